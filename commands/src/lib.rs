@@ -20,6 +20,7 @@ pub mod scmon;
 pub mod scored_client;
 pub mod scorehosts;
 pub mod scps;
+pub mod sdm_tree;
 pub mod start_tool;
 pub mod tee;
 pub mod tool_client;

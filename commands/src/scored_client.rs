@@ -55,6 +55,12 @@ pub fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     }
 }
 
+impl AsFd for QueryStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl QueryStream {
     /// Connects to the scored at `socket`, or at the socket from the environment, and sends the
     /// request.

@@ -32,5 +32,5 @@ mod seeded_random;
 pub mod signal;
 mod stage_hold;
 mod subset_fences;
-mod tool_commands;
+pub mod tool_commands;
 pub mod validate;

@@ -39,7 +39,7 @@ pub use crate::scheduling::GangRequest;
 use crate::scheduling::Scheduling;
 use crate::signal;
 use crate::stage_hold::StageHold;
-use crate::tool_commands::ToolCommands;
+use crate::tool_commands::{PageStacks, ToolCommands};
 
 /// An event of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +70,8 @@ pub enum MasterEvent {
     SubscribeMetrics(Subscriber, u32),
     /// A session sends a command of a tool.
     Tool(SessionKey, ToolCall),
+    /// A reader of the status page wants the stacks of all ranks.
+    PageStacks,
     /// A session starts a tool beside the job, or sends one a signal.
     ToolAction(SessionKey, ToolAction),
     /// A session of a tool begins.
@@ -89,6 +91,8 @@ pub enum MasterAction {
     Metrics(Metrics),
     /// Send this to the session of a tool.
     ToSession(SessionKey, ConsoleAnswer),
+    /// Send this to the status page, which has asked for stacks.
+    ToPage(PageStacks),
     /// Send the session of a tool this reason why its command is refused.
     RefuseTool(SessionKey, String),
     /// Send this to the hosts.
@@ -260,6 +264,7 @@ impl JobMaster {
                 self.tick_faults();
             }
             MasterEvent::Tool(session_key, call) => self.on_tool_call(session_key, call),
+            MasterEvent::PageStacks => self.on_page_stacks(),
             MasterEvent::ToolAction(key, action) => self.on_session_tool_action(key, action),
             MasterEvent::ToolSession(key, session) => self.on_tool_session(key, session),
             MasterEvent::ToolSessionEnded(key) => self.on_tool_session_end(key),

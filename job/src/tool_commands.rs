@@ -37,10 +37,23 @@ const END_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 pub enum Asker {
     /// A tool, in this session.
     Session(SessionKey),
+    /// The status page: its reader wants the stacks.
+    Page,
     /// scrun: the ranks are of this parallel process and wait after a fault.
     Fault(u32),
     /// scrun: the ranks are those of this parallel process, which has a deadlock.
     Deadlock(u32),
+}
+
+/// What the status page gets after it has asked for the stacks of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PageStacks {
+    /// The programs, or what some ranks say.
+    Part(ToolAnswer),
+    /// All have answered, or had the time.
+    End,
+    /// Nothing was read, for this reason.
+    Refused(String),
 }
 
 /// A command without its last event.
@@ -106,6 +119,7 @@ fn shifted(nodes: &NodeSet, offset: u32) -> NodeSet {
 fn to_asker(asker: Asker, answer: ToolAnswer) -> MasterAction {
     match asker {
         Asker::Session(key) => MasterAction::ToSession(key, ConsoleAnswer::Tool(answer)),
+        Asker::Page => MasterAction::ToPage(PageStacks::Part(answer)),
         Asker::Fault(_) | Asker::Deadlock(_) => {
             MasterAction::ToClient(JobAnswer::Stacks(ReportedStacks::Part(answer)))
         }
@@ -140,7 +154,7 @@ impl ToolCommands {
             return Err("the session of this tool has ended".to_owned());
         }
         let is_full = self.running.len() >= MAX_TOOL_COMMANDS;
-        if is_full && matches!(asker, Asker::Session(_)) {
+        if is_full && matches!(asker, Asker::Session(_) | Asker::Page) {
             return Err(format!(
                 "{MAX_TOOL_COMMANDS} commands of tools wait for answers of job {} already",
                 call.job
@@ -165,7 +179,7 @@ impl ToolCommands {
         let StagePrograms { names, nodes } = programs;
         out.push(to_asker(asker, ToolAnswer::Programs { names, nodes }));
         let grace = match asker {
-            Asker::Session(_) => ANSWER_GRACE,
+            Asker::Session(_) | Asker::Page => ANSWER_GRACE,
             Asker::Fault(_) | Asker::Deadlock(_) => REPORT_ANSWER_GRACE,
         };
         let deadline = now + wait + grace;
@@ -290,6 +304,7 @@ impl ToolCommands {
                 let end = ConsoleAnswer::Finished { code: 0 };
                 out.push(MasterAction::ToSession(session_key, end));
             }
+            Asker::Page => out.push(MasterAction::ToPage(PageStacks::End)),
             Asker::Fault(_) | Asker::Deadlock(_) => self.finished_reports.push(command.asker),
         }
     }
@@ -467,6 +482,35 @@ mod tests {
         }
         let error = begin(99, Vec::new()).unwrap_err();
         assert!(error.contains("sessions of tools; end one"), "{error}");
+    }
+
+    #[test]
+    fn the_page_gets_what_a_session_would_get_and_has_no_more_commands() {
+        let mut commands = ToolCommands::default();
+        let mut begin_for_page = |out: &mut Vec<MasterAction>| {
+            commands.begin(Asker::Page, call(None), programs(), Duration::ZERO, out)
+        };
+        let mut out = Vec::new();
+        begin_for_page(&mut out).unwrap();
+        for _ in 1..MAX_TOOL_COMMANDS {
+            begin_for_page(&mut Vec::new()).unwrap();
+        }
+        assert!(begin_for_page(&mut Vec::new()).unwrap_err().contains("wait for answers"));
+        commands.on_event(0, answer(0..4, EventBody::Lost), &mut out);
+        commands.on_event(4, answer(0..4, EventBody::Lost), &mut out);
+        let for_page = |action: MasterAction| match action {
+            MasterAction::ToPage(stacks) => Some(stacks),
+            _ => None,
+        };
+        let shown: Vec<PageStacks> = out.into_iter().filter_map(for_page).collect();
+        let lost =
+            |ranks: Range<u32>| ToolAnswer::Event { ranks: ranks.into(), body: EventBody::Lost };
+        let [PageStacks::Part(ToolAnswer::Programs { .. }), rest @ ..] = &shown[..] else {
+            panic!("{shown:?}")
+        };
+        let expected =
+            [PageStacks::Part(lost(0..4)), PageStacks::Part(lost(4..8)), PageStacks::End];
+        assert_eq!(rest, expected);
     }
 
     #[test]

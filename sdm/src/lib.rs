@@ -5,6 +5,7 @@
 //! tree ([`routing`]), through which commands go down and events come up. What one of them does
 //! with a message is decided in [`hop`], without I/O. A [`transport`] carries the messages, and a
 //! [`backend`] carries the commands out, for example [`gdb`]. A [`server::Server`] joins the three.
+//! At the tree of a job's daemons the hops are the daemons (`commands/src/sdm_tree/`).
 //!
 //! | SDM | here |
 //! |---|---|

@@ -118,6 +118,11 @@ impl<T: Transport, B: Backend> Server<T, B> {
         &self.transport
     }
 
+    /// The connections.
+    pub fn transport_mut(&mut self) -> &mut T {
+        &mut self.transport
+    }
+
     /// The back end.
     pub fn backend_mut(&mut self) -> &mut B {
         &mut self.backend

@@ -1,7 +1,7 @@
 //! How messages get from hop to hop: the network is pluggable (SDM "Overview").
 //!
 //! [`memory`] simulates a network, [`tcp`] connects by a routing table. The tree of the daemons of
-//! a job carries the same messages by another implementation of [`Transport`].
+//! a job is a third one, where the client of these daemons is (`commands/src/sdm_tree/`).
 
 use std::io;
 use std::os::fd::BorrowedFd;

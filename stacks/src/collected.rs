@@ -11,6 +11,43 @@ use crate::frame::Stack;
 use crate::render::{self, RenderLimits};
 use crate::tree::StackTree;
 
+/// The steps of a frame, beside those of its ranges.
+pub const STEPS_OF_FRAME: usize = 16;
+
+/// How much a collector takes, for one that others pay for. The rest is named as too much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CollectBounds {
+    /// Bytes of all answers.
+    pub bytes: usize,
+    /// Frames of the trees.
+    pub nodes: usize,
+    /// The work: a step for each range of ranks that is merged at a frame, and
+    /// [`STEPS_OF_FRAME`] for the frame.
+    pub steps: usize,
+}
+
+impl Default for CollectBounds {
+    /// A user's own process bounds the trees only.
+    fn default() -> Self {
+        Self { bytes: usize::MAX, nodes: usize::MAX, steps: usize::MAX }
+    }
+}
+
+impl CollectBounds {
+    /// Whether there is room for a stack beside `nodes` frames, which have `ranges` ranges at most.
+    /// The work for it is counted.
+    fn take_stack(&mut self, stack: &Stack, ranges: usize, nodes: usize) -> bool {
+        let frames = stack.frames.len();
+        let steps = frames.saturating_mul(ranges.saturating_add(STEPS_OF_FRAME));
+        let left = self.steps.checked_sub(steps);
+        self.steps = left.unwrap_or(0);
+        left.is_some() && nodes.saturating_add(frames) <= self.nodes
+    }
+}
+
+/// Why ranks are not in trees that have no more room.
+const TOO_MUCH: &str = "too many different stacks; scdb JOB stacks -ranks RANKS shows them";
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct CollectedStacks {
@@ -24,9 +61,18 @@ pub struct CollectedStacks {
     omitted: BTreeMap<u32, NodeSet>,
     /// Ranks that could not be looked at, by reason.
     pub failed: BTreeMap<String, NodeSet>,
+    /// What may still be taken.
+    room: CollectBounds,
+    /// The ranges of ranks that have answered.
+    ranges: usize,
 }
 
 impl CollectedStacks {
+    /// A collector that takes no more than this.
+    pub fn bounded(bounds: CollectBounds) -> Self {
+        Self { room: bounds, ..Self::default() }
+    }
+
     /// An answer has come.
     pub fn add(&mut self, answer: ToolAnswer) {
         match answer {
@@ -34,9 +80,10 @@ impl CollectedStacks {
             ToolAnswer::Missing(ranks) => self.fail(NOT_ANSWERED.to_owned(), &ranks),
             ToolAnswer::Event { ranks, body } => match (body.failure(), body) {
                 (Some(reason), _) => self.fail(reason.to_owned(), &ranks),
-                (None, EventBody::Answer(bytes)) => {
-                    self.add_result(&ranks, ToolResult::decode(&bytes));
-                }
+                (None, EventBody::Answer(bytes)) => match self.take_bytes(bytes.len()) {
+                    true => self.add_result(&ranks, ToolResult::decode(&bytes)),
+                    false => self.fail(TOO_MUCH.to_owned(), &ranks),
+                },
                 (None, _) => {}
             },
         }
@@ -55,12 +102,18 @@ impl CollectedStacks {
                 if omitted > 0 {
                     self.omitted.entry(omitted).or_default().union(ranks);
                 }
+                self.ranges = self.ranges.saturating_add(ranks.ranges().count());
                 for of_threads in stacks {
+                    let trees = [&self.program_threads, &self.communication_threads];
+                    let nodes = trees.map(StackTree::node_count).iter().sum();
                     let tree = match of_threads.kind {
                         ThreadKind::Program => &mut self.program_threads,
                         ThreadKind::Communication => &mut self.communication_threads,
                     };
                     match Stack::decode(&of_threads.stack) {
+                        Ok(stack) if !self.room.take_stack(&stack, self.ranges, nodes) => {
+                            self.fail(TOO_MUCH.to_owned(), ranks);
+                        }
                         Ok(stack) => {
                             let threads = u64::from(of_threads.threads) * u64::from(ranks.len());
                             tree.insert(&stack, ranks, threads);
@@ -70,6 +123,13 @@ impl CollectedStacks {
                 }
             }
         }
+    }
+
+    /// Whether there is room for so many bytes of an answer.
+    fn take_bytes(&mut self, len: usize) -> bool {
+        let left = self.room.bytes.checked_sub(len);
+        self.room.bytes = left.unwrap_or(0);
+        left.is_some()
     }
 
     fn fail(&mut self, reason: String, ranks: &NodeSet) {
@@ -107,5 +167,41 @@ impl CollectedStacks {
             format!("rank {ranks}: {count} threads are not shown: there are too many")
         });
         failed.chain(omitted).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Frame;
+    use score_proto::tool_command::ThreadStacks;
+
+    fn answer(ranks: impl Into<NodeSet>, names: &[&str]) -> ToolAnswer {
+        let frame = |name: &&str| Frame::Address { module: (*name).to_owned(), offset: 0 };
+        let stack = Stack { frames: names.iter().map(frame).collect() }.encode().unwrap();
+        let stacks = vec![ThreadStacks { kind: ThreadKind::Program, stack, threads: 1 }];
+        let body = EventBody::Answer(ToolResult::Stacks { stacks, omitted: 0 }.encode());
+        ToolAnswer::Event { ranks: ranks.into(), body }
+    }
+
+    #[test]
+    fn what_is_beyond_the_bounds_is_named_and_the_rest_is_shown() {
+        let small = |change: fn(&mut CollectBounds)| {
+            let mut bounds = CollectBounds::default();
+            change(&mut bounds);
+            let mut collected = CollectedStacks::bounded(bounds);
+            collected.add(answer(0..4, &["a", "b"]));
+            collected.add(answer([4, 6].into_iter().collect::<NodeSet>(), &["a", "c"]));
+            (collected.program_threads.root().ranks.len(), collected.problems())
+        };
+        assert_eq!(small(|_| ()), (6, Vec::new()));
+        let problems = vec![format!("rank 4, 6: {TOO_MUCH}")];
+        assert_eq!(small(|bounds| bounds.bytes = 20), (4, problems.clone()));
+        assert_eq!(small(|bounds| bounds.nodes = 3), (4, problems.clone()));
+        // The second stack has two ranges, which are merged with that of the first one.
+        let steps = 2 * (STEPS_OF_FRAME + 1) + 2 * (STEPS_OF_FRAME + 3);
+        assert_eq!(steps, 72);
+        assert_eq!(small(|bounds| bounds.steps = 71), (4, problems));
+        assert_eq!(small(|bounds| bounds.steps = 72), (6, Vec::new()));
     }
 }

@@ -164,7 +164,7 @@ fn large_data(processes: usize, hosts: usize) -> Value {
     json!({
         "at_us": 25_500_000, "server": "<b>comp0</b>", "uid": 1000, "operator": false,
         "slice_ms": 500, "switches": 50, "hosts": names.collect::<Vec<_>>(), "jobs": [job],
-        "rows": rows,
+        "rows": rows, "stacks": [[7, null, 1], [6, "stacks of <i>heat</i>", 2]],
     })
 }
 
@@ -209,6 +209,10 @@ fn a_thousand_processes_and_an_empty_cluster_are_shown() {
         (1024, 1)
     );
     assert!(document.contains("63 of 64 hosts"), "{document}");
+    // The user's own job has a button for its stacks, and one that has ended has them.
+    assert!(document.contains(">stacks</button>"), "{document}");
+    assert!(document.contains(">job 6: stacks of &lt;i&gt;heat&lt;/i&gt;</button>"), "{document}");
+    assert!(!document.contains(">job 7: stacks</button>"), "{document}");
     // The name of a host is escaped, whatever it contains.
     assert!(document.contains("&lt;b&gt;comp0") && !document.contains("<b>"), "{document}");
     let screenshot_copy = std::env::var_os("HARNESS_LARGE_PICTURE");
@@ -218,6 +222,7 @@ fn a_thousand_processes_and_an_empty_cluster_are_shown() {
 
     let mut empty = large_data(1, 1);
     (empty["jobs"], empty["rows"]) = (json!([]), json!([]));
+    empty["stacks"] = json!([]);
     let outcome = browser.open(&serve(empty), &screenshot, &["--window-size=400,700"]);
     assert_eq!(console_messages(&outcome), Vec::<String>::new());
     let document = outcome.text();

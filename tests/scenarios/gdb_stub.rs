@@ -35,7 +35,7 @@ fn program(env: &TestEnv, debugger: &str) -> Option<PathBuf> {
 
 impl<'a> DebuggedJob<'a> {
     /// Two ranks, or none without the debugger.
-    fn start(env: &'a TestEnv, debugger: &str) -> Option<Self> {
+    pub fn start(env: &'a TestEnv, debugger: &str) -> Option<Self> {
         let program = program(env, debugger)?;
         let end = env.dir().join("end");
         let words = ["-nodes=2", "system", program.to_str().unwrap(), end.to_str().unwrap()];

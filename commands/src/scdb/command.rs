@@ -221,7 +221,11 @@ fn is_ranks(word: &str) -> bool {
     word == "all" || word.starts_with(|letter: char| letter.is_ascii_digit())
 }
 
-fn parse_location(word: &str) -> Result<Location, String> {
+/// Parses a place in a program.
+///
+/// # Errors
+/// The word, and what it has to be.
+pub fn parse_location(word: &str) -> Result<Location, String> {
     if let Some(address) = word.strip_prefix('*') {
         let digits = address.strip_prefix("0x").unwrap_or(address);
         let address = u64::from_str_radix(digits, 16);

@@ -8,11 +8,11 @@
 //! | `render.rs`, `stacks.rs` | answers as text and JSON |
 //! | `gdb/` | a debugger at one rank |
 
-mod command;
+pub(crate) mod command;
 mod console;
 mod gdb;
 mod render;
-mod session;
+pub(crate) mod session;
 mod stacks;
 
 use std::ffi::OsString;

@@ -76,8 +76,17 @@ pub struct Session {
     target: ScrunJob,
     socket: Option<PathBuf>,
     timeout: Duration,
-    /// As long as this is open the job keeps what scdb has changed. With the session's number.
-    link: Option<(QueryStream, u64)>,
+    /// As long as this is open the job keeps what scdb has changed.
+    link: Option<(QueryStream, BegunSession)>,
+}
+
+/// A session that has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BegunSession {
+    /// Its number.
+    pub number: u64,
+    /// The ranks of all programs of the job.
+    pub ranks: u32,
 }
 
 impl Session {
@@ -98,6 +107,26 @@ impl Session {
         self.timeout
     }
 
+    /// Sends a command with this time for its answers, and returns the stream of these.
+    ///
+    /// # Errors
+    /// One line: the job has no daemon any more.
+    pub fn send(
+        &self,
+        ranks: Ranks,
+        request: &ToolRequest,
+        timeout: Duration,
+    ) -> Result<QueryStream, String> {
+        let wait_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        let session = match request {
+            ToolRequest::Console { session, .. } => Some(*session),
+            _ => None,
+        };
+        let (job, body) = (self.target.job, request.encode());
+        let call = ToolCall { job, ranks, wait_ms, body, session };
+        QueryStream::open_at(self.target, ConsoleRequest::Tool(call), self.socket.clone())
+    }
+
     /// Sends a command, and passes on each answer.
     ///
     /// # Errors
@@ -109,15 +138,7 @@ impl Session {
         interrupted: Interrupted<'_>,
         on_answer: &mut dyn FnMut(ToolAnswer),
     ) -> Result<(), String> {
-        let wait_ms = u32::try_from(self.timeout.as_millis()).unwrap_or(u32::MAX);
-        let session = match request {
-            ToolRequest::Console { session, .. } => Some(*session),
-            _ => None,
-        };
-        let (job, body) = (self.target.job, request.encode());
-        let call = ToolCall { job, ranks, wait_ms, body, session };
-        let request = ConsoleRequest::Tool(call);
-        let mut query = QueryStream::open_at(self.target, request, self.socket.clone())?;
+        let mut query = self.send(ranks, request, self.timeout)?;
         let deadline = Instant::now() + self.timeout + ANSWER_GRACE;
         loop {
             // The deadline of this loop is the one that counts.
@@ -162,12 +183,20 @@ impl Session {
         action: ConsoleAction,
         interrupted: Interrupted<'_>,
     ) -> Result<Answers, String> {
-        let session = self.session()?;
+        let session = self.begin()?.number;
         self.ask(ranks, &ToolRequest::Console { session, action }, interrupted)
     }
 
-    /// The number of the session, which begins with the first change.
-    fn session(&mut self) -> Result<u64, String> {
+    /// Ends the session: what has changed is undone.
+    pub fn end(&mut self) {
+        self.link = None;
+    }
+
+    /// The session, which begins with the first change.
+    ///
+    /// # Errors
+    /// One line: the job has ended, or has no processes now.
+    pub fn begin(&mut self) -> Result<BegunSession, String> {
         if let Some((link, session)) = &mut self.link {
             // It has something to say at its end only.
             link.expect_silence();
@@ -177,17 +206,21 @@ impl Session {
                 Err(error) => Err(error),
             };
         }
-        let session = RandomState::new().hash_one(std::process::id());
+        let number = RandomState::new().hash_one(std::process::id());
+        let session = number;
         let action = ConsoleAction::End;
         let at_end = ToolRequest::Console { session, action }.encode();
         let request =
             ConsoleRequest::ToolSession(ToolSession { job: self.target.job, session, at_end });
         let mut link = QueryStream::open_at(self.target, request, self.socket.clone())?;
         match link.next_reply::<ToolAnswer>()? {
-            Some(_) => {
-                self.link = Some((link, session));
-                Ok(session)
+            Some(ToolAnswer::Programs { names, nodes }) => {
+                let ranks = (names.len() as u32).saturating_mul(nodes);
+                let begun = BegunSession { number, ranks };
+                self.link = Some((link, begun));
+                Ok(begun)
             }
+            Some(_) => Err("scored has answered another question".to_owned()),
             None => Err("the job has ended".to_owned()),
         }
     }

@@ -117,6 +117,9 @@ impl Jobs {
                 MasterAction::ToSession(session_key, answer) => {
                     self.effects.push(Effect::ToSession(session_key, answer));
                 }
+                MasterAction::ToPage(stacks) => {
+                    self.effects.push(Effect::PageStacks(job, stacks));
+                }
                 MasterAction::RefuseTool(session_key, reason) => {
                     self.effects.push(Effect::RefuseSession(session_key, reason));
                 }

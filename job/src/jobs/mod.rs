@@ -36,6 +36,7 @@ use crate::gang::GangConfig;
 use crate::host::host_rotation::HostRotation;
 use crate::master::MasterEvent;
 use crate::metrics_subscribers::Subscriber;
+use crate::tool_commands::PageStacks;
 pub use gang_driver::{GangDriver, SINGLE_USER_HOST};
 use led_jobs::LedJob;
 pub use tree_positions::Parent;
@@ -140,6 +141,8 @@ pub enum Input {
     },
     /// A session sends a command of a tool to the processes of a job.
     Tool(SessionKey, ToolCall),
+    /// A reader of the status page wants the stacks of a job.
+    PageStacks(JobId),
     /// A session starts a tool beside this job, or sends one a signal.
     ToolAction(SessionKey, JobId, ToolAction),
     /// A session is that of a tool that keeps something in processes of a job.
@@ -210,6 +213,8 @@ pub enum Effect {
     RefuseSession(SessionKey, String),
     /// Metrics of a job for the status page.
     PageMetrics(JobId, Metrics),
+    /// Stacks of a job that the status page has asked for.
+    PageStacks(JobId, PageStacks),
     /// Find or open a link to this host, and answer with [`Input::Connected`] at once.
     Connect(Connection, HostPlacement),
     /// Send an order over a link.
@@ -324,6 +329,7 @@ impl Jobs {
             Input::Tool(session_key, call) => {
                 self.step_master(call.job, MasterEvent::Tool(session_key, call))
             }
+            Input::PageStacks(job) => self.step_master(job, MasterEvent::PageStacks),
             Input::ToolAction(session_key, job, action) => {
                 self.step_master(job, MasterEvent::ToolAction(session_key, action))
             }

@@ -48,7 +48,7 @@ impl JobMaster {
             match asker {
                 Asker::Fault(number) => self.on_stacks_read(number),
                 Asker::Deadlock(number) => self.on_deadlock_stacks_read(number),
-                Asker::Session(_) => {}
+                Asker::Session(_) | Asker::Page => {}
             }
         }
     }

@@ -1,20 +1,36 @@
 //! Tools, as the master of a job has them: commands to processes, and tools beside the job.
 
+use std::time::Duration;
+
 use score_proto::job_control::Placement;
 use score_proto::message::{ToolCall, ToolSession};
 use score_proto::server_message::{ConsoleAnswer, JobAnswer};
+use score_proto::tool_command::ToolRequest;
 use score_proto::tool_start::{ToolAction, ToolActionAnswer, ToolReport};
 
 use super::{JobMaster, MasterAction, State, notice};
 use crate::job_tools::{JobTools, ToolRequester, ToolStep};
 use crate::jobs::SessionKey;
-use crate::tool_commands::{Asker, StagePrograms};
+use crate::tool_commands::{Asker, PageStacks, StagePrograms};
+
+/// How long the status page waits for the stacks of a job.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl JobMaster {
     /// A session sends a command of a tool.
     pub(super) fn on_tool_call(&mut self, session_key: SessionKey, call: ToolCall) {
         if let Err(reason) = self.begin_tool_command(Asker::Session(session_key), call) {
             self.actions.push(MasterAction::RefuseTool(session_key, reason));
+        }
+    }
+
+    /// A reader of the status page wants the stacks of all ranks.
+    pub(super) fn on_page_stacks(&mut self) {
+        let wait_ms = u32::try_from(PAGE_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+        let body = ToolRequest::Stacks { lines: true }.encode();
+        let call = ToolCall { job: self.number, ranks: None, wait_ms, body, session: None };
+        if let Err(reason) = self.begin_tool_command(Asker::Page, call) {
+            self.actions.push(MasterAction::ToPage(PageStacks::Refused(reason)));
         }
     }
 

@@ -299,6 +299,7 @@ impl Daemon {
             Effect::RefuseSession(session_key, reason) => {
                 self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
             }
+            Effect::PageStacks(job, stacks) => self.update_page_stacks(job, stacks),
             Effect::PageMetrics(job, metrics) => self.update_page_metrics(job, &metrics),
             Effect::Connect(connection, host) => {
                 let result = self.link_to_host(&host);
@@ -347,6 +348,9 @@ impl Daemon {
     /// Sends a message about a job to the session that has submitted it, unless the session uses
     /// the job's number there for another job by now.
     fn send_to_client(&mut self, job_id: JobId, client_job: ClientJob, answer: JobAnswer) {
+        if let JobAnswer::Stacks(stacks) = &answer {
+            self.keep_reported_stacks(job_id, stacks);
+        }
         if let Some(session) = self.sessions.get_mut(client_job.session_key)
             && session.job_id(client_job.job) == Some(job_id)
         {

@@ -12,6 +12,7 @@
 //! | `tokens.rs` | the users of tokens |
 //! | `response.rs` | answers with their headers |
 //! | `row_history.rs` | the rows of the gang scheduler, and shares of the last minute |
+//! | `stack_trees.rs` | stacks of jobs, for their owners |
 //! | `status_json.rs` | the data that a user may see, as JSON |
 //! | `metrics.rs` | the same as OpenMetrics |
 //! | `files/` | the page itself |
@@ -21,10 +22,12 @@ pub mod metrics;
 pub mod request;
 pub mod response;
 pub mod row_history;
+pub mod stack_trees;
 pub mod status_json;
 pub mod tokens;
 
 pub use connection::Connection;
-pub use request::{AllowedHosts, HttpRequest};
+pub use request::{AllowedHosts, HttpRequest, Method};
 pub use row_history::History;
+pub use stack_trees::StackTrees;
 pub use tokens::Tokens;

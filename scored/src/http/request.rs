@@ -11,9 +11,23 @@ const MAX_HEADERS: usize = 64;
 /// The longest request target, in bytes.
 const MAX_TARGET_LEN: usize = 1024;
 
-/// A GET request.
+/// What a request wants of its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// To read it.
+    Get,
+    /// To have something done. Only [`STACKS_PATH`] has something to do.
+    Post,
+}
+
+/// The stacks of a job have this path and its number: GET shows them, and POST has them read.
+pub const STACKS_PATH: &str = "stacks/";
+
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpRequest {
+    /// Its method.
+    pub method: Method,
     /// Its path after the first slash, without the token.
     pub path: String,
     /// The token: the first part of the path, or `Authorization: Bearer`.
@@ -64,9 +78,11 @@ pub fn read(bytes: &[u8], hosts: &AllowedHosts) -> Result<Option<(HttpRequest, u
         Ok(_) | Err(httparse::Error::TooManyHeaders) => return Err(Status::HeadTooLarge),
         Err(_) => return Err(Status::BadRequest),
     };
-    if head.method != Some("GET") {
-        return Err(Status::MethodNotAllowed);
-    }
+    let method = match head.method {
+        Some("GET") => Method::Get,
+        Some("POST") => Method::Post,
+        _ => return Err(Status::MethodNotAllowed),
+    };
     let (mut authority, mut bearer, mut close) = (None, None, head.version != Some(1));
     for header in head.headers.iter() {
         let value = std::str::from_utf8(header.value).map_err(|_| Status::BadRequest)?.trim();
@@ -96,8 +112,11 @@ pub fn read(bytes: &[u8], hosts: &AllowedHosts) -> Result<Option<(HttpRequest, u
         None => return Err(Status::BadRequest),
     }
     let (path, token) = split_target(head.path.unwrap_or_default())?;
+    if method == Method::Post && !path.starts_with(STACKS_PATH) {
+        return Err(Status::MethodNotAllowed);
+    }
     let token = bearer.flatten().or(token);
-    Ok(Some((HttpRequest { path, token, close }, head_len)))
+    Ok(Some((HttpRequest { method, path, token, close }, head_len)))
 }
 
 fn matches_ignoring_case(word: &str, other: &str) -> bool {
@@ -139,7 +158,23 @@ mod tests {
         let (request, length) = parse(text).unwrap().unwrap();
         let path = "data".to_owned();
         assert_eq!(length, end);
-        assert_eq!(request, HttpRequest { path, token: Some("0123".to_owned()), close: false });
+        let (method, token) = (Method::Get, Some("0123".to_owned()));
+        assert_eq!(request, HttpRequest { method, path, token, close: false });
+    }
+
+    #[test]
+    fn only_stacks_are_read_by_a_post_and_it_has_no_body() {
+        let post = |path: &str, headers: &str| {
+            let text = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
+            parse(&text).map(|parsed| parsed.map(|(request, _)| (request.method, request.path)))
+        };
+        let stacks = Ok(Some((Method::Post, "stacks/7".to_owned())));
+        assert_eq!(post("/0123/stacks/7", "Content-Length: 0\r\n"), stacks);
+        assert_eq!(post("/0123/stacks/7", ""), stacks);
+        assert_eq!(post("/0123/stacks/7", "Content-Length: 1\r\n"), Err(Status::BadRequest));
+        for path in ["/0123/data", "/0123/stacks", "/stacks/7", "/0123/"] {
+            assert_eq!(post(path, ""), Err(Status::MethodNotAllowed), "{path}");
+        }
     }
 
     #[test]

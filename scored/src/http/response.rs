@@ -11,8 +11,10 @@ pub enum Status {
     Forbidden,
     /// The path does not exist.
     NotFound,
-    /// The method is not GET.
+    /// The path is not for this method.
     MethodNotAllowed,
+    /// The user has asked for too much.
+    TooManyRequests,
     /// The request target is too long.
     TargetTooLong,
     /// The request names another host.
@@ -30,6 +32,7 @@ impl Status {
             Status::Forbidden => "403 Forbidden",
             Status::NotFound => "404 Not Found",
             Status::MethodNotAllowed => "405 Method Not Allowed",
+            Status::TooManyRequests => "429 Too Many Requests",
             Status::TargetTooLong => "414 URI Too Long",
             Status::Misdirected => "421 Misdirected Request",
             Status::HeadTooLarge => "431 Request Header Fields Too Large",
@@ -42,7 +45,8 @@ impl Status {
             Status::Forbidden => "no valid token: scps -page prints your address of this page\n",
             Status::Misdirected => "this is not the page of that host\n",
             Status::NotFound => "there is nothing of this name\n",
-            Status::MethodNotAllowed => "only GET is answered\n",
+            Status::MethodNotAllowed => "this method is not answered here\n",
+            Status::TooManyRequests => "stacks were read a moment ago: try again\n",
             _ => "this request is not understood\n",
         }
     }

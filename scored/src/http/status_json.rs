@@ -38,6 +38,8 @@ pub struct StatusView<'a> {
     pub jobs: Vec<JobView>,
     /// The rows of the gang scheduler.
     pub history: &'a History,
+    /// The jobs whose stacks the user may see ([`super::StackTrees::list`]).
+    pub stacks: Vec<Value>,
 }
 
 /// A host.
@@ -103,6 +105,7 @@ impl StatusView<'_> {
             "hosts": hosts,
             "jobs": jobs,
             "rows": rows,
+            "stacks": self.stacks,
         });
         all.to_string()
     }
@@ -194,6 +197,7 @@ pub mod tests {
             hosts: vec![host("a", true), host("b\"\\\n<", false)],
             jobs: vec![visible, other],
             history,
+            stacks: vec![json!([3, null, 5])],
         }
     }
 
@@ -205,6 +209,7 @@ pub mod tests {
         let shown: Value = serde_json::from_str(&view(&history).json()).unwrap();
         assert_eq!(shown["hosts"][1], json!(["b\"\\\n<", 2, false]));
         assert!(shown["longest_turn_us"].is_null(), "{shown}");
+        assert_eq!(shown["stacks"], json!([[3, null, 5]]));
         assert_eq!(shown["rows"], json!([[1_000_000, [3]], [9_000_000, [4]]]));
         let (visible, other) = (&shown["jobs"][0], &shown["jobs"][1]);
         assert_eq!(visible["processes"]["node"], json!([0, 1]));

@@ -130,6 +130,7 @@ impl World {
             Effect::ToSession(..)
             | Effect::RefuseSession(..)
             | Effect::PageMetrics(..)
+            | Effect::PageStacks(..)
             | Effect::HostsLost(_)
             | Effect::RemoveDirectories(_)
             | Effect::StopTimedOut(..)

@@ -29,6 +29,7 @@ mod log;
 mod logins;
 mod membership;
 mod page_metrics;
+mod page_stacks;
 mod status_page;
 mod systemd;
 mod vouchers;

@@ -9,6 +9,7 @@ use mio::{Registry, Token};
 use score_job::cluster::MonotonicTime;
 use score_job::cluster::authorization::{StatisticsPermit, authorize_statistics};
 use score_job::host::turn_times::TurnClock;
+use score_job::jobs::Input;
 use score_proto::ids::{HostId, JobId};
 use score_proto::job_list::JobEntry;
 use score_proto::peer_message::SERVER;
@@ -21,7 +22,7 @@ use super::page_metrics::{JobMetrics, PageMetrics};
 use super::{Role, Service};
 use crate::http::response::{self, ContentType, Status};
 use crate::http::status_json::{HostView, JobView, ProcessView, StatusView};
-use crate::http::{History, HttpRequest, Tokens};
+use crate::http::{History, HttpRequest, Method, StackTrees, Tokens, request};
 use crate::sys::random::random_u64;
 
 /// The files of the page.
@@ -46,6 +47,8 @@ pub struct Page {
     pub history: History,
     /// Metrics of jobs, for the readers of the page.
     pub metrics: PageMetrics,
+    /// Stacks of jobs, for their owners.
+    pub stacks: StackTrees,
     /// The length of a slice.
     slice: Duration,
     /// The last responses, by user and path.
@@ -69,6 +72,7 @@ impl Page {
             tokens: Tokens::default(),
             history: History::default(),
             metrics: PageMetrics::default(),
+            stacks: StackTrees::default(),
             responses: HashMap::new(),
         })
     }
@@ -197,6 +201,7 @@ impl Service {
             hosts: hosts.collect(),
             jobs: self.job_lines(uid, led_jobs).into_iter().map(job).collect(),
             history: &page.history,
+            stacks: page.stacks.list(uid),
         })
     }
 }
@@ -235,14 +240,26 @@ impl Daemon {
             token
         };
         let mut closed = page.connections.accept_new(self.poll.registry(), now, new_token);
+        let mut readings = Vec::new();
         for (connection_id, parsed) in page.connections.next_requests(now) {
             let result = parsed.and_then(|request| {
                 let page = service.page.as_ref().ok_or(Status::NotFound)?;
                 let token = request.token.as_deref().ok_or(Status::Forbidden)?;
                 let uid = page.tokens.user_of(token).ok_or(Status::Forbidden)?;
-                let clock = self.turn_clock.as_ref();
-                let led_jobs = JobsAtTime { jobs: &self.jobs, now: job_time };
-                let response = service.respond(uid, &request, led_jobs, clock)?;
+                let response = match request.path.strip_prefix(request::STACKS_PATH) {
+                    Some(job) => {
+                        let reads = request.method == Method::Post;
+                        let (answer, reading) =
+                            service.stacks_response(uid, job, reads, &self.jobs)?;
+                        readings.extend(reading);
+                        response::ok(ContentType::Json, answer.as_bytes(), request.close)
+                    }
+                    None => {
+                        let clock = self.turn_clock.as_ref();
+                        let led_jobs = JobsAtTime { jobs: &self.jobs, now: job_time };
+                        service.respond(uid, &request, led_jobs, clock)?
+                    }
+                };
                 Ok((response, request.close, uid))
             });
             let Some(page) = &mut service.page else { return };
@@ -258,6 +275,7 @@ impl Daemon {
         closed
             .into_iter()
             .for_each(|connection_id| _ = self.token_owners.remove(&Token(connection_id)));
+        readings.into_iter().for_each(|job| self.on_job_input(Input::PageStacks(job)));
     }
 }
 

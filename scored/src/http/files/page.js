@@ -7,6 +7,7 @@ const PERIOD_MS = 1000;
 const TIMEOUT_MS = 8000;
 const BAR_HEIGHT = 46;
 const ROW_HEIGHT = 340;
+const STACKS_PERIOD_MS = 200;
 
 const byId = (id) => document.getElementById(id);
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -147,7 +148,82 @@ function card(job) {
   const past = element("figure", "trend", pictures);
   const trendCanvas = element("canvas", "", past);
   element("figcaption", "", past).textContent = "the last minute";
-  return { article, facts, pictures, barCanvas, barNote, trendCanvas };
+  const stacks = stacksView(article, job.job, "POST");
+  return { article, facts, pictures, barCanvas, barNote, trendCanvas, stacks };
+}
+
+// ---- stacks: of the user's own jobs, read when the user wants it
+
+// A button, and the tree that it brings. POST: the stacks are read anew.
+function stacksView(parent, job, method) {
+  const panel = element("div", "stacks", parent);
+  const button = element("button", "", panel);
+  button.type = "button";
+  const note = element("span", "fact", panel);
+  const problems = element("p", "fact", panel);
+  const tree = element("pre", "", panel);
+  tree.tabIndex = 0;
+  problems.hidden = tree.hidden = true;
+  const view = { panel, button, note };
+  button.addEventListener("click", () => showStacks(job, method, { ...view, problems, tree }));
+  return view;
+}
+
+const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
+
+async function fetchStacks(job, method) {
+  const answer = await fetch(`stacks/${job}`, { method, cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+  if (answer.status === 404) throw new Error("this job has no stacks, or is not yours");
+  if (!answer.ok) throw new Error((await answer.text()).trim());
+  return answer.json();
+}
+
+async function showStacks(job, method, { button, note, problems, tree }) {
+  button.disabled = true;
+  note.textContent = "reading …";
+  try {
+    let stacks = await fetchStacks(job, method);
+    while (stacks.state === "reading") {
+      await pause(STACKS_PERIOD_MS);
+      stacks = await fetchStacks(job, "GET");
+    }
+    if (stacks.state !== "read") throw new Error(stacks.text);
+    const time = new Date(stacks.read_at * 1000).toLocaleTimeString();
+    note.textContent = `${stacks.title ? `${stacks.title}, ` : ""}read at ${time}`;
+    problems.textContent = stacks.problems.join("\n");
+    problems.hidden = stacks.problems.length === 0;
+    tree.textContent = stacks.text;
+    tree.hidden = false;
+  } catch (error) {
+    note.textContent = error instanceof TypeError || error.name === "TimeoutError" ? "scored does not answer" : error.message;
+  }
+  button.disabled = false;
+}
+
+// Only the owner of a job may have its stacks read, whoever sees the job.
+function drawStacksButton(view, job) {
+  const runs = ["running", "suspended", "suspected-hang"].includes(job.state);
+  view.panel.hidden = job.uid !== last.uid || !runs;
+  view.button.textContent = job.state === "suspected-hang" ? "it may hang: show its stacks" : "stacks";
+}
+
+const ended = new Map();
+
+function drawEnded() {
+  const listed = new Set(last.jobs.map((job) => job.job));
+  const shown = last.stacks.filter(([job]) => !listed.has(job));
+  const numbers = new Set(shown.map(([job]) => job));
+  for (const [job, view] of ended) {
+    if (!numbers.has(job)) {
+      view.panel.remove();
+      ended.delete(job);
+    }
+  }
+  for (const [job, title] of shown) {
+    if (!ended.has(job)) ended.set(job, stacksView(byId("ended-jobs"), job, "GET"));
+    ended.get(job).button.textContent = `job ${job}: ${title || "stacks"}`;
+  }
+  byId("ended").hidden = shown.length === 0;
 }
 
 function hostNames(job) {
@@ -206,6 +282,7 @@ function drawJobs() {
     if (!cards.has(job.job)) cards.set(job.job, card(job));
     const view = cards.get(job.job);
     view.facts.textContent = facts(job);
+    drawStacksButton(view.stacks, job);
     const count = job.processes.node.length;
     shown += count;
     view.pictures.hidden = count === 0;
@@ -345,6 +422,7 @@ function draw() {
     `server ${last.server} · ${up} of ${plural(last.hosts.length, "host")} · ` +
     `${running} running, ${waiting} waiting · user ${last.uid} (${access})${turn}`;
   drawJobs();
+  drawEnded();
   drawMatrix();
   drawHosts();
 }

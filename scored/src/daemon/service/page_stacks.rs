@@ -1,0 +1,70 @@
+//! Stacks of jobs on the status page: who may have them read, and what comes of it
+//! ([`crate::http::stack_trees`]).
+
+use score_job::cluster::JobAction;
+use score_job::jobs::Jobs;
+use score_job::tool_commands::PageStacks;
+use score_proto::ids::JobId;
+use score_proto::server_message::ReportedStacks;
+
+use super::super::Daemon;
+use super::{Role, Service};
+use crate::http::response::Status;
+use crate::sys::wall_clock::unix_seconds;
+
+impl Service {
+    /// The answer to a request for the stacks of a job, and the job, if they are to be read now. It
+    /// is a tool like others: only the owner may, and a wrong number is answered as another's job.
+    /// `reads`: whether the user wants them to be read again.
+    pub(super) fn stacks_response(
+        &mut self,
+        uid: u32,
+        job: &str,
+        reads: bool,
+        led_jobs: &Jobs,
+    ) -> Result<(String, Option<JobId>), Status> {
+        let now = self.now();
+        let (Role::Server(cluster), Some(page)) = (&self.role, &mut self.page) else {
+            return Err(Status::NotFound);
+        };
+        let job = JobId(job.parse().map_err(|_| Status::NotFound)?);
+        let mut reading = None;
+        if reads {
+            let permit = cluster.authorize(uid, JobAction::Debug, job);
+            let job = permit.map_err(|_| Status::NotFound)?.job();
+            let begun = page.stacks.begin(job, uid, now, unix_seconds());
+            if begun.map_err(|_| Status::TooManyRequests)? {
+                match led_jobs.leads(job) {
+                    true => reading = Some(job),
+                    false => {
+                        let reason = "it has no processes now: it is queued, or ends".to_owned();
+                        page.stacks.on_stacks(job, PageStacks::Refused(reason));
+                    }
+                }
+            }
+        }
+        // What is kept belongs to the user of the reading, also after the end of the job.
+        let answer = page.stacks.json(job, uid, now).ok_or(Status::NotFound)?;
+        Ok((answer, reading))
+    }
+}
+
+impl Daemon {
+    /// Stacks of a job have come for the reader of the page who has asked for them.
+    pub fn update_page_stacks(&mut self, job: JobId, stacks: PageStacks) {
+        if let Some(page) = self.service.as_mut().and_then(|service| service.page.as_mut()) {
+            page.stacks.on_stacks(job, stacks);
+        }
+    }
+
+    /// The user of a job gets stacks with a deadlock or a fault. The page keeps them.
+    pub fn keep_reported_stacks(&mut self, job: JobId, stacks: &ReportedStacks) {
+        let Some(service) = &mut self.service else { return };
+        let now = service.now();
+        let (Role::Server(cluster), Some(page)) = (&service.role, &mut service.page) else {
+            return;
+        };
+        let owner = || cluster.list().find(|line| line.job == job).map(|line| line.uid);
+        page.stacks.on_report(job, owner, stacks, now, unix_seconds());
+    }
+}

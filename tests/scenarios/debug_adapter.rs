@@ -1,0 +1,165 @@
+//! An editor at a rank: it speaks the Debug Adapter Protocol with lldb's adapter, which takes the
+//! stub of `scdb JOB gdb RANK -listen` by a command of its attach request (scdb(1)).
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use score_tests::{TestEnv, skip, test_env};
+use serde_json::{Value, json};
+
+use crate::gdb_stub::DebuggedJob;
+
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The adapter's names, of later and of earlier releases of LLVM.
+const ADAPTERS: [&str; 5] =
+    ["lldb-dap", "lldb-dap-19", "lldb-vscode", "lldb-vscode-16", "lldb-vscode-14"];
+
+/// The end of an editor.
+struct Editor {
+    adapter: Child,
+    input: ChildStdin,
+    messages: Receiver<Value>,
+    /// Messages that nobody has waited for yet: an event may come before a response.
+    unread: Vec<Value>,
+    requests: u64,
+}
+
+impl Editor {
+    fn start(adapter: &str) -> Self {
+        let mut command = Command::new(adapter);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut adapter = command.spawn().unwrap();
+        let input = adapter.stdin.take().unwrap();
+        let mut output = BufReader::new(adapter.stdout.take().unwrap());
+        let (sender, messages) = channel();
+        std::thread::spawn(move || {
+            while let Some(message) = read_message(&mut output) {
+                if sender.send(message).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { adapter, input, messages, unread: Vec::new(), requests: 0 }
+    }
+
+    fn send(&mut self, command: &str, arguments: &Value) -> u64 {
+        self.requests += 1;
+        let (seq, kind) = (self.requests, "request");
+        let body = json!({"seq": seq, "type": kind, "command": command, "arguments": arguments});
+        let body = body.to_string();
+        write!(self.input, "Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+        self.input.flush().unwrap();
+        seq
+    }
+
+    fn receive(&mut self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
+        if let Some(index) = self.unread.iter().position(&is_wanted) {
+            return self.unread.remove(index)["body"].take();
+        }
+        loop {
+            let message = self.messages.recv_timeout(MESSAGE_TIMEOUT);
+            let mut message =
+                message.unwrap_or_else(|error| panic!("{what}: {error}: {:#?}", self.unread));
+            if is_wanted(&message) {
+                return message["body"].take();
+            }
+            let is_error = message["type"] == "response" && message["success"] == false;
+            assert!(!is_error, "{what}: {message}");
+            self.unread.push(message);
+        }
+    }
+
+    /// Sends a request, and returns the body of its response.
+    fn request(&mut self, command: &str, arguments: &Value) -> Value {
+        let seq = self.send(command, arguments);
+        let is_response =
+            |message: &Value| message["request_seq"] == seq && message["success"] == true;
+        self.receive(command, is_response)
+    }
+
+    fn event(&mut self, name: &str, reason: Option<&str>) -> Value {
+        self.receive(name, |message| {
+            let is_reason = reason.is_none_or(|reason| message["body"]["reason"] == reason);
+            message["event"] == name && is_reason
+        })
+    }
+}
+
+impl Drop for Editor {
+    fn drop(&mut self) {
+        let _ = self.adapter.kill();
+        let _ = self.adapter.wait();
+    }
+}
+
+fn read_message(output: &mut impl BufRead) -> Option<Value> {
+    let mut len = 0;
+    loop {
+        let mut line = String::new();
+        if output.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        match line.trim().split_once(": ") {
+            Some(("Content-Length", value)) => len = value.parse().ok()?,
+            Some(_) => {}
+            None => break,
+        }
+    }
+    let mut body = vec![0; len];
+    output.read_exact(&mut body).ok()?;
+    serde_json::from_slice(&body).ok()
+}
+
+#[test]
+fn an_editor_stops_a_rank_looks_steps_changes_and_leaves() {
+    let env = TestEnv::new();
+    let Some(adapter) = ADAPTERS.into_iter().find(|name| test_env::is_installed(name)) else {
+        return skip(
+            "debug_adapter",
+            "lldb-dap, lldb-vscode of earlier releases, is not installed",
+        );
+    };
+    let Some(job) = DebuggedJob::start(&env, "lldb") else { return };
+    let mut stub = job.scdb(&["gdb", "1", "-listen"]).start();
+    stub.wait_for("\n", 1);
+    let connect = format!("process connect unix-connect://{}", stub.stdout().trim_end());
+
+    let mut editor = Editor::start(adapter);
+    editor.request("initialize", &json!({"adapterID": "lldb", "linesStartAt1": true}));
+    editor.send("attach", &json!({"attachCommands": [connect], "stopOnEntry": true}));
+    editor.event("initialized", None);
+    let breakpoints = json!({"breakpoints": [{"name": "work"}]});
+    let set = editor.request("setFunctionBreakpoints", &breakpoints);
+    assert_eq!(set["breakpoints"][0]["verified"], true, "{set}");
+    editor.request("configurationDone", &json!({}));
+    let threads = editor.request("threads", &json!({}));
+    let thread = &threads["threads"][0]["id"];
+    assert!(threads["threads"].as_array().unwrap().len() >= 2, "{threads}");
+    editor.request("continue", &json!({"threadId": thread}));
+    let stop = editor.event("stopped", Some("breakpoint"));
+    let thread = &stop["threadId"];
+    let stack = editor.request("stackTrace", &json!({"threadId": thread}));
+    let [work, main, ..] = &stack["stackFrames"].as_array().unwrap()[..] else { panic!("{stack}") };
+    assert_eq!((&work["name"], &main["name"]), (&json!("work"), &json!("main")));
+    assert!(work["source"]["path"].as_str().unwrap().ends_with("debugged.c"), "{work}");
+    let mut evaluate = |expression: &str, context: &str| {
+        let frame = &work["id"];
+        let arguments = json!({"expression": expression, "frameId": frame, "context": context});
+        editor.request("evaluate", &arguments)["result"].as_str().unwrap().to_owned()
+    };
+    let round: u32 = evaluate("round", "watch").parse().unwrap();
+    assert!(round > 0);
+    evaluate("`expression answer = 42", "repl");
+    evaluate("`expression stop = 1", "repl");
+    editor.request("next", &json!({"threadId": thread}));
+    let stop = editor.event("stopped", Some("step"));
+    let stack = editor.request("stackTrace", &json!({"threadId": stop["threadId"]}));
+    assert_eq!(stack["stackFrames"][0]["name"], "work", "{stack}");
+    // lldb-vscode 14 detaches, and then waits for a lock of its own for ever in one of ten times.
+    // So its response is not waited for: the rank has been left when the stub ends.
+    editor.send("disconnect", &json!({"terminateDebuggee": false}));
+    let _ = stub.wait().expect_code(0);
+    job.end(["answer 0, 0 signals right", "answer 42, 0 signals right"]);
+}
