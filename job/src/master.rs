@@ -633,8 +633,6 @@ impl JobMaster {
 
     fn finish(&mut self, refusal: Option<String>, code: u8) {
         self.state = State::Finishing { refusal, code };
-        self.tool_commands.finish_all(&mut self.actions);
-        self.tool_commands.finish_sessions(&mut self.actions);
         self.with_tools(|tools, _, out| tools.end(out));
         self.with_gang(Scheduling::leave);
         self.send_job_order(JobOrder::Finish);
@@ -642,6 +640,9 @@ impl JobMaster {
 
     /// Every host has reclaimed everything, or is lost.
     fn on_finished(&mut self, elapsed_ns: u64) {
+        // Services have said until now what has become of their processes.
+        self.tool_commands.finish_all(&mut self.actions);
+        self.tool_commands.finish_sessions(&mut self.actions);
         let State::Finishing { refusal, code } = std::mem::replace(&mut self.state, State::Done)
         else {
             // The hosts were not ordered to finish: this state machine is inconsistent.

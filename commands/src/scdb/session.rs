@@ -180,8 +180,12 @@ impl Session {
         let session = RandomState::new().hash_one(std::process::id());
         let action = ConsoleAction::End;
         let at_end = ToolRequest::Console { session, action }.encode();
-        let request =
-            ConsoleRequest::ToolSession(ToolSession { job: self.target.job, session, at_end });
+        let request = ConsoleRequest::ToolSession(ToolSession {
+            job: self.target.job,
+            session,
+            ranks: None,
+            at_end,
+        });
         let mut link = QueryStream::open_at(self.target, request, self.socket.clone())?;
         match link.next_reply::<ToolAnswer>()? {
             Some(_) => {

@@ -1,7 +1,7 @@
 //! `scdb JOB gdb RANK`: a stub of gdb's remote serial protocol for one rank. It is a client of the
 //! tool control service of the rank's host, so that no debugger's server has to be installed there,
 //! and so that the rules of tools hold: no debugger sees the stops of the scheduler, and what one
-//! that dies has done is undone.
+//! that dies has done is undone. The daemons relay its messages: the rank may be on any host.
 //!
 //! | file | what |
 //! |---|---|
@@ -12,6 +12,7 @@
 //! | `registers.rs`, `signals.rs` | numbers and layouts |
 //! | `files.rs` | program and libraries |
 //! | `rank.rs` | messages to the tool control service |
+//! | `service.rs` | the way to this service |
 //! | `listener.rs` | a socket for one debugger |
 
 mod debug_registers;
@@ -20,36 +21,23 @@ mod listener;
 mod rank;
 mod registers;
 mod run_control;
+mod service;
 mod session;
 mod signals;
 mod target;
 
-use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
-use score_proto::message::{ConsoleRequest, ToolCall};
-use score_proto::nodeset::NodeSet;
-use score_proto::server_message::ToolAnswer;
-use score_proto::tool_command::{EventBody, OTHER_RELEASE, ToolRequest, ToolResult};
 
 use crate::job_address::JobAddress;
-use crate::scored_client::{QueryStream, Reply};
 use rank::Rank;
 use run_control::is_exit;
+use service::RankService;
 use session::Debugger;
 use target::RankTarget;
-
-/// How long the host of the rank may take to say where its socket is.
-const FIND_TIMEOUT: Duration = Duration::from_secs(10);
-/// The answer comes this long after that time, at most.
-const ANSWER_GRACE: Duration = Duration::from_secs(15);
-/// How long to wait for a message before the time is looked at.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where the debugger is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,52 +61,6 @@ pub struct GdbOptions {
     pub socket: Option<PathBuf>,
 }
 
-/// The tool control service of a rank.
-#[derive(Debug)]
-struct Service {
-    job: u64,
-    path: PathBuf,
-    host: String,
-}
-
-/// Asks where the rank is. scored answers the owner of the job alone.
-fn find(address: JobAddress, rank: u32, socket: Option<PathBuf>) -> Result<Service, String> {
-    let target = address.find()?;
-    let call = ToolCall {
-        job: target.job,
-        ranks: Some(NodeSet::one(rank)),
-        wait_ms: u32::try_from(FIND_TIMEOUT.as_millis()).unwrap_or(u32::MAX),
-        body: ToolRequest::Socket.encode(),
-        session: None,
-    };
-    let mut query = QueryStream::open_at(target, ConsoleRequest::Tool(call), socket)?;
-    let deadline = Instant::now() + FIND_TIMEOUT + ANSWER_GRACE;
-    let mut found = Err(format!("rank {rank}: no answer in time"));
-    loop {
-        match query.next_reply_within::<ToolAnswer>(POLL_INTERVAL)? {
-            Reply::Answer(ToolAnswer::Event { body, .. }) => {
-                found = match (body.failure(), body) {
-                    (None, EventBody::Answer(bytes)) => socket_of(&bytes),
-                    (reason, _) => Err(reason.unwrap_or_default().to_owned()),
-                }
-                .map(|(path, host)| Service { job: target.job.0.into(), path, host })
-                .map_err(|reason| format!("rank {rank}: {reason}"));
-            }
-            Reply::End => return found,
-            _ if Instant::now() < deadline => {}
-            _ => return Err("scored has not answered in time".to_owned()),
-        }
-    }
-}
-
-fn socket_of(answer: &[u8]) -> Result<(PathBuf, String), String> {
-    match ToolResult::decode(answer) {
-        Some(ToolResult::Socket { path, host }) => Ok((OsString::from_vec(path.0).into(), host)),
-        Some(ToolResult::Failed(reason)) => Err(reason),
-        _ => Err(OTHER_RELEASE.to_owned()),
-    }
-}
-
 /// Serves a debugger until it leaves.
 ///
 /// # Errors
@@ -131,8 +73,9 @@ pub fn run(options: GdbOptions) -> Result<(), String> {
                     gdb -ex 'target remote | scdb ...' starts scdb itself; or use -listen"
             .to_owned());
     }
-    let Service { job, path, host } = find(address, rank, socket)?;
-    let attach = || Rank::attach(&path, job, rank, &host);
+    let named = |reason: String| format!("rank {rank}: {reason}");
+    let link = RankService::find(address, rank, socket)?.connect()?;
+    let attach = || Rank::control(link).map_err(named);
     let (attached, debugger) = match place {
         DebuggerPlace::Pipe => {
             // A ^C on the terminal is for the debugger, which sends it in the protocol.
@@ -151,9 +94,8 @@ pub fn run(options: GdbOptions) -> Result<(), String> {
         }
     };
     let mut target = RankTarget::stop(attached).map_err(|error| match is_exit(&error) {
-        true => format!("rank {rank} has ended"),
-        false => format!("rank {rank}: {error}"),
+        true => named("it has ended".to_owned()),
+        false => named(error.to_string()),
     })?;
-    session::serve(debugger, &mut target).map_err(|error| format!("rank {rank}: {error}"))?;
-    Ok(())
+    session::serve(debugger, &mut target).map_err(named)
 }

@@ -1,0 +1,1 @@
+scrun: job 1: 1 node on 1 host
