@@ -1,1 +1,1 @@
-scrun: job 1: 1 node on 1 host
+scrun: job 1: 2 nodes on 1 host

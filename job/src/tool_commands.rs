@@ -27,7 +27,7 @@ const ANSWER_GRACE: Duration = Duration::from_secs(5);
 const REPORT_ANSWER_GRACE: Duration = Duration::from_millis(500);
 
 /// Sessions of tools that a job has at the same time.
-const MAX_SESSIONS_PER_JOB: usize = 16;
+const MAX_SESSIONS_PER_JOB: usize = 32;
 /// Bytes of the command at the end of a session.
 const MAX_END_BODY: usize = 256;
 /// For so long a hop keeps room for the answers to that command.

@@ -19,7 +19,7 @@ pub const MAX_TOOL_ANSWER_BYTES: usize = 3 << 20;
 
 /// Commands of one job that may be without their last event at the same time: two of each debugger
 /// ([`RelayAction`]), and some of consoles.
-pub const MAX_TOOL_COMMANDS: usize = 48;
+pub const MAX_TOOL_COMMANDS: usize = 80;
 
 /// The longest time that a command may name for its answers.
 pub const MAX_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
@@ -229,8 +229,10 @@ pub enum ThreadDetail {
 pub enum ConsoleAction {
     /// All threads stop, and stay so until they are released.
     Hold,
-    /// What is held runs on.
+    /// What is held runs on, without breakpoints and watchpoints.
     Release,
+    /// What is held runs on; what has stopped stays so.
+    Unhold,
     /// Threads that come here stop the process.
     Break(Location),
     /// Writes to this memory stop the process.

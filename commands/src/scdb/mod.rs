@@ -7,10 +7,12 @@
 //! | `console.rs` | commands carried out, of a command line, a file or a terminal |
 //! | `render.rs`, `stacks.rs` | answers as text and JSON |
 //! | `gdb/` | a debugger at one rank |
+//! | `print/` | values of an expression, by gdb |
 
 mod command;
 mod console;
 mod gdb;
+mod print;
 mod render;
 mod session;
 mod stacks;

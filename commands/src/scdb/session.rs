@@ -15,6 +15,7 @@ use score_proto::tool_command::{
 use score_proto::tool_start::ScrunJob;
 
 use super::command::Ranks;
+use super::gdb::RankService;
 use crate::job_address::JobAddress;
 use crate::scored_client::{QueryStream, Reply};
 
@@ -162,12 +163,34 @@ impl Session {
         action: ConsoleAction,
         interrupted: Interrupted<'_>,
     ) -> Result<Answers, String> {
-        let session = self.session()?;
+        let session = self.number()?;
         self.ask(ranks, &ToolRequest::Console { session, action }, interrupted)
     }
 
+    /// A rank, as a debugger reaches it.
+    pub fn rank(&self, rank: u32) -> RankService {
+        RankService::new(self.target, rank, self.socket.clone())
+    }
+
+    /// Changes something in one rank, in the session of this number.
+    ///
+    /// # Errors
+    /// As [`Session::stream`].
+    pub fn act_as(
+        &self,
+        session: u64,
+        rank: u32,
+        action: ConsoleAction,
+    ) -> Result<Answers, String> {
+        let request = ToolRequest::Console { session, action };
+        self.ask(Some(NodeSet::one(rank)), &request, &|| false)
+    }
+
     /// The number of the session, which begins with the first change.
-    fn session(&mut self) -> Result<u64, String> {
+    ///
+    /// # Errors
+    /// One line: the job has ended.
+    pub fn number(&mut self) -> Result<u64, String> {
         if let Some((link, session)) = &mut self.link {
             // It has something to say at its end only.
             link.expect_silence();

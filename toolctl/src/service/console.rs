@@ -229,6 +229,7 @@ impl Service {
                     ConsoleAction::Release
                     | ConsoleAction::Clear(_)
                     | ConsoleAction::Continue
+                    | ConsoleAction::Unhold
                     | ConsoleAction::Look
                     | ConsoleAction::End,
                 ) => self.answer_console(target, ProcessState::Running),

@@ -2,11 +2,12 @@
 //! them. What this host has at the same place is read here.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
 
 use gdbstub::target::ext::host_io::{HostIoErrno, HostIoOpenMode, HostIoStat};
 use score_proto::message::OsBytes;
@@ -76,6 +77,15 @@ fn ask_bytes(service: &RankService, question: FileQuestion) -> Result<Vec<u8>, H
         FileAnswer::Bytes(bytes) => Ok(bytes),
         _ => Err(HostIoErrno::EIO),
     }
+}
+
+/// The program of a rank, if this host has the same.
+pub fn program_here(service: &RankService) -> Option<PathBuf> {
+    let program = ask_bytes(service, FileQuestion::Program).ok()?;
+    let question = FileQuestion::Attributes(OsBytes(program.clone()));
+    let FileAnswer::Attributes(there) = ask(service, question).ok()? else { return None };
+    same_file_here(&program, &there)?;
+    Some(OsString::from_vec(program).into())
 }
 
 impl RemoteFile {

@@ -28,15 +28,17 @@ mod target;
 
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::job_address::JobAddress;
-use rank::Rank;
+pub use files::program_here;
+use listener::DebuggerSocket;
+use rank::{Rank, RankResult};
 use run_control::is_exit;
-use service::RankService;
-use session::Debugger;
+pub use service::RankService;
+use session::{Debugger, is_of_debugger};
 use target::RankTarget;
 
 /// Where the debugger is.
@@ -74,7 +76,7 @@ pub fn run(options: GdbOptions) -> Result<(), String> {
             .to_owned());
     }
     let named = |reason: String| format!("rank {rank}: {reason}");
-    let link = RankService::find(address, rank, socket)?.connect()?;
+    let link = RankService::new(address.find()?, rank, socket).connect()?;
     let attach = || Rank::control(link).map_err(named);
     let (attached, debugger) = match place {
         DebuggerPlace::Pipe => {
@@ -93,9 +95,50 @@ pub fn run(options: GdbOptions) -> Result<(), String> {
             (attached, listener::accept_one()?)
         }
     };
-    let mut target = RankTarget::stop(attached).map_err(|error| match is_exit(&error) {
-        true => named("it has ended".to_owned()),
-        false => named(error.to_string()),
+    serve(debugger, RankTarget::stop(attached)).map_err(named)
+}
+
+fn serve(debugger: Debugger, target: RankResult<RankTarget>) -> Result<(), String> {
+    let mut target = target.map_err(|error| match is_exit(&error) {
+        true => "it has ended".to_owned(),
+        false => error.to_string(),
     })?;
-    session::serve(debugger, &mut target).map_err(named)
+    session::serve(debugger, &mut target)
+}
+
+/// A rank at which a debugger looks. Somebody else sees to it that the rank stands. The service
+/// refuses each change, as the debugger has no control.
+#[derive(Debug)]
+pub struct RankView {
+    rank: Rank,
+    socket: DebuggerSocket,
+}
+
+impl RankView {
+    /// Attaches to a rank.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn open(service: RankService) -> Result<Self, String> {
+        let rank = Rank::attach(service.connect()?)?;
+        Ok(Self { rank, socket: DebuggerSocket::new()? })
+    }
+
+    /// Serves the debugger that connects to this path, as long as `look` has not returned. Then
+    /// the debugger must have left, if it has come.
+    ///
+    /// # Errors
+    /// That of the rank, if there is one, else that of `look`.
+    pub fn serve<T>(self, look: impl FnOnce(&Path) -> Result<T, String>) -> Result<T, String> {
+        let Self { rank, socket } = self;
+        std::thread::scope(|scope| {
+            let stub = scope.spawn(|| serve(socket.accept()?, RankTarget::look(rank)));
+            let result = look(socket.path());
+            socket.give_up();
+            match (result, stub.join()) {
+                (Err(_), Ok(Err(reason))) if !is_of_debugger(&reason) => Err(reason),
+                (result, _) => result,
+            }
+        })
+    }
 }

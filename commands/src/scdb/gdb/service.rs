@@ -18,7 +18,6 @@ use score_proto::tool_command::{
 use score_proto::tool_start::ScrunJob;
 use score_tools::wire::{Header, MessageType, ServiceMessage, ToolRequest};
 
-use crate::job_address::JobAddress;
 use crate::scored_client::{QueryStream, Reply};
 
 /// How long the daemons wait for an answer of the rank's host.
@@ -92,12 +91,9 @@ fn failure_of(result: &ToolResult) -> io::Error {
 }
 
 impl RankService {
-    /// Finds the job.
-    ///
-    /// # Errors
-    /// One line: there is no such job.
-    pub fn find(address: JobAddress, rank: u32, socket: Option<PathBuf>) -> Result<Self, String> {
-        Ok(Self { target: address.find()?, socket, rank })
+    /// A rank of a job. `socket`: of the scored of this host, if it is not the usual one.
+    pub fn new(target: ScrunJob, rank: u32, socket: Option<PathBuf>) -> Self {
+        Self { target, socket, rank }
     }
 
     fn call(&self, question: &Question, session: Option<u64>) -> io::Result<Call> {

@@ -74,8 +74,15 @@ impl Connection for Debugger {
     }
 }
 
+const DEBUGGER: &str = "debugger: ";
+
 fn debugger_error(error: io::Error) -> String {
-    format!("debugger: {error}")
+    format!("{DEBUGGER}{error}")
+}
+
+/// Whether it is the debugger, and not the rank, that has failed.
+pub fn is_of_debugger(error: &str) -> bool {
+    error.starts_with(DEBUGGER)
 }
 
 /// Waits until the debugger has sent something, or the service. Whether the debugger has.

@@ -33,7 +33,7 @@ use gdbstub::target::ext::target_description_xml_override::{
 };
 use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOps};
 use gdbstub::target::{Target, TargetError, TargetResult};
-use score_tools::wire::CommandCode;
+use score_tools::wire::{CommandCode, ReturnCode};
 
 use super::debug_registers::Watch;
 use super::files::RankFiles;
@@ -64,6 +64,14 @@ impl RankTarget {
     pub fn stop(mut rank: Rank) -> RankResult<Self> {
         rank.suspend()?;
         rank.wait_until_all_stand()?;
+        Self::look(rank)
+    }
+
+    /// A rank that stands.
+    ///
+    /// # Errors
+    /// As [`RankTarget::stop`].
+    pub fn look(mut rank: Rank) -> RankResult<Self> {
         let process = rank.process()?;
         Ok(Self {
             map: RegisterMap::new(rank.state_components(process)?),
@@ -84,6 +92,7 @@ fn refused(error: RankError) -> TargetError<RankError> {
         RankError::Command(CommandCode::HardwareUnavailable) => libc::ENOSPC,
         RankError::Command(CommandCode::Timeout) => libc::EAGAIN,
         RankError::Command(_) => libc::EINVAL,
+        RankError::Message(ReturnCode::ToolControlRequired) => libc::EPERM,
         _ => return TargetError::Fatal(error),
     };
     TargetError::Errno(errno as u8)
