@@ -55,6 +55,7 @@ pub fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     }
 }
 
+/// Readable: a part of the reply has come, or the connection has been closed.
 impl AsFd for QueryStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

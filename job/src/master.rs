@@ -643,8 +643,6 @@ impl JobMaster {
 
     fn finish(&mut self, refusal: Option<String>, code: u8) {
         self.state = State::Finishing { refusal, code };
-        self.tool_commands.finish_all(&mut self.actions);
-        self.tool_commands.finish_sessions(&mut self.actions);
         self.with_tools(|tools, _, out| tools.end(out));
         self.end_lists();
         self.with_gang(Scheduling::leave);
@@ -653,6 +651,9 @@ impl JobMaster {
 
     /// Every host has reclaimed everything, or is lost.
     fn on_finished(&mut self, elapsed_ns: u64) {
+        // Services have said until now what has become of their processes.
+        self.tool_commands.finish_all(&mut self.actions);
+        self.tool_commands.finish_sessions(&mut self.actions);
         let State::Finishing { refusal, code } = std::mem::replace(&mut self.state, State::Done)
         else {
             // The hosts were not ordered to finish: this state machine is inconsistent.

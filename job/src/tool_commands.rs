@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
+use score_proto::ids::JobId;
 use score_proto::job_control::{ElementOrder, Order};
 use score_proto::message::{ToolCall, ToolSession};
 use score_proto::nodeset::NodeSet;
@@ -26,7 +27,7 @@ const ANSWER_GRACE: Duration = Duration::from_secs(5);
 const REPORT_ANSWER_GRACE: Duration = Duration::from_millis(500);
 
 /// Sessions of tools that a job has at the same time.
-const MAX_SESSIONS_PER_JOB: usize = 16;
+const MAX_SESSIONS_PER_JOB: usize = 32;
 /// Bytes of the command at the end of a session.
 const MAX_END_BODY: usize = 256;
 /// For so long a hop keeps room for the answers to that command.
@@ -86,13 +87,34 @@ impl StagePrograms {
     fn all_ranks(&self) -> Range<u32> {
         0..(self.names.len() as u32).saturating_mul(self.nodes)
     }
+
+    /// The number of programs that have some of these ranks.
+    fn count_of(&self, ranks: &NodeSet) -> usize {
+        let elements = 0..self.names.len() as u32;
+        elements.filter(|element| !ranks.within(self.ranks(*element)).is_empty()).count()
+    }
+
+    /// The ranks that a tool means. None: all.
+    fn checked(&self, job: JobId, ranks: Option<NodeSet>) -> Result<NodeSet, String> {
+        let all = self.all_ranks();
+        let ranks = ranks.unwrap_or_else(|| NodeSet::from(all.clone()));
+        match ranks.last() {
+            Some(last) if last >= all.end && all.end > 0 => {
+                Err(format!("rank {last}: job {job} has ranks 0 to {}", all.end - 1))
+            }
+            Some(_) if !all.is_empty() => Ok(ranks),
+            _ => Err(format!("job {job} has no processes now")),
+        }
+    }
 }
 
 /// A tool that keeps something in processes.
 #[derive(Debug)]
 struct OpenSession {
     key: SessionKey,
-    /// The body of the command that all ranks get at its end.
+    /// Ranks that it may change.
+    ranks: NodeSet,
+    /// The body of the command that they get at its end.
     at_end: Vec<u8>,
 }
 
@@ -141,15 +163,6 @@ impl ToolCommands {
         out: &mut Vec<MasterAction>,
     ) -> Result<(), String> {
         let wait = Duration::from_millis(call.wait_ms.into());
-        // Each program gets an order with the body.
-        let order_bytes = call.body.len().saturating_mul(programs.names.len().max(1));
-        if order_bytes > MAX_TOOL_BODY || wait > MAX_ANSWER_TIMEOUT {
-            return Err(format!(
-                "a command of a tool to {} programs has at most {} bytes and {MAX_ANSWER_TIMEOUT:?}",
-                programs.names.len(),
-                MAX_TOOL_BODY / programs.names.len().max(1)
-            ));
-        }
         if call.session.is_some_and(|session| !self.sessions.contains_key(&session)) {
             return Err("the session of this tool has ended".to_owned());
         }
@@ -160,20 +173,15 @@ impl ToolCommands {
                 call.job
             ));
         }
-        let all = programs.all_ranks();
-        let ranks = match call.ranks {
-            None => NodeSet::from(all.clone()),
-            Some(ranks) => match ranks.last().filter(|last| *last >= all.end) {
-                Some(last) => {
-                    return Err(format!("rank {last}: job {} has ranks 0 to {}", call.job, {
-                        all.end.saturating_sub(1)
-                    }));
-                }
-                None => ranks,
-            },
-        };
-        if ranks.is_empty() {
-            return Err(format!("job {} has no processes now", call.job));
+        let ranks = programs.checked(call.job, call.ranks)?;
+        // Each program gets an order with the body.
+        let count = programs.count_of(&ranks).max(1);
+        if call.body.len().saturating_mul(count) > MAX_TOOL_BODY || wait > MAX_ANSWER_TIMEOUT {
+            return Err(format!(
+                "a command of a tool to {count} programs has at most {} bytes and \
+                 {MAX_ANSWER_TIMEOUT:?}",
+                MAX_TOOL_BODY / count
+            ));
         }
         let id = self.order(&ranks, call.wait_ms, &call.body, &programs, out);
         let StagePrograms { names, nodes } = programs;
@@ -225,7 +233,7 @@ impl ToolCommands {
         programs: StagePrograms,
         out: &mut Vec<MasterAction>,
     ) -> Result<(), String> {
-        let ToolSession { job, session, at_end } = session;
+        let ToolSession { job, session, ranks, at_end } = session;
         if self.sessions.len() >= MAX_SESSIONS_PER_JOB {
             return Err(format!("job {job} has {MAX_SESSIONS_PER_JOB} sessions of tools; end one"));
         }
@@ -235,10 +243,8 @@ impl ToolCommands {
         if self.sessions.contains_key(&session) {
             return Err(format!("job {job} has a session of a tool of this number; try again"));
         }
-        if programs.names.is_empty() {
-            return Err(format!("job {job} has no processes now"));
-        }
-        self.sessions.insert(session, OpenSession { key, at_end });
+        let ranks = programs.checked(job, ranks)?;
+        self.sessions.insert(session, OpenSession { key, ranks, at_end });
         let StagePrograms { names, nodes } = programs;
         out.push(to_asker(Asker::Session(key), ToolAnswer::Programs { names, nodes }));
         Ok(())
@@ -259,9 +265,10 @@ impl ToolCommands {
             .collect();
         for number in ended {
             let Some(session) = self.sessions.remove(&number) else { continue };
-            let all = NodeSet::from(programs.all_ranks());
+            // A later stage may have fewer.
+            let ranks = session.ranks.within(programs.all_ranks());
             let wait_ms = END_COMMAND_TIMEOUT.as_millis() as u32;
-            self.order(&all, wait_ms, &session.at_end, programs, out);
+            self.order(&ranks, wait_ms, &session.at_end, programs, out);
         }
     }
 
@@ -337,7 +344,6 @@ impl ToolCommands {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use score_proto::ids::JobId;
 
     const SESSION: SessionKey = SessionKey(7);
 
@@ -427,7 +433,7 @@ mod tests {
         let slow = ToolCall { wait_ms: 600_001, ..call(None) };
         let beyond = call(Some(NodeSet::one(8)));
         for (call, programs, reason) in [
-            (long, programs(), "to 2 programs has at most 32768 bytes"),
+            (long, programs(), "to 2 programs has at most 33280 bytes"),
             (slow, programs(), "600s"),
             (beyond, programs(), "rank 8: job 3 has ranks 0 to 7"),
             (call(None), none, "no processes now"),
@@ -449,7 +455,7 @@ mod tests {
         let of_session = || ToolCall { session: Some(5), ..call(None) };
         let error = begin(&mut commands, of_session(), programs()).unwrap_err();
         assert!(error.contains("has ended"), "{error}");
-        let session = ToolSession { job: JobId(3), session: 5, at_end: vec![7] };
+        let session = ToolSession { job: JobId(3), session: 5, ranks: None, at_end: vec![7] };
         let mut out = Vec::new();
         commands.begin_session(SESSION, session.clone(), programs(), &mut out).unwrap();
         assert_eq!(shown(&std::mem::take(&mut out)), ["scatter a.out x 4"]);
@@ -461,6 +467,15 @@ mod tests {
         commands.end_session(SESSION, &programs(), &mut out);
         assert_eq!(shown(&std::mem::take(&mut out)), ["to 0: 0-3", "to 1: 0-3"]);
         assert!(begin(&mut commands, of_session(), programs()).is_err());
+        // One that changes some ranks only: the others do not learn of it.
+        let of_some =
+            |ranks: Range<u32>| ToolSession { ranks: Some(ranks.into()), ..session.clone() };
+        let beyond = commands.begin_session(SESSION, of_some(7..9), programs(), &mut out);
+        assert!(beyond.unwrap_err().contains("rank 8: job 3 has ranks 0 to 7"));
+        commands.begin_session(SESSION, of_some(2..4), programs(), &mut out).unwrap();
+        out.clear();
+        commands.end_session(SESSION, &programs(), &mut out);
+        assert_eq!(shown(&std::mem::take(&mut out)), ["to 0: 2-3"]);
         // The end of the job ends the connection.
         commands.begin_session(SESSION, session, programs(), &mut out).unwrap();
         out.clear();
@@ -472,7 +487,7 @@ mod tests {
     fn a_job_has_so_many_sessions_of_tools_with_short_last_commands() {
         let mut commands = ToolCommands::default();
         let mut begin = |session, at_end| {
-            let session = ToolSession { job: JobId(3), session, at_end };
+            let session = ToolSession { job: JobId(3), session, ranks: None, at_end };
             commands.begin_session(SESSION, session, programs(), &mut Vec::new())
         };
         let error = begin(0, vec![0; MAX_END_BODY + 1]).unwrap_err();

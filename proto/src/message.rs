@@ -214,7 +214,9 @@ pub struct ToolSession {
     pub job: JobId,
     /// A random number, by which the commands of the tool name the session.
     pub session: u64,
-    /// The body of the command that all ranks get when the connection has ended.
+    /// The ranks that it may change. None: all.
+    pub ranks: Option<NodeSet>,
+    /// The body of the command that these ranks get when the connection has ended.
     #[serde(with = "serde_bytes")]
     pub at_end: Vec<u8>,
 }

@@ -10,14 +10,16 @@ use serde::{Deserialize, Serialize};
 use crate::message::OsBytes;
 use crate::nodeset::NodeSet;
 
-/// The longest body of a command or an answer, in bytes.
-pub const MAX_TOOL_BODY: usize = 64 << 10;
+/// The longest body of a command or an answer, in bytes: the longest message of tool control, and
+/// what carries it.
+pub const MAX_TOOL_BODY: usize = 65 << 10;
 
 /// Bytes that the answers to one command may take at a hop of the tree, and at the master.
 pub const MAX_TOOL_ANSWER_BYTES: usize = 3 << 20;
 
-/// Commands of one job that may be without their last event at the same time.
-pub const MAX_TOOL_COMMANDS: usize = 16;
+/// Commands of one job that may be without their last event at the same time: two of each debugger
+/// ([`RelayAction`]), and some of consoles.
+pub const MAX_TOOL_COMMANDS: usize = 80;
 
 /// The longest time that a command may name for its answers.
 pub const MAX_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
@@ -106,8 +108,16 @@ pub enum ToolRequest {
     /// it was at the fault: [`ToolResult::Stacks`]. Of a process without such a thread the stacks
     /// of all.
     FaultStack,
-    /// Where a tool on the host of the process connects: [`ToolResult::Socket`].
-    Socket,
+    /// What a tool of tool control does that has no connection to the service:
+    /// [`ToolResult::Records`].
+    Relay {
+        /// The session of the tool ([`crate::message::ToolSession`]).
+        session: u64,
+        /// What it does.
+        action: RelayAction,
+    },
+    /// What a tool wants to know of files: [`ToolResult::File`].
+    File(FileQuestion),
     /// The threads, one by one: [`ToolResult::Threads`].
     Threads(ThreadDetail),
     /// What a console does: [`ToolResult::Console`].
@@ -117,6 +127,89 @@ pub enum ToolRequest {
         /// What it does.
         action: ConsoleAction,
     },
+}
+
+/// What a tool without a connection does. It is for one process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RelayAction {
+    /// It sends a record. The answer comes when there is any record for the tool, or after so many
+    /// milliseconds.
+    Ask {
+        /// A message of tool control; nothing if it is empty.
+        #[serde(with = "serde_bytes")]
+        record: Vec<u8>,
+        /// Milliseconds.
+        wait_ms: u32,
+    },
+    /// It takes what comes while it does not ask, such as notices. It is answered as [`Self::Ask`]
+    /// is, and stays while the tool asks, so that a notice of an exit finds its way.
+    Listen {
+        /// Milliseconds.
+        wait_ms: u32,
+    },
+    /// The tool has ended: its processes are as if it had never been there.
+    End,
+}
+
+/// The longest wait of a [`RelayAction`]. The daemons do not wait much longer for a service.
+pub const MAX_RELAY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a tool wants to know of files as a process sees them. The service reads what its user may
+/// read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileQuestion {
+    /// The path of the program: [`FileAnswer::Bytes`].
+    Program,
+    /// Where a link leads: [`FileAnswer::Bytes`].
+    Link(OsBytes),
+    /// What is known about a file: [`FileAnswer::Attributes`].
+    Attributes(OsBytes),
+    /// A part of a file: [`FileAnswer::Bytes`], fewer at its end.
+    Read {
+        /// Its path.
+        path: OsBytes,
+        /// The first byte.
+        offset: u64,
+        /// The number of bytes, [`MAX_FILE_PART`] at most.
+        length: u32,
+    },
+    /// The name of the thread with this id outside of the job: [`FileAnswer::Bytes`].
+    ThreadName(u32),
+}
+
+/// The longest part of a file in an answer.
+pub const MAX_FILE_PART: u32 = 64 << 10;
+
+/// An answer to a [`FileQuestion`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileAnswer {
+    /// Bytes.
+    Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// As stat(2).
+    Attributes(FileAttributes),
+    /// Why not, as errno(3).
+    Errno(i32),
+}
+
+/// What stat(2) says of a regular file. Others are not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileAttributes {
+    /// Number of the device.
+    pub device: u64,
+    /// Number of the inode.
+    pub inode: u64,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Number of names.
+    pub links: u64,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Time of the last change, in seconds and nanoseconds.
+    pub modified: (i64, i64),
 }
 
 /// What a console wants to know of threads.
@@ -136,8 +229,10 @@ pub enum ThreadDetail {
 pub enum ConsoleAction {
     /// All threads stop, and stay so until they are released.
     Hold,
-    /// What is held runs on.
+    /// What is held runs on, without breakpoints and watchpoints.
     Release,
+    /// What is held runs on; what has stopped stays so.
+    Unhold,
     /// Threads that come here stop the process.
     Break(Location),
     /// Writes to this memory stop the process.
@@ -180,13 +275,15 @@ pub enum ToolResult {
         /// Threads that are not among them, because there were too many.
         omitted: u32,
     },
-    /// The tool control socket that serves the process.
-    Socket {
-        /// Its path on the host.
-        path: OsBytes,
-        /// The name of the host.
-        host: String,
+    /// What the service has for a tool that has no connection to it.
+    Records {
+        /// The number of the answer: those of a session come on several ways.
+        number: u64,
+        /// The records, in order.
+        records: Vec<ToolRecord>,
     },
+    /// About a file.
+    File(FileAnswer),
     /// The command failed for this process, for this reason.
     Failed(String),
     /// Its threads, the first one first.
@@ -199,6 +296,10 @@ pub enum ToolResult {
     /// What the process does after an action of a console.
     Console(ProcessState),
 }
+
+/// A message of tool control (`score_tools::wire`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolRecord(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
 /// A thread of a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -94,7 +94,10 @@ impl CollectedStacks {
             None => self.fail(OTHER_RELEASE.to_owned(), ranks),
             Some(ToolResult::Failed(reason)) => self.fail(reason, ranks),
             Some(
-                ToolResult::Socket { .. } | ToolResult::Threads { .. } | ToolResult::Console(_),
+                ToolResult::Records { .. }
+                | ToolResult::File(_)
+                | ToolResult::Threads { .. }
+                | ToolResult::Console(_),
             ) => {
                 self.fail("it has answered another question".to_owned(), ranks);
             }

@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use score_tests::service::{ALICE, BOB, Cluster};
 use score_tests::terminal::Terminal;
 use score_tests::{Job, Running, TestEnv, binaries, skip, test_env};
@@ -36,10 +37,15 @@ fn program(env: &TestEnv, debugger: &str) -> Option<PathBuf> {
 impl<'a> DebuggedJob<'a> {
     /// Two ranks, or none without the debugger.
     pub fn start(env: &'a TestEnv, debugger: &str) -> Option<Self> {
+        Self::start_with(env, debugger, &["-nodes=2"])
+    }
+
+    /// The same with these options of scrun.
+    fn start_with(env: &'a TestEnv, debugger: &str, options: &[&str]) -> Option<Self> {
         let program = program(env, debugger)?;
         let end = env.dir().join("end");
-        let words = ["-nodes=2", "system", program.to_str().unwrap(), end.to_str().unwrap()];
-        let mut job = env.scrun(&words).start();
+        let words = ["system", program.to_str().unwrap(), end.to_str().unwrap()];
+        let mut job = env.scrun(options).args(&words).start();
         job.wait_for("up", 2);
         Some(Self { env, job })
     }
@@ -166,7 +172,7 @@ fn a_gdb_that_is_killed_leaves_the_rank_as_it_was() {
     }
     // It has control.
     let second = job.scdb(&["gdb", "1"]).run().expect_code(1);
-    let _ = second.assert_stderr(&["scdb: tool", "has control of rank 1; end it first"]);
+    let _ = second.assert_stderr(&["scdb: rank 1: tool", "has control of it; end it first"]);
     let _ = job.scdb(&["gdb", "2"]).run().expect_code(1).assert_stderr(&["scdb: "]);
     gdb.signal(Signal::SIGKILL);
     let _ = gdb.wait();
@@ -176,14 +182,48 @@ fn a_gdb_that_is_killed_leaves_the_rank_as_it_was() {
     job.end(["answer 0, 0 signals right", "answer 7, 0 signals right"]);
 }
 
+/// Nothing is installed on the other host, and no ssh is used: the daemons relay.
+#[test]
+fn gdb_has_a_rank_of_another_virtual_host_and_nothing_is_left_when_scdb_is_killed() {
+    let env = TestEnv::new();
+    let options = ["-group=local:2", "-nodes=2x1"];
+    let Some(job) = DebuggedJob::start_with(&env, "gdb", &options) else { return };
+    let commands = "break work\ncontinue\nbacktrace\ninfo sharedlibrary\nnext\n\
+                    print twice == 2 * round\ndelete\nprint answer = 42\ndetach\n";
+    let text = job.gdb(commands).run().expect_code(0).text();
+    assert_has(&text, &["Breakpoint 1, work (round=", " in main (count=2", "libc.so", "$1 = 1"]);
+    assert_has(&text, &["[Inferior 1 (process ", "detached]"]);
+
+    let stopped = env.dir().join("stopped");
+    let gdb = job
+        .gdb(&format!(
+            "break work\nwatch watched\ncontinue\ncontinue\n\
+             python open('{}', 'w'), __import__('time').sleep(1)\ncontinue\n",
+            stopped.display()
+        ))
+        .start();
+    let deadline = Instant::now() + DEBUGGER_TIMEOUT;
+    while !stopped.exists() {
+        assert!(Instant::now() < deadline, "{}{}", gdb.stdout(), gdb.stderr());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let scdb = env.wait_for_process("scdb", |process| process.program() == "scdb");
+    kill(Pid::from_raw(scdb.pid), Signal::SIGKILL).unwrap();
+    let _ = gdb.wait().expect_code(1);
+    // Nothing stops the rank before its end.
+    let next = job.gdb("print stop = 1\ncontinue\n").run().expect_code(0);
+    assert_has(&next.text(), &["[Inferior 1 (process ", ") exited normally]"]);
+    job.end(["answer 0, 0 signals right", "answer 42, 0 signals right"]);
+}
+
 #[test]
 fn gdb_has_a_rank_of_its_user_alone_in_the_slices_of_the_scheduler() {
     let env = TestEnv::new();
     let Some(program) = program(&env, "gdb") else { return };
-    let database = "a address=127.0.0.1 cores=2 group=all\n";
-    let Some(cluster) = Cluster::start_with_options(&env, &["a"], database, &["-ts", "10"]) else {
-        return;
-    };
+    // Rank 1 runs on b, the server. The debugger is on a.
+    let database = "a address=127.0.0.1 cores=1 group=all\nb address=127.0.0.2 cores=1 group=all\n";
+    let cluster = Cluster::start_with_options(&env, &["a", "b"], database, &["-ts", "10"]);
+    let Some(cluster) = cluster else { return };
     let _ = cluster.program("scored-toolctl");
     let end = env.dir().join("end");
     let start = |uid| {

@@ -58,6 +58,7 @@ mod redirects;
 mod remote_hosts;
 mod remote_jobs;
 mod scdb_console;
+mod scdb_print;
 mod scout;
 mod scps;
 mod sdm_tree;

@@ -10,6 +10,7 @@ pub const COMMANDS: &str = "\
   where [RANKS] [-all]            the stack of the first thread, or the one that has stopped;
                                   or of all threads
   threads [RANKS]                 the threads: number, name, state, innermost function
+  print EXPRESSION [RANKS]        its value, by gdb; a rank that runs stands meanwhile
   hold [RANKS]                    stop all threads until continue or release
   break LOCATION [RANKS]          stop where a thread comes to a function, FILE:LINE or *ADDRESS
   watch LOCATION [RANKS]          stop after a write to a variable, or to *ADDRESS
@@ -24,8 +25,8 @@ RANKS are such as 0-3,7 or all, which is meant without them.
 ";
 
 const NAMES: &[&str] = &[
-    "stacks", "where", "threads", "hold", "break", "watch", "clear", "continue", "step", "wait",
-    "release", "help", "quit",
+    "stacks", "where", "threads", "print", "hold", "break", "watch", "clear", "continue", "step",
+    "wait", "release", "help", "quit",
 ];
 
 /// Ranks of a command. None: all.
@@ -54,6 +55,8 @@ pub enum Command {
         /// Whether the command ends at once.
         in_background: bool,
     },
+    /// `print`
+    Print(Ranks, String),
     /// `wait`
     Wait(Ranks),
     /// `help`
@@ -84,6 +87,10 @@ impl Command {
         let Some((name, rest)) = words.split_first() else {
             return Err(format!("the command is missing; there are: {}", NAMES.join(", ")));
         };
+        // Its words are those of the program's language.
+        if *name == "print" {
+            return parse_print(rest);
+        }
         let mut words = Words::of(rest)?;
         let command = match *name {
             "stacks" => {
@@ -132,6 +139,31 @@ impl Command {
     }
 }
 
+/// An expression, and the ranks behind it: `x 0-3`. In `x - 3` the last word belongs to the
+/// expression.
+fn parse_print(words: &[&str]) -> Result<Command, String> {
+    let (ranks, expression) = match words {
+        [expression @ .., "-ranks" | "--ranks", ranks] => (
+            parse_ranks(ranks).map(Some).map_err(|reason| format!("-ranks: {reason}"))?,
+            expression,
+        ),
+        [expression @ .., before, "all"] if !before.ends_with(OPERATORS) => {
+            (None, &words[..=expression.len()])
+        }
+        [expression @ .., before, ranks] if !before.ends_with(OPERATORS) => {
+            match parse_ranks(ranks) {
+                Ok(ranks) => (Some(ranks), &words[..=expression.len()]),
+                Err(_) => (None, words),
+            }
+        }
+        _ => (None, words),
+    };
+    match expression.is_empty() {
+        true => Err("print: the expression is missing".to_owned()),
+        false => Ok(Command::Print(ranks, expression.join(" "))),
+    }
+}
+
 fn unknown_command(name: &str) -> String {
     match nearest(name, NAMES.iter().copied()) {
         Some(suggestion) => format!("{name}: unknown command; did you mean {suggestion}?"),
@@ -146,6 +178,9 @@ struct Words<'a> {
     /// Of `-ranks`.
     ranks: Ranks,
 }
+
+/// After these an expression goes on.
+const OPERATORS: &[char] = &['+', '-', '*', '/', '%', '&', '|', '^', '<', '>', '=', '!', '~', ','];
 
 const OPTIONS: &[&str] = &["ranks", "lines", "dot", "all"];
 
@@ -286,6 +321,7 @@ mod tests {
     #[test]
     fn commands_have_ranks_locations_and_options() {
         let name = |name: &str| Location::Name(name.to_owned());
+        let print = |ranks, text: &str| Command::Print(ranks, text.to_owned());
         let line = Location::Line { file: "src/main.c".to_owned(), line: 12 };
         for (text, command) in [
             ("where", Command::Threads(None, ThreadDetail::FirstStack)),
@@ -303,6 +339,14 @@ mod tests {
             ("continue 1 &", Command::Continue { ranks: set(&[1]), in_background: true }),
             ("continue", Command::Continue { ranks: None, in_background: false }),
             ("  quit ", Command::Quit),
+            ("print x", print(None, "x")),
+            ("print grid[2].x 0-3", print(set(&[0, 1, 2, 3]), "grid[2].x")),
+            ("print *(int *)p all", print(None, "*(int *)p")),
+            ("print a - 3", print(None, "a - 3")),
+            ("print a - 3 7", print(set(&[7]), "a - 3")),
+            ("print -x --ranks 2", print(set(&[2]), "-x")),
+            ("print all", print(None, "all")),
+            ("print sum(a, b) y", print(None, "sum(a, b) y")),
         ] {
             assert_eq!(parse(text), Ok(command), "{text}");
         }
@@ -324,6 +368,9 @@ mod tests {
             ("break *main", "*main: not an address"),
             ("break main.c:x", "main.c:x: not a place"),
             ("stacks -ranks", "-ranks: its value is missing"),
+            ("print", "print: the expression is missing"),
+            ("print -ranks 2", "print: the expression is missing"),
+            ("print x -ranks y", "-ranks: y: not a set of ranks"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");

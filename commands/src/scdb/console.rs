@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::command::{COMMANDS, Command};
 use super::session::{Answers, Interrupted, Session};
-use super::{render, stacks};
+use super::{print as print_values, render, stacks};
 
 /// The longest line of a file with commands.
 const MAX_LINE: u64 = 64 << 10;
@@ -130,6 +130,10 @@ impl Console {
                 }
                 let stops = self.wait_for(waited_for, interrupted, print)?;
                 Ok(self.waited(line, answers, stops))
+            }
+            Command::Print(ranks, expression) => {
+                let what = (ranks, &expression[..]);
+                print_values::run(&mut self.session, line, what, self.is_json, interrupted)
             }
             Command::Wait(ranks) => {
                 let answers = self.session.act(ranks, ConsoleAction::Look, interrupted)?;

@@ -7,10 +7,12 @@
 //! | `console.rs` | commands carried out, of a command line, a file or a terminal |
 //! | `render.rs`, `stacks.rs` | answers as text and JSON |
 //! | `gdb/` | a debugger at one rank |
+//! | `print/` | values of an expression, by gdb |
 
 pub(crate) mod command;
 mod console;
 mod gdb;
+mod print;
 mod render;
 pub(crate) mod session;
 mod stacks;
@@ -36,7 +38,7 @@ usage: scdb JOB [COMMAND | -batch FILE] [-json] [-wait SECONDS] [-socket PATH]
        scdb JOB gdb RANK [-listen] [-socket PATH]
   Shows what the processes of your job are doing, holds and continues them. Without COMMAND it is a
   console. What it holds and where it breaks lasts until it ends; then the ranks run on.
-  gdb gives a debugger one rank of your job, on the host of this rank, by gdb's remote protocol:
+  gdb gives a debugger one rank of your job, on any host, by gdb's remote protocol:
       gdb -ex 'target remote | scdb 7 gdb 0'
   The rank stands while the debugger wants it, and goes on when the debugger leaves or is killed.
   JOB           number of a job of the cluster (scps); without a cluster PROCESS@HOST, where

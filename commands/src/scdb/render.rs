@@ -197,9 +197,10 @@ pub fn answers_json(command: &str, answers: &Answers) -> Value {
                 json!({ "threads": threads, "omitted": omitted })
             }
             ToolResult::Console(state) => state_json(state),
-            ToolResult::Stacks { .. } | ToolResult::Socket { .. } | ToolResult::Failed(_) => {
-                json!({})
-            }
+            ToolResult::Stacks { .. }
+            | ToolResult::Records { .. }
+            | ToolResult::File(_)
+            | ToolResult::Failed(_) => json!({}),
         };
         value["ranks"] = json!(ranks_text(ranks));
         value

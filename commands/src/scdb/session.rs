@@ -15,6 +15,7 @@ use score_proto::tool_command::{
 use score_proto::tool_start::ScrunJob;
 
 use super::command::Ranks;
+use super::gdb::RankService;
 use crate::job_address::JobAddress;
 use crate::scored_client::{QueryStream, Reply};
 
@@ -187,6 +188,25 @@ impl Session {
         self.ask(ranks, &ToolRequest::Console { session, action }, interrupted)
     }
 
+    /// A rank, as a debugger reaches it.
+    pub fn rank(&self, rank: u32) -> RankService {
+        RankService::new(self.target, rank, self.socket.clone())
+    }
+
+    /// Changes something in one rank, in the session of this number.
+    ///
+    /// # Errors
+    /// As [`Session::stream`].
+    pub fn act_as(
+        &self,
+        session: u64,
+        rank: u32,
+        action: ConsoleAction,
+    ) -> Result<Answers, String> {
+        let request = ToolRequest::Console { session, action };
+        self.ask(Some(NodeSet::one(rank)), &request, &|| false)
+    }
+
     /// Ends the session: what has changed is undone.
     pub fn end(&mut self) {
         self.link = None;
@@ -210,8 +230,12 @@ impl Session {
         let session = number;
         let action = ConsoleAction::End;
         let at_end = ToolRequest::Console { session, action }.encode();
-        let request =
-            ConsoleRequest::ToolSession(ToolSession { job: self.target.job, session, at_end });
+        let request = ConsoleRequest::ToolSession(ToolSession {
+            job: self.target.job,
+            session,
+            ranks: None,
+            at_end,
+        });
         let mut link = QueryStream::open_at(self.target, request, self.socket.clone())?;
         match link.next_reply::<ToolAnswer>()? {
             Some(ToolAnswer::Programs { names, nodes }) => {

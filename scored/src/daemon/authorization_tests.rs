@@ -168,7 +168,7 @@ fn messages(row: &str) -> Vec<TestMessage> {
         "`Tool`, `ToolSession`, `ToolAction`, `Processes` by the job's number in the cluster" => {
             let (job, body) = (JobId(5), Vec::new());
             let call = ToolCall { job, ranks: None, wait_ms: 1, body, session: None };
-            let session = ToolSession { job, session: 1, at_end: Vec::new() };
+            let session = ToolSession { job, session: 1, ranks: None, at_end: Vec::new() };
             vec![
                 TestMessage::console(ConsoleRequest::ToolSession(session)),
                 TestMessage::console(ConsoleRequest::Tool(call)),

@@ -1,5 +1,5 @@
-//! The connections of tools: who may connect, records in and out, and what a connection may cost.
-//! Nothing here waits.
+//! The connections of tools: who may connect, records in and out, and what a connection may cost. A
+//! relayed tool has no socket: `relay.rs` brings its records. Nothing here waits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -25,11 +25,19 @@ const SEND_BUFFER_LEN: usize = 1 << 20;
 /// only notices can be more; then it is disconnected.
 const MAX_OUTBOX_BYTES: usize = 512 << 10;
 
+/// Where the records of a tool come from, and go to.
+#[derive(Debug)]
+enum Channel {
+    Socket(OwnedFd),
+    /// The tool takes its records by [`Clients::take_records`].
+    Relay,
+}
+
 /// A tool's connection.
 #[derive(Debug)]
 struct Client {
-    socket: OwnedFd,
-    /// Records that the socket did not take.
+    channel: Channel,
+    /// Records that the tool has not taken.
     outbox: VecDeque<Vec<u8>>,
     outbox_bytes: usize,
     /// Messages that were read and not answered.
@@ -61,14 +69,26 @@ pub struct Clients {
 }
 
 impl Client {
+    fn new(channel: Channel) -> Self {
+        Self {
+            channel,
+            outbox: VecDeque::new(),
+            outbox_bytes: 0,
+            in_flight: 0,
+            deferred: None,
+            is_broken: false,
+        }
+    }
+
     fn is_readable(&self) -> bool {
         self.outbox.is_empty() && self.deferred.is_none() && self.in_flight < MAX_IN_FLIGHT
     }
 
-    /// Sends a record. Whether the socket has taken it.
+    /// Sends a record. Whether the tool has taken it.
     fn send_now(&mut self, record: &[u8]) -> bool {
+        let Channel::Socket(socket) = &self.channel else { return false };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        match send(self.socket.as_raw_fd(), record, flags) {
+        match send(socket.as_raw_fd(), record, flags) {
             Ok(_) => true,
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS) => false,
             Err(_) => {
@@ -117,10 +137,15 @@ impl Clients {
             flags
         };
         let clients = self.clients.iter();
-        clients.map(|(id, client)| (*id, client.socket.as_fd(), interest(client))).collect()
+        clients
+            .filter_map(|(id, client)| match &client.channel {
+                Channel::Socket(socket) => Some((*id, socket.as_fd(), interest(client))),
+                Channel::Relay => None,
+            })
+            .collect()
     }
 
-    /// A number for a tool that has no connection.
+    /// A number for a tool that is part of the service.
     pub fn reserve_id(&mut self) -> ConnectionId {
         self.last_id += 1;
         ConnectionId(self.last_id)
@@ -147,27 +172,58 @@ impl Clients {
         // The kernel takes less if this is more than it permits.
         setsockopt(&socket, SndBuf, &SEND_BUFFER_LEN)?;
         let id = self.reserve_id();
-        let client = Client {
-            socket,
-            outbox: VecDeque::new(),
-            outbox_bytes: 0,
-            in_flight: 0,
-            deferred: None,
-            is_broken: false,
-        };
-        self.clients.insert(id, client);
+        self.clients.insert(id, Client::new(Channel::Socket(socket)));
         Ok(Some((id, uid)))
+    }
+
+    /// A tool whose records are relayed. `None`: there are too many connections.
+    pub fn add_relay(&mut self) -> Option<ConnectionId> {
+        if self.clients.len() >= MAX_CONNECTIONS {
+            return None;
+        }
+        let id = self.reserve_id();
+        self.clients.insert(id, Client::new(Channel::Relay));
+        Some(id)
+    }
+
+    /// Whether a relayed tool may send a message now.
+    pub fn may_send(&self, id: ConnectionId) -> bool {
+        let may = |it: &Client| it.deferred.is_none() && it.in_flight < MAX_IN_FLIGHT;
+        self.clients.get(&id).is_some_and(may)
+    }
+
+    /// Whether there are records for a relayed tool.
+    pub fn has_records(&self, id: ConnectionId) -> bool {
+        self.clients.get(&id).is_some_and(|client| !client.outbox.is_empty())
+    }
+
+    /// Records for a relayed tool, in order: at least one, if there are any, and no more than
+    /// `max_len` bytes of them.
+    pub fn take_records(&mut self, id: ConnectionId, max_len: usize) -> Vec<Vec<u8>> {
+        let Some(client) = self.clients.get_mut(&id) else { return Vec::new() };
+        let (mut records, mut len) = (Vec::new(), 0);
+        while let Some(record) = client.outbox.pop_front() {
+            len += record.len();
+            if len > max_len && !records.is_empty() {
+                client.outbox.push_front(record);
+                break;
+            }
+            client.outbox_bytes -= record.len();
+            records.push(record);
+        }
+        records
     }
 
     /// Reads the next message of a connection, if one may be read now. `is_ended`: the tool has
     /// closed its end, so that what cannot be read now is of no use.
     pub fn receive(&mut self, id: ConnectionId, is_ended: bool) -> Received {
         let Some(client) = self.clients.get_mut(&id) else { return Received::Nothing };
+        let Channel::Socket(socket) = &client.channel else { return Received::Nothing };
         if !client.is_readable() || client.is_broken {
             return if is_ended { Received::End } else { Received::Nothing };
         }
         let flags = MsgFlags::MSG_DONTWAIT;
-        match recv(client.socket.as_raw_fd(), &mut self.buffer, flags) {
+        match recv(socket.as_raw_fd(), &mut self.buffer, flags) {
             // A record without a byte is the end, too: no tool sends one.
             Ok(0) => Received::End,
             Ok(len) => Received::Record(self.buffer[..len].to_vec()),

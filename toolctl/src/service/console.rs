@@ -235,6 +235,7 @@ impl Service {
                     ConsoleAction::Release
                     | ConsoleAction::Clear(_)
                     | ConsoleAction::Continue
+                    | ConsoleAction::Unhold
                     | ConsoleAction::Look
                     | ConsoleAction::End,
                 ) => self.answer_console(target, ProcessState::Running),
@@ -459,7 +460,11 @@ impl Service {
         self.send_answer(target, &ToolResult::Failed(reason.to_owned()));
     }
 
-    fn send_answer(&mut self, Target { element, id, node }: Target, result: &ToolResult) {
+    pub(super) fn send_answer(
+        &mut self,
+        Target { element, id, node }: Target,
+        result: &ToolResult,
+    ) {
         // If the shepherd has ended, the loop learns of it.
         _ = self.report(&[ToolctlReport::Answer { element, id, node, body: result.encode() }]);
     }

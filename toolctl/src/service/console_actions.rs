@@ -91,6 +91,13 @@ impl Service {
                 self.go_on(session, rank);
                 Ok(())
             }
+            ConsoleAction::Unhold => {
+                if std::mem::take(&mut process.is_held) {
+                    // A refusal means that the process has ended.
+                    _ = self.tracer.hold_process(pid, false);
+                }
+                Ok(())
+            }
             ConsoleAction::Continue => {
                 self.go_on(session, rank);
                 Ok(())

@@ -13,6 +13,8 @@
 //! | `start_notice.rs` | the notice at the start of a program |
 //! | `stacks.rs`, `fault_stack.rs` | the commands that read stacks |
 //! | `console.rs`, `console_actions.rs` | the commands of consoles, which are tools as others are |
+//! | `relay.rs` | tools whose messages come by the shepherd |
+//! | `process_files.rs` | the program and its libraries, as a process sees them |
 //!
 //! **Notices.** The tracer has the queue of notices of a process and gives one at a time, when all
 //! threads stand. The authority decides who is notified of it, and when the process goes on.
@@ -28,6 +30,8 @@ mod convert;
 mod fault_stack;
 mod files;
 mod ids;
+mod process_files;
+mod relay;
 mod stacks;
 mod start_notice;
 mod tools;
@@ -48,9 +52,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, recv};
 use score_proto::frame::{self, Decoder};
-use score_proto::message::OsBytes;
 use score_proto::tool_command::{CommandId, ToolRequest, ToolResult};
-use score_proto::tool_start::TOOL_SOCKET;
 use score_proto::toolctl::{ToolProcess, ToolctlOrder, ToolctlReport};
 use score_stacks::module::ModuleCache;
 use score_toolctl::tracer::{Linux, Pid, Tracer};
@@ -59,6 +61,7 @@ use score_tools::authority::{self, Authority, ConnectionId};
 use clients::Clients;
 use console::Consoles;
 use ids::IdTranslator;
+use relay::Relays;
 use stacks::{StackCommands, StackScope};
 use work::WorkQueues;
 
@@ -93,6 +96,7 @@ pub struct Service {
     consoles: Consoles,
     /// Where ranks that have not started give their notice.
     start_notices: BTreeMap<u32, u64>,
+    relays: Relays,
     /// The shepherd has named the job and its processes.
     serves_tools: bool,
     /// What the shepherd was told last.
@@ -141,6 +145,7 @@ impl Service {
             stacks: StackCommands::default(),
             consoles: Consoles::default(),
             start_notices: BTreeMap::new(),
+            relays: Relays::default(),
             serves_tools: false,
             has_tools: false,
             may_leave: false,
@@ -202,7 +207,8 @@ impl Service {
             sources.push(Source::Client(id));
             fds.push(PollFd::new(fd, flags));
         }
-        let timeout = match self.tracer.next_timeout() {
+        let timeouts = self.tracer.next_timeout().into_iter().chain(self.relays.next_timeout());
+        let timeout = match timeouts.min() {
             // Rounded up, as the loop would spin otherwise.
             Some(timeout) => PollTimeout::try_from(timeout + Duration::from_millis(1)),
             None => Ok(PollTimeout::NONE),
@@ -284,9 +290,13 @@ impl Service {
                 self.on_console_action(command, processes, session, &action);
                 return Ok(());
             }
-            Some(ToolRequest::Socket) => {
-                let socket = self.socket();
-                return self.answer(command, processes, &socket);
+            Some(ToolRequest::Relay { session, action }) => {
+                self.on_relay_action(command, processes, session, action);
+                return Ok(());
+            }
+            Some(ToolRequest::File(question)) => {
+                self.on_file_question(command, processes, &question);
+                return Ok(());
             }
             None => {
                 let text = "scored-toolctl does not know this command: use tools of its release";
@@ -309,14 +319,6 @@ impl Service {
         let answer = |node| ToolctlReport::Answer { element, id, node, body: body.clone() };
         let reports: Vec<_> = processes.iter().map(|process| answer(process.node)).collect();
         self.report(&reports)
-    }
-
-    /// Where tools connect.
-    fn socket(&self) -> ToolResult {
-        let path = OsBytes(self.directory.join(TOOL_SOCKET).into_os_string().into_vec());
-        // Of the UTS namespace, as gethostname(2) has it.
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        ToolResult::Socket { path, host: host.trim_end().to_owned() }
     }
 
     /// Reports to the shepherd, which reads whatever happens.

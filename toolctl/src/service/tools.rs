@@ -37,8 +37,9 @@ impl Service {
     }
 
     /// A tool has left: what waits for it is dropped.
-    fn disconnect(&mut self, connection: ConnectionId) {
+    pub(super) fn disconnect(&mut self, connection: ConnectionId) {
         self.clients.close(connection);
+        self.drop_relay(connection);
         for pid in self.works.drop_connection(connection) {
             self.tracer.unpin(pid);
         }
@@ -58,7 +59,7 @@ impl Service {
         }
     }
 
-    fn on_record(&mut self, connection: ConnectionId, record: Vec<u8>) {
+    pub(super) fn on_record(&mut self, connection: ConnectionId, record: Vec<u8>) {
         let (header, message) = match ToolMessage::decode(&record) {
             Ok(read) => read,
             Err(refusal) => return self.clients.send(connection, refusal.answer()),
@@ -228,7 +229,7 @@ impl Service {
                 self.disconnect(connection);
             }
             if is_done {
-                return;
+                return self.answer_relays();
             }
         }
     }

@@ -1,51 +1,119 @@
-//! Files of the host, as a debugger reads them: the program of the rank and its libraries, as the
-//! rank sees them.
+//! Files as a debugger reads them: the program of the rank and its libraries, as the rank sees
+//! them. What this host has at the same place is read here.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use gdbstub::target::ext::host_io::{HostIoErrno, HostIoOpenMode, HostIoStat};
+use score_proto::message::OsBytes;
+use score_proto::tool_command::{FileAnswer, FileAttributes, FileQuestion, MAX_FILE_PART};
+
+use super::service::RankService;
 
 /// Files that a debugger has open at the same time.
 const MAX_FILES: usize = 1024;
 
+/// Where the bytes of a file are.
+#[derive(Debug)]
+enum Place {
+    /// This host has the same file.
+    Here(File),
+    /// On the host of the rank.
+    There(RemoteFile),
+}
+
+/// A file on another host.
+#[derive(Debug)]
+struct RemoteFile {
+    path: OsBytes,
+    /// The part that was read last, and its place.
+    part: Vec<u8>,
+    part_at: u64,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    attributes: FileAttributes,
+    place: Place,
+}
+
 /// See the [module](self).
 #[derive(Debug)]
-pub struct HostFiles {
-    process: u32,
-    open: BTreeMap<u32, File>,
+pub struct RankFiles {
+    service: RankService,
+    open: BTreeMap<u32, OpenFile>,
     last: u32,
 }
 
-impl HostFiles {
-    /// As this process sees them.
-    pub fn new(process: u32) -> Self {
-        Self { process, open: BTreeMap::new(), last: 0 }
-    }
+/// The file of this host at this path, if it is the same: size and time of the last change are
+/// equal on a shared disk, and where both have it of the same package.
+fn same_file_here(path: &[u8], there: &FileAttributes) -> Option<File> {
+    let path = OsStr::from_bytes(path);
+    // To open a pipe would wait.
+    std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    let file = File::open(path).ok()?;
+    let here = file.metadata().ok()?;
+    let is_same = here.is_file()
+        && here.len() == there.size
+        && (here.mtime(), here.mtime_nsec()) == there.modified;
+    is_same.then_some(file)
+}
 
-    fn of_process(&self, name: &str) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/{name}", self.process))
+fn ask(service: &RankService, question: FileQuestion) -> Result<FileAnswer, HostIoErrno> {
+    match service.ask_file(question) {
+        Ok(FileAnswer::Errno(errno)) => Err(errno_of(errno)),
+        Ok(answer) => Ok(answer),
+        Err(_) => Err(HostIoErrno::EIO),
+    }
+}
+
+fn ask_bytes(service: &RankService, question: FileQuestion) -> Result<Vec<u8>, HostIoErrno> {
+    match ask(service, question)? {
+        FileAnswer::Bytes(bytes) => Ok(bytes),
+        _ => Err(HostIoErrno::EIO),
+    }
+}
+
+/// The program of a rank, if this host has the same.
+pub fn program_here(service: &RankService) -> Option<PathBuf> {
+    let program = ask_bytes(service, FileQuestion::Program).ok()?;
+    let question = FileQuestion::Attributes(OsBytes(program.clone()));
+    let FileAnswer::Attributes(there) = ask(service, question).ok()? else { return None };
+    same_file_here(&program, &there)?;
+    Some(OsString::from_vec(program).into())
+}
+
+impl RemoteFile {
+    /// Copies what the last part has of these bytes. Returns their number.
+    fn copy(&self, at: u64, bytes: &mut [u8]) -> usize {
+        let start = at.checked_sub(self.part_at).and_then(|start| usize::try_from(start).ok());
+        let rest = start.and_then(|start| self.part.get(start..)).unwrap_or_default();
+        let count = rest.len().min(bytes.len());
+        bytes[..count].copy_from_slice(&rest[..count]);
+        count
+    }
+}
+
+impl RankFiles {
+    /// The files of a rank.
+    pub fn new(service: RankService) -> Self {
+        Self { service, open: BTreeMap::new(), last: 0 }
     }
 
     /// The path of the program.
-    pub fn program(&self) -> io::Result<Vec<u8>> {
-        Ok(fs::read_link(self.of_process("exe"))?.into_os_string().into_vec())
+    pub fn program(&self) -> Result<Vec<u8>, HostIoErrno> {
+        ask_bytes(&self.service, FileQuestion::Program)
     }
 
-    /// The path here of a file of the process.
-    fn path(&self, name: &[u8]) -> PathBuf {
-        // The program may have been removed, or replaced by a new one of the same name.
-        if self.program().is_ok_and(|program| program == name) {
-            return self.of_process("exe");
-        }
-        let path = Path::new(OsStr::from_bytes(name));
-        let inside = self.of_process("root").join(path.strip_prefix("/").unwrap_or(path));
-        if inside.exists() { inside } else { path.to_owned() }
+    /// The name of a thread.
+    pub fn thread_name(&self, thread: u32) -> Vec<u8> {
+        let name = ask_bytes(&self.service, FileQuestion::ThreadName(thread)).unwrap_or_default();
+        name.trim_ascii_end().to_vec()
     }
 
     /// Opens a file for reading. Returns the number by which it is read.
@@ -53,23 +121,19 @@ impl HostFiles {
         if self.open.len() >= MAX_FILES {
             return Err(HostIoErrno::EMFILE);
         }
-        let path = self.path(name);
-        let attributes = fs::metadata(&path).map_err(|error| errno_of(&error))?;
-        // Opening a pipe or a device would wait, or do something.
-        if attributes.is_dir() {
-            return Err(HostIoErrno::EISDIR);
-        }
-        if !attributes.is_file() {
-            return Err(HostIoErrno::EACCES);
-        }
-        let file = File::open(path).map_err(|error| errno_of(&error))?;
+        let path = OsBytes(name.to_vec());
+        let FileAnswer::Attributes(attributes) =
+            ask(&self.service, FileQuestion::Attributes(path.clone()))?
+        else {
+            return Err(HostIoErrno::EIO);
+        };
+        let place = match same_file_here(name, &attributes) {
+            Some(file) => Place::Here(file),
+            None => Place::There(RemoteFile { path, part: Vec::new(), part_at: 0 }),
+        };
         self.last += 1;
-        self.open.insert(self.last, file);
+        self.open.insert(self.last, OpenFile { attributes, place });
         Ok(self.last)
-    }
-
-    fn file(&self, number: u32) -> Result<&File, HostIoErrno> {
-        self.open.get(&number).ok_or(HostIoErrno::EBADF)
     }
 
     /// Closes a file.
@@ -78,44 +142,65 @@ impl HostFiles {
     }
 
     /// Reads a part of a file.
-    pub fn read(&self, number: u32, offset: u64, bytes: &mut [u8]) -> Result<usize, HostIoErrno> {
-        self.file(number)?.read_at(bytes, offset).map_err(|error| errno_of(&error))
+    pub fn read(&mut self, number: u32, at: u64, bytes: &mut [u8]) -> Result<usize, HostIoErrno> {
+        let file = self.open.get_mut(&number).ok_or(HostIoErrno::EBADF)?;
+        let size = file.attributes.size;
+        let there = match &mut file.place {
+            Place::Here(file) => {
+                return file.read_at(bytes, at).map_err(|error| io_errno_of(&error));
+            }
+            Place::There(there) => there,
+        };
+        let wanted = (bytes.len() as u64).min(size.saturating_sub(at)) as usize;
+        let bytes = &mut bytes[..wanted];
+        if there.copy(at, bytes) < wanted {
+            let path = there.path.clone();
+            let question = FileQuestion::Read { path, offset: at, length: MAX_FILE_PART };
+            there.part = ask_bytes(&self.service, question)?;
+            there.part_at = at;
+        }
+        Ok(there.copy(at, bytes))
     }
 
     /// What is known about a file.
     pub fn attributes(&self, number: u32) -> Result<HostIoStat, HostIoErrno> {
-        let found = self.file(number)?.metadata().map_err(|error| errno_of(&error))?;
+        let found = self.open.get(&number).ok_or(HostIoErrno::EBADF)?.attributes;
         // The protocol has 32 bits for most of it.
+        let modified = found.modified.0 as u32;
         Ok(HostIoStat {
-            st_dev: found.dev() as u32,
-            st_ino: found.ino() as u32,
-            st_mode: HostIoOpenMode::from_bits_truncate(found.mode()),
-            st_nlink: found.nlink() as u32,
-            st_uid: found.uid(),
-            st_gid: found.gid(),
-            st_rdev: found.rdev() as u32,
-            st_size: found.size(),
-            st_blksize: found.blksize(),
-            st_blocks: found.blocks(),
-            st_atime: found.atime() as u32,
-            st_mtime: found.mtime() as u32,
-            st_ctime: found.ctime() as u32,
+            st_dev: found.device as u32,
+            st_ino: found.inode as u32,
+            st_mode: HostIoOpenMode::from_bits_truncate(found.mode),
+            st_nlink: found.links as u32,
+            st_uid: found.uid,
+            st_gid: found.gid,
+            st_rdev: 0,
+            st_size: found.size,
+            st_blksize: 4096,
+            st_blocks: found.size.div_ceil(512),
+            st_atime: modified,
+            st_mtime: modified,
+            st_ctime: modified,
         })
     }
 
     /// Where a link leads.
     pub fn link(&self, name: &[u8]) -> Result<Vec<u8>, HostIoErrno> {
-        let target = fs::read_link(self.path(name)).map_err(|error| errno_of(&error))?;
-        Ok(target.into_os_string().into_vec())
+        ask_bytes(&self.service, FileQuestion::Link(OsBytes(name.to_vec())))
     }
 }
 
-fn errno_of(error: &io::Error) -> HostIoErrno {
-    match error.kind() {
-        io::ErrorKind::NotFound => HostIoErrno::ENOENT,
-        io::ErrorKind::PermissionDenied => HostIoErrno::EACCES,
-        io::ErrorKind::NotADirectory => HostIoErrno::ENOTDIR,
-        io::ErrorKind::InvalidInput => HostIoErrno::EINVAL,
+fn io_errno_of(error: &io::Error) -> HostIoErrno {
+    errno_of(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn errno_of(errno: i32) -> HostIoErrno {
+    match errno {
+        libc::ENOENT => HostIoErrno::ENOENT,
+        libc::EACCES | libc::EPERM => HostIoErrno::EACCES,
+        libc::ENOTDIR => HostIoErrno::ENOTDIR,
+        libc::EISDIR => HostIoErrno::EISDIR,
+        libc::EINVAL => HostIoErrno::EINVAL,
         _ => HostIoErrno::EIO,
     }
 }
@@ -125,21 +210,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_read_by_number_and_only_files() {
-        let mut files = HostFiles::new(std::process::id());
-        let program = files.program().unwrap();
-        let number = files.open(&program).unwrap();
-        let mut magic = [0; 4];
-        assert_eq!((files.read(number, 0, &mut magic).unwrap(), &magic), (4, b"\x7fELF"));
-        let attributes = files.attributes(number).unwrap();
-        assert!(attributes.st_size > 1000);
-        assert!(attributes.st_mode.contains(HostIoOpenMode::S_IFREG));
-        files.close(number).unwrap();
-        assert!(matches!(files.close(number), Err(HostIoErrno::EBADF)));
-        assert!(matches!(files.read(number, 0, &mut magic), Err(HostIoErrno::EBADF)));
-        assert!(matches!(files.open(b"/usr"), Err(HostIoErrno::EISDIR)));
-        assert!(matches!(files.open(b"/dev/zero"), Err(HostIoErrno::EACCES)));
-        assert!(matches!(files.open(b"/none\xff"), Err(HostIoErrno::ENOENT)));
-        assert_eq!(files.link(b"/proc/self/exe").unwrap_or_default(), program);
+    fn a_file_is_read_here_only_if_it_is_the_same() {
+        let path = std::env::current_exe().unwrap();
+        let path = path.as_os_str().as_bytes();
+        let found = std::fs::metadata(OsStr::from_bytes(path)).unwrap();
+        let there = FileAttributes {
+            device: 0,
+            inode: 0,
+            mode: 0,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size: found.len(),
+            modified: (found.mtime(), found.mtime_nsec()),
+        };
+        assert!(same_file_here(path, &there).is_some());
+        let longer = FileAttributes { size: found.len() + 1, ..there };
+        let later = FileAttributes { modified: (found.mtime(), found.mtime_nsec() + 1), ..there };
+        for other in [longer, later] {
+            assert!(same_file_here(path, &other).is_none());
+        }
+        assert!(same_file_here(b"/none", &there).is_none());
+        assert!(same_file_here(b"/dev/zero", &FileAttributes { size: 0, ..there }).is_none());
     }
 }

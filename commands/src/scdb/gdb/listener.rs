@@ -51,23 +51,61 @@ fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
     }
 }
 
+/// A socket for one debugger. It goes with this value.
+#[derive(Debug)]
+pub struct DebuggerSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    _folder: PrivateFolder,
+}
+
+impl DebuggerSocket {
+    /// A new one.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn new() -> Result<Self, String> {
+        let folder =
+            PrivateFolder::new().map_err(|error| format!("a folder for the socket: {error}"))?;
+        let path = folder.0.join(NAME);
+        let listener = bind(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self { listener, path, _folder: folder })
+    }
+
+    /// Where the debugger connects.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits for the debugger. Further ones are not served.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn accept(&self) -> Result<Debugger, String> {
+        let failed = |error: io::Error| format!("{}: {error}", self.path.display());
+        let client = accept(&self.listener).map_err(failed)?;
+        let input = client.try_clone().map_err(failed)?;
+        Ok(Debugger::new(OwnedFd::from(input), OwnedFd::from(client)))
+    }
+
+    /// There is no debugger: who waits for one gets one that leaves at once.
+    pub fn give_up(&self) {
+        // Without a way to connect nobody waits.
+        _ = UnixStream::connect(&self.path);
+    }
+}
+
 /// Prints the path of a socket, and waits for the debugger. Nobody else can connect afterwards.
 ///
 /// # Errors
 /// One line.
 pub fn accept_one() -> Result<Debugger, String> {
-    let folder =
-        PrivateFolder::new().map_err(|error| format!("a folder for the socket: {error}"))?;
-    let path = folder.0.join(NAME);
-    let failed = |error: io::Error| format!("{}: {error}", path.display());
-    let listener = bind(&path).map_err(failed)?;
+    let socket = DebuggerSocket::new()?;
     let mut output = io::stdout().lock();
-    writeln!(output, "{}", path.display())
+    writeln!(output, "{}", socket.path().display())
         .and_then(|()| output.flush())
         .map_err(|error| format!("standard output: {error}"))?;
-    let client = accept(&listener).map_err(failed)?;
-    let input = client.try_clone().map_err(failed)?;
-    Ok(Debugger::new(OwnedFd::from(input), OwnedFd::from(client)))
+    socket.accept()
 }
 
 #[cfg(test)]
@@ -76,16 +114,14 @@ mod tests {
 
     #[test]
     fn the_folder_is_private_and_goes_with_its_socket() {
-        let folder = PrivateFolder::new().unwrap();
+        let socket = DebuggerSocket::new().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&folder.0), 0o700);
-        let path = folder.0.join(NAME);
-        let listener = bind(&path).unwrap();
-        assert_eq!(mode(&path), 0o600);
-        let client = UnixStream::connect(&path).unwrap();
-        drop(accept(&listener).unwrap());
-        drop(client);
-        drop(folder);
-        assert!(!path.exists());
+        let path = socket.path().to_owned();
+        let folder = path.parent().unwrap().to_owned();
+        assert_eq!((mode(&folder), mode(&path)), (0o700, 0o600));
+        socket.give_up();
+        drop(socket.accept().unwrap());
+        drop(socket);
+        assert!(!folder.exists());
     }
 }

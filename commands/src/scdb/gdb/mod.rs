@@ -1,7 +1,7 @@
 //! `scdb JOB gdb RANK`: a stub of gdb's remote serial protocol for one rank. It is a client of the
 //! tool control service of the rank's host, so that no debugger's server has to be installed there,
 //! and so that the rules of tools hold: no debugger sees the stops of the scheduler, and what one
-//! that dies has done is undone.
+//! that dies has done is undone. The daemons relay its messages: the rank may be on any host.
 //!
 //! | file | what |
 //! |---|---|
@@ -12,6 +12,7 @@
 //! | `registers.rs`, `signals.rs` | numbers and layouts |
 //! | `files.rs` | program and libraries |
 //! | `rank.rs` | messages to the tool control service |
+//! | `service.rs` | the way to this service |
 //! | `listener.rs` | a socket for one debugger |
 
 mod debug_registers;
@@ -20,36 +21,25 @@ mod listener;
 mod rank;
 mod registers;
 mod run_control;
+mod service;
 mod session;
 mod signals;
 mod target;
 
-use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
 
 use nix::sys::signal::{SigSet, Signal};
-use score_proto::message::{ConsoleRequest, ToolCall};
-use score_proto::nodeset::NodeSet;
-use score_proto::server_message::ToolAnswer;
-use score_proto::tool_command::{EventBody, OTHER_RELEASE, ToolRequest, ToolResult};
 
 use crate::job_address::JobAddress;
-use crate::scored_client::{QueryStream, Reply};
-use rank::Rank;
+pub use files::program_here;
+use listener::DebuggerSocket;
+use rank::{Rank, RankResult};
 use run_control::is_exit;
-use session::Debugger;
+pub use service::RankService;
+use session::{Debugger, is_of_debugger};
 use target::RankTarget;
-
-/// How long the host of the rank may take to say where its socket is.
-const FIND_TIMEOUT: Duration = Duration::from_secs(10);
-/// The answer comes this long after that time, at most.
-const ANSWER_GRACE: Duration = Duration::from_secs(15);
-/// How long to wait for a message before the time is looked at.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where the debugger is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,52 +63,6 @@ pub struct GdbOptions {
     pub socket: Option<PathBuf>,
 }
 
-/// The tool control service of a rank.
-#[derive(Debug)]
-struct Service {
-    job: u64,
-    path: PathBuf,
-    host: String,
-}
-
-/// Asks where the rank is. scored answers the owner of the job alone.
-fn find(address: JobAddress, rank: u32, socket: Option<PathBuf>) -> Result<Service, String> {
-    let target = address.find()?;
-    let call = ToolCall {
-        job: target.job,
-        ranks: Some(NodeSet::one(rank)),
-        wait_ms: u32::try_from(FIND_TIMEOUT.as_millis()).unwrap_or(u32::MAX),
-        body: ToolRequest::Socket.encode(),
-        session: None,
-    };
-    let mut query = QueryStream::open_at(target, ConsoleRequest::Tool(call), socket)?;
-    let deadline = Instant::now() + FIND_TIMEOUT + ANSWER_GRACE;
-    let mut found = Err(format!("rank {rank}: no answer in time"));
-    loop {
-        match query.next_reply_within::<ToolAnswer>(POLL_INTERVAL)? {
-            Reply::Answer(ToolAnswer::Event { body, .. }) => {
-                found = match (body.failure(), body) {
-                    (None, EventBody::Answer(bytes)) => socket_of(&bytes),
-                    (reason, _) => Err(reason.unwrap_or_default().to_owned()),
-                }
-                .map(|(path, host)| Service { job: target.job.0.into(), path, host })
-                .map_err(|reason| format!("rank {rank}: {reason}"));
-            }
-            Reply::End => return found,
-            _ if Instant::now() < deadline => {}
-            _ => return Err("scored has not answered in time".to_owned()),
-        }
-    }
-}
-
-fn socket_of(answer: &[u8]) -> Result<(PathBuf, String), String> {
-    match ToolResult::decode(answer) {
-        Some(ToolResult::Socket { path, host }) => Ok((OsString::from_vec(path.0).into(), host)),
-        Some(ToolResult::Failed(reason)) => Err(reason),
-        _ => Err(OTHER_RELEASE.to_owned()),
-    }
-}
-
 /// Serves a debugger until it leaves.
 ///
 /// # Errors
@@ -131,8 +75,9 @@ pub fn run(options: GdbOptions) -> Result<(), String> {
                     gdb -ex 'target remote | scdb ...' starts scdb itself; or use -listen"
             .to_owned());
     }
-    let Service { job, path, host } = find(address, rank, socket)?;
-    let attach = || Rank::attach(&path, job, rank, &host);
+    let named = |reason: String| format!("rank {rank}: {reason}");
+    let link = RankService::new(address.find()?, rank, socket).connect()?;
+    let attach = || Rank::control(link).map_err(named);
     let (attached, debugger) = match place {
         DebuggerPlace::Pipe => {
             // A ^C on the terminal is for the debugger, which sends it in the protocol.
@@ -150,10 +95,50 @@ pub fn run(options: GdbOptions) -> Result<(), String> {
             (attached, listener::accept_one()?)
         }
     };
-    let mut target = RankTarget::stop(attached).map_err(|error| match is_exit(&error) {
-        true => format!("rank {rank} has ended"),
-        false => format!("rank {rank}: {error}"),
+    serve(debugger, RankTarget::stop(attached)).map_err(named)
+}
+
+fn serve(debugger: Debugger, target: RankResult<RankTarget>) -> Result<(), String> {
+    let mut target = target.map_err(|error| match is_exit(&error) {
+        true => "it has ended".to_owned(),
+        false => error.to_string(),
     })?;
-    session::serve(debugger, &mut target).map_err(|error| format!("rank {rank}: {error}"))?;
-    Ok(())
+    session::serve(debugger, &mut target)
+}
+
+/// A rank at which a debugger looks. Somebody else sees to it that the rank stands. The service
+/// refuses each change, as the debugger has no control.
+#[derive(Debug)]
+pub struct RankView {
+    rank: Rank,
+    socket: DebuggerSocket,
+}
+
+impl RankView {
+    /// Attaches to a rank.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn open(service: RankService) -> Result<Self, String> {
+        let rank = Rank::attach(service.connect()?)?;
+        Ok(Self { rank, socket: DebuggerSocket::new()? })
+    }
+
+    /// Serves the debugger that connects to this path, as long as `look` has not returned. Then
+    /// the debugger must have left, if it has come.
+    ///
+    /// # Errors
+    /// That of the rank, if there is one, else that of `look`.
+    pub fn serve<T>(self, look: impl FnOnce(&Path) -> Result<T, String>) -> Result<T, String> {
+        let Self { rank, socket } = self;
+        std::thread::scope(|scope| {
+            let stub = scope.spawn(|| serve(socket.accept()?, RankTarget::look(rank)));
+            let result = look(socket.path());
+            socket.give_up();
+            match (result, stub.join()) {
+                (Err(_), Ok(Err(reason))) if !is_of_debugger(&reason) => Err(reason),
+                (result, _) => result,
+            }
+        })
+    }
 }

@@ -1,11 +1,9 @@
 //! A rank, by its tool control service: attach, stop, look, change, go on.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
-use score_toolctl::client::ToolConnection;
 use score_tools::wire::{
     Attach, BreakpointKind, Command, CommandAnswer, CommandCode, CommandRequest, CommandResult,
     CommandSet, Control, MAX_COMMANDS, MAX_MEMORY_LEN, MemoryRange, NewBreakpoint, NoData, Notice,
@@ -14,13 +12,11 @@ use score_tools::wire::{
 };
 
 use super::registers::ThreadRegisters;
+use super::service::{RankService, ToolSessionLink};
 
 /// How long to wait for an answer of the service. A thread of a job that waits for its time slice
 /// answers, too.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// The socket is made at the job's start.
-const SOCKET_TIMEOUT: Duration = Duration::from_secs(2);
-const SOCKET_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// What other tools see of this one.
 const TAG: [u8; 8] = *b"scdb gdb";
 /// No two tools of a process have the same priority: the first that is free is taken.
@@ -33,7 +29,7 @@ const PAGE: u64 = 4096;
 /// Why something has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RankError {
-    /// The connection to the service.
+    /// The way to the service.
     #[error("tool control service: {0}")]
     Io(#[from] io::Error),
     /// The service refuses a message.
@@ -50,24 +46,10 @@ pub enum RankError {
 /// Result of something with a rank.
 pub type RankResult<T> = Result<T, RankError>;
 
-/// A rank that this tool is attached to, and has Control authority for.
+/// A rank that this tool is attached to.
 #[derive(Debug)]
 pub struct Rank {
-    connection: ToolConnection,
-    rank: u32,
-}
-
-/// Connects. The socket of a job that has just started is waited for.
-fn connect(path: &Path, job: u64) -> io::Result<ToolConnection> {
-    let deadline = Instant::now() + SOCKET_TIMEOUT;
-    loop {
-        match ToolConnection::connect(path, job, 0) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => {
-                std::thread::sleep(SOCKET_RETRY_INTERVAL);
-            }
-            result => return result,
-        }
-    }
+    link: ToolSessionLink,
 }
 
 impl Rank {
@@ -75,38 +57,37 @@ impl Rank {
     ///
     /// # Errors
     /// One line.
-    pub fn attach(path: &Path, job: u64, rank: u32, host: &str) -> Result<Self, String> {
-        let elsewhere = || {
-            format!(
-                "rank {rank} runs on host {host}: use scdb there (gdb: target remote | ssh {host} \
-                 scdb ...)"
-            )
-        };
-        let connection = connect(path, job).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => elsewhere(),
-            _ => format!("{}: {error}", path.display()),
-        })?;
-        let mut rank_of_tool = Self { connection, rank };
-        let failed = |what| move |error| format!("rank {rank}: {what}: {error}");
-        match rank_of_tool.send_attach().map_err(failed("attach"))? {
-            (ReturnCode::Success, _) => {}
-            (ReturnCode::ProcessIdError, _) => return Err(elsewhere()),
-            (ReturnCode::RequestFailed, reason) => return Err(format!("rank {rank}: {reason}")),
-            (ReturnCode::ToolMaxAttachedExceeded | ReturnCode::ToolPriorityConflict, _) => {
-                return Err(format!("rank {rank} has too many tools; end one of them"));
-            }
-            (ReturnCode::ToolProcessExiting, _) => {
-                return Err(format!("rank {rank} has ended"));
-            }
-            (code, _) => return Err(format!("rank {rank}: attach: {code:?}")),
-        }
-        match rank_of_tool.send_control().map_err(failed("control"))? {
-            (ReturnCode::Success, _) => Ok(rank_of_tool),
+    pub fn control(link: ToolSessionLink) -> Result<Self, String> {
+        let mut rank = Self::attach(link)?;
+        match rank.send_control().map_err(|error| format!("control: {error}"))? {
+            (ReturnCode::Success, _) => Ok(rank),
             (ReturnCode::ToolControlConflict, tool) => {
-                Err(format!("tool {tool} has control of rank {rank}; end it first"))
+                Err(format!("tool {tool} has control of it; end it first"))
             }
-            (code, _) => Err(format!("rank {rank}: control: {code:?}")),
+            (code, _) => Err(format!("control: {code:?}")),
         }
+    }
+
+    /// Attaches to a rank, to look at it.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn attach(link: ToolSessionLink) -> Result<Self, String> {
+        let mut rank = Self { link };
+        match rank.send_attach().map_err(|error| format!("attach: {error}"))? {
+            (ReturnCode::Success, _) => Ok(rank),
+            (ReturnCode::RequestFailed, reason) => Err(reason),
+            (ReturnCode::ToolMaxAttachedExceeded | ReturnCode::ToolPriorityConflict, _) => {
+                Err("it has too many tools; end one of them".to_owned())
+            }
+            (ReturnCode::ToolProcessExiting, _) => Err("it has ended".to_owned()),
+            (code, _) => Err(format!("attach: {code:?}")),
+        }
+    }
+
+    /// The rank's service, for questions that are not of tool control.
+    pub fn service(&self) -> &RankService {
+        self.link.service()
     }
 
     /// Sends a request. Returns what `read` makes of the answer.
@@ -115,7 +96,7 @@ impl Rank {
         request: &ToolRequest<'_>,
         read: impl FnOnce(&ServiceMessage<'_>) -> Option<T>,
     ) -> RankResult<(ReturnCode, Option<T>)> {
-        let record = self.connection.ask(self.rank, request, ANSWER_TIMEOUT)?;
+        let record = self.link.ask(request, ANSWER_TIMEOUT)?;
         let (header, message) = ServiceMessage::decode(&record).map_err(|_| RankError::Answer)?;
         let code = header.code().ok_or(RankError::Answer)?;
         Ok((code, read(&message)))
@@ -403,16 +384,9 @@ impl Rank {
         self.update(0, CommandRequest::SendSignalToProcess(signal))
     }
 
-    /// The next notice that has come; `None` if there is none. An error if the service has closed
-    /// the connection.
+    /// The next notice that has come; `None` if there is none.
     pub fn next_notice(&mut self) -> RankResult<Option<Notice>> {
-        loop {
-            let record = match self.connection.notice(Duration::ZERO) {
-                Ok(Some(record)) => record,
-                Ok(None) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(None),
-                Err(error) => return Err(error.into()),
-            };
+        while let Some(record) = self.link.next_notice()? {
             match ServiceMessage::decode(&record) {
                 // Another tool wants authority: it has to wait.
                 Ok((_, ServiceMessage::Notify(Notice::Control(_)))) => {}
@@ -420,12 +394,12 @@ impl Rank {
                 _ => return Err(RankError::Answer),
             }
         }
+        Ok(None)
     }
-}
 
-impl AsFd for Rank {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.connection.as_fd()
+    /// Readable when [`Rank::next_notice`] has something to do.
+    pub fn wait_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
+        self.link.wait_fd()
     }
 }
 

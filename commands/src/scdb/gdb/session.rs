@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{read, write};
 
-use super::rank::Rank;
+use super::rank::{Rank, RankError};
 use super::target::RankTarget;
 
 /// The longest packet.
@@ -74,17 +74,29 @@ impl Connection for Debugger {
     }
 }
 
-/// Waits until the debugger has sent something, or the service.
-fn wait(debugger: &Debugger, rank: &Rank) -> io::Result<bool> {
+const DEBUGGER: &str = "debugger: ";
+
+fn debugger_error(error: io::Error) -> String {
+    format!("{DEBUGGER}{error}")
+}
+
+/// Whether it is the debugger, and not the rank, that has failed.
+pub fn is_of_debugger(error: &str) -> bool {
+    error.starts_with(DEBUGGER)
+}
+
+/// Waits until the debugger has sent something, or the service. Whether the debugger has.
+fn wait(debugger: &Debugger, rank: &mut Rank) -> Result<bool, String> {
+    let service = rank.wait_fd().map_err(|error| RankError::Io(error).to_string())?;
     loop {
         let mut fds = [
             PollFd::new(debugger.input.as_fd(), PollFlags::POLLIN),
-            PollFd::new(rank.as_fd(), PollFlags::POLLIN),
+            PollFd::new(service, PollFlags::POLLIN),
         ];
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) => return Ok(fds[0].any().unwrap_or(true)),
             Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
+            Err(errno) => return Err(debugger_error(errno.into())),
         }
     }
 }
@@ -136,12 +148,11 @@ pub fn serve(debugger: Debugger, target: &mut RankTarget) -> Result<(), String> 
     let stub = stub.map_err(|error| error.to_string())?;
     let mut machine = stub.run_state_machine(target).map_err(|error| error.to_string())?;
     let mut unread = Unread::default();
-    let text = |error: io::Error| format!("debugger: {error}");
     loop {
         let next = match machine {
             GdbStubStateMachine::Idle(mut idle) => match unread.pop() {
                 Some(byte) => idle.incoming_data(target, byte),
-                None if unread.fill(idle.borrow_conn()).map_err(text)? => Ok(idle.into()),
+                None if unread.fill(idle.borrow_conn()).map_err(debugger_error)? => Ok(idle.into()),
                 None => return Ok(()),
             },
             GdbStubStateMachine::Running(mut running) => {
@@ -155,8 +166,8 @@ pub fn serve(debugger: Debugger, target: &mut RankTarget) -> Result<(), String> 
                     (None, Some(byte)) => running.incoming_data(target, byte),
                     (None, None) => {
                         let debugger = running.borrow_conn();
-                        if wait(debugger, &target.run.rank).map_err(text)?
-                            && !unread.fill(debugger).map_err(text)?
+                        if wait(debugger, &mut target.run.rank)?
+                            && !unread.fill(debugger).map_err(debugger_error)?
                         {
                             return Ok(());
                         }

@@ -1,7 +1,5 @@
 //! A rank as the crate gdbstub sees a target.
 
-use std::fs;
-
 use gdbstub::common::{Endianness, Pid, Signal, Tid};
 use gdbstub::target::ext::auxv::{Auxv, AuxvOps};
 use gdbstub::target::ext::base::BaseOps;
@@ -35,10 +33,10 @@ use gdbstub::target::ext::target_description_xml_override::{
 };
 use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOps};
 use gdbstub::target::{Target, TargetError, TargetResult};
-use score_tools::wire::CommandCode;
+use score_tools::wire::{CommandCode, ReturnCode};
 
 use super::debug_registers::Watch;
-use super::files::HostFiles;
+use super::files::RankFiles;
 use super::rank::{Rank, RankError, RankResult};
 use super::registers::{RegisterBytes, RegisterMap, RegisterNumber, X86};
 use super::run_control::{RunControl, ThreadAction, is_exit};
@@ -55,7 +53,7 @@ pub struct RankTarget {
     /// Its id outside of the job.
     process: u32,
     auxiliary_vector: Vec<u8>,
-    files: HostFiles,
+    files: RankFiles,
 }
 
 impl RankTarget {
@@ -66,12 +64,20 @@ impl RankTarget {
     pub fn stop(mut rank: Rank) -> RankResult<Self> {
         rank.suspend()?;
         rank.wait_until_all_stand()?;
+        Self::look(rank)
+    }
+
+    /// A rank that stands.
+    ///
+    /// # Errors
+    /// As [`RankTarget::stop`].
+    pub fn look(mut rank: Rank) -> RankResult<Self> {
         let process = rank.process()?;
         Ok(Self {
             map: RegisterMap::new(rank.state_components(process)?),
             auxiliary_vector: rank.auxiliary_vector()?,
             process,
-            files: HostFiles::new(process),
+            files: RankFiles::new(rank.service().clone()),
             run: RunControl::new(rank),
         })
     }
@@ -86,6 +92,7 @@ fn refused(error: RankError) -> TargetError<RankError> {
         RankError::Command(CommandCode::HardwareUnavailable) => libc::ENOSPC,
         RankError::Command(CommandCode::Timeout) => libc::EAGAIN,
         RankError::Command(_) => libc::EINVAL,
+        RankError::Message(ReturnCode::ToolControlRequired) => libc::EPERM,
         _ => return TargetError::Fatal(error),
     };
     TargetError::Errno(errno as u8)
@@ -420,10 +427,8 @@ impl ExecFile for RankTarget {
 
 impl ThreadExtraInfo for RankTarget {
     fn thread_extra_info(&self, tid: Tid, buffer: &mut [u8]) -> Result<usize, RankError> {
-        let name = fs::read(format!("/proc/{}/task/{tid}/comm", self.process));
-        let name = name.unwrap_or_default();
-        let name = name.trim_ascii_end();
-        Ok(part(name, 0, name.len(), buffer))
+        let name = self.files.thread_name(number_of(tid));
+        Ok(part(&name, 0, name.len(), buffer))
     }
 }
 

@@ -1,0 +1,281 @@
+//! The way to the tool control service of a rank, on whatever host it is: through the daemons, as
+//! the console's commands go.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use score_proto::message::{ConsoleRequest, ToolCall, ToolSession};
+use score_proto::nodeset::NodeSet;
+use score_proto::server_message::ToolAnswer;
+use score_proto::tool_command::{
+    EventBody, FileAnswer, FileQuestion, OTHER_RELEASE, RelayAction, ToolRecord,
+    ToolRequest as Question, ToolResult,
+};
+use score_proto::tool_start::ScrunJob;
+use score_tools::wire::{Header, MessageType, ServiceMessage, ToolRequest};
+
+use crate::scored_client::{QueryStream, Reply};
+
+/// How long the daemons wait for an answer of the rank's host.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Their answer comes this long after that time, at most.
+const CALL_GRACE: Duration = Duration::from_secs(15);
+/// How long the service waits for something to say before it answers that there is nothing.
+const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
+
+fn milliseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// A rank of a job, and the daemon that has the job.
+#[derive(Debug, Clone)]
+pub struct RankService {
+    target: ScrunJob,
+    socket: Option<PathBuf>,
+    rank: u32,
+}
+
+/// A question that is not answered yet.
+#[derive(Debug)]
+struct Call {
+    stream: QueryStream,
+    deadline: Instant,
+    answer: Option<ToolResult>,
+}
+
+impl Call {
+    /// The answer, if it comes within this time.
+    fn poll(&mut self, timeout: Duration) -> io::Result<Option<ToolResult>> {
+        loop {
+            // The deadline is the one that counts.
+            self.stream.expect_silence();
+            let reply = self.stream.next_reply_within(timeout).map_err(io::Error::other)?;
+            match reply {
+                Reply::Answer(ToolAnswer::Event { body, .. }) => {
+                    let answer = match (body.failure(), body) {
+                        (None, EventBody::Answer(bytes)) => ToolResult::decode(&bytes),
+                        (reason, _) => return Err(io::Error::other(reason.unwrap_or_default())),
+                    };
+                    self.answer = Some(answer.ok_or_else(|| io::Error::other(OTHER_RELEASE))?);
+                }
+                Reply::Answer(ToolAnswer::Programs { .. } | ToolAnswer::Missing(_))
+                | Reply::Notice(_) => {}
+                Reply::End => {
+                    let missing = || io::Error::other("it has ended, or does not answer in time");
+                    return self.answer.take().ok_or_else(missing).map(Some);
+                }
+                Reply::Pending if Instant::now() < self.deadline => return Ok(None),
+                Reply::Pending => return Err(io::ErrorKind::TimedOut.into()),
+            }
+        }
+    }
+
+    fn wait(mut self) -> io::Result<ToolResult> {
+        loop {
+            if let Some(answer) = self.poll(CALL_TIMEOUT)? {
+                return Ok(answer);
+            }
+        }
+    }
+}
+
+fn failure_of(result: &ToolResult) -> io::Error {
+    match result {
+        ToolResult::Failed(reason) => io::Error::other(reason.clone()),
+        _ => io::Error::other(OTHER_RELEASE),
+    }
+}
+
+impl RankService {
+    /// A rank of a job. `socket`: of the scored of this host, if it is not the usual one.
+    pub fn new(target: ScrunJob, rank: u32, socket: Option<PathBuf>) -> Self {
+        Self { target, socket, rank }
+    }
+
+    fn call(&self, question: &Question, session: Option<u64>) -> io::Result<Call> {
+        let call = ToolCall {
+            job: self.target.job,
+            ranks: Some(NodeSet::one(self.rank)),
+            wait_ms: milliseconds(CALL_TIMEOUT),
+            body: question.encode(),
+            session,
+        };
+        let request = ConsoleRequest::Tool(call);
+        let stream = QueryStream::open_at(self.target, request, self.socket.clone());
+        let stream = stream.map_err(io::Error::other)?;
+        Ok(Call { stream, deadline: Instant::now() + CALL_TIMEOUT + CALL_GRACE, answer: None })
+    }
+
+    /// Asks about files as the rank sees them.
+    ///
+    /// # Errors
+    /// The way to the service.
+    pub fn ask_file(&self, question: FileQuestion) -> io::Result<FileAnswer> {
+        match self.call(&Question::File(question), None)?.wait()? {
+            ToolResult::File(answer) => Ok(answer),
+            other => Err(failure_of(&other)),
+        }
+    }
+
+    /// Begins a session of tool control. When this process ends, however it ends, the service
+    /// undoes what the session has changed.
+    ///
+    /// # Errors
+    /// One line: there is no such job of this user, or it has no such rank.
+    pub fn connect(self) -> Result<ToolSessionLink, String> {
+        let session = RandomState::new().hash_one(std::process::id());
+        let at_end = Question::Relay { session, action: RelayAction::End }.encode();
+        let ranks = Some(NodeSet::one(self.rank));
+        let request = ToolSession { job: self.target.job, session, ranks, at_end };
+        let request = ConsoleRequest::ToolSession(request);
+        let mut lease = QueryStream::open_at(self.target, request, self.socket.clone())?;
+        if lease.next_reply::<ToolAnswer>()?.is_none() {
+            return Err("the job has ended".to_owned());
+        }
+        Ok(ToolSessionLink {
+            service: self,
+            session,
+            _lease: lease,
+            tool: 0,
+            last_sequence: 0,
+            last_number: 0,
+            notices: VecDeque::new(),
+            answers: VecDeque::new(),
+            listening: None,
+        })
+    }
+}
+
+/// A session of tool control with the service of a rank.
+#[derive(Debug)]
+pub struct ToolSessionLink {
+    service: RankService,
+    session: u64,
+    /// As long as this is open the job keeps what the session has changed.
+    _lease: QueryStream,
+    /// The number of this tool: 0 until the first Attach is answered.
+    tool: u32,
+    last_sequence: u32,
+    /// The number of the last answer of the service that was looked at.
+    last_number: u64,
+    /// Notices that nobody has looked at.
+    notices: VecDeque<Vec<u8>>,
+    /// The same of answers to requests.
+    answers: VecDeque<(Header, Vec<u8>)>,
+    /// The call that waits for a notice.
+    listening: Option<Call>,
+}
+
+fn header_of(record: &[u8]) -> io::Result<Header> {
+    let decoded = ServiceMessage::decode(record);
+    decoded.map(|(header, _)| header).map_err(|_| io::Error::other(OTHER_RELEASE))
+}
+
+impl ToolSessionLink {
+    /// The rank's service, for questions that are not of tool control.
+    pub fn service(&self) -> &RankService {
+        &self.service
+    }
+
+    fn call(&self, action: RelayAction) -> io::Result<Call> {
+        let question = Question::Relay { session: self.session, action };
+        self.service.call(&question, Some(self.session))
+    }
+
+    fn ask_service(&self, record: Vec<u8>) -> io::Result<Call> {
+        self.call(RelayAction::Ask { record, wait_ms: milliseconds(RELAY_TIMEOUT) })
+    }
+
+    /// Listens, if it does not.
+    fn listen(&mut self) -> io::Result<()> {
+        if self.listening.is_none() {
+            self.listening =
+                Some(self.call(RelayAction::Listen { wait_ms: milliseconds(RELAY_TIMEOUT) })?);
+        }
+        Ok(())
+    }
+
+    /// Takes the records of an answer of the service, behind those of the answers before it.
+    fn take(&mut self, result: ToolResult) -> io::Result<()> {
+        let ToolResult::Records { number, records } = result else {
+            return Err(failure_of(&result));
+        };
+        // One that is missing is on the other way.
+        if number > self.last_number + 1
+            && let Some(listening) = self.listening.take()
+        {
+            let before = listening.wait()?;
+            self.take(before)?;
+        }
+        if number != self.last_number + 1 {
+            return Err(io::Error::other(OTHER_RELEASE));
+        }
+        self.last_number = number;
+        for ToolRecord(record) in records {
+            let header = header_of(&record)?;
+            match header.kind == MessageType::Notify.number() {
+                true => self.notices.push_back(record),
+                false => self.answers.push_back((header, record)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a request, and waits for its answer. Notices that come before it are kept.
+    ///
+    /// # Errors
+    /// The way to the service; TimedOut.
+    pub fn ask(&mut self, request: &ToolRequest<'_>, timeout: Duration) -> io::Result<Vec<u8>> {
+        self.last_sequence += 1;
+        let (job, sequence) = (self.service.target.job.0.into(), self.last_sequence);
+        let header = Header::new(job, self.service.rank, self.tool, sequence);
+        let mut record = request.encode(&header).map_err(io::Error::other)?;
+        let deadline = Instant::now() + timeout;
+        // The request may end the rank, and the notice of it needs a way.
+        self.listen()?;
+        loop {
+            let result = self.ask_service(std::mem::take(&mut record))?.wait()?;
+            self.take(result)?;
+            while let Some((header, answer)) = self.answers.pop_front() {
+                if header.sequence == sequence {
+                    if self.tool == 0 {
+                        self.tool = header.tool;
+                    }
+                    return Ok(answer);
+                }
+            }
+            if Instant::now() >= deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// The next notice that has come; `None` if there is none.
+    ///
+    /// # Errors
+    /// The way to the service.
+    pub fn next_notice(&mut self) -> io::Result<Option<Vec<u8>>> {
+        if self.notices.is_empty()
+            && let Some(listening) = &mut self.listening
+            && let Some(result) = listening.poll(Duration::ZERO)?
+        {
+            self.listening = None;
+            self.take(result)?;
+        }
+        Ok(self.notices.pop_front())
+    }
+
+    /// Readable when [`ToolSessionLink::next_notice`] has something to do.
+    ///
+    /// # Errors
+    /// The way to the service.
+    pub fn wait_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
+        self.listen()?;
+        let listening = self.listening.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(listening.stream.as_fd())
+    }
+}

@@ -1,0 +1,164 @@
+//! Tools without a connection: their messages come by the shepherd, as the commands of consoles do,
+//! and so from any host. To the authority such a tool is one as others are.
+//!
+//! A tool asks once at a time, and listens once. What the service has for the tool is the answer to
+//! the one, or else to the other. Answers are numbered, as they come to the tool on several ways.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use score_proto::tool_command::{
+    CommandId, MAX_RELAY_TIMEOUT, RelayAction, ToolRecord, ToolResult,
+};
+use score_proto::toolctl::ToolProcess;
+use score_tools::authority::{ConnectionId, Event, Reach};
+use score_tools::wire::MAX_MESSAGE_LEN;
+
+use super::Service;
+use super::console::Target;
+
+/// An action that is not answered yet.
+#[derive(Debug)]
+struct PendingAnswer {
+    target: Target,
+    deadline: Instant,
+}
+
+#[derive(Debug)]
+struct RelayedTool {
+    connection: ConnectionId,
+    asks: Option<PendingAnswer>,
+    listens: Option<PendingAnswer>,
+    /// The number of the last answer.
+    last_number: u64,
+}
+
+/// All of these tools, by session.
+#[derive(Debug, Default)]
+pub struct Relays(BTreeMap<u64, RelayedTool>);
+
+impl RelayedTool {
+    fn waiting(&self) -> impl Iterator<Item = &PendingAnswer> {
+        self.asks.iter().chain(&self.listens)
+    }
+
+    /// Who gets the answer that is due.
+    fn take_due(&mut self, has_records: bool, now: Instant) -> Option<Target> {
+        let is_due = |waiting: &mut PendingAnswer| has_records || waiting.deadline <= now;
+        let due = self.asks.take_if(is_due).or_else(|| self.listens.take_if(is_due))?;
+        Some(due.target)
+    }
+}
+
+impl Relays {
+    /// When [`Service::answer_relays`] has something to do.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        let waiting = self.0.values().flat_map(RelayedTool::waiting);
+        let deadline = waiting.map(|waiting| waiting.deadline).min()?;
+        Some(deadline.saturating_duration_since(Instant::now()))
+    }
+}
+
+fn waiting(target: Target, wait_ms: u32) -> Option<PendingAnswer> {
+    let wait = Duration::from_millis(wait_ms.into()).min(MAX_RELAY_TIMEOUT);
+    Some(PendingAnswer { target, deadline: Instant::now() + wait })
+}
+
+impl Service {
+    /// What a tool without a connection does.
+    pub(super) fn on_relay_action(
+        &mut self,
+        (element, id): (u32, CommandId),
+        processes: &[ToolProcess],
+        session: u64,
+        action: RelayAction,
+    ) {
+        if action == RelayAction::End
+            && let Some(tool) = self.relays.0.get(&session)
+        {
+            self.disconnect(tool.connection);
+        }
+        let target = |process: &ToolProcess| Target { element, id, node: process.node };
+        let result = match (action, processes) {
+            (RelayAction::End, _) => ToolResult::Records { number: 0, records: Vec::new() },
+            (action, [process]) => match self.relay(session, target(process), action) {
+                Ok(()) => return,
+                Err(reason) => ToolResult::Failed(reason.to_owned()),
+            },
+            _ => ToolResult::Failed("a message of tool control is for one process".to_owned()),
+        };
+        processes.iter().for_each(|process| self.send_answer(target(process), &result));
+    }
+
+    fn relay(
+        &mut self,
+        session: u64,
+        target: Target,
+        action: RelayAction,
+    ) -> Result<(), &'static str> {
+        let connection = match self.relays.0.get(&session) {
+            Some(tool) => tool.connection,
+            None => self.begin_relay(session)?,
+        };
+        let Some(tool) = self.relays.0.get_mut(&session) else { return Ok(()) };
+        let twice = "this tool waits for an answer already";
+        match action {
+            RelayAction::Ask { .. } if tool.asks.is_some() => Err(twice),
+            RelayAction::Listen { .. } if tool.listens.is_some() => Err(twice),
+            RelayAction::Ask { record, wait_ms } => {
+                tool.asks = waiting(target, wait_ms);
+                if !record.is_empty() {
+                    if !self.clients.may_send(connection) {
+                        tool.asks = None;
+                        return Err("this tool has sent too many messages before their answers");
+                    }
+                    self.on_record(connection, record);
+                }
+                Ok(())
+            }
+            RelayAction::Listen { wait_ms } => {
+                tool.listens = waiting(target, wait_ms);
+                Ok(())
+            }
+            RelayAction::End => Ok(()),
+        }
+    }
+
+    fn begin_relay(&mut self, session: u64) -> Result<ConnectionId, &'static str> {
+        let too_many = "too many tools are connected to this host's processes; end one of them";
+        let connection = self.clients.add_relay().ok_or(too_many)?;
+        let tool = RelayedTool { connection, asks: None, listens: None, last_number: 0 };
+        self.relays.0.insert(session, tool);
+        // The daemons have let the job's owner through alone, as whom this process runs.
+        let uid = nix::unistd::geteuid().as_raw();
+        self.feed(Event::Connected { connection, uid, reach: Reach::Host });
+        Ok(connection)
+    }
+
+    /// Answers those for whom there is something, or whose time is over.
+    pub(super) fn answer_relays(&mut self) {
+        let now = Instant::now();
+        let mut answers = Vec::new();
+        for tool in self.relays.0.values_mut() {
+            while let Some(target) = tool.take_due(self.clients.has_records(tool.connection), now) {
+                let records = self.clients.take_records(tool.connection, MAX_MESSAGE_LEN);
+                tool.last_number += 1;
+                let records = records.into_iter().map(ToolRecord).collect();
+                answers.push((target, ToolResult::Records { number: tool.last_number, records }));
+            }
+        }
+        answers.iter().for_each(|(target, answer)| self.send_answer(*target, answer));
+    }
+
+    /// A connection has been closed.
+    pub(super) fn drop_relay(&mut self, connection: ConnectionId) {
+        let is_it = |(_, tool): &(&u64, &RelayedTool)| tool.connection == connection;
+        let session = self.relays.0.iter().find(is_it).map(|(session, _)| *session);
+        let dropped = session.and_then(|session| self.relays.0.remove(&session));
+        let reason = "the service has ended the session of this tool";
+        let ended = ToolResult::Failed(reason.to_owned());
+        for waiting in dropped.iter().flat_map(RelayedTool::waiting) {
+            self.send_answer(waiting.target, &ended);
+        }
+    }
+}
