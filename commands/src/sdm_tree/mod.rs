@@ -5,7 +5,7 @@
 //! The daemons are the hops: they pass a command on to the hosts of its ranks, and merge equal
 //! events by the merger that hops of [`score_sdm`] have, too. The master therefore has one child,
 //! whose branch is the whole job: its initialisation has the shape `TreeShape::Kary(1)`. The tool
-//! control service of each host is the back end; [`operations`] says what it does of each
+//! control service of each host is the back end; `operations.rs` says what it does of each
 //! operation.
 
 mod front_end;
