@@ -194,12 +194,14 @@ fn gdb_has_a_rank_of_another_virtual_host_and_nothing_is_left_when_scdb_is_kille
     assert_has(&text, &["Breakpoint 1, work (round=", " in main (count=2", "libc.so", "$1 = 1"]);
     assert_has(&text, &["[Inferior 1 (process ", "detached]"]);
 
-    let stopped = env.dir().join("stopped");
+    let [stopped, killed] = ["stopped", "killed"].map(|name| env.dir().join(name));
     let gdb = job
         .gdb(&format!(
             "break work\nwatch watched\ncontinue\ncontinue\n\
-             python open('{}', 'w'), __import__('time').sleep(1)\ncontinue\n",
-            stopped.display()
+             python import os, time\npython open('{}', 'w')\n\
+             python while not os.path.exists('{}'): time.sleep(0.005)\ncontinue\n",
+            stopped.display(),
+            killed.display()
         ))
         .start();
     let deadline = Instant::now() + DEBUGGER_TIMEOUT;
@@ -209,6 +211,7 @@ fn gdb_has_a_rank_of_another_virtual_host_and_nothing_is_left_when_scdb_is_kille
     }
     let scdb = env.wait_for_process("scdb", |process| process.program() == "scdb");
     kill(Pid::from_raw(scdb.pid), Signal::SIGKILL).unwrap();
+    env.write_file("killed", "");
     let _ = gdb.wait().expect_code(1);
     // Nothing stops the rank before its end.
     let next = job.gdb("print stop = 1\ncontinue\n").run().expect_code(0);

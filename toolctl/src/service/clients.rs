@@ -288,3 +288,35 @@ impl Clients {
         self.clients.remove(&id);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_a_relayed_tool_wait_in_order_and_are_bounded() {
+        let mut clients = Clients::new(std::fs::File::open("/dev/null").unwrap().into());
+        let id = clients.add_relay().unwrap();
+        for len in [10, 20, 70, 5] {
+            clients.send(id, vec![0; len]);
+        }
+        let mut take =
+            || -> Vec<usize> { clients.take_records(id, 30).iter().map(Vec::len).collect() };
+        // One that is longer comes alone.
+        assert_eq!([take(), take(), take(), take()], [vec![10, 20], vec![70], vec![5], vec![]]);
+        assert!(!clients.has_records(id) && clients.broken().is_empty());
+        // Only a tool that does not take its records has so many.
+        clients.send(id, vec![0; MAX_OUTBOX_BYTES]);
+        assert!(clients.broken().is_empty());
+        clients.send(id, vec![0]);
+        assert_eq!(clients.broken(), [id]);
+        for _ in 0..MAX_IN_FLIGHT {
+            assert!(clients.may_send(id));
+            clients.begin(id);
+        }
+        assert!(!clients.may_send(id));
+        let more = (1..MAX_CONNECTIONS).map(|_| clients.add_relay());
+        assert!(more.collect::<Vec<_>>().iter().all(Option::is_some));
+        assert!(clients.add_relay().is_none());
+    }
+}

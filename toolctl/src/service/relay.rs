@@ -162,3 +162,25 @@ impl Service {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_is_answered_before_who_listens_and_both_in_time() {
+        let target = |id| Target { element: 0, id: CommandId(id), node: 0 };
+        let connection = ConnectionId(1);
+        let (asks, listens) = (waiting(target(1), 0), waiting(target(2), u32::MAX));
+        let mut tool = RelayedTool { connection, asks, listens, last_number: 0 };
+        let id = |target: Option<Target>| target.map(|target| target.id.0);
+        let now = Instant::now();
+        assert_eq!(id(tool.take_due(true, now)), Some(1));
+        assert_eq!(id(tool.take_due(false, now)), None);
+        tool.asks = waiting(target(3), 0);
+        assert_eq!(id(tool.take_due(false, Instant::now())), Some(3));
+        // The longest wait is bounded.
+        assert_eq!(id(tool.take_due(false, now + 2 * MAX_RELAY_TIMEOUT)), Some(2));
+        assert_eq!(id(tool.take_due(true, now)), None);
+    }
+}
