@@ -2,7 +2,7 @@
 //!
 //! The owner (SCore-D's shepherd, or a test) opens a [`Device`], which hands out contexts; a
 //! [`Context`] is an end point. User processes attach the contexts that their owner made and join
-//! them in one *composite* context. `docs/pm.md` shows both sides; `docs/ARCHITECTURE.md` describes
+//! them in one *composite* context. `docs/pm.md` shows both sides; `docs/dev/messages.md` describes
 //! the path of a message.
 //!
 //! Every function of a context takes `&self` and may be called by any thread: two try-locks, one

@@ -1,5 +1,5 @@
 //! The messages of a job's tree: orders go from the master down the job's range tree to every
-//! shepherd, reports go up the same way. See docs/ARCHITECTURE.md, "A job on many hosts".
+//! shepherd, reports go up the same way. See docs/dev/cluster.md, "A job on many hosts".
 //!
 //! Each connection has a pair of types of its own. A receiver cannot decode what the connection may
 //! not carry:

@@ -5,7 +5,7 @@
 //! shepherd, [`Reply`] back. The messages between scored and the shepherds are in
 //! [`crate::job_control`].
 //!
-//! Everything here is data. docs/ARCHITECTURE.md, "A job's life", defines what a sender may send in
+//! Everything here is data. docs/dev/job-control.md, defines what a sender may send in
 //! which state; the receivers check it.
 
 mod job_spec;

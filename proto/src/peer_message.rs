@@ -7,7 +7,7 @@
 //! [`PeerMessage::ForwardCredit`]) and jobs ([`PeerMessage::Order`],
 //! [`PeerMessage::Report`]).
 //!
-//! docs/ARCHITECTURE.md, "Many hosts", defines which message may be sent when.
+//! docs/dev/cluster.md, defines which message may be sent when.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! The tree of daemons on several hosts: see docs/ARCHITECTURE.md, "Many hosts". No sockets here.
+//! The tree of daemons on several hosts: see docs/dev/cluster.md. No sockets here.
 #![forbid(unsafe_code)]
 
 pub mod key;

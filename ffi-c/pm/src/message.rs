@@ -1,4 +1,4 @@
-//! Messages: pm_message(3). The entry points of messaging (docs/ARCHITECTURE.md).
+//! Messages: pm_message(3). The entry points of messaging (docs/dev/messages.md).
 //!
 //! The four functions that every message uses try the fast path first. The slow path is a tail
 //! call, so that they need no stack frame.

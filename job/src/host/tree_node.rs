@@ -2,7 +2,7 @@
 //! hosts; reports come from these children and go up. There are no sockets in this module.
 //!
 //! The output of each child keeps its order. It moves only as far as the next hop has taken the
-//! earlier output. Everything else does not wait for output; see docs/ARCHITECTURE.md, "A job on
+//! earlier output. Everything else does not wait for output; see docs/dev/cluster.md, "A job on
 //! many hosts".
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

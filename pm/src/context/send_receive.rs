@@ -1,5 +1,5 @@
-//! Sending and receiving: the locks and checks around a message (docs/ARCHITECTURE.md, "A
-//! message's life"). Most messages take the fast path (`fast_path.rs`); this is the slow path,
+//! Sending and receiving: the locks and checks around a message (docs/dev/messages.md).
+//! Most messages take the fast path (`fast_path.rs`); this is the slow path,
 //! which serves all messages.
 
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
 //! Shared memory that its users cannot resize: sealed memfds, and the one page that only this
-//! process writes and others read (docs/ARCHITECTURE.md, C-Area).
+//! process writes and others read (docs/dev/job-control.md).
 
 // UNSAFETY: one mapping of a memfd, written by atomic stores.
 #![expect(unsafe_code)]

@@ -1,5 +1,5 @@
 //! The ethernet device: messages between hosts, over UDP or raw frames. `docs/ethernet.md`
-//! describes how packets become messages, and `docs/ARCHITECTURE.md` describes how the parts work
+//! describes how packets become messages, and `docs/dev/cluster.md` describes how the parts work
 //! together. The device is a [`NetworkDevice`]; the code that such devices share is in
 //! `net_common/`.
 //!

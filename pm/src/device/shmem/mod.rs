@@ -1,5 +1,5 @@
 //! The shmem device: processes of one host exchange messages through rings in a shared segment.
-//! `docs/ARCHITECTURE.md` describes the segment's layout.
+//! `docs/dev/messages.md` describes the segment's layout.
 
 // UNSAFETY: keeps addresses inside a mapping next to the mapping that they point into.
 #![expect(unsafe_code)]

@@ -1,5 +1,5 @@
 //! PM over RDMA hardware: InfiniBand, RoCE and iWARP, by libibverbs. `docs/verbs.md` describes the
-//! message flow, `docs/ARCHITECTURE.md` the structure. Verbs is a [`NetworkDevice`]: the code that
+//! message flow, `docs/dev/cluster.md` the structure. Verbs is a [`NetworkDevice`]: the code that
 //! such devices share is in `net_common/`.
 //!
 //! | file | what is in it |

@@ -21,7 +21,7 @@
 //! reports keep their order. It has ordered the replies, if any, before the sample.
 //!
 //! A process that has exited is idle. Its exit is a change, like a transition to busy. Its sent
-//! messages stay in the sums, and messages to it count as received (docs/ARCHITECTURE.md, "Exit").
+//! messages stay in the sums, and messages to it count as received (docs/dev/messages.md, "Exit").
 
 mod carea;
 mod fd_classes;
