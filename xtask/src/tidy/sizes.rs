@@ -32,7 +32,8 @@ pub fn check(tree: &Tree) -> Vec<String> {
             }
         }
     }
-    for file in tree.files_with_extension(&["md"]) {
+    let pages = tree.files.iter().filter(|file| file.path.starts_with("docs/man/"));
+    for file in tree.files_with_extension(&["md"]).chain(pages) {
         let text = file.lines.iter().enumerate().filter(|(index, _)| is_text(&file.lines, *index));
         let long = text.map(|(index, line)| (index + 1, line.chars().count()));
         findings.extend(long.filter(|(_, width)| *width > LINE_HARD).map(|(number, width)| {
@@ -48,12 +49,17 @@ pub fn check(tree: &Tree) -> Vec<String> {
     findings
 }
 
-/// Whether a line of Markdown is text that can be broken: no table, code, or single word.
+/// Whether a line of Markdown or of a manual page is text that can be broken: no table, code,
+/// request of roff, or single word.
 fn is_text(lines: &[String], index: usize) -> bool {
     let line = lines[index].as_str();
-    let fences = lines[..=index].iter().filter(|line| line.trim_start().starts_with("```"));
-    let is_code = fences.count() % 2 == 1 || line.starts_with("    ");
-    !is_code && !line.starts_with('|') && line.trim_start_matches("- ").contains(' ')
+    let before = &lines[..=index];
+    let count =
+        |start: &str| before.iter().filter(|line| line.trim_start().starts_with(start)).count();
+    let is_open = |begin, end| count(begin) > count(end);
+    let is_code = count("```") % 2 == 1 || line.starts_with("    ");
+    let is_verbatim = is_code || is_open(".EX", ".EE") || is_open(".nf", ".fi");
+    !is_verbatim && !line.starts_with(['|', '.']) && line.trim_start_matches("- ").contains(' ')
 }
 
 /// The lines of code of the keeper.
@@ -133,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_and_code_of_markdown_are_not_measured() {
+    fn tables_code_and_requests_are_not_measured() {
         let text =
             "some text\n| a cell |\n    some code\n```sh\nsome code\n```\nsome text\n<a-link>";
         let lines: Vec<String> = text.lines().map(String::from).collect();
