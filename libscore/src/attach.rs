@@ -1,5 +1,5 @@
 //! The role on a compute host: attach to the objects that the shepherd has prepared (manual 2.1;
-//! docs/dev/job-control.md, "A job's life", step 5).
+//! docs/dev/job-control.md, "The way of a job", step 5).
 
 // UNSAFETY: takes over the descriptors that recvmsg has put into this process.
 #![expect(unsafe_code)]
