@@ -39,7 +39,7 @@ fn a_fault_names_the_node_and_its_signal_unless_the_program_handles_it() {
         let outcome = run("0", case).expect_code(code);
         let title = format!("node 1 of mpi_faults got {signal}:\nall ranks [1]\n");
         let end = format!("node 1 of mpi_faults was killed by {signal}");
-        let _ = outcome.assert_stderr(&[&title, "main in mpi_faults", &end]);
+        let _ = outcome.assert_stderr(&[&title, "main at mpi_faults.c:", &end]);
     }
     let outcome = run("0", "signal 1").expect_code(129);
     let named = "called sc_inspectme() for SIGHUP: its parallel process is ended";

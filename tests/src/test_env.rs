@@ -179,8 +179,8 @@ impl TestEnv {
         for folder in ["run", "tmp"] {
             files_below(&self.dir.join(folder), &mut found);
         }
-        let after = shared_files();
-        found.extend(after.into_iter().filter(|name| !self.files_before.contains(name)));
+        let after = shared_files().into_iter().filter(|name| !self.files_before.contains(name));
+        found.extend(after.filter(|name| !is_mapped(name)));
         found
     }
 
@@ -259,6 +259,15 @@ fn shared_files() -> Vec<String> {
         }
     }
     found
+}
+
+/// Whether a process has mapped this file. Processes of this scenario are reported themselves; other
+/// scenarios have files of their own in the same folders.
+fn is_mapped(path: &str) -> bool {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|process| fs::read_to_string(process.path().join("maps")).ok())
+        .any(|maps| maps.lines().any(|line| line.split_whitespace().nth(5) == Some(path)))
 }
 
 /// Whether PATH has this program.

@@ -1,5 +1,7 @@
 //! Deadlocks, as the master of a job has them: what the detection of each parallel process wants.
 
+use std::time::Duration;
+
 use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::message::Level;
 use score_proto::server_message::{JobAnswer, ReportedStacks};
@@ -11,6 +13,10 @@ use crate::deadlock_response::{self, DeadlockResponse, ResponseAction};
 use crate::gang::HoldReason;
 use crate::scheduling::GangRequest;
 use crate::tool_commands::Asker;
+
+/// How long the stacks of a deadlock may take. The processes wait for ever anyway, and a service that
+/// starts on a busy host reads the symbols of an MPI library first.
+const STACKS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl StageElement {
     /// When time matters next.
@@ -81,7 +87,7 @@ impl JobMaster {
     fn read_deadlock_stacks(&mut self, number: u32) {
         let nodes = self.elements[number as usize].element.running_nodes();
         let (asker, request) = (Asker::Deadlock(number), ToolRequest::Stacks { lines: true });
-        if self.read_stacks(asker, number, &nodes, &request).is_err() {
+        if self.read_stacks(asker, number, &nodes, &request, STACKS_TIMEOUT).is_err() {
             self.update_response(number, DeadlockResponse::on_stacks_read);
         }
     }

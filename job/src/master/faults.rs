@@ -1,6 +1,8 @@
 //! Processes that are about to die of a fault, or have called sc_inspectme, as the master of a job
 //! has them.
 
+use std::time::Duration;
+
 use score_proto::job_control::ElementOrder;
 use score_proto::message::ToolCall;
 use score_proto::nodeset::NodeSet;
@@ -60,10 +62,11 @@ impl JobMaster {
         number: u32,
         nodes: &NodeSet,
         request: &ToolRequest,
+        timeout: Duration,
     ) -> Result<(), String> {
         let first = number.saturating_mul(self.placement.nodes());
         let ranks = nodes.iter().map(|node| first.saturating_add(node)).collect();
-        let wait_ms = u32::try_from(READ_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+        let wait_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         let body = request.encode();
         let (job, session) = (self.number, None);
         let call = ToolCall { job, ranks: Some(ranks), wait_ms, body, session };
@@ -97,7 +100,7 @@ impl JobMaster {
         match step {
             FaultAction::ReadStacks(nodes) => {
                 let (asker, request) = (Asker::Fault(number), ToolRequest::FaultStack);
-                if self.read_stacks(asker, number, &nodes, &request).is_err() {
+                if self.read_stacks(asker, number, &nodes, &request, READ_TIMEOUT).is_err() {
                     self.on_stacks_read(number);
                 }
             }

@@ -168,19 +168,17 @@ fn scenarios_program() -> Result<PathBuf, String> {
     PROGRAM.get_or_init(|| vm_tests::build_test(SCENARIOS_PACKAGE, "scenarios")).clone()
 }
 
-/// How many tests of a program run at the same time. Tests of daemons wait most of their time.
+/// How many scenarios run at the same time: one more than processors, because many of them wait.
+/// Tests of packages take no less time so.
 const TEST_THREADS_ENV: &str = "RUST_TEST_THREADS";
-
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
 
 fn scenarios(summary: &mut TestSummary) -> Result<(), String> {
     let mut command = Command::new(scenarios_program()?);
     command.current_dir(run::source_root().join("tests"));
     // They run the programs that users get.
     command.env("HARNESS_BIN_DIR", run::target_dir()?.join("release"));
-    command.env(TEST_THREADS_ENV, (processors() + 1).to_string());
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    command.env(TEST_THREADS_ENV, (processors + 1).to_string());
     summary.run_and_count(&mut command)
 }
 
@@ -191,12 +189,8 @@ const SCENARIOS_PACKAGE: &str = "score-tests";
 
 fn tests(summary: &mut TestSummary) -> Result<(), String> {
     let release = run::target_dir()?.join("release");
-    let threads = (2 * processors()).to_string();
-    let mut run_tests = |args: &[&str]| {
-        let mut command = run::cargo(args);
-        command.env("HARNESS_BIN_DIR", &release).env(TEST_THREADS_ENV, &threads);
-        summary.run_and_count(&mut command)
-    };
+    let mut run_tests =
+        |args: &[&str]| summary.run_and_count(run::cargo(args).env("HARNESS_BIN_DIR", &release));
     let harness = run_tests(&["test", "-p", SCENARIOS_PACKAGE, "--lib"]);
     run_tests(PACKAGE_TESTS).and(harness)
 }
