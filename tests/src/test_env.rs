@@ -261,8 +261,8 @@ fn shared_files() -> Vec<String> {
     found
 }
 
-/// Whether a process has mapped this file. Processes of this scenario are reported themselves; other
-/// scenarios have files of their own in the same folders.
+/// Whether a process has mapped this file. Processes of this scenario are reported themselves;
+/// other scenarios have files of their own in the same folders.
 fn is_mapped(path: &str) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes

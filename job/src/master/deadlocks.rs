@@ -14,8 +14,8 @@ use crate::gang::HoldReason;
 use crate::scheduling::GangRequest;
 use crate::tool_commands::Asker;
 
-/// How long the stacks of a deadlock may take. The processes wait for ever anyway, and a service that
-/// starts on a busy host reads the symbols of an MPI library first.
+/// How long the stacks of a deadlock may take. The processes wait for ever anyway, and a service
+/// that starts on a busy host reads the symbols of an MPI library first.
 const STACKS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl StageElement {
