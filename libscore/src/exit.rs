@@ -35,11 +35,14 @@ pub(crate) extern "C" fn detach() {
     }
 }
 
-/// Whether only this thread and PM's own thread run; the latter calls no function of PM.
+/// The names of PM's own threads. They call no function of PM.
+const PM_THREADS: [&[u8]; 2] = [b"score-pm\n", b"score-pin\n"];
+
+/// Whether only this thread and PM's own threads run.
 fn is_single_threaded() -> bool {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return false };
     let is_pm_thread = |thread: &std::fs::DirEntry| {
-        std::fs::read(thread.path().join("comm")).is_ok_and(|name| name == b"score-pm\n")
+        std::fs::read(thread.path().join("comm")).is_ok_and(|name| PM_THREADS.contains(&&name[..]))
     };
     threads.flatten().filter(|thread| !is_pm_thread(thread)).take(2).count() == 1
 }

@@ -6,14 +6,17 @@
 //! needs no locks even if PM has threads. The library's thread count, which debuggers read, shows
 //! whether there are others.
 
-// UNSAFETY: reads variables of the C library, and a count on a page of its own.
+// UNSAFETY: reads variables of the C library, and a count on a page of its own; names a thread.
 #![expect(unsafe_code)]
 
 use crate::wipe_on_fork;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use std::ffi::CString;
 use std::io;
+use std::os::unix::thread::JoinHandleExt;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::thread::JoinHandle;
 
 /// The thread counts of this process.
 struct ThreadCounts {
@@ -74,11 +77,24 @@ pub fn spawn(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> i
         let _guard = pm_threads.map(ThreadCountGuard);
         run();
     };
-    without_signals(|| builder.spawn(run_counted).map(drop))?;
+    without_signals(|| {
+        let thread = builder.spawn(run_counted)?;
+        set_name(&thread, name);
+        Ok(())
+    })?;
     if let Some(pm_threads) = pm_threads {
         pm_threads.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
+}
+
+/// Names a thread now: it does so itself only when it first runs. A process that exits before that
+/// must know it as PM's (libscore closes its contexts then).
+fn set_name(thread: &JoinHandle<()>, name: &str) {
+    let Ok(name) = CString::new(name) else { return };
+    // SAFETY: the handle is not joined and not detached yet, so that its thread id is valid, also
+    // if the thread has ended. A failure leaves the name to the thread.
+    let _ = unsafe { libc::pthread_setname_np(thread.as_pthread_t(), name.as_ptr()) };
 }
 
 /// Ends the counting of a thread of PM, however the thread ends.

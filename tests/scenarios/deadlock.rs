@@ -201,3 +201,16 @@ fn jobs_that_share_processors_are_reported_only_for_a_deadlock() {
     neighbour.signal(Signal::SIGTERM);
     let _ = neighbour.wait();
 }
+
+#[test]
+fn a_process_that_waits_for_one_that_exits_soon_after_its_start_is_deadlocked() {
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("exit_at_once") else { return };
+    let program = program.display().to_string();
+    // Whether the threads of PM have run before the exit differs from run to run.
+    for _ in 0..8 {
+        let outcome = env.scrun(&["-group=local:2,nodes=2x1", &program]).run();
+        let _ =
+            outcome.expect_code(EXIT_DEADLOCK).assert_stderr(&["node 0 on host local0 has ended"]);
+    }
+}

@@ -196,7 +196,6 @@ impl EthernetEndpoint {
     ///
     /// Writes need this process until all their bytes are in frames. It waits while they make
     /// progress, and [`EXIT_WRITE_TIMEOUT_NS`] longer.
-    /// on, and [`EXIT_WRITE_TIMEOUT_NS`] more.
     pub(super) fn drain(&self) {
         let start = self.progress_lock.lock().now();
         let (mut deadline, mut frames_sent_seen) = (start + EXIT_ACK_TIMEOUT_NS, u64::MAX);
