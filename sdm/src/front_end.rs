@@ -12,7 +12,8 @@ use score_tools::merge::CommandId;
 use score_tree::key::Key;
 
 use crate::message::{DebugCommand, DownMessage, INIT_COMMAND, Operation, TreeInit, UpMessage};
-use crate::transport::tcp::{Connection, WireUp, wait};
+use crate::transport::tcp::{Connection, WireUp};
+use crate::transport::wait_until_ready;
 
 /// The end of the connection to the master that the user is at.
 #[derive(Debug)]
@@ -125,7 +126,7 @@ impl FrontEnd {
             descriptors.push((connection.as_fd(), connection.interest()));
             until = until.min(connection.deadline());
         }
-        wait(descriptors, &[], until.saturating_sub(self.started_at.elapsed()))
+        wait_until_ready(descriptors, &[], until.saturating_sub(self.started_at.elapsed()))
     }
 
     fn accept_master(&mut self, now: Duration) {

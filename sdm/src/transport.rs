@@ -5,7 +5,10 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use score_tools::merge::MonotonicTime;
 
 use crate::message::{DownMessage, RoutingTable, UpMessage};
@@ -60,4 +63,24 @@ pub trait Transport {
 
     /// Sends what still waits, if the peers take it at once.
     fn finish(&mut self) {}
+}
+
+/// Waits until one of `descriptors` is ready for what it is asked for, one of `others` has input,
+/// or `timeout` is over. The timeout is rounded up to milliseconds.
+///
+/// # Errors
+/// The system cannot wait.
+pub fn wait_until_ready(
+    descriptors: Vec<(BorrowedFd<'_>, PollFlags)>,
+    others: &[BorrowedFd<'_>],
+    timeout: Duration,
+) -> io::Result<()> {
+    let others = others.iter().map(|other| (*other, PollFlags::POLLIN));
+    let mut all: Vec<PollFd<'_>> =
+        descriptors.into_iter().chain(others).map(|(fd, flags)| PollFd::new(fd, flags)).collect();
+    let timeout_ms = i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
+    match poll(&mut all, PollTimeout::try_from(timeout_ms).unwrap_or(PollTimeout::MAX)) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }

@@ -17,8 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
 use score_proto::nodeset::NodeSet;
 use score_proto::server_message::ToolAnswer;
 use score_proto::tool_command::{
@@ -28,7 +27,7 @@ use score_proto::tool_command::{
 use score_sdm::message::{
     DebugCommand, DebugEvent, DownMessage, INIT_COMMAND, RoutingTable, TreeInit, UpMessage,
 };
-use score_sdm::transport::{Transport, TransportEvent};
+use score_sdm::transport::{Transport, TransportEvent, wait_until_ready};
 use score_tools::merge::{CommandId, MergedEvent, MonotonicTime};
 
 use crate::job_address::JobAddress;
@@ -271,21 +270,15 @@ impl Transport for JobTree {
         if !self.events.is_empty() {
             return Ok(());
         }
-        let (mut until, mut descriptors) = (until, others.to_vec());
+        let (mut until, mut queries) = (until, Vec::new());
         for command in &self.running {
             match &command.state {
-                CommandState::Asking { query, .. } => descriptors.push(query.as_fd()),
+                CommandState::Asking { query, .. } => {
+                    queries.push((query.as_fd(), PollFlags::POLLIN));
+                }
                 CommandState::Waiting(next_look) => until = until.min(*next_look),
             }
         }
-        let mut descriptors: Vec<PollFd<'_>> =
-            descriptors.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        let timeout = until.saturating_sub(self.now());
-        let timeout_ms = timeout.as_nanos().div_ceil(1_000_000);
-        let timeout = i32::try_from(timeout_ms).ok().and_then(|ms| PollTimeout::try_from(ms).ok());
-        match poll(&mut descriptors, timeout.unwrap_or(PollTimeout::MAX)) {
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        wait_until_ready(queries, others, until.saturating_sub(self.now()))
     }
 }

@@ -11,13 +11,13 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
 use score_tools::merge::MonotonicTime;
 use score_tree::key::Key;
 use score_tree::link::LinkTimeouts;
 use serde::{Deserialize, Serialize};
 
-use super::{Transport, TransportEvent};
+use super::{Transport, TransportEvent, wait_until_ready};
 use crate::message::{DownMessage, RoutingTable, UpMessage};
 use crate::server::StartError;
 
@@ -285,7 +285,7 @@ impl Transport for TcpTransport {
             return Ok(());
         }
         let until = self.deadline().map_or(until, |deadline| deadline.min(until));
-        wait(self.descriptors(), others, until.saturating_sub(self.now()))
+        wait_until_ready(self.descriptors(), others, until.saturating_sub(self.now()))
     }
 
     fn is_congested(&self) -> bool {
@@ -304,21 +304,5 @@ impl Transport for TcpTransport {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-}
-
-/// Waits for one of the descriptors, or for the end of `timeout`, rounded up to milliseconds.
-pub(crate) fn wait(
-    descriptors: Vec<(BorrowedFd<'_>, PollFlags)>,
-    others: &[BorrowedFd<'_>],
-    timeout: Duration,
-) -> io::Result<()> {
-    let others = others.iter().map(|other| (*other, PollFlags::POLLIN));
-    let mut all: Vec<PollFd<'_>> =
-        descriptors.into_iter().chain(others).map(|(fd, flags)| PollFd::new(fd, flags)).collect();
-    let timeout_ms = i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
-    match poll(&mut all, PollTimeout::try_from(timeout_ms).unwrap_or(PollTimeout::MAX)) {
-        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-        Err(error) => Err(error.into()),
     }
 }
