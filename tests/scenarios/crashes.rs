@@ -1,6 +1,5 @@
 //! Ranks that crash: what the user sees of them before the job ends.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -152,8 +151,7 @@ fn ddt_is_started_if_it_is_there_and_else_no_job_is() {
     let outcome = run_debug(&env, "-nodes=4,debug=ddt", &program, "segv").expect_code(2);
     let _ = outcome.assert_stderr(&["there is no program ddt in PATH"]);
     std::fs::create_dir(env.dir().join("bin")).unwrap();
-    let ddt = env.write_file("bin/ddt", "#!/bin/sh\nreadlink $2\necho ddt $1 $#\n");
-    std::fs::set_permissions(&ddt, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let ddt = env.write_script("bin/ddt", "#!/bin/sh\nreadlink $2\necho ddt $1 $#\n");
     let line = format!(
         "PATH={}:$PATH scrun -nodes=4,debug=ddt {} segv 1 < /dev/null",
         ddt.parent().unwrap().display(),

@@ -2,7 +2,6 @@
 //! JOB` asks a cluster for the user's own jobs; `stat=detail` prints the totals at the end.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -46,9 +45,7 @@ fn a_job_that_uses_the_terminal_gets_an_xterm_or_one_line_says_why_not() {
     let folder = env.dir().join("bin");
     fs::create_dir(&folder).unwrap();
     // An xterm that needs no display: it keeps the output of its command.
-    let xterm =
-        env.write_file("bin/xterm", "#!/bin/sh\nshift 5\nshift\nexec \"$@\" -json > seen\n");
-    fs::set_permissions(&xterm, fs::Permissions::from_mode(0o755)).unwrap();
+    let _ = env.write_script("bin/xterm", "#!/bin/sh\nshift 5\nshift\nexec \"$@\" -json > seen\n");
     let run = format!("scrun -nodes=2,monitor=load {} 4", program.display());
     let line = format!("{run}; PATH={}:$PATH DISPLAY=:7 {run}; echo code $?", folder.display());
     let terminal = Terminal::open(&env, "sh", &["-c", &line]);

@@ -2,8 +2,6 @@
 //! cause, the rest of the parallel process is ended, and the exit code is the one that a shell
 //! would give.
 
-use std::os::unix::fs::PermissionsExt;
-
 use score_tests::TestEnv;
 
 #[test]
@@ -41,8 +39,7 @@ fn a_program_without_permission_gives_126_and_its_name() {
 #[test]
 fn an_elf_file_with_a_broken_header_is_named() {
     let env = TestEnv::new();
-    let path = env.write_file("broken", b"\x7fELF\x02\x01\x01garbage and nothing else");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let _ = env.write_script("broken", b"\x7fELF\x02\x01\x01garbage and nothing else");
     let outcome = env.scrun(&["-nodes=2", "./broken"]).run().assert_stderr(&["broken"]);
     assert!([126, 127, 2].contains(&outcome.code), "{outcome}");
     assert!(!outcome.stderr.contains("panicked"), "{outcome}");
@@ -74,8 +71,7 @@ fn a_crash_gives_128_and_the_signal_and_names_the_node() {
 #[test]
 fn a_script_runs_on_every_node_as_under_system() {
     let env = TestEnv::new();
-    let path = env.write_file("script", "#!/bin/sh\necho $SCORE_SELF_NODE of $SCORE_NUM_NODE\n");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let _ = env.write_script("script", "#!/bin/sh\necho $SCORE_SELF_NODE of $SCORE_NUM_NODE\n");
     let outcome = env.scrun(&["-nodes=3", "./script"]).run().expect_code(0);
     assert_eq!(outcome.sorted_lines(), ["0 of 3", "1 of 3", "2 of 3"]);
 }
@@ -83,8 +79,7 @@ fn a_script_runs_on_every_node_as_under_system() {
 #[test]
 fn a_plain_program_is_never_started_on_the_users_side() {
     let env = TestEnv::new();
-    let path = env.write_file("count", "#!/bin/sh\necho $$ >> \"$1\"\n");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let _ = env.write_script("count", "#!/bin/sh\necho $$ >> \"$1\"\n");
     let log = env.dir().join("log");
     let _ = env.scrun(&["-nodes=2", "./count", log.to_str().unwrap()]).run().expect_code(0);
     assert_eq!(std::fs::read_to_string(log).unwrap().lines().count(), 2);

@@ -3,16 +3,10 @@
 //! copy of the first, each under its own name. Here a remote shell that stays on this machine makes
 //! "other" hosts, so that programs are really copied.
 
-use std::os::unix::fs::PermissionsExt;
-
 use score_tests::{Outcome, TestEnv};
 
 fn write_script(env: &TestEnv, name: &str, text: &str) -> String {
-    let path = env.dir().join(name);
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(&path, text).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    path.to_str().unwrap().to_owned()
+    env.write_script(name, text).to_str().unwrap().to_owned()
 }
 
 /// Runs a program on so many hosts, one node on each. To SCore they are different hosts.

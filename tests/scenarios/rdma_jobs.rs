@@ -153,11 +153,10 @@ fn operations_on_regions_that_change_never_touch_memory_outside_them() {
 /// shell stays here.
 fn run_on_hosts(env: &TestEnv, database: &str, args: &[&str]) -> Outcome {
     env.write_file("db", database);
-    let shell = env.write_file(
+    let shell = env.write_script(
         "rsh",
         "#!/bin/sh\nwhile [ \"${1#127.0.0.}\" = \"$1\" ]; do shift; done\nshift\nexec sh -c \"$*\"\n",
     );
-    std::fs::set_permissions(&shell, std::fs::Permissions::from_mode(0o755)).unwrap();
     let job = env.scrun(args).env("SCORE_RSH", shell.to_str().unwrap());
     job.timeout(JOB_TIMEOUT).run()
 }

@@ -6,7 +6,6 @@
 //! `cargo xtask test virtual` has two machines. On other machines these tests pass without checking
 //! anything.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -306,8 +305,7 @@ const REMOTE_SHELL: &str = "#!/bin/sh\nshift\n{ echo \"$*\"; exec cat; } | exec 
 fn a_job_started_by_a_remote_shell_needs_no_service() {
     run_on_both(DATABASE, &["-page", "off"], |env, _, remote_machine| {
         let listener_pid = remote_machine.sh(SHELL);
-        let remote_shell = env.write_file("rsh", REMOTE_SHELL);
-        std::fs::set_permissions(&remote_shell, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let remote_shell = env.write_script("rsh", REMOTE_SHELL);
         let traffic = program(env, "traffic");
         // A directory that exists on both machines.
         let database = env.dir().join("db");

@@ -76,6 +76,19 @@ impl TestEnv {
         path
     }
 
+    /// An executable file in the working directory. install(1) writes it: a file that this process
+    /// has open for writing may be inherited by the child of another test for a moment, and cannot
+    /// be executed then (ETXTBSY).
+    pub fn write_script(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let source = self.write_file(".script", content);
+        let path = self.dir.join(name);
+        let mut install = Command::new("install");
+        install.args(["-D", "-m", "755"]).arg(&source).arg(&path);
+        assert!(install.status().is_ok_and(|status| status.success()), "{}", path.display());
+        fs::remove_file(&source).expect("the scenario's folder can be written");
+        path
+    }
+
     /// A command in this scenario's environment.
     pub fn command(&self, program: impl AsRef<Path>) -> Job {
         let mut command = Command::new(program.as_ref());

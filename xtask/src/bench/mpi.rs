@@ -195,7 +195,7 @@ fn find_contenders(bench: &Bench) -> Result<Vec<Contender>, String> {
         Err(reason) => println!("  Open MPI 5 is not measured: {reason}"),
     }
     let compiler = "mpicc.openmpi";
-    if !builds_programs(compiler, &bench.work_dir) || !run::is_installed("mpiexec.openmpi") {
+    if !builds_programs(&[compiler], &bench.work_dir) || !run::is_installed("mpiexec.openmpi") {
         println!("  Open MPI 4: skipped: no working {compiler}, or no mpiexec.openmpi");
     } else {
         let program = compile(bench, Path::new(compiler), "pingpong.mpicc.openmpi")?;
