@@ -4,7 +4,7 @@
 #![allow(missing_docs)]
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use score_pm::reliability::{
+use score_pm_reliability::{
     BufferDisposition, Config, PACKET_HEADER_LEN, PacketKind, ReliabilityMachine,
 };
 

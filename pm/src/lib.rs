@@ -55,10 +55,6 @@ pub use config::{
 };
 #[cfg(not(loom))]
 pub use context::{Context, ContextRef, FastReceive, LiveContext};
-/// The sans-I/O state machine below PM/Ethernet: for its simulation and its benchmark.
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub use device::ethernet::reliability;
 /// The RDMA adapter of this host, or why there is none: for `scored -probe`.
 #[cfg(not(loom))]
 #[doc(hidden)]

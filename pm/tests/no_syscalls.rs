@@ -7,6 +7,7 @@
 mod testbed;
 
 use score_pm::*;
+use score_pm_reliability as reliability;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::message::{HostKind, HostSpec};
-use crate::packet_header::MAX_LINKS;
 
+/// Most links of one network that join two hosts: the links of a trunk.
+pub const MAX_LINKS: u8 = 8;
 /// Most network sets of one program.
 pub const MAX_SETS: usize = 16;
 

@@ -76,7 +76,7 @@ fn virtual_host_networks(links: u32) -> Vec<HostNetwork> {
 pub fn links(options: &ScrunOptions) -> u32 {
     let value = options.get("links").and_then(|given| given.value.as_deref());
     let links = value.and_then(|value| value.parse().ok()).unwrap_or(1);
-    links.clamp(1, u32::from(score_proto::packet_header::MAX_LINKS))
+    links.clamp(1, u32::from(score_proto::network::MAX_LINKS))
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@
 #![forbid(unsafe_code)]
 
 use super::engine::EthernetEngine;
-use super::reliability::{PacketKind, RecoveredMessage};
 use crate::device::net_common::endpoint_queues::EndpointQueues;
 use crate::device::net_common::slab::PublishedMessage;
 use crate::device::net_common::{self, Engine as _, ProgressMode};
 use crate::sync::Ordering;
+use score_pm_reliability::{PacketKind, RecoveredMessage};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

@@ -6,7 +6,7 @@
 use super::engine::to_pm_error;
 use super::wire;
 use crate::error::{Error, PmResult};
-use score_proto::packet_header::MAX_LINKS;
+use score_pm_reliability::packet_header::MAX_LINKS;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// A link's description, and the number of its descriptors.

@@ -7,7 +7,7 @@ use crate::config::MAX_NODE;
 use crate::debug;
 use crate::device::net_common::layout::MAX_LOCAL;
 use crate::error::{Error, PmResult};
-use score_proto::packet_header::MAX_LINKS;
+use score_pm_reliability::packet_header::MAX_LINKS;
 use std::net::IpAddr;
 
 /// The most channels of a device.

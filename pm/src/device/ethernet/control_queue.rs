@@ -5,11 +5,11 @@
 
 use super::engine::EthernetEngine;
 use super::receive_store::copy_payload;
-use super::reliability::PacketKind;
 use crate::config::CONTROL_MTU;
 use crate::device::net_common::endpoint_queues::{ControlMessage, EndpointQueues, ReceivedMessage};
 use crate::device::net_common::layout::SendSlotState;
 use crate::error::{Error, PmResult};
+use score_pm_reliability::PacketKind;
 
 impl EthernetEngine {
     #[cold]

@@ -9,7 +9,7 @@ use super::rma_data::report_failure;
 use super::transmit::BATCH;
 use crate::device::net_common::layout::SendSlotState;
 use crate::rma::{IoSegment, MAX_SEGMENTS};
-use score_proto::packet_header::PacketKind;
+use score_pm_reliability::packet_header::PacketKind;
 
 impl EthernetEngine {
     /// A message to `node` implies that earlier writes are complete. Their bytes must therefore be

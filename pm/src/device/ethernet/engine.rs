@@ -6,9 +6,6 @@
 
 use super::job_clock::JobClock;
 use super::receive_store::{ReceiveStore, packet_bytes};
-use super::reliability::{
-    BufferDisposition, Config, PACKET_HEADER_LEN, PacketKind, ReliabilityEvent, ReliabilityMachine,
-};
 use super::rma_data::RmaEngine;
 use super::rma_requests::RmaRequestQueue;
 use super::transmit::{BATCH, Transmitter};
@@ -25,6 +22,9 @@ use crate::device::net_common::{self, EndpointIdentity, ProgressMode, receive_bu
 use crate::error::{Error, PmResult};
 use crate::segment::from_errno;
 use crate::sync::Ordering;
+use score_pm_reliability::{
+    BufferDisposition, Config, PACKET_HEADER_LEN, PacketKind, ReliabilityEvent, ReliabilityMachine,
+};
 use std::collections::{HashSet, VecDeque};
 use std::io::Write;
 use std::sync::Arc;

@@ -8,8 +8,6 @@
 //! |---|---|
 //! | `mod.rs`, `open.rs`, `attach.rs`, `config.rs`
 //! the device; its endpoints, opened here or attached |
-//! | `reliability/`
-//! the machine: what to send when, and what has arrived. Sans I/O |
 //! | `wire/`
 //! how packets are sent and received |
 //! | `engine.rs`, `control_queue.rs` | progress: between wires, machine, sender and receiver |
@@ -35,7 +33,6 @@ mod job_clock;
 pub(crate) mod open;
 mod progress;
 mod receive_store;
-pub mod reliability;
 mod rma;
 mod rma_data;
 mod rma_protocol;

@@ -5,13 +5,13 @@
 use super::Ethernet;
 use super::config::EthernetOptions;
 use super::engine::to_pm_error;
-use super::reliability::PACKET_HEADER_LEN;
 use super::wire;
 use crate::config::MIN_MTU;
 use crate::debug;
 use crate::device::net_common;
 use crate::device::net_common::layout::SlabGeometry;
 use crate::error::{Error, PmResult};
+use score_pm_reliability::PACKET_HEADER_LEN;
 
 /// An ethernet device's channels.
 pub(crate) type EthernetChannels = net_common::Channels<Ethernet>;

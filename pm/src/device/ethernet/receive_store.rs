@@ -5,9 +5,9 @@
 // UNSAFETY: reads packets in the buffers of the wire.
 #![expect(unsafe_code)]
 
-use super::reliability::PACKET_HEADER_LEN;
 use super::wire::{RX_COPYBREAK, Received, Wire};
 use crate::device::net_common::receive_buffers::ReceiveBuffers;
+use score_pm_reliability::PACKET_HEADER_LEN;
 
 /// The entry's message is in a buffer of the store.
 const IN_OWN_BUFFER: u8 = u8::MAX;

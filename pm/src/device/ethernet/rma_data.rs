@@ -7,7 +7,6 @@
 
 use super::engine::EthernetEngine;
 use super::receive_store::copy_payload;
-use super::reliability::PacketKind;
 use super::rma_protocol::{
     CompletedOperation, FragmentStream, LocalOperation, NextTransmission, OperationRole,
     PayloadSource, RmaProtocol,
@@ -21,7 +20,8 @@ use crate::device::net_common::layout::{SendSlotState, SlabGeometry};
 use crate::device::net_common::slot_allocator::SlotAllocator;
 use crate::rma::{AddrHandle, Direction, IoSegment, MAX_SEGMENTS, UserMemoryCopier};
 use crate::sync::{Ordering, prefetch_read};
-use score_proto::rma_frame::{Frame, MAX_RMA_HEADER_LEN, RMA_HEADER_LEN};
+use score_pm_reliability::PacketKind;
+use score_pm_reliability::rma_frame::{Frame, MAX_RMA_HEADER_LEN, RMA_HEADER_LEN};
 
 /// The engine's state for remote memory access.
 pub(super) struct RmaEngine {

@@ -2,13 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use super::reliability::PacketKind;
 use super::{EthernetEndpoint, job_clock};
 use crate::device::net_common::endpoint_queues::{PeerSendState, SendRequest};
 use crate::device::net_common::layout::SendSlotState;
 use crate::device::net_common::slab::PublishedMessage;
 use crate::device::net_common::{Engine as _, ProgressMode};
 use crate::sync::Ordering;
+use score_pm_reliability::PacketKind;
 
 /// The number of messages in a row, without a poll or a pause between them, that are sent one by
 /// one. After that the sender is streaming, and its packets are sent in batches.

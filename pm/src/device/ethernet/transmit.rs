@@ -2,14 +2,14 @@
 
 #![forbid(unsafe_code)]
 
-use super::reliability::{PACKET_HEADER_LEN, ReliabilityMachine, Transmit};
 use super::wire::{self, Packet, UserBytes, Wire};
 use super::zero_copy::{PayloadState, ZeroCopyFrames};
 use crate::debug;
 use crate::device::net_common::address_table::AddressTable;
 use crate::device::net_common::slab::Slab;
 use crate::error::{Error, PmResult};
-use score_proto::packet_header::{Header, PacketKind};
+use score_pm_reliability::packet_header::{Header, PacketKind};
+use score_pm_reliability::{PACKET_HEADER_LEN, ReliabilityMachine, Transmit};
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use crate::config::{CONTROL_MTU, MAX_NODE, MIN_MTU};
 use crate::error::{Error, PmResult};
 use crate::segment::layout::{CacheAligned, NodeRecord};
 use crate::sync::{AtomicU32, AtomicU64};
-use score_proto::packet_header::{PACKET_HEADER_LEN, PacketKind};
+use score_pm_reliability::packet_header::{PACKET_HEADER_LEN, PacketKind};
 
 /// "SCPMETH" and the layout's version.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x06");

@@ -309,7 +309,7 @@ impl ControlQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use score_proto::packet_header::PacketKind;
+    use score_pm_reliability::packet_header::PacketKind;
 
     fn slab() -> Slab {
         Slab::create(SlabGeometry::new(6, 2, 3, 1400).unwrap()).unwrap()

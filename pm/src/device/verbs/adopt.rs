@@ -10,7 +10,7 @@ use super::receive;
 use crate::device::net_common::endpoint_queues::EndpointQueues;
 use crate::device::net_common::layout::SendSlotState;
 use crate::device::net_common::{self, Engine as _, ProgressMode};
-use score_proto::packet_header;
+use score_pm_reliability::packet_header;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use crate::device::net_common::layout::{CONTROL_QUEUE_LEN, SendSlotState};
 use crate::device::net_common::slab::PublishedMessage;
 use crate::error::{Error, PmResult};
 use crate::sync::Ordering;
-use score_proto::packet_header;
+use score_pm_reliability::packet_header;
 
 impl VerbsEngine {
     /// Sends the control messages that the owner has queued for this endpoint, while their

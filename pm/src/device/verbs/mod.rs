@@ -65,7 +65,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 pub use open::probe;
 use port_selection::SelectedPort;
 use regions::VerbsRegions;
-use score_proto::packet_header::PacketKind;
+use score_pm_reliability::packet_header::PacketKind;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

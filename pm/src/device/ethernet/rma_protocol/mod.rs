@@ -30,7 +30,7 @@ mod tests;
 use crate::device::net_common::endpoint_queues::SendRequest;
 use crate::rma::{AddrHandle, Direction};
 use origin::Origin;
-use score_proto::rma_frame::{Frame, RMA_HEADER_LEN};
+use score_pm_reliability::rma_frame::{Frame, RMA_HEADER_LEN};
 use std::collections::{BTreeMap, VecDeque};
 use target::RmaTarget;
 

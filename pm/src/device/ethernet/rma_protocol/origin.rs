@@ -3,7 +3,7 @@
 use super::{FragmentStream, LocalOperation, NextTransmission, OperationRole, PayloadSource};
 use crate::device::net_common::endpoint_queues::SendRequest;
 use crate::rma::{AddrHandle, Direction};
-use score_proto::rma_frame::Frame;
+use score_pm_reliability::rma_frame::Frame;
 use std::collections::VecDeque;
 
 enum QueuedItem {

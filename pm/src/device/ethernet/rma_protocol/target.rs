@@ -5,7 +5,7 @@ use super::{
 };
 use crate::config::RMA_MTU;
 use crate::rma::AddrHandle;
-use score_proto::rma_frame::Frame;
+use score_pm_reliability::rma_frame::Frame;
 use std::collections::VecDeque;
 
 enum PendingResponse {

@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use score_proto::rma_frame::RMA_HEADER_LEN;
+use score_pm_reliability::rma_frame::RMA_HEADER_LEN;
 
 const MEMORY: usize = 4000;
 /// The most bytes of a frame.

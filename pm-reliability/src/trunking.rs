@@ -7,8 +7,8 @@
 //! unanswered while another link carried packets that were sent later. It is used again when it
 //! answers.
 
-use super::{Config, NO_DEADLINE, ReliabilityEvent};
-use score_proto::packet_header::MAX_LINKS;
+use crate::packet_header::MAX_LINKS;
+use crate::{Config, NO_DEADLINE, ReliabilityEvent};
 
 /// Losses in a row that make a link suspect.
 const SUSPECT_LOSSES: u32 = 8;

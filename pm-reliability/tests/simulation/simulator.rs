@@ -5,7 +5,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use score_pm::reliability::{Config, RecoveredMessage, ReliabilityMachine};
+use score_pm_reliability::{Config, RecoveredMessage, ReliabilityMachine};
 
 use super::node::{Node, Slot};
 

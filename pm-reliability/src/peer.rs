@@ -1,12 +1,12 @@
 //! One peer: both directions, and the choice of the next packet.
 
-use super::receive::PacketReceiver;
-use super::rtt::timestamp;
-use super::send::{NextPacket, PacketSender};
-use super::timer::{TIMERS, Timer, Timers};
-use super::trunking::LinkScheduler;
-use super::{BufferDisposition, CommonState, Config, Header, NO_DEADLINE, PacketKind, Transmit};
-use score_proto::packet_header::ACK_REQUESTED;
+use crate::packet_header::ACK_REQUESTED;
+use crate::receive::PacketReceiver;
+use crate::rtt::timestamp;
+use crate::send::{NextPacket, PacketSender};
+use crate::timer::{TIMERS, Timer, Timers};
+use crate::trunking::LinkScheduler;
+use crate::{BufferDisposition, CommonState, Config, Header, NO_DEADLINE, PacketKind, Transmit};
 
 pub(super) struct ReliabilityPeer {
     pub(super) node: u32,

@@ -1,12 +1,12 @@
 //! Messages to one peer. Selective repeat: each message is kept until its receiver has it
 //! (`acknowledge.rs`). A packet that is lost or overdue is sent again.
 
-use super::acknowledge;
-use super::congestion::Congestion;
-use super::rtt::Rtt;
-use super::trunking::LinkScheduler;
-use super::{CommonState, Config, INITIAL_WINDOW, MAX_WINDOW, NO_DEADLINE, RecoveredMessage};
-use score_proto::packet_header::PacketKind;
+use crate::acknowledge;
+use crate::congestion::Congestion;
+use crate::packet_header::PacketKind;
+use crate::rtt::Rtt;
+use crate::trunking::LinkScheduler;
+use crate::{CommonState, Config, INITIAL_WINDOW, MAX_WINDOW, NO_DEADLINE, RecoveredMessage};
 use std::collections::VecDeque;
 
 /// If a multiple of this many packets is in flight and none follows, an acknowledgement is

@@ -1,7 +1,7 @@
 //! Counters, and their dump (`pmDumpContext`).
 
-use super::trunking::LinkHealth;
-use super::{CommonState, ReliabilityMachine};
+use crate::trunking::LinkHealth;
+use crate::{CommonState, ReliabilityMachine};
 use std::io::Write;
 
 /// Declares the counters with the words that the dump has for them.

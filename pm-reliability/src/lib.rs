@@ -3,30 +3,23 @@
 //! packets, and returns packets and deliveries. It handles only numbers (nodes, links, send slots,
 //! receive buffers), never a byte of payload. `docs/ethernet.md` states its rules.
 //!
-//! | file
-//! content |
+//! | file | content |
 //! |---|---|
-//! | `mod.rs`
-//! the machine's interface for the device |
-//! | `config.rs`
-//! its configuration |
-//! | `types.rs`
-//! the types that device and machine exchange |
-//! | `peer.rs`
-//! one peer: the choice of the next packet |
-//! | `send.rs`
-//! messages to a peer: which may be sent, time-outs |
+//! | `lib.rs` | the interface of the machine for the device |
+//! | `config.rs` | its configuration |
+//! | `types.rs` | types that device and machine exchange |
+//! | `packet_header.rs` | the format of packets |
+//! | `rma_frame.rs` | frames of remote memory access, in packets |
+//! | `peer.rs` | one peer: the choice of the next packet |
+//! | `send.rs` | messages to a peer: which may be sent, time-outs |
 //! | `acknowledge.rs` | which of them have arrived, which are lost |
 //! | `receive.rs` | messages from a peer: order, window, acknowledgement |
-//! | `congestion.rs`
-//! how many packets may be in flight |
+//! | `congestion.rs` | how many packets may be in flight |
 //! | `rtt.rs` | round trips and time-outs |
-//! | `trunking.rs`
-//! trunking: the choice of the link, and which link is down |
+//! | `trunking.rs` | the choice of the link, and which link is down |
 //! | `timer.rs` | one heap of timers |
 //! | `peer_index.rs` | node to peer |
-//! | `counters.rs`
-//! counters, and their dump |
+//! | `counters.rs` | counters, and their dump |
 //!
 //! How a device drives it: read the packets of the wires, and give each packet to
 //! [`ReliabilityMachine::receive`]. Then call [`ReliabilityMachine::expire`]. If it returns true,
@@ -42,9 +35,11 @@ mod acknowledge;
 mod config;
 mod congestion;
 mod counters;
+pub mod packet_header;
 mod peer;
 mod peer_index;
 mod receive;
+pub mod rma_frame;
 mod rtt;
 mod send;
 mod timer;
@@ -53,14 +48,13 @@ mod types;
 
 pub use config::{Config, INITIAL_WINDOW, MAX_WINDOW};
 pub use counters::ReliabilityCounters;
-pub use score_proto::packet_header::{Header, PACKET_HEADER_LEN, PacketKind};
+pub use packet_header::{Header, PACKET_HEADER_LEN, PacketKind};
 pub use types::{
     BufferDisposition, Delivery, RecoveredMessage, ReliabilityEvent, SubmitError, Transmit,
 };
 
 use peer::ReliabilityPeer;
 use peer_index::PeerIndex;
-use score_proto::packet_header;
 use std::collections::VecDeque;
 use timer::{Timer, Timers};
 

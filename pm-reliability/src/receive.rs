@@ -1,9 +1,7 @@
 //! Messages from one peer: put in order, counted against the window, acknowledged.
 
-use super::{BufferDisposition, CommonState, Config, Delivery, INITIAL_WINDOW, NO_DEADLINE};
-use score_proto::packet_header::{
-    ACK, ACK_REQUESTED, Header, PacketKind, SACK_BLOCK, TIMESTAMP_ECHO,
-};
+use crate::packet_header::{ACK, ACK_REQUESTED, Header, PacketKind, SACK_BLOCK, TIMESTAMP_ECHO};
+use crate::{BufferDisposition, CommonState, Config, Delivery, INITIAL_WINDOW, NO_DEADLINE};
 
 /// After this many packets an acknowledgement no longer waits for a message that can carry it.
 const ACK_EVERY: u32 = 16;

@@ -1,6 +1,6 @@
 //! The machine's configuration.
 
-use score_proto::packet_header::MAX_LINKS;
+use crate::packet_header::MAX_LINKS;
 
 /// Messages that a peer may send before its first acknowledgement from here. Both ends rely on it.
 pub const INITIAL_WINDOW: u32 = 16;

@@ -10,7 +10,7 @@ mod random_faults;
 mod simulator;
 mod throughput;
 
-use score_pm::reliability::ReliabilityEvent;
+use score_pm_reliability::ReliabilityEvent;
 use simulator::{MS, Network, SECOND, Simulation};
 
 const HOUR: u64 = 3600 * SECOND;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use score_pm::reliability::ReliabilityEvent;
+use score_pm_reliability::ReliabilityEvent;
 
 use super::simulator::{MS, Network, SECOND, SimRng, Simulation};
 

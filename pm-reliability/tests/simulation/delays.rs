@@ -1,6 +1,6 @@
 //! Packets that are late but not lost, because a host has lost its processor for a while.
 
-use score_pm::reliability::{Config, PACKET_HEADER_LEN, PacketKind, ReliabilityMachine};
+use score_pm_reliability::{Config, PACKET_HEADER_LEN, PacketKind, ReliabilityMachine};
 
 use super::finish;
 use super::simulator::{INCARNATION, MS, Network, SECOND, SECRET, Simulation};
@@ -66,7 +66,7 @@ fn a_window_that_is_lost_as_a_whole_is_resent_at_once() {
 /// The packets that the machine has to send, encoded.
 fn packets(machine: &mut ReliabilityMachine, now: u64) -> Vec<Vec<u8>> {
     let transmits = std::iter::from_fn(|| machine.poll_transmit(now));
-    let encode = |packet: score_pm::reliability::Transmit| {
+    let encode = |packet: score_pm_reliability::Transmit| {
         let mut bytes =
             vec![0; PACKET_HEADER_LEN + packet.payload.map_or(0, |(_, len)| usize::from(len))];
         packet.header.encode(bytes.first_chunk_mut().expect("a header's length"));

@@ -1,10 +1,10 @@
 //! Handling of acknowledgements: which messages have arrived, and which are lost.
 
-use super::rtt::timestamp;
-use super::send::{MAX_PROBE_TIMEOUTS, PacketSender, SendEntry, SendState};
-use super::trunking::LinkScheduler;
-use super::{CommonState, MAX_WINDOW, NO_DEADLINE};
-use score_proto::packet_header::{Header, SACK_BLOCK, TIMESTAMP_ECHO};
+use crate::packet_header::{Header, SACK_BLOCK, TIMESTAMP_ECHO};
+use crate::rtt::timestamp;
+use crate::send::{MAX_PROBE_TIMEOUTS, PacketSender, SendEntry, SendState};
+use crate::trunking::LinkScheduler;
+use crate::{CommonState, MAX_WINDOW, NO_DEADLINE};
 
 /// How many later packets of the same link must arrive before a packet counts as lost: initially,
 /// and at most.

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use score_pm::reliability::{
+use score_pm_reliability::{
     BufferDisposition, Config, Header, PACKET_HEADER_LEN, PacketKind, RecoveredMessage,
     ReliabilityMachine, SubmitError,
 };

@@ -1,6 +1,6 @@
 //! Round trips, and the time-out that is computed from them (RFC 6298).
 
-use super::Config;
+use crate::Config;
 
 /// Time-out before the first round-trip sample.
 const INITIAL_RTO_NS: u64 = 5_000_000;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use score_pm::reliability::{
+use score_pm_reliability::{
     BufferDisposition, Config, Header, PACKET_HEADER_LEN, PacketKind, ReliabilityEvent,
     ReliabilityMachine, Transmit,
 };

@@ -1,9 +1,9 @@
 //! The types that device and machine exchange.
 
-use score_proto::packet_header::{Header, PacketKind};
+use crate::packet_header::{Header, PacketKind};
 
 /// A packet to be sent. Before it gives the machine another packet, the device sends it, drops it
-/// or keeps a copy: its slot may be free after the next [`super::ReliabilityMachine::receive`].
+/// or keeps a copy: its slot may be free after the next [`crate::ReliabilityMachine::receive`].
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit {
     /// The destination node.
@@ -17,12 +17,12 @@ pub struct Transmit {
 }
 
 /// A message for the application. Its buffer belongs to the device again. When the application has
-/// released the message, [`super::ReliabilityMachine::on_released`] advances the window.
+/// released the message, [`crate::ReliabilityMachine::on_released`] advances the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The node that sent it.
     pub peer: u32,
-    /// The buffer of the packet; the payload begins [`super::PACKET_HEADER_LEN`] bytes after the
+    /// The buffer of the packet; the payload begins [`crate::PACKET_HEADER_LEN`] bytes after the
     /// start of the packet.
     pub buffer: u32,
     /// Bytes of payload.
@@ -31,10 +31,10 @@ pub struct Delivery {
     pub kind: PacketKind,
 }
 
-/// The state of a buffer after [`super::ReliabilityMachine::receive`].
+/// The state of a buffer after [`crate::ReliabilityMachine::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferDisposition {
-    /// It holds a message, which [`super::ReliabilityMachine::next_delivery`] will return.
+    /// It holds a message, which [`crate::ReliabilityMachine::next_delivery`] will return.
     Kept,
     /// It can be used again.
     Free,
@@ -73,7 +73,7 @@ pub enum SubmitError {
 pub struct RecoveredMessage {
     /// The destination node.
     pub peer: u32,
-    /// The number that [`super::ReliabilityMachine::submit`] gave it.
+    /// The number that [`crate::ReliabilityMachine::submit`] gave it.
     pub sequence: u32,
     /// Its slot.
     pub slot: u32,

@@ -2,7 +2,7 @@
 //! not. When an entry reaches the front and its deadline has moved, it is inserted again. If an
 //! earlier entry has replaced it, it is removed. A message therefore costs one comparison.
 
-use super::NO_DEADLINE;
+use crate::NO_DEADLINE;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
