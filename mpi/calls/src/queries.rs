@@ -66,7 +66,7 @@ pub unsafe extern "C" fn score_mpi_waiting_call(result: *mut ScoreMpiCall) -> c_
     }
     let (identity, record) = (waiting.identity, waiting.record);
     let call = ScoreMpiCall { identity, call: record.call, arguments: record.arguments };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { result.write(call) };
     1
 }

@@ -29,7 +29,7 @@ macro_rules! define {
         /// The call of MPI of this name.
         ///
         /// # Safety
-        /// As of that call.
+        /// The requirements of that call.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: usize),*) -> c_int {
             static NEXT: NextFunction = match std::ffi::CStr::from_bytes_with_nul(
@@ -42,7 +42,7 @@ macro_rules! define {
             let address = NEXT.address($name as Function as *const c_void);
             // SAFETY: a function of this name, which takes as many words.
             let function: Function = unsafe { std::mem::transmute(address) };
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             $run(|| unsafe { function($($argument),*) })
         }
     };

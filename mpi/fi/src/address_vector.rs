@@ -67,19 +67,19 @@ static VECTOR_OPS: FiOpsAv = FiOpsAv {
 /// fi_av_open(3).
 ///
 /// # Safety
-/// As fi_av_open(3).
+/// See fi_av_open(3).
 pub(crate) unsafe extern "C" fn open(
     domain: *mut Domain,
     attr: *const FiAvAttr,
     result: *mut *mut AddressVector,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: NULL, or the program's.
+    // SAFETY: the pointer is NULL or valid.
     if unsafe { attr.as_ref() }.is_some_and(|attr| !attr.name.is_null()) {
         // A table that processes share.
         return failed(libc::ENOSYS);
     }
-    // SAFETY: an open domain.
+    // SAFETY: the program passes an open domain.
     let core = unsafe { (*domain).core };
     let fid = Fid { fclass: FI_CLASS_AV, context, ops: &OPS };
     let number = core.with(|core| {
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn open(
         core.vectors.len() - 1
     });
     let vector = AddressVector { fid: FidAv { fid, ops: &VECTOR_OPS }, core, number };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = Box::into_raw(Box::new(vector)) };
     0
 }
@@ -160,7 +160,7 @@ unsafe extern "C" fn insert(
     _flags: u64,
     _context: *mut c_void,
 ) -> c_int {
-    // SAFETY: an open address vector.
+    // SAFETY: the program passes an open address vector.
     let vector = unsafe { &*vector };
     let inserted = vector.with(|table, nodes| {
         let mut inserted = 0;
@@ -186,7 +186,7 @@ unsafe extern "C" fn remove(
     count: usize,
     _flags: u64,
 ) -> c_int {
-    // SAFETY: an open address vector.
+    // SAFETY: the program passes an open address vector.
     let vector = unsafe { &*vector };
     let are_removed = vector.with(|table, _| {
         // SAFETY: the program has `count` addresses.
@@ -202,7 +202,7 @@ unsafe extern "C" fn lookup(
     result: *mut c_void,
     len: *mut usize,
 ) -> c_int {
-    // SAFETY: an open address vector.
+    // SAFETY: the program passes an open address vector.
     let vector = unsafe { &*vector };
     match vector.with(|table, _| table.peer_at(address)).flatten() {
         None => failed(libc::EINVAL),
@@ -222,7 +222,7 @@ pub(crate) unsafe fn store_name(
     len: *mut usize,
     too_short: c_int,
 ) -> c_int {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe {
         let room = (*len).min(size_of::<NodeAddress>());
         std::ptr::copy_nonoverlapping((&raw const name).cast::<u8>(), result.cast(), room);

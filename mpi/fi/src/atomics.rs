@@ -67,22 +67,22 @@ impl Elements {
     /// The memory. None: too many parts, or too long.
     ///
     /// # Safety
-    /// As fi_atomic(3).
+    /// See fi_atomic(3).
     unsafe fn buffer(self, size: usize) -> Option<UserBuffer> {
         match self {
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             Elements::One(start, count) => unsafe {
                 Some(one_segment(start, count.checked_mul(size)?))
             },
             Elements::Parts(_, 0) => Some(UserBuffer::empty()),
             Elements::Parts(list, count) => {
-                // SAFETY: the program's list has so many entries.
+                // SAFETY: the program's list has `count` entries.
                 let list = unsafe { std::slice::from_raw_parts(list, count) };
                 if list.iter().any(|part| part.count > MAX_ATOMIC_LEN) {
                     return None;
                 }
                 let parts = list.iter().map(|part| (part.addr.cast(), part.count * size));
-                // SAFETY: by the caller's promise.
+                // SAFETY: the caller promises it.
                 unsafe { UserBuffer::of_segments(parts) }
             }
         }
@@ -110,15 +110,15 @@ impl Call {
     /// None: it does not have one part of remote memory with as many elements.
     ///
     /// # Safety
-    /// As fi_atomic(3).
+    /// See fi_atomic(3).
     unsafe fn of_message(class: Class, message: *const FiMsgAtomic, flags: u64) -> Option<Self> {
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         let FiMsgAtomic { msg_iov, iov_count, addr, rma_iov, rma_iov_count, .. } =
             unsafe { *message };
         if rma_iov_count != 1 {
             return None;
         }
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         let (FiMsgAtomic { datatype, op, context, .. }, remote) = unsafe { (*message, *rma_iov) };
         Some(Self {
             class,
@@ -138,7 +138,7 @@ impl Call {
     /// The operation. None: its arrays are too long, in too many parts, or of different lengths.
     ///
     /// # Safety
-    /// As fi_atomic(3).
+    /// See fi_atomic(3).
     unsafe fn operation(
         &self,
         endpoint: &Endpoint,
@@ -183,7 +183,7 @@ impl Call {
 /// # Safety
 /// `endpoint` is open; the arrays as fi_atomic(3).
 unsafe fn start(endpoint: *mut Endpoint, call: Option<Call>) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let Some(call) = call else { return failed_call(libc::EINVAL) };
     let Some(types) = types_of(call.class, call.datatype, call.operator) else {
@@ -194,7 +194,7 @@ unsafe fn start(endpoint: *mut Endpoint, call: Option<Call>) -> isize {
         let Some(node) = core.node_at(endpoint.number, call.address) else {
             return failed_call(libc::EINVAL);
         };
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         let Some(operation) = (unsafe { call.operation(endpoint, types, node, flags) }) else {
             return failed_call(libc::EINVAL);
         };
@@ -474,7 +474,7 @@ unsafe fn is_valid(class: Class, datatype: c_int, operator: c_int, count: *mut u
     let Some((datatype, _)) = types_of(class, datatype, operator) else {
         return failed(libc::EOPNOTSUPP);
     };
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { *count = MAX_ATOMIC_LEN / datatype.size() };
     0
 }
@@ -512,7 +512,7 @@ unsafe extern "C" fn compwritevalid(
 /// fi_query_atomic(3).
 ///
 /// # Safety
-/// As fi_query_atomic(3).
+/// See fi_query_atomic(3).
 pub(crate) unsafe extern "C" fn query(
     _domain: *mut Domain,
     datatype: c_int,
@@ -530,7 +530,7 @@ pub(crate) unsafe extern "C" fn query(
         return failed(libc::EOPNOTSUPP);
     };
     let size = datatype.size();
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { *attr = FiAtomicAttr { count: MAX_ATOMIC_LEN / size, size } };
     0
 }

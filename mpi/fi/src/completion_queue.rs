@@ -53,14 +53,14 @@ static QUEUE_OPS: FiOpsCq = FiOpsCq {
 /// fi_cq_open(3).
 ///
 /// # Safety
-/// As fi_cq_open(3).
+/// See fi_cq_open(3).
 pub(crate) unsafe extern "C" fn open(
     domain: *mut Domain,
     attr: *const FiCqAttr,
     result: *mut *mut CompletionQueue,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: NULL, or the program's.
+    // SAFETY: the pointer is NULL or valid.
     let (format, wait) = unsafe { attr.as_ref() }
         .map_or((FI_CQ_FORMAT_UNSPEC, FI_WAIT_NONE), |attr| (attr.format, attr.wait_obj));
     // The formats are prefixes of the longest one.
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn open(
         FI_CQ_FORMAT_TAGGED => size_of::<FiCqTaggedEntry>(),
         _ => return failed(libc::ENOSYS),
     };
-    // SAFETY: an open domain.
+    // SAFETY: the program passes an open domain.
     let core = unsafe { (*domain).core };
     let descriptors = match wait {
         FI_WAIT_NONE | FI_WAIT_YIELD => None,
@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn open(
     let fid = FidCq { fid, ops: &QUEUE_OPS };
     let is_signalled = AtomicBool::new(false);
     let queue = CompletionQueue { fid, core, number, entry_len, descriptors, is_signalled };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = Box::into_raw(Box::new(queue)) };
     0
 }
@@ -215,7 +215,7 @@ impl CompletionQueue {
     /// As `read`, but waits for the first entry: `timeout` ms, or for ever if it is negative.
     ///
     /// # Safety
-    /// As `read`.
+    /// See `read`.
     unsafe fn wait_and_read(
         &self,
         entries: *mut c_void,
@@ -227,7 +227,7 @@ impl CompletionQueue {
         let deadline = wait.map(|wait| Instant::now() + wait);
         let mut polls: u32 = 0;
         loop {
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             let result = unsafe { self.read(entries, count, sources) };
             if result != failed_call(libc::EAGAIN)
                 || deadline.is_some_and(|deadline| Instant::now() >= deadline)
@@ -282,7 +282,7 @@ unsafe extern "C" fn readfrom(
     count: usize,
     sources: *mut u64,
 ) -> isize {
-    // SAFETY: as in `read`.
+    // SAFETY: see `read`.
     unsafe { (*queue).read(entries, count, sources) }
 }
 
@@ -294,7 +294,7 @@ unsafe extern "C" fn sread(
     _condition: *const c_void,
     timeout: c_int,
 ) -> isize {
-    // SAFETY: as in `read`.
+    // SAFETY: see `read`.
     unsafe { (*queue).wait_and_read(entries, count, null_mut(), timeout) }
 }
 
@@ -307,13 +307,13 @@ unsafe extern "C" fn sreadfrom(
     _condition: *const c_void,
     timeout: c_int,
 ) -> isize {
-    // SAFETY: as in `read`.
+    // SAFETY: see `read`.
     unsafe { (*queue).wait_and_read(entries, count, sources, timeout) }
 }
 
 /// fi_cq_signal(3): a thread that waits returns.
 unsafe extern "C" fn signal(queue: *mut CompletionQueue) -> c_int {
-    // SAFETY: an open queue.
+    // SAFETY: the program passes an open queue.
     let queue = unsafe { &*queue };
     queue.is_signalled.store(true, Ordering::Release);
     queue.descriptors.into_iter().for_each(|(_, event)| waiting::wake(event));
@@ -326,7 +326,7 @@ unsafe extern "C" fn readerr(
     entry: *mut FiCqErrEntry,
     _flags: u64,
 ) -> isize {
-    // SAFETY: an open queue.
+    // SAFETY: the program passes an open queue.
     let queue = unsafe { &*queue };
     let completion = queue.core.with(|core| {
         let mut failed = None;

@@ -308,7 +308,7 @@ fn end_process(self_node: u32, violation: Violation) {
     let what = violation.what;
     eprintln!("libpm-fi: node {self_node}: {source} {what}: the job cannot go on");
     // No exit handler runs: one that uses MPI would call this again.
-    // SAFETY: ends the process.
+    // SAFETY: the call only ends the process.
     unsafe { libc::_exit(1) };
 }
 

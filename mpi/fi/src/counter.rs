@@ -59,20 +59,20 @@ static COUNTER_OPS: FiOpsCntr = FiOpsCntr {
 /// fi_cntr_open(3).
 ///
 /// # Safety
-/// As fi_cntr_open(3).
+/// See fi_cntr_open(3).
 pub(crate) unsafe extern "C" fn open(
     domain: *mut Domain,
     attr: *const FiCntrAttr,
     result: *mut *mut Counter,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: NULL, or the program's.
+    // SAFETY: the pointer is NULL or valid.
     let (events, wait_obj) = unsafe { attr.as_ref() }
         .map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_NONE), |attr| (attr.events, attr.wait_obj));
     if events != FI_CNTR_EVENTS_COMP {
         return failed(libc::ENOSYS);
     }
-    // SAFETY: an open domain.
+    // SAFETY: the program passes an open domain.
     let core = unsafe { (*domain).core };
     if !matches!(wait_obj, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD) {
         return failed(libc::ENOSYS);
@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn open(
     });
     let fid = Fid { fclass: FI_CLASS_CNTR, context, ops: &OPS };
     let fid = FidCntr { fid, ops: &COUNTER_OPS };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = Box::into_raw(Box::new(Counter { fid, core, number, wait_obj })) };
     0
 }

@@ -39,7 +39,7 @@ static DOMAIN_OPS: FiOpsDomain = FiOpsDomain {
 /// fi_domain(3).
 ///
 /// # Safety
-/// As fi_domain(3).
+/// See fi_domain(3).
 pub(crate) unsafe extern "C" fn open(
     _fabric: *mut FidFabric,
     info: *const FiInfo,
@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C" fn open(
     }
     let fid = Fid { fclass: FI_CLASS_DOMAIN, context, ops: &OPS };
     let fid = FidDomain { fid, ops: &DOMAIN_OPS, mr: &memory_region::MEMORY_OPS };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = Box::into_raw(Box::new(Domain { fid, core })) };
     0
 }

@@ -90,14 +90,14 @@ static NAME_OPS: FiOpsCm = FiOpsCm {
 /// fi_endpoint(3).
 ///
 /// # Safety
-/// As fi_endpoint(3).
+/// See fi_endpoint(3).
 pub(crate) unsafe extern "C" fn open(
     domain: *mut Domain,
     info: *const FiInfo,
     result: *mut *mut Endpoint,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: an open domain.
+    // SAFETY: the program passes an open domain.
     let core = unsafe { (*domain).core };
     let Some(number) = core.with(CoreState::open_endpoint) else { return failed(libc::EBUSY) };
     // SAFETY: an info of `getinfo`, perhaps changed by the program; its attributes may be NULL.
@@ -125,7 +125,7 @@ pub(crate) unsafe extern "C" fn open(
         is_directed: caps & FI_DIRECTED_RECV != 0,
         queues: EndpointQueues::default(),
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = Box::into_raw(Box::new(endpoint)) };
     0
 }
@@ -168,10 +168,10 @@ fn flush(core: &Serialized<CoreState>, number: usize) {
 unsafe extern "C" fn bind(endpoint: *mut Endpoint, object: *mut Fid, flags: u64) -> c_int {
     // SAFETY: an open endpoint; such calls are serialized (fi_endpoint(3)).
     let endpoint = unsafe { &mut *endpoint };
-    // SAFETY: an object of this provider.
+    // SAFETY: the program passes an object of this provider.
     match unsafe { (*object).fclass } {
         FI_CLASS_CQ => {
-            // SAFETY: by its class.
+            // SAFETY: the class says which type the object has.
             let number = unsafe { (*object.cast::<CompletionQueue>()).number };
             let is_selective = flags & FI_SELECTIVE_COMPLETION != 0;
             if flags & FI_SEND != 0 {
@@ -185,14 +185,14 @@ unsafe extern "C" fn bind(endpoint: *mut Endpoint, object: *mut Fid, flags: u64)
             0
         }
         FI_CLASS_AV => {
-            // SAFETY: by its class.
+            // SAFETY: the class says which type the object has.
             let vector = unsafe { (*object.cast::<AddressVector>()).number };
             endpoint.core.with(|core| core.endpoints[endpoint.number].vector = Some(vector));
             0
         }
         FI_CLASS_EQ => 0,
         FI_CLASS_CNTR if flags & (FI_REMOTE_READ | FI_REMOTE_WRITE) == 0 => {
-            // SAFETY: by its class.
+            // SAFETY: the class says which type the object has.
             let number = unsafe { (*object.cast::<Counter>()).number };
             let kinds = [
                 (FI_SEND, Counted::Sends),
@@ -215,7 +215,7 @@ unsafe extern "C" fn control(
     command: c_int,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: an open endpoint.
+    // SAFETY: the program passes an open endpoint.
     let endpoint = unsafe { &*endpoint };
     match command {
         FI_ENABLE => {
@@ -240,7 +240,7 @@ unsafe extern "C" fn control(
 
 /// fi_cancel(3).
 unsafe extern "C" fn cancel(endpoint: *mut Endpoint, context: *mut c_void) -> isize {
-    // SAFETY: an open endpoint.
+    // SAFETY: the program passes an open endpoint.
     let endpoint = unsafe { &*endpoint };
     let is_cancelled = endpoint.core.with(|core| {
         let engine = &mut core.endpoints[endpoint.number].engine;
@@ -262,7 +262,7 @@ unsafe extern "C" fn getopt(
     if (level, name) != (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) {
         return failed(libc::ENOPROTOOPT);
     }
-    // SAFETY: an open endpoint, and the program's `*len` bytes.
+    // SAFETY: the endpoint is open, and the program has `*len` bytes.
     unsafe {
         if *len < size_of::<usize>() {
             return failed(libc::EINVAL);
@@ -294,7 +294,7 @@ unsafe extern "C" fn setopt(
 
 /// fi_getname(3).
 unsafe extern "C" fn getname(endpoint: *mut Endpoint, name: *mut c_void, len: *mut usize) -> c_int {
-    // SAFETY: an open endpoint, and the program's `*len` bytes.
+    // SAFETY: the endpoint is open, and the program has `*len` bytes.
     unsafe {
         let node = (*endpoint).core.with(|core| core.self_node);
         let address = NodeAddress::new(node, (*endpoint).number);

@@ -39,7 +39,7 @@ static FABRIC_OPS: FiOpsFabric = FiOpsFabric {
 /// fi_fabric(3), as libfabric calls it.
 ///
 /// # Safety
-/// As fi_fabric(3).
+/// See fi_fabric(3).
 pub(crate) unsafe extern "C" fn open(
     _attr: *mut FiFabricAttr,
     result: *mut *mut FidFabric,
@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn open(
 ) -> c_int {
     let fid = Fid { fclass: FI_CLASS_FABRIC, context, ops: &OPS };
     let fabric = FidFabric { fid, ops: &FABRIC_OPS, api_version: 0 };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = Box::into_raw(Box::new(fabric)) };
     0
 }
@@ -82,7 +82,7 @@ unsafe extern "C" fn open_event_queue(
     }
     let fid = Fid { fclass: FI_CLASS_EQ, context, ops: &EVENT_QUEUE_FID_OPS };
     let event_queue = FidEq { fid, ops: &EVENT_QUEUE_OPS };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = Box::into_raw(Box::new(event_queue)) };
     0
 }

@@ -59,7 +59,7 @@ impl CallNotes {
     fn get() -> Option<Self> {
         static NOTES: OnceLock<Option<CallNotes>> = OnceLock::new();
         *NOTES.get_or_init(|| {
-            // SAFETY: C strings.
+            // SAFETY: the arguments are C strings.
             let find =
                 |name: &std::ffi::CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
             let waiting_call = find(c"score_mpi_waiting_call");
@@ -67,7 +67,7 @@ impl CallNotes {
             if waiting_call.is_null() || notify_on_change.is_null() {
                 return None;
             }
-            // SAFETY: functions of these types, in the library that is built with this one.
+            // SAFETY: the functions have these types; the library is built with this one.
             Some(unsafe {
                 CallNotes {
                     waiting_call: std::mem::transmute::<*mut c_void, QueryCall>(waiting_call),

@@ -128,7 +128,7 @@ fn is_named(name: *const c_char) -> bool {
 /// fi_getinfo(3), as libfabric calls it.
 ///
 /// # Safety
-/// As fi_getinfo(3).
+/// See fi_getinfo(3).
 pub(crate) unsafe extern "C" fn getinfo(
     _version: u32,
     _node: *const c_char,
@@ -156,7 +156,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         library.into_iter().for_each(|library| library.free_info(info));
         return failed(libc::ENOMEM);
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = info };
     0
 }
@@ -197,7 +197,7 @@ unsafe fn fill_in(info: &mut FiInfo, hints: Option<&FiInfo>) -> bool {
     let can_use_memory = domain_hints.is_none_or(knows_memory_mode);
     info.caps = offered(hints.map_or(0, |hints| hints.caps), can_use_memory);
     info.addr_format = FI_FORMAT_UNSPEC;
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let (tx, rx, ep, domain, fabric) = unsafe {
         (
             &mut *info.tx_attr,

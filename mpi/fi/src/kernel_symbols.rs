@@ -24,7 +24,7 @@ pub(crate) fn show() {
 }
 
 fn set_hidden(are_hidden: c_int) {
-    // SAFETY: a C string.
+    // SAFETY: the argument is a C string.
     let function =
         unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"score_hide_kernel_symbols".as_ptr()) };
     if !function.is_null() {

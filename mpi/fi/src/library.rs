@@ -40,7 +40,7 @@ impl Library {
     /// The library that has this instruction.
     fn of_address(address: *const c_void) -> Option<Self> {
         let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: any address may be asked for.
+        // SAFETY: dladdr accepts any address.
         if unsafe { libc::dladdr(address, found.as_mut_ptr()) } == 0 {
             return None;
         }
@@ -52,7 +52,7 @@ impl Library {
             return None;
         }
         let symbol = |name: &std::ffi::CStr| {
-            // SAFETY: a handle of dlopen and a string.
+            // SAFETY: the arguments are a handle of dlopen and a C string.
             let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
             (!symbol.is_null()).then_some(symbol)
         };

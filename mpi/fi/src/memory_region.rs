@@ -53,7 +53,7 @@ unsafe fn open(
     context: *mut c_void,
 ) -> c_int {
     let Some(buffer) = buffer else { return failed(libc::EINVAL) };
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let core = unsafe { (*domain).core };
     let access = RegionAccess {
         may_read: access & FI_REMOTE_READ != 0,
@@ -62,7 +62,7 @@ unsafe fn open(
     let key = core.with(|core| core.endpoints[0].engine.register(buffer, access));
     let fid = Fid { fclass: FI_CLASS_MR, context, ops: &OPS };
     let fid = FidMr { fid, mem_desc: std::ptr::null_mut(), key };
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { *result = Box::into_raw(Box::new(MemoryRegion { fid, core })) };
     0
 }
@@ -146,7 +146,7 @@ unsafe extern "C" fn close(region: *mut MemoryRegion) -> c_int {
 /// fi_mr_bind(3). A region belongs to the domain, so that there is nothing to do for an endpoint.
 /// PM does not tell the target of its remote writes, so that a counter would miss them.
 unsafe extern "C" fn bind(_region: *mut MemoryRegion, object: *mut Fid, _flags: u64) -> c_int {
-    // SAFETY: an object of this provider.
+    // SAFETY: the program passes an object of this provider.
     match unsafe { (*object).fclass } {
         FI_CLASS_EP => 0,
         _ => failed(libc::ENOSYS),

@@ -49,7 +49,7 @@ pub(crate) unsafe fn receive(
     flags: Option<u64>,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let Some(buffer) = buffer else { return failed_call(libc::EINVAL) };
     let flags = flags.unwrap_or(endpoint.receives.default_flags);
@@ -68,14 +68,14 @@ pub(crate) unsafe fn receive_segment(
     tag: Option<(u64, u64)>,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let flags = endpoint.receives.default_flags;
     if flags & !FI_COMPLETION == 0 {
         let request = endpoint.receives.request(context, flags);
         let core = &mut *endpoint.core.access();
         if let Some((channel, selector)) = endpoint.selector(core, address, tag) {
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             let buffer = unsafe { one_segment(start, len) };
             let engine = &mut core.endpoints[endpoint.number].engine;
             if engine.post(channel, selector, buffer, request) {
@@ -83,7 +83,7 @@ pub(crate) unsafe fn receive_segment(
             }
         }
     }
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let buffer = unsafe { one_segment(start, len) };
     endpoint.post_receive(Incoming { buffer, address, tag, flags, context })
 }
@@ -101,7 +101,7 @@ pub(crate) unsafe fn send(
     flags: Option<u64>,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let Some(buffer) = buffer else { return failed_call(libc::EINVAL) };
     let flags = flags.unwrap_or(endpoint.sends.default_flags);
@@ -120,19 +120,19 @@ pub(crate) unsafe fn send_segment(
     envelope: Envelope,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let flags = endpoint.sends.default_flags;
     let request = endpoint.sends.request(context, flags);
     if flags & !FLAGS_OF_REPORTS == 0
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         && let Some(result) = unsafe {
             endpoint.send_eager(one_segment(start, len), address, envelope, request)
         }
     {
         return result;
     }
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let buffer = unsafe { one_segment(start, len) };
     endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
 }
@@ -148,18 +148,18 @@ pub(crate) unsafe fn inject(
     address: u64,
     envelope: Envelope,
 ) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let request = Request { context: 0, is_reported: false };
     if len <= INJECT_SIZE
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         && let Some(result) = unsafe {
             endpoint.send_eager(one_segment(start, len), address, envelope, request)
         }
     {
         return result;
     }
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let buffer = unsafe { one_segment(start, len) };
     let (flags, context) = (FI_INJECT, std::ptr::null_mut());
     endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, false)
@@ -171,22 +171,22 @@ pub(crate) unsafe fn inject(
 /// As fi_msg(3): it can be used until the operation completes.
 #[inline(always)]
 pub(crate) unsafe fn one_segment(start: *const c_void, len: usize) -> UserBuffer {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { UserBuffer::of_segment(start.cast_mut().cast(), len) }
 }
 
 /// The program's memory in several pieces. None: too many.
 ///
 /// # Safety
-/// As fi_msg(3).
+/// See fi_msg(3).
 pub(crate) unsafe fn segments(list: *const libc::iovec, count: usize) -> Option<UserBuffer> {
     if count == 0 {
         return Some(UserBuffer::empty());
     }
-    // SAFETY: the program's list has so many entries.
+    // SAFETY: the program's list has `count` entries.
     let list = unsafe { std::slice::from_raw_parts(list, count) };
     let parts = list.iter().map(|part| (part.iov_base.cast(), part.iov_len));
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { UserBuffer::of_segments(parts) }
 }
 

@@ -70,7 +70,7 @@ enum PmReport {
 impl PmNetwork {
     fn remote_status(&self, node: u32) -> (PmReport, u64) {
         let mut status = pmRemoteStatus { started: 0, completed: 0 };
-        // SAFETY: a context of libscore, or NULL, which PM refuses.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         let result = unsafe { pmGetRemoteStatus(self.context, node as i32, &mut status) };
         let report = match result {
             0 => PmReport::Completed(status.completed),
@@ -153,7 +153,7 @@ impl PmNetwork {
         self.accesses.landing_handle
     }
 
-    /// As [`score_p2p::Network::start_write`].
+    /// See [`score_p2p::Network::start_write`].
     pub(crate) fn start_write(
         &mut self,
         endpoint: usize,
@@ -191,7 +191,7 @@ impl PmNetwork {
         if ended.has_failed { Err(AccessError::Failed) } else { Ok(WriteProgress::Delivered) }
     }
 
-    /// As [`score_p2p::Network::start_read`].
+    /// See [`score_p2p::Network::start_read`].
     pub(crate) fn start_read(
         &mut self,
         endpoint: usize,
@@ -217,7 +217,7 @@ impl PmNetwork {
         Ok(access.number)
     }
 
-    /// As [`score_p2p::Network::next_ended`].
+    /// See [`score_p2p::Network::next_ended`].
     pub(crate) fn next_ended(&mut self, endpoint: usize) -> Option<EndedAccess> {
         for _ in 0..NODES_PER_CALL.min(self.accesses.by_node.len()) {
             let ended = self.accesses.ended[endpoint].pop_front();

@@ -45,12 +45,12 @@ pub(crate) fn join() -> PmNetwork {
     unsafe { score_initialize_args(0, ptr::null()) };
     deadlock_signal::set_handler();
     fabric::note_joined();
-    // SAFETY: set by score_initialize and read-only since.
+    // SAFETY: score_initialize has set it, and nothing changes it afterwards.
     let nodes = unsafe { score_num_node };
     // SAFETY: as above; the list ends with NULL.
     let context = unsafe { score_pmnet.as_ref() }.map_or(null_mut(), |first| *first);
     // All calls of PM are inside of `Serialized::with`. It orders them, or the program does.
-    // SAFETY: a context of libscore, or NULL, which PM refuses.
+    // SAFETY: the context is one of libscore, or NULL, which PM refuses.
     unsafe { pmSetSerialized(context, 1) };
     if is_mpi_program() {
         // MPI libraries work between two polls.
@@ -90,7 +90,7 @@ impl Membership {
             return Self { network: None, self_node, nodes };
         }
         let network = Some(join());
-        // SAFETY: set by score_initialize and read-only since.
+        // SAFETY: score_initialize has set it, and nothing changes it afterwards.
         let (self_node, nodes) = unsafe { (score_self_node as u32, score_num_node as u32) };
         Self { network, self_node, nodes }
     }
@@ -99,7 +99,7 @@ impl Membership {
 fn config(context: *mut pmContext) -> Option<pmContextConfig> {
     let mut config =
         pmContextConfig { kind: ptr::null(), number: 0, nodes: 0, mtu: 0, size: 0, option: 0 };
-    // SAFETY: a context of libscore, or NULL, which PM refuses.
+    // SAFETY: the context is one of libscore, or NULL, which PM refuses.
     let result = unsafe { pmGetContextConfig(context, &mut config) };
     (result == 0).then_some(config)
 }
@@ -112,7 +112,7 @@ impl PmNetwork {
     #[cold]
     fn look_up_mtu(&mut self, node: u32) -> usize {
         let mut mtu = 0;
-        // SAFETY: as in `options`.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         unsafe { pmGetMtu(self.context, node as i32, &mut mtu) };
         if let Some(known) = self.mtus.get_mut(node as usize) {
             *known = mtu as u32;
@@ -122,7 +122,7 @@ impl PmNetwork {
 
     fn queue_status(&self) -> pmMessageQueueStatus {
         let mut status = pmMessageQueueStatus { receive: 0, send: 0, read: 0 };
-        // SAFETY: as in `options`.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         unsafe { pmGetMessageQueueStatus(self.context, &mut status) };
         status
     }
@@ -145,13 +145,13 @@ impl PmNetwork {
 
     /// Has arriving messages wake the process.
     pub(crate) fn before_wait(&self) {
-        // SAFETY: as in `options`.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         unsafe { pmBeforeSelect(self.context) };
     }
 
     /// Undoes that.
     pub(crate) fn after_wait(&self) {
-        // SAFETY: as in `options`.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         unsafe { pmAfterSelect(self.context) };
     }
 
@@ -194,7 +194,7 @@ impl PmNetwork {
     }
 }
 
-/// As [`score_p2p::Network`].
+/// See [`score_p2p::Network`].
 impl PmNetwork {
     #[inline(always)]
     pub(crate) fn mtu(&mut self, node: u32) -> usize {
@@ -214,7 +214,7 @@ impl PmNetwork {
         let mut buffer = null_mut();
         let len = header.byte_len() + body.len();
         idle_mark::become_busy();
-        // SAFETY: as in `options`.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         match unsafe { pmGetSendBuffer(self.context, node as i32, &mut buffer, len) } {
             0 => {}
             libc::ENOBUFS | libc::EBUSY => return Err(SendError::Full),
@@ -238,7 +238,7 @@ impl PmNetwork {
     #[inline(always)]
     pub(crate) fn receive(&mut self, handle: impl FnOnce(Message<'_>)) -> bool {
         let (mut start, mut len) = (null_mut(), 0);
-        // SAFETY: as in `options`.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         if unsafe { pmReceive(self.context, &mut start, &mut len) } != 0 {
             return false;
         }

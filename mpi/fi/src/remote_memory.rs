@@ -40,9 +40,9 @@ impl Transfer {
     /// What fi_readmsg and fi_writemsg are called with. The lengths on both sides have to be equal.
     ///
     /// # Safety
-    /// As fi_rma(3).
+    /// See fi_rma(3).
     unsafe fn of_message(message: *const FiMsgRma, flags: u64) -> Self {
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         let FiMsgRma { msg_iov, iov_count, addr, rma_iov, rma_iov_count, context, .. } =
             unsafe { *message };
         let flags = Some(flags);
@@ -52,7 +52,7 @@ impl Transfer {
         }
         // SAFETY: the message has one part of remote memory.
         let FiRmaIov { addr: offset, len, key } = unsafe { *rma_iov };
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         let buffer = unsafe { segments(msg_iov, iov_count) }.filter(|buffer| buffer.len() == len);
         let target = RemoteAddress { key, offset };
         Self { buffer, address: addr, target, flags, context }
@@ -64,7 +64,7 @@ impl Transfer {
 /// # Safety
 /// `endpoint` is open.
 unsafe fn start_read(endpoint: *mut Endpoint, transfer: Transfer) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let Transfer { buffer, address, target, flags, context } = transfer;
     let Some(buffer) = buffer else { return failed_call(libc::EINVAL) };
@@ -93,7 +93,7 @@ unsafe fn start_write(
     data: Option<u64>,
     is_reported: bool,
 ) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let Transfer { buffer, address, target, flags, context } = transfer;
     let Some(buffer) = buffer else { return failed_call(libc::EINVAL) };
@@ -266,14 +266,14 @@ unsafe extern "C" fn injectdata(
 /// Bytes that may change as soon as the call returns.
 ///
 /// # Safety
-/// As fi_rma(3).
+/// See fi_rma(3).
 unsafe fn injected(
     start: *const c_void,
     len: usize,
     address: u64,
     target: RemoteAddress,
 ) -> Transfer {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let buffer = Some(unsafe { one_segment(start, len) });
     let (flags, context) = (Some(FI_INJECT), std::ptr::null_mut());
     Transfer { buffer, address, target, flags, context }

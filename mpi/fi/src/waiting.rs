@@ -152,7 +152,7 @@ pub(crate) fn wait(
 /// fi_trywait(3): whether a program may wait on the descriptors of these queues and counters.
 ///
 /// # Safety
-/// As fi_trywait(3).
+/// See fi_trywait(3).
 pub(crate) unsafe extern "C" fn try_wait(
     _fabric: *mut FidFabric,
     objects: *const *mut Fid,
@@ -189,7 +189,7 @@ pub(crate) unsafe fn store_descriptor(
 ) -> c_int {
     match (command, descriptor) {
         (FI_GETWAIT, Some(descriptor)) => {
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             unsafe { *argument.cast::<c_int>() = descriptor };
             0
         }

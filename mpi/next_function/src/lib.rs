@@ -44,7 +44,7 @@ impl NextFunction {
 /// library that was opened for one module only is not in that order: mpi4py opens MPI so.
 pub fn find(name: &CStr, own: *const c_void) -> Option<*mut c_void> {
     let is_other = |address: &*mut c_void| !address.is_null() && address.cast_const() != own;
-    // SAFETY: a C string.
+    // SAFETY: the argument is a C string.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     Some(next).filter(is_other).or_else(|| {
         loaded_libraries().iter().find_map(|path| {

@@ -28,7 +28,7 @@ pub extern "C" fn score_hide_kernel_symbols(are_hidden: c_int) {
 /// # Safety
 /// A C string, or null.
 unsafe fn is_hidden(path: *const c_char) -> bool {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     ARE_HIDDEN.get() && !path.is_null() && unsafe { CStr::from_ptr(path) } == KERNEL_SYMBOLS
 }
 
@@ -39,12 +39,12 @@ macro_rules! define {
             /// fopen(3).
             ///
             /// # Safety
-            /// As fopen(3).
+            /// See fopen(3).
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char) -> *mut c_void {
                 static NEXT: NextFunction = NextFunction::new($symbol);
                 type Function = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void;
-                // SAFETY: by the caller's promise.
+                // SAFETY: the caller promises it.
                 if unsafe { is_hidden(path) } {
                     // SAFETY: this thread's error number.
                     unsafe { *libc::__errno_location() = libc::ENOENT };
@@ -53,7 +53,7 @@ macro_rules! define {
                 let address = NEXT.address($name as Function as *const c_void);
                 // SAFETY: a function of this type, in the C library.
                 let function: Function = unsafe { std::mem::transmute(address) };
-                // SAFETY: by the caller's promise.
+                // SAFETY: the caller promises it.
                 unsafe { function(path, mode) }
             }
         )*
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn only_the_kernels_symbols_are_hidden_and_only_while_libfabric_starts() {
         let can_open = |path: &CStr| {
-            // SAFETY: C strings.
+            // SAFETY: the arguments are C strings.
             let file = unsafe { fopen(path.as_ptr(), c"r".as_ptr()) };
             if file.is_null() {
                 return false;

@@ -100,7 +100,7 @@ pub(crate) fn rank(comm: usize) -> Option<c_int> {
 fn library_path(function: *mut c_void) -> Vec<u8> {
     // SAFETY: all zeros are an empty record.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for.
+    // SAFETY: dladdr accepts any address.
     let is_found = unsafe { libc::dladdr(function, &mut info) != 0 };
     if !is_found || info.dli_fname.is_null() {
         return Vec::new();

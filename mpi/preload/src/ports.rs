@@ -28,7 +28,7 @@ macro_rules! define_call {
         #[doc = concat!(stringify!($name), ". Handles are machine words.")]
         ///
         /// # Safety
-        /// As of that call.
+        /// The requirements of that call.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             port_name: *const c_char,
@@ -45,7 +45,7 @@ macro_rules! define_call {
             let address = NEXT.address($name as *const c_void);
             // SAFETY: MPI declares the function of this name in this way.
             let next = unsafe { transmute::<*mut c_void, Call>(address) };
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             unsafe { next(port_name, info, root, comm, newcomm) }
         }
     };

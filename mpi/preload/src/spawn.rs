@@ -35,10 +35,10 @@ impl Request {
         let class = Interface::of_process().spawn_class();
         mpi_library::call_error_handler(self.comm, class, REASON);
         if !self.codes.is_null() && mpi_library::rank(self.comm) == Some(self.root) {
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             let count = unsafe { total(self.counts, self.program_count) };
             for index in 0..count {
-                // SAFETY: by the caller's promise.
+                // SAFETY: the caller promises it.
                 unsafe { self.codes.add(index).write(class) };
             }
         }
@@ -50,7 +50,7 @@ impl Request {
 /// MPICH, of Open MPI and of MPI 5.0.
 ///
 /// # Safety
-/// As of that call.
+/// The requirements of that call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn PMPI_Comm_spawn(
     _command: *const c_char,
@@ -64,14 +64,14 @@ pub unsafe extern "C-unwind" fn PMPI_Comm_spawn(
 ) -> c_int {
     let request =
         Request { comm, root, counts: &maxprocs, program_count: 1, codes: array_of_errcodes };
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { request.refuse() }
 }
 
 /// MPI_Comm_spawn_multiple.
 ///
 /// # Safety
-/// As of that call.
+/// The requirements of that call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn PMPI_Comm_spawn_multiple(
     count: c_int,
@@ -85,7 +85,7 @@ pub unsafe extern "C-unwind" fn PMPI_Comm_spawn_multiple(
     array_of_errcodes: *mut c_int,
 ) -> c_int {
     let (counts, program_count, codes) = (array_of_maxprocs, count, array_of_errcodes);
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { Request { comm, root, counts, program_count, codes }.refuse() }
 }
 
@@ -95,10 +95,10 @@ macro_rules! define_alias {
         #[doc = concat!(stringify!($profiling_name), ".")]
         ///
         /// # Safety
-        /// As of that call.
+        /// The requirements of that call.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> c_int {
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             unsafe { $profiling_name($($argument),*) }
         }
     };
@@ -119,7 +119,7 @@ define_alias!(MPI_Comm_spawn_multiple PMPI_Comm_spawn_multiple(
 /// There are so many numbers at `counts`.
 unsafe fn total(counts: *const c_int, count: c_int) -> usize {
     let positive = |number: c_int| usize::try_from(number).unwrap_or(0);
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     (0..positive(count)).map(|index| positive(unsafe { counts.add(index).read() })).sum()
 }
 
