@@ -1,4 +1,4 @@
-//! The library's name has a hyphen, which cargo cannot write.
+//! Links the library under a name with a hyphen, which cargo cannot produce.
 
 fn main() {
     score_link::link_beside("libscore_mpi.so", "libscore-mpi.so");

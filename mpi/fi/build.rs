@@ -1,5 +1,5 @@
-//! Links libpm_fi.so against libpm.so.2 and libscore.so.6. libfabric looks for `*-fi.so`, a name
-//! that cargo cannot write, in a folder that should have nothing else.
+//! Links libpm_fi.so against libpm.so.2 and libscore.so.6. libfabric searches for `*-fi.so`, a file
+//! name that cargo cannot produce, in a directory that should contain nothing else.
 
 fn main() {
     score_link::against_pm();

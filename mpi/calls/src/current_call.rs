@@ -1,6 +1,6 @@
-//! In which call of MPI a thread is. Calls nest: MPI runs functions of the program within its own
-//! calls (attributes of communicators, error handlers), and these may call MPI again. The innermost
-//! call counts.
+//! The current MPI call of each thread. Calls nest: MPI runs functions of the program within its
+//! own calls (attributes of communicators, error handlers), and these functions may call MPI again.
+//! Only the innermost call is considered.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -8,28 +8,28 @@ use std::ptr;
 
 use score_proto::mpi_call::{MpiCall, MpiCallRecord};
 
-/// What a thread does in a call.
+/// The behaviour of a call.
 pub(crate) enum CallKind {
     /// It waits for other processes.
     Waits(MpiCallRecord),
-    /// It makes progress and returns: the program may have a loop around it.
+    /// It makes progress and returns, so the program may call it in a loop.
     Returns,
 }
 
 impl CallKind {
-    /// A call that waits. `arguments`: those that are recorded.
+    /// A call that waits, with its recorded arguments.
     #[inline(always)]
     pub(crate) fn waits<const N: usize>(call: MpiCall, arguments: [usize; N]) -> Self {
         let mut record = MpiCallRecord { call: call as u32, ..MpiCallRecord::default() };
         for (to, from) in record.arguments.iter_mut().zip(arguments) {
-            // An int of C: the upper half of its register is undefined.
+            // The argument is a C int, so the upper half of its register is undefined.
             *to = from as u32;
         }
         Self::Waits(record)
     }
 }
 
-/// A call that is under way, on the stack of its thread.
+/// A call in progress, on the stack of its thread.
 struct Frame {
     kind: CallKind,
     outer: *const Frame,
@@ -37,9 +37,9 @@ struct Frame {
 
 struct ThreadCalls {
     innermost: Cell<*const Frame>,
-    /// The number of calls so far: it tells the innermost call from the one before.
+    /// The number of calls so far, which distinguishes the innermost call from earlier ones.
     serial: Cell<u64>,
-    /// To be called when the thread leaves the innermost call or enters another one.
+    /// Called when the thread leaves the innermost call or enters another one.
     on_change: Cell<Option<extern "C" fn()>>,
 }
 
@@ -62,7 +62,7 @@ impl ThreadCalls {
     }
 }
 
-/// The calling thread is in a call until this is dropped. It does not leave its thread.
+/// Marks the calling thread as being in a call, until dropped. Must be dropped by the same thread.
 struct InCall<'a> {
     calls: &'a ThreadCalls,
     frame: &'a Frame,
@@ -77,16 +77,16 @@ impl Drop for InCall<'_> {
     }
 }
 
-/// Runs `function` as a call of MPI. Exceptions of C++ that leave it leave the call.
+/// Runs `function` as an MPI call. A C++ exception that leaves the function also leaves the call.
 #[inline(always)]
 pub(crate) fn run<T>(kind: CallKind, function: impl FnOnce() -> T) -> T {
     let mut frame = Frame { kind, outer: ptr::null() };
     let here = &raw const frame;
-    // The thread-local variable has no destructor, so that it is always there.
+    // The thread-local variable has no destructor, so it is always accessible.
     CALLS.with(|calls| {
         calls.notify_change();
         let outer = calls.innermost.get();
-        // The stack grows downwards: a frame below this one was left by longjmp(3).
+        // The stack grows downwards. A frame below this one is a remnant of a longjmp(3).
         frame.outer = if outer > here { outer } else { ptr::null() };
         calls.serial.set(calls.serial.get().wrapping_add(1));
         calls.innermost.set(&raw const frame);
@@ -97,7 +97,7 @@ pub(crate) fn run<T>(kind: CallKind, function: impl FnOnce() -> T) -> T {
 
 /// The innermost call of the calling thread, if it waits for other processes.
 pub(crate) struct WaitingCall {
-    /// No other call of the process has the same one.
+    /// Differs from that of any other call in the process.
     pub(crate) identity: (usize, u64),
     pub(crate) record: MpiCallRecord,
 }
@@ -105,8 +105,8 @@ pub(crate) struct WaitingCall {
 /// The innermost call of the calling thread, if it waits for other processes.
 pub(crate) fn innermost() -> Option<WaitingCall> {
     CALLS.with(|calls| {
-        // SAFETY: NULL, or a frame of `run` on the stack of this thread, which has not returned:
-        // `InCall` removes it.
+        // SAFETY: the pointer is NULL, or points to a frame of `run` on the stack of this thread.
+        // `run` has not returned, because `InCall` removes the frame.
         let frame = unsafe { calls.innermost.get().as_ref() }?;
         match frame.kind {
             CallKind::Waits(record) => {
@@ -118,7 +118,7 @@ pub(crate) fn innermost() -> Option<WaitingCall> {
     })
 }
 
-/// Has `on_change` called when the calling thread leaves its innermost call or enters another one.
+/// Calls `on_change` when the calling thread leaves its innermost call or enters another one.
 pub(crate) fn notify_on_change(on_change: extern "C" fn()) {
     CALLS.with(|calls| calls.on_change.set(Some(on_change)));
 }

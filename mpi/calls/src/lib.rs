@@ -1,18 +1,18 @@
-//! `libscore-mpi.so`: preloaded into the processes of MPI programs. It needs no other library of
-//! ours, and costs nothing in a process that is no MPI program, such as a shell between scrun and
+//! `libscore-mpi.so`, which is preloaded into the processes of MPI programs. It depends on no other
+//! library of SCore. It has no cost in processes that do not use MPI, such as a shell that starts
 //! the program.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
-//! | `wrappers.rs` | functions that take the place of calls of MPI |
-//! | `current_call.rs` | in which of them a thread is |
-//! | `queries.rs` | what the provider of libfabric asks |
+//! | `wrappers.rs` | wrappers of the functions of MPI |
+//! | `current_call.rs` | the current MPI call of each thread |
+//! | `queries.rs` | the queries of the libfabric provider |
 //!
-//! A program that polls MPI_Test between computations polls the network in vain and yet does not
-//! wait. So the provider asks here in which call a thread polls, before it says that the thread has
-//! nothing to do (docs/time-sharing.md, "Deadlock").
+//! A program that calls MPI_Test between computations polls the network without success, and yet
+//! does not wait. Therefore the provider asks this library for the current MPI call of a thread
+//! before it marks the thread idle (docs/time-sharing.md, "Deadlock").
 
-// UNSAFETY: takes the place of functions of C libraries.
+// UNSAFETY: replaces functions of C libraries.
 #![expect(unsafe_code)]
 
 mod current_call;

@@ -1,9 +1,9 @@
-//! The functions that take the place of calls of MPI.
+//! Wrappers of the functions of MPI.
 //!
-//! All arguments are machine words, and are passed on as they come: one build serves the binary
-//! interfaces of MPICH, of Open MPI and of MPI 5.0. The Fortran functions of MPICH call those of C
-//! by the names that are taken here. A tool that is itself in front of MPI (MPI 4.1, 15.2) is
-//! called by these functions, or calls PMPI, which nobody takes the place of.
+//! All arguments are machine words and are passed on unchanged. Therefore one build serves the
+//! binary interfaces of MPICH, of Open MPI and of MPI 5.0. The Fortran functions of MPICH call the
+//! C functions by the names that are wrapped here. A tool that wraps MPI itself (MPI 4.1, 15.2) is
+//! called by these functions, or calls the PMPI functions, which are not wrapped.
 
 #![allow(non_snake_case)]
 
@@ -23,13 +23,14 @@ macro_rules! word {
     };
 }
 
-/// Defines a function that calls the next one of its name by `$run`, which takes a closure.
+/// Defines a function that calls the next function of its name. `$run` takes that call as a
+/// closure.
 macro_rules! define {
     ($name:ident($($argument:ident)*), $run:expr) => {
-        /// The call of MPI of this name.
+        /// The MPI call of this name.
         ///
         /// # Safety
-        /// As of that call.
+        /// The requirements of that call.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: usize),*) -> c_int {
             static NEXT: NextFunction = match std::ffi::CStr::from_bytes_with_nul(
@@ -40,15 +41,15 @@ macro_rules! define {
             };
             type Function = unsafe extern "C-unwind" fn($(word!($argument)),*) -> c_int;
             let address = NEXT.address($name as Function as *const c_void);
-            // SAFETY: a function of this name, which takes as many words.
+            // SAFETY: the function has this name, and takes as many words.
             let function: Function = unsafe { std::mem::transmute(address) };
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             $run(|| unsafe { function($($argument),*) })
         }
     };
 }
 
-/// Calls that wait.
+/// Defines the calls that wait.
 macro_rules! define_waiting {
     ($($name:ident($($argument:ident)*) [$($meaning:ident $value:ident),*];)*) => {
         $(define!($name($($argument)*), |function| {
@@ -58,7 +59,7 @@ macro_rules! define_waiting {
 }
 for_each_mpi_call!(define_waiting);
 
-/// Calls that make progress and return.
+/// Defines the calls that make progress and return.
 macro_rules! define_returning {
     ($($name:ident($($argument:ident)*);)*) => {
         $(define!($name($($argument)*), |function| {
@@ -86,7 +87,8 @@ define_returning! {
     MPI_Win_sync(win);
 }
 
-/// Calls after which MPI may run a function of the program in a call that deals with attributes.
+/// Defines the calls that may register functions for attributes. Afterwards MPI may run such a
+/// function of the program in a call that handles attributes.
 macro_rules! define_keyvals {
     ($($name:ident($($argument:ident)*);)*) => {
         $(define!($name($($argument)*), |function: _| {
@@ -102,9 +104,9 @@ define_keyvals! {
     MPI_Win_create_keyval(copy_fn delete_fn keyval extra_state);
 }
 
-/// Calls after which a call that waits may end without a message of the job: functions of the
-/// program that MPI runs in any call, asynchronous input and output, other jobs, settings that
-/// change how MPI waits.
+/// Defines the calls after which a waiting call may end without a message of the job. These calls
+/// register functions of the program that MPI may run in any call, start asynchronous input and
+/// output, connect to other jobs, or change how MPI waits.
 macro_rules! define_other_sources {
     ($($name:ident($($argument:ident)*);)*) => {
         $(define!($name($($argument)*), |function: _| {

@@ -1,14 +1,14 @@
 //! The part of libfabric's binary interface that a provider needs: fabric.h, fi_domain.h,
-//! fi_endpoint.h, fi_eq.h, fi_tagged.h, fi_cm.h and fi_prov.h, as of version 1.5 and later. Objects
-//! begin with a [`Fid`]; functions are in tables that begin with their size. Later versions append
-//! members, which are not declared here: `tests/layout.rs` compares this file with the headers.
+//! fi_endpoint.h, fi_eq.h, fi_tagged.h, fi_cm.h and fi_prov.h of version 1.5 and later. Objects
+//! start with a [`Fid`]. Tables of functions start with their size. Later versions append members,
+//! which are not declared here. `tests/layout.rs` compares this file with the headers.
 //!
-//! A function of a table is an [`Op`] of unknown type, so that one function without arguments can
-//! take the place of all that the provider does not have.
+//! A function in a table is an [`Op`] of unknown type, so that one function without arguments can
+//! serve as the entry for all operations that the provider does not support.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// A function of a table.
+/// A function in a table.
 pub type Op = unsafe extern "C" fn();
 
 // Capabilities, flags of operations, modes (fabric.h).
@@ -50,9 +50,9 @@ pub const FI_ORDER_ATOMIC_WAW: u64 = 1 << 39;
 pub const FI_FETCH_ATOMIC: u64 = 1 << 58;
 pub const FI_COMPARE_ATOMIC: u64 = 1 << 59;
 
-/// Registration of memory by descriptors of devices (fi_mr(3)).
+/// Registration of device memory by a dma-buf descriptor (fi_mr(3)).
 pub const FI_MR_DMABUF: u64 = 1 << 40;
-// What a program has to do when it registers memory (fi_mr(3)).
+// Requirements on a program that registers memory (fi_mr(3)).
 pub const FI_MR_ALLOCATED: c_int = 1 << 5;
 pub const FI_MR_PROV_KEY: c_int = 1 << 6;
 
@@ -110,13 +110,13 @@ pub const FI_WAIT_UNSPEC: c_int = 1;
 pub const FI_WAIT_FD: c_int = 3;
 pub const FI_WAIT_YIELD: c_int = 5;
 
-// Errors (fi_errno.h); those below 256 are the system's.
+// Errors (fi_errno.h). Values below 256 are errno values.
 pub const FI_ETOOSMALL: c_int = 257;
 pub const FI_EAVAIL: c_int = 259;
 pub const FI_ETRUNC: c_int = 265;
 pub const FI_ENOKEY: c_int = 266;
 
-/// What all objects begin with.
+/// The start of each object.
 #[repr(C)]
 pub struct Fid {
     pub fclass: usize,
@@ -124,7 +124,7 @@ pub struct Fid {
     pub ops: *const FiOps,
 }
 
-/// Functions of all objects.
+/// The functions that each object has.
 #[repr(C)]
 pub struct FiOps {
     pub size: usize,
@@ -139,7 +139,7 @@ pub struct FiOps {
 pub struct FiProvider {
     pub version: u32,
     pub fi_version: u32,
-    /// libfabric's.
+    /// For use by libfabric.
     pub context: [*mut c_void; 4],
     pub name: *const c_char,
     pub getinfo: Op,
@@ -427,7 +427,7 @@ pub struct FiOpsCm {
     pub join: Op,
 }
 
-/// Functions of messages with and without tags, in the same order.
+/// The functions for messages, with and without tags, in the same order.
 #[repr(C)]
 pub struct FiOpsMsg {
     pub size: usize,
@@ -442,7 +442,7 @@ pub struct FiOpsMsg {
     pub injectdata: Op,
 }
 
-/// Functions of remote memory.
+/// The functions for remote memory.
 #[repr(C)]
 pub struct FiOpsRma {
     pub size: usize,
@@ -457,7 +457,7 @@ pub struct FiOpsRma {
     pub injectdata: Op,
 }
 
-/// Functions of atomic operations.
+/// The functions for atomic operations.
 #[repr(C)]
 pub struct FiOpsAtomic {
     pub size: usize,
@@ -476,7 +476,7 @@ pub struct FiOpsAtomic {
     pub compwritevalid: Op,
 }
 
-/// A region of memory.
+/// A memory region.
 #[repr(C)]
 pub struct FidMr {
     pub fid: Fid,
@@ -484,7 +484,7 @@ pub struct FidMr {
     pub key: u64,
 }
 
-/// How memory is registered. Later versions append members.
+/// The attributes of a memory registration. Later versions append members.
 #[repr(C)]
 pub struct FiMrAttr {
     pub mr_iov: *const libc::iovec,

@@ -1,10 +1,10 @@
-//! Reads and writes of the memory of one other node that have not ended, in the order in which PM
-//! has started them. This module calls nothing.
+//! The reads and writes of one other node's memory that have not ended, in the order in which PM
+//! has started them. This module does not call PM.
 //!
-//! PM ends the operations on a node in their order and reports by number which have failed
+//! PM ends the operations on a node in order, and reports by number which have failed
 //! (pmGetRemoteStatus). A write that PM has ended may still be on its way to the other node's
-//! memory. It is there when a read behind it has ended (manual 3.6.3). One read confirms all writes
-//! before it, whether the program has asked for this read or not.
+//! memory. It has arrived when a later read has ended (manual 3.6.3). One read confirms all writes
+//! before it, whether or not the program has requested that read.
 
 use std::collections::VecDeque;
 
@@ -22,9 +22,9 @@ pub(crate) struct EndpointAccess {
 enum Operation {
     Read(EndpointAccess),
     Write(EndpointAccess),
-    /// A write that no read can confirm: it counts as failed.
+    /// A write that no read can confirm. It counts as failed.
     UnconfirmableWrite(EndpointAccess),
-    /// A read of a byte that confirms the writes before it.
+    /// A read of one byte that confirms the writes before it.
     Confirmation,
 }
 
@@ -34,29 +34,29 @@ impl Operation {
     }
 }
 
-/// Whether writes wait for a read behind them that was not started yet.
+/// Whether writes wait for a confirming read that was not started yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confirmation {
     NotNeeded,
-    /// The region with this handle can be read.
+    /// A read is needed. The region with this handle can be read.
     Needed(u64),
-    /// The same, and PM had no room for it: no write may be started before.
+    /// A read is needed, but PM had no room for it. No write may be started before the read.
     Delayed(u64),
 }
 
-/// What has ended, and of which endpoint.
+/// The accesses that have ended, each with its endpoint.
 pub(crate) type EndedAccesses = Vec<(usize, EndedAccess)>;
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct NodeAccesses {
-    /// PM's numbers ascend.
+    /// The operations in flight, with PM's numbers, which ascend.
     in_flight: VecDeque<(u64, Operation)>,
-    /// Writes that PM has ended, and that no read has confirmed.
+    /// Writes that PM has ended and that no read has confirmed.
     unconfirmed: Vec<EndpointAccess>,
     confirmation: Confirmation,
     last_written_handle: u64,
-    /// Whether the node is on this host: then a write that PM has ended is in its memory.
+    /// Whether the node is on this host. If it is, a write has arrived when PM has ended it.
     is_on_this_host: bool,
 }
 
@@ -83,13 +83,13 @@ impl NodeAccesses {
         if self.is_idle() { Confirmation::NotNeeded } else { self.confirmation }
     }
 
-    /// PM has started a read with this number.
+    /// Notes that PM has started a read with this number.
     pub(crate) fn on_read_started(&mut self, pm_number: u64, access: EndpointAccess) {
         self.in_flight.push_back((pm_number, Operation::Read(access)));
         self.confirmation = Confirmation::NotNeeded;
     }
 
-    /// PM has started a write to the region with this handle.
+    /// Notes that PM has started a write to the region with this handle.
     pub(crate) fn on_write_started(&mut self, pm_number: u64, access: EndpointAccess, handle: u64) {
         self.in_flight.push_back((pm_number, Operation::Write(access)));
         self.last_written_handle = handle;
@@ -98,20 +98,20 @@ impl NodeAccesses {
         }
     }
 
-    /// PM has started the read that confirms.
+    /// Notes that PM has started the confirming read.
     pub(crate) fn on_confirmation_started(&mut self, pm_number: u64) {
         self.in_flight.push_back((pm_number, Operation::Confirmation));
         self.confirmation = Confirmation::NotNeeded;
     }
 
-    /// PM had no room for it.
+    /// Notes that PM had no room for the confirming read.
     pub(crate) fn on_confirmation_delayed(&mut self) {
         if let Confirmation::Needed(handle) = self.confirmation {
             self.confirmation = Confirmation::Delayed(handle);
         }
     }
 
-    /// PM has refused it.
+    /// Notes that PM has refused the confirming read.
     pub(crate) fn on_confirmation_refused(&mut self, all_ended: &mut EndedAccesses) {
         self.confirmation = Confirmation::NotNeeded;
         for (_, operation) in self.in_flight.iter_mut().rev() {
@@ -124,7 +124,8 @@ impl NodeAccesses {
         self.end_unconfirmed(true, all_ended);
     }
 
-    /// The operations up to this number have ended; the last of them may have failed.
+    /// Notes that the operations up to this number have ended. If `has_failed`, the last of them
+    /// has failed.
     pub(crate) fn on_completed(
         &mut self,
         completed: u64,
@@ -139,7 +140,7 @@ impl NodeAccesses {
         }
     }
 
-    /// Nothing is known of the operations in flight, and nothing will be.
+    /// Ends all operations as failed, because PM has no information about them any more.
     pub(crate) fn fail_all(&mut self, all_ended: &mut EndedAccesses) {
         while let Some((_, operation)) = self.in_flight.pop_front() {
             self.end_operation(operation, true, all_ended);
@@ -171,7 +172,7 @@ impl NodeAccesses {
                 if !self.unconfirmed.is_empty()
                     && !self.in_flight.iter().any(|(_, operation)| operation.is_read())
                 {
-                    // A read may fail without having passed the writes.
+                    // The failed read may not have passed the writes, so it confirms nothing.
                     self.confirmation = Confirmation::Needed(self.last_written_handle);
                 }
             }

@@ -1,5 +1,5 @@
-//! Addresses: fi_av(3). What programs exchange is the number of a node and of an endpoint; what
-//! they send to is an index into a table of these.
+//! Addresses: fi_av(3). Programs exchange addresses that consist of a node number and an endpoint
+//! number. They send to an index into a table of these addresses.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -12,7 +12,7 @@ use crate::failed;
 use crate::op_table::{SUCCEEDS, UNSUPPORTED, op};
 use crate::serialized::Serialized;
 
-/// An address as programs exchange it.
+/// An address in the form that programs exchange.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeAddress {
@@ -24,9 +24,9 @@ pub(crate) struct NodeAddress {
 /// The addresses of an address vector.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
-    /// By address. None: removed.
+    /// Indexed by address. None: removed.
     peers: Vec<Option<NodeAddress>>,
-    /// By node and endpoint.
+    /// The address of each node and endpoint.
     by_peer: HashMap<(u32, u8), u64>,
 }
 
@@ -67,19 +67,19 @@ static VECTOR_OPS: FiOpsAv = FiOpsAv {
 /// fi_av_open(3).
 ///
 /// # Safety
-/// As fi_av_open(3).
+/// See fi_av_open(3).
 pub(crate) unsafe extern "C" fn open(
     domain: *mut Domain,
     attr: *const FiAvAttr,
     result: *mut *mut AddressVector,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: NULL, or the program's.
+    // SAFETY: the pointer is NULL or valid.
     if unsafe { attr.as_ref() }.is_some_and(|attr| !attr.name.is_null()) {
-        // A table that processes share.
+        // Tables that processes share are not supported.
         return failed(libc::ENOSYS);
     }
-    // SAFETY: an open domain.
+    // SAFETY: the program passes an open domain.
     let core = unsafe { (*domain).core };
     let fid = Fid { fclass: FI_CLASS_AV, context, ops: &OPS };
     let number = core.with(|core| {
@@ -87,20 +87,21 @@ pub(crate) unsafe extern "C" fn open(
         core.vectors.len() - 1
     });
     let vector = AddressVector { fid: FidAv { fid, ops: &VECTOR_OPS }, core, number };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = Box::into_raw(Box::new(vector)) };
     0
 }
 
 unsafe extern "C" fn close(vector: *mut AddressVector) -> c_int {
-    // SAFETY: made by `open`, and not used any more (fi_av(3)).
+    // SAFETY: `open` has made the vector, and the program does not use it any more (fi_av(3)).
     let vector = unsafe { Box::from_raw(vector) };
     vector.core.with(|core| core.vectors[vector.number] = None);
     0
 }
 
 impl Addresses {
-    /// Adds a node's endpoint. Its address, or None: there is no such node.
+    /// Adds an endpoint of a node. Returns its address, or None if the node or endpoint is out of
+    /// range.
     fn insert(&mut self, peer: NodeAddress, nodes: u32) -> Option<u64> {
         let is_possible = peer.mark == NodeAddress::MARK
             && peer.node < nodes
@@ -114,7 +115,7 @@ impl Addresses {
         Some(index)
     }
 
-    /// Removes an address. False: there is none.
+    /// Removes an address. Returns false if it is not in the table.
     fn remove(&mut self, address: u64) -> bool {
         let Some(peer) = self.peer_at(address) else { return false };
         self.peers[address as usize] = None;
@@ -129,20 +130,20 @@ impl Addresses {
         true
     }
 
-    /// What has an address.
+    /// The node and endpoint at an address.
     #[inline(always)]
     pub(crate) fn peer_at(&self, address: u64) -> Option<NodeAddress> {
         *self.peers.get(usize::try_from(address).ok()?)?
     }
 
-    /// The address of a node's endpoint.
+    /// The address of an endpoint of a node.
     pub(crate) fn address_of(&self, node: u32, endpoint: usize) -> Option<u64> {
         self.by_peer.get(&(node, endpoint as u8)).copied()
     }
 }
 
 impl AddressVector {
-    /// Uses the addresses.
+    /// Calls `use_addresses` with the addresses and the number of nodes.
     fn with<R>(&self, use_addresses: impl FnOnce(&mut Addresses, u32) -> R) -> Option<R> {
         self.core.with(|core| {
             let nodes = core.nodes;
@@ -151,7 +152,7 @@ impl AddressVector {
     }
 }
 
-/// fi_av_insert(3). Returns how many were inserted.
+/// fi_av_insert(3). Returns the number of addresses that were inserted.
 unsafe extern "C" fn insert(
     vector: *mut AddressVector,
     addresses: *const NodeAddress,
@@ -160,17 +161,17 @@ unsafe extern "C" fn insert(
     _flags: u64,
     _context: *mut c_void,
 ) -> c_int {
-    // SAFETY: an open address vector.
+    // SAFETY: the program passes an open address vector.
     let vector = unsafe { &*vector };
     let inserted = vector.with(|table, nodes| {
         let mut inserted = 0;
         for index in 0..count {
-            // SAFETY: the program has `count` addresses, at any alignment.
+            // SAFETY: the program passes `count` addresses, at any alignment.
             let address = unsafe { addresses.add(index).read_unaligned() };
             let result = table.insert(address, nodes);
             inserted += c_int::from(result.is_some());
             if !results.is_null() {
-                // SAFETY: the program has as many results.
+                // SAFETY: the program passes room for `count` results.
                 unsafe { *results.add(index) = result.unwrap_or(FI_ADDR_NOTAVAIL) };
             }
         }
@@ -186,10 +187,10 @@ unsafe extern "C" fn remove(
     count: usize,
     _flags: u64,
 ) -> c_int {
-    // SAFETY: an open address vector.
+    // SAFETY: the program passes an open address vector.
     let vector = unsafe { &*vector };
     let are_removed = vector.with(|table, _| {
-        // SAFETY: the program has `count` addresses.
+        // SAFETY: the program passes `count` addresses.
         (0..count).all(|index| table.remove(unsafe { *addresses.add(index) }))
     });
     if are_removed == Some(true) { 0 } else { failed(libc::EINVAL) }
@@ -202,17 +203,17 @@ unsafe extern "C" fn lookup(
     result: *mut c_void,
     len: *mut usize,
 ) -> c_int {
-    // SAFETY: an open address vector.
+    // SAFETY: the program passes an open address vector.
     let vector = unsafe { &*vector };
     match vector.with(|table, _| table.peer_at(address)).flatten() {
         None => failed(libc::EINVAL),
-        // SAFETY: the program has `*len` bytes there.
+        // SAFETY: the program passes room for `*len` bytes.
         Some(peer) => unsafe { store_name(peer, result, len, 0) },
     }
 }
 
-/// Stores an address, as much as fits, and its length. If it does not fit, returns
-/// `too_short`.
+/// Stores an address, as much as fits, and its length. Returns `too_short` if the address does not
+/// fit.
 ///
 /// # Safety
 /// `*len` bytes can be written at `result`.
@@ -222,7 +223,7 @@ pub(crate) unsafe fn store_name(
     len: *mut usize,
     too_short: c_int,
 ) -> c_int {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe {
         let room = (*len).min(size_of::<NodeAddress>());
         std::ptr::copy_nonoverlapping((&raw const name).cast::<u8>(), result.cast(), room);
@@ -238,10 +239,10 @@ unsafe extern "C" fn straddr(
     buffer: *mut c_char,
     len: *mut usize,
 ) -> *const c_char {
-    // SAFETY: an address of the program, at any alignment.
+    // SAFETY: the program passes an address, at any alignment.
     let address = unsafe { address.read_unaligned() };
     let text = format!("pm://{}/{}\0", address.node, address.endpoint);
-    // SAFETY: the program has `*len` bytes at `buffer`.
+    // SAFETY: the program passes room for `*len` bytes at `buffer`.
     unsafe {
         let room = (*len).min(text.len());
         std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), room);

@@ -1,5 +1,5 @@
-//! Atomic operations on memory of other nodes: fi_atomic(3). The target does them when it makes
-//! progress; an operation completes when it is done there.
+//! Atomic operations on memory of other nodes: fi_atomic(3). The target executes them when it makes
+//! progress. An operation completes when the target has executed it.
 
 use std::ffi::{c_int, c_void};
 
@@ -34,15 +34,15 @@ pub(crate) static OPS: FiOpsAtomic = FiOpsAtomic {
 /// The classes of calls (fi_atomic(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
-    /// Nothing comes back.
+    /// The call has no result.
     Base,
-    /// The former values do.
+    /// The call fetches the former values.
     Fetch,
-    /// They do, and the operator compares.
+    /// The call fetches the former values, and the operator compares.
     Compare,
 }
 
-/// The type and the operator of a call. None: not offered.
+/// The type and the operator of a call. Returns None if the combination is not supported.
 fn types_of(class: Class, datatype: c_int, operator: c_int) -> Option<(Datatype, Operator)> {
     let datatype = Datatype::of_libfabric(datatype)?;
     let operator = Operator::of_number(u8::try_from(operator).ok()?)?;
@@ -64,32 +64,32 @@ enum Elements {
 const NO_ELEMENTS: Elements = Elements::One(std::ptr::null(), 0);
 
 impl Elements {
-    /// The memory. None: too many parts, or too long.
+    /// The buffer of the array. Returns None if it has too many parts or is too long.
     ///
     /// # Safety
-    /// As fi_atomic(3).
+    /// See fi_atomic(3).
     unsafe fn buffer(self, size: usize) -> Option<UserBuffer> {
         match self {
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             Elements::One(start, count) => unsafe {
                 Some(one_segment(start, count.checked_mul(size)?))
             },
             Elements::Parts(_, 0) => Some(UserBuffer::empty()),
             Elements::Parts(list, count) => {
-                // SAFETY: the program's list has so many entries.
+                // SAFETY: the program's list has `count` entries.
                 let list = unsafe { std::slice::from_raw_parts(list, count) };
                 if list.iter().any(|part| part.count > MAX_ATOMIC_LEN) {
                     return None;
                 }
                 let parts = list.iter().map(|part| (part.addr.cast(), part.count * size));
-                // SAFETY: by the caller's promise.
+                // SAFETY: the caller promises it.
                 unsafe { UserBuffer::of_segments(parts) }
             }
         }
     }
 }
 
-/// What a call asks for.
+/// The arguments of a call.
 struct Call {
     class: Class,
     operands: Elements,
@@ -99,26 +99,26 @@ struct Call {
     target: RemoteAddress,
     datatype: c_int,
     operator: c_int,
-    /// None: those of the endpoint.
+    /// None: the flags of the endpoint apply.
     flags: Option<u64>,
     context: *mut c_void,
     is_reported: bool,
 }
 
 impl Call {
-    /// What is in a message, but for the arrays that are compared with and that results go to.
-    /// None: it does not have one part of remote memory with as many elements.
+    /// The call of a message, without the arrays for values to compare with and for results.
+    /// Returns None if the message does not have exactly one part of remote memory.
     ///
     /// # Safety
-    /// As fi_atomic(3).
+    /// See fi_atomic(3).
     unsafe fn of_message(class: Class, message: *const FiMsgAtomic, flags: u64) -> Option<Self> {
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         let FiMsgAtomic { msg_iov, iov_count, addr, rma_iov, rma_iov_count, .. } =
             unsafe { *message };
         if rma_iov_count != 1 {
             return None;
         }
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         let (FiMsgAtomic { datatype, op, context, .. }, remote) = unsafe { (*message, *rma_iov) };
         Some(Self {
             class,
@@ -135,10 +135,11 @@ impl Call {
         })
     }
 
-    /// The operation. None: its arrays are too long, in too many parts, or of different lengths.
+    /// The operation of the call. Returns None if its arrays are too long, have too many parts, or
+    /// differ in length.
     ///
     /// # Safety
-    /// As fi_atomic(3).
+    /// See fi_atomic(3).
     unsafe fn operation(
         &self,
         endpoint: &Endpoint,
@@ -147,7 +148,7 @@ impl Call {
         flags: u64,
     ) -> Option<AtomicOperation> {
         let size = datatype.size();
-        // SAFETY: by the caller's promise; `FI_ATOMIC_READ` ignores the operands.
+        // SAFETY: the caller promises it. `FI_ATOMIC_READ` ignores the operands.
         let [operands, compared, result] = unsafe {
             let operands = if operator.has_operands() { self.operands } else { NO_ELEMENTS };
             [operands.buffer(size)?, self.compared.buffer(size)?, self.result.buffer(size)?]
@@ -178,12 +179,12 @@ impl Call {
     }
 }
 
-/// Asks for an operation.
+/// Starts an operation.
 ///
 /// # Safety
-/// `endpoint` is open; the arrays as fi_atomic(3).
+/// `endpoint` is open, and the arrays are valid as fi_atomic(3) requires.
 unsafe fn start(endpoint: *mut Endpoint, call: Option<Call>) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let Some(call) = call else { return failed_call(libc::EINVAL) };
     let Some(types) = types_of(call.class, call.datatype, call.operator) else {
@@ -194,7 +195,7 @@ unsafe fn start(endpoint: *mut Endpoint, call: Option<Call>) -> isize {
         let Some(node) = core.node_at(endpoint.number, call.address) else {
             return failed_call(libc::EINVAL);
         };
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         let Some(operation) = (unsafe { call.operation(endpoint, types, node, flags) }) else {
             return failed_call(libc::EINVAL);
         };
@@ -230,7 +231,7 @@ unsafe extern "C" fn write(
         context,
         is_reported: true,
     };
-    // SAFETY: as fi_atomic(3), here and in all functions below.
+    // SAFETY: the program keeps the rules of fi_atomic(3), here and in all functions below.
     unsafe { start(endpoint, Some(call)) }
 }
 
@@ -466,15 +467,15 @@ unsafe extern "C" fn compwritemsg(
     }
 }
 
-/// Stores how many elements a call of this class may have.
+/// Stores the most elements that a call of this class may have.
 ///
 /// # Safety
-/// A number can be stored at `count`.
+/// `count` has room for a number.
 unsafe fn is_valid(class: Class, datatype: c_int, operator: c_int, count: *mut usize) -> c_int {
     let Some((datatype, _)) = types_of(class, datatype, operator) else {
         return failed(libc::EOPNOTSUPP);
     };
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { *count = MAX_ATOMIC_LEN / datatype.size() };
     0
 }
@@ -485,7 +486,7 @@ unsafe extern "C" fn writevalid(
     operator: c_int,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: as fi_atomicvalid(3).
+    // SAFETY: the program keeps the rules of fi_atomicvalid(3).
     unsafe { is_valid(Class::Base, datatype, operator, count) }
 }
 
@@ -495,7 +496,7 @@ unsafe extern "C" fn readwritevalid(
     operator: c_int,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: as fi_fetch_atomicvalid(3).
+    // SAFETY: the program keeps the rules of fi_fetch_atomicvalid(3).
     unsafe { is_valid(Class::Fetch, datatype, operator, count) }
 }
 
@@ -505,14 +506,14 @@ unsafe extern "C" fn compwritevalid(
     operator: c_int,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: as fi_compare_atomicvalid(3).
+    // SAFETY: the program keeps the rules of fi_compare_atomicvalid(3).
     unsafe { is_valid(Class::Compare, datatype, operator, count) }
 }
 
 /// fi_query_atomic(3).
 ///
 /// # Safety
-/// As fi_query_atomic(3).
+/// See fi_query_atomic(3).
 pub(crate) unsafe extern "C" fn query(
     _domain: *mut Domain,
     datatype: c_int,
@@ -530,7 +531,7 @@ pub(crate) unsafe extern "C" fn query(
         return failed(libc::EOPNOTSUPP);
     };
     let size = datatype.size();
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { *attr = FiAtomicAttr { count: MAX_ATOMIC_LEN / size, size } };
     0
 }

@@ -1,4 +1,4 @@
-//! What has completed: fi_cq(3). Reading it makes progress.
+//! Completion queues: fi_cq(3). Reading a queue makes progress.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::RawFd;
@@ -15,7 +15,7 @@ use crate::op_table::{UNSUPPORTED, op};
 use crate::serialized::Serialized;
 use crate::{failed, failed_call, waiting};
 
-/// How often a waiting read looks before it lets other processes run.
+/// How often a waiting read polls before it yields the processor.
 const POLLS_BEFORE_YIELD: u32 = 1000;
 
 /// A completion queue.
@@ -25,9 +25,10 @@ pub(crate) struct CompletionQueue {
     core: &'static Serialized<CoreState>,
     pub(crate) number: usize,
     entry_len: usize,
-    /// The descriptor to wait on, and the one that wakes those who do. None: who waits polls.
+    /// The descriptor to wait on, and the descriptor that wakes waiting threads. None: a waiting
+    /// thread polls.
     descriptors: Option<(RawFd, RawFd)>,
-    /// A waiting read is to return.
+    /// Whether a waiting read should return.
     is_signalled: AtomicBool,
 }
 
@@ -53,14 +54,14 @@ static QUEUE_OPS: FiOpsCq = FiOpsCq {
 /// fi_cq_open(3).
 ///
 /// # Safety
-/// As fi_cq_open(3).
+/// See fi_cq_open(3).
 pub(crate) unsafe extern "C" fn open(
     domain: *mut Domain,
     attr: *const FiCqAttr,
     result: *mut *mut CompletionQueue,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: NULL, or the program's.
+    // SAFETY: the pointer is NULL or valid.
     let (format, wait) = unsafe { attr.as_ref() }
         .map_or((FI_CQ_FORMAT_UNSPEC, FI_WAIT_NONE), |attr| (attr.format, attr.wait_obj));
     // The formats are prefixes of the longest one.
@@ -71,7 +72,7 @@ pub(crate) unsafe extern "C" fn open(
         FI_CQ_FORMAT_TAGGED => size_of::<FiCqTaggedEntry>(),
         _ => return failed(libc::ENOSYS),
     };
-    // SAFETY: an open domain.
+    // SAFETY: the program passes an open domain.
     let core = unsafe { (*domain).core };
     let descriptors = match wait {
         FI_WAIT_NONE | FI_WAIT_YIELD => None,
@@ -89,13 +90,13 @@ pub(crate) unsafe extern "C" fn open(
     let fid = FidCq { fid, ops: &QUEUE_OPS };
     let is_signalled = AtomicBool::new(false);
     let queue = CompletionQueue { fid, core, number, entry_len, descriptors, is_signalled };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = Box::into_raw(Box::new(queue)) };
     0
 }
 
 unsafe extern "C" fn close(queue: *mut CompletionQueue) -> c_int {
-    // SAFETY: made by `open`, and not used any more (fi_cq(3)).
+    // SAFETY: `open` has made the queue, and the program does not use it any more (fi_cq(3)).
     let queue = unsafe { Box::from_raw(queue) };
     queue.core.with(|core| core.close_queue(queue.number));
     0
@@ -107,7 +108,7 @@ unsafe extern "C" fn control(
     command: c_int,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: an open queue, and the program's argument.
+    // SAFETY: the queue is open, and the program passes a valid argument.
     unsafe {
         let descriptor = (*queue).descriptors.map(|(descriptor, _)| descriptor);
         waiting::store_descriptor(descriptor, command, argument)
@@ -140,24 +141,25 @@ impl CompletionQueue {
     /// Stores up to `count` entries, and the addresses of their sources.
     ///
     /// # Safety
-    /// There is room for them at `entries`, and at `sources` unless that is NULL.
+    /// `entries` has room for `count` entries. `sources` has room for as many addresses, or is
+    /// NULL.
     #[inline(always)]
     unsafe fn read(&self, entries: *mut c_void, count: usize, sources: *mut u64) -> isize {
         let core = &mut *self.core.access();
         let mut stored = 0;
         let mut has_progressed = false;
         if count == 0 {
-            // That, too, makes progress (fi_cq(3)).
+            // A read of no entries also makes progress (fi_cq(3)).
             core.progress();
         }
         while stored < count {
             let (mut source, mut endpoint) = (0, 0);
             let is_stored = core.take_completion(self.number, |completion, of_endpoint| {
-                // Failures are read by fi_cq_readerr(3).
+                // fi_cq_readerr(3) reads failures.
                 let has_succeeded = completion.failure.is_none();
                 if has_succeeded {
                     (source, endpoint) = (completion.source, of_endpoint);
-                    // SAFETY: by the caller's promise there is room.
+                    // SAFETY: the caller promises that there is room.
                     unsafe { self.store_entry(entries, stored, completion) };
                 }
                 has_succeeded
@@ -186,10 +188,10 @@ impl CompletionQueue {
         failed_call(libc::EAGAIN)
     }
 
-    /// Stores the entry with this index.
+    /// Stores the entry with index `index`.
     ///
     /// # Safety
-    /// There is room for it at `entries`.
+    /// `entries` has room for it.
     #[inline(always)]
     unsafe fn store_entry(&self, entries: *mut c_void, index: usize, completion: &Completion) {
         let entry = FiCqTaggedEntry {
@@ -200,7 +202,7 @@ impl CompletionQueue {
             data: completion.envelope.data.unwrap_or(0),
             tag: completion.envelope.tag.unwrap_or(0),
         };
-        // SAFETY: by the caller's promise; an entry of each format is a prefix of this one.
+        // SAFETY: the caller promises it. An entry of each format is a prefix of this one.
         unsafe {
             let to = entries.cast::<u8>().add(index * self.entry_len);
             if self.entry_len == size_of::<FiCqTaggedEntry>() {
@@ -212,10 +214,11 @@ impl CompletionQueue {
         }
     }
 
-    /// As `read`, but waits for the first entry: `timeout` ms, or for ever if it is negative.
+    /// Like `read`, but waits for the first entry: for `timeout` ms, or without limit if `timeout`
+    /// is negative.
     ///
     /// # Safety
-    /// As `read`.
+    /// See `read`.
     unsafe fn wait_and_read(
         &self,
         entries: *mut c_void,
@@ -227,7 +230,7 @@ impl CompletionQueue {
         let deadline = wait.map(|wait| Instant::now() + wait);
         let mut polls: u32 = 0;
         loop {
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             let result = unsafe { self.read(entries, count, sources) };
             if result != failed_call(libc::EAGAIN)
                 || deadline.is_some_and(|deadline| Instant::now() >= deadline)
@@ -252,13 +255,13 @@ impl CompletionQueue {
         }
     }
 
-    /// Prepares to wait on the descriptor. False: something has completed.
+    /// Prepares to wait on the descriptor. Returns false if there is a completion.
     pub(crate) fn prepare_to_wait(&self) -> bool {
         self.core.with(|core| core.prepare_to_wait(|core| core.has_completion(self.number)))
     }
 }
 
-/// The time that is left, in ms, rounded upwards. Negative: for ever.
+/// The time left in ms, rounded up. Negative: no limit.
 pub(crate) fn left_ms(deadline: Option<Instant>) -> c_int {
     let Some(deadline) = deadline else { return -1 };
     let left = deadline.saturating_duration_since(Instant::now());
@@ -271,7 +274,7 @@ unsafe extern "C" fn read(
     entries: *mut c_void,
     count: usize,
 ) -> isize {
-    // SAFETY: an open queue, and room by the program's promise.
+    // SAFETY: the queue is open, and the program promises that there is room.
     unsafe { (*queue).read(entries, count, null_mut()) }
 }
 
@@ -282,7 +285,7 @@ unsafe extern "C" fn readfrom(
     count: usize,
     sources: *mut u64,
 ) -> isize {
-    // SAFETY: as in `read`.
+    // SAFETY: see `read`.
     unsafe { (*queue).read(entries, count, sources) }
 }
 
@@ -294,7 +297,7 @@ unsafe extern "C" fn sread(
     _condition: *const c_void,
     timeout: c_int,
 ) -> isize {
-    // SAFETY: as in `read`.
+    // SAFETY: see `read`.
     unsafe { (*queue).wait_and_read(entries, count, null_mut(), timeout) }
 }
 
@@ -307,26 +310,26 @@ unsafe extern "C" fn sreadfrom(
     _condition: *const c_void,
     timeout: c_int,
 ) -> isize {
-    // SAFETY: as in `read`.
+    // SAFETY: see `read`.
     unsafe { (*queue).wait_and_read(entries, count, sources, timeout) }
 }
 
-/// fi_cq_signal(3): a thread that waits returns.
+/// fi_cq_signal(3): makes waiting threads return.
 unsafe extern "C" fn signal(queue: *mut CompletionQueue) -> c_int {
-    // SAFETY: an open queue.
+    // SAFETY: the program passes an open queue.
     let queue = unsafe { &*queue };
     queue.is_signalled.store(true, Ordering::Release);
     queue.descriptors.into_iter().for_each(|(_, event)| waiting::wake(event));
     0
 }
 
-/// fi_cq_readerr(3): the failure that is first in the queue.
+/// fi_cq_readerr(3): reads the first completion of the queue if it is a failure.
 unsafe extern "C" fn readerr(
     queue: *mut CompletionQueue,
     entry: *mut FiCqErrEntry,
     _flags: u64,
 ) -> isize {
-    // SAFETY: an open queue.
+    // SAFETY: the program passes an open queue.
     let queue = unsafe { &*queue };
     let completion = queue.core.with(|core| {
         let mut failed = None;
@@ -344,7 +347,7 @@ unsafe extern "C" fn readerr(
         Some(Failure::Refused) => (FI_ENOKEY, 0),
         Some(Failure::Network) | None => (libc::EIO, 0),
     };
-    // SAFETY: the program has an entry there.
+    // SAFETY: the program passes room for an entry.
     unsafe {
         *entry = FiCqErrEntry {
             op_context: completion.context as *mut c_void,
@@ -378,7 +381,7 @@ unsafe extern "C" fn strerror(
         _ => c"the network has failed",
     };
     if !buffer.is_null() {
-        // SAFETY: the program has `len` bytes there.
+        // SAFETY: the program promises that `buffer` has `len` bytes.
         unsafe {
             let room = len.min(text.count_bytes() + 1);
             std::ptr::copy_nonoverlapping(text.as_ptr(), buffer, room);

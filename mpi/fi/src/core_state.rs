@@ -1,5 +1,5 @@
-//! The state behind all objects of the process: endpoints with the protocol's engines, and the
-//! queues to which what completes is reported.
+//! The state of all objects of the process: endpoints with the protocol's engines, and the queues
+//! for their completions.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -19,41 +19,42 @@ use crate::pm_network;
 use crate::serialized::Serialized;
 use crate::waiting::WaitDescriptors;
 
-/// Bytes of messages that nobody waits for that all other nodes together may have here, as far as
-/// each can have enough for some messages.
+/// The bytes of unexpected messages that all other nodes together may have at this node. Each node
+/// still gets room for some messages.
 const TOTAL_WINDOW: u32 = 4 << 20;
-/// What one node may have, at least and at most.
+/// The least and the most bytes of one node.
 const WINDOW_RANGE: [u32; 2] = [8 << 10, 256 << 10];
-/// Messages that are received before the program gets what has completed, at most.
+/// The most messages to receive before the program reads its completions.
 const MESSAGES_PER_PASS: usize = 16;
-/// A message without credit is announced after so many tries. That is before the thread counts as
-/// idle (`idle_mark.rs`).
+/// A message without credit is announced after this many tries. This happens before the thread
+/// counts as idle (`idle_mark.rs`).
 const CREDIT_TRIES: u32 = 512;
-/// A message of this length or more is read from its sender's memory: it is not copied twice.
+/// The receiver reads a message of this length or more from the sender's memory, which avoids one
+/// of two copies.
 const MIN_READ_LEN: usize = 16 << 10;
-/// Bytes of copies of messages that were sent with `FI_INJECT` and that their receivers do not want
-/// yet. Beyond, such sends are answered by `FI_EAGAIN`.
+/// The bytes of copies of messages that were sent with `FI_INJECT` and that their receivers have
+/// not fetched. Beyond this limit such sends return `FI_EAGAIN`.
 const MAX_COPIED: usize = 32 << 20;
 
-/// The queues of an endpoint, by their numbers.
+/// The numbers of the queues of an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EndpointQueues {
     pub(crate) sends: Option<usize>,
     pub(crate) receives: Option<usize>,
 }
 
-/// The state of an endpoint. It stays when the endpoint is closed, for what others send to it, and
-/// is used again by the next one.
+/// The state of an endpoint. It remains after the endpoint is closed, because other nodes may still
+/// send to it. The next endpoint reuses it.
 pub(crate) struct EndpointState {
     pub(crate) engine: Engine<EndpointNetwork>,
-    /// None: it is closed.
+    /// None: the endpoint is closed.
     pub(crate) queues: Option<EndpointQueues>,
     /// The number of its address vector.
     pub(crate) vector: Option<usize>,
     pub(crate) earlier_looks: EarlierLooks,
 }
 
-/// What has completed, and on which endpoint.
+/// A completion, and its endpoint.
 #[derive(Clone, Copy)]
 pub(crate) struct Reported {
     pub(crate) completion: Completion,
@@ -67,25 +68,25 @@ pub(crate) struct CoreState {
     pub(crate) network: SharedNetwork,
     regions: Regions,
     copies: CopyBudget,
-    /// None: nobody has waited yet.
+    /// None: no thread has waited yet.
     pub(crate) wait_descriptors: Option<WaitDescriptors>,
     /// Whether PM wakes this process when a message arrives.
     pub(crate) is_woken_by_messages: bool,
-    /// By number.
+    /// By endpoint number.
     pub(crate) endpoints: Vec<EndpointState>,
-    /// What has completed and was not read, by number of the queue. None: the queue is closed.
+    /// The completions that were not read, by queue number. None: the queue is closed.
     queues: Vec<Option<VecDeque<Reported>>>,
-    /// By number. None: the counter is closed.
+    /// By counter number. None: the counter is closed.
     pub(crate) counters: Vec<Option<CounterState>>,
-    /// By number. None: the address vector is closed.
+    /// By vector number. None: the address vector is closed.
     pub(crate) vectors: Vec<Option<Addresses>>,
     polling_call: PollingCall,
-    /// Whether the last progress has received a message. If not, PM had none.
+    /// Whether the last progress has received a message. If not, PM had no message.
     pub(crate) has_received: bool,
 }
 
-/// The state of this process. The first call makes a process of an MPI program a node of its job,
-/// and returns when all nodes have called.
+/// The state of this process. For a process of an MPI program, the first call joins the job and
+/// returns when all nodes have called.
 pub(crate) fn of_process() -> &'static Serialized<CoreState> {
     static STATE: OnceLock<Serialized<CoreState>> = OnceLock::new();
     STATE.get_or_init(|| Serialized::new(CoreState::new(pm_network::Membership::of_process())))
@@ -125,7 +126,8 @@ impl CoreState {
         self.endpoints.push(EndpointState { engine, queues, vector, earlier_looks });
     }
 
-    /// Opens the endpoint with the lowest number that is closed. None: there are too many.
+    /// Opens the closed endpoint with the lowest number. Returns None if there are too many
+    /// endpoints.
     pub(crate) fn open_endpoint(&mut self) -> Option<usize> {
         let number = self.endpoints.iter().position(|endpoint| endpoint.queues.is_none());
         let number = number.unwrap_or(self.endpoints.len());
@@ -139,7 +141,7 @@ impl CoreState {
         Some(number)
     }
 
-    /// Closes an endpoint, when its messages have left.
+    /// Closes an endpoint whose messages have been sent.
     pub(crate) fn close_endpoint(&mut self, number: usize) {
         self.unbind_counters(number);
         let endpoint = &mut self.endpoints[number];
@@ -159,13 +161,13 @@ impl CoreState {
         self.queues[number] = None;
     }
 
-    /// Adds what has completed to a queue.
+    /// Adds a completion to a queue.
     pub(crate) fn report(&mut self, number: usize, reported: Reported) {
         add_to(&mut self.queues, number, reported);
     }
 
-    /// Makes progress. If another node breaks the protocol, this process says so and ends, and with
-    /// it the job.
+    /// Makes progress. If another node breaks the protocol, prints an error and ends the process,
+    /// which ends the job.
     #[inline(always)]
     pub(crate) fn progress(&mut self) {
         if self.is_woken_by_messages {
@@ -174,7 +176,7 @@ impl CoreState {
         self.progress_endpoints();
     }
 
-    /// As above, without an end of waiting.
+    /// Makes progress without ending the wait of other threads.
     #[inline(always)]
     pub(crate) fn progress_endpoints(&mut self) {
         self.receive_messages();
@@ -185,11 +187,12 @@ impl CoreState {
         }
     }
 
-    /// Receives what has arrived.
+    /// Receives messages that have arrived.
     ///
-    /// One message at a time, if they come one at a time: the program waits for what completes, and
-    /// to ask PM in vain takes time. What no receive waits for stays in PM as long as the program
-    /// has something to read: it may post a receive first.
+    /// If messages arrive one at a time, receives one message: the program waits for its
+    /// completion, and polling PM again without success would cost time. Unexpected messages remain
+    /// in PM as long as the program has completions to read, because it may post their receives
+    /// first.
     #[inline(always)]
     fn receive_messages(&mut self) {
         let was_streaming = std::mem::replace(&mut self.has_received, false);
@@ -198,7 +201,7 @@ impl CoreState {
             let mut early = None;
             let endpoints = &mut self.endpoints;
             let has_received = self.network.receive(|message| {
-                // A message that is too short for this byte is malformed, whoever looks at it.
+                // A message that is too short for this byte is malformed for any endpoint.
                 let number = usize::from(message.byte(ENGINE_BYTE).unwrap_or(0));
                 let Some(EndpointState { engine, .. }) = endpoints.get_mut(number) else {
                     early = Some((number, message.to_boxed()));
@@ -220,12 +223,13 @@ impl CoreState {
         }
     }
 
-    /// A message for an endpoint that is not open yet: other nodes may open theirs before this one
-    /// does.
+    /// Handles a message for an endpoint that is not open yet, because other nodes may open their
+    /// endpoint first.
     #[cold]
     fn receive_early(&mut self, number: usize, bytes: &[u8]) {
         if number >= MAX_ENDPOINTS {
-            // There can be no such endpoint: the header is malformed.
+            // There can be no such endpoint, so the header is malformed. The engine reports an
+            // empty message as malformed.
             return self.endpoints[0].engine.on_message(&Message::of_bytes(&[]));
         }
         while self.endpoints.len() <= number {
@@ -234,8 +238,8 @@ impl CoreState {
         self.endpoints[number].engine.on_message(&Message::of_bytes(bytes));
     }
 
-    /// Shows what has completed next for a queue to `take`, with the number of its endpoint. It is
-    /// removed if `take` returns true. None: nothing has completed.
+    /// Passes the first completion of a queue to `take`, with the number of its endpoint. Removes
+    /// the completion if `take` returns true. Returns None if there is no completion.
     #[inline(always)]
     pub(crate) fn take_completion(
         &mut self,
@@ -267,19 +271,19 @@ impl CoreState {
         None
     }
 
-    /// A thread has made progress, and nothing has completed for its queue.
+    /// Notes that a thread has made progress and found no completion in its queue.
     #[inline(always)]
     pub(crate) fn count_empty_poll(&mut self) {
         let Self { endpoints, queues, polling_call, .. } = self;
         polling_call.count_empty_poll(|| {
-            // Another thread may be about to read what has completed for another queue.
+            // Another thread may be about to read the completions of another queue.
             let is_read = queues.iter().flatten().all(VecDeque::is_empty);
             is_read && endpoints.iter().all(|endpoint| endpoint.engine.is_quiet())
         });
     }
 
-    /// The node that has an address of an endpoint's address vector. None: there is none, or its
-    /// endpoint has another number.
+    /// The node at an address of an endpoint's address vector. None: there is no node at this
+    /// address, or its endpoint has another number.
     #[inline(always)]
     pub(crate) fn node_at(&self, endpoint: usize, address: u64) -> Option<u32> {
         let vector = self.vectors.get(self.endpoints[endpoint].vector?)?.as_ref()?;
@@ -293,7 +297,7 @@ impl CoreState {
         vector.address_of(node, endpoint)
     }
 
-    /// Whether an operation with these flags has to wait until those before it have ended
+    /// Whether an operation with these flags must wait until earlier operations have ended
     /// (`FI_FENCE`, fi_endpoint(3)).
     #[inline(always)]
     pub(crate) fn is_fenced(&self, endpoint: usize, node: u32, flags: u64) -> bool {
@@ -301,19 +305,19 @@ impl CoreState {
     }
 }
 
-/// A node has broken the protocol: says so, and ends the process.
+/// Prints the violation of the protocol, and ends the process.
 #[cold]
 fn end_process(self_node: u32, violation: Violation) {
     let source = violation.source.map_or("a node".to_owned(), |node| format!("node {node}"));
     let what = violation.what;
     eprintln!("libpm-fi: node {self_node}: {source} {what}: the job cannot go on");
-    // No exit handler runs: one that uses MPI would call this again.
-    // SAFETY: ends the process.
+    // Exit handlers must not run, because a handler that uses MPI would enter this function again.
+    // SAFETY: the call only ends the process.
     unsafe { libc::_exit(1) };
 }
 
 impl EndpointState {
-    /// The queue for what is of this kind.
+    /// The queue for completions of this kind.
     #[inline(always)]
     fn queue_of(&self, kind: CompletionKind) -> Option<usize> {
         let queues = self.queues?;
@@ -329,7 +333,7 @@ impl EndpointState {
         }
     }
 
-    /// Keeps what has completed next until its queue is read.
+    /// Moves the first completion to its queue.
     #[inline(never)]
     fn give_to_other_queue(&mut self, endpoint: usize, queues: &mut [Option<VecDeque<Reported>>]) {
         let Some(completion) = self.engine.next_completion().copied() else { return };

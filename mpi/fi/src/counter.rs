@@ -1,6 +1,6 @@
-//! Counters: fi_cntr(3). A counter is the sum of what the engine has counted of the kinds of
-//! operations for which it is bound to an endpoint, and of what the program has added. Reading it
-//! makes progress.
+//! Counters: fi_cntr(3). The value of a counter is the sum of the operations that the engine has
+//! counted for the endpoints bound to it, and of the values that the program has added. Reading a
+//! counter makes progress.
 
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::op_table::{UNSUPPORTED, op};
 use crate::serialized::Serialized;
 use crate::{failed, waiting};
 
-/// How often a thread that waits looks before it lets other processes run.
+/// How often a waiting thread polls before it yields the processor.
 const POLLS_BEFORE_YIELD: u32 = 1000;
 
 /// A counter.
@@ -27,13 +27,13 @@ pub(crate) struct Counter {
     wait_obj: c_int,
 }
 
-/// The state of a counter. Both numbers are what is added to what the engine has counted; they wrap
+/// The state of a counter. `value` and `errors` are added to the counts of the engine; they wrap
 /// around.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CounterState {
     value: u64,
     errors: u64,
-    /// Endpoints, and what is counted of them.
+    /// The endpoints, and the kind of operations that is counted for each.
     bound: Vec<(usize, Counted)>,
 }
 
@@ -59,20 +59,20 @@ static COUNTER_OPS: FiOpsCntr = FiOpsCntr {
 /// fi_cntr_open(3).
 ///
 /// # Safety
-/// As fi_cntr_open(3).
+/// See fi_cntr_open(3).
 pub(crate) unsafe extern "C" fn open(
     domain: *mut Domain,
     attr: *const FiCntrAttr,
     result: *mut *mut Counter,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: NULL, or the program's.
+    // SAFETY: the pointer is NULL or valid.
     let (events, wait_obj) = unsafe { attr.as_ref() }
         .map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_NONE), |attr| (attr.events, attr.wait_obj));
     if events != FI_CNTR_EVENTS_COMP {
         return failed(libc::ENOSYS);
     }
-    // SAFETY: an open domain.
+    // SAFETY: the program passes an open domain.
     let core = unsafe { (*domain).core };
     if !matches!(wait_obj, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD) {
         return failed(libc::ENOSYS);
@@ -83,13 +83,13 @@ pub(crate) unsafe extern "C" fn open(
     });
     let fid = Fid { fclass: FI_CLASS_CNTR, context, ops: &OPS };
     let fid = FidCntr { fid, ops: &COUNTER_OPS };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = Box::into_raw(Box::new(Counter { fid, core, number, wait_obj })) };
     0
 }
 
 unsafe extern "C" fn close(counter: *mut Counter) -> c_int {
-    // SAFETY: made by `open`, and not used any more (fi_cntr(3)).
+    // SAFETY: `open` has made the counter, and the program does not use it any more (fi_cntr(3)).
     let counter = unsafe { Box::from_raw(counter) };
     counter.core.with(|core| core.counters[counter.number] = None);
     0
@@ -101,7 +101,7 @@ unsafe extern "C" fn control(
     command: c_int,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: an open counter, and the program's argument.
+    // SAFETY: the counter is open, and the program passes a valid argument.
     unsafe {
         let Counter { core, wait_obj, .. } = &*counter;
         let opened = (*wait_obj == FI_WAIT_FD)
@@ -112,7 +112,8 @@ unsafe extern "C" fn control(
 }
 
 impl CoreState {
-    /// What the engine has counted for a counter: operations that have succeeded, and failures.
+    /// The counts of the engine for a counter: operations that have succeeded, and operations that
+    /// have failed.
     fn counted(&self, bound: &[(usize, Counted)]) -> (u64, u64) {
         bound.iter().fold((0, 0), |(done, failed), (endpoint, counted)| {
             let count = self.endpoints[*endpoint].engine.count(*counted);
@@ -127,7 +128,7 @@ impl CoreState {
         (state.value.wrapping_add(done), state.errors.wrapping_add(failed))
     }
 
-    /// Sets the value and the errors of a counter, which counts these operations from now on.
+    /// Sets the value and the errors of a counter, and the operations that it counts from now on.
     fn set_counter(
         &mut self,
         number: usize,
@@ -149,7 +150,7 @@ impl CoreState {
         }
     }
 
-    /// Has a counter count operations of endpoints, too.
+    /// Makes a counter count further operations of endpoints.
     pub(crate) fn bind_counter(&mut self, number: usize, counted: &[(usize, Counted)]) {
         if let Some(Some(state)) = self.counters.get(number) {
             let mut bound = state.bound.clone();
@@ -159,7 +160,7 @@ impl CoreState {
         }
     }
 
-    /// An endpoint is closed: its counters keep their values.
+    /// Unbinds a closed endpoint from its counters, which keep their values.
     pub(crate) fn unbind_counters(&mut self, endpoint: usize) {
         for number in 0..self.counters.len() {
             if let Some(state) = &self.counters[number] {
@@ -177,7 +178,8 @@ impl Counter {
         0
     }
 
-    /// Prepares to wait on the descriptor. False: there is something to do.
+    /// Prepares to wait on the descriptor. Returns false if there is work to do or the counter has
+    /// changed.
     pub(crate) fn prepare_to_wait(&self) -> bool {
         self.core.with(|core| {
             let before = core.counter(self.number);
@@ -185,7 +187,7 @@ impl Counter {
         })
     }
 
-    /// The value and the errors, after progress was made.
+    /// Makes progress. Returns the value and the errors.
     fn look(&self) -> (u64, u64) {
         self.core.with(|core| {
             core.progress();
@@ -195,7 +197,7 @@ impl Counter {
 }
 
 unsafe extern "C" fn read(counter: *mut Counter) -> u64 {
-    // SAFETY: an open counter, as in all functions below.
+    // SAFETY: the program passes an open counter, here and in all functions below.
     unsafe { &*counter }.look().0
 }
 
@@ -224,8 +226,8 @@ unsafe extern "C" fn seterr(counter: *mut Counter, value: u64) -> c_int {
     unsafe { &*counter }.change(|(old, _)| (old, value))
 }
 
-/// fi_cntr_wait(3): `timeout` ms, or for ever if it is negative. It ends early if an operation
-/// fails.
+/// fi_cntr_wait(3): waits for `timeout` ms, or without limit if `timeout` is negative. The wait
+/// ends early if an operation fails.
 unsafe extern "C" fn wait(counter: *mut Counter, threshold: u64, timeout: c_int) -> c_int {
     // SAFETY: see `read`.
     let counter = unsafe { &*counter };

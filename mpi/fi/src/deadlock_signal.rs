@@ -1,6 +1,6 @@
-//! The signal that tells of a deadlock asks for a debugger (manual 2.4.4), as in MPICH-SCore:
-//! `sc_inspectme` names the node, the signal and the process, and the job ends. Faults have the
-//! handlers of `score_faults`, which all MPI programs get from libscore-preload.
+//! The signal of a deadlock requests a debugger (manual 2.4.4), as in MPICH-SCore: `sc_inspectme`
+//! reports the node, the signal and the process, and the job ends. Fault signals have the handlers
+//! of `score_faults`, which libscore-preload installs in all MPI programs.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -22,7 +22,7 @@ pub(crate) fn set_handler() {
 
 fn has_default_action(signal: c_int) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: there is room for an action, and it is read only if it was stored.
+    // SAFETY: `action` has room for an action, and it is read only if sigaction has stored it.
     unsafe {
         libc::sigaction(signal, null(), action.as_mut_ptr()) == 0
             && action.assume_init().sa_sigaction == libc::SIG_DFL
@@ -33,16 +33,17 @@ fn set_action(signal: c_int, action: usize) {
     // SAFETY: all zeros are an action without flags and with an empty mask.
     let mut new: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     new.sa_sigaction = action;
-    // A program may have given its threads a stack for handlers, because theirs may be full.
+    // A program may have given its threads an alternate stack for handlers, because their own may
+    // be full.
     new.sa_flags = libc::SA_ONSTACK;
-    // SAFETY: an action, whose handler takes a number and calls only what a handler may call.
+    // SAFETY: the handler of the action takes a number and calls only async-signal-safe functions.
     unsafe { libc::sigaction(signal, &new, null_mut()) };
 }
 
 extern "C" fn inspect(signal: c_int) {
-    // A child of the process, which is no node of the job, dies of the signal. As its handler runs,
-    // the signal is blocked until it returns.
-    // SAFETY: these functions may be called by a handler; sc_inspectme does not return.
+    // A forked child of the process is not a node of the job, so the signal kills it. The signal is
+    // blocked while its handler runs, so it takes effect when the handler returns.
+    // SAFETY: a handler may call these functions. sc_inspectme does not return.
     unsafe {
         if libc::getpid() == OWNER.load(Ordering::Relaxed) {
             sc_inspectme(null(), signal);

@@ -1,6 +1,6 @@
-//! The domain, which everything else is opened from: fi_domain(3). Opening it makes a process of an
-//! MPI program a node of its job, which all nodes do together. fi_getinfo(3) does not, so that
-//! programs can look without taking part.
+//! The domain, from which all other objects are opened: fi_domain(3). A process of an MPI program
+//! joins its job when it opens the domain, which all nodes do together. fi_getinfo(3) does not
+//! join, so that programs can query providers without taking part in the job.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ pub(crate) struct Domain {
     pub(crate) core: &'static Serialized<CoreState>,
 }
 
-/// Open domains.
+/// The number of open domains.
 static DOMAIN_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 static OPS: FiOps = only_close(op!(close as unsafe extern "C" fn(_) -> _));
@@ -39,7 +39,7 @@ static DOMAIN_OPS: FiOpsDomain = FiOpsDomain {
 /// fi_domain(3).
 ///
 /// # Safety
-/// As fi_domain(3).
+/// See fi_domain(3).
 pub(crate) unsafe extern "C" fn open(
     _fabric: *mut FidFabric,
     info: *const FiInfo,
@@ -47,22 +47,23 @@ pub(crate) unsafe extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     let core = core_state::of_process();
-    // SAFETY: an info of `getinfo`, perhaps changed by the program.
+    // SAFETY: the info is from `getinfo`, and the program may have changed it.
     let threading = unsafe { (*info).domain_attr.as_ref() }.map(|attr| attr.threading);
-    // Domains share the state, and a program that has several serializes the calls of each.
+    // All domains share the state, but a program with several domains serializes only the calls of
+    // each one.
     let is_only = DOMAIN_COUNT.fetch_add(1, Ordering::AcqRel) == 0;
     if threading != Some(FI_THREAD_DOMAIN) || !is_only {
         core.require_lock();
     }
     let fid = Fid { fclass: FI_CLASS_DOMAIN, context, ops: &OPS };
     let fid = FidDomain { fid, ops: &DOMAIN_OPS, mr: &memory_region::MEMORY_OPS };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = Box::into_raw(Box::new(Domain { fid, core })) };
     0
 }
 
 unsafe extern "C" fn close(domain: *mut Domain) -> c_int {
-    // SAFETY: made by `open`, and not used any more (fi_domain(3)).
+    // SAFETY: `open` has made the domain, and the program does not use it any more (fi_domain(3)).
     drop(unsafe { Box::from_raw(domain) });
     DOMAIN_COUNT.fetch_sub(1, Ordering::AcqRel);
     0

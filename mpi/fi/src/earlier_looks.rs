@@ -1,32 +1,33 @@
-//! Looks for a message from any source (`FI_PEEK`) that have found nothing.
+//! Peeks for a message from any source (`FI_PEEK`) that have found nothing.
 //!
-//! MPICH looks for its messages within a process elsewhere, first, and makes progress there after
-//! it has found nothing here. If a message from any source were found here at once, a receive from
-//! any source could get another one: MPI_Probe would have lied. So the first look finds nothing.
+//! MPICH first checks its own queue for messages within a process. It makes progress there only
+//! after a peek here has found nothing. If the first peek from any source found a message here, a
+//! later receive from any source could get a different message, which MPI_Probe does not permit.
+//! Therefore the first peek finds nothing.
 //!
-//! Open MPI has no other place, and a program may expect that a look finds what another look has
-//! found. So this is for MPICH only.
+//! Open MPI has no other queue, and a program may expect that a peek finds a message that an
+//! earlier peek has found. Therefore this applies to MPICH only.
 
 use std::collections::VecDeque;
 
 use score_p2p::Selector;
 
-/// Looks that are remembered. A program looks for one message, or for few in turn.
+/// The most peeks that are remembered. A program peeks for one message, or for few alternately.
 const MAX_LOOKS: usize = 1000;
-/// A variable that processes of MPICH have, which start by PMI.
+/// An environment variable of processes of MPICH, which start by PMI.
 const MPICH_ENV: &str = "PMI_FD";
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) enum EarlierLooks {
-    /// Each look may find something.
+    /// Each peek may find a message.
     Ignored,
-    /// Those from any source that have found nothing, the oldest first.
+    /// The peeks from any source that have found nothing, oldest first.
     Remembered(VecDeque<Selector>),
 }
 
 impl EarlierLooks {
-    /// What the MPI library of this process needs.
+    /// The mode that the MPI library of this process needs.
     pub(crate) fn of_process() -> Self {
         match std::env::var_os(MPICH_ENV).is_some() {
             true => Self::Remembered(VecDeque::new()),
@@ -34,8 +35,8 @@ impl EarlierLooks {
         }
     }
 
-    /// Whether a look with this selector may find a message now: it names a source, or it has found
-    /// nothing before, which is forgotten.
+    /// Whether a peek with this selector may find a message now. This is so if it names a source,
+    /// or if an earlier peek has found nothing. In the second case the earlier peek is forgotten.
     pub(crate) fn may_find(&mut self, selector: Selector) -> bool {
         let Self::Remembered(looks) = self else { return true };
         if selector.source.is_some() {
@@ -45,7 +46,7 @@ impl EarlierLooks {
         position.and_then(|position| looks.remove(position)).is_some()
     }
 
-    /// A look with this selector has found nothing.
+    /// Notes that a peek with this selector has found nothing.
     pub(crate) fn add(&mut self, selector: Selector) {
         if let Self::Remembered(looks) = self
             && selector.source.is_none()

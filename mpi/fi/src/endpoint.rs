@@ -16,17 +16,17 @@ use crate::op_table::{SUCCEEDS, UNSUPPORTED, op};
 use crate::serialized::Serialized;
 use crate::{atomics, failed, failed_call, remote_memory, tagged, untagged};
 
-/// Free bytes below which a buffer for several messages is released, unless the program sets
-/// another number.
+/// The default of `FI_OPT_MIN_MULTI_RECV`: a buffer for several messages is released when less is
+/// free.
 const MIN_MULTI_RECV: usize = 16 << 10;
 
-/// How long an endpoint that is closed waits for receivers of its messages.
+/// How long fi_close waits until the receivers have the endpoint's messages.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// One direction of an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Direction {
-    /// The flags of calls that have none of their own.
+    /// The flags for calls without flags of their own.
     pub(crate) default_flags: u64,
     /// Whether only operations with `FI_COMPLETION` are reported.
     is_selective: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Endpoint {
     pub(crate) sends: Direction,
     pub(crate) receives: Direction,
     pub(crate) min_multi_recv: usize,
-    /// Whether receives that name a source take messages of that source only.
+    /// Whether a receive that names a source receives messages of this source only.
     pub(crate) is_directed: bool,
     queues: EndpointQueues,
 }
@@ -90,17 +90,18 @@ static NAME_OPS: FiOpsCm = FiOpsCm {
 /// fi_endpoint(3).
 ///
 /// # Safety
-/// As fi_endpoint(3).
+/// See fi_endpoint(3).
 pub(crate) unsafe extern "C" fn open(
     domain: *mut Domain,
     info: *const FiInfo,
     result: *mut *mut Endpoint,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: an open domain.
+    // SAFETY: the program passes an open domain.
     let core = unsafe { (*domain).core };
     let Some(number) = core.with(CoreState::open_endpoint) else { return failed(libc::EBUSY) };
-    // SAFETY: an info of `getinfo`, perhaps changed by the program; its attributes may be NULL.
+    // SAFETY: the info is from `getinfo`, and the program may have changed it. Its attributes may
+    // be NULL.
     let (tx_flags, rx_flags, caps) = unsafe {
         let (tx, rx) = ((*info).tx_attr.as_ref(), (*info).rx_attr.as_ref());
         (tx.map_or(0, |tx| tx.op_flags), rx.map_or(0, |rx| rx.op_flags), (*info).caps)
@@ -125,23 +126,24 @@ pub(crate) unsafe extern "C" fn open(
         is_directed: caps & FI_DIRECTED_RECV != 0,
         queues: EndpointQueues::default(),
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = Box::into_raw(Box::new(endpoint)) };
     0
 }
 
 unsafe extern "C" fn close(endpoint: *mut Endpoint) -> c_int {
-    // SAFETY: made by `open`, and not used any more (fi_endpoint(3)).
+    // SAFETY: `open` has made the endpoint, and the program does not use it any more
+    // (fi_endpoint(3)).
     let endpoint = unsafe { Box::from_raw(endpoint) };
     flush(endpoint.core, endpoint.number);
     endpoint.core.with(|core| core.close_endpoint(endpoint.number));
     0
 }
 
-/// Waits until other nodes have what the program believes to be sent. MPICH closes its endpoint
-/// without doing that itself.
+/// Waits until other nodes have received the messages that the program considers sent. MPICH closes
+/// its endpoint without waiting for them.
 fn flush(core: &Serialized<CoreState>, number: usize) {
-    // It does not wait for ever.
+    // The wait has a deadline, so it must not count as idle.
     idle_mark::become_busy();
     let deadline = Instant::now() + CLOSE_TIMEOUT;
     loop {
@@ -166,12 +168,12 @@ fn flush(core: &Serialized<CoreState>, number: usize) {
 
 /// fi_ep_bind(3).
 unsafe extern "C" fn bind(endpoint: *mut Endpoint, object: *mut Fid, flags: u64) -> c_int {
-    // SAFETY: an open endpoint; such calls are serialized (fi_endpoint(3)).
+    // SAFETY: the endpoint is open, and the program serializes such calls (fi_endpoint(3)).
     let endpoint = unsafe { &mut *endpoint };
-    // SAFETY: an object of this provider.
+    // SAFETY: the program passes an object of this provider.
     match unsafe { (*object).fclass } {
         FI_CLASS_CQ => {
-            // SAFETY: by its class.
+            // SAFETY: the class says which type the object has.
             let number = unsafe { (*object.cast::<CompletionQueue>()).number };
             let is_selective = flags & FI_SELECTIVE_COMPLETION != 0;
             if flags & FI_SEND != 0 {
@@ -185,14 +187,14 @@ unsafe extern "C" fn bind(endpoint: *mut Endpoint, object: *mut Fid, flags: u64)
             0
         }
         FI_CLASS_AV => {
-            // SAFETY: by its class.
+            // SAFETY: the class says which type the object has.
             let vector = unsafe { (*object.cast::<AddressVector>()).number };
             endpoint.core.with(|core| core.endpoints[endpoint.number].vector = Some(vector));
             0
         }
         FI_CLASS_EQ => 0,
         FI_CLASS_CNTR if flags & (FI_REMOTE_READ | FI_REMOTE_WRITE) == 0 => {
-            // SAFETY: by its class.
+            // SAFETY: the class says which type the object has.
             let number = unsafe { (*object.cast::<Counter>()).number };
             let kinds = [
                 (FI_SEND, Counted::Sends),
@@ -215,7 +217,7 @@ unsafe extern "C" fn control(
     command: c_int,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: an open endpoint.
+    // SAFETY: the program passes an open endpoint.
     let endpoint = unsafe { &*endpoint };
     match command {
         FI_ENABLE => {
@@ -225,7 +227,7 @@ unsafe extern "C" fn control(
         }
         FI_GETOPSFLAG => {
             let flags = argument.cast::<u64>();
-            // SAFETY: the program has asked for the flags of one direction there.
+            // SAFETY: the program passes the flags of one direction at this address.
             unsafe {
                 *flags = match *flags & FI_SEND != 0 {
                     true => endpoint.sends.default_flags,
@@ -240,7 +242,7 @@ unsafe extern "C" fn control(
 
 /// fi_cancel(3).
 unsafe extern "C" fn cancel(endpoint: *mut Endpoint, context: *mut c_void) -> isize {
-    // SAFETY: an open endpoint.
+    // SAFETY: the program passes an open endpoint.
     let endpoint = unsafe { &*endpoint };
     let is_cancelled = endpoint.core.with(|core| {
         let engine = &mut core.endpoints[endpoint.number].engine;
@@ -262,7 +264,7 @@ unsafe extern "C" fn getopt(
     if (level, name) != (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) {
         return failed(libc::ENOPROTOOPT);
     }
-    // SAFETY: an open endpoint, and the program's `*len` bytes.
+    // SAFETY: the endpoint is open, and the program has `*len` bytes.
     unsafe {
         if *len < size_of::<usize>() {
             return failed(libc::EINVAL);
@@ -287,14 +289,14 @@ unsafe extern "C" fn setopt(
     if len != size_of::<usize>() {
         return failed(libc::EINVAL);
     }
-    // SAFETY: an open endpoint, and the program's value.
+    // SAFETY: the endpoint is open, and the program passes a value of this length.
     unsafe { (*endpoint).min_multi_recv = value.cast::<usize>().read_unaligned() };
     0
 }
 
 /// fi_getname(3).
 unsafe extern "C" fn getname(endpoint: *mut Endpoint, name: *mut c_void, len: *mut usize) -> c_int {
-    // SAFETY: an open endpoint, and the program's `*len` bytes.
+    // SAFETY: the endpoint is open, and the program has `*len` bytes.
     unsafe {
         let node = (*endpoint).core.with(|core| core.self_node);
         let address = NodeAddress::new(node, (*endpoint).number);

@@ -1,7 +1,7 @@
-//! The part of PM that an endpoint uses. A process has one PM context; the endpoints share it, and
-//! a byte of each header tells whose the message is. Endpoints of the same number reach each other.
+//! The network of an endpoint. A process has one PM context, which its endpoints share. A byte of
+//! each header identifies the endpoint. Only endpoints with the same number can reach each other.
 //!
-//! A process may open endpoints before it is a node of its job: the first use of PM makes it one.
+//! A process may open endpoints before it has joined its job. It joins when it first uses PM.
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -15,12 +15,12 @@ use score_p2p::{
 
 use crate::pm_network::{self, PmNetwork};
 
-/// Endpoints that a process may have open at a time.
+/// The most endpoints that a process may have open at a time.
 pub(crate) const MAX_ENDPOINTS: usize = 8;
 
-/// The PM context of the process, which is joined when it is used first.
+/// The PM context of the process, which is joined when it is first used.
 struct Shared {
-    /// None: this process is not a node of its job yet.
+    /// None: this process has not joined its job yet.
     network: Option<PmNetwork>,
 }
 
@@ -35,37 +35,37 @@ pub(crate) struct EndpointNetwork {
 }
 
 impl SharedNetwork {
-    /// None: PM is joined when it is used first.
+    /// If `network` is None, the process joins when it first uses PM.
     pub(crate) fn new(network: Option<PmNetwork>) -> Self {
         Self(Rc::new(RefCell::new(Shared { network })))
     }
 
-    /// The network of an endpoint.
+    /// The network of the endpoint with this number.
     pub(crate) fn of_endpoint(&self, number: usize) -> EndpointNetwork {
         EndpointNetwork { shared: self.clone(), number: number as u8 }
     }
 
-    /// The descriptors on which PM's messages are waited for (pmGetFd).
+    /// The descriptors for waiting on messages of PM (pmGetFd).
     pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
         self.0.borrow_mut().network().wait_fds()
     }
 
-    /// Has arriving messages wake the process (pmBeforeSelect).
+    /// Makes arriving messages wake the process (pmBeforeSelect).
     pub(crate) fn before_wait(&self) {
         self.0.borrow_mut().network().before_wait();
     }
 
-    /// Undoes that (pmAfterSelect).
+    /// Ends the effect of `before_wait` (pmAfterSelect).
     pub(crate) fn after_wait(&self) {
         self.0.borrow_mut().network().after_wait();
     }
 
-    /// Whether messages have arrived that nobody has looked at.
+    /// Whether messages have arrived that were not received.
     pub(crate) fn has_messages(&self) -> bool {
         self.0.borrow_mut().network().has_messages()
     }
 
-    /// Passes the next message to `handle`. False: there is none.
+    /// Passes the next message to `handle`. Returns false if there is no message.
     #[inline(always)]
     pub(crate) fn receive(&self, handle: impl FnOnce(Message<'_>)) -> bool {
         self.0.borrow_mut().network().receive(handle)
@@ -73,8 +73,7 @@ impl SharedNetwork {
 }
 
 impl Shared {
-    /// PM. The first call makes this process a node of its job, and returns when all nodes have
-    /// made theirs.
+    /// The PM context. The first call joins the job, and returns when all nodes have joined.
     #[inline(always)]
     fn network(&mut self) -> &mut PmNetwork {
         if self.network.is_none() {

@@ -1,11 +1,11 @@
-//! Idle flags of threads that wait in a call of MPI (manual 3.5.2), by which a deadlock is found
-//! (docs/time-sharing.md, "Deadlock").
+//! Idle flags of threads that wait in an MPI call (manual 3.5.2). SCore detects deadlocks by these
+//! flags (docs/time-sharing.md, "Deadlock").
 //!
-//! A thread is marked idle when it has polled in vain for a while, always in one and the same call
-//! of MPI that only a message can end, and has nothing of its own to send. `libscore-mpi.so` knows
-//! that call; without it nothing is marked. The thread is busy again before it releases a message,
-//! before it sends one, and before it leaves the call. While no thread is idle, that costs a load
-//! for each message.
+//! A thread is marked idle if it has polled without success for a while in the same MPI call, only
+//! a message can end that call, and the thread has nothing to send. `libscore-mpi.so` knows the
+//! current MPI call; without that library no thread is marked. The thread becomes busy again before
+//! it releases a message, before it sends one, and before it leaves the call. This costs a load for
+//! each message while no thread is idle.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::pm_h::{score_become_busy, score_become_idle_in_mpi_call};
 
-/// A thread asks in which call it is once in so many empty polls.
+/// A thread checks its current call once in this many empty polls.
 const POLLS_PER_LOOK: u32 = 128;
-/// So many empty polls in one call, at least, make a thread idle.
+/// A thread becomes idle after at least this many empty polls in one call.
 const POLLS_BEFORE_IDLE: u32 = 1000;
 
-/// Empty polls of all threads since something last came or went. Threads use the network one at a
-/// time.
+/// The empty polls of all threads since the last message was received or sent. Threads use the
+/// network one at a time.
 static EMPTY_POLLS: AtomicU32 = AtomicU32::new(0);
 /// The number of threads that are marked idle.
 static IDLE_THREADS: AtomicU32 = AtomicU32::new(0);
@@ -29,14 +29,15 @@ thread_local! {
     static IS_IDLE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The call in which a thread polls, and how many polls had been in vain when that was seen.
+/// The call in which a thread polls, and the value of [`EMPTY_POLLS`] when that call was first
+/// seen.
 #[derive(Debug, Default)]
 pub(crate) struct PollingCall {
     identity: (usize, u64),
     polls_at_start: u32,
 }
 
-/// What `libscore-mpi.so` answers (`mpi/calls/src/queries.rs`).
+/// The answer of `libscore-mpi.so` (`mpi/calls/src/queries.rs`).
 #[repr(C)]
 struct WaitingCall {
     identity: (usize, u64),
@@ -55,11 +56,11 @@ struct CallNotes {
 }
 
 impl CallNotes {
-    /// None: it is not preloaded.
+    /// Looks the functions up. Returns None if the library is not preloaded.
     fn get() -> Option<Self> {
         static NOTES: OnceLock<Option<CallNotes>> = OnceLock::new();
         *NOTES.get_or_init(|| {
-            // SAFETY: C strings.
+            // SAFETY: the arguments are C strings.
             let find =
                 |name: &std::ffi::CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
             let waiting_call = find(c"score_mpi_waiting_call");
@@ -67,7 +68,7 @@ impl CallNotes {
             if waiting_call.is_null() || notify_on_change.is_null() {
                 return None;
             }
-            // SAFETY: functions of these types, in the library that is built with this one.
+            // SAFETY: the functions have these types; the library is built with this one.
             Some(unsafe {
                 CallNotes {
                     waiting_call: std::mem::transmute::<*mut c_void, QueryCall>(waiting_call),
@@ -79,17 +80,17 @@ impl CallNotes {
         })
     }
 
-    /// The call in which the calling thread waits for messages and for nothing else.
+    /// The call in which the calling thread waits for messages only.
     fn waiting_call(self) -> Option<WaitingCall> {
         let mut call = WaitingCall { identity: (0, 0), call: 0, arguments: [0; 4] };
-        // SAFETY: there is room for a call.
+        // SAFETY: `call` has room for a call.
         let waits = unsafe { (self.waiting_call)(&mut call) };
         (waits != 0).then_some(call)
     }
 }
 
-/// A message has come and is not released yet, or one is about to be sent: the calling thread is
-/// busy.
+/// Marks the calling thread busy. Called after a message was received and before it is released,
+/// and before a message is sent.
 #[inline(always)]
 pub(crate) fn become_busy() {
     EMPTY_POLLS.store(0, Ordering::Relaxed);
@@ -98,18 +99,19 @@ pub(crate) fn become_busy() {
     }
 }
 
-/// Also called by `libscore-mpi.so`, when the thread leaves the call.
+/// Marks the calling thread busy. `libscore-mpi.so` also calls it when the thread leaves the call.
 #[cold]
 extern "C" fn unmark() {
     if IS_IDLE.replace(false) {
-        // SAFETY: has no arguments.
+        // SAFETY: the function has no arguments.
         unsafe { score_become_busy() };
         IDLE_THREADS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl PollingCall {
-    /// The calling thread has polled in vain. `is_quiet`: whether there is nothing to send.
+    /// Notes that the calling thread has polled without success. `is_quiet` returns whether there
+    /// is nothing to send.
     #[inline(always)]
     pub(crate) fn count_empty_poll(&mut self, is_quiet: impl FnOnce() -> bool) {
         let polls = EMPTY_POLLS.load(Ordering::Relaxed).wrapping_add(1);
@@ -132,7 +134,7 @@ impl PollingCall {
             (notes.notify_on_change)(unmark);
             IS_IDLE.set(true);
             IDLE_THREADS.fetch_add(1, Ordering::Relaxed);
-            // SAFETY: the numbers are there.
+            // SAFETY: `arguments` has four numbers.
             unsafe { score_become_idle_in_mpi_call(call.call, &call.arguments) };
         }
     }

@@ -1,4 +1,4 @@
-//! What the provider offers, and whether that is what a program asks for: fi_getinfo(3).
+//! The capabilities of the provider, and whether they satisfy a program: fi_getinfo(3).
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
@@ -8,7 +8,7 @@ use crate::endpoint_network::MAX_ENDPOINTS;
 use crate::library::{self, PROVIDER_NAME, PROVIDER_VERSION};
 use crate::{fabric, failed, kernel_symbols};
 
-/// Everything that endpoints can do.
+/// All capabilities of endpoints.
 const CAPABILITIES: u64 = FI_MSG
     | FI_TAGGED
     | FI_SEND
@@ -21,26 +21,28 @@ const CAPABILITIES: u64 = FI_MSG
     | FI_FENCE
     | REMOTE_MEMORY
     | REMOTE_MEMORY_MODIFIERS;
-/// Use of other nodes' memory.
+/// Capabilities for memory of other nodes.
 const REMOTE_MEMORY: u64 = FI_RMA | FI_ATOMIC;
-/// Its directions.
+/// The directions of [`REMOTE_MEMORY`].
 const REMOTE_MEMORY_MODIFIERS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-/// Those that a program has only if it asks for them.
+/// Capabilities that a program gets only if it requests them.
 const PRIMARY_CAPABILITIES: u64 = FI_MSG | FI_TAGGED | FI_DIRECTED_RECV | REMOTE_MEMORY;
-/// Those that are of no use to a sender, and those that are of none to a receiver.
+/// Capabilities that a sender cannot use. [`SEND_CAPABILITIES`] are those that a receiver cannot
+/// use.
 const RECEIVE_CAPABILITIES: u64 =
     FI_RECV | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 const SEND_CAPABILITIES: u64 = FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
-/// What a program has to do for its memory to be used by others: the memory is there when it is
-/// registered, and the key is the provider's. Addresses are distances from the beginning.
+/// The requirements on a program that registers memory: the memory exists when it is registered,
+/// and the provider chooses the key. Addresses are offsets from the start of the region.
 const MEMORY_MODE: c_int = FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-/// Orders that are kept: of messages, and of atomic operations, which are messages to the target.
+/// The order that the provider guarantees: for messages, and for atomic operations, which are
+/// messages to the target.
 const MESSAGE_ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_ATOMIC_RAR
     | FI_ORDER_ATOMIC_RAW
     | FI_ORDER_ATOMIC_WAR
     | FI_ORDER_ATOMIC_WAW;
-/// Flags that may be in force for all sends, or for all receives.
+/// Flags that may be the default for all sends or for all receives.
 const OPERATION_FLAGS: u64 = FI_COMPLETION
     | FI_INJECT
     | FI_INJECT_COMPLETE
@@ -48,25 +50,25 @@ const OPERATION_FLAGS: u64 = FI_COMPLETION
     | FI_DELIVERY_COMPLETE
     | FI_MATCH_COMPLETE
     | FI_MULTI_RECV;
-/// The longest message whose memory may change at once. Such a message is copied anyway, if its
-/// receiver has room for it; otherwise its copy waits here.
+/// The longest message with `FI_INJECT`, whose memory may change at once. The copy needed for it is
+/// the eager message, or waits here if the receiver has no room.
 pub(crate) const INJECT_SIZE: usize = 4096;
-/// Bytes of a number that a message carries.
+/// The bytes of the data that a message carries.
 const DATA_SIZE: usize = 8;
 /// The longest message.
 const MAX_MESSAGE_LEN: usize = isize::MAX as usize;
-/// All bits of a tag are the program's.
+/// The program may use all bits of a tag.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
-/// Operations that may wait; there is no limit.
+/// The number of pending operations that is reported. There is no real limit.
 const QUEUE_SIZE: usize = 1 << 16;
-/// A protocol of the provider's own: the highest bit, and "PM".
+/// The provider's own protocol: the highest bit, and "PM".
 const PROTOCOL: u32 = 1 << 31 | 0x504d;
-/// Completion queues and counters of a domain.
+/// The most completion queues and counters of a domain.
 const MAX_QUEUES: usize = 64;
 
-/// Whether the provider can do what a program asks for; `None` in an argument asks for nothing.
+/// Whether the provider satisfies the hints of a program.
 fn is_offered(hints: &FiInfo) -> bool {
-    // SAFETY: NULL, or attributes that the program has filled in (fi_getinfo(3)).
+    // SAFETY: each pointer is NULL, or the program has filled in the attributes (fi_getinfo(3)).
     let (tx, rx, ep, domain) = unsafe {
         let FiInfo { tx_attr, rx_attr, ep_attr, domain_attr, .. } = hints;
         (tx_attr.as_ref(), rx_attr.as_ref(), ep_attr.as_ref(), domain_attr.as_ref())
@@ -114,21 +116,22 @@ fn is_offered(hints: &FiInfo) -> bool {
         && is_domain_offered
 }
 
-/// Whether the program does what [`MEMORY_MODE`] asks of it.
+/// Whether the program accepts the requirements of [`MEMORY_MODE`].
 fn knows_memory_mode(domain: &FiDomainAttr) -> bool {
     domain.mr_mode & MEMORY_MODE == MEMORY_MODE
 }
 
-/// Whether a name is missing or the provider's, which its fabric and its domain have, too.
+/// Whether a name is missing or is that of the provider. Its fabric and its domain have the same
+/// name.
 fn is_named(name: *const c_char) -> bool {
-    // SAFETY: NULL, or a string.
+    // SAFETY: the pointer is NULL or a C string.
     name.is_null() || unsafe { CStr::from_ptr(name) } == PROVIDER_NAME
 }
 
-/// fi_getinfo(3), as libfabric calls it.
+/// fi_getinfo(3), called by libfabric.
 ///
 /// # Safety
-/// As fi_getinfo(3).
+/// See fi_getinfo(3).
 pub(crate) unsafe extern "C" fn getinfo(
     _version: u32,
     _node: *const c_char,
@@ -141,7 +144,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     if !fabric::is_available() {
         return failed(libc::ENODATA);
     }
-    // SAFETY: NULL, or a program's.
+    // SAFETY: the pointer is NULL or from the program.
     let hints = unsafe { hints.as_ref() };
     if hints.is_some_and(|hints| !is_offered(hints)) {
         return failed(libc::ENODATA);
@@ -150,25 +153,25 @@ pub(crate) unsafe extern "C" fn getinfo(
     let Some(info) = library.and_then(library::Library::allocate_info) else {
         return failed(libc::ENOMEM);
     };
-    // SAFETY: a new info of the library, with all attributes.
+    // SAFETY: the library has made the info with all its attributes.
     let is_complete = unsafe { fill_in(&mut *info, hints) };
     if !is_complete {
         library.into_iter().for_each(|library| library.free_info(info));
         return failed(libc::ENOMEM);
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the address can be written.
     unsafe { *result = info };
     0
 }
 
-/// A string that libfabric frees.
+/// Allocates a string that libfabric frees.
 fn c_string(text: &CStr) -> *mut c_char {
-    // SAFETY: a string.
+    // SAFETY: `text` is a C string.
     unsafe { libc::strdup(text.as_ptr()) }
 }
 
-/// The capabilities of an endpoint for a program that asks for these. Primary ones have to be asked
-/// for (fi_getinfo(3)); none at all asks for all that the program can use.
+/// The capabilities of an endpoint for a program that has requested `requested`. A program must
+/// request primary capabilities (fi_getinfo(3)). If it requests none, it gets all that it can use.
 fn offered(requested: u64, can_use_memory: bool) -> u64 {
     let capabilities = match requested {
         0 if can_use_memory => CAPABILITIES,
@@ -181,12 +184,12 @@ fn offered(requested: u64, can_use_memory: bool) -> u64 {
     }
 }
 
-/// Fills in a new info. False: there is no memory.
+/// Fills in a new info. Returns false if there is no memory.
 ///
 /// # Safety
 /// The info has all its attributes.
 unsafe fn fill_in(info: &mut FiInfo, hints: Option<&FiInfo>) -> bool {
-    // SAFETY: as in `is_offered`.
+    // SAFETY: see `is_offered`.
     let (domain_hints, tx_hints, rx_hints) = unsafe {
         (
             hints.and_then(|hints| hints.domain_attr.as_ref()),
@@ -197,7 +200,7 @@ unsafe fn fill_in(info: &mut FiInfo, hints: Option<&FiInfo>) -> bool {
     let can_use_memory = domain_hints.is_none_or(knows_memory_mode);
     info.caps = offered(hints.map_or(0, |hints| hints.caps), can_use_memory);
     info.addr_format = FI_FORMAT_UNSPEC;
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let (tx, rx, ep, domain, fabric) = unsafe {
         (
             &mut *info.tx_attr,
@@ -223,7 +226,7 @@ unsafe fn fill_in(info: &mut FiInfo, hints: Option<&FiInfo>) -> bool {
     ep.protocol = PROTOCOL;
     ep.protocol_version = 1;
     ep.max_msg_size = MAX_MESSAGE_LEN;
-    // Of atomic operations, the only ones that are kept in order; they are shorter than that.
+    // Only atomic operations are kept in order, and they are shorter than this.
     ep.max_order_raw_size = usize::MAX;
     ep.max_order_war_size = usize::MAX;
     ep.max_order_waw_size = usize::MAX;
@@ -254,6 +257,6 @@ unsafe fn fill_in(info: &mut FiInfo, hints: Option<&FiInfo>) -> bool {
     domain.name = c_string(PROVIDER_NAME);
     fabric.name = c_string(PROVIDER_NAME);
     fabric.prov_version = PROVIDER_VERSION;
-    // libfabric adds the provider's name.
+    // libfabric adds the provider's name to the fabric's attributes.
     ![domain.name, fabric.name].contains(&null_mut())
 }

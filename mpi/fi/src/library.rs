@@ -1,5 +1,6 @@
-//! The entry point, and the libfabric that has loaded the provider. A process may have several, and
-//! they may be hidden from each other, so its functions are looked up in the one that calls.
+//! The entry point, and the libfabric that has loaded the provider. A process may have several
+//! copies of libfabric, which may be hidden from each other. Functions are therefore looked up in
+//! the copy that calls.
 
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
@@ -12,7 +13,7 @@ use crate::{fabric, info, kernel_symbols};
 
 /// The provider's own version, 1.0.
 pub(crate) const PROVIDER_VERSION: u32 = 1 << 16;
-/// Of [`crate::abi`].
+/// The oldest version that [`crate::abi`] supports.
 const OLDEST_API_VERSION: u32 = 1 << 16 | 5;
 
 pub(crate) const PROVIDER_NAME: &std::ffi::CStr = c"pm";
@@ -20,39 +21,39 @@ pub(crate) const PROVIDER_NAME: &std::ffi::CStr = c"pm";
 type DupInfo = unsafe extern "C" fn(*const FiInfo) -> *mut FiInfo;
 type FreeInfo = unsafe extern "C" fn(*mut FiInfo);
 
-/// Functions of a libfabric.
+/// The functions of a libfabric.
 pub(crate) struct Library {
     version: u32,
     dupinfo: DupInfo,
     freeinfo: FreeInfo,
 }
 
-/// The libfabric that has called last. It lives as long as the process.
+/// The libfabric that has called last. It is never freed.
 static LIBRARY: AtomicPtr<Library> = AtomicPtr::new(null_mut());
 
 /// The libfabric that has loaded the provider.
 pub(crate) fn current() -> Option<&'static Library> {
-    // SAFETY: null, or leaked by `provider`.
+    // SAFETY: the pointer is NULL, or `provider` has leaked it.
     unsafe { LIBRARY.load(Ordering::Acquire).as_ref() }
 }
 
 impl Library {
-    /// The library that has this instruction.
+    /// The library that contains this instruction.
     fn of_address(address: *const c_void) -> Option<Self> {
         let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: any address may be asked for.
+        // SAFETY: dladdr accepts any address.
         if unsafe { libc::dladdr(address, found.as_mut_ptr()) } == 0 {
             return None;
         }
-        // SAFETY: filled in by dladdr; all zeroes would be a valid value, too.
+        // SAFETY: dladdr has filled it in. All zeros would also be a valid value.
         let name = unsafe { found.assume_init() }.dli_fname;
-        // SAFETY: a name from the loader. The library is loaded already.
+        // SAFETY: the name is from the loader, and the library is already loaded.
         let handle = unsafe { libc::dlopen(name, libc::RTLD_NOW | libc::RTLD_NOLOAD) };
         if handle.is_null() {
             return None;
         }
         let symbol = |name: &std::ffi::CStr| {
-            // SAFETY: a handle of dlopen and a string.
+            // SAFETY: the arguments are a handle of dlopen and a C string.
             let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
             (!symbol.is_null()).then_some(symbol)
         };
@@ -70,22 +71,23 @@ impl Library {
         })
     }
 
-    /// A new info with all its attributes, of zeroes. None: no memory.
+    /// Allocates an info with all its attributes, filled with zeros. Returns None if there is no
+    /// memory.
     pub(crate) fn allocate_info(&self) -> Option<*mut FiInfo> {
-        // SAFETY: NULL asks for a new one (fi_getinfo(3)).
+        // SAFETY: NULL requests a new info (fi_getinfo(3)).
         let info = unsafe { (self.dupinfo)(std::ptr::null()) };
         (!info.is_null()).then_some(info)
     }
 
     /// Frees an info.
     pub(crate) fn free_info(&self, info: *mut FiInfo) {
-        // SAFETY: made by this library, and not used any more.
+        // SAFETY: this library has made the info, and nothing uses it any more.
         unsafe { (self.freeinfo)(info) };
     }
 }
 
-/// The entry point: libfabric calls it when it has loaded the provider (fi_prov.h). It passes on
-/// the address that it returns to, which is in that library.
+/// The entry point, which libfabric calls when it has loaded the provider (fi_prov.h). It passes
+/// its return address on, which is inside of the libfabric that has called.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -93,7 +95,7 @@ pub unsafe extern "C" fn fi_prov_ini() -> *mut FiProvider {
     core::arch::naked_asm!("mov rdi, [rsp]", "jmp {provider}", provider = sym provider)
 }
 
-/// As above.
+/// The entry point; see the variant for x86-64.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -101,8 +103,9 @@ pub unsafe extern "C" fn fi_prov_ini() -> *mut FiProvider {
     core::arch::naked_asm!("mov x0, x30", "b {provider}", provider = sym provider)
 }
 
-/// The provider, for the library with this instruction. It claims that library's version: a
-/// provider that is older than what a program asks for would be skipped.
+/// Returns the provider for the library that contains the instruction `caller`. The provider claims
+/// the version of that library, because libfabric skips providers that are older than the version
+/// that a program requests.
 extern "C" fn provider(caller: *const c_void) -> *mut FiProvider {
     let Some(library) = Library::of_address(caller) else { return null_mut() };
     if library.version < OLDEST_API_VERSION {

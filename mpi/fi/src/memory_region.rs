@@ -1,7 +1,7 @@
 //! Memory that is open to other nodes: fi_mr(3). A key is the pmAddrHandle of the region's first
-//! byte (manual 3.6.4), and an address is the distance from there, which is added to it. Regions
-//! that PM cannot lock, that are in several pieces, or that may not be both read and written have a
-//! number as their key, and are used by messages.
+//! byte (manual 3.6.4). An address is an offset from there, and is added to the key. Some regions
+//! have a number as their key, and are accessed by messages: regions that PM cannot lock, regions
+//! in several pieces, and regions that are not open for both reading and writing.
 
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::messages::{one_segment, segments};
 use crate::op_table::{UNSUPPORTED, op};
 use crate::serialized::Serialized;
 
-/// How long a region that is closed waits for PM's reads into it.
+/// How long the close of a region waits for PM's reads into it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A region.
@@ -41,10 +41,10 @@ pub(crate) static MEMORY_OPS: FiOpsMr = FiOpsMr {
     regattr: op!(register_attr as unsafe extern "C" fn(_, _, _, _) -> _),
 };
 
-/// Opens a region. `buffer`: None, too many pieces.
+/// Opens a region. If `buffer` is None, it had too many pieces.
 ///
 /// # Safety
-/// `domain` is open; a region can be stored at `result`.
+/// `domain` is open, and `result` has room for the address of a region.
 unsafe fn open(
     domain: *mut Domain,
     buffer: Option<UserBuffer>,
@@ -53,7 +53,7 @@ unsafe fn open(
     context: *mut c_void,
 ) -> c_int {
     let Some(buffer) = buffer else { return failed(libc::EINVAL) };
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let core = unsafe { (*domain).core };
     let access = RegionAccess {
         may_read: access & FI_REMOTE_READ != 0,
@@ -62,7 +62,7 @@ unsafe fn open(
     let key = core.with(|core| core.endpoints[0].engine.register(buffer, access));
     let fid = Fid { fclass: FI_CLASS_MR, context, ops: &OPS };
     let fid = FidMr { fid, mem_desc: std::ptr::null_mut(), key };
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { *result = Box::into_raw(Box::new(MemoryRegion { fid, core })) };
     0
 }
@@ -79,7 +79,8 @@ unsafe extern "C" fn register(
     result: *mut *mut MemoryRegion,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: an open domain; the memory is the program's until the region is closed (fi_mr(3)).
+    // SAFETY: the domain is open. The memory remains valid until the program closes the region
+    // (fi_mr(3)).
     unsafe { open(domain, Some(one_segment(start, len)), access, result, context) }
 }
 
@@ -116,9 +117,9 @@ unsafe extern "C" fn register_attr(
     }
 }
 
-/// Closes a region. Afterwards nothing reads or writes its memory.
+/// Closes a region. After success, nothing reads or writes its memory.
 unsafe extern "C" fn close(region: *mut MemoryRegion) -> c_int {
-    // SAFETY: made by `open`, and not used any more (fi_mr(3)).
+    // SAFETY: `open` has made the region, and the program does not use it any more (fi_mr(3)).
     let region = unsafe { Box::from_raw(region) };
     let key = region.fid.key;
     region.core.with(|core| {
@@ -143,17 +144,18 @@ unsafe extern "C" fn close(region: *mut MemoryRegion) -> c_int {
     0
 }
 
-/// fi_mr_bind(3). A region belongs to the domain, so that there is nothing to do for an endpoint.
-/// PM does not tell the target of its remote writes, so that a counter would miss them.
+/// fi_mr_bind(3). A region belongs to the domain, so a bind to an endpoint needs no action. A
+/// counter is refused, because PM does not notify the target of remote writes, so the counter would
+/// miss them.
 unsafe extern "C" fn bind(_region: *mut MemoryRegion, object: *mut Fid, _flags: u64) -> c_int {
-    // SAFETY: an object of this provider.
+    // SAFETY: the program passes an object of this provider.
     match unsafe { (*object).fclass } {
         FI_CLASS_EP => 0,
         _ => failed(libc::ENOSYS),
     }
 }
 
-/// fi_mr_enable(3): a region is in use from the beginning.
+/// fi_mr_enable(3). A region is enabled from the start.
 unsafe extern "C" fn control(
     _region: *mut MemoryRegion,
     command: c_int,

@@ -1,4 +1,4 @@
-//! What messages with and without tags have in common.
+//! The common part of messages with and without tags.
 
 use std::ffi::c_void;
 
@@ -14,7 +14,7 @@ use crate::endpoint::Endpoint;
 use crate::failed_call;
 use crate::info::INJECT_SIZE;
 
-/// Flags that say only how a message is reported, and that it may complete early.
+/// The flags that affect only how a completion is reported, and that allow an early completion.
 const FLAGS_OF_REPORTS: u64 = FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
 
 /// A message to be sent.
@@ -30,13 +30,14 @@ struct Outgoing {
 struct Incoming {
     buffer: UserBuffer,
     address: u64,
-    /// The tag and the bits of it that do not matter. None: for messages without tags.
+    /// The tag, and its bits to ignore. None: a receive for messages without tags.
     tag: Option<(u64, u64)>,
     flags: u64,
     context: *mut c_void,
 }
 
-/// Posts a receive. `buffer`: None, too many pieces. `flags`: None, those of the endpoint.
+/// Posts a receive. If `buffer` is None, it had too many pieces. If `flags` is None, uses those of
+/// the endpoint.
 ///
 /// # Safety
 /// `endpoint` is open.
@@ -49,17 +50,17 @@ pub(crate) unsafe fn receive(
     flags: Option<u64>,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let Some(buffer) = buffer else { return failed_call(libc::EINVAL) };
     let flags = flags.unwrap_or(endpoint.receives.default_flags);
     endpoint.post_receive(Incoming { buffer, address, tag, flags, context })
 }
 
-/// As [`receive`], for memory in one piece and with the flags of the endpoint.
+/// Like [`receive`], for contiguous memory and with the flags of the endpoint.
 ///
 /// # Safety
-/// As [`receive`], and as fi_msg(3).
+/// Those of [`receive`] and of fi_msg(3).
 #[inline(always)]
 pub(crate) unsafe fn receive_segment(
     endpoint: *mut Endpoint,
@@ -68,14 +69,14 @@ pub(crate) unsafe fn receive_segment(
     tag: Option<(u64, u64)>,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let flags = endpoint.receives.default_flags;
     if flags & !FI_COMPLETION == 0 {
         let request = endpoint.receives.request(context, flags);
         let core = &mut *endpoint.core.access();
         if let Some((channel, selector)) = endpoint.selector(core, address, tag) {
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             let buffer = unsafe { one_segment(start, len) };
             let engine = &mut core.endpoints[endpoint.number].engine;
             if engine.post(channel, selector, buffer, request) {
@@ -83,7 +84,7 @@ pub(crate) unsafe fn receive_segment(
             }
         }
     }
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let buffer = unsafe { one_segment(start, len) };
     endpoint.post_receive(Incoming { buffer, address, tag, flags, context })
 }
@@ -101,17 +102,18 @@ pub(crate) unsafe fn send(
     flags: Option<u64>,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let Some(buffer) = buffer else { return failed_call(libc::EINVAL) };
     let flags = flags.unwrap_or(endpoint.sends.default_flags);
     endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
 }
 
-/// As [`send`], for memory in one piece and with the flags of the endpoint: most messages.
+/// Like [`send`], for contiguous memory and with the flags of the endpoint. Most messages are sent
+/// by this function.
 ///
 /// # Safety
-/// As [`send`], and as fi_msg(3).
+/// Those of [`send`] and of fi_msg(3).
 #[inline(always)]
 pub(crate) unsafe fn send_segment(
     endpoint: *mut Endpoint,
@@ -120,24 +122,25 @@ pub(crate) unsafe fn send_segment(
     envelope: Envelope,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let flags = endpoint.sends.default_flags;
     let request = endpoint.sends.request(context, flags);
     if flags & !FLAGS_OF_REPORTS == 0
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         && let Some(result) = unsafe {
             endpoint.send_eager(one_segment(start, len), address, envelope, request)
         }
     {
         return result;
     }
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let buffer = unsafe { one_segment(start, len) };
     endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
 }
 
-/// Sends a message whose memory may change as soon as the call returns, and that is not reported.
+/// Sends a message whose memory may change as soon as the call returns. Its success is not
+/// reported.
 ///
 /// # Safety
 /// `endpoint` is open.
@@ -148,45 +151,45 @@ pub(crate) unsafe fn inject(
     address: u64,
     envelope: Envelope,
 ) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let request = Request { context: 0, is_reported: false };
     if len <= INJECT_SIZE
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         && let Some(result) = unsafe {
             endpoint.send_eager(one_segment(start, len), address, envelope, request)
         }
     {
         return result;
     }
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let buffer = unsafe { one_segment(start, len) };
     let (flags, context) = (FI_INJECT, std::ptr::null_mut());
     endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, false)
 }
 
-/// The program's memory in one piece.
+/// A buffer of the program in one piece.
 ///
 /// # Safety
-/// As fi_msg(3): it can be used until the operation completes.
+/// The memory can be used until the operation completes (fi_msg(3)).
 #[inline(always)]
 pub(crate) unsafe fn one_segment(start: *const c_void, len: usize) -> UserBuffer {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { UserBuffer::of_segment(start.cast_mut().cast(), len) }
 }
 
-/// The program's memory in several pieces. None: too many.
+/// A buffer of the program in several pieces. Returns None if there are too many.
 ///
 /// # Safety
-/// As fi_msg(3).
+/// See fi_msg(3).
 pub(crate) unsafe fn segments(list: *const libc::iovec, count: usize) -> Option<UserBuffer> {
     if count == 0 {
         return Some(UserBuffer::empty());
     }
-    // SAFETY: the program's list has so many entries.
+    // SAFETY: the program's list has `count` entries.
     let list = unsafe { std::slice::from_raw_parts(list, count) };
     let parts = list.iter().map(|part| (part.iov_base.cast(), part.iov_len));
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { UserBuffer::of_segments(parts) }
 }
 
@@ -195,7 +198,7 @@ pub(crate) fn data_of(flags: u64, data: u64) -> Option<u64> {
     (flags & FI_REMOTE_CQ_DATA != 0).then_some(data)
 }
 
-/// What a call returns that sends something.
+/// The return value of a call that sends.
 #[inline(always)]
 pub(crate) fn send_result(result: Result<(), SendError>) -> isize {
     match result {
@@ -206,8 +209,8 @@ pub(crate) fn send_result(result: Result<(), SendError>) -> isize {
 }
 
 impl Endpoint {
-    /// Sends a short message that completes at once. None: nothing was sent, and the caller takes
-    /// the way of all other messages.
+    /// Sends a short message that completes at once. Returns None if nothing was sent; the caller
+    /// then uses [`Endpoint::post_send`].
     #[inline(always)]
     fn send_eager(
         &self,
@@ -222,7 +225,8 @@ impl Endpoint {
         engine.send_eager(node, envelope, &buffer, request).map(send_result)
     }
 
-    /// Sends a message, or begins to. `is_reported`: its completion may be reported.
+    /// Sends a message, or starts to send it. If `is_reported` is false, its success is not
+    /// reported.
     #[inline(never)]
     fn post_send(&self, outgoing: Outgoing, is_reported: bool) -> isize {
         let Outgoing { buffer, address, envelope, flags, context } = outgoing;
@@ -250,7 +254,8 @@ impl Endpoint {
         })
     }
 
-    /// What a receive takes. None: there is no such address.
+    /// The channel and selector of a receive. Returns None if the address is not in the address
+    /// vector.
     #[inline(always)]
     fn selector(
         &self,
@@ -269,7 +274,7 @@ impl Endpoint {
         })
     }
 
-    /// Posts a receive, or looks for a message.
+    /// Posts a receive, or peeks for a message.
     #[inline(never)]
     fn post_receive(&self, incoming: Incoming) -> isize {
         self.core.with(|core| {
@@ -281,7 +286,7 @@ impl Endpoint {
                 return self.look(core, selector, incoming);
             }
             let Incoming { buffer, flags, context, .. } = incoming;
-            // Buffers for several messages are for those without tags.
+            // Only messages without tags use buffers for several messages.
             let is_multiple = flags & FI_MULTI_RECV != 0 && channel == Channel::Untagged;
             let mode = match is_multiple {
                 true => ReceiveMode::Multiple { min_free: self.min_multi_recv },
@@ -294,7 +299,7 @@ impl Endpoint {
         })
     }
 
-    /// `FI_PEEK`, `FI_CLAIM` and `FI_DISCARD` (fi_tagged(3)).
+    /// Handles `FI_PEEK`, `FI_CLAIM` and `FI_DISCARD` (fi_tagged(3)).
     #[cold]
     fn look(&self, core: &mut CoreState, selector: Selector, incoming: Incoming) -> isize {
         let Incoming { buffer, flags, context, .. } = incoming;
@@ -320,15 +325,15 @@ impl Endpoint {
             (true, false) => PeekMode::Claim,
             (false, false) => PeekMode::Look,
         };
-        // A program that only looks makes progress, too.
+        // A program that only peeks must also make progress.
         core.progress();
         let EndpointState { engine, earlier_looks, .. } = &mut core.endpoints[self.number];
         let may_find = earlier_looks.may_find(selector);
         let peek = may_find.then(|| engine.peek(selector, mode, context.addr())).flatten();
         match peek {
             Some(peek) => self.report_peek(core, context, &peek, None),
-            // Reported as a failure, as other providers do: Open MPI takes a failed call for an
-            // error.
+            // Reported as a failed completion, like other providers do, because Open MPI treats a
+            // failed call as an error.
             None => {
                 earlier_looks.add(selector);
                 let envelope = Envelope { tag: Some(selector.tag), data: None };

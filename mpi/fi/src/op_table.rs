@@ -4,16 +4,16 @@ use std::ffi::c_int;
 
 use crate::abi::{FiOps, Op};
 
-/// A function as an entry of a table. C calls it with the types that the header declares.
+/// Makes a function an entry of a table. C calls it with the types that the header declares.
 macro_rules! op {
     ($function:expr) => {
-        // SAFETY: a pointer to a function stays one; it is called with its real type.
+        // SAFETY: the pointer remains a pointer to a function, and C calls it with its real type.
         unsafe { std::mem::transmute::<*const (), crate::abi::Op>($function as *const ()) }
     };
 }
 pub(crate) use op;
 
-/// The functions of an object that can only be closed.
+/// The function table of an object that can only be closed.
 pub(crate) const fn only_close(close: Op) -> FiOps {
     FiOps {
         size: size_of::<FiOps>(),
@@ -24,19 +24,19 @@ pub(crate) const fn only_close(close: Op) -> FiOps {
     }
 }
 
-/// What the provider does not have.
+/// The function for operations that the provider does not support.
 unsafe extern "C" fn unsupported() -> isize {
     -(libc::ENOSYS as isize)
 }
 
-/// What succeeds without doing anything.
+/// The function for operations that need no action.
 unsafe extern "C" fn succeeds() -> c_int {
     0
 }
 
-/// The entry for what the provider does not have. All functions of libfabric's tables return an
-/// integer; the caller removes the arguments.
+/// The entry for operations that the provider does not support. All functions in libfabric's tables
+/// return an integer, and the caller removes the arguments from the stack.
 pub(crate) const UNSUPPORTED: Op = op!(unsupported as unsafe extern "C" fn() -> isize);
 
-/// The entry for what there is nothing to do for.
+/// The entry for operations that need no action.
 pub(crate) const SUCCEEDS: Op = op!(succeeds as unsafe extern "C" fn() -> c_int);

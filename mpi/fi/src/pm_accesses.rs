@@ -1,5 +1,5 @@
-//! Reads and writes of other nodes' memory by PM: pmRead, pmWrite, and which of them have ended.
-//! `accesses.rs` has the order.
+//! Reads and writes of other nodes' memory by PM: pmRead, pmWrite, and the detection of their end.
+//! `accesses.rs` has the rules of their order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -12,20 +12,20 @@ use crate::idle_mark;
 use crate::pm_h::{PM_NODE_ANY, PM_RMA_MTU, pmGetRemoteStatus, pmRead, pmRemoteStatus, pmWrite};
 use crate::pm_network::PmNetwork;
 
-/// The most nodes of which one call asks PM whether accesses have ended.
+/// The most nodes for which one call asks PM whether accesses have ended.
 const NODES_PER_CALL: usize = 4;
 
 /// See the [module](self).
 #[derive(Default)]
 pub(crate) struct PmAccesses {
-    /// Only nodes with accesses that have not ended.
+    /// The nodes with accesses that have not ended.
     by_node: BTreeMap<u32, NodeAccesses>,
-    /// The node that was asked last: others follow, in turn.
+    /// The node that was asked last. The next call continues with the nodes after it.
     last_asked: u32,
-    /// By endpoint: accesses that have ended, and were not returned yet.
+    /// For each endpoint, the accesses that have ended and were not returned yet.
     ended: [VecDeque<EndedAccess>; MAX_ENDPOINTS],
     last_number: u64,
-    /// Where reads go that confirm writes, and its handle, when there was such a read.
+    /// The destination of reads that confirm writes, and its handle once it is locked.
     landing: Box<u64>,
     landing_handle: Option<u64>,
 }
@@ -42,7 +42,7 @@ impl PmAccesses {
         }
     }
 
-    /// Removes this access, if it is the one that has ended last.
+    /// Removes this access if it is the one that has ended last.
     fn take_if_last(&mut self, access: EndpointAccess) -> Option<EndedAccess> {
         let all_ended = &mut self.ended[access.endpoint];
         let is_last = all_ended.back().is_some_and(|ended| ended.number == access.number);
@@ -57,20 +57,20 @@ impl PmAccesses {
     }
 }
 
-/// What PM says of the operations on a node.
+/// The state of the operations on a node, as PM reports it.
 enum PmReport {
-    /// They have ended up to this number.
+    /// The operations up to this number have ended.
     Completed(u64),
     /// The operation with this number has failed.
     Failed(u64),
-    /// PM knows nothing of them.
+    /// PM has no information about the operations.
     Unknown,
 }
 
 impl PmNetwork {
     fn remote_status(&self, node: u32) -> (PmReport, u64) {
         let mut status = pmRemoteStatus { started: 0, completed: 0 };
-        // SAFETY: a context of libscore, or NULL, which PM refuses.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         let result = unsafe { pmGetRemoteStatus(self.context, node as i32, &mut status) };
         let report = match result {
             0 => PmReport::Completed(status.completed),
@@ -85,7 +85,7 @@ impl PmNetwork {
         self.accesses.by_node.entry(node).or_insert_with(|| NodeAccesses::new(is_on_this_host))
     }
 
-    /// Notes what a report says. False: PM has no further report now.
+    /// Notes a report. Returns whether PM may have further reports now.
     fn on_report(&mut self, node: u32, report: &PmReport) -> bool {
         let mut all_ended = EndedAccesses::new();
         let accesses = self.accesses_of(node);
@@ -98,7 +98,8 @@ impl PmNetwork {
         matches!(report, PmReport::Failed(_))
     }
 
-    /// The number that PM has given to the operation on `node` that was just started.
+    /// The number that PM has given to the operation on `node` that was just started, and the
+    /// report of PM.
     fn number_of_last(&mut self, node: u32) -> (u64, PmReport) {
         let (report, started) = self.remote_status(node);
         (started, report)
@@ -112,7 +113,8 @@ impl PmNetwork {
         } {}
     }
 
-    /// Starts a read behind the writes to a node, if one is needed. Full: PM has no room for it.
+    /// Starts a read after the writes to a node, if a read is needed to confirm them. Returns
+    /// `Full` if PM has no room for it.
     fn confirm_writes(&mut self, node: u32) -> Result<(), AccessError> {
         let (Confirmation::Needed(handle) | Confirmation::Delayed(handle)) =
             self.accesses_of(node).confirmation()
@@ -120,7 +122,7 @@ impl PmNetwork {
             return Ok(());
         };
         let landing = self.landing_handle();
-        // SAFETY: PM checks the handles; the landing has more than a byte.
+        // SAFETY: PM checks the handles, and the landing has room for a byte.
         let result =
             landing.map(|landing| unsafe { pmRead(self.context, node as i32, handle, landing, 1) });
         match result {
@@ -142,18 +144,18 @@ impl PmNetwork {
         Ok(())
     }
 
-    /// The handle of where reads go that confirm writes.
+    /// The handle of the destination of confirming reads.
     fn landing_handle(&mut self) -> Option<u64> {
         if self.accesses.landing_handle.is_none() {
             let start = (&raw mut *self.accesses.landing).cast();
-            // SAFETY: PM's own use; the memory stays as long as the process.
+            // SAFETY: only PM uses the memory, which exists as long as the process.
             let buffer = unsafe { UserBuffer::of_segment(start, size_of::<u64>()) };
             self.accesses.landing_handle = self.lock(PM_NODE_ANY, &buffer);
         }
         self.accesses.landing_handle
     }
 
-    /// As [`score_p2p::Network::start_write`].
+    /// See [`score_p2p::Network::start_write`].
     pub(crate) fn start_write(
         &mut self,
         endpoint: usize,
@@ -165,14 +167,15 @@ impl PmNetwork {
             return Err(AccessError::Failed);
         }
         idle_mark::become_busy();
-        // Otherwise the writes of a stream would take all room, and none would be confirmed.
+        // A delayed confirmation comes first. Otherwise a stream of writes would take all room, and
+        // no write would ever be confirmed.
         if let Some(accesses) = self.accesses.by_node.get(&node)
             && matches!(accesses.confirmation(), Confirmation::Delayed(_))
         {
             self.confirm_writes(node)?;
         }
         let local = self.lock(node as i32, from).ok_or(AccessError::Failed)?;
-        // SAFETY: PM checks the handles; `from` is locked and stays until the write has ended.
+        // SAFETY: PM checks the handles. `from` is locked and remains until the write has ended.
         let result = unsafe { pmWrite(self.context, node as i32, handle, local, from.len()) };
         if result != 0 {
             self.unlock(node as i32, from);
@@ -182,7 +185,8 @@ impl PmNetwork {
         let (number, report) = self.number_of_last(node);
         self.accesses_of(node).on_write_started(number, access, handle);
         self.on_report(node, &report);
-        // Within a host the bytes are there when the call returns, unless the kernel refuses that.
+        // Within a host the bytes have arrived when the call returns, unless the kernel refuses
+        // such writes.
         let Some(ended) = self.accesses.take_if_last(access) else {
             return Ok(WriteProgress::Started(access.number));
         };
@@ -191,7 +195,7 @@ impl PmNetwork {
         if ended.has_failed { Err(AccessError::Failed) } else { Ok(WriteProgress::Delivered) }
     }
 
-    /// As [`score_p2p::Network::start_read`].
+    /// See [`score_p2p::Network::start_read`].
     pub(crate) fn start_read(
         &mut self,
         endpoint: usize,
@@ -204,7 +208,7 @@ impl PmNetwork {
         }
         idle_mark::become_busy();
         let local = self.lock(node as i32, into).ok_or(AccessError::Failed)?;
-        // SAFETY: PM checks the handles; `into` is locked and stays until the read has ended.
+        // SAFETY: PM checks the handles. `into` is locked and remains until the read has ended.
         let result = unsafe { pmRead(self.context, node as i32, handle, local, into.len()) };
         if result != 0 {
             self.unlock(node as i32, into);
@@ -217,7 +221,7 @@ impl PmNetwork {
         Ok(access.number)
     }
 
-    /// As [`score_p2p::Network::next_ended`].
+    /// See [`score_p2p::Network::next_ended`].
     pub(crate) fn next_ended(&mut self, endpoint: usize) -> Option<EndedAccess> {
         for _ in 0..NODES_PER_CALL.min(self.accesses.by_node.len()) {
             let ended = self.accesses.ended[endpoint].pop_front();
@@ -227,7 +231,7 @@ impl PmNetwork {
             let node = self.accesses.next_node()?;
             self.accesses.last_asked = node;
             self.ask_about(node);
-            // One for which there is no room now is started later.
+            // If there is no room now, a later call starts the confirmation.
             let _ = self.confirm_writes(node);
             self.remove_idle(node);
         }

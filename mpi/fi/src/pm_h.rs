@@ -1,5 +1,5 @@
 //! The part of pm.h and score.h that this crate calls. The functions are in libpm.so.2 and
-//! libscore.so.6, so that a process has one copy of PM. The headers document them.
+//! libscore.so.6, so that a process has only one copy of PM. The headers document them.
 
 #![allow(non_camel_case_types)]
 
@@ -11,7 +11,7 @@ pub(crate) struct pmContext {
     _opaque: [u8; 0],
 }
 
-/// What pmGetContextConfig returns.
+/// The result of pmGetContextConfig.
 #[repr(C)]
 pub(crate) struct pmContextConfig {
     pub(crate) kind: *const std::ffi::c_char,
@@ -22,7 +22,7 @@ pub(crate) struct pmContextConfig {
     pub(crate) option: c_ulong,
 }
 
-/// What pmGetMessageQueueStatus returns.
+/// The result of pmGetMessageQueueStatus.
 #[repr(C)]
 pub(crate) struct pmMessageQueueStatus {
     pub(crate) receive: c_int,
@@ -30,7 +30,7 @@ pub(crate) struct pmMessageQueueStatus {
     pub(crate) read: c_int,
 }
 
-/// What pmGetRemoteStatus returns.
+/// The result of pmGetRemoteStatus.
 #[repr(C)]
 pub(crate) struct pmRemoteStatus {
     pub(crate) started: u64,
@@ -42,7 +42,7 @@ pub(crate) const PM_OPT_REMOTE_WRITE: c_ulong = 1;
 pub(crate) const PM_OPT_REMOTE_READ: c_ulong = 2;
 pub(crate) const PM_NODE_ANY: c_int = -1;
 
-// SAFETY: as declared in pm.h.
+// SAFETY: the declarations agree with pm.h.
 unsafe extern "C" {
     pub(crate) fn pmGetContextConfig(
         context: *mut pmContext,
@@ -111,7 +111,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-// SAFETY: as declared in score.h and sc.h.
+// SAFETY: the declarations agree with score.h and sc.h.
 unsafe extern "C" {
     pub(crate) static score_self_node: c_int;
     pub(crate) static score_num_node: c_int;

@@ -1,4 +1,4 @@
-//! PM as the network of the protocol.
+//! PM as the network of the protocol: contexts, messages and locked memory.
 
 use std::ffi::{CStr, c_ulong};
 use std::os::fd::RawFd;
@@ -17,9 +17,9 @@ use crate::pm_h::{
 };
 use crate::{deadlock_signal, fabric, idle_mark};
 
-/// Variables that launchers of MPI programs set: PMI (MPICH) and PMIx (Open MPI).
+/// Environment variables that launchers of MPI programs set: PMI (MPICH) and PMIx (Open MPI).
 const MPI_ENV: [&str; 2] = ["PMI_FD", "PMIX_NAMESPACE"];
-/// Variables that scored sets: the number of this node, and how many there are.
+/// Environment variables that scored sets: the number of this node, and the number of nodes.
 const SELF_NODE_ENV: &str = "SCORE_SELF_NODE";
 const NUM_NODE_ENV: &str = "SCORE_NUM_NODE";
 
@@ -27,33 +27,33 @@ const NUM_NODE_ENV: &str = "SCORE_NUM_NODE";
 pub(crate) struct PmNetwork {
     /// Null: this process is the only node.
     pub(crate) context: *mut pmContext,
-    /// By node; 0: not known yet.
+    /// The MTU of each node. 0: not known yet.
     mtus: Vec<u32>,
     /// `PM_OPT_` bits.
     options: c_ulong,
-    /// Reads and writes of other nodes' memory that have not ended.
+    /// The reads and writes of other nodes' memory that have not ended.
     pub(crate) accesses: PmAccesses,
-    /// By node: whether it is on this host. None: not known yet.
+    /// For each node, whether it is on this host. None: not known yet.
     is_on_this_host: Vec<Option<bool>>,
 }
 
-/// Makes this process a node of its job. Returns when all nodes have called it. If that fails,
-/// libscore says why and ends the process.
+/// Joins the job. Returns when all nodes have joined. On a failure, libscore prints an error and
+/// ends the process.
 #[cold]
 pub(crate) fn join() -> PmNetwork {
-    // SAFETY: the arguments are ignored (score.h).
+    // SAFETY: score_initialize_args ignores its arguments (score.h).
     unsafe { score_initialize_args(0, ptr::null()) };
     deadlock_signal::set_handler();
     fabric::note_joined();
-    // SAFETY: set by score_initialize and read-only since.
+    // SAFETY: score_initialize has set it, and nothing changes it afterwards.
     let nodes = unsafe { score_num_node };
     // SAFETY: as above; the list ends with NULL.
     let context = unsafe { score_pmnet.as_ref() }.map_or(null_mut(), |first| *first);
-    // All calls of PM are inside of `Serialized::with`. It orders them, or the program does.
-    // SAFETY: a context of libscore, or NULL, which PM refuses.
+    // SAFETY: the context is one of libscore, or NULL, which PM refuses. All calls of PM are inside
+    // of `Serialized::with`, which serializes them unless the program does.
     unsafe { pmSetSerialized(context, 1) };
     if is_mpi_program() {
-        // MPI libraries work between two polls.
+        // MPI libraries do work between two polls, so a pause would delay them.
         // SAFETY: as above.
         unsafe { pmSetPollPause(context, 0) };
     }
@@ -72,16 +72,16 @@ fn is_mpi_program() -> bool {
 
 /// This process in its job.
 pub(crate) struct Membership {
-    /// None: it is not a node yet.
+    /// None: the process has not joined its job yet.
     pub(crate) network: Option<PmNetwork>,
     pub(crate) self_node: u32,
     pub(crate) nodes: u32,
 }
 
 impl Membership {
-    /// Programs of MPI libraries become nodes now: all their processes open a domain. Others may
-    /// have to exchange addresses before all of them do (fi_pingpong(1)), so they become nodes when
-    /// they use PM first.
+    /// Processes of MPI programs join now, because all of them open a domain. Other programs may
+    /// have to exchange addresses before all processes open one (fi_pingpong(1)). They join when
+    /// they first use PM.
     pub(crate) fn of_process() -> Self {
         let number = |name| std::env::var(name).ok()?.parse().ok();
         if !is_mpi_program()
@@ -90,7 +90,7 @@ impl Membership {
             return Self { network: None, self_node, nodes };
         }
         let network = Some(join());
-        // SAFETY: set by score_initialize and read-only since.
+        // SAFETY: score_initialize has set it, and nothing changes it afterwards.
         let (self_node, nodes) = unsafe { (score_self_node as u32, score_num_node as u32) };
         Self { network, self_node, nodes }
     }
@@ -99,7 +99,7 @@ impl Membership {
 fn config(context: *mut pmContext) -> Option<pmContextConfig> {
     let mut config =
         pmContextConfig { kind: ptr::null(), number: 0, nodes: 0, mtu: 0, size: 0, option: 0 };
-    // SAFETY: a context of libscore, or NULL, which PM refuses.
+    // SAFETY: the context is one of libscore, or NULL, which PM refuses.
     let result = unsafe { pmGetContextConfig(context, &mut config) };
     (result == 0).then_some(config)
 }
@@ -112,7 +112,7 @@ impl PmNetwork {
     #[cold]
     fn look_up_mtu(&mut self, node: u32) -> usize {
         let mut mtu = 0;
-        // SAFETY: as in `options`.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         unsafe { pmGetMtu(self.context, node as i32, &mut mtu) };
         if let Some(known) = self.mtus.get_mut(node as usize) {
             *known = mtu as u32;
@@ -122,7 +122,7 @@ impl PmNetwork {
 
     fn queue_status(&self) -> pmMessageQueueStatus {
         let mut status = pmMessageQueueStatus { receive: 0, send: 0, read: 0 };
-        // SAFETY: as in `options`.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         unsafe { pmGetMessageQueueStatus(self.context, &mut status) };
         status
     }
@@ -132,26 +132,26 @@ impl PmNetwork {
         self.queue_status().receive > 0
     }
 
-    /// The descriptors on which messages are waited for. None, if this process is the only node.
+    /// The descriptors for waiting on messages. Empty if this process is the only node.
     pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
         let mut count = 0;
-        // SAFETY: as in `options`; asks for the number only.
+        // SAFETY: as above; the call only asks for the number.
         unsafe { pmGetFd(self.context, null_mut(), &mut count) };
         let mut fds = vec![-1; usize::try_from(count).unwrap_or(0)];
-        // SAFETY: room for so many.
+        // SAFETY: `fds` has room for `count` descriptors.
         let result = unsafe { pmGetFd(self.context, fds.as_mut_ptr(), &mut count) };
         if result == 0 { fds } else { Vec::new() }
     }
 
-    /// Has arriving messages wake the process.
+    /// Makes arriving messages wake the process.
     pub(crate) fn before_wait(&self) {
-        // SAFETY: as in `options`.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         unsafe { pmBeforeSelect(self.context) };
     }
 
-    /// Undoes that.
+    /// Ends the effect of `before_wait`.
     pub(crate) fn after_wait(&self) {
-        // SAFETY: as in `options`.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         unsafe { pmAfterSelect(self.context) };
     }
 
@@ -159,11 +159,12 @@ impl PmNetwork {
         self.options & options == options
     }
 
-    /// Locks the program's memory for remote access by a node or by all.
+    /// Locks the program's memory for remote access by one node or by all nodes. Returns its
+    /// handle.
     pub(crate) fn lock(&self, node: i32, buffer: &UserBuffer) -> Option<u64> {
         let start = buffer.as_segment()?;
         let mut handle = 0;
-        // SAFETY: PM does not read the memory now, and refuses a length of 0.
+        // SAFETY: PM does not read the memory during this call, and refuses a length of 0.
         let result = unsafe { pmMLock(self.context, node, start, buffer.len(), &mut handle) };
         (result == 0).then_some(handle)
     }
@@ -173,7 +174,7 @@ impl PmNetwork {
         unsafe { pmMUnlock(self.context, node, buffer.start(), buffer.len()) };
     }
 
-    /// Whether messages to a node go through shared memory.
+    /// Whether messages to `node` use shared memory.
     pub(crate) fn is_on_this_host(&mut self, node: u32) -> bool {
         let known = self.is_on_this_host.get(node as usize).copied().flatten();
         known.unwrap_or_else(|| self.look_up_host(node))
@@ -182,10 +183,11 @@ impl PmNetwork {
     #[cold]
     fn look_up_host(&mut self, node: u32) -> bool {
         let (context, mut member, mut member_node) = (self.context, null_mut(), 0);
-        // SAFETY: a context of libscore. One that is no composite is its own only member.
+        // SAFETY: the context is one of libscore. A context that is not a composite is its own only
+        // member.
         let result = unsafe { pmExtractNode(context, node as i32, &mut member, &mut member_node) };
         let kind = config(if result == 0 { member } else { context });
-        // SAFETY: PM's string.
+        // SAFETY: the string belongs to PM.
         let is_on_it = kind.is_some_and(|kind| unsafe { CStr::from_ptr(kind.kind) } == c"shmem");
         if let Some(known) = self.is_on_this_host.get_mut(node as usize) {
             *known = Some(is_on_it);
@@ -194,7 +196,7 @@ impl PmNetwork {
     }
 }
 
-/// As [`score_p2p::Network`].
+/// The functions of [`score_p2p::Network`].
 impl PmNetwork {
     #[inline(always)]
     pub(crate) fn mtu(&mut self, node: u32) -> usize {
@@ -214,13 +216,14 @@ impl PmNetwork {
         let mut buffer = null_mut();
         let len = header.byte_len() + body.len();
         idle_mark::become_busy();
-        // SAFETY: as in `options`.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         match unsafe { pmGetSendBuffer(self.context, node as i32, &mut buffer, len) } {
             0 => {}
             libc::ENOBUFS | libc::EBUSY => return Err(SendError::Full),
             _ => return Err(SendError::Unreachable),
         }
-        // SAFETY: PM's buffer has `len` bytes, and the header and the body as many as they say.
+        // SAFETY: PM's buffer has `len` bytes, which is the length of the header and the body
+        // together.
         unsafe {
             for (index, word) in header.words().iter().enumerate() {
                 buffer.cast::<u64>().add(index).write_unaligned(word.to_le());
@@ -238,14 +241,14 @@ impl PmNetwork {
     #[inline(always)]
     pub(crate) fn receive(&mut self, handle: impl FnOnce(Message<'_>)) -> bool {
         let (mut start, mut len) = (null_mut(), 0);
-        // SAFETY: as in `options`.
+        // SAFETY: the context is one of libscore, or NULL, which PM refuses.
         if unsafe { pmReceive(self.context, &mut start, &mut len) } != 0 {
             return false;
         }
-        // Before the message is released (manual 3.5.2, figure 2.9).
+        // The process must be busy before the message is released (manual 3.5.2, figure 2.9).
         idle_mark::become_busy();
         if let Some(start) = NonNull::new(start) {
-            // SAFETY: PM's message stays until it is released.
+            // SAFETY: PM keeps the message until it is released.
             handle(unsafe { Message::new(start, len) });
         }
         // SAFETY: as above; the message is not used any more.

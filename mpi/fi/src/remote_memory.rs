@@ -1,5 +1,5 @@
-//! Reads and writes of memory of other nodes: fi_rma(3). A write completes when its bytes are
-//! there, whatever is asked for.
+//! Reads and writes of memory of other nodes: fi_rma(3). A write completes when its bytes have
+//! arrived, whatever completion level the program requests.
 
 use std::ffi::c_void;
 
@@ -27,22 +27,22 @@ pub(crate) static OPS: FiOpsRma = FiOpsRma {
 
 /// A transfer between the program's memory and that of another node.
 struct Transfer {
-    /// None: too many pieces.
+    /// None: there are too many pieces.
     buffer: Option<UserBuffer>,
     address: u64,
     target: RemoteAddress,
-    /// None: those of the endpoint.
+    /// None: the flags of the endpoint apply.
     flags: Option<u64>,
     context: *mut c_void,
 }
 
 impl Transfer {
-    /// What fi_readmsg and fi_writemsg are called with. The lengths on both sides have to be equal.
+    /// The transfer of an fi_readmsg or fi_writemsg call. The lengths on both sides must be equal.
     ///
     /// # Safety
-    /// As fi_rma(3).
+    /// See fi_rma(3).
     unsafe fn of_message(message: *const FiMsgRma, flags: u64) -> Self {
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         let FiMsgRma { msg_iov, iov_count, addr, rma_iov, rma_iov_count, context, .. } =
             unsafe { *message };
         let flags = Some(flags);
@@ -50,21 +50,21 @@ impl Transfer {
             let target = RemoteAddress { key: 0, offset: 0 };
             return Self { buffer: None, address: addr, target, flags, context };
         }
-        // SAFETY: the message has one part of remote memory.
+        // SAFETY: the message has exactly one part of remote memory.
         let FiRmaIov { addr: offset, len, key } = unsafe { *rma_iov };
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         let buffer = unsafe { segments(msg_iov, iov_count) }.filter(|buffer| buffer.len() == len);
         let target = RemoteAddress { key, offset };
         Self { buffer, address: addr, target, flags, context }
     }
 }
 
-/// Reads, or begins to.
+/// Reads, or starts to read.
 ///
 /// # Safety
 /// `endpoint` is open.
 unsafe fn start_read(endpoint: *mut Endpoint, transfer: Transfer) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let Transfer { buffer, address, target, flags, context } = transfer;
     let Some(buffer) = buffer else { return failed_call(libc::EINVAL) };
@@ -83,7 +83,7 @@ unsafe fn start_read(endpoint: *mut Endpoint, transfer: Transfer) -> isize {
     })
 }
 
-/// Writes, or begins to. `is_reported`: its completion may be reported.
+/// Writes, or starts to write. If `is_reported` is false, a success is not reported.
 ///
 /// # Safety
 /// `endpoint` is open.
@@ -93,7 +93,7 @@ unsafe fn start_write(
     data: Option<u64>,
     is_reported: bool,
 ) -> isize {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let endpoint = unsafe { &*endpoint };
     let Transfer { buffer, address, target, flags, context } = transfer;
     let Some(buffer) = buffer else { return failed_call(libc::EINVAL) };
@@ -128,7 +128,7 @@ unsafe extern "C" fn read(
     context: *mut c_void,
 ) -> isize {
     let target = RemoteAddress { key, offset };
-    // SAFETY: as fi_rma(3), here and in all functions below.
+    // SAFETY: the program keeps the rules of fi_rma(3), here and in all functions below.
     unsafe {
         let buffer = Some(one_segment(start, len));
         start_read(endpoint, Transfer { buffer, address, target, flags: None, context })
@@ -263,17 +263,17 @@ unsafe extern "C" fn injectdata(
     }
 }
 
-/// Bytes that may change as soon as the call returns.
+/// A transfer of bytes that may change as soon as the call returns.
 ///
 /// # Safety
-/// As fi_rma(3).
+/// See fi_rma(3).
 unsafe fn injected(
     start: *const c_void,
     len: usize,
     address: u64,
     target: RemoteAddress,
 ) -> Transfer {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     let buffer = Some(unsafe { one_segment(start, len) });
     let (flags, context) = (Some(FI_INJECT), std::ptr::null_mut());
     Transfer { buffer, address, target, flags, context }

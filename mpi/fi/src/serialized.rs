@@ -1,4 +1,4 @@
-//! State that one thread at a time uses: by the program's promise, or by a lock.
+//! State that one thread at a time uses. Either the program serializes its calls, or a lock does.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -13,18 +13,18 @@ pub(crate) struct Serialized<T> {
     value: UnsafeCell<T>,
 }
 
-/// Access to the state, until it is dropped.
+/// Exclusive access to the state, until it is dropped.
 pub(crate) struct Access<'a, T> {
     value: &'a mut T,
     _guard: Option<MutexGuard<'a, ()>>,
 }
 
-// PM relies on this, too: `pm_network.rs` promises it that calls are serialized.
-// SAFETY: `access` is used by one thread at a time: with the lock, or, without `needs_lock`, by the
-// promise of `FI_THREAD_DOMAIN` (fi_domain(3)).
+// SAFETY: one thread at a time uses the value. If `needs_lock` is set, the lock ensures this.
+// Otherwise the program promises it by `FI_THREAD_DOMAIN` (fi_domain(3)). PM also relies on this,
+// because `pm_network.rs` promises PM that calls are serialized.
 unsafe impl<T> Sync for Serialized<T> {}
-// SAFETY: as above; addresses of the program's memory are bound to no thread, and what the parts of
-// the state share is not reached from outside of it.
+// SAFETY: as above. Addresses of the program's memory do not depend on a thread, and nothing
+// outside of the state refers to what its parts share.
 unsafe impl<T> Send for Serialized<T> {}
 
 impl<T> Serialized<T> {
@@ -32,17 +32,18 @@ impl<T> Serialized<T> {
         Self { needs_lock: AtomicBool::new(false), lock: Mutex::new(()), value: value.into() }
     }
 
-    /// From now on several threads may call at the same time. Called while only one does.
+    /// Requires the lock from now on, because several threads may call at the same time. Must be
+    /// called while only one thread uses the state.
     pub(crate) fn require_lock(&self) {
         self.needs_lock.store(true, Ordering::Release);
     }
 
-    /// Access to the state. A thread that has it must not ask for it again.
+    /// Access to the state. A thread that has access must not request it again.
     #[inline(always)]
     pub(crate) fn access(&self) -> Access<'_, T> {
         let needs_lock = self.needs_lock.load(Ordering::Relaxed);
         let _guard = if needs_lock { Some(self.wait_for_lock()) } else { None };
-        // SAFETY: no other thread uses it now, as the comment on `Sync` says.
+        // SAFETY: no other thread has access now; see the comment on `Sync`.
         Access { value: unsafe { &mut *self.value.get() }, _guard }
     }
 
@@ -51,7 +52,7 @@ impl<T> Serialized<T> {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Uses the state. `use_value` must not ask for it again.
+    /// Calls `use_value` with the state. `use_value` must not request access again.
     #[inline(always)]
     pub(crate) fn with<R>(&self, use_value: impl FnOnce(&mut T) -> R) -> R {
         use_value(&mut self.access())

@@ -32,7 +32,7 @@ unsafe extern "C" fn recv(
     ignore: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: as fi_tagged(3), here and in all functions below.
+    // SAFETY: the program keeps the rules of fi_tagged(3), here and in all functions below.
     unsafe {
         messages::receive_segment(endpoint, (start, len), address, Some((tag, ignore)), context)
     }

@@ -30,7 +30,7 @@ unsafe extern "C" fn recv(
     address: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: as fi_msg(3), here and in all functions below.
+    // SAFETY: the program keeps the rules of fi_msg(3), here and in all functions below.
     unsafe { messages::receive_segment(endpoint, (start, len), address, None, context) }
 }
 

@@ -1,8 +1,9 @@
-//! Waiting for messages without polling (`FI_WAIT_FD`, fi_cq(3)): by the descriptors of PM (pmGetFd
-//! and pmBeforeSelect, manual 3.3), which are put into one that programs wait on.
+//! Waiting for messages without polling (`FI_WAIT_FD`, fi_cq(3)). The descriptors of PM (pmGetFd
+//! and pmBeforeSelect, manual 3.3) are added to an epoll descriptor, on which programs wait.
 //!
-//! The descriptor becomes readable when a message has arrived, and when another thread of the
-//! process has made progress meanwhile: then it may have received what is waited for.
+//! The epoll descriptor becomes readable when a message has arrived, and also when another thread
+//! of the process has made progress. That thread may have received the message that the waiting
+//! thread needs.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -16,23 +17,23 @@ use crate::serialized::Serialized;
 
 /// The descriptors of the process.
 pub(crate) struct WaitDescriptors {
-    /// What programs wait on: it contains the others.
+    /// The descriptor that programs wait on. It contains the others.
     epoll: OwnedFd,
     /// Wakes a thread that waits.
     event: OwnedFd,
-    /// PM's, as far as they are contained.
+    /// The descriptors of PM that `epoll` contains.
     pm_fds: Vec<RawFd>,
 }
 
-/// A new descriptor that a system call has returned.
+/// Owns a new descriptor that a system call has returned.
 fn owned(fd: c_int) -> Option<OwnedFd> {
-    // SAFETY: nobody else has it.
+    // SAFETY: the descriptor is new, so it has no other owner.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 impl WaitDescriptors {
     fn open() -> Option<Self> {
-        // SAFETY: makes a descriptor.
+        // SAFETY: the call only makes a descriptor.
         let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: as above.
         let event = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
@@ -40,19 +41,19 @@ impl WaitDescriptors {
         opened.contain(opened.event.as_raw_fd()).then_some(opened)
     }
 
-    /// Puts a descriptor into the one that is waited on.
+    /// Adds a descriptor to the epoll descriptor.
     fn contain(&self, fd: RawFd) -> bool {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
         let epoll = self.epoll.as_raw_fd();
-        // SAFETY: descriptors, and an event.
+        // SAFETY: the arguments are descriptors and an event.
         unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &mut event) == 0 }
     }
 
-    /// PM's descriptors may be others now.
+    /// Replaces the descriptors of PM, which may have changed.
     fn update(&mut self, pm_fds: Vec<RawFd>) -> bool {
         let (epoll, old) = (self.epoll.as_raw_fd(), std::mem::take(&mut self.pm_fds));
         for fd in old.iter().filter(|fd| !pm_fds.contains(fd)) {
-            // SAFETY: descriptors. One that was closed is not contained any more.
+            // SAFETY: the arguments are descriptors. A closed descriptor was removed by the kernel.
             unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, *fd, std::ptr::null_mut()) };
         }
         let are_contained =
@@ -65,25 +66,25 @@ impl WaitDescriptors {
         wake(self.event.as_raw_fd());
     }
 
-    /// Forgets that a thread was woken.
+    /// Clears the wake event.
     fn forget_wake(&self) {
         let mut value = 0_u64;
-        // SAFETY: 8 bytes; the descriptor does not block.
+        // SAFETY: `value` has 8 bytes, and the descriptor does not block.
         unsafe { libc::read(self.event.as_raw_fd(), (&raw mut value).cast(), size_of::<u64>()) };
     }
 }
 
-/// Wakes a thread that waits, by the descriptor that [`CoreState::open_wait_descriptors`] has
-/// returned second.
+/// Wakes a waiting thread. `event` is the second descriptor that
+/// [`CoreState::open_wait_descriptors`] has returned.
 pub(crate) fn wake(event: RawFd) {
     let one = 1_u64;
-    // SAFETY: 8 bytes. It can only fail if the thread is woken already.
+    // SAFETY: `one` has 8 bytes. The write can fail only if the thread is already woken.
     unsafe { libc::write(event, (&raw const one).cast(), size_of::<u64>()) };
 }
 
 impl CoreState {
-    /// The descriptor that programs wait on, and the one that wakes them. None: there are too many
-    /// descriptors.
+    /// Returns the descriptor that programs wait on, and the descriptor that wakes them. Returns
+    /// None if the process has too many descriptors.
     pub(crate) fn open_wait_descriptors(&mut self) -> Option<(RawFd, RawFd)> {
         if self.wait_descriptors.is_none() {
             self.wait_descriptors = WaitDescriptors::open();
@@ -92,8 +93,7 @@ impl CoreState {
         Some((opened.epoll.as_raw_fd(), opened.event.as_raw_fd()))
     }
 
-    /// Prepares to wait. False: there is something to do, or `is_fulfilled` says that what is
-    /// waited for is there.
+    /// Prepares to wait. Returns false if there is work to do, or if `is_fulfilled` returns true.
     pub(crate) fn prepare_to_wait(&mut self, is_fulfilled: impl Fn(&mut Self) -> bool) -> bool {
         self.progress();
         let fds = self.network.wait_fds();
@@ -104,7 +104,8 @@ impl CoreState {
         }
         self.network.before_wait();
         self.is_woken_by_messages = true;
-        // PM wakes for what arrives after it had no message (pmBeforeSelect).
+        // PM wakes the process only for messages that arrive after a receive has found none
+        // (pmBeforeSelect).
         self.progress_endpoints();
         let may_wait = !self.network.has_messages()
             && !self.has_received
@@ -116,7 +117,8 @@ impl CoreState {
         may_wait
     }
 
-    /// A thread makes progress: it receives what wakes others.
+    /// Wakes the waiting threads, because the calling thread makes progress and may receive their
+    /// messages.
     #[cold]
     pub(crate) fn end_wait(&mut self) {
         if std::mem::take(&mut self.is_woken_by_messages) {
@@ -125,14 +127,14 @@ impl CoreState {
         }
     }
 
-    /// Whether something has completed for a queue.
+    /// Whether a queue has a completion.
     pub(crate) fn has_completion(&mut self, number: usize) -> bool {
         self.take_completion(number, |_, _| false).is_some()
     }
 }
 
-/// Waits until a message arrives or another thread has made progress: `timeout` ms at most, or for
-/// ever if it is negative. Returns at once if there is something to do.
+/// Waits until a message arrives or another thread has made progress: at most `timeout` ms, or
+/// without limit if `timeout` is negative. Returns at once if there is work to do.
 pub(crate) fn wait(
     core: &Serialized<CoreState>,
     timeout: c_int,
@@ -144,7 +146,7 @@ pub(crate) fn wait(
     });
     if let Some(descriptor) = descriptor {
         let mut entry = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry.
+        // SAFETY: `entry` is one entry.
         unsafe { libc::poll(&mut entry, 1, timeout) };
     }
 }
@@ -152,21 +154,21 @@ pub(crate) fn wait(
 /// fi_trywait(3): whether a program may wait on the descriptors of these queues and counters.
 ///
 /// # Safety
-/// As fi_trywait(3).
+/// See fi_trywait(3).
 pub(crate) unsafe extern "C" fn try_wait(
     _fabric: *mut FidFabric,
     objects: *const *mut Fid,
     count: c_int,
 ) -> c_int {
     for index in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the program has `count` open objects of this provider.
+        // SAFETY: the program passes `count` open objects of this provider.
         let object = unsafe { *objects.add(index) };
-        // SAFETY: as above; each is what its class says.
+        // SAFETY: as above; the class says which type each object has.
         let may_wait = unsafe {
             match (*object).fclass {
                 FI_CLASS_CQ => (*object.cast::<CompletionQueue>()).prepare_to_wait(),
                 FI_CLASS_CNTR => (*object.cast::<Counter>()).prepare_to_wait(),
-                // Nothing is reported by events.
+                // The provider reports no events.
                 FI_CLASS_EQ => true,
                 _ => return failed(libc::EINVAL),
             }
@@ -181,7 +183,7 @@ pub(crate) unsafe extern "C" fn try_wait(
 /// Stores the descriptor of an object (`FI_GETWAIT`).
 ///
 /// # Safety
-/// The program has room for it there.
+/// `argument` has room for a descriptor.
 pub(crate) unsafe fn store_descriptor(
     descriptor: Option<RawFd>,
     command: c_int,
@@ -189,7 +191,7 @@ pub(crate) unsafe fn store_descriptor(
 ) -> c_int {
     match (command, descriptor) {
         (FI_GETWAIT, Some(descriptor)) => {
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             unsafe { *argument.cast::<c_int>() = descriptor };
             0
         }

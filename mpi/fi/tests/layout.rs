@@ -1,6 +1,6 @@
-//! The declarations of libfabric's structures have the layout that its headers give them. The
-//! headers are those of the folder that LIBFABRIC_INCLUDE names, of the system, or of the packages
-//! that `cargo xtask test` unpacks.
+//! Checks that the declarations of libfabric's structures have the layout of its headers. The
+//! headers are those in the directory LIBFABRIC_INCLUDE, those of the system, or those of the
+//! packages that `cargo xtask test` unpacks.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ mod abi;
 
 use abi::*;
 
-/// A C structure, a member of it, and its offset and size here.
+/// The C name of a structure, a member of it, and the member's offset and size here.
 type Member = (&'static str, &'static str, usize, usize);
 
-/// The offsets and sizes of members; a member has another name in C if one is given.
+/// The offsets and sizes of members. A string after a member is its name in C, if it differs.
 macro_rules! members {
     ($($c_type:literal $type:ident { $($member:ident $($name:literal)?),* $(,)? })*) => {
         vec![$($((
@@ -114,7 +114,7 @@ fn declared() -> Vec<Member> {
     }
 }
 
-/// Those of remote memory, atomic operations and counters.
+/// The members of structures for remote memory, atomic operations and counters.
 fn declared_of_remote_memory() -> Vec<Member> {
     members! {
         "struct fi_ops_rma" FiOpsRma {
@@ -142,7 +142,7 @@ fn declared_of_remote_memory() -> Vec<Member> {
     }
 }
 
-/// Sizes of whole structures, and values of constants.
+/// The sizes of whole structures, and the values of constants.
 fn declared_values() -> Vec<(&'static str, u64)> {
     macro_rules! constants {
         ($($name:ident),* $(,)?) => { vec![$((stringify!($name), $name as u64)),*] };
@@ -271,7 +271,7 @@ fn c_program(members: &[Member], values: &[(&str, u64)]) -> String {
     text
 }
 
-/// The folder of the headers: the one that is named, or those of the system or of the tests.
+/// The directory of the headers: LIBFABRIC_INCLUDE, or that of the system or of the tests.
 fn include_folder() -> Option<PathBuf> {
     let testbeds = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("testbeds/usr/include");
     let named = std::env::var_os("LIBFABRIC_INCLUDE").map(PathBuf::from);

@@ -1,4 +1,4 @@
-//! What an arriving message causes. Nothing is sent here: answers go to the outbox.
+//! Handling of arriving messages. This module sends nothing: answers are added to the outbox.
 
 use crate::credit;
 use crate::memory::{Message, Payload};
@@ -8,7 +8,7 @@ use crate::state::{State, Unexpected, UnexpectedBody, channel_of, origin_of};
 use crate::wire::{Announcement, Envelope, Header};
 
 impl State {
-    /// A message of the network has arrived.
+    /// Handles a message of the network.
     #[inline(always)]
     pub(crate) fn on_message(&mut self, message: &Message<'_>) {
         match Header::decode_eager(message) {
@@ -27,7 +27,7 @@ impl State {
         source < self.nodes && source != self.self_node
     }
 
-    /// As [`State::on_message`], for all messages.
+    /// Like [`State::on_message`], for messages of all kinds.
     #[inline(never)]
     fn on_rare_message(&mut self, message: &Message<'_>) {
         let result = match Header::decode(message) {

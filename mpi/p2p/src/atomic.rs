@@ -1,5 +1,5 @@
-//! Atomic operations on arrays of numbers (fi_atomic(3)), as bytes in this machine's order. A job's
-//! nodes have one byte order.
+//! Atomic operations on arrays of numbers (fi_atomic(3)). The arrays are bytes in this machine's
+//! byte order, because all nodes of a job have the same byte order.
 
 /// The type of an element, with libfabric's number (`enum fi_datatype`, fi_atomic(3)).
 /// `FI_LONG_DOUBLE` is missing: its format differs between processors.
@@ -36,54 +36,56 @@ pub enum Datatype {
     Uint128 = 13,
 }
 
-/// What is done with each element, with libfabric's number (`enum fi_op`, fi_atomic(3)).
+/// The operator, with libfabric's number (`enum fi_op`, fi_atomic(3)). Each variant describes the
+/// new value of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Operator {
-    /// The lesser one.
+    /// The minimum of element and operand.
     Min = 0,
-    /// The greater one.
+    /// The maximum of element and operand.
     Max = 1,
-    /// The sum.
+    /// The sum of element and operand.
     Sum = 2,
-    /// The product.
+    /// The product of element and operand.
     Prod = 3,
-    /// Whether one of them is not 0.
+    /// 1 if the element or the operand is not 0.
     LogicalOr = 4,
-    /// Whether both are not 0.
+    /// 1 if the element and the operand are not 0.
     LogicalAnd = 5,
-    /// Bits of one of them.
+    /// The bitwise or.
     BitOr = 6,
-    /// Bits of both.
+    /// The bitwise and.
     BitAnd = 7,
-    /// Whether one of them, but not both, is not 0.
+    /// 1 if either the element or the operand, but not both, is not 0.
     LogicalXor = 8,
-    /// Bits of one of them, but not of both.
+    /// The bitwise exclusive or.
     BitXor = 9,
-    /// Nothing changes.
+    /// The element, unchanged.
     Read = 10,
     /// The operand.
     Write = 11,
     /// The operand, if the value to compare with is equal to the element.
     CompareSwap = 12,
-    /// If it is not equal.
+    /// The operand, if the value to compare with is not equal to the element.
     CompareSwapNotEqual = 13,
-    /// If it is less or equal.
+    /// The operand, if the value to compare with is less than or equal to the element.
     CompareSwapLessOrEqual = 14,
-    /// If it is less.
+    /// The operand, if the value to compare with is less than the element.
     CompareSwapLess = 15,
-    /// If it is greater or equal.
+    /// The operand, if the value to compare with is greater than or equal to the element.
     CompareSwapGreaterOrEqual = 16,
-    /// If it is greater.
+    /// The operand, if the value to compare with is greater than the element.
     CompareSwapGreater = 17,
-    /// The operand's bits where the value to compare with has bits.
+    /// The operand's bits at the positions where the value to compare with has a 1. Other bits are
+    /// unchanged.
     MaskSwap = 18,
-    /// The difference.
+    /// The element minus the operand.
     Difference = 19,
 }
 
-/// The longest array of an atomic operation, in bytes: so many operands, as many values to compare
-/// with and a header are one message to any node (`PM_MIN_MTU`, manual, table 3.5).
+/// The longest array of an atomic operation, in bytes. Operands, values to compare with and a
+/// header then fit into one message to any node (`PM_MIN_MTU`, manual, table 3.5).
 pub const MAX_ATOMIC_LEN: usize = 480;
 
 const DATATYPES: [Datatype; 14] = [
@@ -142,7 +144,7 @@ impl Datatype {
         }
     }
 
-    /// The bytes of an element.
+    /// The size of an element, in bytes.
     pub fn size(self) -> usize {
         match self {
             Datatype::Int8 | Datatype::Uint8 => 1,
@@ -160,17 +162,17 @@ impl Operator {
         OPERATORS.get(usize::from(number)).copied()
     }
 
-    /// Whether there are values to compare with.
+    /// Whether the operator needs values to compare with.
     pub fn compares(self) -> bool {
         self as u8 >= Operator::CompareSwap as u8 && self as u8 <= Operator::MaskSwap as u8
     }
 
-    /// Whether there are operands.
+    /// Whether the operator needs operands.
     pub fn has_operands(self) -> bool {
         self != Operator::Read
     }
 
-    /// Whether elements of this type can be operated on.
+    /// Whether the operator accepts elements of this type.
     pub fn takes(self, datatype: Datatype) -> bool {
         let mut element = [0; 16];
         let element = &mut element[..datatype.size()];
@@ -180,8 +182,8 @@ impl Operator {
     }
 }
 
-/// Operates on each element of `target`. None: the operator does not take such elements, or one of
-/// the arrays is too short; `target` is as it was.
+/// Operates on each element of `target`. Returns None and leaves `target` unchanged if the operator
+/// does not accept the type, or if the lengths of the arrays do not fit.
 pub fn apply(
     operator: Operator,
     datatype: Datatype,
@@ -200,7 +202,7 @@ pub fn apply(
     }
     for (index, element) in target.chunks_exact_mut(size).enumerate() {
         let range = index * size..(index + 1) * size;
-        // What is missing is not looked at.
+        // The operator ignores a missing operand, so any value will do.
         let operand = operands.get(range.clone()).unwrap_or(&[0; 16][..size]);
         let compared = compared.get(range).unwrap_or(&[0; 16][..size]);
         apply_to_element(operator, datatype, element, operand, compared)?;
@@ -241,7 +243,7 @@ fn apply_to_element(
     Some(())
 }
 
-/// A function for each type of whole numbers. Sums and products wrap around.
+/// Defines a function for each integer type. Sums and products wrap around.
 macro_rules! operate_on_integers {
     ($($name:ident: $type:ty),* $(,)?) => {$(
         fn $name(operator: Operator, old: $type, operand: $type, compared: $type) -> Option<$type> {
@@ -272,7 +274,7 @@ operate_on_integers! {
     operate_u32: u32, operate_i64: i64, operate_u64: u64, operate_i128: i128, operate_u128: u128,
 }
 
-/// As above, for floating point: without bits.
+/// Defines the functions for floating-point types, which have no bitwise operators.
 macro_rules! operate_on_floats {
     ($($name:ident: $type:ty),* $(,)?) => {$(
         fn $name(operator: Operator, old: $type, operand: $type, compared: $type) -> Option<$type> {
@@ -296,7 +298,7 @@ macro_rules! operate_on_floats {
 
 operate_on_floats! { operate_f32: f32, operate_f64: f64 }
 
-/// As above, for complex numbers, which have no order.
+/// Defines the functions for complex types, which have no bitwise operators and no order.
 macro_rules! operate_on_complex {
     ($($name:ident: $type:ident of $part:ty, $len:literal),* $(,)?) => {$(
         #[derive(Clone, Copy, PartialEq)]
@@ -351,7 +353,7 @@ operate_on_complex! {
     operate_complex_f64: ComplexF64 of f64, 8,
 }
 
-/// Whether the values compare as the operator wants. None: it does not compare.
+/// Whether the comparison of the operator holds. None: the operator does not compare.
 fn holds<T: PartialOrd>(operator: Operator, compared: T, old: T) -> Option<bool> {
     Some(match operator {
         Operator::CompareSwap => compared == old,

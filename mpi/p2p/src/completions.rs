@@ -1,13 +1,12 @@
-//! What has completed and was not read: the program reads in the order of completion.
+//! The completions that the program has not read, in the order of completion.
 
 use crate::operation::Completion;
 
-/// See the [module](self). Entries are written and read where they lie: a message's entry is not
-/// moved.
+/// See the [module](self). Entries are written and read in place and never moved one by one.
 #[derive(Debug, Default)]
 pub(crate) struct Completions {
     entries: Vec<Completion>,
-    /// The number of entries that were read.
+    /// The number of entries at the front that the program has read.
     read_count: usize,
 }
 
@@ -25,7 +24,7 @@ impl Completions {
         self.entries.push(completion);
     }
 
-    /// Room for twice as many as are not read.
+    /// Drops the entries that were read, and doubles the room.
     #[cold]
     fn make_room(&mut self) {
         self.entries.drain(..self.read_count);

@@ -1,6 +1,6 @@
-//! Copies of messages and writes whose memory the program may change before they have left
-//! ([`Retention::Volatile`](crate::Retention)). They stay until their receiver wants them, so
-//! without a bound a program could fill its own memory by messages to a node that receives none.
+//! Copies of messages and writes whose memory the program may change before the bytes are sent
+//! ([`Retention::Volatile`](crate::Retention)). A copy exists until the receiver fetches it.
+//! Without a limit, messages to a node that does not receive would exhaust the program's memory.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::memory::UserBuffer;
 use crate::transfers::OutgoingTransfer;
 
-/// How many bytes of copies a process may have: all engines with clones of it together.
+/// The most bytes of copies that a process may have. Clones share the budget, so it can limit
+/// several engines together.
 #[derive(Clone, Debug)]
 pub struct CopyBudget {
     used: Arc<AtomicUsize>,
@@ -17,7 +18,7 @@ pub struct CopyBudget {
 }
 
 impl CopyBudget {
-    /// So many bytes.
+    /// A budget of `max` bytes.
     pub fn new(max: usize) -> Self {
         Self { used: Arc::new(AtomicUsize::new(0)), max }
     }
@@ -35,18 +36,19 @@ impl Copies {
         Self { budget, count: Arc::new(AtomicUsize::new(0)) }
     }
 
-    /// Whether there are none.
+    /// Whether there are no copies.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether the budget has room for a copy of `len` bytes. An empty one has room for any.
+    /// Whether the budget has room for a copy of `len` bytes. An unused budget has room for a copy
+    /// of any length.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         let used = self.budget.used.load(Ordering::Relaxed);
         used == 0 || used.saturating_add(cost(len)) <= self.budget.max
     }
 
-    /// Copies what the program sends.
+    /// Copies a buffer that the program sends, and charges the budget.
     pub(crate) fn copy(&self, buffer: &UserBuffer) -> CopiedBytes {
         self.budget.used.fetch_add(cost(buffer.len()), Ordering::Relaxed);
         let mut copied = self.copy_beside_budget(buffer);
@@ -54,29 +56,30 @@ impl Copies {
         copied
     }
 
-    /// A copy that other nodes have caused, or that lets the program close something.
+    /// Copies a buffer without charging the budget: for requests of other nodes, and when the
+    /// program closes an endpoint or a region.
     pub(crate) fn copy_beside_budget(&self, buffer: &UserBuffer) -> CopiedBytes {
         self.count.fetch_add(1, Ordering::Relaxed);
         CopiedBytes { bytes: buffer.to_vec().into(), used: None, count: self.count.clone() }
     }
 
-    /// Bytes of the budget that are used.
+    /// The bytes of the budget that are used.
     #[cfg(test)]
     pub(crate) fn used(&self) -> usize {
         self.budget.used.load(Ordering::Relaxed)
     }
 }
 
-/// What a copy takes: short messages are smaller than what is noted of them.
+/// The cost of a copy. It includes the bookkeeping, which is larger than a short message.
 fn cost(len: usize) -> usize {
     len.saturating_add(size_of::<OutgoingTransfer>())
 }
 
-/// A copy of bytes that are to be sent.
+/// A copy of bytes to be sent.
 #[derive(Debug)]
 pub(crate) struct CopiedBytes {
     bytes: Box<[u8]>,
-    /// None: the copy is no part of a budget.
+    /// The budget that the copy is charged to. None: it is not charged.
     used: Option<Arc<AtomicUsize>>,
     count: Arc<AtomicUsize>,
 }

@@ -1,28 +1,28 @@
-//! How many operations have ended, for counters (fi_cntr(3)).
+//! The numbers of operations that have ended, for counters (fi_cntr(3)).
 
-/// Kinds of operations that are counted apart.
+/// The kinds of operations that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// Messages that were sent.
+    /// Sends.
     Sends,
-    /// Messages that were received.
+    /// Receives.
     Receives,
-    /// Bytes of other nodes that were read, and atomic operations with a result.
+    /// Reads of other nodes' memory, and atomic operations with a result.
     Reads,
-    /// Bytes of other nodes that were written, and atomic operations without a result.
+    /// Writes to other nodes' memory, and atomic operations without a result.
     Writes,
 }
 
 /// A number of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Those that have succeeded.
+    /// The operations that have succeeded.
     pub done: u64,
-    /// Those that have failed.
+    /// The operations that have failed.
     pub failed: u64,
 }
 
-/// The numbers of all kinds.
+/// The counts of all kinds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts([Count; 4]);
 

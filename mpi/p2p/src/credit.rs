@@ -1,13 +1,13 @@
-//! How much a sender may send that nobody waits for. Each pair of nodes has a window in each
-//! direction: so many bytes of eager messages may be on their way or wait at the receiver. What the
-//! receiver has used it gives back, many messages at a time.
+//! The limit on eager messages. Each pair of nodes has a window in each direction: the number of
+//! bytes of eager messages that may be in flight or wait at the receiver. The receiver returns
+//! credit for many messages at a time.
 
 use crate::operation::Violation;
 
-/// What a message costs besides its bytes: its entry at the receiver.
+/// The cost of a message in addition to its bytes: the entry at the receiver.
 const MESSAGE_OVERHEAD: usize = 64;
 
-/// What an eager message of this length costs.
+/// The cost of an eager message of this length.
 #[inline(always)]
 pub(crate) fn cost(len: usize) -> u32 {
     (len + MESSAGE_OVERHEAD) as u32
@@ -15,15 +15,15 @@ pub(crate) fn cost(len: usize) -> u32 {
 
 #[derive(Clone, Copy, Debug)]
 struct PeerCredit {
-    /// What may still be sent to the peer.
+    /// The credit for messages to the peer.
     left: u32,
     /// The longest message to the peer, header included. 0: not known yet, or this node itself.
     mtu: u32,
-    /// What the peer has sent and has not been given back.
+    /// The cost of messages from the peer for which credit was not returned.
     received: u32,
-    /// The part of it that was used, so that it can be given back.
+    /// The part of `received` that was used, and can be returned.
     used: u32,
-    /// How often a message to the peer had no credit since the peer last gave some back.
+    /// How often a message to the peer had no credit since the peer last returned some.
     denials: u32,
 }
 
@@ -40,7 +40,7 @@ impl Credit {
         Self { window, peers: vec![peer; nodes as usize] }
     }
 
-    /// Whether an eager message of this cost may go to `node`.
+    /// Whether an eager message of this cost may be sent to `node`.
     #[inline(always)]
     pub(crate) fn covers(&self, node: u32, cost: u32) -> bool {
         self.peers.get(node as usize).is_some_and(|peer| peer.left >= cost)
@@ -53,15 +53,15 @@ impl Credit {
         }
     }
 
-    /// As `covers`, for a message of `message_len` bytes with its header, which has to be short
-    /// enough. False also as long as it is not known what is.
+    /// Like `covers`, for a message of `message_len` bytes including its header. Also false if the
+    /// message exceeds the MTU, or if the MTU is not known yet.
     #[inline(always)]
     pub(crate) fn covers_short(&self, node: u32, message_len: usize, cost: u32) -> bool {
         let peer = self.peers.get(node as usize);
         peer.is_some_and(|peer| peer.left >= cost && peer.mtu as usize >= message_len)
     }
 
-    /// An eager message has been sent.
+    /// Spends the credit of an eager message that was sent.
     #[inline(always)]
     pub(crate) fn spend(&mut self, node: u32, cost: u32) {
         if let Some(peer) = self.peers.get_mut(node as usize) {
@@ -69,7 +69,8 @@ impl Credit {
         }
     }
 
-    /// A message to `node` has no credit. Whether the program is to try again, up to `tries` times.
+    /// Whether the program should retry a message to `node` that has no credit; at most `tries`
+    /// times.
     pub(crate) fn is_worth_a_wait(&mut self, node: u32, tries: u32) -> bool {
         let Some(peer) = self.peers.get_mut(node as usize) else { return false };
         if peer.denials == tries {
@@ -79,10 +80,10 @@ impl Credit {
         true
     }
 
-    /// `node` has given credit back.
+    /// Adds credit that `node` has returned.
     ///
     /// # Errors
-    /// More than it has received.
+    /// Returns a violation if `node` returns more than it has received.
     pub(crate) fn restore(&mut self, node: u32, bytes: u64) -> Result<(), Violation> {
         let violation =
             Violation { source: Some(node), what: "gives back more credit than it had" };
@@ -94,10 +95,10 @@ impl Credit {
         Ok(())
     }
 
-    /// An eager message has arrived.
+    /// Notes the arrival of an eager message.
     ///
     /// # Errors
-    /// The sender had no credit for it.
+    /// Returns a violation if the sender had no credit for it.
     #[inline(always)]
     pub(crate) fn receive(&mut self, node: u32, cost: u32) -> Result<(), Violation> {
         let violation = Violation { source: Some(node), what: "sends more than its credit" };
@@ -106,8 +107,8 @@ impl Credit {
         if peer.received > self.window { Err(violation) } else { Ok(()) }
     }
 
-    /// An eager message needs no room any more. Returns what is to be given back to its sender, if
-    /// that is worth a message.
+    /// Releases the room of an eager message. Returns the credit to give back to its sender, if it
+    /// is worth a message.
     #[inline(always)]
     pub(crate) fn release(&mut self, node: u32, cost: u32) -> Option<u64> {
         let peer = self.peers.get_mut(node as usize)?;
@@ -122,8 +123,8 @@ impl Credit {
 }
 
 impl Credit {
-    /// `node` has announced a message of this length. If it did so for lack of credit, returns what
-    /// can be given back to it now, however little it is.
+    /// Handles the announcement of a message of `len` bytes by `node`. If `node` announced it for
+    /// lack of credit, returns all credit that can be given back now.
     pub(crate) fn release_all(&mut self, node: u32, len: u64) -> Option<u64> {
         let window = u64::from(self.window);
         let peer = self.peers.get_mut(node as usize)?;
@@ -140,12 +141,12 @@ impl Credit {
 
 #[cfg(test)]
 impl Credit {
-    /// What may still be sent to `node`.
+    /// The credit left for messages to `node`.
     pub(crate) fn left(&self, node: u32) -> u32 {
         self.peers[node as usize].left
     }
 
-    /// What `node` has sent and was not given back.
+    /// The cost of messages from `node` for which credit was not returned.
     pub(crate) fn received(&self, node: u32) -> u32 {
         self.peers[node as usize].received
     }
@@ -179,7 +180,7 @@ mod tests {
         sender.spend(1, 400);
         receiver.receive(0, 400).unwrap();
         assert_eq!((receiver.release(0, 400), sender.covers(1, 700)), (None, false));
-        // Messages that could be eager, and those that never could.
+        // Messages that fit into the credit, and messages longer than the window.
         for len in [536, 937, u64::MAX] {
             assert_eq!(receiver.release_all(0, len), None, "{len}");
         }

@@ -21,7 +21,7 @@ use crate::state::{
 use crate::transfers::{AccessQueue, OutgoingTransfer};
 use crate::wire::{Announcement, Envelope, Header};
 
-/// A longer message to oneself is not copied before it is received.
+/// A longer message from a node to itself is not copied before it is received.
 const MAX_SELF_COPY: usize = 64 * 1024;
 
 /// A node of the protocol.
@@ -32,7 +32,8 @@ pub struct Engine<N> {
 }
 
 impl<N: Network> Engine<N> {
-    /// Node `self_node` of `nodes`, whose regions are these.
+    /// Creates the engine of node `self_node` of `nodes`. `regions` and `copies` may be shared with
+    /// other engines of the process.
     pub fn new(
         network: N,
         self_node: u32,
@@ -69,11 +70,11 @@ impl<N: Network> Engine<N> {
         &mut self.network
     }
 
-    /// Sends a short message that completes at once, as most do. None: nothing was sent, and the
-    /// program calls [`Engine::send`].
+    /// Sends a short message that completes at once, which is the most frequent case. Returns None
+    /// if nothing was sent; the program then calls [`Engine::send`].
     ///
     /// # Errors
-    /// As [`Engine::send`].
+    /// See [`Engine::send`].
     #[inline(always)]
     pub fn send_eager(
         &mut self,
@@ -97,10 +98,10 @@ impl<N: Network> Engine<N> {
         Some(Ok(()))
     }
 
-    /// Sends a message, or begins to.
+    /// Sends a message, or starts to send it.
     ///
     /// # Errors
-    /// `Full`: nothing was sent; the program tries again after [`Engine::progress`].
+    /// Returns `Full` if nothing was sent; the program tries again after [`Engine::progress`].
     #[inline(never)]
     pub fn send(&mut self, send: &SendOperation) -> Result<(), SendError> {
         let SendOperation { node, envelope, request, ref buffer, .. } = *send;
@@ -120,7 +121,8 @@ impl<N: Network> Engine<N> {
         if send.completes == SendCompletes::OnMatch || !fits {
             return self.announce(send);
         }
-        // With credit, a send that completes at once was sent above: this one is acknowledged.
+        // If there is credit, a send that completes at once was sent above. This one is
+        // acknowledged.
         if self.state.credit.covers(node, credit::cost(buffer.len())) {
             return self.send_acknowledged(send);
         }
@@ -130,7 +132,7 @@ impl<N: Network> Engine<N> {
         self.announce(send)
     }
 
-    /// As above, for a send that completes when the message has arrived.
+    /// Sends an eager message whose send completes when the message has arrived.
     #[cold]
     fn send_acknowledged(&mut self, send: &SendOperation) -> Result<(), SendError> {
         let SendOperation { node, envelope, ref buffer, .. } = *send;
@@ -171,8 +173,8 @@ impl<N: Network> Engine<N> {
         unexpected.add(origin, Unexpected { envelope, body });
     }
 
-    /// Posts a receive for a single message, if no message is unexpected: the most frequent case.
-    /// False: nothing has happened, and the program calls [`Engine::receive`].
+    /// Posts a receive for a single message, if no message is unexpected; this is the most frequent
+    /// case. Returns false if nothing was done; the program then calls [`Engine::receive`].
     #[inline(always)]
     pub fn post(
         &mut self,
@@ -215,7 +217,7 @@ impl<N: Network> Engine<N> {
             request,
             min_free,
             used: 0,
-            // One more, so that it is not released in the middle of this.
+            // This extra message keeps the buffer from being released during this call.
             pending: 1,
             is_exhausted,
         });
@@ -234,8 +236,8 @@ impl<N: Network> Engine<N> {
         self.send_pending();
     }
 
-    /// Looks for a message with a tag that has arrived and that no receive has taken. None: there
-    /// is none.
+    /// Looks for a tagged message that has arrived and that no receive has taken. Returns None if
+    /// there is none.
     pub fn peek(&mut self, selector: Selector, mode: PeekMode, context: usize) -> Option<Peek> {
         let unexpected = &mut self.state.tagged.unexpected;
         let slot = unexpected.find(&selector)?;
@@ -256,7 +258,8 @@ impl<N: Network> Engine<N> {
         Some(peek)
     }
 
-    /// Receives the message that a peek with this context has claimed. False: there is none.
+    /// Receives the message that a peek with this context has claimed. Returns false if there is
+    /// none.
     pub fn receive_claimed(&mut self, buffer: UserBuffer, request: Request) -> bool {
         let Some(message) = self.state.claimed.remove(&request.context) else { return false };
         self.state.deliver(message, Destination::of(buffer, request));
@@ -264,7 +267,7 @@ impl<N: Network> Engine<N> {
         true
     }
 
-    /// Drops the message that a peek with this context has claimed. False: there is none.
+    /// Drops the message that a peek with this context has claimed. Returns false if there is none.
     pub fn discard_claimed(&mut self, context: usize) -> bool {
         let Some(message) = self.state.claimed.remove(&context) else { return false };
         self.state.discard(message);
@@ -272,8 +275,8 @@ impl<N: Network> Engine<N> {
         true
     }
 
-    /// Cancels the first posted receive with this context. False: there is none; it has completed,
-    /// or will.
+    /// Cancels the first posted receive with this context. Returns false if there is none, because
+    /// the receive has matched or does not exist.
     pub fn cancel(&mut self, channel: Channel, context: usize) -> bool {
         let state = &mut self.state;
         let queues = match channel {
@@ -290,7 +293,7 @@ impl<N: Network> Engine<N> {
         let failure = Some(Failure::Cancelled);
         match destination.multiple.map(|number| number as usize) {
             Some(index) if state.multiples[index].pending > 0 => {
-                // What is on its way arrives; then the buffer is released.
+                // Messages that are in transfer still arrive. The buffer is released after them.
                 state.multiples[index].is_exhausted = true;
             }
             Some(index) => {
@@ -307,17 +310,18 @@ impl<N: Network> Engine<N> {
         true
     }
 
-    /// A message of the network has arrived. If it breaks the protocol, [`Engine::progress`] says
-    /// so.
+    /// Handles a message of the network. If the message breaks the protocol, the next
+    /// [`Engine::progress`] returns the violation.
     #[inline(always)]
     pub fn on_message(&mut self, message: &Message<'_>) {
         self.state.on_message(message);
     }
 
-    /// Sends, reads and writes what waits, as far as the network has room.
+    /// Starts pending sends, reads and writes, as far as the network has room.
     ///
     /// # Errors
-    /// A node has broken the protocol. The engine cannot be used any more.
+    /// Returns the violation if a node has broken the protocol. The engine must not be used
+    /// afterwards.
     #[inline(always)]
     pub fn progress(&mut self) -> Result<(), Violation> {
         if self.state.has_work() {
@@ -329,25 +333,25 @@ impl<N: Network> Engine<N> {
         Ok(())
     }
 
-    /// Whether something has completed that was not read.
+    /// Whether a completion is available.
     #[inline(always)]
     pub fn has_completed(&self) -> bool {
         !self.state.completions.is_empty()
     }
 
-    /// Whether the program waits for further messages like the one that has completed first.
+    /// Whether further receives of the same channel as the first completion are posted.
     #[inline(always)]
     pub fn awaits_more(&self) -> bool {
         self.state.awaits_more()
     }
 
-    /// Whether there is nothing to send, to read or to report now: without a message, or a call of
-    /// the program, nothing changes.
+    /// Whether there is nothing to send, to read or to report. The state then changes only when a
+    /// message arrives or the program calls.
     pub fn is_quiet(&self) -> bool {
         !self.state.has_work() && self.state.completions.is_empty()
     }
 
-    /// Whether there is something to do even if no message arrives.
+    /// Whether there is work to do even if no message arrives.
     pub fn has_pending_work(&self) -> bool {
         self.state.has_work()
     }
@@ -357,14 +361,13 @@ impl<N: Network> Engine<N> {
         self.state.counts.get(counted)
     }
 
-    /// The next operation that has completed. It stays until
-    /// [`Engine::remove_completion`] is called.
+    /// The first completion. It remains until [`Engine::remove_completion`] is called.
     #[inline(always)]
     pub fn next_completion(&self) -> Option<&Completion> {
         self.state.completions.first()
     }
 
-    /// Removes what [`Engine::next_completion`] returns.
+    /// Removes the completion that [`Engine::next_completion`] returns.
     #[inline(always)]
     pub fn remove_completion(&mut self) {
         self.state.completions.remove_first();

@@ -1,5 +1,5 @@
-//! Messages of a hostile node for a node with receives, sends, operations on remote memory and
-//! regions that are open to others.
+//! A fuzz target: a hostile node sends messages to a node that has receives, sends, operations on
+//! remote memory, and open regions.
 
 use crate::atomic::{Datatype, Operator};
 use crate::copies::CopyBudget;
@@ -16,17 +16,18 @@ use crate::regions::{FIRST_HANDLE, RegionAccess, Regions};
 use crate::wire::{EncodedHeader, Envelope, RemoteAddress};
 
 const NODES: u32 = 3;
-/// Messages of the program, and its receive buffers.
+/// The length of the program's messages and receive buffers.
 const LEN: usize = 300;
-/// Bytes around a receive buffer that must not change.
+/// The value of the guard bytes around a receive buffer, which must not change.
 const GUARD: u8 = 0xa5;
 const GUARD_LEN: usize = 16;
 
-/// A network that takes everything, and brings the messages of the input.
+/// A network that accepts all messages, and delivers the messages of the input.
 #[derive(Debug)]
 struct HostileNetwork<'a> {
     input: &'a [u8],
-    /// Accesses that were started, and those of them that have ended: all before the others.
+    /// The numbers of accesses that were started and that have ended. They end in the order of
+    /// their start.
     started_accesses: u64,
     ended_accesses: u64,
 }
@@ -93,16 +94,17 @@ impl Network for HostileNetwork<'_> {
     fn release_buffer(&mut self, _: u32, _: &UserBuffer) {}
 }
 
-/// Has a node receive hostile bytes as messages: a length, then as many bytes, again and again.
+/// Delivers hostile bytes as messages to a node. The input is a sequence of messages, each preceded
+/// by its length in one byte.
 ///
 /// # Panics
-/// A byte beside a receive buffer has changed.
+/// Panics if a guard byte next to a receive buffer has changed.
 pub fn fuzz(input: &[u8]) {
     let _ = receive_all(input);
 }
 
-/// Buffers of the program: two are sent, four are for receives, two are regions (keys
-/// [`FIRST_HANDLE`] and 1), four are used by operations on memory of node 1.
+/// The number of buffers: two are sent, four are for receives, two are regions (keys
+/// [`FIRST_HANDLE`] and 1), and four are used by operations on memory of node 1.
 const BUFFERS: usize = 12;
 
 fn use_remote_memory(
@@ -115,9 +117,9 @@ fn use_remote_memory(
     match index {
         6 => _ = engine.register(buffer, RegionAccess::ALL),
         7 => _ = engine.register(buffer, RegionAccess::READ),
-        // Incoming transfer 0, and 1 below.
+        // This is incoming transfer 0. Number 1 is below.
         8 => engine.read(&ReadOperation { node, target, buffer, request }),
-        // Outgoing transfer 2, and 3 below.
+        // This is outgoing transfer 2. Number 3 is below.
         9 => {
             let (retention, buffer) = (Retention::Stays, buffer.part(0, 40));
             let write = WriteOperation { node, target, buffer, retention, data: Some(1), request };
@@ -196,7 +198,7 @@ mod tests {
         Announcement, AtomicRequest, Envelope, Header, OperationId, RemoteAddress, WriteBytes,
     };
 
-    /// The first message that is announced to the program.
+    /// The number of the first receive of an announced message.
     const RECEIVE_ID: u32 = 2;
 
     fn write(key: u64, offset: u64, bytes: WriteBytes) -> Header {
@@ -216,7 +218,7 @@ mod tests {
         Header::Refused { id }
     }
 
-    /// Sequences of messages, of which the fuzzer makes others.
+    /// The seed sequences of messages, which the fuzzer mutates.
     fn inputs() -> Vec<Vec<u8>> {
         let envelope = |tag| Envelope { tag, data: Some(3) };
         let announcement = |len, handle| {
@@ -255,7 +257,7 @@ mod tests {
         sequences.into_iter().map(encode).collect()
     }
 
-    /// What a node says of messages of these sources.
+    /// The violation that a node reports after these messages, given with their sources.
     fn verdict(messages: &[(u32, Header)]) -> Option<(Option<u32>, &'static str)> {
         let input = messages.iter().flat_map(|(source, header)| {
             let mut message = header.encode(*source).to_vec();
@@ -268,7 +270,7 @@ mod tests {
             }
             [vec![message.len() as u8], message].concat()
         });
-        // A last message that is harmless, so that everything before it is worked off.
+        // A harmless last message, so that the engine processes everything before it.
         let credit = Header::Credit { bytes: 0 }.encode(1).to_vec();
         let last = [vec![credit.len() as u8], credit].concat();
         let input: Vec<u8> = input.chain(last.clone()).chain(last).collect();
@@ -285,7 +287,7 @@ mod tests {
         let fragment = |offset| Header::Fragment { receive_id: RECEIVE_ID, offset };
         let pull = |send_id, len| Header::Pull { send_id, receive_id: 0, len };
         let finished = |send_id| Header::Finished { send_id };
-        // Time in which a node sends what it was asked for.
+        // Gives the node time to send what was requested.
         let pause = (1, Header::Credit { bytes: 0 });
         let no_fragment = "sends a fragment that nobody has asked for";
         let no_pull = "asks for a message that was not announced";
@@ -303,7 +305,8 @@ mod tests {
             (vec![(1, announcement(120, false)), (2, fragment(0))], Some((Some(2), no_fragment))),
             (vec![(1, announcement(39, false)), (1, fragment(0))], Some((Some(1), no_fragment))),
             (vec![(1, fragment(0))], Some((Some(1), no_fragment))),
-            // The program's messages 0 and 1 have 300 bytes; it waits for the delivery of 1.
+            // The program's messages 0 and 1 have 300 bytes. The program waits for the delivery of
+            // message 1.
             (vec![(1, pull(0, 300)), (1, pull(1, 299)), pause, (1, finished(1))], None),
             (vec![(1, pull(0, 301))], Some((Some(1), no_pull))),
             (vec![(1, pull(0, 0))], Some((Some(1), no_pull))),
@@ -314,7 +317,7 @@ mod tests {
             (vec![(1, finished(0)), (1, finished(0))], Some((Some(1), no_end))),
             (vec![(2, finished(0))], Some((Some(2), no_end))),
             (vec![(1, pull(0, 300)), (1, finished(0))], Some((Some(1), no_end))),
-            // What is asked for of memory that is not open is refused, and no fault.
+            // An access to memory that is not open is refused. It is not a violation.
             (
                 vec![(1, write(FIRST_HANDLE, 260, inline)), (2, write(FIRST_HANDLE, 261, inline))],
                 None,
@@ -343,7 +346,8 @@ mod tests {
                 vec![(2, atomic(Operator::CompareSwap, Datatype::Int32, 10, send(0)))],
                 Some((Some(2), impossible)),
             ),
-            // The program reads 300 bytes (0), fetches 16 (1), writes (2) and operates (3).
+            // The program reads 300 bytes (0), fetches 16 (1), writes (2), and does an atomic
+            // operation (3).
             (vec![(1, of_receive(0, 0)), (1, of_receive(0, 40))], None),
             (vec![(1, of_receive(1, 0))], Some((Some(1), no_fragment))),
             (vec![(2, of_receive(0, 0))], Some((Some(2), no_fragment))),
@@ -396,7 +400,8 @@ mod tests {
         }
     }
 
-    /// Writes the sequences to the corpus, if SCORE_WRITE is set: when the headers have changed.
+    /// Writes the sequences to the corpus if SCORE_WRITE is set. Use it after a change of the
+    /// headers.
     #[test]
     fn the_corpus_is_written_on_demand() {
         if std::env::var_os("SCORE_WRITE").is_none() {

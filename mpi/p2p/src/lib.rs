@@ -1,40 +1,41 @@
 //! Point-to-point messages of any length, with tags, over a network whose messages are short and
-//! have no source. It is the protocol of `libpm-fi.so`, the provider of libfabric through which MPI
+//! carry no source. This is the protocol of `libpm-fi.so`, the libfabric provider through which MPI
 //! libraries use PM.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
-//! | `wire.rs` | the headers of messages |
-//! | `matching.rs`, `slots.rs` | which receive a message belongs to |
-//! | `operation.rs`, `network.rs` | what a program asks for and is told; the network that is used |
+//! | `wire.rs` | message headers |
+//! | `matching.rs`, `slots.rs` | matching of messages and receives |
+//! | `operation.rs`, `network.rs` | requests and results of the program; the network interface |
 //! | `engine.rs` | the calls of the program, and progress |
-//! | `state.rs`, `completions.rs` | the state of a node, and what has completed there |
-//! | `arrivals.rs` | what an arriving message causes |
-//! | `transfers.rs` | rendezvous: data that the receiver reads, or asks for |
-//! | `progress.rs` | the part of it that needs the network |
+//! | `state.rs`, `completions.rs` | the state of a node, and its completion queue |
+//! | `arrivals.rs` | handling of arriving messages |
+//! | `transfers.rs` | rendezvous: data that the receiver reads or requests |
+//! | `progress.rs` | the part of a transfer that needs the network |
 //! | `regions.rs` | memory that is open to other nodes |
-//! | `remote_memory.rs` | reads and writes of it |
-//! | `atomic.rs`, `remote_atomics.rs` | atomic operations on it |
-//! | `copies.rs` | how much is kept of messages whose memory the program uses again |
-//! | `counts.rs` | how many operations have ended |
-//! | `credit.rs` | how much a sender may send that nobody waits for |
+//! | `remote_memory.rs` | reads and writes of remote memory |
+//! | `atomic.rs`, `remote_atomics.rs` | atomic operations on remote memory |
+//! | `copies.rs` | the limit on copies of messages whose memory the program reuses |
+//! | `counts.rs` | the numbers of operations that have ended |
+//! | `credit.rs` | the limit on messages that no receive is posted for |
 //! | `memory.rs` | the program's memory |
 //!
-//! A short message goes at once, with its header, as one message of the network (*eager*), as long
-//! as its receiver has room for it if no receive is posted: each sender has a *credit* of bytes
-//! there. A longer message, or one without credit, is *announced* by a header alone. When a receive
-//! matches it, the receiver reads the data from the sender's memory, or, where that is not
-//! possible, asks for it in *fragments*. So a receiver keeps a bounded number of bytes for each
-//! sender, and any number of announcements, which are short.
+//! A short message is sent at once, with its header, as one message of the network (*eager*). The
+//! receiver has to store it if no receive is posted. Each sender therefore has a *credit* of bytes
+//! at each receiver. A longer message, or a message without credit, is *announced* by a header
+//! alone. When a receive matches the announcement, the receiver reads the data from the sender's
+//! memory. If that is not possible, it requests the data in *fragments*. A receiver therefore
+//! stores a bounded number of bytes for each sender. The number of announcements, which are short,
+//! is not bounded.
 //!
-//! Memory of another node is read and written by the network itself (manual 3.6), if the region
-//! and the buffer are in one piece. Otherwise, and for atomic operations and writes that carry a
-//! number, the origin sends a message, and the target does what it asks for when it makes
-//! progress. The target checks the region, its access rights and each address first.
+//! The network itself reads and writes the memory of another node (manual 3.6), if the region and
+//! the buffer are contiguous. For atomic operations, for writes that carry a number, and if the
+//! memory is not contiguous, the origin sends a message. The target executes the request when it
+//! makes progress. It first checks the region, its access rights and each address.
 //!
-//! Nothing here waits, and nothing calls the system: [`Engine`] uses a [`Network`]. Messages of one
-//! sender are matched in the order in which they were sent, and receives in the order in which they
-//! were posted (MPI 5.0, 3.5).
+//! This crate does not block and makes no system calls: [`Engine`] uses a [`Network`]. Messages of
+//! one sender are matched in the order in which they were sent, and receives in the order in which
+//! they were posted (MPI 5.0, 3.5).
 
 mod arrivals;
 mod atomic;

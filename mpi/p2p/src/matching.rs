@@ -1,13 +1,12 @@
-//! Which receive a message belongs to. Receives that are posted and messages that are unexpected
-//! are sorted by the same [`Classes`]: each is found by source and tag without a look at the
-//! others, however many wait.
+//! Matching of messages and receives. Posted receives and unexpected messages are sorted by the
+//! same [`Classes`]. A lookup by source and tag takes the same time however many entries wait.
 //!
-//! A receive names a source or none, a tag, and bits of the tag that do not matter. Those that name
-//! a source and ignore the same bits form a *class*; MPI libraries use very few. Within a class
-//! the source and the rest of the tag decide, so that a table finds the oldest entry. A posted
-//! receive is in the list of its class; an arriving message looks into each class and takes the
-//! receive that was posted first. An unexpected message is in a list of each class; a receive
-//! looks into its own.
+//! A receive names a source or none, a tag, and tag bits to ignore. Receives that agree in whether
+//! they name a source and in the ignored bits form a *class*; MPI libraries use very few classes.
+//! Within a class, a hash table finds the oldest entry by the source and the remaining tag bits. A
+//! posted receive is in the list of its class. An arriving message looks into each class and takes
+//! the receive that was posted first. An unexpected message is in a list of each class. A receive
+//! looks into its own class only.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -18,9 +17,9 @@ use slab::Slab;
 use crate::operation::Selector;
 use crate::slots::Slots;
 
-/// Receives of further classes are looked at one by one.
+/// Receives of further classes are searched one by one.
 const MAX_CLASSES: usize = 8;
-/// A class keeps this many empty lists: tags come again.
+/// A class keeps this many empty lists, because programs reuse tags.
 const MAX_EMPTY_LISTS: usize = 1024;
 
 /// Source and tag of a message.
@@ -31,7 +30,7 @@ pub(crate) struct Origin {
 }
 
 impl Selector {
-    /// Whether a receive with this selector takes a message from there.
+    /// Whether a receive with this selector matches a message of this origin.
     #[inline(always)]
     pub(crate) fn accepts(&self, origin: Origin) -> bool {
         (self.tag ^ origin.tag) & !self.ignore == 0
@@ -42,8 +41,8 @@ impl Selector {
 /// The key of a list in a class.
 type Key = (u32, u64);
 
-/// Multiplies and folds. The keys are numbers of nodes, and tags and addresses that processes of
-/// the same job choose: they have no reason to make them collide.
+/// Hashes by multiplication and folding. The keys are node numbers, tags and addresses that
+/// processes of the same job choose. They have no interest in collisions.
 #[derive(Default)]
 pub(crate) struct KeyHasher(u64);
 
@@ -69,7 +68,7 @@ impl Hasher for KeyHasher {
 /// No entry.
 const NONE: u32 = u32::MAX;
 
-/// A list, by the slots of its ends, and its key.
+/// A list: its key, and the slots of its first and last entry.
 #[derive(Clone, Copy, Debug)]
 struct List {
     first: u32,
@@ -77,7 +76,7 @@ struct List {
     key: Key,
 }
 
-/// An entry's place in a class.
+/// The position of an entry in the lists of a class.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     list: u32,
@@ -85,14 +84,14 @@ struct Place {
     next: u32,
 }
 
-/// What is common to the receives of a class.
+/// The properties that the receives of a class have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ClassRule {
     has_source: bool,
     ignore: u64,
 }
 
-/// All entries, in one list: for receives beyond [`MAX_CLASSES`].
+/// The class of the receives beyond [`MAX_CLASSES`]. It keeps all entries in one list.
 const UNSORTED: ClassRule = ClassRule { has_source: false, ignore: u64::MAX };
 
 impl ClassRule {
@@ -106,7 +105,7 @@ impl ClassRule {
         (source, origin.tag & !self.ignore)
     }
 
-    /// The key of a receive's list.
+    /// The key of the list of a receive.
     #[inline(always)]
     fn key_of_selector(&self, selector: &Selector) -> Key {
         let source = selector.source.unwrap_or(NONE);
@@ -114,16 +113,16 @@ impl ClassRule {
     }
 }
 
-/// Lists of the slots of one class.
+/// The lists of one class.
 #[derive(Debug)]
 struct Class {
     rule: ClassRule,
     lists: Slab<List>,
-    /// Numbers of lists.
+    /// The numbers of the lists.
     by_key: HashMap<Key, u32, BuildHasherDefault<KeyHasher>>,
-    /// The key and the list that were looked up last: most programs use few tags at a time.
+    /// The key and list of the last lookup, because most programs use few tags at a time.
     recent: Cell<Option<(Key, u32)>>,
-    /// By slot.
+    /// Indexed by slot.
     places: Vec<Place>,
     len: usize,
     empty_lists: usize,
@@ -230,7 +229,7 @@ impl Class {
 #[derive(Debug)]
 struct Classes {
     classes: Vec<Class>,
-    /// Earlier entries have smaller numbers.
+    /// Earlier entries have lower numbers.
     next_sequence: u64,
 }
 
@@ -245,13 +244,14 @@ impl Classes {
         self.next_sequence
     }
 
-    /// The class with this rule. None: there is none.
+    /// The index of the class with this rule, if it exists.
     #[inline(always)]
     fn class_index(&self, rule: ClassRule) -> Option<usize> {
         self.classes.iter().position(|class| class.rule == rule)
     }
 
-    /// The index of the class for a selector: its own, or the one without order. True: it is new.
+    /// The index of the class for a selector: its own class, or the unsorted one. Also returns
+    /// whether the class is new.
     #[inline(always)]
     fn class_for(&mut self, selector: &Selector) -> (usize, bool) {
         let own = ClassRule::of(selector);
@@ -280,24 +280,25 @@ pub(crate) struct PostedReceives<T> {
     cancels: CancelIndex,
 }
 
-/// Which receive has a context, for a run of cancels: posting and matching know nothing of it. It
-/// is made when a cancel comes and nothing was posted since the one before, so that a program that
-/// posts and cancels in turn does not have it made each time.
+/// Finds receives by context, for a sequence of cancels. Posting and matching do not maintain this
+/// index. It is built only if nothing was posted since the previous cancel. A program that
+/// alternately posts and cancels therefore does not cause a rebuild for each cancel.
 #[derive(Debug, Default)]
 struct CancelIndex {
-    /// What [`Classes::next_sequence`] was at the last cancel.
+    /// The value of [`Classes::next_sequence`] at the last cancel.
     next_sequence: u64,
     contexts: Contexts,
 }
 
 #[derive(Debug, Default)]
 enum Contexts {
-    /// The index is not made.
+    /// The index is not built.
     #[default]
     Unknown,
-    /// Several receives have the same one.
+    /// Several receives share a context, so that contexts identify no receive.
     Shared,
-    /// Slot and number of each. Receives that have matched meanwhile are still here.
+    /// The slot and sequence number of each receive, by context. Receives that have matched since
+    /// are still included.
     Own(HashMap<usize, (u32, u64), BuildHasherDefault<KeyHasher>>),
 }
 
@@ -320,7 +321,7 @@ impl<T> PostedReceives<T> {
         self.entries.len() == 0
     }
 
-    /// Adds a receive behind all others. Returns its number.
+    /// Adds a receive after all others. Returns its slot.
     #[inline(always)]
     pub(crate) fn post(&mut self, selector: Selector, value: T) -> u32 {
         let (index, _) = self.classes.class_for(&selector);
@@ -331,7 +332,7 @@ impl<T> PostedReceives<T> {
         slot
     }
 
-    /// The first receive that takes a message from there.
+    /// The first posted receive that matches a message of this origin.
     #[inline(always)]
     pub(crate) fn find(&self, origin: Origin) -> Option<u32> {
         let mut first: Option<(u64, u32)> = None;
@@ -358,7 +359,7 @@ impl<T> PostedReceives<T> {
         self.entries.get(slot).map(|entry| &entry.value)
     }
 
-    /// Removes a receive, after `take` has taken from it what it wants.
+    /// Removes a receive after `take` has moved the needed values out of it.
     #[inline(always)]
     pub(crate) fn remove<R>(&mut self, slot: u32, take: impl FnOnce(&mut T) -> R) -> Option<R> {
         let take = |entry: &mut PostedEntry<T>| (entry.class, take(&mut entry.value));
@@ -367,7 +368,7 @@ impl<T> PostedReceives<T> {
         Some(taken)
     }
 
-    /// The first receive with this context, to be cancelled.
+    /// The first receive with this context, for a cancel.
     #[cold]
     pub(crate) fn find_by_context(
         &mut self,
@@ -421,10 +422,10 @@ impl<T> UnexpectedMessages<T> {
         Self { entries: Slab::new(), classes: Classes::new() }
     }
 
-    /// Adds a message behind all others.
+    /// Adds a message after all others.
     pub(crate) fn add(&mut self, origin: Origin, value: T) {
         let sequence = self.classes.next_sequence();
-        // The list's ends leave no number for more: 96 GiB of entries.
+        // The number of entries fits into 32 bits, because 2^32 entries do not fit into memory.
         let slot = self.entries.insert(UnexpectedEntry { sequence, origin, value }) as u32;
         for class in &mut self.classes.classes {
             class.push(class.rule.key(origin), slot);
@@ -436,7 +437,7 @@ impl<T> UnexpectedMessages<T> {
         self.entries.is_empty()
     }
 
-    /// The first message that a receive with this selector takes.
+    /// The first message that a receive with this selector matches.
     pub(crate) fn find(&mut self, selector: &Selector) -> Option<u32> {
         if self.is_empty() {
             return None;
@@ -456,7 +457,7 @@ impl<T> UnexpectedMessages<T> {
         None
     }
 
-    /// Adds the messages that wait to a class that is new.
+    /// Adds the unexpected messages to a new class.
     #[cold]
     fn fill_class(&mut self, index: usize) {
         let mut slots: Vec<(u64, u32, Origin)> = self
@@ -496,7 +497,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a plain list of MPI's rule does (MPI 5.0, 3.5).
+    /// A plain list that follows the rule of MPI (MPI 5.0, 3.5).
     #[derive(Default)]
     struct PlainModel {
         posted: Vec<(Selector, usize)>,
@@ -528,7 +529,7 @@ mod tests {
             steps in prop::collection::vec(step(), 0..120),
             context_count in 1..150usize
         ) {
-            // Receives have contexts of their own, or share them.
+            // Receives have contexts of their own, or share contexts.
             let context_of = |number: &usize| *number % context_count;
             let mut model = PlainModel::default();
             let (mut posted, mut unexpected) = (PostedReceives::new(), UnexpectedMessages::new());
@@ -592,7 +593,7 @@ mod tests {
             assert_eq!(posted.find_by_context(context, context_of), None, "it is cancelled");
         }
         assert!(looks.get() <= 2 * COUNT, "{}", looks.get());
-        // A slot that was used again is no receive of before.
+        // A slot that was reused does not count as the receive that had it before.
         posted.post(Selector { source: None, tag: 0, ignore: 0 }, COUNT);
         assert_eq!(posted.find_by_context(0, context_of), None);
         assert!(posted.find_by_context(COUNT, context_of).is_some());

@@ -1,4 +1,5 @@
-//! The program's memory, and messages in the network's memory. Only this file follows pointers.
+//! The program's memory, and messages in the network's memory. Only this module dereferences
+//! pointers.
 
 // UNSAFETY: copies to and from memory of the program and of the network, by address.
 #![expect(unsafe_code)]
@@ -6,7 +7,7 @@
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
-/// A buffer of the program has this many segments at most.
+/// The most segments that a buffer of the program can have.
 pub const MAX_SEGMENTS: usize = 4;
 
 /// A piece of the program's memory.
@@ -18,15 +19,16 @@ struct Segment {
 
 const EMPTY: Segment = Segment { start: ptr::null_mut(), len: 0 };
 
-/// Memory of the program that a message is sent from or received into: a few segments.
+/// Memory of the program that a message is sent from or received into. It consists of a few
+/// segments.
 #[derive(Clone, Debug)]
 pub struct UserBuffer {
-    /// Of the first segment.
+    /// The start of the first segment.
     start: *mut u8,
-    /// Of all segments.
+    /// The length of all segments.
     len: usize,
-    /// All segments, if there are several. Buffers are passed around for each message, and few have
-    /// more than one: those are on the heap.
+    /// All segments, if there are several. They are on the heap because few buffers have several,
+    /// and buffers are moved for each message.
     pieces: Option<Box<Pieces>>,
 }
 
@@ -36,8 +38,8 @@ struct Pieces {
     count: usize,
 }
 
-// SAFETY: an address and a length. Who uses the memory is the program's agreement with libfabric,
-// not bound to a thread.
+// SAFETY: the struct holds only addresses and lengths. The program's contract with libfabric
+// decides who may use the memory; it does not depend on threads.
 unsafe impl std::marker::Send for UserBuffer {}
 
 impl UserBuffer {
@@ -46,25 +48,25 @@ impl UserBuffer {
         Self { start: ptr::null_mut(), len: 0, pieces: None }
     }
 
-    /// One segment.
+    /// A buffer of one segment.
     ///
     /// # Safety
-    /// As [`UserBuffer::of_segments`].
+    /// See [`UserBuffer::of_segments`].
     #[inline(always)]
     pub unsafe fn of_segment(start: *mut u8, len: usize) -> Self {
         Self { start, len, pieces: None }
     }
 
-    /// Bytes of our own, which are only read. They stay as long as the buffer is used.
+    /// Bytes of the engine, which are only read. They must remain valid while the buffer is used.
     pub(crate) fn of_copy(bytes: &[u8]) -> Self {
         Self { start: bytes.as_ptr().cast_mut(), len: bytes.len(), pieces: None }
     }
 
-    /// Several segments, in their order. None: too many.
+    /// A buffer of several segments, in their order. None: there are too many.
     ///
     /// # Safety
-    /// Until the operation has completed for which the buffer is used, the memory can be read, or
-    /// written if messages are received into it, and nothing else changes it.
+    /// Until the operation that uses the buffer has completed, the memory can be read, or written
+    /// if messages are received into it, and nothing else changes it.
     pub unsafe fn of_segments(parts: impl Iterator<Item = (*mut u8, usize)>) -> Option<Self> {
         let mut pieces = Pieces { segments: [EMPTY; MAX_SEGMENTS], count: 0 };
         for (start, len) in parts {
@@ -81,7 +83,8 @@ impl UserBuffer {
         Some(Self { start, len, pieces: (pieces.count > 1).then(|| Box::new(pieces)) })
     }
 
-    /// The buffer, field by field (`Destination::take`). What is left behind is not used any more.
+    /// Moves the fields out one by one (see `Destination::take`). The rest of `self` is not used
+    /// any more.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Self {
         Self { start: self.start, len: self.len, pieces: self.pieces.take() }
@@ -98,7 +101,7 @@ impl UserBuffer {
         self.len == 0
     }
 
-    /// The address, if the buffer is one piece.
+    /// The address, if the buffer is contiguous.
     pub fn as_segment(&self) -> Option<*mut u8> {
         self.pieces.is_none().then_some(self.start)
     }
@@ -109,7 +112,7 @@ impl UserBuffer {
         self.start
     }
 
-    /// The part from `offset` on, `len` bytes or as many as there are.
+    /// The part from `offset` on: `len` bytes, or fewer if the buffer is shorter.
     pub fn part(&self, offset: usize, len: usize) -> Self {
         let Some(all) = &self.pieces else {
             let offset = offset.min(self.len);
@@ -133,7 +136,7 @@ impl UserBuffer {
     }
 
     /// Calls `copy` with the address of each piece from `offset` on, its length, and its distance
-    /// from `offset`, for `len` bytes or as many as there are. Returns how many these were.
+    /// from `offset`. Stops after `len` bytes or at the end. Returns the number of bytes.
     #[inline(always)]
     fn for_each(
         &self,
@@ -163,8 +166,8 @@ impl UserBuffer {
         part.len
     }
 
-    /// Copies a message's payload into the buffer, from `offset` of the buffer on, as much as fits.
-    /// Returns the number of bytes.
+    /// Copies a message's payload to `offset` in the buffer, as much as fits. Returns the number of
+    /// bytes.
     #[inline(always)]
     pub fn fill_from(&self, offset: usize, payload: Payload<'_>) -> usize {
         self.for_each(offset, payload.len, |to, len, from| {
@@ -174,7 +177,8 @@ impl UserBuffer {
         })
     }
 
-    /// Copies the buffer's bytes from `offset` on to `to`. Returns the number of bytes.
+    /// Copies the buffer's bytes from `offset` on to `to`, at most `len`. Returns the number of
+    /// bytes.
     ///
     /// # Safety
     /// `len` bytes can be written at `to`.
@@ -187,7 +191,8 @@ impl UserBuffer {
         })
     }
 
-    /// Copies the bytes from `from` to `to`, from their `offset` on. Returns their number.
+    /// Copies the first `len` bytes of `from` into the buffer, as much as fits. Returns the number
+    /// of bytes.
     pub fn fill_from_buffer(&self, from: &UserBuffer, len: usize) -> usize {
         let len = len.min(self.len);
         from.for_each(0, len, |start, len, distance| {
@@ -196,17 +201,17 @@ impl UserBuffer {
         })
     }
 
-    /// The bytes.
+    /// A copy of the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
-        // SAFETY: `bytes` has as many bytes.
+        // SAFETY: `bytes` has room for `self.len` bytes.
         unsafe { self.copy_to(0, bytes.as_mut_ptr(), self.len) };
         bytes
     }
 }
 
-/// Copies bytes. A program may send a buffer to itself, so they may overlap. The shortest messages
-/// are worth no call of a function.
+/// Copies bytes. The ranges may overlap, because a program may send a buffer to itself. The
+/// shortest messages are copied without a function call, for speed.
 ///
 /// # Safety
 /// `len` bytes can be read at `from` and written at `to`.
@@ -222,13 +227,13 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             ptr::write_unaligned(to.add(len - 8).cast(), last);
         }
     } else {
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises it.
         unsafe { ptr::copy(from, to, len) }
     }
 }
 
-/// Bytes of a message that has arrived. Its sender may change them at any time, so they are copied
-/// before they are looked at.
+/// Bytes of a message that has arrived. Its sender may change them at any time, so they must be
+/// copied before they are examined.
 #[derive(Clone, Copy, Debug)]
 pub struct Payload<'a> {
     start: NonNull<u8>,
@@ -237,7 +242,7 @@ pub struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    /// Bytes that nobody changes.
+    /// Bytes that do not change.
     pub fn of_bytes(bytes: &'a [u8]) -> Self {
         let start = NonNull::from(bytes).cast();
         Self { start, len: bytes.len(), lifetime: PhantomData }
@@ -281,18 +286,18 @@ impl<'a> Message<'a> {
         Self(Payload { start, len, lifetime: PhantomData })
     }
 
-    /// Bytes that nobody changes.
+    /// Bytes that do not change.
     pub fn of_bytes(bytes: &'a [u8]) -> Self {
         Self(Payload::of_bytes(bytes))
     }
 
-    /// The byte at that place. None: the message is shorter.
+    /// The byte at `offset`. None: the message is shorter.
     #[inline(always)]
     pub fn byte(&self, offset: usize) -> Option<u8> {
         if offset >= self.0.len {
             return None;
         }
-        // SAFETY: inside the message.
+        // SAFETY: the byte is inside the message.
         Some(unsafe { ptr::read(self.0.start.as_ptr().add(offset)) })
     }
 
@@ -301,28 +306,29 @@ impl<'a> Message<'a> {
         self.0.to_boxed()
     }
 
-    /// The 8 bytes at a multiple of 8, as a number (little endian). None: the message is shorter.
+    /// The 8 bytes at `offset`, which is a multiple of 8, as a little-endian number. None: the
+    /// message is shorter.
     #[inline(always)]
     pub(crate) fn word(&self, offset: usize) -> Option<u64> {
         if offset + 8 > self.0.len {
             return None;
         }
-        // SAFETY: inside the message.
+        // SAFETY: the bytes are inside the message.
         let bytes = unsafe { ptr::read_unaligned(self.0.start.as_ptr().add(offset).cast()) };
         Some(u64::from_le_bytes(bytes))
     }
 
-    /// What follows a header of this length.
+    /// The payload after a header of this length.
     #[inline(always)]
     pub(crate) fn payload(&self, header_len: usize) -> Payload<'a> {
         let len = self.0.len.saturating_sub(header_len);
-        // SAFETY: inside the message, or one byte behind it.
+        // SAFETY: the address is inside the message, or one byte past its end.
         let start = unsafe { self.0.start.add(self.0.len - len) };
         Payload { start, len, lifetime: PhantomData }
     }
 }
 
-/// A buffer of memory that a test or the fuzzer keeps. Empty: too many parts.
+/// A buffer of memory that a test or the fuzzer keeps. Empty, if there are too many parts.
 pub(crate) fn buffer_of(parts: &[(*mut u8, usize)]) -> UserBuffer {
     // SAFETY: the tests keep the memory.
     unsafe { UserBuffer::of_segments(parts.iter().copied()) }.unwrap_or(UserBuffer::empty())
@@ -380,7 +386,7 @@ mod tests {
     #[test]
     fn too_many_segments_are_refused() {
         let parts = [(ptr::null_mut(), 0); MAX_SEGMENTS + 1];
-        // SAFETY: no bytes.
+        // SAFETY: the parts have no bytes.
         assert!(unsafe { UserBuffer::of_segments(parts.into_iter()) }.is_none());
     }
 }

@@ -3,29 +3,30 @@
 use crate::memory::UserBuffer;
 use crate::wire::EncodedHeader;
 
-/// A network of short messages. Messages between two nodes arrive in their order, none is lost;
-/// they are given to [`Engine::on_message`](crate::Engine::on_message).
+/// A network of short messages. It loses no message and keeps the order of messages between two
+/// nodes. The user of the network passes messages to
+/// [`Engine::on_message`](crate::Engine::on_message).
 pub trait Network {
     /// The longest message to `node`, in bytes.
     fn mtu(&mut self, node: u32) -> usize;
-    /// Sends a header and what follows it as one message.
+    /// Sends a header and a body as one message.
     ///
     /// # Errors
-    /// See [`SendError`]. Nothing was sent then.
+    /// See [`SendError`]. Nothing was sent in this case.
     fn send(&mut self, node: u32, header: EncodedHeader, body: Body<'_>) -> Result<(), SendError>;
-    /// Lets `node` read the program's memory. The handle by which it does, which is not 0. None:
-    /// that is not possible.
+    /// Lets `node` read the program's memory. Returns the handle for `node`, which is not 0, or
+    /// None if this is not possible.
     fn expose(&mut self, node: u32, buffer: &UserBuffer) -> Option<u64>;
-    /// Ends that.
+    /// Ends the access that [`Network::expose`] has granted.
     fn conceal(&mut self, node: u32, buffer: &UserBuffer);
-    /// Lets all nodes read and write the program's memory. The handle by which they do: its lower
-    /// [`HANDLE_OFFSET_BITS`] are 0, others are not; an offset can be added to it (manual 3.6.4).
-    /// None: that is not possible.
+    /// Lets all nodes read and write the program's memory. Returns the handle, or None if this is
+    /// not possible. The lower [`HANDLE_OFFSET_BITS`] bits of the handle are 0, and the other bits
+    /// are not all 0. An offset can be added to the handle (manual 3.6.4).
     fn expose_to_all(&mut self, buffer: &UserBuffer) -> Option<u64>;
-    /// Ends that.
+    /// Ends the access that [`Network::expose_to_all`] has granted.
     fn conceal_from_all(&mut self, buffer: &UserBuffer);
-    /// Starts to read as many bytes as `into` has from memory that `node` has exposed. Returns the
-    /// number of this access.
+    /// Starts to read `into.len()` bytes from memory that `node` has exposed. Returns the number of
+    /// this access.
     ///
     /// # Errors
     /// See [`AccessError`].
@@ -45,32 +46,32 @@ pub trait Network {
         handle: u64,
         from: &UserBuffer,
     ) -> Result<WriteProgress, AccessError>;
-    /// The next read or write that has ended since it was started. Each is returned once, those of
-    /// one node in the order in which they were started, but for some that have failed. Others may
-    /// be in flight, and may be started meanwhile.
+    /// The next read or write that has ended. Each access is returned once. Accesses to one node
+    /// are returned in the order in which they were started, except for some that have failed.
+    /// Several accesses may be in flight.
     fn next_ended(&mut self) -> Option<EndedAccess>;
-    /// An access that [`Network::next_ended`] has returned does not need its buffer any more.
+    /// Releases the buffer of an access that [`Network::next_ended`] has returned.
     fn release_buffer(&mut self, node: u32, buffer: &UserBuffer);
 }
 
-/// What follows a header.
+/// The body of a message, which follows the header.
 #[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
     /// `len` bytes of the program's memory, from `offset` on.
     Memory {
         /// The memory.
         buffer: &'a UserBuffer,
-        /// Where the bytes begin.
+        /// The offset of the first byte.
         offset: usize,
-        /// Their number.
+        /// The number of bytes.
         len: usize,
     },
-    /// Bytes of our own.
+    /// Bytes of the engine.
     Bytes(&'a [u8]),
 }
 
 impl Body<'_> {
-    /// Nothing.
+    /// An empty body.
     pub const NONE: Body<'static> = Body::Bytes(&[]);
 
     /// The number of bytes.
@@ -82,52 +83,52 @@ impl Body<'_> {
         }
     }
 
-    /// Whether nothing follows.
+    /// Whether the body is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Why a message is not sent.
+/// Why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
     /// There is no room now.
     Full,
-    /// There is no such node, or it cannot be reached any more.
+    /// The node does not exist, or cannot be reached any more.
     Unreachable,
 }
 
-/// Bits of a handle that are an offset in its region.
+/// The number of bits of a handle that are an offset in its region.
 pub const HANDLE_OFFSET_BITS: u32 = 40;
 
-/// How far a write to memory of another node is.
+/// The progress of a write to the memory of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteProgress {
-    /// It has ended: the bytes are there.
+    /// The write has ended: the bytes have arrived.
     Delivered,
-    /// It has this number. [`Network::next_ended`] returns it when the bytes are there.
+    /// The write was started with this number. [`Network::next_ended`] returns the number when the
+    /// bytes have arrived.
     Started(AccessNumber),
 }
 
-/// The number of a read or write of another node's memory that was started. A network gives each
-/// number once.
+/// The number of a started read or write of another node's memory. A network uses each number once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AccessNumber(pub u64);
 
 /// A read or write that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedAccess {
-    /// Its number.
+    /// The number of the access.
     pub number: AccessNumber,
-    /// Whether it has failed: some bytes may be there, and others not.
+    /// Whether the access has failed. Some of the bytes may have been transferred.
     pub has_failed: bool,
 }
 
-/// Why memory of another node is not read or written.
+/// Why memory of another node cannot be read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessError {
     /// There is no room for another read or write now.
     Full,
-    /// It has failed, or is not possible.
+    /// The access has failed, or is not possible.
     Failed,
 }

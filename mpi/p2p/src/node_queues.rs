@@ -1,4 +1,4 @@
-//! What waits to be sent or started, by node: a node without room does not stop what is for others.
+//! Queues of pending work, one for each node, so that a node without room does not block others.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -9,7 +9,7 @@ use crate::matching::KeyHasher;
 #[derive(Debug)]
 pub(crate) struct NodeQueues<T> {
     by_node: HashMap<u32, VecDeque<T>, BuildHasherDefault<KeyHasher>>,
-    /// Nodes with something in their queue, each once.
+    /// The nodes whose queues are not empty, each once.
     nodes: VecDeque<u32>,
 }
 
@@ -39,15 +39,15 @@ impl<T> NodeQueues<T> {
         queue.push_back(value);
     }
 
-    /// The queues of all nodes that have something now, one after the other. What is returned
-    /// belongs to the caller, who gives back what is left by [`NodeQueues::put_back`].
+    /// Takes the queues of all nodes that have entries. The caller owns the result, and returns the
+    /// rest by [`NodeQueues::put_back`].
     pub(crate) fn take_all(&mut self) -> Vec<(u32, VecDeque<T>)> {
         let by_node = &mut self.by_node;
         let take = |node| Some((node, std::mem::take(by_node.get_mut(&node)?)));
         self.nodes.drain(..).filter_map(take).collect()
     }
 
-    /// What is left of a queue comes before what was added since.
+    /// Puts the rest of a queue back, in front of entries that were added since.
     pub(crate) fn put_back(&mut self, node: u32, mut left: VecDeque<T>) {
         let queue = self.by_node.entry(node).or_default();
         let was_empty = queue.is_empty();

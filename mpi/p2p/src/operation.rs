@@ -1,43 +1,45 @@
-//! What a program asks for, and what it is told.
+//! Requests of the program, and their results.
 
 use crate::atomic::{Datatype, Operator};
 use crate::memory::UserBuffer;
 use crate::wire::{Envelope, RemoteAddress};
 
-/// Bounds.
+/// Limits of the protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of eager messages that each node may have at another one. The same on all nodes.
+    /// The bytes of eager messages that each node may have outstanding at another node. All nodes
+    /// use the same value.
     pub window: u32,
-    /// A message of this length or more is read from the sender's memory.
+    /// The receiver reads a message of this length or more from the sender's memory.
     pub min_read_len: usize,
-    /// How often the program tries again to send a message without credit, before the message is
-    /// announced: a receiver that is at work gives credit back soon.
+    /// How often the program retries to send a message without credit before the message is
+    /// announced. A receiver that makes progress soon returns credit.
     pub credit_tries: u32,
 }
 
-/// Receives with and without tags do not meet each other's messages.
+/// A separate matching space: a receive with a tag never matches a message without one, and vice
+/// versa.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
     /// Messages with tags.
     Tagged,
-    /// Messages without.
+    /// Messages without tags.
     Untagged,
 }
 
-/// Which messages a receive takes.
+/// Which messages a receive matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selector {
-    /// Their source. None: any.
+    /// The source. None: any source.
     pub source: Option<u32>,
-    /// Their tag.
+    /// The tag.
     pub tag: u64,
-    /// Bits of the tag that do not matter.
+    /// Bits of the tag that are ignored.
     pub ignore: u64,
 }
 
 impl Selector {
-    /// Messages without tags from this source, or from any.
+    /// Matches messages without tags from this source, or from any source.
     pub fn untagged(source: Option<u32>) -> Self {
         Self { source, tag: 0, ignore: u64::MAX }
     }
@@ -46,13 +48,13 @@ impl Selector {
 /// How the program learns that an operation has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The program's name of the operation.
+    /// The program's identifier of the operation.
     pub context: usize,
-    /// Whether a success is reported. Failures always are.
+    /// Whether a success is reported. Failures are always reported.
     pub is_reported: bool,
 }
 
-/// How long the memory of a message that is sent stays as it is.
+/// How long the program leaves the memory of a message unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retention {
     /// Until the operation has completed.
@@ -70,7 +72,7 @@ pub struct SendOperation {
     pub envelope: Envelope,
     /// Its bytes.
     pub buffer: UserBuffer,
-    /// How long they stay.
+    /// How long the bytes remain unchanged.
     pub retention: Retention,
     /// How its completion is reported.
     pub request: Request,
@@ -85,37 +87,37 @@ pub enum SendCompletes {
     AtOnce,
     /// When the message has arrived, whether a receive waits for it or not.
     OnArrival,
-    /// When a receive has it.
+    /// When a receive has matched the message.
     OnMatch,
 }
 
-/// Bytes for memory of a node.
+/// A write to the memory of a node.
 #[derive(Clone, Debug)]
 pub struct WriteOperation {
     /// The node.
     pub node: u32,
-    /// Where the bytes go.
+    /// The destination of the bytes.
     pub target: RemoteAddress,
     /// The bytes.
     pub buffer: UserBuffer,
-    /// How long they stay.
+    /// How long the bytes remain unchanged.
     pub retention: Retention,
-    /// A number that the node's program gets when the bytes are there.
+    /// A number that the program of the target receives when the bytes have arrived.
     pub data: Option<u64>,
-    /// How its completion is reported: when the bytes are there.
+    /// How the completion is reported. The write completes when the bytes have arrived.
     pub request: Request,
 }
 
-/// Bytes that are read from memory of a node.
+/// A read of the memory of a node.
 #[derive(Clone, Debug)]
 pub struct ReadOperation {
     /// The node.
     pub node: u32,
-    /// Where the bytes are.
+    /// The source of the bytes.
     pub target: RemoteAddress,
-    /// Where they go.
+    /// The destination of the bytes.
     pub buffer: UserBuffer,
-    /// How its completion is reported.
+    /// How the completion is reported.
     pub request: Request,
 }
 
@@ -126,19 +128,19 @@ pub struct AtomicOperation {
     pub node: u32,
     /// The first element.
     pub target: RemoteAddress,
-    /// What is done.
+    /// The operator.
     pub operator: Operator,
     /// The type of the elements.
     pub datatype: Datatype,
-    /// Their number.
+    /// The number of elements.
     pub count: usize,
-    /// An operand for each element. They are read before the call returns.
+    /// The operands, one for each element. The call reads them before it returns.
     pub operands: UserBuffer,
-    /// Values to compare with, if the operator compares; likewise.
+    /// The values to compare with, if the operator compares. The call reads them before it returns.
     pub compared: UserBuffer,
-    /// Where the former values go. None: they are not wanted.
+    /// The destination of the former values. None: they are not requested.
     pub result: Option<UserBuffer>,
-    /// How its completion is reported: when the operation is done.
+    /// How the completion is reported. The operation completes when the target has executed it.
     pub request: Request,
 }
 
@@ -147,7 +149,7 @@ pub struct AtomicOperation {
 pub enum ReceiveMode {
     /// For one message.
     Single,
-    /// For messages one behind the other, until less than this is free.
+    /// For several messages, placed one after the other, until less than `min_free` bytes are free.
     Multiple {
         /// In bytes.
         min_free: usize,
@@ -157,28 +159,28 @@ pub enum ReceiveMode {
 /// A receive to be posted.
 #[derive(Clone, Debug)]
 pub struct ReceiveOperation {
-    /// Which messages it takes.
+    /// Which messages it matches.
     pub selector: Selector,
-    /// Where they go.
+    /// The destination of the messages.
     pub buffer: UserBuffer,
-    /// For how many.
+    /// For one message or several.
     pub mode: ReceiveMode,
     /// How completions are reported.
     pub request: Request,
 }
 
-/// What to do with a message that was found.
+/// What a peek does with the message that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeekMode {
-    /// It stays.
+    /// Leaves it in the queue.
     Look,
-    /// It is kept for [`Engine::receive_claimed`] with the same context.
+    /// Keeps it for [`Engine::receive_claimed`] with the same context.
     Claim,
-    /// It is dropped.
+    /// Drops it.
     Discard,
 }
 
-/// A message that was found.
+/// A message that a peek has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peek {
     /// Its length in bytes.
@@ -189,71 +191,71 @@ pub struct Peek {
     pub envelope: Envelope,
 }
 
-/// What has completed.
+/// The kind of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionKind {
-    /// A message was sent: its memory may be used again.
+    /// A message was sent; its memory may be reused.
     Sent,
     /// A message was received.
     Received,
-    /// A buffer for several messages takes no more.
+    /// A buffer for several messages is exhausted.
     Released,
     /// Bytes were written to memory of another node.
     Written,
     /// Bytes were read from memory of another node.
     Read,
-    /// An atomic operation is done.
+    /// An atomic operation has ended.
     Atomic,
-    /// Its former values were fetched.
+    /// An atomic operation has ended, and its former values have arrived.
     FetchedAtomic,
-    /// Another node has written bytes here, and has sent a number with them.
+    /// Another node has written bytes to this node, with a number.
     RemoteWritten,
 }
 
 /// Why an operation has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The message is longer than the buffer by so many bytes.
+    /// The message is longer than the buffer.
     Truncated {
-        /// In bytes.
+        /// The bytes that did not fit.
         excess: u64,
     },
-    /// It was cancelled.
+    /// The operation was cancelled.
     Cancelled,
-    /// The other node's memory is not open to it.
+    /// The other node's memory does not permit the access.
     Refused,
     /// The network has failed.
     Network,
-    /// A look for a message has found none.
+    /// A peek has found no message.
     NoMessage,
 }
 
 /// An operation that has completed.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// The program's name of it.
+    /// The program's identifier of the operation.
     pub context: usize,
-    /// What it was.
+    /// The kind of the operation.
     pub kind: CompletionKind,
-    /// Of messages with or without tags; without, if it is no message.
+    /// The channel of the message. Untagged, if the operation is not a message.
     pub channel: Channel,
-    /// Bytes that were received.
+    /// The number of bytes that were received.
     pub len: usize,
     /// The address of these bytes.
     pub start: *mut u8,
     /// The source of the message.
     pub source: u32,
-    /// Its tag and data.
+    /// Tag and data of the message.
     pub envelope: Envelope,
-    /// Why it has failed, if it has.
+    /// Why the operation has failed, if it has.
     pub failure: Option<Failure>,
 }
 
-/// A node has broken the protocol.
+/// A violation of the protocol by a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The node. None: not known.
+    /// The node. None: unknown.
     pub source: Option<u32>,
-    /// What it does, as the rest of a sentence.
+    /// The violation, as the predicate of a sentence about the node.
     pub what: &'static str,
 }

@@ -1,4 +1,5 @@
-//! The part of transfers that needs the network: headers, fragments, reads and writes of memory.
+//! The part of transfers that needs the network: sending headers and fragments, and reading and
+//! writing memory.
 
 use crate::engine::Engine;
 use crate::memory::UserBuffer;
@@ -9,28 +10,28 @@ use crate::state::Destination;
 use crate::transfers::{Access, IncomingPurpose, OutgoingData, OutgoingPurpose, OutgoingTransfer};
 use crate::wire::{Announcement, Header, WORD_LEN, WriteBytes};
 
-/// Fragments that one call sends of one message, at most: others wait for their turn.
+/// The most fragments of one message that one call sends. Further fragments wait for the next call.
 const FRAGMENTS_PER_PASS: usize = 16;
-/// Messages to one node of which one call sends fragments, at most.
+/// The most messages to one node for which one call sends fragments.
 const STREAMS_PER_PASS: usize = 16;
-/// The length of a fragment's header.
+/// The length of a fragment's header, in bytes.
 const FRAGMENT_HEADER_LEN: usize = 3 * WORD_LEN;
 
-/// How far the fragments of a message are.
+/// The progress of the fragments of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// There are more.
+    /// There are more fragments.
     Waits,
-    /// There are more, and the node has no room for them now.
+    /// There are more fragments, and the node has no room for them now.
     Full,
-    /// All are sent; the receiver says when it has them.
+    /// All fragments are sent. The receiver acknowledges them.
     Sent,
     /// Nothing is left to do, or nothing can be done.
     Complete,
 }
 
 impl<N: Network> Engine<N> {
-    /// Sends the header of a message whose bytes stay here.
+    /// Sends the header of a message whose bytes remain at this node.
     #[cold]
     pub(crate) fn announce(&mut self, send: &SendOperation) -> Result<(), SendError> {
         let SendOperation { node, envelope, ref buffer, .. } = *send;
@@ -56,7 +57,7 @@ impl<N: Network> Engine<N> {
         Ok(())
     }
 
-    /// Exposes memory to `node`, if it is long enough to be read from there.
+    /// Exposes memory to `node`, if it is long enough for `node` to read it.
     pub(crate) fn expose_if_read(
         &mut self,
         node: u32,
@@ -69,29 +70,29 @@ impl<N: Network> Engine<N> {
         if is_read { self.network.expose(node, buffer) } else { None }
     }
 
-    /// Whether nothing is left that the program believes to be done: copies of its messages,
-    /// answers that others wait for, reads into its memory.
+    /// Whether all operations that the program considers complete have ended: no copies of messages
+    /// are left, no answers to other nodes, and no reads into the program's memory.
     pub fn is_flushed(&self) -> bool {
         !self.state.has_work() && self.state.copies.is_empty()
     }
 
-    /// Forgets all operations of the program, which may use its memory for something else, but for
-    /// what is read or written by the network now. Messages that have arrived stay.
+    /// Forgets all operations of the program, so that the program may reuse their memory. Accesses
+    /// that the network has started continue. Messages that have arrived remain.
     pub fn forget_operations(&mut self) {
         let state = &mut self.state;
         for (receive_id, incoming) in state.receives.iter_mut() {
-            // What another node writes is none of the program's operations.
+            // Writes of other nodes are not operations of the program.
             if matches!(incoming.purpose, IncomingPurpose::Write { .. }) {
                 continue;
             }
             incoming.is_dropped = true;
-            // A read that is under way ends in the memory in which it has begun.
+            // A read that has started ends in the memory in which it began.
             if !state.accesses.is_started(Access::Read(receive_id as u32)) {
                 incoming.destination = Destination::nowhere();
             }
         }
         state.forget_receives();
-        // What is announced may still be asked for.
+        // Receivers may still request announced messages.
         for (send_id, send) in state.sends.iter_mut() {
             if matches!(send.purpose, OutgoingPurpose::Answer { .. })
                 || state.accesses.is_started(Access::Write(send_id as u32))
@@ -108,7 +109,7 @@ impl<N: Network> Engine<N> {
         }
     }
 
-    /// Sends, reads and writes what waits, as far as the network has room.
+    /// Starts pending sends, reads and writes, as far as the network has room.
     #[cold]
     pub(crate) fn send_pending(&mut self) {
         self.start_accesses();
@@ -210,7 +211,7 @@ impl<N: Network> Engine<N> {
         }
     }
 
-    /// None: there is nothing to read any more.
+    /// Returns None if there is nothing left to read.
     fn start_read(&mut self, receive_id: u32) -> Result<Option<AccessNumber>, AccessError> {
         let Some(incoming) = self.state.receives.get(receive_id as usize) else {
             return Ok(None);
@@ -218,13 +219,13 @@ impl<N: Network> Engine<N> {
         let (source, handle) = (incoming.origin.source, incoming.announcement.handle);
         let buffer = incoming.destination.buffer.part(0, incoming.wanted);
         if buffer.len() < incoming.wanted {
-            // The program has closed the endpoint: the bytes go nowhere.
+            // The program has closed the endpoint; the bytes are discarded.
             return Err(AccessError::Failed);
         }
         self.network.start_read(source, handle, &buffer).map(Some)
     }
 
-    /// None: the bytes are written already.
+    /// Returns None if the bytes are written already.
     fn start_write(&mut self, send_id: u32) -> Result<Option<AccessNumber>, AccessError> {
         let Some(send) = self.state.sends.get_mut(send_id as usize) else { return Ok(None) };
         let OutgoingPurpose::Write { target, .. } = send.purpose else { return Ok(None) };
@@ -246,7 +247,7 @@ impl<N: Network> Engine<N> {
         }
     }
 
-    /// The network cannot read or write there: the bytes go as messages.
+    /// Transfers the bytes as messages, because the network cannot read or write this memory.
     fn use_messages(&mut self, access: Access) {
         match access {
             Access::Read(receive_id) => self.state.pull(receive_id),
@@ -302,7 +303,7 @@ impl<N: Network> Engine<N> {
 }
 
 impl OutgoingTransfer {
-    /// The memory that is sent, in one piece.
+    /// The memory to send, in one piece.
     fn buffer(&self) -> Option<UserBuffer> {
         match &self.data {
             OutgoingData::Memory(buffer) => Some(buffer.clone()),

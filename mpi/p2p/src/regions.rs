@@ -1,4 +1,4 @@
-//! The program's memory that is open to other nodes: regions, each with a key.
+//! Regions: parts of the program's memory that are open to other nodes. Each has a key.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,32 +8,32 @@ use crate::memory::UserBuffer;
 use crate::network::HANDLE_OFFSET_BITS;
 use crate::wire::RemoteAddress;
 
-/// Keys from here on are handles of the network; lower ones are numbers of regions that can be used
-/// by messages only.
+/// Keys from this value on are handles of the network. Lower keys number the regions that can be
+/// used only by messages.
 pub(crate) const FIRST_HANDLE: u64 = 1 << HANDLE_OFFSET_BITS;
 
-/// The network's handle of an address in a region of another node. None: the region can be used by
-/// messages only.
+/// The network's handle of an address in a region of another node. None: the region can be used
+/// only by messages.
 pub(crate) fn handle_of(address: RemoteAddress) -> Option<u64> {
     let is_handle = address.key >= FIRST_HANDLE && address.key.is_multiple_of(FIRST_HANDLE);
     (is_handle && address.offset < FIRST_HANDLE).then(|| address.key.wrapping_add(address.offset))
 }
 
-/// What other nodes may do with a region.
+/// The access that other nodes have to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionAccess {
-    /// They may read it.
+    /// Whether they may read it.
     pub may_read: bool,
-    /// They may write it.
+    /// Whether they may write it.
     pub may_write: bool,
 }
 
 impl RegionAccess {
-    /// Reading alone.
+    /// Read access only.
     pub const READ: Self = Self { may_read: true, may_write: false };
-    /// Writing alone.
+    /// Write access only.
     pub const WRITE: Self = Self { may_read: false, may_write: true };
-    /// Both.
+    /// Read and write access.
     pub const ALL: Self = Self { may_read: true, may_write: true };
 
     fn includes(self, wanted: Self) -> bool {
@@ -45,7 +45,7 @@ impl RegionAccess {
 struct Region {
     buffer: UserBuffer,
     access: RegionAccess,
-    /// How often it was registered: the network gives the same memory the same handle.
+    /// How often it was registered. The network returns the same handle for the same memory.
     registrations: usize,
 }
 
@@ -55,17 +55,18 @@ struct Table {
     last_number: u64,
 }
 
-/// See the [module](self). Engines of one process may share them: a clone is the same regions.
+/// See the [module](self). Engines of one process may share the regions; a clone refers to the same
+/// ones.
 #[derive(Clone, Debug, Default)]
 pub struct Regions(Rc<RefCell<Table>>);
 
 impl Regions {
-    /// No regions.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a region. `handle`: the network's, if it has given one. Returns the key.
+    /// Adds a region, with the handle of the network if there is one. Returns the key.
     pub(crate) fn add(&self, buffer: UserBuffer, access: RegionAccess, handle: Option<u64>) -> u64 {
         let mut table = self.0.borrow_mut();
         let key = handle.unwrap_or_else(|| {
@@ -77,7 +78,8 @@ impl Regions {
         key
     }
 
-    /// Removes a region. Returns its memory, and whether nobody can use it any more.
+    /// Removes a registration. Returns the memory of the region, and whether this was its last
+    /// registration.
     pub(crate) fn remove(&self, key: u64) -> Option<(UserBuffer, bool)> {
         let mut table = self.0.borrow_mut();
         let region = table.by_key.get_mut(&key)?;
@@ -90,7 +92,8 @@ impl Regions {
         Some((buffer, is_removed))
     }
 
-    /// `len` bytes from there on. None: they are not in a region, or it is not open for that.
+    /// The `len` bytes at this address. None: the bytes are not in a region, or the region does not
+    /// permit the access.
     pub(crate) fn part(
         &self,
         address: RemoteAddress,

@@ -1,6 +1,6 @@
-//! Atomic operations on memory of other nodes. The target does them when it makes progress, one
-//! after the other: they are atomic among each other, in the order in which an origin asks for
-//! them, and not with what the target's own program does to the memory (fi_atomic(3)).
+//! Atomic operations on memory of other nodes. The target executes them one after the other when it
+//! makes progress, in the order in which an origin requests them. They are atomic with respect to
+//! each other, but not with respect to accesses of the target's own program (fi_atomic(3)).
 
 use crate::atomic::{MAX_ATOMIC_LEN, Operator, apply};
 use crate::counts::Counted;
@@ -15,11 +15,12 @@ use crate::transfers::{IncomingPurpose, IncomingTransfer, OutgoingPurpose, Outgo
 use crate::wire::{Announcement, AtomicRequest, Header, OperationId};
 
 impl<N: Network> Engine<N> {
-    /// Asks for an atomic operation. Operands and result have `count` elements, if there are any,
-    /// which are [`MAX_ATOMIC_LEN`] bytes at most; the operator takes the type.
+    /// Requests an atomic operation. Operands, values to compare with and result have `count`
+    /// elements, if they are present, and at most [`MAX_ATOMIC_LEN`] bytes. The operator must
+    /// accept the type.
     ///
     /// # Errors
-    /// `Full`: nothing was done; the program tries again after [`Engine::progress`].
+    /// Returns `Full` if nothing was done; the program tries again after [`Engine::progress`].
     pub fn atomic(&mut self, atomic: &AtomicOperation) -> Result<(), SendError> {
         let AtomicOperation { node, target, operator, datatype, request, ref result, .. } = *atomic;
         let mut operands = atomic.operands.to_vec();
@@ -70,8 +71,8 @@ impl<N: Network> Engine<N> {
 }
 
 impl State {
-    /// Does an atomic operation here. Returns the former values. None: the memory is not open to
-    /// it.
+    /// Executes an atomic operation on this node's memory. Returns the former values. None: the
+    /// region does not permit the operation.
     fn apply(&mut self, wire_request: &AtomicRequest, operands: &[u8]) -> Option<Vec<u8>> {
         let AtomicRequest { target, operator, datatype, count, id } = *wire_request;
         let len = usize::from(count) * datatype.size();
@@ -91,7 +92,7 @@ impl State {
         Some(former)
     }
 
-    /// An atomic operation of this node has ended.
+    /// Completes an atomic operation of this node.
     pub(crate) fn complete_atomic(
         &mut self,
         request: Request,

@@ -1,4 +1,5 @@
-//! Reads and writes of memory of other nodes, and what they ask for here.
+//! Reads and writes of the memory of other nodes, and the requests of other nodes for memory of
+//! this node.
 
 use crate::counts::Counted;
 use crate::engine::Engine;
@@ -27,9 +28,9 @@ pub(crate) struct ArrivedWrite {
 }
 
 impl<N: Network> Engine<N> {
-    /// Opens memory to other nodes. Returns its key.
+    /// Opens memory to other nodes. Returns the key of the region.
     pub fn register(&mut self, buffer: UserBuffer, access: RegionAccess) -> u64 {
-        // The network does not tell reading from writing.
+        // The network cannot restrict access to reading or to writing.
         let can_be_exposed = access == RegionAccess::ALL && buffer.as_segment().is_some();
         let handle = can_be_exposed.then(|| self.network.expose_to_all(&buffer)).flatten();
         let handle = handle.filter(|handle| {
@@ -42,9 +43,9 @@ impl<N: Network> Engine<N> {
         self.state.regions.add(buffer, access, handle)
     }
 
-    /// Closes memory to other nodes. Returns whether nobody can use it any more: then all engines
-    /// that share the regions have to [`Engine::forget_region`]. The program keeps the memory as it
-    /// is while [`Engine::is_region_in_use`].
+    /// Closes a region to other nodes. Returns whether this was its last registration. If so, the
+    /// program calls [`Engine::forget_region`] of all engines that share the regions. The program
+    /// must not reuse the memory while [`Engine::is_region_in_use`].
     pub fn unregister(&mut self, key: u64) -> bool {
         let Some((buffer, is_removed)) = self.state.regions.remove(key) else { return false };
         if key >= FIRST_HANDLE {
@@ -53,7 +54,8 @@ impl<N: Network> Engine<N> {
         is_removed
     }
 
-    /// A region was closed. What others have asked for before, they still get.
+    /// Drops the references to a region that was closed. Answers to earlier requests are still
+    /// sent, from copies.
     pub fn forget_region(&mut self, key: u64) {
         for (_, send) in &mut self.state.sends {
             if send.purpose == (OutgoingPurpose::Answer { key }) {
@@ -82,10 +84,10 @@ impl<N: Network> Engine<N> {
         self.state.accesses.started.values().any(is_in_use)
     }
 
-    /// Writes bytes to memory of another node, or begins to.
+    /// Writes bytes to memory of another node, or starts to write them.
     ///
     /// # Errors
-    /// `Full`: nothing was done; the program tries again after [`Engine::progress`].
+    /// Returns `Full` if nothing was done; the program tries again after [`Engine::progress`].
     pub fn write(&mut self, write: &WriteOperation) -> Result<(), SendError> {
         let WriteOperation { node, target, request, data, ref buffer, retention } = *write;
         if node == self.state.self_node {
@@ -145,7 +147,7 @@ impl<N: Network> Engine<N> {
         Ok(())
     }
 
-    /// Begins to read bytes from memory of another node.
+    /// Starts to read bytes from memory of another node.
     pub fn read(&mut self, read: &ReadOperation) {
         let ReadOperation { node, target, request, ref buffer } = *read;
         let destination = Destination::of(buffer.clone(), request);
@@ -173,7 +175,7 @@ impl<N: Network> Engine<N> {
         self.send_pending();
     }
 
-    /// Whether operations on memory of `node`, or messages to it, have not ended (`FI_FENCE`).
+    /// Whether messages to `node`, or operations on its memory, have not ended (`FI_FENCE`).
     pub fn has_pending_operations(&self, node: u32) -> bool {
         let is_pending = |send: &OutgoingTransfer| {
             send.node == node && !matches!(send.purpose, OutgoingPurpose::Answer { .. })
@@ -210,19 +212,19 @@ impl State {
         self.complete_read(destination, failure);
     }
 
-    /// A read has ended.
+    /// Completes a read.
     pub(crate) fn complete_read(&mut self, destination: &Destination, failure: Option<Failure>) {
         self.counts.add(Counted::Reads, failure.is_some());
         self.complete_remote(CompletionKind::Read, destination.request, failure);
     }
 
-    /// A write has ended.
+    /// Completes a write.
     pub(crate) fn complete_write(&mut self, request: Request, failure: Option<Failure>) {
         self.counts.add(Counted::Writes, failure.is_some());
         self.complete_remote(CompletionKind::Written, request, failure);
     }
 
-    /// An operation on memory of another node has ended.
+    /// Completes an operation on the memory of another node.
     pub(crate) fn complete_remote(
         &mut self,
         kind: CompletionKind,
@@ -243,7 +245,8 @@ impl State {
         }
     }
 
-    /// `source` has written bytes here. The program learns it if a number came with them.
+    /// Notes that `source` has written bytes here. The program gets a completion only if the write
+    /// carries a number.
     pub(crate) fn note_written(&mut self, source: u32, data: Option<u64>, part: &UserBuffer) {
         if data.is_some() {
             self.completions.push(Completion {
@@ -259,7 +262,8 @@ impl State {
         }
     }
 
-    /// The program has not opened that memory. It does not break the protocol to ask for it.
+    /// Refuses an access to memory that the program has not opened for it. Such a request does not
+    /// violate the protocol.
     pub(crate) fn refuse(&mut self, source: u32, id: OperationId) {
         self.outbox.push(source, Header::Refused { id });
     }
@@ -313,7 +317,7 @@ impl State {
         Ok(())
     }
 
-    /// Sends bytes that another node has asked for.
+    /// Sends bytes that another node has requested.
     pub(crate) fn answer(
         &mut self,
         node: u32,
@@ -330,7 +334,7 @@ impl State {
         self.streams.push(node, send_id as u32);
     }
 
-    /// Another node refuses what was asked for.
+    /// Handles a refusal by another node.
     pub(crate) fn on_refused(&mut self, source: u32, id: OperationId) -> Result<(), Violation> {
         let violation =
             Violation { source: Some(source), what: "refuses what it was not asked for" };

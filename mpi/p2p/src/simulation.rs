@@ -1,6 +1,6 @@
-//! Several nodes and a network with a seed. Each program sends, posts, looks and cancels at random;
-//! the network delays, is full and fails to read at random. A plain list per node says which
-//! receive gets which message.
+//! A simulation of several nodes and a network, driven by a seed. Each program sends, posts, peeks
+//! and cancels at random. The network delays messages, is full, and fails to read at random. A
+//! plain list for each node determines which receive gets which message.
 
 mod copies;
 mod network;
@@ -33,7 +33,7 @@ const MAX_LEN: u64 = 3000;
 const STEPS: u64 = 400;
 const SEEDS: u64 = 400;
 
-/// What happens at a node, in its order.
+/// Events at a node, in their order.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Posted { context: usize, channel: Channel, selector: Selector, room: usize, mode: ReceiveMode },
@@ -46,13 +46,13 @@ enum Event {
 struct Program {
     engine: Engine<SimulatedNetwork>,
     events: Rc<RefCell<Vec<Event>>>,
-    /// What was sent, by the message's number: where from, and its bytes.
+    /// The source and the bytes of each sent message, by its number.
     sent: HashMap<u64, (u32, Vec<u8>)>,
-    /// Receive buffers, by context, with bytes before and after that must not change.
+    /// Receive buffers, by context. Each includes guard bytes that must not change.
     buffers: HashMap<usize, Vec<u8>>,
     /// Memory of sends that have not completed.
     send_memory: HashMap<usize, Vec<u8>>,
-    /// Messages of sends that complete when a receive has them, by context.
+    /// The messages of sends that complete when a receive has matched them, by context.
     awaited_deliveries: HashMap<usize, u64>,
     /// Messages that were received, dropped or claimed, with their context.
     received: Vec<(usize, u64)>,
@@ -70,7 +70,8 @@ impl Program {
         self.engine.progress().unwrap();
     }
 
-    /// Whether a receive has this message, even if that is not reported yet, or it was dropped.
+    /// Whether a receive has matched this message, even if that is not reported yet, or the message
+    /// was dropped.
     fn is_matched(&self, id: u64) -> bool {
         let is_in_model = || model(&self.events.borrow()).iter().any(|(_, one)| *one == id);
         self.received.iter().any(|(_, one)| *one == id) || is_in_model() || {
@@ -81,9 +82,9 @@ impl Program {
     }
 }
 
-/// Messages that a program receives at once, at most.
+/// The most messages that a program receives in one step.
 const MESSAGES_PER_PASS: usize = 16;
-/// Bytes around a receive buffer.
+/// The number of guard bytes around a receive buffer.
 const GUARD_LEN: usize = 16;
 const GUARD: u8 = 0xa5;
 
@@ -365,7 +366,7 @@ impl World {
         }
     }
 
-    /// Receives everything that is on its way.
+    /// Receives everything that is in flight.
     fn drain(&mut self) {
         for _ in 0..20_000 {
             for node in 0..self.programs.len() {
@@ -396,7 +397,7 @@ impl World {
         panic!("messages are left");
     }
 
-    /// Cancels the receives that are left. Afterwards nothing waits anywhere.
+    /// Cancels the receives that are left. Afterwards no queue has entries.
     fn cancel_all(&mut self) {
         for node in 0..self.programs.len() {
             let mut contexts: Vec<usize> =
@@ -420,7 +421,8 @@ impl World {
                 assert_eq!((queues.posted.len(), queues.unexpected.len()), (0, 0));
             }
         }
-        // What is not at the sender is at the receiver, to be given back, or on its way.
+        // The sum of the sender's credit, the credit to be returned, and the credit in flight is
+        // constant.
         let wires = self.programs[0].engine.network().wires.clone();
         while wires.borrow().queues.values().any(|queue| !queue.is_empty()) {
             (0..self.programs.len()).for_each(|node| self.progress(node));
@@ -451,7 +453,7 @@ impl World {
     }
 }
 
-/// Which receive gets which message, by plain lists.
+/// Determines by plain lists which receive gets which message.
 fn model(events: &[Event]) -> Vec<(usize, u64)> {
     struct PlainReceive {
         context: usize,
@@ -463,7 +465,7 @@ fn model(events: &[Event]) -> Vec<(usize, u64)> {
     let mut posted: Vec<PlainReceive> = Vec::new();
     let mut unexpected: Vec<(u64, Channel, Origin, usize)> = Vec::new();
     let mut pairs = Vec::new();
-    // True: the receive takes no more.
+    // Returns whether the receive takes no further messages.
     let take = |receive: &mut PlainReceive, len: usize| match receive.mode {
         ReceiveMode::Single => true,
         ReceiveMode::Multiple { min_free } => {
@@ -514,7 +516,7 @@ fn segments(parts: &[(*mut u8, usize)]) -> UserBuffer {
     crate::memory::buffer_of(parts)
 }
 
-/// The number of seeds: SCORE_SIM_SEEDS, or few.
+/// The number of seeds: SCORE_SIM_SEEDS, or a small default.
 fn seeds() -> std::ops::Range<u64> {
     let count = std::env::var("SCORE_SIM_SEEDS").ok().and_then(|value| value.parse().ok());
     0..count.unwrap_or(SEEDS)
@@ -542,7 +544,7 @@ fn what_a_program_has_closed_is_not_touched_and_what_it_has_sent_arrives() {
         let mut world = World::new(seed);
         (0..STEPS / 2).for_each(|_| world.step());
         let closing = &mut world.programs[0];
-        // What is read now ends before a program may use the memory.
+        // Reads that have started end before a program may reuse the memory.
         for _ in 0..1000 {
             closing.progress();
         }
@@ -561,7 +563,7 @@ fn what_a_program_has_closed_is_not_touched_and_what_it_has_sent_arrives() {
                 (1..world.programs.len()).for_each(|node| world.send(node));
             }
             world.programs[0].progress();
-            // Its regions stay open.
+            // The regions of the program remain open.
             while let Some(completion) = world.programs[0].engine.next_completion().copied() {
                 world.programs[0].engine.remove_completion();
                 assert_eq!(completion.kind, CompletionKind::RemoteWritten, "seed {seed}");

@@ -1,11 +1,11 @@
-//! Entries in numbered places that are used again, for what comes and goes with each message.
+//! A table of numbered entries whose places are reused, for short-lived entries.
 
 /// No place.
 const NONE: u32 = u32::MAX;
 
-/// See the [module](self). An entry is written and read where it lies: a move as a whole (as in a
-/// `slab`) reads it in other units than those in which it was written, and so has to wait until
-/// that has reached the cache.
+/// See the [module](self). Entries are written and read in place. A move of a whole entry (as in a
+/// `slab`) would load with other widths than the stores used, so that store forwarding fails and
+/// the load waits for the cache.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     places: Vec<Place<T>>,
@@ -17,7 +17,7 @@ pub(crate) struct Slots<T> {
 struct Place<T> {
     value: T,
     is_used: bool,
-    /// The next free place, if this is one.
+    /// The next free place, if this place is free.
     next_free: u32,
 }
 
@@ -57,8 +57,8 @@ impl<T> Slots<T> {
         self.places.get(number as usize).filter(|place| place.is_used).map(|place| &place.value)
     }
 
-    /// Removes an entry, after `take` has taken from it what it wants. What is left is dropped when
-    /// the place is used again.
+    /// Removes an entry after `take` has moved the needed values out of it. The rest of the entry
+    /// is dropped when its place is reused.
     #[inline(always)]
     pub(crate) fn remove<R>(&mut self, number: u32, take: impl FnOnce(&mut T) -> R) -> Option<R> {
         let place = self.places.get_mut(number as usize).filter(|place| place.is_used)?;

@@ -16,24 +16,24 @@ use crate::regions::Regions;
 use crate::transfers::{AccessQueue, IncomingTransfer, OutgoingTransfer};
 use crate::wire::{Announcement, Envelope, Header};
 
-/// Where a matched message goes. A posted receive waits as what its message gets; one for several
-/// messages has its memory and its request in its [`MultipleBuffer`].
+/// The destination of a matched message. A posted receive is stored in this form. A receive for
+/// several messages keeps its memory and its request in its [`MultipleBuffer`].
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub(crate) buffer: UserBuffer,
     pub(crate) request: Request,
-    /// The number of the buffer for several messages that it is a part of.
+    /// The number of the [`MultipleBuffer`] that this is a part of.
     pub(crate) multiple: Option<u32>,
 }
 
 impl Destination {
-    /// Memory for one message.
+    /// A destination for one message.
     #[inline(always)]
     pub(crate) fn of(buffer: UserBuffer, request: Request) -> Self {
         Self { buffer, request, multiple: None }
     }
 
-    /// Nowhere: the program does not want the message any more.
+    /// A destination without memory, for a message that the program has abandoned.
     pub(crate) fn nowhere() -> Self {
         Self::of(UserBuffer::empty(), Request { context: 0, is_reported: false })
     }
@@ -43,8 +43,8 @@ impl Destination {
         Self { multiple: Some(number), ..Self::nowhere() }
     }
 
-    /// Takes it out of its place, field by field. A move as a whole would read it in other units
-    /// than those in which it was written, and wait until that has reached the cache.
+    /// Moves the fields out one by one. A move of the whole would load with other widths than the
+    /// stores used, so that store forwarding fails and the load waits for the cache.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Self {
         Self { buffer: self.buffer.take(), request: self.request, multiple: self.multiple }
@@ -58,7 +58,7 @@ pub(crate) struct MultipleBuffer {
     pub(crate) request: Request,
     pub(crate) min_free: usize,
     pub(crate) used: usize,
-    /// Messages that are on their way into it.
+    /// The number of messages that are in transfer into it.
     pub(crate) pending: usize,
     pub(crate) is_exhausted: bool,
 }
@@ -72,9 +72,9 @@ pub(crate) struct Unexpected {
 
 #[derive(Debug)]
 pub(crate) enum UnexpectedBody {
-    /// All of it. `cost` is to be given back to its sender.
+    /// The whole message. `cost` is the credit to return to its sender.
     Whole { bytes: Box<[u8]>, cost: u32 },
-    /// Its bytes are still at its sender.
+    /// The bytes are still at the sender.
     Announced(Announcement),
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct State {
     pub(crate) tagged: Queues,
     pub(crate) untagged: Queues,
     pub(crate) multiples: Slab<MultipleBuffer>,
-    /// Messages that a peek has claimed, by its context.
+    /// Messages that a peek has claimed, by the context of the peek.
     pub(crate) claimed: HashMap<usize, (Origin, Unexpected)>,
     pub(crate) sends: Slab<OutgoingTransfer>,
     pub(crate) receives: Slab<IncomingTransfer>,
@@ -118,9 +118,9 @@ pub(crate) struct State {
     pub(crate) regions: Regions,
     pub(crate) copies: Copies,
     pub(crate) counts: Counts,
-    /// Sends whose receivers have asked for fragments.
+    /// Sends whose receivers have requested fragments.
     pub(crate) streams: NodeQueues<u32>,
-    /// Headers that are to be sent.
+    /// Headers to be sent.
     pub(crate) outbox: NodeQueues<Header>,
     pub(crate) completions: Completions,
     pub(crate) violation: Option<Violation>,
@@ -135,7 +135,7 @@ impl State {
         }
     }
 
-    /// Whether a receive is posted of the kind that has completed first.
+    /// Whether a receive is posted on the channel of the first completion.
     #[inline(always)]
     pub(crate) fn awaits_more(&self) -> bool {
         match self.completions.first().map(|completion| completion.channel) {
@@ -144,7 +144,7 @@ impl State {
         }
     }
 
-    /// Takes the first posted receive for a message of `len` bytes from there.
+    /// Takes the first posted receive for a message of `len` bytes from this origin.
     #[inline(always)]
     pub(crate) fn take_posted(
         &mut self,
@@ -160,7 +160,7 @@ impl State {
         }
     }
 
-    /// As above, of a receive for several messages.
+    /// Like [`State::take_posted`], for a receive for several messages.
     #[inline(never)]
     fn take_of_multiple(
         &mut self,
@@ -176,7 +176,8 @@ impl State {
         Some(destination)
     }
 
-    /// A message of `len` bytes has been received, as far as it fits.
+    /// Completes a receive. If the message of `len` bytes is longer than the buffer, the completion
+    /// reports the truncation.
     #[inline(always)]
     pub(crate) fn complete_receive(
         &mut self,
@@ -209,7 +210,7 @@ impl State {
         }
     }
 
-    /// A message into a buffer for several ones has been received.
+    /// Notes that a message into a buffer for several messages was received.
     pub(crate) fn release_multiple(&mut self, multiple: u32, channel: Channel) {
         let Some(entry) = self.multiples.get_mut(multiple as usize) else { return };
         entry.pending -= 1;
@@ -241,7 +242,7 @@ impl State {
         }
     }
 
-    /// A message needs no room here any more.
+    /// Returns credit to the sender of a message that needs no room here any more.
     #[inline(always)]
     pub(crate) fn release_credit(&mut self, source: u32, cost: u32) {
         if source != self.self_node
@@ -251,7 +252,7 @@ impl State {
         }
     }
 
-    /// An unexpected message is received.
+    /// Delivers an unexpected message to the receive that matches it.
     pub(crate) fn deliver(
         &mut self,
         (origin, message): (Origin, Unexpected),
@@ -270,7 +271,7 @@ impl State {
         }
     }
 
-    /// Drops all receives, and what has completed.
+    /// Drops all receives and completions.
     pub(crate) fn forget_receives(&mut self) {
         self.tagged.posted = PostedReceives::new();
         self.untagged.posted = PostedReceives::new();
@@ -280,7 +281,7 @@ impl State {
         self.completions.clear();
     }
 
-    /// An unexpected message is dropped.
+    /// Drops an unexpected message.
     pub(crate) fn discard(&mut self, (origin, message): (Origin, Unexpected)) {
         match message.body {
             UnexpectedBody::Whole { cost, .. } => self.release_credit(origin.source, cost),
@@ -291,20 +292,19 @@ impl State {
     }
 }
 
-/// The channel of a message.
 #[inline(always)]
 pub(crate) fn channel_of(envelope: &Envelope) -> Channel {
     if envelope.tag.is_some() { Channel::Tagged } else { Channel::Untagged }
 }
 
-/// Where a message comes from, for matching.
+/// The origin of a message, for matching.
 #[inline(always)]
 pub(crate) fn origin_of(source: u32, envelope: &Envelope) -> Origin {
     Origin { source, tag: envelope.tag.unwrap_or(0) }
 }
 
 impl MultipleBuffer {
-    /// Room for a message of `len` bytes.
+    /// Takes room for a message of `len` bytes.
     pub(crate) fn take(&mut self, number: u32, len: u64) -> Destination {
         let free = self.buffer.len() - self.used;
         let taken = usize::try_from(len).unwrap_or(usize::MAX).min(free);

@@ -1,9 +1,10 @@
-//! Bytes on their way between the memories of two nodes, and what they are for.
+//! Transfers of bytes between the memories of two nodes.
 //!
-//! A message that is announced stays at its sender until a receive matches it. Then its receiver
-//! reads it from the sender's memory and says so (`Finished`), or asks for it (`Pull`) and gets
-//! fragments. Long writes to memory of another node go the same way; bytes that another node reads
-//! here, and results of its atomic operations, are fragments that nobody has to ask for.
+//! An announced message remains at its sender until a receive matches it. The receiver then reads
+//! the message from the sender's memory and acknowledges it (`Finished`), or requests it (`Pull`)
+//! and receives fragments. Long writes to memory of another node use the same mechanism. Bytes that
+//! another node reads, and results of its atomic operations, are sent as fragments without a
+//! `Pull`.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use crate::operation::{Failure, Request, Retention, SendCompletes, SendOperation
 use crate::state::{Destination, State};
 use crate::wire::{Announcement, Envelope, Header, RemoteAddress};
 
-/// Bytes that leave this node, or an operation that waits for its end at another node.
+/// Bytes that leave this node, or an operation that waits for another node to end it.
 #[derive(Debug)]
 pub(crate) struct OutgoingTransfer {
     pub(crate) node: u32,
@@ -25,24 +26,24 @@ pub(crate) struct OutgoingTransfer {
     pub(crate) data: OutgoingData,
     /// Whether the other node may read the memory.
     pub(crate) is_exposed: bool,
-    /// Whether the other node says that it has everything.
+    /// Whether the other node acknowledges the end of the transfer.
     pub(crate) is_finished_awaited: bool,
     pub(crate) pull: Option<Pull>,
     pub(crate) failure: Option<Failure>,
-    /// The program does not want to know its end any more.
+    /// The program has abandoned the operation: its end is not reported.
     pub(crate) is_dropped: bool,
 }
 
-/// What the bytes are for.
+/// The purpose of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutgoingPurpose {
     /// A message.
     Message(Envelope),
-    /// They are written to memory of the other node.
+    /// A write to memory of the other node.
     Write { target: RemoteAddress, data: Option<u64> },
     /// An atomic operation without a result.
     Atomic,
-    /// The other node has asked for them. They are in the region with this key.
+    /// An answer to a request of the other node. The bytes are in the region with this key.
     Answer { key: u64 },
 }
 
@@ -50,11 +51,11 @@ pub(crate) enum OutgoingPurpose {
 pub(crate) enum OutgoingData {
     Memory(UserBuffer),
     Copy(CopiedBytes),
-    /// They have left.
+    /// The bytes have been sent.
     Sent,
 }
 
-/// The other node has asked for fragments.
+/// A request of the other node for fragments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pull {
     pub(crate) receive_id: u32,
@@ -65,49 +66,49 @@ pub(crate) struct Pull {
 /// Nothing more is to be sent.
 pub(crate) const PULL_NOTHING: Pull = Pull { receive_id: 0, sent: 0, len: 0 };
 
-/// Bytes that are on their way to this node.
+/// Bytes that are in transfer to this node.
 #[derive(Debug)]
 pub(crate) struct IncomingTransfer {
     pub(crate) destination: Destination,
     pub(crate) origin: Origin,
     pub(crate) purpose: IncomingPurpose,
     pub(crate) announcement: Announcement,
-    /// Bytes that fit into the buffer.
+    /// The number of bytes that fit into the buffer.
     pub(crate) wanted: usize,
-    /// Bytes that have arrived as fragments. None: no fragments were asked for.
+    /// The number of bytes that have arrived as fragments. None: no fragments were requested.
     pub(crate) arrived: Option<usize>,
-    /// The program does not want it any more.
+    /// The program has abandoned the operation.
     pub(crate) is_dropped: bool,
 }
 
-/// What the bytes are for.
+/// The purpose of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IncomingPurpose {
     /// A message that was announced.
     Message(Envelope),
-    /// The program reads them there.
+    /// A read by the program of memory at the other node.
     Read(RemoteAddress),
     /// The former values of an atomic operation.
     Fetch,
-    /// The other node writes them to the region with this key.
+    /// A write by the other node to the region with this key.
     Write { key: u64, data: Option<u64> },
 }
 
-/// A transfer by the network's own access to memory of another node.
+/// A transfer that the network does by accessing the memory of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Bytes are read. The number of the incoming transfer.
+    /// A read, with the number of the incoming transfer.
     Read(u32),
-    /// Bytes are written. The number of the outgoing transfer.
+    /// A write, with the number of the outgoing transfer.
     Write(u32),
 }
 
-/// Transfers by the network's own accesses. Each ends by itself, and others start meanwhile.
+/// The transfers that the network does by memory accesses. Several can be in flight.
 #[derive(Debug)]
 pub(crate) struct AccessQueue {
-    /// By node: one to which no further access is possible now does not stop others.
+    /// By node, so that a node that accepts no further access now does not block others.
     pub(crate) waiting: NodeQueues<Access>,
-    /// By the network's numbers.
+    /// By the access number of the network.
     pub(crate) started: BTreeMap<AccessNumber, Access>,
 }
 
@@ -127,7 +128,7 @@ impl OutgoingData {
         }
     }
 
-    /// Keeps a copy, because the program may change its memory from now on.
+    /// Copies the bytes, because the program may change its memory from now on.
     pub(crate) fn keep_copy(&mut self, copies: &Copies) {
         if let OutgoingData::Memory(buffer) = self {
             *self = OutgoingData::Copy(copies.copy_beside_budget(buffer));
@@ -136,7 +137,7 @@ impl OutgoingData {
 }
 
 impl OutgoingTransfer {
-    /// A message whose bytes stay here.
+    /// A message whose bytes remain at this node.
     pub(crate) fn announced(send: &SendOperation, is_exposed: bool, copies: &Copies) -> Self {
         Self {
             node: send.node,
@@ -151,13 +152,13 @@ impl OutgoingTransfer {
         }
     }
 
-    /// A message that has left, and whose arrival is awaited.
+    /// A message that was sent and waits for its acknowledgement.
     pub(crate) fn acknowledged(send: &SendOperation) -> Self {
         let purpose = OutgoingPurpose::Message(send.envelope);
         Self::awaited(send.node, send.request, purpose)
     }
 
-    /// An operation that has left, and whose end is awaited.
+    /// An operation that was sent and waits for its end.
     pub(crate) fn awaited(node: u32, request: Request, purpose: OutgoingPurpose) -> Self {
         Self {
             node,
@@ -172,7 +173,7 @@ impl OutgoingTransfer {
         }
     }
 
-    /// Bytes that `node` has asked for.
+    /// Bytes that `node` has requested.
     pub(crate) fn answer(node: u32, key: u64, data: OutgoingData, receive_id: u32) -> Self {
         let pull = Pull { receive_id, sent: 0, len: data.len() };
         Self {
@@ -190,12 +191,12 @@ impl OutgoingTransfer {
 }
 
 impl State {
-    /// Whether this may be kept until its receiver wants it.
+    /// Whether the buffer can be kept until its receiver requests it.
     pub(crate) fn has_room_for(&self, buffer: &UserBuffer, retention: Retention) -> bool {
         retention == Retention::Stays || self.copies.has_room(buffer.len())
     }
 
-    /// Whether something waits that needs the network.
+    /// Whether there is pending work that needs the network.
     #[inline(always)]
     pub(crate) fn has_work(&self) -> bool {
         !self.outbox.is_empty()
@@ -205,7 +206,7 @@ impl State {
             || self.violation.is_some()
     }
 
-    /// A receive has matched an announced message.
+    /// Starts the transfer of an announced message to the receive that has matched it.
     pub(crate) fn start_transfer(
         &mut self,
         destination: Destination,
@@ -245,7 +246,7 @@ impl State {
         });
     }
 
-    /// Gets bytes that are at another node: by reading them, or else as fragments.
+    /// Fetches bytes from another node, by reading them if possible, otherwise as fragments.
     pub(crate) fn fetch(&mut self, incoming: IncomingTransfer) {
         let is_read =
             incoming.announcement.handle != 0 && incoming.destination.buffer.as_segment().is_some();
@@ -257,14 +258,14 @@ impl State {
         }
     }
 
-    /// Asks for bytes as fragments.
+    /// Requests bytes as fragments.
     pub(crate) fn pull(&mut self, receive_id: u32) {
         let Some(incoming) = self.receives.get_mut(receive_id as usize) else { return };
         incoming.arrived = Some(0);
         let (send_id, len) = (incoming.announcement.send_id, incoming.wanted as u64);
         let header = match incoming.purpose {
             IncomingPurpose::Read(target) => Header::Read { target, len, receive_id },
-            // Its request has left with the operands.
+            // The request was sent with the operands.
             IncomingPurpose::Fetch => return,
             IncomingPurpose::Message(_) | IncomingPurpose::Write { .. } => {
                 Header::Pull { send_id, receive_id, len }
@@ -273,7 +274,7 @@ impl State {
         self.outbox.push(incoming.origin.source, header);
     }
 
-    /// Nothing more is needed of an announced message.
+    /// Notifies the sender of an announced message that nothing more of it is needed.
     pub(crate) fn finish_send_of(&mut self, source: u32, send_id: u32) {
         if source != self.self_node {
             return self.outbox.push(source, Header::Finished { send_id });
@@ -283,7 +284,7 @@ impl State {
         }
     }
 
-    /// An outgoing transfer has ended.
+    /// Completes an outgoing transfer.
     pub(crate) fn complete_outgoing(
         &mut self,
         outgoing: &OutgoingTransfer,
@@ -302,7 +303,7 @@ impl State {
         }
     }
 
-    /// An incoming transfer has ended.
+    /// Completes an incoming transfer.
     pub(crate) fn complete_incoming(&mut self, receive_id: u32, failure: Option<Failure>) {
         let Some(incoming) = self.receives.try_remove(receive_id as usize) else { return };
         let IncomingTransfer { destination, origin, announcement, is_dropped, .. } = incoming;
@@ -354,7 +355,7 @@ impl State {
             Violation { source: Some(source), what: "sends a fragment that nobody has asked for" };
         let incoming = self.receives.get_mut(receive_id as usize).ok_or(violation)?;
         let arrived = incoming.arrived.as_mut().ok_or(violation)?;
-        // Fragments come in their order.
+        // Fragments arrive in order.
         let is_next = incoming.origin.source == source && *arrived as u64 == offset;
         if !is_next || payload.is_empty() || payload.len() > incoming.wanted - *arrived {
             return Err(violation);
@@ -371,8 +372,8 @@ impl State {
         Ok(())
     }
 
-    /// The other node needs nothing more. Its reads have ended, so the memory is concealed when the
-    /// network is at hand.
+    /// Notes that the other node needs nothing more of a message. Its reads have ended. The next
+    /// `send_pending` conceals the memory, because that needs the network.
     pub(crate) fn on_finished(&mut self, source: u32, send_id: u32) -> Result<(), Violation> {
         let violation =
             Violation { source: Some(source), what: "ends a message that was not announced" };

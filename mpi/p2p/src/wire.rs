@@ -1,4 +1,4 @@
-//! The headers of messages. They consist of words of 8 bytes, little endian:
+//! The headers of messages. A header consists of little-endian words of 8 bytes:
 //!
 //! | word | eager | announcement | pull | fragment | finished | credit |
 //! |---|---|---|---|---|---|---|
@@ -19,22 +19,22 @@
 //! | 5 | length, if no payload follows | | | |
 //! | 6 | handle of the memory, likewise | | | |
 //!
-//! The third byte is the network's: where several engines share one, it tells them apart
-//! ([`ENGINE_BYTE`]). Numbers are those that a node gives to its sends and receives. A short
-//! message has one to three words, so that its data is in the line of the cache that the receiver
-//! looks at. The payload of eager messages, fragments, short writes and atomic operations follows.
-//! Words are written one after the other; where one is missing, the next one takes its place.
+//! The third byte belongs to the network: if several engines share a network, it identifies the
+//! engine ([`ENGINE_BYTE`]). *Numbers* are identifiers that a node assigns to its sends and
+//! receives. A short message has one to three words, so that its data is in the cache line that the
+//! receiver polls. The payload of eager messages, fragments, short writes and atomic operations
+//! follows the header. Absent optional words take no space; the next word takes their position.
 
 use crate::atomic::{Datatype, Operator};
 use crate::memory::Message;
 
-/// The longest header has so many words.
+/// The words of the longest header.
 const MAX_WORDS: usize = 7;
 /// The longest header, in bytes.
 pub const MAX_HEADER_LEN: usize = MAX_WORDS * WORD_LEN;
 /// The bytes of a word.
 pub const WORD_LEN: usize = 8;
-/// The byte of a header that is the network's own. It is 0 in a header that is encoded here.
+/// The byte of a header that belongs to the network. [`Header::encode`] sets it to 0.
 pub const ENGINE_BYTE: usize = 2;
 
 const EAGER: u8 = 1;
@@ -53,151 +53,152 @@ const HAS_DATA: u8 = 2;
 const WANTS_FINISHED: u8 = 4;
 /// The bytes follow the header.
 const HAS_PAYLOAD: u8 = 8;
-/// The number is one of a receive.
+/// The number identifies a receive.
 const OF_RECEIVE: u8 = 16;
 const ALL_FLAGS: u8 = HAS_TAG | HAS_DATA | WANTS_FINISHED | HAS_PAYLOAD | OF_RECEIVE;
 
-/// What a message is matched by, and what it tells its receiver.
+/// The tag by which a message is matched, and the data that its receiver gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// The tag. None: it is for receives without tags.
+    /// The tag. None: the message is for receives without tags.
     pub tag: Option<u64>,
     /// A number that the receiver gets with the message.
     pub data: Option<u64>,
 }
 
-/// The data of an announced message.
+/// The announcement of a message whose data remains at the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announcement {
-    /// Its length in bytes.
+    /// The length of the message in bytes.
     pub len: u64,
-    /// The handle by which the receiver can read it. 0: it cannot.
+    /// The handle by which the receiver can read the data. 0: it cannot.
     pub handle: u64,
-    /// The sender's number of it.
+    /// The sender's number of the message.
     pub send_id: u32,
-    /// Whether the receiver says when it has the message, even if it comes in fragments.
+    /// Whether the receiver acknowledges the message, even if the data arrives in fragments.
     pub wants_finished: bool,
 }
 
-/// Memory of a node that others may use.
+/// An address in memory of a node that other nodes may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
     /// The key of the region.
     pub key: u64,
-    /// The distance from the beginning of the region, in bytes.
+    /// The offset from the start of the region, in bytes.
     pub offset: u64,
 }
 
-/// Where the bytes of a write are.
+/// The location of the bytes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteBytes {
     /// They follow the header.
     Inline,
     /// They are still at the origin.
     Announced {
-        /// Their number.
+        /// The number of bytes.
         len: u64,
         /// The handle by which the target can read them. 0: it cannot.
         handle: u64,
     },
 }
 
-/// A number that the origin of an operation has given to it.
+/// The number that the origin has assigned to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationId {
-    /// Of a send: the origin waits for the end of the operation.
+    /// The number of a send: the origin waits for the end of the operation.
     Send(u32),
-    /// Of a receive: the origin waits for bytes.
+    /// The number of a receive: the origin waits for bytes.
     Receive(u32),
 }
 
-/// An atomic operation. Its operands follow: one for each element, then as many values to compare
-/// with, if the operator compares.
+/// An atomic operation. Its operands follow the header, one for each element. If the operator
+/// compares, as many values to compare with follow the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicRequest {
-    /// The memory of the first element.
+    /// The address of the first element.
     pub target: RemoteAddress,
-    /// What is done.
+    /// The operator.
     pub operator: Operator,
     /// The type of the elements.
     pub datatype: Datatype,
-    /// Their number.
+    /// The number of elements.
     pub count: u16,
-    /// If it is a receive's, the origin wants the former values.
+    /// The origin's number. The origin requests the former values if it is the number of a receive.
     pub id: OperationId,
 }
 
 /// A message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// A whole message; its bytes follow. If there is a number, the sender waits until the message
-    /// has arrived.
+    /// A whole message; its bytes follow the header. If there is a number, the sender waits for an
+    /// acknowledgement.
     Eager(Envelope, Option<u32>),
-    /// A message whose bytes come later.
+    /// A message whose bytes are transferred later.
     Announcement(Envelope, Announcement),
-    /// The receiver of an announced message asks for its first `len` bytes, as fragments.
+    /// The receiver of an announced message requests its first `len` bytes as fragments.
     Pull {
         /// The sender's number of the message.
         send_id: u32,
-        /// The receiver's number of it.
+        /// The receiver's number of the message.
         receive_id: u32,
         /// In bytes.
         len: u64,
     },
-    /// Bytes of an announced message follow, which begin at `offset`.
+    /// A part of an announced message. The bytes follow the header.
     Fragment {
         /// The receiver's number of the message.
         receive_id: u32,
-        /// In bytes.
+        /// The offset of the part, in bytes.
         offset: u64,
     },
     /// The receiver needs nothing more of an announced message.
     Finished {
-        /// The sender's number of it.
+        /// The sender's number of the message.
         send_id: u32,
     },
-    /// The receiver has used bytes of eager messages, so that as many may follow.
+    /// The receiver returns credit for eager messages that it has used.
     Credit {
-        /// Their number, with what each message costs besides.
+        /// The credit: bytes, plus a fixed cost for each message.
         bytes: u64,
     },
-    /// Bytes for memory of the target.
+    /// A write to memory of the target.
     Write {
-        /// Where they go.
+        /// The destination of the bytes.
         target: RemoteAddress,
-        /// A number that the target's program gets.
+        /// A number that the target's program receives.
         data: Option<u64>,
-        /// The bytes.
+        /// The location of the bytes.
         bytes: WriteBytes,
         /// The origin's number of the operation.
         send_id: u32,
     },
-    /// The origin asks for bytes of the target's memory, as fragments.
+    /// The origin requests bytes of the target's memory as fragments.
     Read {
-        /// Where they are.
+        /// The address of the bytes.
         target: RemoteAddress,
-        /// Their number.
+        /// The number of bytes.
         len: u64,
         /// The origin's number of the operation.
         receive_id: u32,
     },
     /// An atomic operation on memory of the target.
     Atomic(AtomicRequest),
-    /// The target does not do what was asked for: the memory is not open to it.
+    /// The target refuses an operation, because the memory is not open for it.
     Refused {
         /// The origin's number of the operation.
         id: OperationId,
     },
 }
 
-/// Why a message cannot be understood.
+/// The error of a message that cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
 /// An encoded header.
 #[derive(Clone, Copy, Debug)]
 pub struct EncodedHeader {
-    /// One more than there may be: their number is a power of 2.
+    /// One word more than the maximum, because the size must be a power of 2 for the mask in
+    /// `push`.
     words: [u64; MAX_WORDS + 1],
     count: usize,
 }
@@ -213,12 +214,12 @@ impl EncodedHeader {
 
     #[inline(always)]
     fn push(&mut self, word: u64) {
-        // No header has more than `MAX_WORDS`. The compiler need not know.
+        // No header has more than `MAX_WORDS`; the mask avoids a bounds check.
         self.words[self.count & MAX_WORDS] = word;
         self.count += 1;
     }
 
-    /// Sets the network's own byte.
+    /// Sets the network's byte.
     #[inline(always)]
     pub fn set_engine(&mut self, engine: u8) {
         self.words[0] |= u64::from(engine) << (8 * ENGINE_BYTE);
@@ -236,7 +237,7 @@ impl EncodedHeader {
         self.count * WORD_LEN
     }
 
-    /// The bytes.
+    /// The bytes of the header.
     pub fn to_vec(&self) -> Vec<u8> {
         self.words().iter().flat_map(|word| word.to_le_bytes()).collect()
     }
@@ -301,7 +302,7 @@ impl Envelope {
 }
 
 impl Header {
-    /// The header as it travels from `source`.
+    /// Encodes the header, sent by `source`.
     #[inline(always)]
     pub fn encode(&self, source: u32) -> EncodedHeader {
         match *self {
@@ -386,8 +387,9 @@ impl Header {
         WORD_LEN * (1 + has_tag + has_data + has(is_acknowledged))
     }
 
-    /// The header of an eager message whose sender does not wait: the most frequent one. The
-    /// envelope, the source, and the length in bytes. None: another message, or a malformed one.
+    /// Decodes the header of an eager message whose sender does not wait, which is the most
+    /// frequent one. Returns the envelope, the source, and the header length in bytes. Returns None
+    /// for other and for malformed messages.
     #[inline(always)]
     pub fn decode_eager(message: &Message<'_>) -> Option<(Envelope, u32, usize)> {
         let first = message.word(0)?;
@@ -408,10 +410,10 @@ impl Header {
         Some((envelope, source, header_len))
     }
 
-    /// The header of a message, its source, and its length in bytes.
+    /// Decodes the header of a message. Returns the header, its source, and its length in bytes.
     ///
     /// # Errors
-    /// The message is malformed.
+    /// Returns [`Malformed`] if the message is malformed.
     #[inline(always)]
     pub fn decode(message: &Message<'_>) -> Result<(Self, u32, usize), Malformed> {
         let mut words = Words { message, read_count: 0 };
@@ -575,7 +577,7 @@ mod tests {
         fn any_bytes_are_decoded_or_refused(bytes: Vec<u8>) {
             let message = Message::of_bytes(&bytes);
             if let Ok((header, source, len)) = Header::decode(&message) {
-                // Nothing is lost that a header says.
+                // The encoding loses no information.
                 prop_assert_eq!(header.encode(source).byte_len(), len);
             }
         }

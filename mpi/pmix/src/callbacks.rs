@@ -58,7 +58,7 @@ unsafe fn participants<'a>(processes: *const Proc, count: usize) -> Option<&'a [
     if processes.is_null() || count == 0 {
         return None;
     }
-    // SAFETY: as the caller has promised.
+    // SAFETY: the caller promises it.
     Some(unsafe { &*slice_from_raw_parts(processes, count) })
 }
 
@@ -93,7 +93,7 @@ extern "C" fn abort(
     _: Option<OpCallback>,
     _: *mut c_void,
 ) -> Status {
-    // SAFETY: a string or a null pointer.
+    // SAFETY: the pointer is NULL or a C string.
     let text = unsafe { c_text(text) }.chars().take(MAX_ABORT_TEXT_LEN).collect();
     report_of(process, |element, rank| PmixReport::Aborted { element, rank, code, text })
 }
@@ -136,7 +136,7 @@ extern "C" fn group(
     else {
         return ERR_BAD_PARAM;
     };
-    // SAFETY: a string or a null pointer.
+    // SAFETY: the pointer is NULL or a C string.
     let id = unsafe { c_text(id) };
     if operation != GROUP_CONSTRUCT {
         // Nothing is kept of a group. libpmix 5 hangs if it is answered by its callback.
@@ -160,7 +160,7 @@ extern "C" fn group(
 unsafe fn directives<'a>(directives: *const Info, count: usize) -> &'a [Info] {
     match directives.is_null() {
         true => &[],
-        // SAFETY: as the caller has promised.
+        // SAFETY: the caller promises it.
         false => unsafe { &*slice_from_raw_parts(directives, count) },
     }
 }

@@ -92,7 +92,7 @@ impl Handle {
 
     fn symbol(self, name: &'static str) -> Option<*mut c_void> {
         let name = CString::new(name).ok()?;
-        // SAFETY: a handle of dlopen and a string.
+        // SAFETY: the arguments are a handle of dlopen and a C string.
         let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         (!symbol.is_null()).then_some(symbol)
     }
@@ -106,7 +106,7 @@ pub unsafe fn c_text(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: as the caller has promised.
+    // SAFETY: the caller promises it.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 

@@ -116,6 +116,6 @@ fn main() {
         eprintln!("scored-pmix: {error}");
     }
     // Without the destructors of libpmix, whose thread may be in a call back.
-    // SAFETY: ends the process.
+    // SAFETY: the call only ends the process.
     unsafe { libc::_exit(i32::from(result.is_err())) }
 }

@@ -1,11 +1,11 @@
-//! The stack of a rank that dies of a fault is read before it dies, also before MPI_Init, and where
-//! its library sends no message over PM.
+//! Installs handlers that read the stack of a rank that dies of a fault. They also work before
+//! MPI_Init, and if the MPI library sends no messages over PM.
 
 use std::ffi::CStr;
 
 use score_faults::install;
 
-/// The number of the control socket, until `score_initialize` takes it.
+/// The environment variable with the number of the control socket. `score_initialize` removes it.
 const CONTROL_FD_ENV: &CStr = c"SCORE_CONTROL_FD";
 
 /// Runs when the library is loaded.
@@ -14,7 +14,7 @@ const CONTROL_FD_ENV: &CStr = c"SCORE_CONTROL_FD";
 static ON_LOAD: extern "C" fn() = install_handlers;
 
 extern "C" fn install_handlers() {
-    // SAFETY: a string. No other thread runs yet.
+    // SAFETY: the argument is a C string, and no other thread runs yet.
     let value = unsafe {
         let value = libc::getenv(CONTROL_FD_ENV.as_ptr());
         if value.is_null() {

@@ -1,10 +1,12 @@
-//! libfabric starts all of its providers when it is first used, also those that FI_PROVIDER
-//! excludes. From version 1.17 on, the one of verbs then reads /proc/kallsyms, twice, to see
-//! whether the kernel registers the memory of GPUs. The kernel writes a line for each of its
-//! symbols, which takes 40 to 80 ms of a processor in each process of a job.
+//! Hides /proc/kallsyms from libfabric. When libfabric is first used, it starts all of its
+//! providers, including those that FI_PROVIDER excludes. From version 1.17 on, the verbs provider
+//! then reads /proc/kallsyms twice, to find out whether the kernel can register GPU memory. The
+//! kernel generates a line for each symbol, which takes 40 to 80 ms of CPU time in each process of
+//! a job.
 //!
-//! While libfabric starts its providers, and verbs is excluded, that file cannot be opened in the
-//! thread that does it. The provider of PM, which libfabric starts before its own, says when.
+//! While libfabric starts its providers and verbs is excluded, the starting thread cannot open that
+//! file. The provider of PM, which libfabric starts before its own providers, switches the hiding
+//! on and off.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -18,7 +20,7 @@ thread_local! {
     static ARE_HIDDEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread cannot open the list of the kernel's symbols. Called by the provider
+/// Sets whether the calling thread is prevented from opening /proc/kallsyms. Called by the provider
 /// (`mpi/fi/src/kernel_symbols.rs`).
 #[unsafe(no_mangle)]
 pub extern "C" fn score_hide_kernel_symbols(are_hidden: c_int) {
@@ -26,34 +28,34 @@ pub extern "C" fn score_hide_kernel_symbols(are_hidden: c_int) {
 }
 
 /// # Safety
-/// A C string, or null.
+/// `path` is NULL or a C string.
 unsafe fn is_hidden(path: *const c_char) -> bool {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises it.
     ARE_HIDDEN.get() && !path.is_null() && unsafe { CStr::from_ptr(path) } == KERNEL_SYMBOLS
 }
 
-/// Defines a function that opens a file.
+/// Defines a wrapper of a function that opens a file.
 macro_rules! define {
     ($($name:ident $symbol:literal;)*) => {
         $(
             /// fopen(3).
             ///
             /// # Safety
-            /// As fopen(3).
+            /// See fopen(3).
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char) -> *mut c_void {
                 static NEXT: NextFunction = NextFunction::new($symbol);
                 type Function = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void;
-                // SAFETY: by the caller's promise.
+                // SAFETY: the caller promises it.
                 if unsafe { is_hidden(path) } {
-                    // SAFETY: this thread's error number.
+                    // SAFETY: the address is that of this thread's errno.
                     unsafe { *libc::__errno_location() = libc::ENOENT };
                     return null_mut();
                 }
                 let address = NEXT.address($name as Function as *const c_void);
-                // SAFETY: a function of this type, in the C library.
+                // SAFETY: the C library's function has this type.
                 let function: Function = unsafe { std::mem::transmute(address) };
-                // SAFETY: by the caller's promise.
+                // SAFETY: the caller promises it.
                 unsafe { function(path, mode) }
             }
         )*
@@ -72,12 +74,12 @@ mod tests {
     #[test]
     fn only_the_kernels_symbols_are_hidden_and_only_while_libfabric_starts() {
         let can_open = |path: &CStr| {
-            // SAFETY: C strings.
+            // SAFETY: the arguments are C strings.
             let file = unsafe { fopen(path.as_ptr(), c"r".as_ptr()) };
             if file.is_null() {
                 return false;
             }
-            // SAFETY: a file that was opened, and is not used any more.
+            // SAFETY: the file was opened above, and is not used any more.
             unsafe { libc::fclose(file.cast()) };
             true
         };

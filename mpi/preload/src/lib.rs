@@ -1,17 +1,17 @@
-//! `libscore-preload.so`: preloaded into the processes of MPI programs. It needs no other library
-//! of ours, and costs nothing in a process that is no MPI program, such as a shell between scrun
-//! and the program.
+//! `libscore-preload.so`, which is preloaded into the processes of MPI programs. It depends on no
+//! other library of SCore. It has no cost in processes that do not use MPI, such as a shell that
+//! starts the program.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
 //! | `yielding.rs` | sched_yield(2), which some processes need not call |
-//! | `kernel_symbols.rs` | fopen(3), by which libfabric reads more than it needs |
-//! | `spawn.rs` | calls of MPI that start processes, which a job cannot |
-//! | `ports.rs` | calls of MPI that connect programs by a port, which Open MPI cannot here |
-//! | `faults.rs` | handlers of faults, which let the stack of a rank be read |
-//! | `mpi_library.rs` | the functions of the MPI library that they need |
+//! | `kernel_symbols.rs` | fopen(3), by which libfabric reads a file that it does not need |
+//! | `spawn.rs` | MPI calls that start processes, which a job cannot do |
+//! | `ports.rs` | MPI calls that connect programs by a port, which Open MPI cannot do here |
+//! | `faults.rs` | fault handlers that read the stack of a rank |
+//! | `mpi_library.rs` | the functions of the MPI library that the others need |
 
-// UNSAFETY: takes the place of functions of C libraries.
+// UNSAFETY: replaces functions of C libraries.
 #![expect(unsafe_code)]
 
 mod faults;

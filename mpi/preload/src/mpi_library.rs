@@ -1,5 +1,5 @@
-//! The functions of the MPI library that are needed for an error. They are those that no tool
-//! stands in front of (MPI 4.1, 15.2).
+//! The functions of the MPI library that are needed to report an error. They are called by their
+//! PMPI names, which tools do not wrap (MPI 4.1, 15.2).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
@@ -7,7 +7,7 @@ use std::ptr::null;
 
 use score_next_function::NextFunction;
 
-/// Room for the description of an MPI library: MPI_MAX_LIBRARY_VERSION_STRING of MPICH.
+/// The longest description of an MPI library: MPI_MAX_LIBRARY_VERSION_STRING of MPICH.
 const MAX_VERSION_LEN: usize = 8192;
 
 /// The binary interface of an MPI library.
@@ -16,12 +16,12 @@ pub(crate) enum Interface {
     OpenMpi,
     /// MPICH and the libraries with its binary interface.
     Mpich,
-    /// That of MPI 5.0.
+    /// The binary interface of MPI 5.0.
     Mpi50,
 }
 
 impl Interface {
-    /// That of the library of this process.
+    /// The interface of the MPI library of this process.
     pub(crate) fn of_process() -> Self {
         static VERSION: NextFunction = NextFunction::new(c"PMPI_Get_library_version");
         let mut text = [0u8; MAX_VERSION_LEN + 1];
@@ -29,7 +29,7 @@ impl Interface {
         Self::new(&library_path(VERSION.address(null())), &text)
     }
 
-    /// That of a library in this file, which describes itself so.
+    /// The interface of a library with this file path and description.
     fn new(path: &[u8], description: &[u8]) -> Self {
         let name = path.rsplit(|byte| *byte == b'/').next();
         if name.is_some_and(|name| name.starts_with(b"libmpi_abi.so")) {
@@ -41,7 +41,7 @@ impl Interface {
         }
     }
 
-    /// MPI_ERR_SPAWN.
+    /// The value of MPI_ERR_SPAWN.
     pub(crate) fn spawn_class(self) -> c_int {
         match self {
             Self::OpenMpi => 50,
@@ -51,7 +51,8 @@ impl Interface {
     }
 }
 
-/// Defines a function of the library. A process that has none ends, with a line.
+/// Defines a function of the library. If the process has no such function, it prints an error and
+/// ends.
 macro_rules! library_function {
     ($name:ident $symbol:literal: fn($($argument:ident: $kind:ty),*)) => {
         fn $name($($argument: $kind),*) -> c_int {
@@ -60,8 +61,8 @@ macro_rules! library_function {
             type Function = unsafe extern "C-unwind" fn($($kind),*) -> c_int;
             // SAFETY: MPI declares the function of this name in this way.
             let function = unsafe { transmute::<*mut c_void, Function>(address) };
-            // SAFETY: arguments are values, or point to what lives during the call; a handle is
-            // what the program has passed, and MPI checks it as it does in any call.
+            // SAFETY: the arguments are values, or point to objects that live during the call. A
+            // handle was passed by the program, and MPI checks it like in any call.
             unsafe { function($($argument),*) }
         }
     };
@@ -77,11 +78,11 @@ library_function!(
     get_library_version c"PMPI_Get_library_version": fn(text: *mut c_char, len: &mut c_int)
 );
 
-/// Calls the error handler of a communicator for an error of this class. If the handler returns,
-/// the class, which is a code, too, is the result of the call.
+/// Calls the error handler of a communicator with an error of this class. If the handler returns,
+/// the caller returns the class, which is also a valid error code.
 pub(crate) fn call_error_handler(comm: usize, class: c_int, text: &CStr) {
     let (mut code, success) = (class, 0);
-    // A code of its own has a text of its own.
+    // A new error code, so that it can have its own text.
     if add_error_code(class, &mut code) != success
         || add_error_string(code, text.as_ptr()) != success
     {
@@ -96,16 +97,16 @@ pub(crate) fn rank(comm: usize) -> Option<c_int> {
     (comm_rank(comm, &mut rank) == 0).then_some(rank)
 }
 
-/// The file that has a function. Empty: unknown.
+/// The file that contains a function. Empty: unknown.
 fn library_path(function: *mut c_void) -> Vec<u8> {
     // SAFETY: all zeros are an empty record.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for.
+    // SAFETY: dladdr accepts any address.
     let is_found = unsafe { libc::dladdr(function, &mut info) != 0 };
     if !is_found || info.dli_fname.is_null() {
         return Vec::new();
     }
-    // SAFETY: the file's name is a C string.
+    // SAFETY: the file name is a C string.
     unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes().to_vec()
 }
 

@@ -1,8 +1,8 @@
-//! Calls of MPI that connect programs by a port. Open MPI needs for them a launcher that publishes
-//! names (PMIx), which scrun does not. There the root of the call alone gets that answer, and the
-//! other ranks of its communicator wait for a broadcast by it for ever. So the calls of Open MPI
-//! fail here, on each rank and at once, as the standard has it for a port that does not exist
-//! (MPI 4.1, 11.9.2). Those of MPICH need no launcher.
+//! MPI calls that connect programs by a port. For them Open MPI needs a launcher that publishes
+//! names (PMIx), which scrun does not do. The refusal would reach only the root of the call; the
+//! other ranks of its communicator would wait for its broadcast forever. Therefore the calls of
+//! Open MPI fail here at once on each rank, with the error that the standard defines for a port
+//! that does not exist (MPI 4.1, 11.9.2). The calls of MPICH need no launcher.
 
 #![allow(non_snake_case)]
 
@@ -13,22 +13,22 @@ use score_next_function::NextFunction;
 
 use crate::mpi_library::{self, Interface};
 
-/// MPI_ERR_PORT of Open MPI.
+/// The value of MPI_ERR_PORT in Open MPI.
 const OPEN_MPI_ERR_PORT: c_int = 43;
 
-/// What MPI says about the error where it ends the program.
+/// The text that MPI prints if the error ends the program.
 const REASON: &CStr = c"MPI_Comm_accept, MPI_Comm_connect: Open MPI connects programs by names \
     that a launcher publishes, and scrun does not; use MPICH, or start one job with all processes";
 
 type Call = unsafe extern "C-unwind" fn(*const c_char, usize, c_int, usize, usize) -> c_int;
 
-/// Defines a call. Fortran functions of Open MPI use the names with P.
+/// Defines a call. The Fortran functions of Open MPI use the PMPI names.
 macro_rules! define_call {
     ($name:ident $symbol:literal) => {
         #[doc = concat!(stringify!($name), ". Handles are machine words.")]
         ///
         /// # Safety
-        /// As of that call.
+        /// The requirements of that call.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             port_name: *const c_char,
@@ -45,7 +45,7 @@ macro_rules! define_call {
             let address = NEXT.address($name as *const c_void);
             // SAFETY: MPI declares the function of this name in this way.
             let next = unsafe { transmute::<*mut c_void, Call>(address) };
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises it.
             unsafe { next(port_name, info, root, comm, newcomm) }
         }
     };

@@ -1,4 +1,4 @@
-//! The bound of what is kept of messages whose memory the program uses again.
+//! Tests of the limit on copies of messages whose memory the program reuses.
 
 use super::*;
 use crate::copies::Copies;
@@ -7,7 +7,7 @@ use crate::copies::Copies;
 fn copies_have_a_bound_and_nothing_is_lost_of_those_that_were_accepted() {
     const MAX_COPIED: usize = 5000;
     let mut world = World::new(1);
-    // Seeds decide how many nodes there are.
+    // The seed decides how many nodes there are.
     assert!(world.programs.len() > 1);
     for program in &mut world.programs {
         program.engine.state.copies = Copies::new(CopyBudget::new(MAX_COPIED));
@@ -24,13 +24,14 @@ fn copies_have_a_bound_and_nothing_is_lost_of_those_that_were_accepted() {
             completes: SendCompletes::AtOnce,
         };
         let result = world.programs[0].engine.send(&operation);
-        // The network is full now and then, and empty after this.
+        // The network is full from time to time. It is empty after these steps.
         for _ in 0..20 {
             (0..world.programs.len()).for_each(|node| world.progress(node));
         }
         result
     };
-    // Credit, and then copies, until there is no room. A full network takes the next one.
+    // Uses up the credit and then the budget for copies. A full network may accept the next
+    // message.
     let (mut count, mut refused) = (0, 0);
     while refused < 10 {
         match send(&mut world, count, Retention::Volatile) {
@@ -43,7 +44,7 @@ fn copies_have_a_bound_and_nothing_is_lost_of_those_that_were_accepted() {
     }
     let used = world.programs[0].engine.state.copies.used();
     assert!(used > MAX_COPIED / 2 && used <= MAX_COPIED, "{used}");
-    // What stays in the program's memory needs no copy.
+    // A message that remains in the program's memory needs no copy.
     let mut kept = bytes_of(count, 20);
     let operation = SendOperation {
         node: 1,

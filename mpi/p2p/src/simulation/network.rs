@@ -1,5 +1,5 @@
-//! The simulated network: it delays, is full, and fails to read and write at random. Accesses to
-//! one node end in their order, each by itself.
+//! The simulated network. It delays messages, is full, and fails to read and write at random.
+//! Accesses to one node end one at a time, in the order of their start.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -20,12 +20,12 @@ pub(super) struct Wires {
     next_handle: u64,
     /// Memory that is open to all nodes, by handle, with its owner.
     opened: HashMap<u64, (u32, UserBuffer)>,
-    /// A program may close its endpoint while others read its memory.
+    /// Whether a program may close its endpoint while other nodes read its memory.
     pub(super) has_closed_endpoint: bool,
 }
 
 impl Wires {
-    /// Memory that a node has opened to all.
+    /// The part of a region of `node` that the handle denotes.
     fn part(&self, node: u32, handle: u64, len: usize) -> Option<UserBuffer> {
         let offset = (handle & ((1 << HANDLE_OFFSET_BITS) - 1)) as usize;
         let (owner, memory) =
@@ -35,7 +35,7 @@ impl Wires {
     }
 }
 
-/// One node's end of the simulated network.
+/// The simulated network of one node.
 #[derive(Debug)]
 pub(super) struct SimulatedNetwork {
     pub(super) node: u32,
@@ -43,20 +43,20 @@ pub(super) struct SimulatedNetwork {
     pub(super) random: Random,
     pub(super) mtu: usize,
     pub(super) capacity: usize,
-    /// By node, in the order in which they were started.
+    /// The started accesses of each node, in their order.
     pub(super) accesses: BTreeMap<u32, VecDeque<StartedAccess>>,
     pub(super) access_count: u64,
-    /// The most accesses to a node at a time.
+    /// The most accesses to one node that may be in flight.
     pub(super) max_accesses: usize,
     pub(super) events: Rc<RefCell<Vec<Event>>>,
 }
 
-/// What an access does when it ends.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug)]
 enum AccessKind {
-    /// Reads memory that is exposed to this node.
+    /// A read of memory that is exposed to this node.
     Read,
-    /// Reads memory that is open to all nodes.
+    /// A read of memory that is open to all nodes.
     ReadRegion,
     WriteRegion,
 }
@@ -153,7 +153,7 @@ impl Network for SimulatedNetwork {
         };
         let found = wires.opened.iter().find(|(_, (owner, memory))| is_it(*owner, memory));
         let handle = *found.expect("the memory was exposed").0;
-        // Handles are not given again.
+        // Handles are not reused.
         wires.opened.insert(handle, (self.node, UserBuffer::empty()));
     }
 
@@ -207,7 +207,7 @@ impl Network for SimulatedNetwork {
         if self.accesses[&node].is_empty() {
             self.accesses.remove(&node);
         }
-        // One that fails may have moved the bytes, or not.
+        // A failed access may or may not have moved the bytes.
         let is_refused = self.random.one_in(8);
         let has_failed = is_refused || !self.end_access(node, &access) || self.random.one_in(16);
         Some(EndedAccess { number: access.number, has_failed })
@@ -245,7 +245,7 @@ impl SimulatedNetwork {
         number
     }
 
-    /// Moves the bytes. False: the memory is not there any more.
+    /// Moves the bytes. Returns false if the memory is not available any more.
     fn end_access(&self, node: u32, access: &StartedAccess) -> bool {
         let StartedAccess { kind, handle, ref buffer, .. } = *access;
         let wires = self.wires.borrow();

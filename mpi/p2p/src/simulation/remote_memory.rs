@@ -1,6 +1,6 @@
-//! Programs that use each other's memory. Each node has two regions. In the first, each pair of an
-//! origin and a slot has bytes of its own, so that it is known what is written and read there; its
-//! last word is a counter to which all add. The second may only be read.
+//! Programs that use each other's memory. Each node has two regions. In the first region, each pair
+//! of an origin and a slot has its own bytes, so that their expected contents are known. The last
+//! word of the first region is a counter to which all nodes add. The second region is read-only.
 
 use std::collections::HashMap;
 
@@ -14,14 +14,14 @@ use crate::operation::*;
 use crate::regions::RegionAccess;
 use crate::wire::RemoteAddress;
 
-/// Bytes of a slot, more than a message has.
+/// The bytes of a slot, more than a message has.
 const SLOT_LEN: usize = 1200;
 const SLOTS: usize = 3;
 const MAX_NODES: usize = 4;
 const COUNTER_AT: usize = SLOT_LEN * SLOTS * MAX_NODES;
 const REGION_LEN: usize = COUNTER_AT + 8;
 
-/// What a program has asked for.
+/// An operation that a program has requested.
 #[derive(Debug)]
 enum PendingOperation {
     Write { target: usize, slot: usize, at: usize, bytes: Vec<u8> },
@@ -31,19 +31,20 @@ enum PendingOperation {
     Refused { memory: Vec<u8>, is_bad_write: bool },
 }
 
-/// The program's side.
+/// The state of a program.
 #[derive(Debug, Default)]
 pub(super) struct RemoteMemory {
-    /// The regions, with bytes before and after that must not change, and their keys.
+    /// The regions with their guard bytes, which must not change, and their keys.
     regions: Vec<(Vec<u8>, u64)>,
-    /// By context.
+    /// Pending operations, by context.
     pending: HashMap<usize, PendingOperation>,
-    /// What is in the slots of other nodes, by node and slot.
+    /// The contents of the slots at other nodes, by node and slot.
     written: HashMap<(usize, usize), Vec<u8>>,
-    /// Former values of the counters.
+    /// The fetched former values of the counters.
     fetched: Vec<(usize, u64)>,
     added: u64,
-    /// Writes with a number that have ended, and such that have arrived here.
+    /// The number of writes with a number that have ended at the origin. `noted_writes` counts
+    /// those that have arrived here.
     pub(super) announced_writes: u64,
     pub(super) noted_writes: u64,
 }
@@ -75,7 +76,7 @@ impl RemoteMemory {
         })
     }
 
-    /// The program has closed its endpoint, and uses the memory of its operations for others.
+    /// Reuses the memory of operations, as a program does after it has closed its endpoint.
     pub(super) fn reuse_memory(&mut self) {
         self.memory().for_each(|memory| memory.fill(GUARD));
     }
@@ -97,7 +98,7 @@ impl RemoteMemory {
     }
 }
 
-/// Two pieces of memory, or one.
+/// A buffer of two pieces, or of one.
 fn buffer(random: &mut Random, memory: &mut [u8]) -> UserBuffer {
     if random.one_in(2) {
         return segments(&[(memory.as_mut_ptr(), memory.len())]);
@@ -108,7 +109,7 @@ fn buffer(random: &mut Random, memory: &mut [u8]) -> UserBuffer {
 }
 
 impl World {
-    /// A random operation on memory of a node.
+    /// Starts a random operation on the memory of a node.
     pub(super) fn use_remote_memory(&mut self, node: usize) {
         let target = self.random.below(self.programs.len() as u64) as usize;
         let slot = self.random.below(SLOTS as u64) as usize;
@@ -157,7 +158,7 @@ impl World {
         program.remote.announced_writes += u64::from(data.is_some());
         let all = program.remote.written.entry(place).or_insert_with(|| vec![0; SLOT_LEN]);
         all[at..at + len].copy_from_slice(&expected);
-        // The memory that is read stays at its address.
+        // The memory must keep its address while it is read.
         program
             .remote
             .pending
@@ -210,7 +211,8 @@ impl World {
         self.programs[target].remote.added += 1;
     }
 
-    /// Operations that the other node refuses: outside of a region, or not allowed there.
+    /// Requests operations that the target refuses, because they are outside of a region or not
+    /// permitted.
     fn ask_in_vain(&mut self, node: usize, target: usize, request: Request) {
         let [all, readable] =
             [0, 1].map(|region: usize| self.programs[target].remote.regions[region].1);
@@ -243,7 +245,7 @@ impl World {
         }
     }
 
-    /// An operation on memory of a node has ended.
+    /// Checks an operation on the memory of a node that has ended.
     pub(super) fn complete_remote(&mut self, node: usize, completion: Completion) {
         if completion.kind == CompletionKind::RemoteWritten {
             assert_eq!(completion.envelope.data, Some(7));
@@ -261,7 +263,7 @@ impl World {
         match pending {
             PendingOperation::Write { target, slot, at, bytes } => {
                 assert_eq!(completion.kind, CompletionKind::Written);
-                // What has completed is there.
+                // The bytes of a completed write have arrived.
                 let there = self.programs[target].remote.slot_of(node, slot, at, bytes.len());
                 assert_eq!(there, written(target, slot, at, bytes.len()));
             }
@@ -284,7 +286,7 @@ impl World {
         }
     }
 
-    /// Everything has ended.
+    /// Checks that all operations have ended.
     pub(super) fn check_remote_memory(&self) {
         let mut announced = 0;
         let mut noted = 0;
@@ -303,7 +305,7 @@ impl World {
     }
 }
 
-/// Operations of one node in a row, which another one takes turns with.
+/// Two nodes alternate in operations on the same counter.
 #[test]
 fn each_node_fetches_another_value_of_a_counter() {
     for seed in super::seeds() {
@@ -325,7 +327,7 @@ fn each_node_fetches_another_value_of_a_counter() {
             .flat_map(|program| program.remote.fetched.iter().map(|(_, former)| *former))
             .collect();
         let count = fetched.len();
-        // The order of an origin's operations is the order of its calls.
+        // The operations of an origin are executed in the order of its calls.
         for program in &world.programs {
             assert!(program.remote.fetched.is_sorted_by_key(|(_, former)| *former));
         }
