@@ -97,8 +97,7 @@ fn waits_for_messages_only() -> bool {
 type GetLibraryVersion = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
 
 fn is_mpich() -> bool {
-    let Some(function) = score_next_function::find(c"MPI_Get_library_version", std::ptr::null())
-    else {
+    let Some(function) = score_next_function::find(c"MPI_Get_library_version") else {
         return false;
     };
     // SAFETY: MPI's function has this type, and may be called at any time.

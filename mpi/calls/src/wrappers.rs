@@ -7,7 +7,7 @@
 
 #![allow(non_snake_case)]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use score_next_function::NextFunction;
 use score_proto::for_each_mpi_call;
@@ -40,7 +40,7 @@ macro_rules! define {
                 Err(_) => panic!("a name without a zero"),
             };
             type Function = unsafe extern "C-unwind" fn($(word!($argument)),*) -> c_int;
-            let address = NEXT.address($name as Function as *const c_void);
+            let address = NEXT.address();
             // SAFETY: the function has this name, and takes as many words.
             let function: Function = unsafe { std::mem::transmute(address) };
             // SAFETY: the caller promises it.

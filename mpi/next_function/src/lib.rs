@@ -22,17 +22,17 @@ impl NextFunction {
         Self { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The address of the function. `own` is the function that wraps it. If there is none, the
-    /// process ends, as it would have done without the preloaded library.
+    /// The address of the function. If there is none, the process ends, as it would have done
+    /// without the preloaded library.
     #[inline(always)]
-    pub fn address(&self, own: *const c_void) -> *mut c_void {
+    pub fn address(&self) -> *mut c_void {
         let address = self.address.load(Ordering::Relaxed);
-        if address.is_null() { self.look_up(own) } else { address }
+        if address.is_null() { self.look_up() } else { address }
     }
 
     #[cold]
-    fn look_up(&self, own: *const c_void) -> *mut c_void {
-        let Some(address) = find(self.name, own) else {
+    fn look_up(&self) -> *mut c_void {
+        let Some(address) = find(self.name) else {
             let name = self.name.to_string_lossy();
             eprintln!("SCore: no MPI library of this process has {name}");
             std::process::exit(127);
@@ -42,15 +42,17 @@ impl NextFunction {
     }
 }
 
-/// The next function of this name in the order of symbol lookup, otherwise the function of any
-/// loaded library. A library that was opened for one module only is not in that order; mpi4py opens
-/// MPI in this way.
-pub fn find(name: &CStr, own: *const c_void) -> Option<*mut c_void> {
-    let is_other = |address: &*mut c_void| !address.is_null() && address.cast_const() != own;
+/// The next function of this name in the order of symbol lookup, otherwise the function of the
+/// first library that was loaded after the calling one. A library that was opened for one module
+/// only is not in the order of symbol lookup; mpi4py opens MPI in this way. Libraries that were
+/// loaded before, such as another preloaded one, are not searched: their function of this name
+/// calls ours.
+pub fn find(name: &CStr) -> Option<*mut c_void> {
+    let is_found = |address: &*mut c_void| !address.is_null();
     // SAFETY: the argument is a C string.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    Some(next).filter(is_other).or_else(|| {
-        loaded_libraries().iter().find_map(|path| {
+    Some(next).filter(is_found).or_else(|| {
+        LaterLibraries::find().paths.iter().find_map(|path| {
             // SAFETY: the argument is a C string. The library is already loaded, so dlopen runs
             // none of its code.
             let library =
@@ -65,33 +67,53 @@ pub fn find(name: &CStr, own: *const c_void) -> Option<*mut c_void> {
                 libc::dlclose(library);
                 address
             };
-            Some(address).filter(is_other)
+            Some(address).filter(is_found)
         })
     })
 }
 
-fn loaded_libraries() -> Vec<CString> {
+/// An address in the library or program that contains this code.
+static IN_THIS_LIBRARY: u8 = 0;
+
+/// The libraries that were loaded after the one that contains this code.
+#[derive(Default)]
+struct LaterLibraries {
+    /// The library with this code has been passed in the list of the loader.
+    is_after_this: bool,
+    paths: Vec<CString>,
+}
+
+impl LaterLibraries {
+    fn find() -> Self {
+        let mut libraries = Self::default();
+        // SAFETY: `add` uses the list only during the call.
+        unsafe { libc::dl_iterate_phdr(Some(Self::add), (&raw mut libraries).cast()) };
+        libraries
+    }
+
+    /// Called by the loader for each library, in the order in which they were loaded.
     unsafe extern "C" fn add(
         info: *mut libc::dl_phdr_info,
         _len: usize,
-        paths: *mut c_void,
+        libraries: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader passes a library's record and the list below. A name is a C string.
-        let (name, paths) = unsafe { ((*info).dlpi_name, &mut *paths.cast::<Vec<CString>>()) };
-        if !name.is_null() {
-            // SAFETY: as above.
-            let name = unsafe { CStr::from_ptr(name) };
-            // The program itself has an empty name.
-            if !name.is_empty() {
-                paths.push(name.to_owned());
-            }
+        // SAFETY: the loader passes a library's record and the list of `find`.
+        let (info, libraries) = unsafe { (&*info, &mut *libraries.cast::<Self>()) };
+        if libraries.is_after_this && !info.dlpi_name.is_null() {
+            // SAFETY: the name in a record is a C string.
+            let name = unsafe { CStr::from_ptr(info.dlpi_name) };
+            libraries.paths.push(name.to_owned());
         }
+        // SAFETY: the record has so many program headers.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        let address = (&raw const IN_THIS_LIBRARY).addr() as u64;
+        libraries.is_after_this |=
+            headers.iter().filter(|header| header.p_type == libc::PT_LOAD).any(|header| {
+                let offset = address.wrapping_sub(info.dlpi_addr).wrapping_sub(header.p_vaddr);
+                offset < header.p_memsz
+            });
         0
     }
-    let mut paths: Vec<CString> = Vec::new();
-    // SAFETY: `add` uses the list only during the call.
-    unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut paths).cast()) };
-    paths
 }
 
 #[cfg(test)]
@@ -100,17 +122,15 @@ mod tests {
 
     #[test]
     fn a_function_is_found_also_where_its_library_was_opened_for_one_module_only() {
-        let own = std::ptr::null();
-        assert!(find(c"malloc", own).is_some());
+        assert!(find(c"malloc").is_some());
         let name = c"zlibVersion";
-        if find(name, own).is_some() {
+        if find(name).is_some() {
             return;
         }
         // SAFETY: the argument is a C string, and the library's initialization code is harmless.
         let library = unsafe { libc::dlopen(c"libz.so.1".as_ptr(), libc::RTLD_LAZY) };
         assert!(!library.is_null(), "libz is needed");
-        let found = find(name, own).unwrap();
-        assert_eq!(find(name, found), None, "it is not another one");
-        assert_eq!(find(c"no_such_function", own), None);
+        assert!(find(name).is_some());
+        assert_eq!(find(c"no_such_function"), None);
     }
 }

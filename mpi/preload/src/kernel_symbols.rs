@@ -52,7 +52,7 @@ macro_rules! define {
                     unsafe { *libc::__errno_location() = libc::ENOENT };
                     return null_mut();
                 }
-                let address = NEXT.address($name as Function as *const c_void);
+                let address = NEXT.address();
                 // SAFETY: the C library's function has this type.
                 let function: Function = unsafe { std::mem::transmute(address) };
                 // SAFETY: the caller promises it.

@@ -3,7 +3,6 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
-use std::ptr::null;
 
 use score_next_function::NextFunction;
 
@@ -26,7 +25,7 @@ impl Interface {
         static VERSION: NextFunction = NextFunction::new(c"PMPI_Get_library_version");
         let mut text = [0u8; MAX_VERSION_LEN + 1];
         get_library_version(text.as_mut_ptr().cast(), &mut 0);
-        Self::new(&library_path(VERSION.address(null())), &text)
+        Self::new(&library_path(VERSION.address()), &text)
     }
 
     /// The interface of a library with this file path and description.
@@ -57,7 +56,7 @@ macro_rules! library_function {
     ($name:ident $symbol:literal: fn($($argument:ident: $kind:ty),*)) => {
         fn $name($($argument: $kind),*) -> c_int {
             static NEXT: NextFunction = NextFunction::new($symbol);
-            let address = NEXT.address(null());
+            let address = NEXT.address();
             type Function = unsafe extern "C-unwind" fn($($kind),*) -> c_int;
             // SAFETY: MPI declares the function of this name in this way.
             let function = unsafe { transmute::<*mut c_void, Function>(address) };

@@ -42,7 +42,7 @@ macro_rules! define_call {
                 mpi_library::call_error_handler(comm, OPEN_MPI_ERR_PORT, REASON);
                 return OPEN_MPI_ERR_PORT;
             }
-            let address = NEXT.address($name as *const c_void);
+            let address = NEXT.address();
             // SAFETY: MPI declares the function of this name in this way.
             let next = unsafe { transmute::<*mut c_void, Call>(address) };
             // SAFETY: the caller promises it.
