@@ -1,4 +1,4 @@
-//! The command line of scored.
+//! The command line of scored: selects the mode of the process and collects its options.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::RangeInclusive;
@@ -15,7 +15,7 @@ use crate::launch::{LaunchOptions, preflight};
 use crate::sys::descriptor;
 use crate::{console, keeper, owner_arg, raw_socket, shepherd, tool_supervisor};
 
-/// What `scored -help` prints.
+/// The text that `scored -help` prints.
 pub const HELP: &str = "\
 usage: scored [-group EXPR] [-file DB] [-server HOST] [-host NAME] [-network NET] [-port N]
               [-key FILE] [-socket PATH] [-user USER] [-operator USER] [-syslog ADDRESS[:PORT]] [-v]
@@ -60,7 +60,7 @@ Without -single, -probe and the like, as root: serve every user (multi-user mode
 In single-user mode scrun starts scored by itself: see scored(8).
 ";
 
-/// Options of SCore's scored that have no effect: name, whether it has a value, explanation.
+/// Options of the original scored that have no effect: name, whether it takes a value, explanation.
 const IGNORED_OPTIONS: &[(&str, bool, &str)] = &[
     ("-sysmon", true, "the server's page is the monitor of the whole (-page, scps -page)"),
     ("-session", true, "it chooses among checkpoints, which come with checkpoint and restart"),
@@ -72,7 +72,7 @@ const IGNORED_OPTIONS: &[(&str, bool, &str)] = &[
     ),
 ];
 
-/// Options that request the default behaviour: no state of an earlier scored is kept.
+/// Options that request the default behaviour: scored keeps no state of an earlier scored.
 const NOOP_OPTIONS: [&str; 2] = ["-reset", "-resetall"];
 
 /// Options that choose a mode and have no value.
@@ -82,32 +82,32 @@ const MODES: [&str; 8] =
 /// The mode of the process.
 #[derive(Debug)]
 pub enum Command {
-    /// `-single`
+    /// `-single`: run one job or scout session for one client.
     Single(daemon::SingleUserOptions),
-    /// `-daemon`: started by a server on other hosts.
+    /// `-daemon`: the daemon of another host, started by a server.
     Daemon(daemon::HostDaemonOptions),
-    /// No mode: serve every user.
+    /// No mode: serve all users (multi-user mode).
     Service(service::ServiceOptions),
-    /// `-list`, `-kill JOB`
+    /// `-list`, `-kill JOB`: send a request to the daemon of this host.
     Console(console::ConsoleOptions),
-    /// `-shepherd`
+    /// `-shepherd`: start and watch the local processes of one job.
     Shepherd(shepherd::ShepherdOptions),
-    /// `-keeper`: does what needs root for a service.
+    /// `-keeper`: do for a service what needs root.
     Keeper(keeper::KeeperOptions),
-    /// `-tool`: starts a tool, and watches it.
+    /// `-tool`: start and watch one tool.
     ToolSupervisor(tool_supervisor::SupervisorOptions),
-    /// `-opener`: opens raw sockets for a shepherd.
+    /// `-opener`: open raw sockets for a shepherd.
     Opener(raw_socket::HelperOptions),
-    /// `-probe`
+    /// `-probe`: report the capabilities of this machine.
     Probe {
         /// `-json`
         json: bool,
     },
-    /// `-try HOSTS`
+    /// `-try HOSTS`: test whether daemons can be started on these hosts.
     Preflight(preflight::PreflightOptions),
-    /// `-makekey FILE`
+    /// `-makekey FILE`: write a new cluster key.
     MakeKey(PathBuf),
-    /// `-greet`: started by `-try` on other hosts.
+    /// `-greet`: the probe that `-try` starts on other hosts.
     PreflightProbe(preflight::ProbeOptions),
     /// `-help`
     Help,
@@ -144,7 +144,7 @@ struct Args {
 /// Parses the command line.
 ///
 /// # Errors
-/// One line that names the wrong word.
+/// One line that names the option or value at fault.
 pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
     let mut args = Args::default();
     let mut remaining = arguments.iter();
