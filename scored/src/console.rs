@@ -64,7 +64,7 @@ pub fn run(options: &ConsoleOptions) -> Result<(), String> {
                 ListAnswer::Jobs(jobs) => {
                     jobs.iter().try_for_each(|job| print_line(&job_line(job)))?
                 }
-                // Only scps requests and prints statistics.
+                // Only scps prints the statistics.
                 ListAnswer::Statistics(_) => {}
             },
             Some(SessionMessage::Answer(ConsoleReply::Finished { .. })) => return Ok(()),

@@ -41,7 +41,7 @@ pub fn read(word: &OsStr) -> Result<Owner, String> {
         gid: gid.parse().map_err(|_| format_error())?,
         name: OsBytes(parts.next().ok_or_else(format_error)?.to_vec()),
         limits: limits.ok_or_else(format_error)?,
-        // Only daemons and the keeper check vouchers.
+        // The shepherd needs no voucher.
         voucher: Vec::new(),
     })
 }

@@ -387,7 +387,7 @@ impl Daemon {
             }
             self.program_folders.remove_unused(Instant::now());
             if heartbeats_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
-                // At this place it does not delay the launch of a job.
+                // This is done at intervals, because doing it at each launch would delay jobs.
                 self.tune_heartbeats();
                 heartbeats_tuned_at = Instant::now();
             }
@@ -645,7 +645,8 @@ impl Daemon {
             }
         }
         let now = Instant::now();
-        // A client that has disconnected must not be waited for until its user has room again.
+        // If a client has disconnected and its last messages cannot be read soon, the session ends
+        // now.
         let is_lost = |session_key: SessionKey, session: &ClientSession| {
             session.is_lost(|| self.readiness(session_key, now).is_read_soon())
         };

@@ -1,8 +1,8 @@
 //! Removes the directories of jobs whose shepherds were killed. The directories are in root's
-//! directory of leftovers, to which users have no access. For each directory, a process with the
-//! rights of its user removes the contents. The user can prevent that by writing through an open
-//! descriptor, or with files that the user may not remove. Then the removal is tried again later.
-//! The keeper's loop does not wait for the processes.
+//! directory of leftovers, to which users have no access. For each directory, a child process with
+//! the rights of its user removes the contents. The user can prevent that by writing through an
+//! open descriptor, or with files that the user may not remove. Then the removal is tried again
+//! later. The keeper's loop does not wait for the processes.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{self, ReadDir};

@@ -53,8 +53,8 @@ pub struct ProbeOptions {
 /// # Errors
 /// One line: the preparation failed, or how many hosts failed.
 pub fn run(options: &PreflightOptions) -> Result<(), String> {
-    // SIGPIPE must not end the process before it has printed its error. The signalfd reports exited
-    // children.
+    // SIGPIPE is blocked, so that a reader of the output that exits does not end this process
+    // silently. The signalfd reports exited children.
     process::default_and_block_signals().map_err(|error| error.to_string())?;
     let signals = SigSet::from(Signal::SIGCHLD);
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
