@@ -92,7 +92,7 @@ pub enum Command {
     Console(console::ConsoleOptions),
     /// `-shepherd`: start and watch the local processes of one job.
     Shepherd(shepherd::ShepherdOptions),
-    /// `-keeper`: do for a service what needs root.
+    /// `-keeper`: perform the privileged actions of a service.
     Keeper(keeper::KeeperOptions),
     /// `-tool`: start and watch one tool.
     ToolSupervisor(tool_supervisor::SupervisorOptions),

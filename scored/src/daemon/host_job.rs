@@ -152,7 +152,7 @@ impl HostJob {
         std::mem::take(&mut self.reports)
     }
 
-    /// Begins the local part of the job. A report tells the job master the result.
+    /// Begins the local part of the job. A report with the result is sent to the job master.
     pub fn begin(&mut self, begin: &Arc<JobStart>, context: StartContext<'_>) {
         let sweep_due = context.sweep_due;
         match self.try_begin(begin, context) {
@@ -161,8 +161,8 @@ impl HostJob {
                     // Otherwise the shepherd sends this report when it has received the programs.
                     self.report_job(JobReport::Ready);
                 }
-                // While the shepherd starts, remove what earlier jobs could not remove themselves.
-                // In multi-user mode the daemon did that at its start. If the hosts share one disk,
+                // While the shepherd starts, remove the directories that earlier jobs have left. In
+                // multi-user mode the daemon did that at its start. If the hosts share one disk,
                 // the first host does it.
                 let is_swept_by_first_host =
                     shares_disk(begin) && self.placement.self_host != JobHostId::FIRST;
@@ -406,7 +406,7 @@ impl HostJob {
         self.stop_enforcer.deadline().filter(|_| self.is_enforced())
     }
 
-    /// Stops or ends the job if the shepherd has missed its deadline. Returns what was done.
+    /// Stops or ends the job if the shepherd has missed its deadline. Returns the action.
     pub fn enforce_stop(&mut self, now: Instant) -> Option<Enforcement> {
         self.stop_deadline().filter(|deadline| *deadline <= now)?;
         let job = self.kept()?.clone();

@@ -108,7 +108,7 @@ impl Daemon {
     }
 }
 
-/// What sessions may do with running jobs: watch one (`scmon JOB`), start tools and call them.
+/// Requests of sessions to running jobs: watch one (`scmon JOB`), start tools and call them.
 impl Daemon {
     /// Subscribes a session to the metrics of a job that this daemon leads, until the job ends.
     ///

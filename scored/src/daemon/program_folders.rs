@@ -1,6 +1,6 @@
 //! The folders in which shepherds keep programs for later jobs. Each user has one folder, and owns
-//! it. A folder is removed some time after the last job of its user on this host, and at the end of
-//! the daemon, even if the daemon is killed.
+//! it. A folder is removed some time after the last job of its user on this host. All folders are
+//! removed when the daemon ends, even if it is killed.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

@@ -152,8 +152,7 @@ impl Daemon {
     }
 
     /// Whether the daemon can handle the next message of a session. If it cannot, the client waits.
-    /// This bounds the daemon's memory, and prevents that a link shared by all users is closed for
-    /// not being read.
+    /// This bounds the daemon's memory. It also prevents the loss of a link that all users share.
     pub(super) fn readiness(&self, session_key: SessionKey, now: Instant) -> Readiness {
         let Some(session) = self.sessions.get(session_key) else { return Readiness::Blocked };
         let uid = session.uid();

@@ -1,6 +1,7 @@
 //! The protocol and contents of a cluster's status page and of its metrics for Prometheus. The
-//! module implements the necessary part of HTTP/1.1 and the rules for what each user may see. It
-//! does no I/O and reads no clock; the sockets are in `daemon/service/http_connections.rs`.
+//! module implements the necessary part of HTTP/1.1 and the rules that decide which data each user
+//! sees. It does no I/O and reads no clock; the sockets are in
+//! `daemon/service/http_connections.rs`.
 //!
 //! A client has no rights until a token identifies its user. All input is untrusted
 //! (docs/security.md, "The page").

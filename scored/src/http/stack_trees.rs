@@ -1,6 +1,7 @@
 //! Stacks of jobs for the status page. They are read when the owner of a job requests them, or kept
 //! when the user gets them with a deadlock or crash report. Only the owner of a job may see its
 //! stacks, as with all tools.
+//!
 //! The stacks come from processes of users and are untrusted. Therefore the size of each reading
 //! ([`BOUNDS`]) and the rate of readings are limited.
 

@@ -32,8 +32,8 @@ const MAX_UNAUTHENTICATED: usize = 4096;
 /// Clients that have not logged in may use one in this many descriptors. The rest is for jobs.
 const UNAUTHENTICATED_FD_SHARE: u64 = 4;
 /// If there is no room, the user with the most clients that have not logged in loses the oldest,
-/// but none that is younger than this. A scrun sends its login as soon as it has connected, and the
-/// daemon reads it in the turn of the loop in which it accepts the client. The time is thus needed
+/// unless it is younger than this. A scrun sends its login as soon as it has connected. The daemon
+/// reads the login in the turn of the loop in which it accepts the client. The time is thus needed
 /// only by a scrun that is interrupted between connecting and sending.
 const EVICTION_GRACE: Duration = Duration::from_millis(100);
 /// The same for clients that have sent messages which the daemon has not read yet.
@@ -71,9 +71,9 @@ struct UnauthenticatedClient {
     uid: u32,
 }
 
-/// Pauses in accepting clients. The kernel does not say whose client is next in the queue, so the
-/// daemon has to accept also clients of users whose processing time is used up. After such clients
-/// it pauses for a multiple of the time that it has spent on them.
+/// Pauses in accepting clients. The kernel does not say whose client is next in the queue.
+/// Therefore the daemon has to accept also clients of users whose processing time is used up. After
+/// such clients it pauses for a multiple of the time that it has spent on them.
 #[derive(Debug)]
 pub struct AcceptPauses {
     end: Instant,

@@ -1,5 +1,5 @@
-//! Metrics of jobs for the status page. The server subscribes to the metrics of a job only if a
-//! reader of the page may see the job, and only while the reader sends requests.
+//! Metrics of jobs for the status page. The server subscribes to the metrics of a job while a
+//! reader of the page who may see the job sends requests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
