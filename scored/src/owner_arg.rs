@@ -17,7 +17,7 @@ pub fn write(owner: &Owner) -> OsString {
     OsString::from_vec(word)
 }
 
-/// Parses the format of [`write`].
+/// Parses the format of [`write()`].
 ///
 /// # Errors
 /// One line that quotes the argument.
