@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_unknown_is_no_record() {
+    fn records_that_are_too_long_or_unknown_are_refused() {
         let long_voucher = Call::Verify { voucher: vec![0; MAX_VOUCHER_LEN + 1] };
         let long_name = RawSet { secret: 1, interfaces: vec![vec![b'x'; 16]] };
         let many_sets = vec![RawSet { secret: 1, interfaces: Vec::new() }; 17];
@@ -477,7 +477,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_a_reader_fail_otherwise_than_by_an_error(
+        fn arbitrary_bytes_are_read_without_a_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..400),
         ) {
             fuzz(&bytes);

@@ -286,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_no_keeper_has_made_is_never_accepted(
+        fn arbitrary_bytes_are_never_accepted_as_a_voucher(
             bytes in prop::collection::vec(any::<u8>(), 0..600),
         ) {
             prop_assert!(VoucherKey::new(&KEY).open(&bytes, NOW).is_err());

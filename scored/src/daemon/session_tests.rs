@@ -44,7 +44,7 @@ fn connected_session(owner: Option<Owner>) -> (ClientSession, Poll, UnixStream) 
 }
 
 #[test]
-fn a_client_that_has_gone_is_read_if_it_has_logged_in() {
+fn a_client_that_has_disconnected_is_read_if_it_has_logged_in() {
     for (owner, is_read) in [(None, false), (Some(owner()), true)] {
         let (mut session, _poll, _remote) = connected_session(owner);
         assert!(!session.is_lost(|| false));

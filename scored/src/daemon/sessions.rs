@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_without_login_are_listed_as_long_as_they_are() {
+    fn clients_are_listed_as_unauthenticated_until_they_send_a_login() {
         let mut sessions = Sessions::default();
         let _clients = [client(&mut sessions, SessionKey(1)), client(&mut sessions, SessionKey(2))];
         sessions.settle(|_| true);

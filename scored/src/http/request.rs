@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_than_ours_are_refused() {
+    fn requests_for_other_host_names_are_refused() {
         let with = |host: &str, hosts: &AllowedHosts| {
             let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
             read(text.as_bytes(), hosts).map(drop)

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_refuses_or_never_answers_is_a_reason_and_not_a_wait() {
+    fn a_reading_that_a_job_refuses_or_never_answers_fails_with_a_reason() {
         let mut trees = StackTrees::default();
         trees.begin(JobId(7), ALICE, at(0), 0).unwrap();
         let tree = |trees: &StackTrees, now| shown(trees, 7, ALICE, now).unwrap();

@@ -198,7 +198,7 @@ fn refusal(reply: Reply) -> String {
 }
 
 #[test]
-fn a_voucher_that_no_keeper_of_the_cluster_has_made_now_starts_nothing() {
+fn a_voucher_that_is_forged_or_outside_its_time_starts_nothing() {
     let Some(keeper) = TestKeeper::start() else { return };
     let mut changed = keeper.sealed(|_| {});
     changed[1] ^= 1;
@@ -281,7 +281,7 @@ fn a_keeper_vouches_for_connections_to_its_socket_and_for_no_other() {
 }
 
 #[test]
-fn what_is_no_call_ends_the_keeper() {
+fn a_malformed_call_ends_the_keeper() {
     let long = vec![4; MAX_RECORD_LEN + 1];
     let path = [&[5_u8, 1, 0][..], b"../etc"].concat();
     let no_descriptors = Call::Start(StartRequest::default()).to_bytes();

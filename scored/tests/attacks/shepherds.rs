@@ -80,7 +80,7 @@ fn signal_repeatedly(user: u32, pid: Pid, signal: Signal, duration: Duration) {
 }
 
 #[test]
-fn a_user_who_stops_the_own_shepherd_keeps_no_processors_in_time_sharing() {
+fn a_user_who_stops_a_shepherd_keeps_no_processors_in_time_sharing() {
     const PHASE_WINDOW: Duration = Duration::from_secs(4);
     let Some(mut service) = Service::start_with(1, &["-ts", "100"]) else { return };
     let mut clients = Vec::new();
