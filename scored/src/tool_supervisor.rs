@@ -356,7 +356,7 @@ impl RunningTool {
             return;
         }
         if let dropped @ 1.. = std::mem::take(&mut self.dropped_lines) {
-            let text = format!("({dropped} lines that came too fast are not shown)");
+            let text = format!("({dropped} lines are not shown: the tool wrote too fast)");
             link.queue(&ToolEventKind::Output(text.into_bytes()));
         }
         self.limit.take(now);

@@ -617,7 +617,7 @@ impl HostJob {
             JobResources::None => {}
             JobResources::Kept(job) => {
                 if let Err(error) = job.act(Action::Remove) {
-                    self.warn(format!("what is left of the job cannot be removed: {error}"));
+                    self.warn(format!("the remains of the job cannot be removed: {error}"));
                 }
             }
             JobResources::Directory(directory) => {

@@ -108,7 +108,7 @@ impl JobDirectory {
                 return Ok(Self { path, base: base.to_owned(), lock });
             }
         }
-        Err(io::Error::other("every name that was tried is taken"))
+        Err(io::Error::other("no unused name was found"))
     }
 
     /// The directory's absolute path, which is valid UTF-8.
@@ -259,7 +259,7 @@ fn try_prepare_base(base: &Path) -> io::Result<()> {
         return Err(io::Error::other("not a directory"));
     }
     if metadata.uid() != geteuid().as_raw() {
-        return Err(io::Error::other("it is owned by another user"));
+        return Err(io::Error::other("owned by another user"));
     }
     if metadata.mode() & 0o777 != mode {
         fs::set_permissions(base, Permissions::from_mode(mode))?;
@@ -283,7 +283,7 @@ fn set_aside(path: &Path) -> io::Result<()> {
             result => return result,
         }
     }
-    Err(io::Error::other(format!("{LEFTOVERS_DIR} disappears again and again")))
+    Err(io::Error::other(format!("{LEFTOVERS_DIR}: removed repeatedly by other daemons")))
 }
 
 /// Locks a directory, if no other process has locked it and its path still refers to it.

@@ -140,7 +140,7 @@ impl KeeperClient {
 
     fn expect<T>(&mut self, answer: Option<T>) -> Result<T, KeeperError> {
         self.is_lost |= answer.is_none();
-        answer.ok_or_else(|| io::Error::other("the keeper has given another answer").into())
+        answer.ok_or_else(|| io::Error::other("the keeper has sent an unexpected reply").into())
     }
 
     fn expect_done(&mut self, reply: Reply) -> Result<(), KeeperError> {

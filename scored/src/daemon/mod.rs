@@ -590,7 +590,7 @@ impl Daemon {
             let client_job = bringup.client_job;
             self.refuse(
                 client_job,
-                format!("host {name}: its daemon is gone: {reason}"),
+                format!("host {name}: its daemon is lost: {reason}"),
                 EXIT_FAILED,
             );
         } else {

@@ -225,7 +225,7 @@ impl Keeper {
             let call =
                 Call::read(&bytes).ok().filter(|call| call.descriptor_count() == descriptors.len());
             let Some(call) = call else {
-                return Err(LoopEnd::Misbehaved("the daemon has sent what is no call".to_owned()));
+                return Err(LoopEnd::Misbehaved("the daemon has sent a malformed call".to_owned()));
             };
             let reply = self.answer(call, &descriptors);
             let sent = fd_passing::send(&self.calls, &reply.to_bytes(), &[]);

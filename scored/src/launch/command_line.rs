@@ -112,8 +112,8 @@ fn command_for(
         other => {
             let shown = other.map(|path| path.to_string_lossy()).unwrap_or_default();
             Err(format!(
-                "{shown:?} is no absolute path: other hosts cannot be told where scored is; set \
-                 {REMOTE_SCORED_ENV} to its path there"
+                "{shown:?}: not an absolute path; set {REMOTE_SCORED_ENV} to the path of scored on \
+                 the other hosts"
             ))
         }
     }

@@ -88,7 +88,7 @@ pub fn run(options: &PreflightOptions) -> Result<(), String> {
         }
         while let Some((name, address)) = next_greeting(&listener, &secret) {
             let Some(host) = position_of(&name, &names) else {
-                println!("{name:?} at {address}: none of the hosts asked for");
+                println!("{name:?} at {address}: not one of the requested hosts");
                 continue;
             };
             println!(
@@ -127,7 +127,7 @@ fn prepare(
         println!("{notice}");
     }
     if targets.hosts().is_empty() {
-        println!("{}: no other host than this", options.hosts);
+        println!("{}: no hosts other than this one", options.hosts);
     }
     let names = hosts.into_iter().map(|host| host.name).collect();
     let listener = TcpListener::bind("0.0.0.0:0").map_err(|error| format!("listen: {error}"))?;

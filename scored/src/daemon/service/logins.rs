@@ -522,7 +522,7 @@ impl Daemon {
         let Some(id) = session.id() else { return };
         service.remote_sessions.remove(&(id.host, id.number));
         if session.is_forwarded() {
-            let reason = "its scrun has gone".to_owned();
+            let reason = "its scrun has disconnected".to_owned();
             self.send_to_host(SERVER, PeerMessage::SessionEnded { session: id.number, reason });
         } else {
             self.step_server(cluster::ClusterEvent::Logout { session: id });
