@@ -1,5 +1,5 @@
-//! The logic of the cluster OS: state machines that turn events into actions. Sockets, processes
-//! and clocks are outside, in scored.
+//! The logic of the cluster OS: state machines that turn events into actions. The code for sockets,
+//! processes and clocks is in the crate scored.
 //!
 //! | module | decides |
 //! |---|---|

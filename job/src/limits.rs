@@ -1,11 +1,11 @@
-//! The limits that a user sets on a job (manual, scrun(1), `cpulimit`, `memorylimit`,
-//! `disklimit`): each holds for the whole job on each host.
+//! The limits that a user sets on a job (scrun(1), `cpulimit`, `memorylimit`, `disklimit`). Each
+//! limit applies to the whole job on each host.
 
 use std::time::Duration;
 
 use crate::signal;
 
-/// Bytes of a MB of the manual.
+/// Bytes of a MB, as the manual counts.
 const MB: u64 = 1 << 20;
 
 /// The resources that a job may use on a host.
@@ -31,8 +31,8 @@ pub enum LimitKind {
 }
 
 impl JobLimits {
-    /// Parses the options; of equal ones the leftmost counts. Memory and disk are limited in
-    /// multi-user mode only.
+    /// Parses the options. If an option is repeated, the leftmost counts. Memory and disk are
+    /// limited only in multi-user mode.
     ///
     /// # Errors
     /// One line that names the wrong option.

@@ -1,5 +1,5 @@
 //! Splits the output of one process into pieces that can be mixed with the output of other
-//! processes: whole lines as far as possible.
+//! processes. Pieces are whole lines as far as possible.
 
 /// A line of up to this many bytes, without the newline, is never split.
 pub const MAX_LINE: usize = 64 * 1024;
@@ -26,7 +26,7 @@ impl LineSplitter {
         }
     }
 
-    /// Passes the unfinished line on as it is.
+    /// Appends the unfinished line to `out` as it is.
     pub fn flush(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.pending);
         if self.pending.capacity() > 4096 {
