@@ -1,15 +1,16 @@
 //! Expressions over hosts (score_doc 7, scorehosts): names of hosts, groups and files of hosts,
-//! joined by five operators that are evaluated from left to right. The result is an ordered set.
+//! joined by five operators. Operators are evaluated from left to right. The result is an ordered
+//! set.
 //!
 //! | | |
 //! |---|---|
-//! | `a+b` | the hosts of `a`, then those of `b` that are not among them |
-//! | `a~b` | the hosts of `a` that are not of `b` |
-//! | `a:N`, `a:host` | the first N hosts; those in front of `host` |
-//! | `a@N`, `a@host` | those after the first N; those from `host` on |
-//! | `a^b` | the hosts of `b`, then those of `a` that are not among them |
+//!  `a+b` | the hosts of `a`, then the hosts of `b` that are not in `a` |
+//!  `a~b` | the hosts of `a` that are not in `b` |
+//!  `a:N`, `a:host` | the first N hosts; the hosts in front of `host` |
+//!  `a@N`, `a@host` | the hosts after the first N; the hosts from `host` on |
+//!  `a^b` | the hosts of `b`, then the hosts of `a` that are not in `b` |
 //!
-//! Extensions: `comp[0-15]`, and `local:N`, which are N virtual hosts on this machine.
+//! Extensions: `comp[0-15]`, and `local:N` for N virtual hosts on this machine.
 
 use crate::MAX_HOSTS;
 use crate::database::{Database, Host, LOCAL_KEYWORD};
@@ -20,19 +21,20 @@ use crate::preprocess;
 use std::collections::HashSet;
 use std::path::Path;
 
-/// More virtual hosts than this are refused.
+/// The largest number of virtual hosts.
 pub const MAX_VIRTUAL: usize = 4096;
 
-/// The properties that virtual hosts have from this machine.
+/// The properties that virtual hosts inherit from this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualHostSpec {
-    /// Processors of the machine, shared by all virtual hosts; at least one each.
+    /// The processors of the machine, which all virtual hosts share. Each virtual host has at least
+    /// one.
     pub processors: u32,
-    /// Its kind of programs.
+    /// The machine's kind of programs.
     pub bintype: Option<String>,
 }
 
-/// The meaning of names in an expression.
+/// The definitions that give names in an expression their meaning.
 #[derive(Clone)]
 pub struct Context<'a> {
     /// The database, if there is one.
@@ -44,13 +46,14 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// Without a database, on a machine of one processor.
+    /// A context without a database, on a machine with one processor.
     pub fn new(read: ReadFile<'a>) -> Self {
         Self { database: None, read, machine: VirtualHostSpec { processors: 1, bintype: None } }
     }
 }
 
-/// The hosts of an expression, also those that are out of order: at least one, none twice.
+/// The hosts of an expression, including hosts that are out of order. There is at least one host,
+/// and none appears twice.
 ///
 /// # Errors
 /// The first name or operator that is wrong.
@@ -100,7 +103,7 @@ pub fn evaluate(expression: &str, context: &Context<'_>) -> Result<Vec<Host>, Ex
     Ok(set)
 }
 
-/// Operator (`+` for the first), offset and text of each operand.
+/// Splits an expression. Returns operator (`+` for the first), offset and text of each operand.
 fn split(expression: &str) -> Result<Vec<(char, usize, &str)>, ExpressionError> {
     let mut terms = Vec::new();
     let (mut operator, mut start, mut in_brackets) = ('+', 0, false);
@@ -138,7 +141,7 @@ fn append_missing(set: &mut Vec<Host>, more: Vec<Host>) {
     set.extend(more.into_iter().filter(|host| !present.contains(&host.name)));
 }
 
-/// The number of hosts in front of the position at which `:` or `@` cuts.
+/// The number of hosts in front of the position at which `:` or `@` splits the set.
 fn cut_index(operator: char, word: &str, set: &[Host]) -> Result<usize, String> {
     let host_count = set.len();
     let plural = if host_count == 1 { "" } else { "s" };
@@ -171,7 +174,7 @@ fn cut_index(operator: char, word: &str, set: &[Host]) -> Result<usize, String> 
     })
 }
 
-/// `local:N`.
+/// The hosts of `local:N`.
 fn virtual_hosts(
     offset: usize,
     count: Option<(char, usize, &str)>,
@@ -249,7 +252,7 @@ fn operand(offset: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>
     Err(error(format!("'{}': {what}", printable(word))))
 }
 
-/// The hosts of a file, one per line; looked up in the database if there is one.
+/// The hosts of a file, one per line. If there is a database, they are looked up in it.
 ///
 /// # Errors
 /// The error in the file.

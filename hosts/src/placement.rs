@@ -1,8 +1,9 @@
-//! The choice of hosts for a job: from hosts with their processors, and the requests of the user
-//! and the programs, to hosts with a number of processes each. An error names what is missing.
+//! The choice of hosts for a job. From hosts with their processors and the requests of the user and
+//! the programs, it computes hosts with a number of processes each. An error names what is missing.
 //!
-//! N alone: the fewest hosts with enough processors, filled as evenly as their processors allow. On
-//! one machine N may exceed the processors, even if it has virtual hosts.
+//! If the request is a plain number N, the job gets the fewest hosts with enough processors, filled
+//! as evenly as their processors allow. On one machine, N may exceed the number of processors, even
+//! if the machine has virtual hosts.
 
 use crate::database::Host;
 use crate::error::{join_names, printable};
@@ -14,11 +15,11 @@ use std::collections::BTreeSet;
 /// The request of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacementRequest {
-    /// The number part of `nodes`; None: one node per processor of the available hosts.
+    /// The number part of `nodes`. None means one node per processor of the available hosts.
     pub shape: Option<Shape>,
     /// The kind of hosts.
     pub kind: Option<HostType>,
-    /// SCORE_RSRC_NUM_NODES: least and most nodes.
+    /// SCORE_RSRC_NUM_NODES: the smallest and the largest number of nodes.
     pub nodes: (u32, u32),
     /// SCORE_RSRC_NUM_PROCS: processes per host.
     pub procs: Option<u32>,
@@ -40,20 +41,20 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Nodes of every parallel process.
+    /// The number of nodes of every parallel process.
     pub fn nodes(&self) -> u32 {
         self.hosts.iter().fold(0, |sum, (_, procs)| sum.saturating_add(*procs))
     }
 }
 
-/// A host that may be chosen: its index, its processors.
+/// A host that may be chosen: its index and its processors.
 type Candidate = (usize, u32);
 
-/// The sets of hosts from which a job must choose one: those of the requested kind, in sets that
-/// may be mixed.
+/// The sets of hosts from which a job must choose one set. Hosts of the requested kind are in the
+/// same set if they may be mixed.
 ///
 /// # Errors
-/// One line: no host is of that kind.
+/// One line, if no host is of this kind.
 pub fn homogeneous_pools(
     hosts: &[Host],
     kind: Option<&HostType>,
@@ -63,7 +64,7 @@ pub fn homogeneous_pools(
     Ok(pools.into_iter().map(|pool| pool.into_iter().map(|(index, _)| index).collect()).collect())
 }
 
-/// Chooses among the available hosts.
+/// Chooses hosts for a job among the available hosts.
 ///
 /// # Errors
 /// One line with the requested and the available numbers.
@@ -146,16 +147,17 @@ fn of_kind(hosts: &[Host], kind: Option<&HostType>) -> Result<Vec<usize>, String
     Err(format!("no host at hand is of the kind {kind}"))
 }
 
-/// Equal as numbers, or as words.
+/// Whether two values are equal as numbers or as words.
 fn equal(one: &str, other: &str) -> bool {
     let numbers = one.parse::<f64>().ok().zip(other.parse::<f64>().ok());
     one == other || numbers.is_some_and(|(one, other)| one == other)
 }
 
-/// Sets of hosts that one job may use together: all hosts, or separate sets for each kind.
+/// Sets of hosts that one job may use together. With `hetero` all hosts are in one set; otherwise
+/// each kind has its own set.
 fn pools(hosts: &[Host], matching: Vec<usize>, hetero: bool) -> Vec<Vec<Candidate>> {
     let mut pools: Vec<(usize, Vec<Candidate>)> = Vec::new();
-    // An attribute that a record does not have distinguishes no host.
+    // A missing attribute is compatible with every value.
     let alike = |one: &Option<String>, other: &Option<String>| {
         one.as_ref().zip(other.as_ref()).is_none_or(|(one, other)| equal(one, other))
     };
@@ -176,7 +178,7 @@ fn pools(hosts: &[Host], matching: Vec<usize>, hetero: bool) -> Vec<Vec<Candidat
     pools.into_iter().map(|(_, pool)| pool).collect()
 }
 
-/// The choice among hosts that may be mixed.
+/// Chooses among hosts that may be mixed.
 fn choose_hosts(
     pool: &[Candidate],
     request: &PlacementRequest,
@@ -240,7 +242,7 @@ fn check_node_limits(nodes: u64, request: &PlacementRequest) -> Result<(), Strin
     Ok(())
 }
 
-/// So many hosts, preferring those with enough processors; in the order of the hosts.
+/// Chooses this many hosts, in their order. Hosts with enough processors are preferred.
 fn first_hosts(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candidate>, String> {
     let host_count = pool.len();
     if hosts > host_count {
@@ -260,13 +262,13 @@ fn first_hosts(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candi
     Ok(sufficient)
 }
 
-/// So many hosts with so many processes on each.
+/// Chooses this many hosts, with this many processes on each.
 fn with_procs_each(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candidate>, String> {
     let chosen = first_hosts(pool, hosts, procs)?;
     Ok(chosen.into_iter().map(|(index, _)| (index, procs)).collect())
 }
 
-/// N alone.
+/// Places a plain number of nodes on the fewest hosts.
 fn spread(pool: &[Candidate], nodes: u32, one_machine: bool) -> Result<Vec<Candidate>, String> {
     let processor_count = total(pool);
     if u64::from(nodes) > processor_count && !one_machine {
@@ -289,7 +291,8 @@ fn spread(pool: &[Candidate], nodes: u32, one_machine: bool) -> Result<Vec<Candi
     largest_first.truncate(count);
     let mut left = nodes;
     let mut chosen = Vec::with_capacity(count);
-    // The smallest first: processes that do not fit on one host are left for the following hosts.
+    // The smallest hosts come first. Processes that do not fit on one host are left for the next
+    // hosts.
     for (assigned_count, (index, processors)) in largest_first.into_iter().rev().enumerate() {
         let share = left / (count - assigned_count) as u32;
         let capacity = if enough.is_some() { processors } else { u32::MAX };
@@ -331,7 +334,7 @@ mod tests {
         PlacementRequest { shape, kind, ..PlacementRequest::default() }
     }
 
-    /// Processes of each host, 0 if it is not chosen.
+    /// The number of processes on each host; 0 if the host is not chosen.
     fn process_counts(hosts: &[Host], request: &PlacementRequest) -> Result<Vec<u32>, String> {
         let placement = place(hosts, request)?;
         let mut counts = vec![0; hosts.len()];

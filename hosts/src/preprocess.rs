@@ -1,8 +1,9 @@
-//! The preprocessor of `scorehosts.db`, like cpp(1) (score_doc 5.6 to 7, scorehosts.db): comments,
-//! lines continued after a backslash, macros, conditions and included files. Its result is words
-//! with their locations.
+//! The preprocessor of `scorehosts.db`, like cpp(1) (score_doc 5.6 to 7, scorehosts.db). It handles
+//! comments, lines continued after a backslash, macros, conditions and included files. Its result
+//! is words with their locations.
 //!
-//! A subset of cpp: `#if` supports numbers and `defined`; `#` and predefined macros are missing.
+//! It supports a subset of cpp: `#if` accepts numbers and `defined`. The operator `#` and
+//! predefined macros are missing.
 
 use crate::database_file::{MAX_DATABASE_LEN, ReadFile};
 use crate::error::ParseError;
@@ -16,29 +17,29 @@ use std::rc::Rc;
 pub struct Word {
     /// The word.
     pub text: String,
-    /// Its file.
+    /// The file that contains it.
     pub file: Rc<str>,
-    /// Its line, from 1.
+    /// The line in the file, from 1.
     pub line: usize,
 }
 
 impl Word {
-    /// The error that this word, or a part of it, is wrong.
+    /// An error about this word or a part of it.
     pub fn error(&self, part: &str, what: impl Into<String>) -> ParseError {
         let (file, word) = (self.file.to_string(), part.to_owned());
         ParseError { file, line: self.line, word, message: what.into() }
     }
 }
 
-/// Most levels of included files.
+/// The largest depth of included files.
 const MAX_INCLUDE_DEPTH: usize = 16;
-/// Most inclusions in all.
+/// The largest number of inclusions in one database.
 const MAX_INCLUDES: usize = 1024;
 
 const DIRECTIVES: &[&str] =
     &["define", "undef", "include", "ifdef", "ifndef", "if", "elif", "else", "endif", "error"];
 
-/// The words of each line.
+/// Returns the words of each line.
 ///
 /// # Errors
 /// The first error in the file or in one that it includes.
@@ -63,7 +64,7 @@ struct State<'a> {
 /// A line without comments, joined from continued lines.
 struct LogicalLine {
     text: String,
-    /// Byte offset from which on the text comes from this line number.
+    /// The byte offset at which the text of each line begins, and the line number.
     line_starts: Vec<(usize, usize)>,
 }
 
@@ -79,9 +80,9 @@ struct Condition {
     line: usize,
     /// Whether the current lines are used.
     is_active: bool,
-    /// Whether a branch has been used already, or none may be used.
+    /// Whether a branch was already used, or no branch may be used.
     is_decided: bool,
-    /// Whether `#else` has been seen.
+    /// Whether an `#else` was found.
     has_else: bool,
 }
 
@@ -273,7 +274,7 @@ pub(crate) fn is_name(word: &str) -> bool {
         && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Joins lines, drops comments.
+/// Joins continued lines and removes comments.
 fn logical_lines(text: &str) -> Result<Vec<LogicalLine>, (usize, String)> {
     let mut lines = Vec::new();
     let mut line = LogicalLine { text: String::new(), line_starts: Vec::new() };

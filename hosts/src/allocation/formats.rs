@@ -5,7 +5,7 @@ use crate::error::printable;
 use crate::{MAX_HOSTS, MAX_NODES, hostlist};
 use std::collections::HashMap;
 
-/// Name and slots of each host; no host appears twice.
+/// The name and the slots of each host. No host appears twice.
 pub(super) type Slots = Vec<(String, u32)>;
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number| digits && (1..=MAX_NODES).contains(number))
 }
 
-/// `n[1-2,07],x` and, with the name of its variable, `8(x3),2`.
+/// Parses `n[1-2,07],x` and, with the name of its variable, `8(x3),2`.
 pub(super) fn slurm(nodes: &str, slots: Option<(&str, &str)>) -> Result<Slots, String> {
     let mut names = Vec::new();
     let (mut start, mut inside) = (0, false);
@@ -88,7 +88,7 @@ pub(super) fn slurm(nodes: &str, slots: Option<(&str, &str)>) -> Result<Slots, S
     builder.finish()
 }
 
-/// Names, repeated once per slot.
+/// Parses names that are repeated once per slot.
 pub(super) fn repeated<'a>(names: impl Iterator<Item = &'a str>) -> Result<Slots, String> {
     let mut builder = SlotListBuilder::default();
     for name in names.map(str::trim).filter(|name| !name.is_empty()) {
@@ -97,7 +97,7 @@ pub(super) fn repeated<'a>(names: impl Iterator<Item = &'a str>) -> Result<Slots
     builder.finish()
 }
 
-/// `host slots host slots ...`
+/// Parses `host slots host slots ...`.
 pub(super) fn pairs(text: &str) -> Result<Slots, String> {
     let mut builder = SlotListBuilder::default();
     let mut words = text.split_whitespace();
@@ -109,7 +109,7 @@ pub(super) fn pairs(text: &str) -> Result<Slots, String> {
     builder.finish()
 }
 
-/// Lines of host, slots and further fields, which are ignored.
+/// Parses lines of host, slots and further fields, which are ignored.
 pub(super) fn host_file(text: &str) -> Result<Slots, String> {
     let mut builder = SlotListBuilder::default();
     for line in text.lines() {
