@@ -4,11 +4,11 @@
 //!
 //! | | |
 //! |---|---|
-//!  `a+b` | the hosts of `a`, then the hosts of `b` that are not in `a` |
-//!  `a~b` | the hosts of `a` that are not in `b` |
-//!  `a:N`, `a:host` | the first N hosts; the hosts in front of `host` |
-//!  `a@N`, `a@host` | the hosts after the first N; the hosts from `host` on |
-//!  `a^b` | the hosts of `b`, then the hosts of `a` that are not in `b` |
+//! | `a+b` | the hosts of `a`, then the hosts of `b` that are not in `a` |
+//! | `a~b` | the hosts of `a` that are not in `b` |
+//! | `a:N`, `a:host` | the first N hosts; the hosts in front of `host` |
+//! | `a@N`, `a@host` | the hosts after the first N; the hosts from `host` on |
+//! | `a^b` | the hosts of `b`, then the hosts of `a` that are not in `b` |
 //!
 //! Extensions: `comp[0-15]`, and `local:N` for N virtual hosts on this machine.
 

@@ -1,6 +1,7 @@
 //! The job master's response to a parallel process that cannot continue (manual 3.5). It runs the
-//! detector ([`crate::deadlock`]). When that has found a deadlock, it reports what each process
-//! waits for, sends SIGHUP (manual, table 3.1), and ends the parallel process after a grace period.
+//! detector ([`crate::deadlock`]). If the detector finds a deadlock, the response reports what each
+//! process waits for. It then sends SIGHUP (manual, table 3.1), and ends the parallel process after
+//! a grace period.
 //!
 //! | phase | event | steps |
 //! |---|---|---|

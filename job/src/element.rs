@@ -188,7 +188,7 @@ impl Element {
         self.fail(failure, out);
     }
 
-    /// The element cannot continue. `code` is its exit code; 0 is replaced by 1.
+    /// The element cannot continue. `code` is its exit code. A code of 0 is replaced by 1.
     pub fn on_broken(&mut self, code: u8, reason: &str, out: &mut Vec<MasterAction>) {
         let text = format!("{}: {reason}", self.name);
         self.fail_with_notice(code.max(1), Level::Error, text, out);

@@ -253,7 +253,7 @@ impl JobTools {
         self.on_answer(id, host.0, out);
     }
 
-    /// A host has answered to what a requester waits for, or will not.
+    /// A host has answered a pending request, or will not answer it.
     fn on_answer(&mut self, id: ToolId, host: u32, out: &mut Vec<ToolStep>) {
         let Some(tool) = self.tools.get_mut(&id) else { return };
         if let Some(waiting) = &mut tool.waiting {
@@ -302,7 +302,7 @@ impl JobTools {
         }
     }
 
-    /// The job ends: who still waits gets an answer.
+    /// The job ends. Requesters that still wait get an answer.
     pub fn end(&mut self, out: &mut Vec<ToolStep>) {
         for tool in self.tools.values_mut() {
             if let Some(waiting) = tool.waiting.take() {

@@ -54,8 +54,8 @@ impl JobLimits {
         Ok(Self { cpu, memory: to_bytes(memory), disk: to_bytes(disk) })
     }
 
-    /// The message for the user when a limit is exceeded, and the job's exit code: 128 plus the
-    /// signal that the kernel uses for this limit.
+    /// The message for the user when a limit is exceeded, and the exit code of the job. The code is
+    /// 128 plus the signal that the kernel uses for this limit.
     pub fn exceeded_message(&self, kind: LimitKind, host: &str) -> (u8, String) {
         let mb = |bytes: Option<u64>| bytes.unwrap_or(0) / MB;
         let (code, limit) = match kind {

@@ -11,7 +11,7 @@ pub struct LineSplitter {
 }
 
 impl LineSplitter {
-    /// Adds the next bytes of the stream and appends to `out` the bytes that can be passed on:
+    /// Adds the next bytes of the stream. Appends to `out` the bytes that can be passed on:
     /// everything up to the last newline, and a line that has grown longer than [`MAX_LINE`].
     pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         let complete_len =

@@ -1,5 +1,5 @@
 //! The lifecycle of a job: stages that run one after the other, each a pipeline of parallel
-//! processes. A job has one master, whatever the number of its hosts.
+//! processes. A job has one master, independent of the number of its hosts.
 
 mod deadlocks;
 mod debuggers;

@@ -1,5 +1,5 @@
-//! The commands of tools to the processes of a job, on the side of the job's master: which asker
-//! gets the events, and which ranks have not answered.
+//! The commands of tools to the processes of a job, on the side of the job's master. The module
+//! records which asker gets the events, and which ranks have not answered.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -46,7 +46,7 @@ pub struct HostLimits {
 /// Checks a job specification before anything is started.
 ///
 /// # Errors
-/// One line that names what is wrong.
+/// One line that names the problem.
 pub fn check(spec: &JobSpec) -> Result<(), String> {
     if spec.nodes() == 0 || spec.nodes() > MAX_NODES {
         return Err(format!(

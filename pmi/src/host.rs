@@ -148,8 +148,8 @@ impl PmiHost {
         }
     }
 
-    /// Handles bytes that a process has sent. The caller must not read from a process that has not
-    /// taken the answers to its earlier messages, because a short message may have a long answer.
+    /// Handles bytes that a process has sent. A short message may have a long answer. Therefore the
+    /// caller must not read from a process that has not taken the answers to its earlier messages.
     pub fn on_bytes(&mut self, process: usize, bytes: &[u8]) -> Vec<PmiAction> {
         let mut actions = Vec::new();
         let is_over =

@@ -5,8 +5,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `wire.rs` | messages as they are on the socket of a process |
-//!  `key_values.rs` | the key-value space of a job, and the bytes that a fence transports |
-//!  `request.rs` | the request in a message, independent of the version |
+//! | `key_values.rs` | the key-value space of a job, and the bytes that a fence transports |
+//! | `request.rs` | the request in a message, independent of the version |
 //! | `host.rs` | the processes of one host: requests, fences, attributes of the node |
 //!
 //! Every process of a job is considered hostile until its message was checked. Lengths and the size

@@ -3,9 +3,9 @@
 //! | system | job | hosts and slots |
 //! |---|---|---|
 //! | Slurm | `SLURM_JOB_ID` | `SLURM_JOB_NODELIST`, `SLURM_JOB_CPUS_PER_NODE` |
-//!  PBS | `PBS_JOBID` | the file `PBS_NODEFILE`: one line per slot |
-//!  LSF | `LSB_JOBID` | `LSB_MCPU_HOSTS`: host, slots, ...; else `LSB_HOSTS`: one name per slot |
-//!  Grid Engine | `JOB_ID` | the file `PE_HOSTFILE`: host and slots in each line |
+//! | PBS | `PBS_JOBID` | the file `PBS_NODEFILE`: one line per slot |
+//! | LSF | `LSB_JOBID` | `LSB_MCPU_HOSTS`: host, slots, ...; else `LSB_HOSTS`: one name per slot |
+//! | Grid Engine | `JOB_ID` | the file `PE_HOSTFILE`: host and slots in each line |
 
 mod formats;
 

@@ -1,6 +1,6 @@
-//! Decides what a user may do with a job; no other code decides this. Functions that act on a job
-//! take a permit, which only this module can make. docs/security.md, "Who may send what", has the
-//! table of permissions, and a test compares the table with this code.
+//! Decides what a user may do with a job. No other code decides this. Functions that act on a job
+//! take a permit, which only this module can make. The table of permissions is in docs/security.md,
+//! "Who may send what". A test compares the table with this code.
 
 use super::server::ServerState;
 use score_proto::ids::JobId;

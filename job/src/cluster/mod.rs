@@ -186,7 +186,7 @@ pub struct JobRequest {
 }
 
 impl JobRequest {
-    /// All hosts that the job may use; None for any.
+    /// All hosts that the job may use. None means any hosts.
     pub fn allowed_hosts(&self) -> Option<NodeSet> {
         self.pools.iter().cloned().reduce(|mut all, pool| {
             all.union(&pool);

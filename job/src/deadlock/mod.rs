@@ -63,7 +63,7 @@ pub use detector::{Detector, DetectorAction, DetectorEvent};
 pub use score_proto::observation::ActivitySample;
 pub use snapshot::{LastRound, ProcessSnapshot};
 
-/// The delay from a round without a deadlock to the next while all are idle; doubled up to a
+/// The delay from a round without a deadlock to the next while all are idle. It is doubled up to a
 /// second.
 const MIN_BACKOFF_INTERVAL: Duration = Duration::from_millis(2);
 const MAX_BACKOFF_INTERVAL: Duration = Duration::from_secs(1);

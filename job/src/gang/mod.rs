@@ -31,9 +31,9 @@
 //!
 //! # Rotations
 //!
-//! If all running jobs are equivalent and on one host, and no event has happened for several
-//! slices, that host rotates them without orders for half a second: `StartRotation`. Only the stop
-//! of the last turn is reported; then the scheduler decides again. Any earlier event ends the
+//! If all running jobs are equivalent and on one host, and no event has occurred for several
+//! slices, that host rotates them for half a second without orders (`StartRotation`). Only the stop
+//! of the last turn is reported. Then the scheduler decides again. Any earlier event ends the
 //! rotation: the scheduler sends `Stop` for all of its jobs, and no job runs before all have
 //! `Stopped`.
 
@@ -110,7 +110,7 @@ pub enum GangEvent {
         job: JobId,
         /// Its shares, each host once.
         shares: Vec<HostShare>,
-        /// 0 to [`LOWEST_PRIORITY`]; larger values count as that.
+        /// 0 to [`LOWEST_PRIORITY`]. Larger values count as the lowest priority.
         priority: u8,
     },
     /// The job has ended, or its end has begun.

@@ -1,5 +1,5 @@
-//! Tests of single steps of a daemon with few jobs: the destinations of messages, the effects of a
-//! lost link, the watchers of a job, and the sharing of the processors of one host.
+//! Tests of single steps of a daemon with few jobs: destinations of messages, effects of a lost
+//! link, watchers of a job, and sharing of the processors of one host.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

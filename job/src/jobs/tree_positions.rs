@@ -363,9 +363,9 @@ impl Jobs {
         if self.rotation.jobs().all(is_ready) { self.rotation.next_turn() } else { None }
     }
 
-    /// Ends the rotation with this stop, and reports the stop to the scheduler. This is done for
-    /// the last stop, if the rotation cannot continue, and if a job may be idle so that the
-    /// scheduler has to decide.
+    /// Ends the rotation with this stop, and reports the stop to the scheduler. The daemon calls
+    /// this for the last stop, if the rotation cannot continue, or if the scheduler has to decide
+    /// because a job may be idle.
     pub fn end_rotation(&mut self, job: JobId, switch_seq: SwitchSeq) {
         self.rotation.end();
         self.on_local_report(job, LocalReport::Switch(SwitchReport::Stopped { switch_seq }));

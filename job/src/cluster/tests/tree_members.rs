@@ -1,5 +1,5 @@
 //! Tests of a daemon in the tree, step by step: its messages to its parent, its children and the
-//! server, and the conditions under which it gives each of them up.
+//! server, and its responses to their loss.
 
 use score_proto::ids::HostId;
 use score_proto::nodeset::{MAX_RANGES, NodeSet};
