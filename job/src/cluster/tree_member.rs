@@ -8,10 +8,10 @@
 //! | `Received(AssignParent)` | `SetAddress` of the parent's address, `Send(AttachChild)` |
 //! | `AttachChild`, `ChildrenJoined`, `ChildrenLost` of a child | soon one `Send` of all changes |
 //! | `Received(Heartbeat)` | `Send(Heartbeat)` to children, `Send(PresenceReport)` to the parent |
-//! | that beat was for a predecessor | `Send(AttachChild)` as well |
+//! | a `Heartbeat` for a predecessor of this daemon | also `Send(AttachChild)` |
 //! | `LinkLost` of the parent, or `ParentLost` | `Send(ParentLost)` to all children, `Send(Join)` |
-//! | no beat for one and a half times the silence limit | the same, without that parent |
-//! | `Reset`, another server, or no beat for twice that limit and the grace | `ResetHost` |
+//! | no heartbeat for 1.5 times the silence limit | the same; the join excludes that parent |
+//! | `Reset`, another server, or no heartbeat for twice that limit plus the grace | `ResetHost` |
 //! | `ResetDone` with a new incarnation | `Send(Join)` |
 
 use std::collections::BTreeMap;
