@@ -152,7 +152,7 @@ fn cut_index(operator: char, word: &str, set: &[Host]) -> Result<usize, String> 
             (Ok(0), ':') => Err(format!("'{operator}{}' leaves no host", printable(word))),
             (Ok(number), _) if number <= host_count => Ok(number),
             _ => Err(format!(
-                "{} hosts are wanted, {host_count} host{plural} are there",
+                "{} hosts are requested, {host_count} host{plural} are there",
                 printable(word)
             )),
         };
@@ -192,7 +192,7 @@ fn virtual_hosts(
         _ => {
             let (word, max_hosts) = (printable(count), MAX_VIRTUAL);
             return Err(error(format!(
-                "'{word}' is no number of virtual hosts from 1 to {max_hosts}"
+                "'{word}' is not a number of virtual hosts from 1 to {max_hosts}"
             )));
         }
     };
@@ -243,7 +243,7 @@ fn operand(offset: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>
     let what = match context.database {
         Some(database) => database.unknown_name_error(word),
         None => format!(
-            "no scorehosts.db says what that is ({} or {} names one; {LOCAL_KEYWORD}:N are \
+            "no scorehosts.db defines it ({} or {} names one; {LOCAL_KEYWORD}:N are \
              virtual hosts)",
             crate::database_file::DATABASE_ENV,
             crate::database_file::DEFAULT_DATABASE_PATH
@@ -265,7 +265,7 @@ pub fn hosts_of_file(path: &str, context: &Context<'_>) -> Result<Vec<Host>, Str
     for line in lines {
         let error_at = |part: &str, what: String| line[0].error(part, what).to_string();
         if let Some(extra) = line.get(1) {
-            return Err(extra.error(&extra.text, "one host a line is expected").to_string());
+            return Err(extra.error(&extra.text, "one host per line is expected").to_string());
         }
         let word = &line[0].text;
         for name in hostlist::expand(word).map_err(|what| error_at(word, what))? {
@@ -288,7 +288,7 @@ pub fn hosts_of_file(path: &str, context: &Context<'_>) -> Result<Vec<Host>, Str
         }
     }
     if set.is_empty() {
-        return Err(format!("{}: no host is in it", printable(path)));
+        return Err(format!("{}: it contains no host", printable(path)));
     }
     Ok(set)
 }
@@ -373,22 +373,22 @@ mod tests {
             ("big", "0: 'big': several hosts have this name: big.one.org, big.two.org"),
             ("comp[0-8]", "0: 'comp8': no host or group"),
             ("comp[0-", "0: comp[0-: '[' is not closed"),
-            ("all:9", "4: 9 hosts are wanted, 8 hosts are there"),
+            ("all:9", "4: 9 hosts are requested, 8 hosts are there"),
             ("all:0", "4: ':0' leaves no host"),
             ("all@8", "4: '@8' leaves no host"),
-            ("all@99999999999999999999", "4: 99999999999999999999 hosts are wanted, 8"),
+            ("all@99999999999999999999", "4: 99999999999999999999 hosts are requested, 8"),
             ("all:x", "4: 'x' is not among the 8 hosts; a number up to 8 or a host"),
             ("all:2@comp3", "6: 'comp3' is not among the 2 hosts; did you mean 'comp0'?"),
             ("all~all", "4: '~all' leaves no host"),
             ("local", "0: how many virtual hosts? local:4"),
             ("local@2", "0: how many virtual hosts? local:4"),
-            ("local:0", "6: '0' is no number of virtual hosts from 1 to 4096"),
-            ("local:5000", "6: '5000' is no number"),
-            ("local:comp1", "6: 'comp1' is no number"),
+            ("local:0", "6: '0' is not a number of virtual hosts from 1 to 4096"),
+            ("local:5000", "6: '5000' is not a number"),
+            ("local:comp1", "6: 'comp1' is not a number"),
             ("./gone", "0: ./gone: "),
             ("./odd", "0: ./odd:2: comp9: no host or group of db; did you mean 'comp0'?"),
-            ("./words", "0: ./words:1: comp2: one host a line"),
-            ("./none", "0: ./none: no host is in it"),
+            ("./words", "0: ./words:1: comp2: one host per line"),
+            ("./none", "0: ./none: it contains no host"),
         ] {
             let error = hosts(expression).unwrap_err();
             assert!(error.starts_with(expected), "{expression}: {error}");
@@ -399,10 +399,10 @@ mod tests {
     fn without_a_database_there_are_files_and_virtual_hosts() {
         let context = Context::new(&files);
         let set = evaluate("./words", &context).unwrap_err();
-        assert!(set.message.contains("one host a line"), "{set}");
+        assert!(set.message.contains("one host per line"), "{set}");
         let set = evaluate("./odd", &context).unwrap();
         assert_eq!((set[1].name.as_str(), set[1].processors), ("comp9", None));
         let unknown = evaluate("pcc", &context).unwrap_err();
-        assert!(unknown.message.contains("no scorehosts.db says what that is"), "{unknown}");
+        assert!(unknown.message.contains("no scorehosts.db defines it"), "{unknown}");
     }
 }

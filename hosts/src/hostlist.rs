@@ -49,7 +49,7 @@ fn numbers(inside: &str) -> Result<Vec<String>, String> {
     for part in inside.split(',') {
         let (low, high) = part.split_once('-').unwrap_or((part, part));
         let (Some(first), Some(last)) = (number(low), number(high)) else {
-            return Err(format!("'{part}' is no number nor range of numbers (0-15 is expected)"));
+            return Err(format!("'{part}' is neither a number nor a range (0-15 is expected)"));
         };
         if last < first {
             return Err(format!("'{part}' runs backwards"));
@@ -92,11 +92,11 @@ mod tests {
             ("c[0-3", "not closed"),
             ("c0-3]", "closes nothing"),
             ("c]0[1]", "closes nothing"),
-            ("c[]", "'' is no number"),
-            ("c[a-b]", "'a-b' is no number"),
+            ("c[]", "'' is neither a number"),
+            ("c[a-b]", "'a-b' is neither a number"),
             ("c[3-1]", "runs backwards"),
-            ("c[-1]", "'-1' is no number"),
-            ("c[[1]]", "'[1' is no number"),
+            ("c[-1]", "'-1' is neither a number"),
+            ("c[[1]]", "'[1' is neither a number"),
             ("c[0-65536]", "more than 65536"),
             ("c[0-999][0-999]", "more than 65536"),
             ("c[0-9999999999]", "no number"),

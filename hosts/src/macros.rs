@@ -37,7 +37,7 @@ impl Macro {
                 };
                 if let Some(invalid) = parameters.iter().find(|name| !is_name(name)) {
                     return Err(format!(
-                        "'{}' is no name of a parameter",
+                        "'{}' is not a valid name of a parameter",
                         crate::error::printable(invalid)
                     ));
                 }
@@ -320,7 +320,7 @@ mod tests {
             (&["F(a) a"][..], "F(1, 2)", "F: 2 arguments are given, 1 are expected"),
             (&["F(a) a"], "F(1", "F: the ) of its arguments is missing"),
             (&["F(a) #a"], "", "# is not known"),
-            (&["F(1) a"], "", "'1' is no name"),
+            (&["F(1) a"], "", "'1' is not a valid name"),
             (&["F(a"], "", "not closed"),
             (&["2 a"], "", "#define NAME TEXT"),
             (&["A 1", "A 2"], "", "A is already defined"),

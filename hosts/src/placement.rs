@@ -95,7 +95,7 @@ pub fn place(hosts: &[Host], request: &PlacementRequest) -> Result<Placement, St
             format!("{line}; those of other kinds are mixed in by the option hetero only")
         }
         Some((_, line)) => line,
-        None => "no host is at hand".into(),
+        None => "no host is available".into(),
     })
 }
 
@@ -128,7 +128,7 @@ fn of_kind(hosts: &[Host], kind: Option<&HostType>) -> Result<Vec<usize>, String
             hosts.iter().filter_map(value).map(String::as_str).collect();
         if available.is_empty() {
             let (requested, where_to) = (printable(requested), "scorehosts.db says none");
-            return Err(format!("no host at hand has the {name} '{requested}': {where_to}"));
+            return Err(format!("no available host has the {name} '{requested}': {where_to}"));
         }
         if !available
             .iter()
@@ -139,12 +139,12 @@ fn of_kind(hosts: &[Host], kind: Option<&HostType>) -> Result<Vec<usize>, String
                 None => format!("there are: {}", join_names(available)),
             };
             return Err(format!(
-                "no host at hand has the {name} '{}'; {hint}",
+                "no available host has the {name} '{}'; {hint}",
                 printable(requested)
             ));
         }
     }
-    Err(format!("no host at hand is of the kind {kind}"))
+    Err(format!("no available host is of the kind {kind}"))
 }
 
 /// Whether two values are equal as numbers or as words.
@@ -249,7 +249,7 @@ fn first_hosts(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candi
         let are = |count| if count == 1 { "is" } else { "are" };
         let plural = if hosts == 1 { "" } else { "s" };
         return Err(format!(
-            "{hosts} host{plural} {} needed, {host_count} {} at hand",
+            "{hosts} host{plural} {} needed, {host_count} {} available",
             are(hosts),
             are(host_count)
         ));
@@ -275,7 +275,7 @@ fn spread(pool: &[Candidate], nodes: u32, one_machine: bool) -> Result<Vec<Candi
         let (hosts, plural) = (pool.len(), if pool.len() == 1 { "" } else { "s" });
         let more = "HxP puts P on each host regardless of its processors";
         let at_hand = format!("{hosts} host{plural} with {processor_count} processors");
-        return Err(format!("{nodes} nodes are wanted, {at_hand} at hand ({more})"));
+        return Err(format!("{nodes} nodes are wanted, {at_hand} available ({more})"));
     }
     let mut largest_first = pool.to_vec();
     largest_first.sort_by_key(|(index, processors)| (std::cmp::Reverse(*processors), *index));
@@ -400,11 +400,11 @@ mod tests {
             ("2x1", (4, 9), None, "2 nodes: the programs allow 4 to 9"),
             ("5", (1, 99), Some(2), "5 nodes are no multiple of the 2 of SCORE_RSRC_NUM_PROCS(2)"),
             ("10", (1, 99), Some(2), "10 nodes by 2 per host"),
-            ("10", (1, 99), Some(2), "5 hosts are needed, 4 are at hand"),
+            ("10", (1, 99), Some(2), "5 hosts are needed, 4 are available"),
             ("2x3", (1, 99), Some(2), "3 per host, but the programs declare"),
             ("", (1, 2), Some(3), "3 nodes: the programs allow 1 to 2"),
             ("", (10, 99), Some(2), "8 nodes: the programs allow 10 to 99"),
-            ("", (20, 99), None, "20 nodes are wanted, 4 hosts with 16 processors at hand"),
+            ("", (20, 99), None, "20 nodes are wanted, 4 hosts with 16 processors available"),
         ] {
             let error = process_counts(&four, &with(option, nodes, procs)).unwrap_err();
             assert!(error.contains(part), "{option}: {error}");
@@ -414,10 +414,10 @@ mod tests {
     #[test]
     fn too_few_hosts_are_refused_with_both_numbers() {
         for (processors, option, part) in [
-            (&[4, 4][..], "3x1", "3 hosts are needed, 2 are at hand"),
-            (&[4], "2x1", "2 hosts are needed, 1 is at hand"),
-            (&[4, 4], "9", "9 nodes are wanted, 2 hosts with 8 processors at hand"),
-            (&[], "1", "no host is at hand"),
+            (&[4, 4][..], "3x1", "3 hosts are needed, 2 are available"),
+            (&[4], "2x1", "2 hosts are needed, 1 is available"),
+            (&[4, 4], "9", "9 nodes are wanted, 2 hosts with 8 processors available"),
+            (&[], "1", "no host is available"),
         ] {
             let error = process_counts(&hosts(processors), &wanted(option)).unwrap_err();
             assert!(error.contains(part), "{option}: {error}");
@@ -445,11 +445,11 @@ mod tests {
         assert_eq!(process_counts(&some, &wanted("4.linux.opteron.2400")).unwrap(), [0, 2, 2, 0]);
         assert_eq!(process_counts(&some, &wanted("1.netbsd")).unwrap(), [0, 0, 0, 1]);
         for (option, part) in [
-            ("1.solaris", "no host at hand has the bintype 'solaris'; there are: linux, netbsd"),
-            ("1.linx", "no host at hand has the bintype 'linx'; did you mean 'linux'?"),
-            ("1.linux.opteron.3", "no host at hand has the speed '3'; there are: 2400"),
-            ("1.netbsd.opteron", "no host at hand is of the kind netbsd.opteron"),
-            ("3x1.netbsd", "3 hosts are needed, 1 is at hand"),
+            ("1.solaris", "no available host has the bintype 'solaris'; there are: linux, netbsd"),
+            ("1.linx", "no available host has the bintype 'linx'; did you mean 'linux'?"),
+            ("1.linux.opteron.3", "no available host has the speed '3'; there are: 2400"),
+            ("1.netbsd.opteron", "no available host is of the kind netbsd.opteron"),
+            ("3x1.netbsd", "3 hosts are needed, 1 is available"),
         ] {
             let error = process_counts(&some, &wanted(option)).unwrap_err();
             assert!(error.contains(part), "{option}: {error}");

@@ -97,7 +97,7 @@ impl State<'_> {
         };
         let text = std::str::from_utf8(bytes).map_err(|error| {
             let line = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-            error_at(line + 1, "", "this is no text (UTF-8 is expected)".into())
+            error_at(line + 1, "", "not valid UTF-8 text".into())
         })?;
         let mut conditions: Vec<Condition> = Vec::new();
         for line in logical_lines(text).map_err(|(line, what)| error_at(line, "", what))? {
@@ -183,7 +183,7 @@ impl State<'_> {
             if is_name(name) {
                 Ok(self.macros.get(name).is_some())
             } else {
-                Err(format!("'{}' is no name of a macro", crate::error::printable(name)))
+                Err(format!("'{}' is not a valid name of a macro", crate::error::printable(name)))
             }
         };
         match name {
@@ -387,7 +387,7 @@ mod tests {
             ("a\n#ifdef A\n", "etc/db:2: #if: its #endif is missing"),
             ("#if 1\n#else\n#else\n#endif", "etc/db:3: #else: it follows #else"),
             ("#if A > 2\n#endif", "etc/db:1: #if: a number, defined(NAME)"),
-            ("#ifdef 2\n#endif", "etc/db:1: #ifdef: '2' is no name of a macro"),
+            ("#ifdef 2\n#endif", "etc/db:1: #ifdef: '2' is not a valid name of a macro"),
             ("#include <more>", "etc/db:1: <more>: #include \"FILE\" is expected"),
             ("#include \"gone\"", "etc/db:1: \"gone\": "),
             ("#include \"self\"", "etc/self:1: \"self\": too many files include each other"),
@@ -399,6 +399,6 @@ mod tests {
             assert!(error.starts_with(expected), "{text}: {error}");
         }
         let error = lines("db", b"a\nb\xff", &files).unwrap_err();
-        assert_eq!(error.to_string(), "db:2: this is no text (UTF-8 is expected)");
+        assert_eq!(error.to_string(), "db:2: not valid UTF-8 text");
     }
 }

@@ -257,7 +257,7 @@ pub fn suspicion_report(
     let seconds = SUSPICION_DELAY.as_secs();
     let summary = format!(
         "job {job}: all processes of {name} have waited for {seconds} s, and no message is under \
-         way: it may hang. This is not proved, and it goes on"
+         way: it may hang (this is not proved; it continues)"
     );
     report(summary, waits, placement)
 }

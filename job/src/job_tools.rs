@@ -100,7 +100,7 @@ fn hosts_of_names(placement: &Placement, names: &[String]) -> Result<NodeSet, St
     let by_name: BTreeMap<&str, u32> =
         placement.hosts.iter().map(|host| host.name.as_str()).zip(all).collect();
     let number = |name: &String| {
-        let unknown = || format!("host {name} is none of the job's hosts");
+        let unknown = || format!("host {name} is not a host of the job");
         by_name.get(name.as_str()).copied().ok_or_else(unknown)
     };
     names.iter().map(number).collect()

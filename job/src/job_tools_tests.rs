@@ -81,7 +81,7 @@ fn a_start_is_answered_when_the_tool_runs_on_all_hosts_that_were_asked_for() {
         let (code, reason) = refusal(&steps);
         (code, reason.to_owned())
     };
-    assert_eq!((code, reason.as_str()), (EXIT_REFUSED, "host d is none of the job's hosts"));
+    assert_eq!((code, reason.as_str()), (EXIT_REFUSED, "host d is not a host of the job"));
 }
 
 #[test]

@@ -46,7 +46,9 @@ impl JobLimits {
             };
             let value = value.as_deref().unwrap_or_default();
             let number = value.parse::<u64>().ok().filter(|number| (1..=1 << 32).contains(number));
-            number.map(Some).ok_or_else(|| format!("{name}={value}: a number from 1 is wanted"))
+            number
+                .map(Some)
+                .ok_or_else(|| format!("{name}={value}: a number of at least 1 is expected"))
         };
         let cpu = amount("cpulimit")?.map(Duration::from_secs);
         let (memory, disk) = (amount("memorylimit")?, amount("disklimit")?);

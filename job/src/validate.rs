@@ -50,7 +50,7 @@ pub struct HostLimits {
 pub fn check(spec: &JobSpec) -> Result<(), String> {
     if spec.nodes() == 0 || spec.nodes() > MAX_NODES {
         return Err(format!(
-            "{} nodes were asked for: there can be 1 to {MAX_NODES} (PM_MAX_NODE)",
+            "{} nodes are requested: a job has 1 to {MAX_NODES} (PM_MAX_NODE)",
             spec.nodes()
         ));
     }
@@ -146,8 +146,8 @@ fn check_strings(spec: &JobSpec) -> Result<(), String> {
     let options: usize = spec.options.iter().map(option).sum();
     if options > MAX_OPTION_LEN {
         return Err(format!(
-            "{options} bytes of options (command line and SCORE_OPTIONS): there can be \
-             {MAX_OPTION_LEN}"
+            "{options} bytes of options (command line and SCORE_OPTIONS): at most \
+             {MAX_OPTION_LEN} are possible"
         ));
     }
     let has_nul = |bytes: &[u8]| bytes.contains(&0);
@@ -348,7 +348,7 @@ mod tests {
     fn the_largest_job_is_accepted_and_a_larger_one_is_not() {
         let mut spec = job(MAX_NODES, MAX_ELEMENTS);
         assert_eq!(check(&spec), Ok(()));
-        assert!(error_of(&job(MAX_NODES + 1, 1)).contains("nodes were asked for"));
+        assert!(error_of(&job(MAX_NODES + 1, 1)).contains("nodes are requested"));
         spec.stages.push(job(1, 1).stages.remove(0));
         let text = "the job has 1025 programs in its pipelines: at most 1024 are possible";
         assert_eq!(error_of(&spec), text);

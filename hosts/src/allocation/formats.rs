@@ -17,7 +17,7 @@ struct SlotListBuilder {
 impl SlotListBuilder {
     fn add(&mut self, name: &str, slots: u32) -> Result<(), String> {
         if host_name_error(name).is_some() || name.starts_with('(') {
-            return Err(format!("'{}' is no name of a host", printable(name)));
+            return Err(format!("'{}' is not a valid name of a host", printable(name)));
         }
         let index = *self.index_by_name.entry(name.to_owned()).or_insert_with(|| {
             self.slots.push((name.to_owned(), 0));
@@ -32,7 +32,7 @@ impl SlotListBuilder {
     }
 
     fn finish(self) -> Result<Slots, String> {
-        if self.slots.is_empty() { Err("no host is in it".into()) } else { Ok(self.slots) }
+        if self.slots.is_empty() { Err("it contains no host".into()) } else { Ok(self.slots) }
     }
 }
 
@@ -68,7 +68,10 @@ pub(super) fn slurm(nodes: &str, slots: Option<(&str, &str)>) -> Result<Slots, S
             None => (number(part), Some(1)),
         };
         let (Some(count), Some(times)) = (count, times) else {
-            return Err(format!("'{}' is no number of slots (8(x3) is expected)", printable(part)));
+            return Err(format!(
+                "'{}' is not a number of slots (8(x3) is expected)",
+                printable(part)
+            ));
         };
         counts.extend(std::iter::repeat_n(count, (times as usize).min(MAX_HOSTS)));
         if counts.len() > MAX_HOSTS {

@@ -76,7 +76,8 @@ pub fn allocation(
         let Some(path) = text(name) else { return Ok(None) };
         let file_error = |what: String| format!("{name}={}: {what}", printable(&path));
         let bytes = read(Path::new(&path)).map_err(|error| file_error(error.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|_| file_error("this is no text".into()))?;
+        let text =
+            String::from_utf8(bytes).map_err(|_| file_error("not valid UTF-8 text".into()))?;
         Ok(Some((name, text)))
     };
     let list = |name: &'static str| text(name).map(|value| (name, value));
@@ -170,9 +171,9 @@ mod tests {
         for (nodes, cpus, part) in [
             ("n[1-2", "1(x2)", "SLURM_JOB_NODELIST: n[1-2: '[' is not closed"),
             ("n[1-2]", "1", "2 hosts, but SLURM_JOB_CPUS_PER_NODE=1 is for 1"),
-            ("n1", "0", "'0' is no number of slots"),
-            ("n1", "1(x99999999999)", "'1(x99999999999)' is no number of slots"),
-            ("(null)", "1", "'(null)' is no name of a host"),
+            ("n1", "0", "'0' is not a number of slots"),
+            ("n1", "1(x99999999999)", "'1(x99999999999)' is not a number of slots"),
+            ("(null)", "1", "'(null)' is not a valid name of a host"),
         ] {
             let error = with(nodes, cpus).unwrap_err();
             assert!(error.contains(part) && error.contains("Slurm"), "{error}");

@@ -232,7 +232,7 @@ impl Database {
     ) -> Result<(), ParseError> {
         for line in preprocess::lines(file, bytes, read)? {
             if let Some(extra) = line.get(1) {
-                return Err(extra.error(&extra.text, "one host a line is expected"));
+                return Err(extra.error(&extra.text, "one host per line is expected"));
             }
             let names = crate::hostlist::expand(&line[0].text);
             for name in names.map_err(|what| line[0].error(&line[0].text, what))? {

@@ -79,7 +79,7 @@ fn check_references(
             "spare" if !hosts.contains(value.as_str()) => {
                 unknown_name_error(value, hosts.iter().copied(), "host")
             }
-            "group" if hosts.contains(value.as_str()) => "a host has this name, too".into(),
+            "group" if hosts.contains(value.as_str()) => "a host has this name too".into(),
             "group" => match name_error(value, false) {
                 Some(what) => what,
                 None => continue,

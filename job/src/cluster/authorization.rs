@@ -79,7 +79,7 @@ pub fn authorize(
     match (is_permitted, action) {
         (true, _) => Ok(JobPermit { uid: requester.uid, job }),
         (false, JobAction::Debug) => Err(no_own_job(job)),
-        (false, _) => Err(format!("job {job} is another user's, and you are no operator")),
+        (false, _) => Err(format!("job {job} is another user's, and you are not an operator")),
     }
 }
 

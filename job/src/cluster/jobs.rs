@@ -247,7 +247,7 @@ impl ServerState {
         }
         let last = request.pools.iter().filter_map(NodeSet::last).max();
         if last.is_some_and(|last| last as usize >= self.hosts.len()) {
-            return Err("a host that is not in the cluster is wanted".to_owned());
+            return Err("a requested host is not in the cluster".to_owned());
         }
         let left = limits.spec_bytes.saturating_sub(self.spec_bytes);
         let wanted = bytes.saturating_add(request.spec_bytes);
@@ -262,8 +262,8 @@ impl ServerState {
         let max_bytes = limits.spec_bytes_per_user.min(left);
         if wanted > max_bytes {
             return Err(format!(
-                "your jobs take {bytes} bytes of the server; at most {max_bytes} are given to one \
-                 user now"
+                "your jobs take {bytes} bytes of the server; the limit for one user is \
+                 now {max_bytes}"
             ));
         }
         Ok(())
@@ -531,7 +531,7 @@ impl ServerState {
             let unreleased: Vec<_> = unreleased.take(8).collect();
             self.actions.push(ClusterAction::Ended { session, tag, job: number, code, reason });
             let names: Vec<_> = unreleased.into_iter().map(|host| self.name(host)).collect();
-            self.log(format!("job {number} is over and still held by {}", names.join(", ")));
+            self.log(format!("job {number} has ended but is still held by {}", names.join(", ")));
         }
     }
 }

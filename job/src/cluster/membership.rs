@@ -173,7 +173,7 @@ impl ServerState {
     pub(super) fn on_join(&mut self, join: JoinRequest, now: MonotonicTime) {
         let Some(host) = self.host_named(&join.name).filter(|host| *host != SERVER) else {
             let name: String = join.name.chars().take(100).collect();
-            return self.log(format!("{name:?} wants to join and is no host of this cluster"));
+            return self.log(format!("join refused: {name:?} is not a host of this cluster"));
         };
         if self.must_reset(host, join.incarnation, join.server_incarnation) {
             return;

@@ -452,12 +452,12 @@ impl Member {
 
     fn tick(&mut self, now: MonotonicTime) {
         if now >= self.fence_deadline() {
-            self.start_reset("no beat of the server for too long", now);
+            self.start_reset("no heartbeat of the server for too long", now);
         }
         if now >= self.reparent_deadline()
             && let Some(parent) = self.parent()
         {
-            self.leave_parent("no beat from its parent", now);
+            self.leave_parent("no heartbeat from its parent", now);
             self.unreachable_parent = Some(parent);
         }
         if let State::Joining { retry_at } = self.state

@@ -515,7 +515,8 @@ fn an_invalid_request_is_refused_with_the_offending_value() {
             .contains("of these hosts")
     );
     assert!(
-        rejection_of(|job_request| job_request.spec_bytes = 1 << 40).contains("given to one user")
+        rejection_of(|job_request| job_request.spec_bytes = 1 << 40)
+            .contains("the limit for one user is now")
     );
     let refused =
         cluster.on(submit(77, 1, request(AllocationRequest::FewestHosts(1), false)), at_second(0));
@@ -530,7 +531,7 @@ fn only_its_user_root_and_operators_end_a_job() {
         cluster.on(submit(1, tag, request(AllocationRequest::FewestHosts(1), false)), at_second(0));
     }
     let refused = cluster.authorize(1001, JobAction::Kill, JobId(1));
-    assert_eq!(refused, Err("job 1 is another user's, and you are no operator".to_owned()));
+    assert_eq!(refused, Err("job 1 is another user's, and you are not an operator".to_owned()));
     for (uid, job) in [(1000, JobId(1)), (0, JobId(2)), (50, JobId(3))] {
         let permit = cluster.authorize(uid, JobAction::Kill, job).unwrap();
         assert!(matches!(
@@ -562,7 +563,9 @@ fn a_host_that_does_not_clean_up_keeps_its_slots_and_no_user_waiting() {
     assert!(cluster.deadline() <= at_second(6));
     let actions = cluster.on(ClusterEvent::Tick, at_second(6));
     assert_eq!(reason(&actions), "its user has ended it");
-    assert!(actions.contains(&ClusterAction::Log("job 1 is over and still held by c1".to_owned())));
+    assert!(
+        actions.contains(&ClusterAction::Log("job 1 has ended but is still held by c1".to_owned()))
+    );
     assert!(
         !reason(
             &cluster

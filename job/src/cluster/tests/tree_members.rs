@@ -263,7 +263,7 @@ fn a_daemon_without_beats_looks_for_another_parent_and_then_ends_all_its_jobs() 
     let lost = |reason| PeerMessage::ChildrenLost(vec![lost_child(HOST, 100, 1, reason)]);
     let actions = daemon.on(MemberEvent::Tick, at(15_000));
     let expected = [
-        send(PARENT, lost("no beat from its parent")),
+        send(PARENT, lost("no heartbeat from its parent")),
         send(PARENT, PeerMessage::DetachChild),
         send(CHILD, PeerMessage::ParentLost),
         join(Some(SERVER_NOW), 1, Some(PARENT)),
@@ -271,7 +271,7 @@ fn a_daemon_without_beats_looks_for_another_parent_and_then_ends_all_its_jobs() 
     assert_eq!(actions, expected);
     assert_eq!(daemon.deadline(), at(22_000), "twice the silence limit and the grace");
     assert_eq!(daemon.on(MemberEvent::Tick, at(21_999)), []);
-    let reason = "no beat of the server for too long".to_owned();
+    let reason = "no heartbeat of the server for too long".to_owned();
     assert_eq!(daemon.on(MemberEvent::Tick, at(22_000)), [MemberAction::ResetHost { reason }]);
     assert_eq!(daemon.deadline(), MonotonicTime::MAX);
     assert_eq!(daemon.on(MemberEvent::Tick, at(90_000)), []);
