@@ -531,7 +531,7 @@ impl ServerState {
             let unreleased: Vec<_> = unreleased.take(8).collect();
             self.actions.push(ClusterAction::Ended { session, tag, job: number, code, reason });
             let names: Vec<_> = unreleased.into_iter().map(|host| self.name(host)).collect();
-            self.log(format!("job {number} has ended but is still held by {}", names.join(", ")));
+            self.log(format!("job {number} has ended but is held by {}", names.join(", ")));
         }
     }
 }
