@@ -61,7 +61,7 @@ enum Phase {
     Over,
 }
 
-/// One parallel process of the running stage.
+/// The response for one parallel process of the running stage.
 #[derive(Debug)]
 pub struct DeadlockResponse {
     nodes: u32,
@@ -437,7 +437,7 @@ mod tests {
                 steps = response.on_tick(now);
                 continue;
             };
-            // Nothing can be proved.
+            // No deadlock can be proved.
             let activity = ActivitySample { unchanged: false, ..activity() };
             steps = response.on_round_done(*round, activity, now);
         }

@@ -22,9 +22,9 @@ pub struct DebuggedNode {
 /// A process that wants a debugger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Its node.
+    /// The node of the process.
     pub node: DebuggedNode,
-    /// Its name for the user.
+    /// The name of the process for the user.
     pub label: String,
     /// How a debugger finds it.
     pub process: DebuggedProcess,

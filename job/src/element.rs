@@ -47,14 +47,14 @@ enum CommunicationPhase {
 /// A parallel process of the running stage.
 #[derive(Debug)]
 pub struct Element {
-    /// Its number in the stage.
+    /// The number of the element in the stage.
     number: u32,
     name: String,
     kind: ProgramKind,
     nodes: u32,
     /// Another element reads its output, so SIGPIPE can be an ordinary end.
     has_downstream: bool,
-    /// Its nodes are independent commands.
+    /// The nodes are independent commands.
     independent_nodes: bool,
     /// Nodes that have ended or will never be started.
     ended_nodes: NodeSet,
@@ -133,7 +133,7 @@ impl Element {
         self.end == EndProgress::Ordered
     }
 
-    /// Its exit code, as known so far.
+    /// The exit code, as far as known.
     pub fn code(&self) -> u8 {
         self.exit_summary.code()
     }

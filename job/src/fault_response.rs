@@ -51,7 +51,7 @@ pub enum FaultAction {
     EndKilled {
         /// The node.
         node: u32,
-        /// Its signal.
+        /// The signal of the node.
         signal: i32,
     },
 }
@@ -74,7 +74,7 @@ enum Handling {
     /// Their stacks are read.
     #[default]
     Stacks,
-    /// They get a debugger.
+    /// The processes get a debugger.
     Debuggers,
     /// The processes end at once: the user has seen their stacks in the report of a deadlock.
     AlreadyShown,

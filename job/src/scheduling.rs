@@ -34,7 +34,7 @@ pub struct Scheduling(State);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// No stage has been due.
+    /// The job has not had a stage to run.
     NotEntered,
     /// The user has suspended the job before it entered.
     SuspendedBeforeEntry {

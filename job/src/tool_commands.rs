@@ -54,7 +54,7 @@ pub enum PageStacks {
     Part(ToolAnswer),
     /// All ranks have answered, or the time is over.
     End,
-    /// Nothing was read, for this reason.
+    /// The master has read no stacks, for this reason.
     Refused(String),
 }
 

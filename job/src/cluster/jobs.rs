@@ -83,11 +83,11 @@ impl ClusterJob {
 /// A job as an operator sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// Its number.
+    /// The number of the job.
     pub job: JobId,
-    /// Its user.
+    /// The user of the job.
     pub uid: u32,
-    /// Its hosts. Empty while the job waits.
+    /// The hosts of the job. Empty while it waits.
     pub shares: Vec<HostShare>,
     /// Why the job is being ended, if it is.
     pub ending: Option<String>,

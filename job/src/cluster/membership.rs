@@ -38,7 +38,7 @@ const REBALANCE_BATCH: usize = 64;
 pub struct ClusterHost {
     pub config: HostConfig,
     state: HostState,
-    /// Its daemon, unless it is Absent.
+    /// The daemon of the host, unless the host is Absent.
     pub member: Option<DaemonInfo>,
     parent: HostId,
     /// When its parent last reported it.

@@ -102,7 +102,7 @@ pub struct ClusterConfig {
 /// A host as it is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostConfig {
-    /// Its name.
+    /// The name of the host.
     pub name: String,
     /// The number of processes that jobs may have on the host. The default is its number of
     /// processors.
@@ -119,9 +119,11 @@ pub struct HostConfig {
 pub struct Timeouts {
     /// The limit of [`score_tree::link::LinkTimeouts::silence_timeout`].
     pub silence: Duration,
-    /// From the loss of a host until it is declared down. In this time it may dial again.
+    /// The time from the loss of a host until it is declared down. In this time the host may dial
+    /// again.
     pub grace: Duration,
-    /// From a job's end until its user is notified, even if a host has not confirmed its cleanup.
+    /// The time from a job's end until its user is notified, even if a host has not confirmed its
+    /// cleanup.
     pub cleanup: Duration,
     /// Membership changes on their way up the tree wait this long for more changes.
     pub merge: Duration,
@@ -247,7 +249,7 @@ pub enum ClusterEvent {
     Released {
         /// The job.
         job: JobId,
-        /// Its hosts.
+        /// The hosts, by their index in the shares of the job.
         hosts: NodeSet,
     },
     /// The job's logic has ended.
@@ -278,7 +280,7 @@ pub enum ClusterAction {
     HostUp {
         /// The host.
         host: HostId,
-        /// Its daemon.
+        /// The incarnation of its daemon.
         incarnation: Incarnation,
     },
     /// A host is declared down: close its link. [`ClusterAction::End`] follows for each of its
@@ -286,7 +288,7 @@ pub enum ClusterAction {
     HostDown {
         /// The host.
         host: HostId,
-        /// Its daemon.
+        /// The incarnation of its daemon.
         incarnation: Incarnation,
         /// The reason, with the host's name.
         reason: String,
@@ -306,7 +308,7 @@ pub enum ClusterAction {
         session: SessionId,
         /// The session's number for the job.
         tag: SessionJobId,
-        /// One line.
+        /// The reason, in one line.
         reason: String,
     },
     /// Run the job on these hosts, in this order.
@@ -326,7 +328,7 @@ pub enum ClusterAction {
     End {
         /// The job.
         job: JobId,
-        /// One line.
+        /// The reason, in one line.
         reason: String,
     },
     /// The only final message about a job that was queued or started.
@@ -346,7 +348,7 @@ pub enum ClusterAction {
     SessionClosed {
         /// The session.
         session: SessionId,
-        /// One line.
+        /// The reason, in one line.
         reason: String,
     },
     /// A line for the log.

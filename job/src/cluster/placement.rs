@@ -11,7 +11,7 @@ use score_proto::ids::HostId;
 /// A host that may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostSlots {
-    /// Its number.
+    /// The number of the host.
     pub host: HostId,
     /// All of its slots.
     pub slots: u32,

@@ -53,7 +53,7 @@ pub struct MemberConfig {
 pub enum MemberEvent {
     /// A message of membership.
     Received {
-        /// From this host.
+        /// The sender.
         from: HostId,
         /// The message.
         message: PeerMessage,
@@ -86,7 +86,7 @@ pub enum MemberAction {
     SetAddress {
         /// The host.
         host: HostId,
-        /// Its address for links.
+        /// The address at which the host accepts links.
         address: SocketAddr,
     },
     /// End every job and close every session on this host, and report [`MemberEvent::ResetDone`].

@@ -89,15 +89,15 @@ impl Default for GangConfig {
 /// The reason why a job is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldReason {
-    /// Its user has suspended it.
+    /// The user has suspended the job.
     User,
-    /// Its output is blocked.
+    /// The output of the job is blocked.
     OutputBlocked,
-    /// Its processes are inspected.
+    /// The processes of the job are inspected.
     Inspection,
-    /// Its processes wait for a debugger before their first instruction.
+    /// The processes of the job wait for a debugger before their first instruction.
     HeldStage,
-    /// Its processes have debuggers.
+    /// The processes of the job have debuggers.
     Debugger,
 }
 
@@ -106,9 +106,9 @@ pub enum HoldReason {
 pub enum GangEvent {
     /// A job can run from now on, on these hosts. None of its processes runs yet.
     Enter {
-        /// Its number.
+        /// The number of the job.
         job: JobId,
-        /// Its shares, each host once.
+        /// The shares of the job, each host once.
         shares: Vec<HostShare>,
         /// 0 to [`LOWEST_PRIORITY`]. Larger values count as the lowest priority.
         priority: u8,

@@ -106,7 +106,7 @@ enum StopCause {
 enum JobAge {
     /// The job has not had a slice yet, or shares its first one with other newcomers.
     Newcomer,
-    /// Its first slice is the current one.
+    /// The current slice is the job's first slice.
     FirstSlice,
     Settled,
 }

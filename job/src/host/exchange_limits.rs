@@ -21,7 +21,7 @@ use crate::validate::MAX_ELEMENTS;
 pub struct ExchangeLimits {
     /// Elements whose processes on this host are in a fence, and the bytes of their entries.
     fences: BTreeMap<u32, usize>,
-    /// The same for fences of a subset of the nodes.
+    /// Fences of a subset of the nodes, likewise.
     subset_fences: HashMap<(u32, SubsetFence), usize>,
     /// Element and node of another host about which this host has asked.
     requested: BTreeSet<(u32, u32)>,

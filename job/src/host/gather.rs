@@ -6,7 +6,7 @@
 pub struct Gather<T> {
     number: u64,
     state: State,
-    /// By child.
+    /// The answers of the children, by child index.
     answers: Vec<Answer<T>>,
 }
 

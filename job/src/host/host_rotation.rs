@@ -21,7 +21,7 @@ pub struct HostRotation {
 
 #[derive(Debug)]
 struct ActiveRotation {
-    /// By position. None: the order for the position has not arrived yet.
+    /// The jobs by position. None: the order for the position has not arrived yet.
     jobs: Vec<Option<JobId>>,
     idle_check_interval_us: u32,
     /// The parameters that came with the first order.

@@ -36,7 +36,7 @@ struct UserCharges {
     forwarded_bytes: u64,
     /// Processor time that was used and has not been refilled.
     time: Duration,
-    /// Until when the user counts as present.
+    /// The time until which the user counts as present.
     present_until: Option<Instant>,
 }
 
@@ -50,7 +50,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// No user has used anything.
+    /// The state in which no user has used anything.
     pub fn new(now: Instant) -> Self {
         let share_divisor = LONE_SHARE_DIVISOR;
         Self { by_uid: HashMap::new(), refilled_at: now, share_divisor }
