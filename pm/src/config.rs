@@ -81,7 +81,8 @@ pub struct Counters {
     pub last_from: Option<u32>,
     /// Bit 0: a blocked receiver wants to be woken; bit 1: the node has exited.
     pub receiver_state: u32,
-    /// RDMA adapters that librdmacm keeps open in the process, without those that the device opens.
+    /// RDMA adapters that librdmacm keeps open in the process, not counting those that the device
+    /// opens.
     pub opened_adapters: u32,
 }
 

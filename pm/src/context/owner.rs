@@ -1,4 +1,5 @@
-//! Operations of the owner on its contexts (table 1.2, "SCore-D"), and how contexts end.
+//! The operations of the owner on its contexts (manual table 1.2, "SCore-D"), and the closing of
+//! contexts.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +32,7 @@ impl DeviceContext {
         }
     }
 
-    /// Both locks. Invalid: not bound.
+    /// The caller holds both locks. Invalid: not bound.
     fn unbind(&self, owner: &DeviceState) -> PmResult<()> {
         match self {
             DeviceContext::Shmem(shmem) => shmem.unbind(owner),
@@ -55,8 +56,8 @@ impl LiveContext {
         self.self_locks.send.is_held_by(HANDED_OVER)
     }
 
-    /// Leaves the channel, the members and the device. The caller holds both locks, or has the only
-    /// reference.
+    /// Releases the members, and leaves the channel and the device. The caller holds both locks, or
+    /// has the only reference.
     pub(super) fn tear_down(&self) {
         self.unlock_all_regions(u32::MAX);
         match &self.device_context {
@@ -106,7 +107,8 @@ impl Context {
 
     /// Makes a descriptor with which another process attaches this context once. From then on the
     /// context's messages belong to that process: in this process, sending and receiving fail with
-    /// Busy until `unbind_channel`. TooManyFiles. Permission: it was attached. Invalid: not bound.
+    /// Busy until `unbind_channel`. TooManyFiles: no descriptor is left. Permission: it was
+    /// attached. Invalid: not bound.
     pub fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         let inner = self.live()?;
         inner.owner()?;
@@ -157,8 +159,8 @@ impl Context {
         unbound
     }
 
-    /// As `is_send_done`, for the owner: a context whose messages are all in their receivers'
-    /// queues can be saved.
+    /// Like `is_send_done`, for the owner. A context can be saved when all its messages are in
+    /// their receivers' queues.
     pub fn is_send_stable(&self) -> PmResult<()> {
         self.live()?.owner()?;
         self.is_send_done()
@@ -189,7 +191,7 @@ impl Context {
         let inner = self.live()?;
         inner.owner()?;
         let mut saved = Vec::new();
-        // The process that has a handed-over context must be stopped; else the copy is useless.
+        // The process that uses a handed-over context must be stopped, or the copy is inconsistent.
         let locks = if inner.is_handed_over() { None } else { Some(inner.lock_both()?) };
         let result = on_device!(opened &inner.device_context, device => {
             device.save(&mut saved);

@@ -1,4 +1,5 @@
-//! Remote memory (manual 3.6): locked regions, and the checks around an operation.
+//! Remote memory (manual 3.6): the regions that a context has locked, and the checks around an
+//! operation.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +22,7 @@ struct RegionLock {
     region_id: RegionId,
     /// How often it was locked for each member.
     counts: [u32; MAX_MEMBERS],
-    /// All of it was allocated by PM (`pmAlloc`).
+    /// PM has allocated the whole region (`pmAlloc`).
     is_pm_allocated: bool,
 }
 
@@ -121,12 +122,12 @@ impl LiveContext {
         }
     }
 
-    /// As `Context::write`, which tries `write_fast` first.
+    /// Like `Context::write`, which tries `write_fast` first.
     pub fn write(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> PmResult<()> {
         self.operate(Direction::Write, node, handles, len)
     }
 
-    /// As `Context::read`, which tries `read_fast` first.
+    /// Like `Context::read`, which tries `read_fast` first.
     pub fn read(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> PmResult<()> {
         self.operate(Direction::Read, node, handles, len)
     }
@@ -228,10 +229,11 @@ impl Context {
         on_device!(opened context, device => device.is_remote_done(Direction::Read))
     }
 
-    /// How far the remote operations on `node` are (`pmGetRemoteStatus`, which is not in the
-    /// manual). They are numbered from 1 in the order of their calls, writes and reads together. So
-    /// after a call the number of its operation is `started`, if no other thread calls meanwhile. A
-    /// call that returns an error starts none. Invalid: no such node, or this node itself. NoSys.
+    /// Returns the progress of the remote operations on `node` (`pmGetRemoteStatus`, which is not
+    /// in the manual). Writes and reads are numbered together, from 1, in the order of their calls.
+    /// So after a call the number of its operation is `started`, if no other thread calls
+    /// meanwhile. A call that returns an error starts no operation. Invalid: no such node, or this
+    /// node itself. NoSys.
     pub fn remote_status(&self, node: u32) -> PmResult<RemoteStatus> {
         let inner = self.live()?;
         inner.check_options(Direction::Write.option() | Direction::Read.option())?;

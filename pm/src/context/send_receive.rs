@@ -1,6 +1,6 @@
-//! Sending and receiving: the locks and checks around a message (docs/dev/messages.md).
-//! Most messages take the fast path (`fast_path.rs`); this is the slow path,
-//! which serves all messages.
+//! Sending and receiving: the locks and checks around a message (docs/dev/messages.md). Most
+//! messages take the fast path (`fast_path.rs`). This is the slow path, which can carry every
+//! message.
 
 #![forbid(unsafe_code)]
 
@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 
 /// Polls without a message, or reservations without room, before the process yields its processor.
 const MAX_POLLS: u64 = 10_000;
-/// The same on a host that has more processes than processors.
+/// Like [`MAX_POLLS`], on a host that has more processes than processors.
 const MAX_POLLS_OVERSUBSCRIBED: u64 = 100;
-/// On such a host, the empty polls that a series of messages counts as.
+/// The number of empty polls that a series of messages counts as, on such a host.
 const MESSAGE_POLL_COST: u64 = 16;
 /// A yield that returns within this time found no other process that wants the processor.
 const UNCONTENDED_YIELD_WINDOW: Duration = Duration::from_nanos(1500);
-/// So many consecutive yields must return at once before the processor counts as uncontended: the
-/// kernel may return it although other processes wait.
+/// The number of consecutive yields that must return at once before the processor counts as
+/// uncontended. The kernel may return from one yield although other processes wait.
 const MIN_UNCONTENDED_YIELDS: u64 = 8;
-/// How often a poll in front of `select` repeats after it found a source but no message.
+/// How often the poll before `select` is repeated after it has found a source but no message.
 const MAX_RESCANS: u32 = 64;
 
 /// How long a context has polled without a message.
@@ -266,9 +266,9 @@ impl PollBackoff {
         self.skips_pause.store(!pauses, Ordering::Relaxed);
     }
 
-    /// Pauses the processor after a poll that found no message: a poll at once would take the line
-    /// of the next message away from its sender, which is about to write it, and the core's time
-    /// away from its other thread.
+    /// Pauses the processor after a poll that found no message. An immediate poll would take the
+    /// cache line of the next message away from the sender, which is about to write it. It would
+    /// also slow down the core's other hardware thread.
     #[inline(always)]
     pub(super) fn pause(&self) {
         if !self.skips_pause.load(Ordering::Relaxed) {
@@ -298,8 +298,8 @@ impl PollBackoff {
         self.extra_polls.get() == 0
     }
 
-    /// What is counted in addition to the first empty poll after messages, so that messages also
-    /// use up the poll limit. The number of consecutive empty polls is not affected.
+    /// The number of polls to count in addition to the first empty poll after messages, so that
+    /// messages also use up the poll limit. The number of consecutive empty polls is not affected.
     #[inline(always)]
     pub(super) fn charge_message(&self) -> u64 {
         let at_last_message = self.empty_at_last_message.get();
@@ -316,7 +316,8 @@ impl PollBackoff {
     }
 }
 
-/// The same with the check that the context is live, by the fast path or else the slow path.
+/// The functions of [`LiveContext`], with a check that the context is live. They try the fast path
+/// first.
 impl Context {
     /// See [`LiveContext::get_send_buffer`].
     #[inline]

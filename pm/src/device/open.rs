@@ -1,4 +1,4 @@
-//! Devices from their owner's side.
+//! Devices, as their owner uses them.
 
 #![forbid(unsafe_code)]
 
@@ -82,7 +82,7 @@ enum NetworkChannels<'a> {
     Verbs(&'a verbs::open::VerbsChannels),
 }
 
-/// The same call on either network device.
+/// Makes the same call on either network device.
 macro_rules! on_network {
     ($network:expr, $channels:ident => $call:expr) => {
         match $network {
@@ -250,8 +250,8 @@ impl Device {
         Ok(())
     }
 
-    /// Networks: the addresses of the local nodes. Opaque. [`Device::set_peers`] takes those of all
-    /// hosts, joined in the order of their nodes.
+    /// Networks: the addresses of the local nodes, in an opaque form. [`Device::set_peers`] takes
+    /// the addresses of all hosts, joined in the order of their nodes.
     pub fn addresses(&self) -> PmResult<Vec<u8>> {
         on_network!(self.network()?, channels => channels.addresses())
     }
@@ -285,7 +285,7 @@ impl Device {
         Ok(on_network!(self.network()?, channels => channels.is_drained()))
     }
 
-    /// Ethernet: one line for people if a link does not use the requested wire.
+    /// Ethernet: one line of text for the user, if a link does not use the requested wire.
     pub fn wire_note(&self) -> PmResult<Option<String>> {
         match self.network()? {
             NetworkChannels::Ethernet(channels) => Ok(channels.note()),
@@ -293,7 +293,7 @@ impl Device {
         }
     }
 
-    /// Networks: which wires are used on which links, for people.
+    /// Networks: the wire of each link, as text for the user.
     pub fn wires(&self) -> PmResult<String> {
         match self.network()? {
             NetworkChannels::Ethernet(channels) => Ok(channels.describe_wires()),

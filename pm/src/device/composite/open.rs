@@ -13,8 +13,8 @@ use crate::sync::Ordering;
 use std::ptr::{self, null_mut};
 use std::sync::{MutexGuard, PoisonError};
 
-/// An entry of the routing table in one word, so that a reader without a lock never sees half of
-/// it.
+/// An entry of the routing table. It is one word, so that a reader without a lock always sees a
+/// whole entry.
 #[derive(Clone, Copy)]
 pub(super) struct Route(u64);
 

@@ -1,4 +1,4 @@
-//! Sending: by the member that reaches the node.
+//! Sending, by the member that reaches the node.
 //!
 //! A message to a node that shmem reaches goes directly into the ring, without a call of the
 //! member, as long as the ring is known to have room. This costs one lookup of the node and one
@@ -18,14 +18,15 @@ use std::ptr::{self, null_mut};
 
 /// The pending member of a multicast.
 const PENDING_MULTICAST: u64 = u64::MAX;
-/// Lines that an empty poll prefetches: a message that arrives meanwhile waits at most for these.
-/// With half as many, 8 KiB take 1.2 times as long; four times as many are no faster (measured).
+/// The number of lines that an empty poll prefetches. A message that arrives meanwhile waits at
+/// most for these lines. Measured: with half as many, a message of 8 KiB takes 1.2 times as long;
+/// four times as many are no faster.
 const PREFETCH_LINES: u64 = 16;
 
 pub(super) struct CompositeSender {
     /// The ring of a reserved short message that goes directly; otherwise null.
     pending_inline: AtomicPtr<Target>,
-    /// The same for a longer message; null also if a member holds the message.
+    /// Like `pending_inline`, for a longer message. Null also if a member holds the message.
     pending_out_of_line: AtomicPtr<Target>,
     /// The length of either message, and the position of the longer one in the ring's data area.
     direct_len: SingleWriterU64,
@@ -58,7 +59,8 @@ impl CompositeSender {
 }
 
 impl Composite {
-    /// Send lock. Like `reserve`, directly in the ring. None: call `reserve`.
+    /// Send lock. Like `reserve`, for a short message directly in the ring. None: the caller has to
+    /// call `reserve`.
     #[inline(always)]
     pub(crate) fn reserve_inline(&self, node: u32, len: usize) -> Option<*mut u8> {
         let target = self.direct_target(node)?;
@@ -68,7 +70,7 @@ impl Composite {
         Some(buffer)
     }
 
-    /// Send lock. The same for a longer message.
+    /// Send lock. Like `reserve_inline`, for a longer message.
     #[inline(always)]
     fn reserve_out_of_line(&self, node: u32, len: usize) -> Option<*mut u8> {
         let target = self.direct_target(node)?;
@@ -158,7 +160,7 @@ impl Composite {
         unsafe { self.send.pending_inline.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// Send lock, if no short message is pending. The same for a longer message.
+    /// Send lock, if no short message is pending. Like `pending_inline`, for a longer message.
     #[inline(always)]
     fn pending_out_of_line(&self) -> Option<&Target> {
         // SAFETY: as in `pending_inline`.
@@ -171,10 +173,10 @@ impl Composite {
         self.send.lines_to_prefetch.get() != 0
     }
 
-    /// The last poll found no message, no thread sends, and nothing is reserved. Prefetches some
-    /// lines of the location where the next longer message will be, if it goes to the same target
-    /// as the last one. The receiver's cache has these lines; a sender that wrote without
-    /// prefetching would wait for one after the other.
+    /// Prefetches some lines of the place of the next longer message, if it goes to the same target
+    /// as the last one. These lines are in the receiver's cache; without prefetching a sender would
+    /// wait for them one after the other. Called after a poll that found no message, while no
+    /// thread sends and no message is reserved.
     #[cold]
     pub(crate) fn prefetch_lines(&self) {
         let end = self.send.lines_to_prefetch.get();
@@ -231,8 +233,9 @@ impl Composite {
         }
     }
 
-    /// The last message goes by `member`, so shmem's record of the last destination is cleared.
-    /// Thus a sampler uses shmem's record if there is one, and shmem has no extra work.
+    /// Clears shmem's record of the last destination if `member`, which carries the last message,
+    /// is not a shmem endpoint. A sampler uses shmem's record if there is one. In this way messages
+    /// through shmem cost nothing more.
     fn clear_last_destinations(&self, member: EndpointRef<'_>) {
         if member.shmem().is_none() {
             self.shmem_members().for_each(ShmemEndpoint::clear_last_destination);

@@ -35,7 +35,7 @@ use std::sync::Arc;
 pub(crate) const OPTIONS: u64 = OPT_REMOTE_WRITE | OPT_REMOTE_READ;
 
 /// The state that this process keeps for one channel and node: its ends of all rings. The state of
-/// a ring is in the ring, so an endpoint may be created again at any time.
+/// a ring is in the segment, so an endpoint may be created again at any time.
 #[repr(align(128))]
 pub(crate) struct ShmemEndpoint {
     channel: u32,
@@ -219,7 +219,7 @@ impl Shmem {
         Ok(())
     }
 
-    /// Both locks: the process that attached the context gives it up.
+    /// Both locks. The process that attached the context gives it up.
     pub(crate) fn leave(&self) {
         if let (true, Ok(endpoint)) = (self.is_attached, self.endpoint()) {
             open::mark_exited(endpoint.segment(), endpoint.self_node as usize);
@@ -227,8 +227,8 @@ impl Shmem {
         }
     }
 
-    /// The doorbell's name is handed over with the endpoint: the attaching process opens its own
-    /// doorbell.
+    /// Closes the doorbell, because the process that attaches the context opens a doorbell of the
+    /// same name.
     pub(crate) fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         let endpoint = self.endpoint()?;
         let fd = open::create_attach_fd(self.number, endpoint)?;

@@ -131,9 +131,9 @@ impl ShmemChannels {
     }
 }
 
-/// Marks `node` as exited: from now on senders drop what they send to it, and messages that are
-/// queued for it count as received. Each message is counted once, by whichever side claims it
-/// first; see `receiver_state.rs`.
+/// Marks `node` as exited: from now on senders drop their messages to it, and messages that are
+/// queued for it count as received. Each message is counted once, by the side that claims it first
+/// (see `receiver_state.rs`).
 pub(super) fn mark_exited(segment: &Segment, node: usize) {
     let record = segment.node(node);
     record.receiver_state.0.set_exited(membarrier::issue);
@@ -171,7 +171,8 @@ pub(super) fn create_attach_fd(number: usize, endpoint: &ShmemEndpoint) -> PmRes
     fd_passing::pack(&message, &fds)
 }
 
-/// Creates a context from such a descriptor. Invalid: another content, or it was used already.
+/// Creates a context from such a descriptor. Invalid: the content is malformed, or the descriptor
+/// was already used.
 pub(crate) fn attach(fd: OwnedFd) -> PmResult<Shmem> {
     let owner_pid = getsockopt(&fd, PeerCredentials).map_or(0, |peer| peer.pid());
     let (bytes, fds) = fd_passing::unpack(&fd, ATTACH_LEN)?;

@@ -2,13 +2,13 @@
 //!
 //! The ring that gave the last message is *hot* and is checked on every poll. After
 //! [`RECEIVE_QUANTUM`] messages in a row the other rings come first. A poll that finds the hot ring
-//! empty checks [`COLD_RINGS_PER_POLL`] of the other active rings in turn. For each it reads the
-//! slot where the next message will come, and a local word that holds the slot's location, eight of
-//! them to a cache line.
+//! empty checks [`COLD_RINGS_PER_POLL`] of the other active rings in turn. For each ring it reads
+//! the slot of the next message, and a local word that holds the slot's location. Eight such words
+//! share a cache line.
 //!
-//! If one source floods, another source's message waits for at most `RECEIVE_QUANTUM` messages of
-//! each other source and its own turn. If no source floods, a message is found within
-//! `active / COLD_RINGS_PER_POLL` polls.
+//! If one source floods, a message of another source waits for at most `RECEIVE_QUANTUM` messages
+//! of each other source. If no source floods, a message is found within `active /
+//! COLD_RINGS_PER_POLL` polls.
 
 // UNSAFETY: points into the segment.
 #![expect(unsafe_code)]
@@ -23,9 +23,9 @@ use crate::segment::{RingKind, Segment};
 use crate::sync::{AtomicU64, Ordering, SingleWriterU64};
 use std::ptr::NonNull;
 
-/// Messages in a row from one source.
+/// The largest number of consecutive messages from one source.
 pub(super) const RECEIVE_QUANTUM: u64 = 16;
-/// Cold rings per poll.
+/// The number of cold rings that a poll checks.
 pub(super) const COLD_RINGS_PER_POLL: u64 = 4;
 
 /// No source is hot yet.
@@ -112,7 +112,8 @@ impl Source {
         self.release_out_of_line(HELD_IN_SLOT);
     }
 
-    /// The same; the message ends at `data_end` in the data area, or [`HELD_IN_SLOT`].
+    /// Like `release_inline`, for a message that ends at `data_end` in the data area.
+    /// [`HELD_IN_SLOT`]: it is in its slot.
     #[inline(always)]
     pub(crate) fn release_out_of_line(&self, data_end: u64) {
         self.self_record().receive.0.count_released();
@@ -145,9 +146,9 @@ pub(super) struct ShmemReceiver {
     /// The first `active_count` entries are the active sources, in the order of their first
     /// message. The entry of a corrupt source is [`NO_SOURCE`].
     activation_order: Box<[SingleWriterU64]>,
-    /// For each entry of `activation_order` the slot where the source's next message will come. The
-    /// lower half is its distance in lines from `first_ring`; the upper half is the upper half of
-    /// the slot's word until the message comes. A slot's word changes before its message can be
+    /// For each entry of `activation_order`, the slot of the source's next message. The lower half
+    /// is the slot's distance in lines from `first_ring`. The upper half is the upper half that the
+    /// slot's word has until the message arrives. A slot's word changes before its message can be
     /// taken. If an entry is out of date (the hot source, or after a reset), its slot seems to have
     /// a message, and `begin_turn_if_waiting` corrects the entry.
     poll_targets: Box<[SingleWriterU64]>,
@@ -190,7 +191,7 @@ impl ShmemReceiver {
         }
     }
 
-    /// Makes this source hot: it is polled first from now on.
+    /// Makes this source hot: polls check it first from now on.
     fn begin_turn(&self, source: u64) {
         let previous = self.hot.get();
         self.hot.set(source);
@@ -202,7 +203,7 @@ impl ShmemReceiver {
         }
     }
 
-    /// Records where the next message of `source` will come.
+    /// Records the slot of the next message of `source`.
     fn update_poll_target(&self, source: &Source) {
         if let Some(poll_target) = self.poll_targets.get(source.order_index.get() as usize) {
             let PollTarget { slot, empty_header } = source.consumer.poll_target();
@@ -427,7 +428,7 @@ impl ShmemEndpoint {
         let receiver = &self.receive;
         receiver.hot.set(NO_SOURCE);
         receiver.sources[source as usize].left_of_turn.set(0);
-        // Its index remains reserved: another thread may be reading the entry.
+        // The entry keeps its index, because another thread may be reading it.
         let order_index = receiver.sources[source as usize].order_index.get();
         if let Some(order_entry) = receiver.activation_order.get(order_index as usize) {
             order_entry.set(NO_SOURCE);

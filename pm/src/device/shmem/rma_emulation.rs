@@ -1,11 +1,13 @@
-//! Remote memory access if the kernel refuses to copy between processes (seccomp, Yama, user
-//! namespaces) and a region is not from PM's allocator. It takes two copies and the target's help.
-//! The origin sends requests through a ring; the bytes go through buffers in its part of the arena.
-//! In its next call of any PM function the target copies them and responds.
+//! Emulated remote memory access. It is used if the kernel refuses to copy between processes
+//! (seccomp, Yama, user namespaces) and a region is not from PM's allocator. It needs two copies
+//! and the help of the target. The origin sends requests through a ring; the bytes go through
+//! buffers in the origin's part of the arena. The target copies them and responds when it next
+//! makes progress in PM.
 //!
-//! Order (manual 3.6.3): a ring keeps its order. While operations to a node are queued, all further
-//! ones join the queue, and messages to the node find no room. Copies to and from users' memory are
-//! reads and writes of the arena's file, so that unmapped memory is an error.
+//! Order (manual 3.6.3): a ring keeps the order of requests. While operations to a node are queued,
+//! all further ones join the queue, and no room is reserved for messages to the node. Copies to and
+//! from users' memory are reads and writes of the arena's file, so that unmapped memory is an
+//! error.
 
 // UNSAFETY: reads and writes a ring's payload, and lets the kernel write to locked memory.
 #![expect(unsafe_code)]
@@ -39,7 +41,7 @@ const REQUESTS_PER_PASS: usize = 32;
 
 pub(super) struct RmaEmulation {
     state: Mutex<State>,
-    /// A thread found the state locked: the lock's holder has to run another pass.
+    /// 1: a thread has found the state locked, so that the lock's holder has to run another pass.
     must_repeat: AtomicU32,
     /// Operations in flight, by direction; `PeerMemory` has them by node.
     pending_counts: [AtomicU32; 2],
@@ -216,7 +218,7 @@ impl ShmemEndpoint {
         }
     }
 
-    /// Handles the requests and responses of one node. Err: no libpm writes such data.
+    /// Handles the requests and responses of one node. Err: the data cannot come from libpm.
     fn handle_requests(
         &self,
         state: &mut State,
