@@ -1,4 +1,4 @@
-//! The SCore-D system calls of a node, observed by its shepherd.
+//! Tests of the SCore-D system calls of a node, as its shepherd observes them.
 
 mod harness;
 
@@ -88,7 +88,7 @@ fn many_threads_at_once_each_get_their_own_answer() {
             }
             Some(Call::Flush { id } | Call::SignalBroadcast { id, .. }) => waiting.push((id, 0)),
             Some(call) => panic!("{call:?}"),
-            // Every thread waits: the last call is answered first.
+            // Every thread waits for a reply. The shepherd replies to the last call first.
             None => {
                 assert!(!waiting.is_empty() || start.elapsed() < TEST_TIMEOUT, "an answer is lost");
                 answered += waiting.len();
