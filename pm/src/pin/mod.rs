@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `cache.rs` | the cache as a device uses it |
 //! | `regions.rs` | the regions, their users, and the order of eviction; makes no system calls |
-//! | `invalidation_log.rs` | the log in which a thread reports changes of memory; modelled in loom |
+//! | `invalidation_log.rs` | the log in which a thread reports changes of memory; checked by loom |
 //! | `mapping_monitor.rs` | the monitor of the process's mappings |
 //! | `monitor_thread.rs` | the thread of the monitor |
 //! | `uffd.rs` | userfaultfd |

@@ -23,10 +23,11 @@ pub(super) struct Hello {
     pub(super) qp_address: QpAddress,
     /// The numbers of the message and the control message that the sender expects next.
     pub(super) expected: [u32; 2],
-    /// What the sender has consumed, and the address where it wants the peer's count to be written.
+    /// The numbers of messages and control messages that the sender has consumed. `credit_target`:
+    /// the address and key of the words into which the peer writes its own count.
     pub(super) consumed: u64,
     pub(super) credit_target: (u64, u32),
-    /// Where the sender's table of locked regions can be read.
+    /// The address and key of the sender's table of locked regions.
     pub(super) region_table: (u64, u32),
 }
 
