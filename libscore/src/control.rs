@@ -127,7 +127,7 @@ impl Control {
         match bytes.get(..len).map(frame::decode_datagram) {
             Some(Ok(Reply::Done { id, error })) => (id, error),
             Some(Ok(Reply::Refused(reason))) => exit_with_reason(&reason),
-            _ => exit_with_reason("SCore-D sent a message that is not an answer to a call"),
+            _ => exit_with_reason("SCore-D sent a message that is not a reply to a call"),
         }
     }
 

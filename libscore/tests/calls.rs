@@ -174,7 +174,7 @@ fn an_invalid_reply_ends_the_process() {
         assert!(matches!(node.receive_call(), Some(Call::Barrier { .. })));
         node.send(bytes, &[]);
         assert_eq!(node.process.wait_for_exit().code(), Some(1));
-        assert!(node.process.stderr_lines()[0].contains("not an answer to a call"));
+        assert!(node.process.stderr_lines()[0].contains("not a reply to a call"));
     }
 }
 

@@ -136,8 +136,9 @@ impl Adapter {
         self.max_reads = limits.max_reads().clamp(1, MAX_READS) as u8;
         if limits.max_srq_wr() < sizes.receive_count {
             let (max_buffers, wanted) = (limits.max_srq_wr(), sizes.receive_count);
-            return Err(self
-                .error_text(&format!("holds {max_buffers} receive buffers, {wanted} are needed")));
+            return Err(self.error_text(&format!(
+                "supports {max_buffers} receive buffers; {wanted} are needed"
+            )));
         }
         let cq_len = |wanted: usize| wanted.max(MIN_CQ_LEN).min(limits.max_cqe()) as i32;
         // SAFETY: an open context; each result is checked for null, and `drop` destroys the
@@ -181,7 +182,7 @@ impl Adapter {
         let name = &self.chosen.adapter;
         match why.raw_os_error() {
             Some(libc::EAGAIN) => {
-                self.error_text(&format!("pins no memory: {why}{}", error_hint(why)))
+                self.error_text(&format!("cannot pin memory: {why}{}", error_hint(why)))
             }
             _ => format!(
                 "RDMA adapter {name}: memory cannot be pinned (its limit: ulimit -l): {why}"
@@ -318,7 +319,7 @@ impl Drop for Adapter {
 /// The object that the library has created, or the error.
 fn check_created<T>(pointer: *mut T, adapter: &Adapter, object: &str) -> Result<*mut T, String> {
     if pointer.is_null() {
-        return Err(adapter.os_error_text(&format!("gives no {object}")));
+        return Err(adapter.os_error_text(&format!("cannot create a {object}")));
     }
     Ok(pointer)
 }
@@ -327,7 +328,7 @@ fn check_created<T>(pointer: *mut T, adapter: &Adapter, object: &str) -> Result<
 fn error_hint(why: &io::Error) -> &'static str {
     match why.raw_os_error() {
         Some(libc::EAGAIN) => " (the limit of its cgroup: rdma.max)",
-        Some(libc::ENOMEM | libc::ENOSPC) => " (who has how many: rdma resource show)",
+        Some(libc::ENOMEM | libc::ENOSPC) => " (rdma resource show lists the users)",
         _ => "",
     }
 }

@@ -135,7 +135,7 @@ impl VerbsEngine {
         } else if let Some(operation) =
             peer.send_queue.fail_and_suspect(is_entry_read_pending, self.is_port_down)
         {
-            self.abandon_rdma(node, &operation, "it breaks every connection");
+            self.abandon_rdma(node, &operation, "it has broken several connections");
         }
         if self.manager.is_some() {
             // A region that no longer exists may have broken the connection.
@@ -286,7 +286,7 @@ impl VerbsEngine {
     #[cold]
     pub(super) fn on_qp_failed(&mut self, queues: &EndpointQueues, node: u32, why: &str) {
         debug::log(debug::WARNING, || {
-            format!("verbs: the connection with node {node} {why}; reconnecting")
+            format!("verbs: connection with node {node}: {why}; reconnecting")
         });
         // Polled first, because the port may be the cause.
         self.poll_adapter_events();

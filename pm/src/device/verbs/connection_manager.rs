@@ -103,7 +103,7 @@ impl ConnectionManager {
             next_id: FIRST_OUTGOING_ID + 1,
         };
         threads::spawn("score-pm", STACK, move || cm_thread.run())
-            .map_err(|why| format!("no thread: {why}"))?;
+            .map_err(|why| format!("cannot start a thread: {why}"))?;
         let connection_nodes = HashMap::new();
         Ok(ConnectionManager {
             commands: Some(commands),
@@ -268,7 +268,7 @@ impl OwnedCmId {
             create(channel.raw.as_ptr(), &raw mut raw_id, context, RDMA_PS_TCP)
         };
         let id = NonNull::new(raw_id).filter(|_| error == 0);
-        let id = id.ok_or_else(|| last_os_error_text("rdma_cm gives no identifier"))?;
+        let id = id.ok_or_else(|| last_os_error_text("cannot create an rdma_cm identifier"))?;
         Ok(OwnedCmId { raw: id, channel: channel.clone() })
     }
 
@@ -306,14 +306,14 @@ impl OwnedCmId {
         // SAFETY: socket addresses, which the library copies.
         let result =
             unsafe { resolve(self.raw.as_ptr(), from.as_ptr(), to.as_ptr(), RESOLVE_TIMEOUT_MS) };
-        self.check_result("resolving its address", result)
+        self.check_result("resolving the address", result)
     }
 
     fn resolve_route(&self) -> Result<(), String> {
         // SAFETY: alive.
         let result =
             unsafe { (self.channel.library.resolve_route)(self.raw.as_ptr(), RESOLVE_TIMEOUT_MS) };
-        self.check_result("resolving the route to it", result)
+        self.check_result("resolving the route", result)
     }
 
     fn connect(
@@ -326,14 +326,14 @@ impl OwnedCmId {
         let mut param = connect_parameters(qp_number, max_reads, &bytes);
         // SAFETY: alive; the library copies the parameters, and what they point to.
         let result = unsafe { (self.channel.library.connect)(self.raw.as_ptr(), &raw mut param) };
-        self.check_result("it does not answer", result)
+        self.check_result("connect request", result)
     }
 
     fn accept(&self, qp_number: u32, max_reads: u8) -> Result<(), String> {
         let mut param = connect_parameters(qp_number, max_reads, &[]);
         // SAFETY: as `connect`.
         let result = unsafe { (self.channel.library.accept)(self.raw.as_ptr(), &raw mut param) };
-        self.check_result("it cannot be accepted", result)
+        self.check_result("cannot accept the connection", result)
     }
 
     fn reject(&self) {
@@ -487,12 +487,13 @@ impl CmThread {
                 let why = io::Error::from_raw_os_error(status.abs());
                 self.notify(CmNotification::Disconnected(
                     connection_id,
-                    format!("is not made ({kind}: {why})"),
+                    format!("cannot connect (event {kind}): {why}"),
                 ));
             }
-            EVENT_DISCONNECTED => {
-                self.notify(CmNotification::Disconnected(connection_id, "has ended".into()))
-            }
+            EVENT_DISCONNECTED => self.notify(CmNotification::Disconnected(
+                connection_id,
+                "the peer has disconnected".into(),
+            )),
             _ => {}
         }
         true
@@ -505,7 +506,10 @@ impl CmThread {
     ) {
         let Some(connection) = self.connections.get(&connection_id) else { return };
         if let Err(why) = step(connection, self.max_reads) {
-            self.notify(CmNotification::Disconnected(connection_id, format!("is not made: {why}")));
+            self.notify(CmNotification::Disconnected(
+                connection_id,
+                format!("cannot connect: {why}"),
+            ));
         }
     }
 

@@ -211,7 +211,9 @@ impl VerbsEngine {
                     self.on_qp_failed(
                         queues,
                         to,
-                        &format!("answers error {status} ({vendor_error:#x})"),
+                        &format!(
+                            "a work request has failed with status {status} ({vendor_error:#x})"
+                        ),
                     );
                     continue;
                 }
@@ -434,18 +436,18 @@ impl net_common::Engine for VerbsEngine {
 
     fn dump(&mut self, out: &mut dyn Write) -> std::io::Result<()> {
         let name = &self.adapter.chosen.adapter;
-        let suffix = if self.is_broken { ", which has gone" } else { "" };
+        let suffix = if self.is_broken { " (removed)" } else { "" };
         let refused_count = self.refused_rdma_count;
         let refused_text =
             if refused_count > 0 { format!(", {refused_count} refused") } else { String::new() };
-        writeln!(out, "  adapter {name}{suffix}: {} under way{refused_text}", self.outstanding)?;
+        writeln!(out, "  adapter {name}{suffix}: {} in flight{refused_text}", self.outstanding)?;
         for (node, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.pair.is_some()) {
             let [data, _] = peer.consumed;
             let (sent, in_flight) = (peer.sent[0], peer.send_queue.len());
             let connection = &peer.connection;
             writeln!(
                 out,
-                "  node {node}: sent {sent}, {in_flight} under way, consumed {data}; {connection:?}"
+                "  node {node}: sent {sent}, {in_flight} in flight, consumed {data}; {connection:?}"
             )?;
         }
         Ok(())

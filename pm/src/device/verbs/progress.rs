@@ -33,7 +33,7 @@ pub(super) fn start(endpoint: &Arc<VerbsEndpoint>) -> PmResult<()> {
     let thread_endpoint = endpoint.clone();
     threads::spawn("score-pm", STACK, move || thread_endpoint.run_progress_thread()).map_err(
         |why| {
-            debug::log(debug::ERROR, || format!("verbs: no progress thread: {why}"));
+            debug::log(debug::ERROR, || format!("verbs: cannot start the progress thread: {why}"));
             Error::NoMemory
         },
     )

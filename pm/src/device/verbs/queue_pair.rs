@@ -103,8 +103,8 @@ impl QueuePair {
         // SAFETY: queues of the same adapter, which the queue pair holds.
         let created =
             unsafe { (adapter.library.create_qp)(adapter.protection_domain, &raw mut init) };
-        let qp =
-            NonNull::new(created).ok_or_else(|| adapter.os_error_text("gives no queue pair"))?;
+        let qp = NonNull::new(created)
+            .ok_or_else(|| adapter.os_error_text("cannot create a queue pair"))?;
         let (adapter, max_inline_len) =
             (adapter.clone(), init.cap.max_inline_data.max(max_inline_len));
         let queue_pair = QueuePair { adapter, qp, max_inline_len, psn: psn & 0xff_ffff };

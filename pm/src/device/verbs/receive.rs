@@ -121,7 +121,7 @@ impl SharedReceiveBuffers {
         let length = (HEADER_LEN + self.mtu) as u32;
         let sge = Sge { addr: buffer.addr() as u64, length, lkey };
         if !adapter.post_receive(entry as u64, sge) {
-            debug::log(debug::ERROR, || "verbs: a receive buffer is refused".into());
+            debug::log(debug::ERROR, || "verbs: the adapter refuses a receive buffer".into());
         }
     }
 }
@@ -195,7 +195,7 @@ impl VerbsEngine {
         if header.sequence != expected {
             self.receive_buffers.post_buffer(&self.adapter, entry);
             if !is_before(header.sequence, expected) {
-                self.on_qp_failed(queues, from, "has skipped a message");
+                self.on_qp_failed(queues, from, "the peer has skipped a message");
             }
             return;
         }

@@ -197,7 +197,7 @@ impl VerbsEngine {
         // SAFETY: registered memory, pinned as long as its registration lasts. Inline data is read
         // now, and the caller has locked it.
         if !unsafe { peer.pair.as_ref()?.send(work) } {
-            self.on_qp_failed(queues, to, "cannot be posted to");
+            self.on_qp_failed(queues, to, "the queue pair accepts no work request");
             return None;
         }
         Some(number)
@@ -229,7 +229,7 @@ impl VerbsEngine {
         let pair = self.peers[to as usize].pair.as_ref();
         // SAFETY: registered memory, which no code reads.
         if !pair.is_some_and(|pair| unsafe { pair.send(work) }) {
-            self.on_qp_failed(queues, to, "cannot be posted to");
+            self.on_qp_failed(queues, to, "the queue pair accepts no work request");
         }
     }
 

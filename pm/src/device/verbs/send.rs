@@ -170,7 +170,7 @@ impl VerbsEngine {
     ) -> bool {
         self.peers[to as usize].send_queue.on_posted(work_number);
         if !sent {
-            self.on_qp_failed(queues, to, "cannot be posted to");
+            self.on_qp_failed(queues, to, "the queue pair accepts no work request");
         }
         sent
     }
@@ -202,7 +202,7 @@ impl VerbsEngine {
         // SAFETY: a registered word, which only grows.
         let sent = unsafe { pair.send(WorkRequest { id, opcode, sge, is_signalled: signalled }) };
         if !sent {
-            self.on_qp_failed(queues, to, "cannot be posted to");
+            self.on_qp_failed(queues, to, "the queue pair accepts no work request");
         }
         sent
     }
