@@ -1,6 +1,6 @@
 //! Notifies the shepherd (`proto/src/idle_notify.rs`) by one byte to its datagram socket. The
 //! shepherd has sent the abstract name of this socket. The sending socket exists only during the
-//! call: a program that closes all descriptors would close a permanent socket, and the bytes would
+//! call. A program that closes all descriptors would close a permanent socket, and the bytes would
 //! then go to the next descriptor that it opens.
 
 use std::os::fd::AsRawFd;

@@ -14,7 +14,7 @@ unsafe extern "C" {
     fn funlockfile(stream: *mut libc::FILE);
 }
 
-/// Prints a line on standard error. Ignores errors, on which eprintln would panic.
+/// Prints a line on standard error. Ignores errors; eprintln would panic.
 pub(crate) fn print_line(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -185,6 +185,8 @@ impl ContextRef {
 
 impl Context {
     /// Makes a context of type `kind` from a descriptor of [`Context::create_attach_fd`].
+    ///
+    /// # Errors
     /// NoDevice: no such type. Invalid: another kind of descriptor.
     pub fn attach(kind: &str, fd: OwnedFd) -> PmResult<ContextRef> {
         match kind {
@@ -282,17 +284,26 @@ impl Context {
         Ok(self.live()?.device_context.config())
     }
 
-    /// The context's own node number. Invalid: not set.
+    /// The context's own node number.
+    ///
+    /// # Errors
+    /// Invalid: not set.
     pub fn self_node(&self) -> PmResult<u32> {
         self.live()?.device_context.self_node()
     }
 
-    /// The longest message to `node`. Invalid: no such node, or none associated with it.
+    /// The longest message to `node`.
+    ///
+    /// # Errors
+    /// Invalid: no such node, or none associated with it.
     pub fn mtu(&self, node: u32) -> PmResult<usize> {
         self.live()?.device_context.mtu(node)
     }
 
-    /// Whether all sent messages are in their receivers' queues. Busy: not yet. Io: a link failed.
+    /// Whether all sent messages are in their receivers' queues.
+    ///
+    /// # Errors
+    /// Busy: not yet. Io: a link failed.
     pub fn is_send_done(&self) -> PmResult<()> {
         let context = &self.live()?.device_context;
         on_device!(active context, device => device.is_send_done(), else Ok(()))
@@ -306,8 +317,11 @@ impl Context {
             device => device.queue_status(receive_locked), else QueueStatus::default()))
     }
 
-    /// Receives a control message and returns its source. `len` is set to its length. NoSpace: the
-    /// buffer is too small; `len` is set and the message stays. NoBuffers: there is no message.
+    /// Receives a control message and returns its source. `len` is set to its length.
+    ///
+    /// # Errors
+    /// NoSpace: the buffer is too small; `len` is set and the message stays. NoBuffers: there is no
+    /// message.
     pub fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
         let context = &self.live()?.device_context;
         on_device!(opened context, device => device.control_receive(buffer, len))
@@ -318,8 +332,10 @@ impl Context {
         self.live().map(|_| 1)
     }
 
-    /// Stores the descriptors for `select` and returns their number. NoSpace: `fds` is too small.
-    /// NoMemory: no descriptor number below FD_SETSIZE is free.
+    /// Stores the descriptors for `select` and returns their number.
+    ///
+    /// # Errors
+    /// NoSpace: `fds` is too small. NoMemory: no descriptor number below FD_SETSIZE is free.
     pub fn get_fds(&self, fds: &mut [RawFd]) -> PmResult<usize> {
         let inner = self.live()?;
         let first = fds.first_mut().ok_or(Error::NoSpace)?;
@@ -340,8 +356,11 @@ impl Context {
     }
 
     /// Drops the contents of this context's queues: reserved and held buffers, received messages,
-    /// control messages. The context stays bound. Busy: the context belongs to another process, or
-    /// a buffer of a member or of the composite is held.
+    /// control messages. The context stays bound.
+    ///
+    /// # Errors
+    /// Busy: the context belongs to another process, or a buffer of a member or of the composite is
+    /// held.
     pub fn reset(&self) -> PmResult<()> {
         let inner = self.live()?;
         let locks = inner.locks();

@@ -10,7 +10,7 @@
 //! [`Error::Busy`] and never waits (manual 2.3.1). In a child after `fork` every call on a context
 //! fails with [`Error::Invalid`].
 //!
-//! The comments of functions list errors in the form `Error: cause`, without the name of the enum.
+//! The comments of functions list errors as `Variant: cause`, with the variants of [`Error`].
 
 // Under loom only the modules with loom tests are built, so that some of their items have no user.
 #![cfg_attr(loom, allow(dead_code))]

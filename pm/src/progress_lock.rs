@@ -11,8 +11,8 @@
 //!   queue once more. A thread that delivers a message checks the flag under the lock. Either the
 //!   receiver sees the message or it is woken.
 //!
-//! This module relies on atomic exchanges and on the lock, because each poll would need a fence
-//! otherwise, and a fence costs several times as much as an exchange.
+//! This module relies on atomic exchanges and on the lock. Otherwise each poll would need a fence,
+//! which costs several times as much as an exchange.
 
 // UNSAFETY: implements a lock around a value.
 #![expect(unsafe_code)]

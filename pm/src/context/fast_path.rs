@@ -1,9 +1,9 @@
-//! The fast path: a message that fits into a slot, or a word of remote memory, through a composite,
-//! between processes that have exchanged messages before. Each function checks its conditions once
-//! and moves the message or word. If a condition fails, the function changes nothing and leaves the
-//! call to the slow path (`send_receive.rs`, `rma.rs`). Therefore these functions call no others
-//! and keep nothing on the stack. A longer message that was reserved or taken directly uses the
-//! fast path as well: `send_fast` and `release_fast` serve both.
+//! The fast path. It carries messages that fit into a slot, and words of remote memory, through a
+//! composite, between processes that have exchanged messages before. Each function checks its
+//! conditions once and moves the message or word. If a condition fails, the function changes
+//! nothing and leaves the call to the slow path (`send_receive.rs`, `rma.rs`). Therefore these
+//! functions call no others and keep nothing on the stack. A longer message that was reserved or
+//! taken directly uses the fast path as well: `send_fast` and `release_fast` serve both.
 
 #![forbid(unsafe_code)]
 

@@ -3,14 +3,15 @@
 //! The monitor thread learns of an unmapping by read(), which at the same moment lets the unmapping
 //! thread continue. So the monitor thread sets `BUSY` before it reads. The unmapping thread then
 //! sees that state or a later one, and reads the log before it trusts any older information. The
-//! writer never waits: a reader that is too far behind has to assume that all memory has changed.
+//! writer never waits. If a reader has missed overwritten entries, it has to assume that all memory
+//! has changed.
 
 #![forbid(unsafe_code)]
 
 use super::page_range::PageRange;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The number of entries that a reader may be behind.
+/// The number of entries of the log. A reader that is further behind has missed some.
 #[cfg(not(loom))]
 const LOG_LEN: usize = 2048;
 #[cfg(loom)]

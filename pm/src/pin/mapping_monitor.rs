@@ -118,7 +118,7 @@ impl MappingMonitor {
     /// Whether monitored memory may be changing at this moment without an entry in the log yet. The
     /// kernel unmaps first, then reports, and only then lets the unmapping thread continue.
     /// Meanwhile another thread may map and use the same addresses. Therefore the kernel must be
-    /// asked if the program has another thread, or has had one since memory was first monitored: an
+    /// asked if the program has another thread, or has had one since memory was first monitored. An
     /// ending thread may still be unmapping its stack when it no longer counts as a thread.
     #[inline(always)]
     pub(super) fn may_be_changing(&self) -> bool {

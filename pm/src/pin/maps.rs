@@ -18,8 +18,8 @@ pub(super) struct Mapping {
     pub(super) anonymous: bool,
 }
 
-/// The mappings that contain `span`, from the start of the first to the end of the last, if all of
-/// them are private and anonymous and leave no gap.
+/// The mappings that contain `span`, from the start of the first to the end of the last. All of
+/// them must be private and anonymous, and leave no gap.
 ///
 /// The result has whole mappings, because monitoring a part would split a mapping in two. The
 /// kernel would then refuse to move what is one mapping to the program (mremap(2), EFAULT).

@@ -14,9 +14,9 @@
 //! | `own_mappings.rs` | memory of `pmAlloc`, which needs no monitoring |
 //!
 //! A hit looks up one region and compares the states of the logs with the cursors of the cache. It
-//! does not call the registrar. It calls the kernel only if the program has, or had, other threads
-//! and the memory is not PM's own, to check whether memory is changing at this moment. All other
-//! lookups use `lock_slow`.
+//! does not call the registrar. If the program has, or had, other threads and the memory is not
+//! PM's own, it asks the kernel whether memory is changing at this moment. All other lookups use
+//! `lock_slow`.
 
 #[cfg(not(loom))]
 mod cache;

@@ -7,11 +7,11 @@
 //! store of the slot's header, a [`SlotHeader`]. The receiver returns credit with one release store
 //! of its index.
 //!
-//! A message of up to [`INLINE_LEN`] bytes is stored in its slot, so that an 8-byte message moves
-//! one cache line; a slot of two lines has room for 112 bytes. A longer message is stored in one of
-//! two fixed buffers, if one is known to be free, because the lines of these buffers are still in
-//! the caches of both ends. Otherwise it is stored in the data area, at a position that grows like
-//! the indices; no message wraps around the end of the area. A ring of zeroes is empty.
+//! A message of up to [`INLINE_LEN`] bytes is stored in the first line of its slot, so that an
+//! 8-byte message moves one cache line. A slot of two lines has room for 112 bytes. A longer
+//! message is stored in one of two fixed buffers, if one is known to be free: their lines are still
+//! in the caches of both ends. Otherwise it is stored in the data area, at a position that grows
+//! like the indices; no message wraps around the end of the area. A ring of zeroes is empty.
 //!
 //! All state of a ring is in the ring, so that its ends can be created, dropped and created again.
 //! Each value is loaded from the ring once and checked. Every address is masked or bounded by the
@@ -43,7 +43,7 @@ use std::ptr::NonNull;
 
 /// Bytes of payload in the first line of a slot.
 pub(crate) const INLINE_LEN: usize = 48;
-/// Bytes of a slot in front of the payload.
+/// Bytes of a slot before the payload.
 const SLOT_HEADER_LEN: usize = 16;
 /// The unit of the data area: no two messages share a cache line.
 pub(crate) const CACHE_LINE: usize = 64;
@@ -165,7 +165,7 @@ pub(crate) struct Ring {
     /// The right shift that turns twice an entry of [`SLOT_ORDER`] into the offset of a slot, in
     /// lines.
     shift: u32,
-    /// As `RingGeometry::max_inline_len`.
+    /// A copy of `RingGeometry::max_inline_len`.
     max_inline_len: usize,
     geometry: RingGeometry,
 }
@@ -314,8 +314,8 @@ impl Ring {
         unsafe { self.data_area.add(offset).as_ptr() }
     }
 
-    /// The number of messages sent and not yet released, as the indices say; at most the number of
-    /// slots.
+    /// The number of messages sent and not yet released, computed from the indices; at most the
+    /// number of slots.
     pub(crate) fn queued(&self) -> u64 {
         let cursors = self.cursors();
         let consumed = cursors.consumer.index.load(Ordering::Acquire);

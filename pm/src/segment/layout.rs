@@ -196,7 +196,7 @@ const COPIER_BITS: usize = 256;
 pub(crate) struct RmaAccess {
     /// The process id, in the PID namespace of the job.
     pub(crate) pid: AtomicU64,
-    /// The address of a word in that process, and its value: a peer that reads this value at the
+    /// The address of a word in that process, and its value. A peer that reads this value at the
     /// address has found the right process and may copy.
     pub(crate) probe_addr: AtomicU64,
     pub(crate) probe_value: AtomicU64,
@@ -305,9 +305,9 @@ impl SegmentGeometry {
             mtu,
         };
         let rma = RingGeometry { slot_count: REMOTE_SLOTS, ..control };
-        // An odd number of 128-byte units: the first lines of idle rings then differ in their
-        // offset in a page, and polling all of them causes no cache misses (measured: 52 ns
-        // instead of 172 for 64 rings).
+        // An odd number of 128-byte units. The first lines of idle rings then differ in their
+        // offset in a page, so that polling all of them causes no cache misses. Measured, for 64
+        // rings: 52 ns instead of 172.
         let ring_stride = (ring.bytes().div_ceil(128) | 1) * 128;
         let control_stride = control.bytes();
         let rma_stride = rma.bytes();

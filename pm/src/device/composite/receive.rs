@@ -7,9 +7,9 @@
 //! Every poll that ends another member's turn also includes it. Therefore a flood of messages from
 //! one member delays another member by one turn at most.
 //!
-//! The source that gave the last message is *hot*. While its turn lasts, its messages are taken
-//! without a call of the member. If neither the hot source nor the other polled sources have a
-//! message, the poll is over.
+//! The source of the last message is *hot*. While its turn lasts, its messages are taken without a
+//! call of the member. If neither the hot source nor the other polled sources have a message, the
+//! poll is over.
 
 // UNSAFETY: keeps the address of the hot source.
 #![expect(unsafe_code)]

@@ -219,7 +219,7 @@ impl Shmem {
         Ok(())
     }
 
-    /// Both locks. The process that attached the context gives it up.
+    /// Both locks. Called when the process that attached the context closes or detaches it.
     pub(crate) fn leave(&self) {
         if let (true, Ok(endpoint)) = (self.is_attached, self.endpoint()) {
             open::mark_exited(endpoint.segment(), endpoint.self_node as usize);

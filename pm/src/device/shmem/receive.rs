@@ -1,10 +1,10 @@
 //! Receiving: the order in which the rings are polled.
 //!
-//! The ring that gave the last message is *hot* and is checked on every poll. After
-//! [`RECEIVE_QUANTUM`] messages in a row the other rings come first. A poll that finds the hot ring
-//! empty checks [`COLD_RINGS_PER_POLL`] of the other active rings in turn. For each ring it reads
-//! the slot of the next message, and a local word that holds the slot's location. Eight such words
-//! share a cache line.
+//! The ring of the last message is *hot* and is checked on every poll. After [`RECEIVE_QUANTUM`]
+//! messages in a row the other rings come first. A poll that finds the hot ring empty checks
+//! [`COLD_RINGS_PER_POLL`] of the other active rings in turn. For each ring it reads the slot of
+//! the next message, and a local word that holds the slot's location. Eight such words share a
+//! cache line.
 //!
 //! If one source floods, a message of another source waits for at most `RECEIVE_QUANTUM` messages
 //! of each other source. If no source floods, a message is found within `active /

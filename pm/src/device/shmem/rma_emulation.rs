@@ -23,27 +23,28 @@ use crate::sync::{AtomicU32, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Maximum length of a request in bytes.
+/// The largest length of a request, in bytes.
 const MAX_REQUEST_LEN: usize = 256 << 10;
-/// Maximum of unanswered requests to one node. The ring holds these and as many responses.
+/// The largest number of requests to one node without a response. The ring holds these and as many
+/// responses.
 const WINDOW: usize = 4;
-/// Bounce buffers of a process.
+/// The number of bounce buffers of a process.
 const BOUNCE_BUFFERS: usize = 16;
-/// Maximum of operations in flight to one node.
+/// The largest number of operations in flight to one node.
 const MAX_OPERATIONS: usize = 16;
 /// Words of a request or response: kind, number, handle, length, buffer.
 const MESSAGE_WORDS: usize = 5;
 const MESSAGE_LEN: usize = MESSAGE_WORDS * 8;
 /// The kind of a response; the kind of a request is 1 + [`Direction`].
 const RESPONSE: u64 = 3;
-/// Maximum of requests and responses that one pass takes from one node.
+/// The largest number of requests and responses that one pass takes from one node.
 const REQUESTS_PER_PASS: usize = 32;
 
 pub(super) struct RmaEmulation {
     state: Mutex<State>,
     /// 1: a thread has found the state locked, so that the lock's holder has to run another pass.
     must_repeat: AtomicU32,
-    /// Operations in flight, by direction; `PeerMemory` has them by node.
+    /// The number of operations in flight, by direction. `PeerMemory` counts them by node.
     pending_counts: [AtomicU32; 2],
 }
 
@@ -70,7 +71,7 @@ struct EmulationPeer {
     operations: VecDeque<PendingOperation>,
     /// In the order of their responses.
     outstanding_requests: VecDeque<InflightRequest>,
-    /// The number of the next request, and of the next response.
+    /// The number of the next request.
     next_request: u64,
 }
 
@@ -110,12 +111,12 @@ impl ShmemEndpoint {
         drop(self.emulation.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Operations in flight to any node.
+    /// The number of operations in flight to any node.
     pub(super) fn emulated_count(&self, direction: Direction) -> u32 {
         self.emulation.pending_counts[direction as usize].load(Ordering::Acquire)
     }
 
-    /// Operations in flight to one node.
+    /// The number of operations in flight to one node.
     fn emulated_count_to(&self, node: u32) -> &AtomicU32 {
         &self.peer_memory(node).emulated_operations
     }
@@ -261,7 +262,7 @@ impl ShmemEndpoint {
         Ok(())
     }
 
-    /// None: the request is invalid.
+    /// Executes a request. None: the request is invalid.
     fn serve_request(&self, source: u32, words: EncodedMessage) -> Option<()> {
         let [kind, _, handle, len, buffer] = words;
         let len = usize::try_from(len).ok().filter(|len| (1..=MAX_REQUEST_LEN).contains(len))?;
@@ -305,7 +306,7 @@ impl ShmemEndpoint {
         Ok(())
     }
 
-    /// Finishes the operations of which all requests were answered.
+    /// Finishes the operations all of whose requests have responses.
     fn finish_answered(&self, peer: &mut EmulationPeer, node: u32) {
         while peer.operations.front().is_some_and(|q| q.answered_len == q.len) {
             let Some(operation) = peer.operations.pop_front() else { break };
@@ -314,7 +315,7 @@ impl ShmemEndpoint {
                     format!("memory of node {node} or of this node is not accessible")
                 });
             } else {
-                // Any thread may get here.
+                // Not serialized, because any thread may run this.
                 self.count_rma_bytes(operation.direction, operation.len, false);
             }
             self.emulation.pending_counts[operation.direction as usize]
@@ -324,7 +325,7 @@ impl ShmemEndpoint {
         }
     }
 
-    /// The node has exited: it will not respond any more.
+    /// Fails all operations to a node that has exited.
     fn fail_all_to(&self, state: &mut State, node: u32) {
         let Some(mut peer) = state.peers.remove(&node) else { return };
         state.free_buffers.extend(peer.outstanding_requests.drain(..).map(|chunk| chunk.buffer));
@@ -334,7 +335,7 @@ impl ShmemEndpoint {
         self.finish_answered(&mut peer, node);
     }
 
-    /// Sends as many requests as there is room for.
+    /// Sends requests as long as there is room.
     fn send_requests(&self, state: &mut State, node: u32) {
         let State { free_buffers, peers, .. } = state;
         let Some(peer) = peers.get_mut(&node) else { return };
@@ -348,7 +349,8 @@ impl ShmemEndpoint {
             let local_addr = operation.local_addr + operation.requested_len;
             if operation.direction == Direction::Write && !self.fill_buffer(buffer, local_addr, len)
             {
-                // The earlier requests will be answered; the rest is not requested any more.
+                // The responses to the earlier requests will still arrive. The rest is no longer
+                // requested.
                 (operation.has_failed, operation.len) = (true, operation.requested_len);
                 free_buffers.push(buffer);
                 self.finish_answered(peer, node);
@@ -392,13 +394,13 @@ impl ShmemEndpoint {
             std::ptr::copy_nonoverlapping(words.as_ptr().cast(), reserved.payload, MESSAGE_LEN)
         };
         ring.publish(reserved.position, MESSAGE_LEN, 0);
-        // Signal it like a new source: polls check this word anyway.
+        // Signalled like a new source, because polls check this word anyway.
         self.segment.generation(to, RingKind::Message).fetch_add(1, Ordering::Release);
         self.wake_node(to);
         Ok(())
     }
 
-    /// Number of reads in flight.
+    /// The number of reads in flight.
     pub(super) fn emulated_read_count(&self) -> usize {
         self.emulated_count(Direction::Read) as usize
     }

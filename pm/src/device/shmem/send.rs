@@ -102,7 +102,7 @@ impl Target {
 
     /// Prefetches the slots of the next run, if no message was received during the last one: then
     /// many more messages may follow. Their slots are in the receiver's cache, and a sender that
-    /// fetched them one by one would be slower than the receiver. If the receiver answers,
+    /// fetched them one by one would be slower than the receiver. If the receiver replies,
     /// prefetching is useless, because its writes take the slots away again.
     #[inline(never)]
     fn prefetch_run(&self, len: usize) {

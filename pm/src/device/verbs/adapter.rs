@@ -64,7 +64,7 @@ impl AccessRights {
     }
 }
 
-/// See the module. Every object that is created from the adapter holds a reference to it.
+/// An open adapter. Every object that is created from the adapter holds a reference to it.
 pub(super) struct Adapter {
     pub(super) library: &'static Library,
     pub(super) context: NonNull<IbvContext>,

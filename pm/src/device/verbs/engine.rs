@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// Work requests of a queue pair that are reserved for other purposes than messages.
 const RESERVED_WORK_REQUESTS: usize = 8;
 
-/// See the module.
+/// The engine of one endpoint.
 pub(crate) struct VerbsEngine {
     /// The peers are dropped before the resources that they use.
     pub(super) peers: Box<[VerbsPeer]>,

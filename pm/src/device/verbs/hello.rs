@@ -10,7 +10,7 @@ pub(super) const HELLO_LEN: usize = 128;
 /// "SCPMVER" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SCPMVER\x02");
 
-/// See the module.
+/// The content of the datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     /// The secret that all datagrams of the job carry.

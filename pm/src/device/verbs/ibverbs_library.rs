@@ -291,8 +291,8 @@ pub(super) fn load_library(name: &CStr) -> Result<*mut c_void, Unavailable> {
     if handle.is_null() { Err(Unavailable::Library(loader_error(name))) } else { Ok(handle) }
 }
 
-/// The reason why a device could not be opened. errno is not enough: the library tries to open the
-/// device's file in several ways, and errno is the error of the last one.
+/// The reason why a device could not be opened. The library tries to open the device's file in
+/// several ways, and errno is only the error of the last one.
 ///
 /// # Safety
 /// A device of a list that is not freed yet.

@@ -95,8 +95,8 @@ pub(super) struct OutgoingQueue {
     /// (iWARP).
     is_confirmed_by_reads: bool,
     /// The largest number of reads in flight. `reads_in_flight`: their numbers. There is a limit
-    /// only on iWARP: a siw queue pair that waits for a read response does not respond to reads, so
-    /// that two of them may wait for each other for ever.
+    /// only on iWARP. A siw queue pair that waits for a read response does not respond to reads.
+    /// Without a limit two queue pairs could wait for each other for ever.
     max_reads: usize,
     reads_in_flight: VecDeque<u32>,
     fault_isolation: FaultIsolation,

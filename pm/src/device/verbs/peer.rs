@@ -10,7 +10,7 @@ use super::regions::RemoteRegion;
 use crate::rma::OperationLog;
 use std::collections::HashMap;
 
-/// See the module.
+/// The state of one peer.
 #[derive(Default)]
 pub(super) struct VerbsPeer {
     pub(super) connection: Connection,

@@ -20,8 +20,8 @@ const INLINE_SIZES: [u32; 3] = [128, 64, 0];
 /// The number of work requests of one queue pair, if the adapter supports that many.
 pub(super) const SEND_QUEUE_DEPTH: usize = 256;
 
-/// A packet is sent again after 4.096 µs times 2^14 (67 ms), six times. rdma_rxe takes seven
-/// retries as infinite: it would not report that the other queue pair no longer exists.
+/// A packet is sent again after 4.096 µs times 2^14 (67 ms), six times. Not seven times, which
+/// rdma_rxe takes as infinite: it would never report that the other queue pair no longer exists.
 const ACK_TIMEOUT_EXPONENT: u8 = 14;
 const RETRIES: u8 = 6;
 /// 7 means without end, because a receiver without a free buffer is only slow.

@@ -60,7 +60,7 @@ struct LocalRegion {
     id: UseId,
 }
 
-/// See the module.
+/// The locked regions of an endpoint.
 pub(super) struct VerbsRegions {
     /// Created with the first region. None inside: it cannot be created.
     cache: OnceLock<Option<Cache<VerbsRegistrar>>>,

@@ -23,7 +23,8 @@ use crate::sync::Ordering;
 pub(crate) const OPTIONS: u64 = OPT_REMOTE_WRITE | OPT_REMOTE_READ;
 /// The largest number of operations to one peer that are not done.
 const MAX_OPERATIONS: usize = 128;
-/// The largest length of one work request. Adapters have limits of some MiB or GiB.
+/// The largest length of one work request. The limits of adapters are between a few MiB and a few
+/// GiB.
 const MAX_RDMA_LEN: usize = 1 << 20;
 /// siw copies read responses of up to this length directly after their header.
 const SIW_INLINE_REPLY_LEN: usize = 32;

@@ -10,7 +10,7 @@ use super::{OutgoingQueue, QueueItem, RdmaOperation, is_before};
 /// made no progress.
 const MAX_SUSPECT_FAILURES: u8 = 3;
 
-/// See the module.
+/// The items that may have broken a connection, and the time for which operations are held.
 #[derive(Debug, Default)]
 pub(super) struct FaultIsolation {
     /// The number of items at the front that are tried alone.
