@@ -3,8 +3,8 @@
 //! interface has one trait for each subject; each device implements a trait in the file of that
 //! name.
 //!
-//! *Send lock*, *Receive lock*, *Both locks* and *No lock* at the beginning of a function's comment
-//! say which locks of the context the caller holds.
+//! The send lock and the receive lock in comments are the locks of the context. The context takes
+//! them before it calls a function.
 
 #![forbid(unsafe_code)]
 
@@ -20,8 +20,8 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
 /// The whole interface. The context has checked that it is open, and holds the lock that the
-/// comment of a function names. A composite has functions of the same names, except those that only
-/// composites call.
+/// comment of a function requires. A composite has functions of the same names, except those that
+/// only composites call.
 ///
 /// [`RmaInterface`] belongs to the interface, too. It is not named here, because each network
 /// implements it for its own endpoint, and the code that networks share does not.
@@ -38,10 +38,10 @@ pub(crate) trait Endpoint:
     fn max_message_len(&self) -> usize;
     /// The longest message to `node`. Invalid: no such node. Io: it cannot be reached.
     fn mtu(&self, node: u32) -> PmResult<usize>;
-    /// No lock. Whether this host has more processes than processors.
+    /// Whether this host has more processes than processors. Needs no lock.
     fn is_oversubscribed(&self) -> bool;
 
-    /// Invalid: no such node, or this node itself.
+    /// Checks that `node` is another node. Invalid: no such node, or this node itself.
     #[inline(always)]
     fn check_peer(&self, node: u32) -> PmResult<()> {
         let is_valid = (node as usize) < self.nodes() && node != self.self_node();
@@ -49,7 +49,7 @@ pub(crate) trait Endpoint:
     }
 }
 
-/// Sending (`send.rs`). Send lock, for all functions.
+/// Sending (`send.rs`). All functions are called under the send lock.
 pub(crate) trait SendInterface {
     /// Reserves `len` bytes towards `node` until `publish`.
     fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8>;
@@ -86,20 +86,20 @@ pub(crate) fn shorten(pending_len: &SingleWriterU64, len: usize) -> PmResult<()>
 
 /// Receiving (`receive.rs`).
 pub(crate) trait ReceiveInterface {
-    /// No lock. Returns a source that may have a message; `take` checks whether it has one. Any
-    /// thread may call it.
+    /// Returns a source that may have a message; `take` checks whether it has one. Needs no lock:
+    /// any thread may call it at any time.
     fn find(&self) -> Option<u32>;
-    /// For composites. No lock. Like `find`, but without a system call.
+    /// For composites. Like `find`, but without a system call. Needs no lock.
     fn peek(&self) -> Option<u32>;
-    /// Receive lock. Takes the next message of `source`. NoBuffers: it has no message after all.
-    /// Io: the source is corrupt.
+    /// Takes the next message of `source`. Called under the receive lock. NoBuffers: it has no
+    /// message after all. Io: the source is corrupt.
     fn take(&self, source: u32) -> PmResult<(*mut u8, usize)>;
-    /// Receive lock. Releases the message that `take` has returned.
+    /// Releases the message that `take` has returned. Called under the receive lock.
     fn release(&self);
-    /// No lock. Counts a poll that found no message.
+    /// Counts a poll that found no message. Needs no lock.
     fn count_empty_poll(&self);
-    /// No lock. Whether polls that found no message have moved bytes of remote memory since the
-    /// last call.
+    /// Whether polls that found no message have moved bytes of remote memory since the last call.
+    /// Needs no lock.
     fn take_rma_activity(&self) -> bool {
         false
     }
@@ -129,8 +129,8 @@ pub(crate) trait SelectInterface {
     fn after_select(&self);
     /// Whether the doorbell is armed.
     fn is_selecting(&self) -> bool;
-    /// No lock. Drains the doorbell, arms it again, and polls all sources. Called while the
-    /// doorbell is armed, after `find` has found no message.
+    /// Drains the doorbell, arms it again, and polls all sources. Called while the doorbell is
+    /// armed, after `find` has found no message. Needs no lock.
     ///
     /// The program of figure 3.4 of the manual never reads its descriptors and arms only once.
     /// Therefore every empty poll calls this function: if it finds no message either, the next
@@ -145,21 +145,22 @@ pub(crate) trait StateInterface {
     fn is_send_done(&self) -> PmResult<()>;
     /// `has_held_message`: a message was taken and not released.
     fn queue_status(&self, has_held_message: bool) -> QueueStatus;
-    /// Both locks. Drops all queued messages.
+    /// Drops all queued messages. Called under both locks.
     fn reset(&self);
-    /// Both locks, and no message is held. Appends the queued messages to `out`.
+    /// Appends the queued messages to `out`. Called under both locks, while no message is held.
     fn save(&self, out: &mut Vec<u8>);
-    /// For composites. Invalid: not a saved context of this node and device.
+    /// For composites. Checks that `restore` would succeed. Invalid: `saved` is not a saved context
+    /// of this node and device.
     fn check_saved(&self, saved: &[u8]) -> PmResult<()>;
-    /// Both locks, and no message is held. Replaces the queued messages by the saved ones. Invalid:
-    /// as `check_saved`; nothing has changed.
+    /// Replaces the queued messages by the saved ones. Called under both locks, while no message is
+    /// held. Invalid: as `check_saved`; nothing has changed.
     fn restore(&self, saved: &[u8]) -> PmResult<()>;
     /// Prints the state as text.
     fn dump(&self, out: &mut dyn Write) -> std::io::Result<()>;
 }
 
-/// Remote memory access (`rma.rs`, manual 3.6). No lock: any thread may call these functions at any
-/// time. The context has checked `options`.
+/// Remote memory access (`rma.rs`, manual 3.6). The functions need no lock: any thread may call
+/// them at any time. The context has checked `options`.
 pub(crate) trait RmaInterface {
     /// Option bits.
     fn options(&self) -> u64;

@@ -254,8 +254,8 @@ impl DeviceContext {
         }
     }
 
-    /// Both locks, unless the context is already handed over. NoSys: a composite cannot be handed
-    /// over.
+    /// Makes a descriptor with which another process attaches this context. Called under both
+    /// locks, unless the context is already handed over. NoSys: a composite cannot be handed over.
     pub(crate) fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         match self {
             DeviceContext::Shmem(shmem) => shmem.create_attach_fd(),

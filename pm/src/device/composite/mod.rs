@@ -104,7 +104,7 @@ impl Composite {
         }
     }
 
-    /// Invalid: not set.
+    /// This context's own node. Invalid: it is not set.
     pub(crate) fn self_node(&self) -> PmResult<u32> {
         let self_node = self.self_node.get();
         if self_node == NO_NODE { Err(Error::Invalid) } else { Ok(self_node as u32) }

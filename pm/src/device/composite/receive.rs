@@ -59,14 +59,14 @@ pub(crate) enum HotPoll<'a> {
 }
 
 impl CompositeReceiver {
-    /// Both locks.
+    /// Forgets the hot source. Called under both locks.
     pub(super) fn forget_hot(&self) {
         self.hot.store(null_mut(), Ordering::Relaxed);
     }
 }
 
 impl Composite {
-    /// No lock. Polls only the hot source.
+    /// Polls only the hot source. Needs no lock.
     #[inline(always)]
     pub(crate) fn poll_hot(&self) -> HotPoll<'_> {
         // SYNC: member
@@ -86,14 +86,14 @@ impl Composite {
         self.member(0).and_then(EndpointRef::shmem)
     }
 
-    /// No lock, after `HotPoll::Empty`. Whether the hot source is the only source.
+    /// Whether the hot source is the only source. Called after `HotPoll::Empty`. Needs no lock.
     #[inline(always)]
     pub(crate) fn has_single_source(&self) -> bool {
         self.first_shmem_member().is_some_and(ShmemEndpoint::has_single_source)
     }
 
-    /// No lock, after `HotPoll::Empty`. The hot source, if the other polled sources have no
-    /// message.
+    /// The hot source, if the other polled sources have no message. Called after `HotPoll::Empty`.
+    /// Needs no lock.
     #[inline(always)]
     pub(crate) fn hot_if_others_silent(&self) -> Option<&Source> {
         self.first_shmem_member().filter(|member| member.are_others_silent())?;
@@ -103,7 +103,7 @@ impl Composite {
         unsafe { hot.as_ref() }
     }
 
-    /// No lock. Like `poll_hot`, for a message of any length.
+    /// Like `poll_hot`, for a message of any length. Needs no lock.
     #[inline(always)]
     pub(crate) fn poll_hot_any(&self) -> Option<(&Source, TakenMessage)> {
         // SYNC: member
@@ -113,20 +113,22 @@ impl Composite {
         Some((source, source.peek_any()?))
     }
 
-    /// Receive lock. Whether the polled message is still to be taken.
+    /// Whether the polled message is still to be taken. Called under the receive lock.
     #[inline(always)]
     pub(crate) fn is_next(&self, source: &Source, message: &TakenMessage) -> bool {
         ptr::eq(self.receive.hot.load(Ordering::Relaxed), source) && source.is_next(message)
     }
 
-    /// Receive lock. Takes the message that `poll_hot` returned and no other thread has taken.
+    /// Takes the message that `poll_hot` returned and no other thread has taken. Called under the
+    /// receive lock.
     #[inline(always)]
     pub(crate) fn take_inline(&self, source: &Source, len: usize) {
         source.take_next(len);
         self.receive.held_inline.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Receive lock. Like `take_inline`, for the message that `poll_hot_any` returned.
+    /// Like `take_inline`, for the message that `poll_hot_any` returned. Called under the receive
+    /// lock.
     #[inline(always)]
     pub(crate) fn take_direct(&self, source: &Source, message: &TakenMessage) {
         source.take_next(message.len);
@@ -136,15 +138,16 @@ impl Composite {
         self.receive.held_data_end.set(message.data_end().unwrap_or(HELD_IN_SLOT));
     }
 
-    /// Receive lock. The source whose message `take_inline` has taken and which is not yet
-    /// released.
+    /// The source whose message `take_inline` has taken and which is not yet released. Called under
+    /// the receive lock.
     #[inline(always)]
     pub(crate) fn held_inline(&self) -> Option<&Source> {
         // SAFETY: as in `poll_hot`.
         unsafe { self.receive.held_inline.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// Receive lock, if no short message is held. Like `held_inline`, for `take_direct`.
+    /// Like `held_inline`, for `take_direct`. Called under the receive lock, if no short message is
+    /// held.
     #[inline(always)]
     fn held_out_of_line(&self) -> Option<&Source> {
         // SAFETY: as in `poll_hot`.

@@ -46,7 +46,7 @@ impl Composite {
         self.members().find_map(|(_, member)| on!(member, e => e.arena()))
     }
 
-    /// Both locks: members were added or removed.
+    /// Computes the option bits again after members were added or removed. Called under both locks.
     pub(super) fn update_options(&self) {
         let options = self
             .members()

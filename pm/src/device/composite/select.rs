@@ -68,7 +68,7 @@ impl CompositeSelectState {
 }
 
 impl Composite {
-    /// NoMemory: the descriptor's number does not fit into an `fd_set` of `select`.
+    /// The descriptor for `select`. NoMemory: its number does not fit into an `fd_set` of `select`.
     pub(crate) fn fd(&self) -> PmResult<RawFd> {
         let fd = self.select.epoll.0.as_raw_fd();
         if fd as usize >= libc::FD_SETSIZE {

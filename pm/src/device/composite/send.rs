@@ -59,8 +59,8 @@ impl CompositeSender {
 }
 
 impl Composite {
-    /// Send lock. Like `reserve`, for a short message directly in the ring. None: the caller has to
-    /// call `reserve`.
+    /// Like `reserve`, for a short message directly in the ring. Called under the send lock. None:
+    /// the caller has to call `reserve`.
     #[inline(always)]
     pub(crate) fn reserve_inline(&self, node: u32, len: usize) -> Option<*mut u8> {
         let target = self.direct_target(node)?;
@@ -70,7 +70,7 @@ impl Composite {
         Some(buffer)
     }
 
-    /// Send lock. Like `reserve_inline`, for a longer message.
+    /// Like `reserve_inline`, for a longer message. Called under the send lock.
     #[inline(always)]
     fn reserve_out_of_line(&self, node: u32, len: usize) -> Option<*mut u8> {
         let target = self.direct_target(node)?;
@@ -152,15 +152,16 @@ impl Composite {
         shorten(&self.send.multicast_len, len)
     }
 
-    /// Send lock. The target of the short message that was reserved directly. None: no such
-    /// message.
+    /// The target of the short message that was reserved directly. Called under the send lock.
+    /// None: no such message.
     #[inline(always)]
     pub(crate) fn pending_inline(&self) -> Option<&Target> {
         // SAFETY: null, or what `direct_target` has returned, which lives as long as `self`.
         unsafe { self.send.pending_inline.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// Send lock, if no short message is pending. Like `pending_inline`, for a longer message.
+    /// Like `pending_inline`, for a longer message. Called under the send lock, if no short message
+    /// is pending.
     #[inline(always)]
     fn pending_out_of_line(&self) -> Option<&Target> {
         // SAFETY: as in `pending_inline`.
@@ -187,13 +188,15 @@ impl Composite {
         self.send.lines_to_prefetch.set(if has_prefetched { start } else { 0 });
     }
 
-    /// Send lock. Publishes the pending message. True: call `check_receiver` afterwards.
+    /// Publishes the pending message. Called under the send lock. True: the caller has to call
+    /// `check_receiver`.
     #[inline(always)]
     pub(crate) fn publish_inline(&self, target: &Target) -> bool {
         target.publish_inline(self.send.direct_len.get() as usize)
     }
 
-    /// After `publish_inline`: the receiver sleeps, or has exited.
+    /// Handles a receiver that sleeps or has exited. Called after `publish_inline` has returned
+    /// true.
     #[cold]
     pub(crate) fn check_receiver(&self, target: &Target) {
         self.check_receiver_of(target, IN_SLOT);

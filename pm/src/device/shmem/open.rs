@@ -63,7 +63,8 @@ impl ShmemChannels {
         config::device_config(self.options, &self.geometry, contexts)
     }
 
-    /// Invalid: no such channel or node. Busy: another context is bound to that node.
+    /// Creates the endpoint of `self_node` on a channel. Invalid: no such channel or node. Busy:
+    /// another context is bound to that node.
     pub(crate) fn bind(&self, channel: u32, self_node: u32) -> PmResult<ShmemEndpoint> {
         if self_node as usize >= self.options.nodes {
             return Err(Error::Invalid);

@@ -57,8 +57,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// No lock. The next message of this source, if it is this source's turn. Other: call
-    /// `ShmemEndpoint::find`.
+    /// The next message of this source, if it is this source's turn. Needs no lock. Other: the
+    /// caller has to call `ShmemEndpoint::find`.
     #[inline(always)]
     pub(crate) fn peek_inline(&self) -> PeekResult {
         if self.left_of_turn.get() == 0 { PeekResult::Other } else { self.consumer.peek() }
@@ -74,13 +74,14 @@ impl Source {
         }
     }
 
-    /// Receive lock. Whether no other thread has taken the message that was seen.
+    /// Whether no other thread has taken the message that was seen. Called under the receive lock.
     #[inline(always)]
     pub(crate) fn is_next(&self, message: &TakenMessage) -> bool {
         self.left_of_turn.get() != 0 && self.consumer.is_next(message)
     }
 
-    /// Receive lock. A message that is not in its slot was taken.
+    /// Takes over the credit that came with a message that is not in its slot. Called under the
+    /// receive lock.
     #[inline(always)]
     pub(crate) fn grant_credit(&self, message: &TakenMessage) {
         if message.position != IN_SLOT {
@@ -89,7 +90,7 @@ impl Source {
         }
     }
 
-    /// Receive lock. Takes the message that was seen, which has this length.
+    /// Takes the message that was seen, which has this length. Called under the receive lock.
     #[inline(always)]
     pub(crate) fn take_next(&self, len: usize) {
         // This is the hot source, whose first message `ShmemEndpoint::take` took.
@@ -99,14 +100,14 @@ impl Source {
         self.left_of_turn.set(self.left_of_turn.get().wrapping_sub(1));
     }
 
-    /// No lock. A poll found no message.
+    /// Counts a poll that found no message. Needs no lock.
     #[inline(always)]
     pub(crate) fn count_empty_poll(&self) {
         let epoch = &self.self_record().poll_epoch.0;
         epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// Receive lock, after `take_next`.
+    /// Releases a message that was in its slot. Called under the receive lock, after `take_next`.
     #[inline(always)]
     pub(crate) fn release_inline(&self) {
         self.release_out_of_line(HELD_IN_SLOT);
@@ -344,13 +345,13 @@ impl ShmemEndpoint {
         hot.consumer.is_waiting()
     }
 
-    /// No lock. Whether the hot source is the only source.
+    /// Whether the hot source is the only source. Needs no lock.
     #[inline(always)]
     pub(crate) fn has_single_source(&self) -> bool {
         self.receive.active_count.get() <= 1 && self.has_no_new_source()
     }
 
-    /// No lock. Whether neither a new source nor the next few cold rings have a message.
+    /// Whether neither a new source nor the next few cold rings have a message. Needs no lock.
     #[inline(always)]
     pub(crate) fn are_others_silent(&self) -> bool {
         self.has_no_new_source() && self.receive.poll_cold_rings(COLD_RINGS_PER_POLL).is_none()

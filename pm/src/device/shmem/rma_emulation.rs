@@ -69,7 +69,7 @@ struct State {
 #[derive(Default)]
 struct EmulationPeer {
     operations: VecDeque<PendingOperation>,
-    /// In the order of their responses.
+    /// Requests without a response, in the order in which responses come.
     outstanding_requests: VecDeque<InflightRequest>,
     /// The number of the next request.
     next_request: u64,

@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 pub(super) struct PeerMemory {
     /// The regions that the node has locked.
     remote_regions: NonNull<RegionTable>,
-    /// None inside: the node's part of the arena cannot be mapped.
+    /// The node's part of the arena, if it was mapped. None inside: it cannot be mapped.
     pub(super) peer_arena: OnceLock<Option<PeerArena>>,
     /// Operations that were started: the number of the last one. All are complete but the
     /// emulated ones in flight, which no other operation overtakes.

@@ -23,7 +23,8 @@ const DISCARD: u64 = u64::MAX - 1;
 /// The pending node of a multicast.
 const PENDING_MULTICAST: u64 = u64::MAX;
 
-/// After so many messages in one direction, the same number of slots is prefetched at once.
+/// The number of messages in one direction after which the same number of slots is prefetched at
+/// once.
 const PREFETCH_RUN: u64 = 16;
 
 /// States of a target.
@@ -66,7 +67,7 @@ impl Target {
         self.producer.prefetch_slot(line_offset);
     }
 
-    /// Send lock. Reserves room for a short message. None: the caller has to call
+    /// Reserves room for a short message. Called under the send lock. None: the caller has to call
     /// `ShmemEndpoint::reserve`, which makes room or returns the error.
     #[inline(always)]
     pub(crate) fn reserve_inline(&self, len: usize) -> Option<*mut u8> {
@@ -76,7 +77,7 @@ impl Target {
         self.producer.reserve_inline()
     }
 
-    /// Send lock. Like `reserve_inline`, for a longer message.
+    /// Like `reserve_inline`, for a longer message. Called under the send lock.
     #[inline(always)]
     pub(crate) fn reserve_out_of_line(&self, len: usize) -> Option<Reservation> {
         let [max_inline_len, mtu] = [self.producer.max_inline_len(), self.producer.mtu()];
@@ -86,8 +87,8 @@ impl Target {
         self.producer.reserve_long(len)
     }
 
-    /// Send lock, after `reserve_inline`. True: the caller has to call
-    /// `ShmemEndpoint::check_receiver`.
+    /// Publishes the reserved short message. Called under the send lock, after `reserve_inline`.
+    /// True: the caller has to call `ShmemEndpoint::check_receiver`.
     #[inline(always)]
     pub(crate) fn publish_inline(&self, len: usize) -> bool {
         let counters = self.counters();
@@ -113,7 +114,8 @@ impl Target {
         self.received_at_run_end.set(received);
     }
 
-    /// Send lock, after `reserve_out_of_line`. Like `publish_inline`.
+    /// Like `publish_inline`, for a longer message. Called under the send lock, after
+    /// `reserve_out_of_line`.
     #[inline(always)]
     pub(crate) fn publish_out_of_line(&self, position: u64, len: usize) -> bool {
         let counters = self.counters();
@@ -323,7 +325,8 @@ impl SendInterface for ShmemEndpoint {
 }
 
 impl ShmemEndpoint {
-    /// Invalid: no such node, this node itself, or an impossible length. Io: that link is broken.
+    /// The target of a message of `len` bytes to `node`. Invalid: no such node, this node itself,
+    /// or an impossible length. Io: the link is broken.
     #[inline(always)]
     fn target(&self, node: u32, len: usize) -> PmResult<&Target> {
         let target = self.send.targets.get(node as usize).ok_or(Error::Invalid)?;
@@ -398,7 +401,7 @@ impl ShmemEndpoint {
         self.send.targets[node].state.get() == BROKEN
     }
 
-    /// After a message to `target` was published: checks the receiver state.
+    /// Checks the receiver state of `target`. Called after a message was published.
     #[cold]
     pub(crate) fn check_receiver(&self, target: &Target, position: u64, len: usize) {
         let (index, header) = target.producer.last_published(position, len);

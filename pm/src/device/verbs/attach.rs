@@ -44,7 +44,7 @@ impl PortParams {
         bytes
     }
 
-    /// Invalid: `encode` does not write such bytes.
+    /// Decodes what `encode` has written. Invalid: `encode` does not write such bytes.
     pub(super) fn decode(bytes: &[u8]) -> PmResult<PortParams> {
         let (&[port, service_level, p, q, a, b, c, d], name) =
             bytes.split_first_chunk::<HEADER_LEN>().ok_or(Error::Invalid)?;

@@ -48,7 +48,8 @@ impl ConnectRequest {
         bytes
     }
 
-    /// None: it is not a request of this protocol. Bytes after the request were added in transit.
+    /// Decodes a request, and ignores bytes after it, which were added in transit. None: it is not
+    /// a request of this protocol.
     pub(super) fn decode(bytes: &[u8]) -> Option<ConnectRequest> {
         let (bytes, _) = bytes.split_first_chunk::<REQUEST_LEN>()?;
         let read_u64 = |offset: usize| {

@@ -23,8 +23,8 @@ const MAX_HELLOS_PER_PASS: usize = 64;
 /// Nanoseconds between two checks that the adapter still exists.
 const ADAPTER_CHECK_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// After an operation has broken the connection, one end waits for so many nanoseconds, in which
-/// the other end tries its operations. The time covers two round trips on a loaded host.
+/// The time in nanoseconds that one end waits after an operation has broken the connection. The
+/// other end tries its operations in this time. It covers two round trips on a loaded host.
 const TIE_BREAK_DELAY_NS: u64 = 200_000_000;
 
 /// Nanoseconds since boot, by a clock that all processes of a host share.
@@ -43,7 +43,7 @@ pub(super) fn encode_address(address: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// None: these bytes are not an address.
+/// Decodes an address of the address table. None: these bytes are not an address.
 pub(super) fn decode_address(bytes: &[u8]) -> Option<SocketAddr> {
     let (port, ip) = bytes.split_first_chunk::<2>()?;
     let ip = match ip.len() {

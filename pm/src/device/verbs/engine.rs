@@ -101,7 +101,8 @@ pub(super) fn warn_no_memory(why: String) -> Error {
 }
 
 impl VerbsEngine {
-    /// NoMemory: the adapter or the kernel refuses a resource; a line to the user names it.
+    /// Creates the engine and the resources of the adapter. NoMemory: the adapter or the kernel
+    /// refuses a resource. A warning to the user names it.
     pub(super) fn new(
         chosen: &SelectedPort,
         identity: EndpointIdentity,

@@ -57,7 +57,7 @@ impl Hello {
         padded
     }
 
-    /// None: it is not a hello of this protocol.
+    /// Decodes a hello. None: it is not a hello of this protocol.
     pub(super) fn decode(bytes: &[u8]) -> Option<Hello> {
         let bytes: &[u8; HELLO_LEN] = bytes.try_into().ok()?;
         let read_u64 = |offset: usize| {

@@ -124,7 +124,8 @@ impl NetworkDevice for Verbs {
         Ok((open::choose(&port_address.options())?, socket, 1))
     }
 
-    /// NoMemory: the adapter or the kernel refuses a resource. A warning to the user names it.
+    /// Opens an endpoint and starts its progress thread. NoMemory: the adapter or the kernel
+    /// refuses a resource. A warning to the user names it.
     fn open(
         chosen: &SelectedPort,
         identity: EndpointIdentity,

@@ -23,7 +23,8 @@ pub(super) fn log_io_error(error: std::io::Error) -> Error {
 }
 
 impl VerbsChannels {
-    /// NoDevice: PM_DEBUG names the missing library, kernel module or adapter, or the bad option.
+    /// Selects the adapter and opens the sockets. NoDevice: there is no usable adapter. With
+    /// PM_DEBUG a line names the missing library, kernel module or adapter, or the bad option.
     pub(crate) fn new(options: &VerbsOptions) -> PmResult<VerbsChannels> {
         let chosen = choose(options)?;
         debug::log(debug::INFO, || format!("device verbs: {}", describe(&chosen)));

@@ -55,7 +55,7 @@ struct MessageHeader {
 }
 
 impl MessageHeader {
-    /// None: no sender of this protocol writes such a header.
+    /// Parses and checks a header. None: no sender of this protocol writes such a header.
     #[inline(always)]
     fn parse(words: [u32; 4], received_len: u32, mtu: usize) -> Option<MessageHeader> {
         let [sequence, len, _, kind] = words.map(u32::from_le);

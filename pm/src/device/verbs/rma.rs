@@ -99,7 +99,7 @@ impl RmaInterface for VerbsEndpoint {
 }
 
 impl VerbsEngine {
-    /// NoBuffers: [`MAX_OPERATIONS`] operations to that peer are in flight.
+    /// Starts an operation. NoBuffers: [`MAX_OPERATIONS`] operations to that peer are in flight.
     fn begin_rdma(
         &mut self,
         queues: &EndpointQueues,

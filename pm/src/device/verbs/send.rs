@@ -138,7 +138,7 @@ impl VerbsEngine {
         }
     }
 
-    /// False: the queue pair has failed and is replaced.
+    /// Posts a queued message. False: the queue pair has failed and is replaced.
     fn post_message(&mut self, queues: &EndpointQueues, to: u32, message: QueuedMessage) -> bool {
         let posted = self.post_frame(to, self.frame(message.slot), message.len);
         self.on_posted(queues, to, posted)
