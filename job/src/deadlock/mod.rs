@@ -18,10 +18,10 @@
 //! - A process is idle when all of its threads are idle.
 //! - A message is received when it is released, and the process that releases it is busy (manual
 //!   2.5, figure 2.9).
-//! - A spinning process may wait for memory that a remote write has changed before the end of round
-//!   1. The process must have polled in vain twice since the end of round 1. A third round is
-//!   needed to check this. An action of the process after its own sample in round 1 may have
-//!   preceded the write of a process that was sampled later.
+//! - A spinning process may wait for memory that a remote write has changed before the first round
+//!   ended. The process must have polled in vain twice since the end of that round. A third round
+//!   is needed to check this. An action of the process after its own sample in the first round may
+//!   have preceded the write of a process that was sampled later.
 //! - A spinning process may also wait for an answer of its launcher (PMI). From the second round
 //!   on, it counts as busy unless all of its questions are answered and all answers are taken. It
 //!   asks only while it is busy.

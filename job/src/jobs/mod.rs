@@ -4,7 +4,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `led_jobs.rs` | the masters of the jobs that this daemon leads, and the watchers of these jobs |
+//! | `led_jobs.rs` | the masters of the jobs that this daemon leads, and their watchers |
 //! | `tree_positions.rs` | this daemon's positions in the range trees of jobs |
 //! | `gang_driver.rs` | the gang scheduler of the jobs that this daemon leads |
 
