@@ -1,5 +1,5 @@
-//! Lines of scrun or scout itself on standard error: filtered by `message=`, coloured on a
-//! terminal.
+//! Writes the messages of scrun and scout to standard error. `message=` filters them, and on a
+//! terminal their prefix is coloured.
 
 use score_proto::message::Level;
 use std::io::{IsTerminal, Write};

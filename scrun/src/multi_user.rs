@@ -89,7 +89,7 @@ fn shape(options: &ScrunOptions, request: &Request) -> Result<AllocationRequest,
     let nodes = match shape {
         AllocationRequest::FewestHosts(nodes) => u64::from(nodes),
         AllocationRequest::HostsByProcs { hosts, procs } => u64::from(hosts) * u64::from(procs),
-        // The server checks the limits for these.
+        // The server checks the limits for these shapes.
         AllocationRequest::AllFreeSlots { .. }
         | AllocationRequest::Exclusive { .. }
         | AllocationRequest::EveryHost { .. } => u64::from(min_nodes),
@@ -179,7 +179,7 @@ mod tests {
             shape("-hosts=2", &any),
             Ok(AllocationRequest::Exclusive { hosts: 2, min_nodes, max_nodes })
         );
-        // The server knows which hosts are of that kind.
+        // The server selects the hosts of that kind.
         assert_eq!(
             shape("-nodes=3x2.linux.opteron", &any),
             Ok(AllocationRequest::HostsByProcs { hosts: 3, procs: 2 })

@@ -79,7 +79,7 @@ fn prefix(text: &OsStr, offset: usize) -> &OsStr {
     OsStr::from_bytes(&bytes[..offset.min(bytes.len())])
 }
 
-/// Makes a word safe for a terminal: `?` replaces each character that is not printable, so that
+/// Makes a word safe for a terminal. `?` replaces each character that is not printable, so that
 /// each character has one column.
 pub fn printable(text: &OsStr) -> String {
     text.to_string_lossy()

@@ -1,5 +1,6 @@
-//! The search path of the dynamic loader for a library (ld.so(8)): DT_RPATH if there is no
-//! DT_RUNPATH, LD_LIBRARY_PATH, DT_RUNPATH, the directories of ld.so.conf, the default ones.
+//! The search path of the dynamic loader for a library (ld.so(8)). Its order is: DT_RPATH if there
+//! is no DT_RUNPATH, LD_LIBRARY_PATH, DT_RUNPATH, the directories of ld.so.conf, the default
+//! directories.
 
 use super::image::ElfInfo;
 use std::ffi::{OsStr, OsString};

@@ -1,5 +1,5 @@
-//! Finds the file of a program by its name: first the commands of this package, next to scrun's
-//! own binary, then PATH, as a shell does.
+//! Finds the file of a program by its name. It looks for the commands of this package next to
+//! scrun's own binary, then in PATH, as a shell does.
 
 use score_proto::exit_code::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 
@@ -43,10 +43,10 @@ impl ProgramSearchPath {
 pub enum Program {
     /// An executable file on this host.
     File(PathBuf),
-    /// The built-in `system`: the other words are a sequential program and its arguments. Each
-    /// host looks the program up for itself.
+    /// The built-in `system`: the other words are a sequential program and its arguments. Each host
+    /// searches for that program itself.
     System {
-        /// `-host`.
+        /// Whether `-host` is given: one process per host.
         per_host: bool,
         /// Number of words of the element that belong to `system` itself.
         skip: usize,
