@@ -25,13 +25,13 @@ pub enum OptionError {
     /// The option's value is missing.
     #[error("{0} needs a value: {1}")]
     NoValue(&'static str, &'static str),
-    /// The same option twice.
+    /// The same option is given twice.
     #[error("option {0} given more than once")]
     Twice(&'static str),
-    /// Not a number.
+    /// The value is not a number.
     #[error("-node {0:?}: not a node number")]
     NotANode(OsString),
-    /// No such node.
+    /// There is no node with this number.
     #[error("-node {0}: this parallel process has the nodes 0 to {1}")]
     NoSuchNode(u32, u32),
     /// Neither a base name nor an absolute path.

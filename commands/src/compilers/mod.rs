@@ -72,9 +72,9 @@ fn command(script: &str, args: &WrapperArgs) -> Result<Vec<OsString>, Error> {
     Ok(command)
 }
 
-/// The compiler to run. The first of these that is given: `-compiler-path`; `SCORE_COMPILERS`; the
-/// path of the compiler named by `-compiler`; the one named by `SCORE_BUILD_COMPILERS`; the
-/// script's default.
+/// Selects the compiler. The first of these that is given: `-compiler-path`, `SCORE_COMPILERS`, the
+/// compiler that `-compiler` names, the compiler that `SCORE_BUILD_COMPILERS` names, the script's
+/// default.
 fn compiler_path(
     script: &str,
     args: &WrapperArgs,
@@ -99,8 +99,10 @@ fn compiler_path(
     Ok(chosen.into())
 }
 
-/// The arguments for the linker. Static: one archive, which contains PM, and the libraries that
-/// Rust's runtime uses; libc stays dynamic. Dynamic: the shared objects, found by an rpath.
+/// The arguments for the linker.
+///
+/// Static: one archive, which contains PM, and the libraries that Rust's runtime uses. libc stays
+/// dynamic. Dynamic: the shared objects, which the loader finds by an rpath.
 fn libraries(args: &WrapperArgs, paths: &InstallPaths) -> Result<Vec<OsString>, Error> {
     if args.nostatic {
         let folder = paths.lib(&["libscore.so", "libpm.so"])?;
@@ -119,7 +121,7 @@ fn option_with_path(option: &str, path: &std::path::Path) -> OsString {
     word
 }
 
-/// Prints notes and executes the compiler in this process. Returns only if that fails.
+/// Prints notes and replaces this process by the compiler. Returns only if that fails.
 fn run(script: &str, args: &WrapperArgs, command: Vec<OsString>) -> ExitCode {
     if let Some(option) = &args.nockpt {
         eprintln!("{script}: note: {option} has no effect yet: programs are not checkpointed");
@@ -135,7 +137,7 @@ fn run(script: &str, args: &WrapperArgs, command: Vec<OsString>) -> ExitCode {
         "{script}: cannot run the compiler {compiler}: {error}; \
          `score_compiler_list -script {script} -check` shows the installed compilers"
     );
-    // As a shell: 127 not found, 126 not executable.
+    // The exit codes are those of a shell: 127 not found, 126 not executable.
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound {
         EXIT_NOT_FOUND
     } else {

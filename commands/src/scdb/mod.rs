@@ -1,12 +1,12 @@
-//! `scdb`: looks into the processes of a running job, holds and continues them.
+//! `scdb`: shows what the processes of a running job do, holds them and continues them.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `command.rs` | the commands that a user gives |
-//! | `session.rs` | the job: commands, and the session that ends with scdb |
-//! | `console.rs` | commands carried out, of a command line, a file or a terminal |
+//! | `command.rs` | the commands of a user |
+//! | `session.rs` | sends commands to the job, and keeps the session that ends with scdb |
+//! | `console.rs` | executes commands of a command line, a file or a terminal |
 //! | `render.rs`, `stacks.rs` | answers as text and JSON |
-//! | `gdb/` | a debugger at one rank |
+//! | `gdb/` | a debugger for one rank |
 //! | `print/` | values of an expression, by gdb |
 
 pub(crate) mod command;
@@ -60,10 +60,10 @@ options:
 ",
 ];
 
-/// Options of scdb itself; those of commands are others.
+/// Options of scdb itself, without those of commands.
 const OPTION_NAMES: &[&str] = &["batch", "json", "wait", "socket", "help"];
 
-/// How long to wait for answers without `-wait`.
+/// Time limit for answers without `-wait`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The parsed command line.
@@ -71,16 +71,16 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum ScdbOptions {
     /// `-help`
     Help,
-    /// A job, and where commands come from.
+    /// `scdb JOB`, with commands from one source.
     Job(JobOptions),
-    /// `gdb`
+    /// `gdb`: a debugger for one rank.
     Gdb(GdbOptions),
 }
 
-/// A job, and where commands come from.
+/// A job, and the source of the commands.
 #[derive(Debug, PartialEq, Eq)]
 pub struct JobOptions {
-    /// As the user has named it.
+    /// The job as the user has named it.
     name: String,
     address: JobAddress,
     input: Input,
@@ -89,14 +89,14 @@ pub struct JobOptions {
     socket: Option<PathBuf>,
 }
 
-/// Where commands come from.
+/// The source of the commands.
 #[derive(Debug, PartialEq, Eq)]
 enum Input {
-    /// The command line: as given, and parsed.
+    /// The command line: its text, and the parsed command.
     Command(String, Command),
     /// A file, or standard input.
     Batch(Option<PathBuf>),
-    /// The terminal, if there is one, else standard input.
+    /// The terminal if there is one, or standard input.
     Console,
 }
 
@@ -104,7 +104,7 @@ impl ScdbOptions {
     /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The faulty word, with the valid ones.
+    /// The word at fault, and the valid words.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut words: Vec<String> = Vec::new();
         let (mut is_json, mut batch) = (false, None);
@@ -120,7 +120,7 @@ impl ScdbOptions {
                     timeout = parse_timeout(&value)?;
                 }
                 Some("socket") => socket = Some(args.value(&arg)?.into()),
-                // It is for the command.
+                // The option belongs to the command.
                 Some(_) if words.len() > 1 => words.push(arg.text().to_owned()),
                 Some(_) => return Err(arg.unknown(OPTION_NAMES)),
                 None => words.push(arg.text().to_owned()),
@@ -163,7 +163,7 @@ impl ScdbOptions {
     }
 }
 
-/// Parses the words after `gdb`: the rank, and where the debugger is.
+/// Parses the words after `gdb`: the rank, and how the debugger connects.
 fn parse_gdb(words: &[&str]) -> Result<(u32, DebuggerPlace), String> {
     let (mut rank, mut place) = (None, DebuggerPlace::Pipe);
     for word in words {
@@ -182,7 +182,7 @@ fn parse_gdb(words: &[&str]) -> Result<(u32, DebuggerPlace), String> {
     Ok((rank.ok_or("the rank is missing")?, place))
 }
 
-/// Parses seconds.
+/// Parses a number of seconds.
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().map(Duration::from_secs);
     let valid = seconds.filter(|time| !time.is_zero() && *time <= MAX_ANSWER_TIMEOUT);
@@ -191,7 +191,7 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// Carries the commands out. Returns the exit code.
+/// Executes the commands. Returns the exit code.
 pub fn execute(options: ScdbOptions) -> u8 {
     let options = match options {
         ScdbOptions::Help => {
