@@ -1,4 +1,4 @@
-//! `stacks PID...`: prints the stacks of processes, as gdb's `thread apply all bt` would.
+//! `stacks PID...`: prints the stacks of processes, like gdb's `thread apply all bt`.
 
 use score_stacks::StackReader;
 use score_stacks::frame::Detail;
