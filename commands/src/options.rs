@@ -81,8 +81,8 @@ impl NodeOptions {
         }
     }
 
-    /// The rule for file names on compute hosts (manual, scrun(1), INPUT/OUTPUT REDIRECTION): a
-    /// base name is in the job's directory, any other name is an absolute path.
+    /// Sets the file name, by the rule for compute hosts (manual, scrun(1), INPUT/OUTPUT
+    /// REDIRECTION). A base name is in the job's directory, and any other name is an absolute path.
     fn set_file(&mut self, value: OsString) -> Result<(), OptionError> {
         let bytes = value.as_bytes();
         let reason = match bytes {

@@ -1,6 +1,6 @@
-//! The available hosts in single-user mode (manual, scrun(1), `group`, `file`): the hosts that an
-//! option names, else the hosts of a batch job's allocation, else this machine. A database is read
-//! only if an option requires it.
+//! The available hosts in single-user mode (manual, scrun(1), `group`, `file`). They are the hosts
+//! that an option names, else the hosts of a batch job's allocation, else this machine. A database
+//! is read only if an option requires it.
 
 use crate::networks;
 use crate::options::{OptionArg, ScrunOptions};

@@ -232,8 +232,8 @@ pub fn pmix_library(kind: ProgramKind, library: Option<&MpiLibrary>) -> Option<O
     }
 }
 
-/// Whether Python runs this program. The files of such a program are not copied to other hosts,
-/// because an interpreter finds its modules and the MPI library relative to its own path.
+/// Whether Python runs this program. Its files are not copied to other hosts, because an
+/// interpreter finds its modules and the MPI library relative to its own path.
 pub fn is_run_by_python(program: &Path) -> bool {
     python::interpreter(program, &PythonEnvironment::current().path).is_some()
 }

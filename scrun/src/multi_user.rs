@@ -24,8 +24,8 @@ pub struct ClusterRequest {
     pub shape: AllocationRequest,
 }
 
-/// The cluster request of the options, if the job is for multi-user mode: the option `scored` is
-/// given, and neither `group` nor `file` is to its left.
+/// The cluster request of the options, if the job is for multi-user mode. This is the case if the
+/// option `scored` is given, and neither `group` nor `file` is to its left.
 ///
 /// # Errors
 /// Invalid numbers, or options that only single-user mode supports.

@@ -76,8 +76,8 @@ impl ProgramStore {
         spec.tool_files = Some(Box::new(content));
     }
 
-    /// Reads a chunk of a program. Returns no bytes if the program is not part of the job, if the
-    /// offset is at the end of the file, or if the file cannot be read.
+    /// Reads a chunk of a program. Returns no bytes at the end of the file, if the program is not
+    /// part of the job, or if the file cannot be read.
     pub fn read(&self, hash: &ContentHash, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length.min(MAX_IO_CHUNK)];
         let read = match self.0.get(hash) {

@@ -3,7 +3,6 @@
 //!
 //! All registers that a function saves are tracked. Therefore functions that address their frame by
 //! another register than `rsp` and `rbp` can be unwound, and so can signal frames.
-//! another register than `rsp` and `rbp`, and the frames of signals, are unwound, too.
 
 use std::sync::OnceLock;
 
@@ -139,8 +138,8 @@ impl UnwindTables {
         find(self.eh_frame_index.get_or_init(|| make_index(eh_frame, &self.bases)), address)
     }
 
-    /// The rows of `.eh_frame_hdr`, in the form that all linkers write: the start of a function and
-    /// its entry, as 32-bit numbers relative to the section.
+    /// The rows of `.eh_frame_hdr`, in the form that all linkers write. A row is the start of a
+    /// function and its entry, as 32-bit numbers relative to the section.
     fn sorted_table(&self) -> Option<&[[u8; TABLE_ROW_LEN]]> {
         let [version, _, count_encoding, row_encoding, ..] = *self.eh_frame_hdr.as_slice() else {
             return None;

@@ -76,8 +76,8 @@ impl DebugSections {
         })
     }
 
-    /// The addresses at which the code of a source line begins, in the file's own numbering, and
-    /// the next line of this file that has code. `file` is the end of the file's path.
+    /// The addresses at which the code of a source line begins, in the file's own numbering. Also
+    /// returns the next line of this file that has code. `file` is the end of the file's path.
     pub fn addresses_of_line(&self, file: &str, line: u32) -> (Vec<u64>, Option<u32>) {
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("stacks-lines".to_owned());

@@ -164,8 +164,9 @@ fn locate(tid: i32, mapping: &Mapping) -> Option<(File, std::fs::Metadata)> {
     let path = mapping.path();
     let by_address =
         format!("/proc/{tid}/map_files/{:x}-{:x}", mapping.range.start, mapping.range.end);
-    // The first path is the file itself, but some kernels permit it only to root. The second is
-    // correct in the mount namespace of the process. The third works after the process has exited.
+    // `by_address` is the file itself, but some kernels permit it only to root. `in_root` is
+    // correct in the mount namespace of the process, and `exe` also finds a deleted program. The
+    // plain path works after the process has exited.
     let exe = format!("/proc/{tid}/exe");
     let in_root = format!("/proc/{tid}/root{path}");
     let is_exact = |metadata: &std::fs::Metadata| {

@@ -33,7 +33,6 @@ impl TreeFrontEnd {
     ///
     /// # Errors
     /// One line: there is no such job.
-    /// One line: there is no such job.
     pub fn open(
         address: JobAddress,
         socket: Option<PathBuf>,

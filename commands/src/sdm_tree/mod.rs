@@ -96,7 +96,6 @@ impl JobTree {
     ///
     /// # Errors
     /// One line: the job has no processes now, or has ended.
-    /// One line: the job has no processes now, or has ended.
     pub fn servers(&mut self) -> Result<u32, String> {
         self.session.begin().map(|begun| begun.ranks)
     }

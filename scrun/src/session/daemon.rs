@@ -129,8 +129,8 @@ fn describe_exit(status: Option<ExitStatus>) -> String {
     }
 }
 
-/// Whether this can be the directory of a job of this user: it is below a directory of scored, is
-/// not a symbolic link, and is accessible to the user only.
+/// Whether this can be the directory of a job of this user. It must be below a directory of scored,
+/// must not be a symbolic link, and must be accessible to the user only.
 fn is_job_directory(path: &Path) -> bool {
     let parent = path.parent().and_then(Path::file_name).map(|name| name.as_bytes());
     let is_below_scored =

@@ -20,8 +20,8 @@ const HANDLED_SIGNALS: [Signal; 11] = [
     Signal::SIGWINCH,
 ];
 
-/// Handled signals that stay ignored if they were ignored when scrun started. nohup ignores them,
-/// and so does a shell without job control that starts scrun in the background.
+/// Handled signals that stay ignored if they were ignored when scrun started. This is the case
+/// under nohup, and in the background of a shell without job control.
 const KEEP_IF_IGNORED: [Signal; 4] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP];
 

@@ -316,8 +316,8 @@ impl SessionState {
         }
     }
 
-    /// Whether SIGINT was received and has ended the job. scrun then also dies of SIGINT, because a
-    /// shell that runs a loop or script continues after any exit code, including 130.
+    /// Whether SIGINT was received and has ended the job. In this case scrun also dies by SIGINT,
+    /// because a shell continues a loop or script after every exit code, including 130.
     pub fn ended_by_interrupt(&self) -> bool {
         self.interrupted && self.exit_code == Some(128 + libc::SIGINT as u8)
     }

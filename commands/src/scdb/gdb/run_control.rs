@@ -11,7 +11,6 @@
 //! wait for the other threads. All threads then run up to the instruction after the system call, if
 //! the debugger permits it. From time to time the other threads run while the thread is held,
 //! because the thread may wait for them in a loop.
-//! time to time the others run while the thread is held, since it may wait for them in a loop.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -264,7 +263,7 @@ impl RunControl {
         self.steps_alone += 1;
         if self.steps_alone >= STEPS_ALONE && !self.is_locked {
             self.let_others_run(thread)?;
-            // Handle the notice first: it may be the completion of this step.
+            // Handle the notice first, because a step would continue past it.
             if self.unread.is_some() {
                 return Ok(());
             }
