@@ -268,7 +268,7 @@ fn pm_notice(name: &str, pm_use: PmUse) -> Option<String> {
         PmUse::Pm => None,
         PmUse::NoLibfabric => Some(format!(
             "{name}: its messages do not go over PM, because its MPI library does not use \
-             libfabric as far as its files tell; -mpi=LIBDIR runs it on one that does"
+             libfabric as far as its files show; -mpi=LIBDIR runs it on one that does"
         )),
         PmUse::Excluded { variable, value } => Some(format!(
             "{name}: its messages do not go over PM, because {variable} is set to '{value}'; \

@@ -30,10 +30,10 @@ pub enum ServerState {
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The connection string of the master is invalid.
-    #[error("{0:?} is no address of a front end; give ADDRESS:PORT")]
+    #[error("{0:?}: not an address of a front end; use ADDRESS:PORT")]
     FrontEndAddress(String),
     /// The connection string of a server is invalid.
-    #[error("{0:?} is no port of a server; give a number from 1024 to 65535")]
+    #[error("{0:?}: not a port of a server; use a number from 1024 to 65535")]
     ServerPort(String),
     /// There is no id, or it is invalid.
     #[error("{SELF_NODE_ENV} is not the number of a server; start servers with it set")]

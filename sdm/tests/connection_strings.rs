@@ -11,7 +11,7 @@ fn a_string_that_leads_nowhere_is_an_error_that_names_it() {
     let key = Key::generate().unwrap();
     let text = |error: StartError| error.to_string();
     let error = sdm_master_init("login:seven", &key).unwrap_err();
-    assert_eq!(text(error), "\"login:seven\" is no address of a front end; give ADDRESS:PORT");
+    assert_eq!(text(error), "\"login:seven\": not an address of a front end; use ADDRESS:PORT");
     for port in ["80", "70000", "", "-1"] {
         let error = server_with_id(port, 0, &key).unwrap_err();
         assert!(matches!(&error, StartError::ServerPort(named) if named == port), "{error}");

@@ -439,7 +439,7 @@ fn another_program_on_the_port_is_passed_over_and_a_server_that_is_not_there_is_
     assert_eq!(events[0], ("0-2".to_owned(), Some(DebugEvent::Ready)));
     let (ranks, Some(DebugEvent::Unreachable(text))) = &events[1] else { panic!("{events:?}") };
     assert_eq!((ranks.as_str(), events.len()), ("3", 2));
-    assert!(text.contains("it is at none of the ports"), "{text}");
+    assert!(text.contains("not found at any of the ports"), "{text}");
     drop(silent);
     debugging.end();
 }

@@ -75,7 +75,7 @@ pub struct Stack {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StackError {
     /// The bytes are not a stack, or there are further bytes after it.
-    #[error("{len} bytes are no encoded stack: the sender has another version; update it")]
+    #[error("{len} bytes are not an encoded stack: the sender has another version; update it")]
     Malformed {
         /// The number of bytes.
         len: usize,

@@ -119,7 +119,7 @@ impl WrapperArgs {
             (_, "-show") => self.show = true,
             (_, "-help" | "--help") => return Err(ParseStop::HelpRequested),
             (_, "-scash" | "-scash_smp") => {
-                let reason = "SCASH, the distributed shared memory, is no part of this SCore; \
+                let reason = "SCASH, the distributed shared memory, is not part of this SCore; \
                            OpenMP programs run on one host with the compiler's own -fopenmp";
                 return Err(ParseStop::Invalid(format!("{text}: {reason}")));
             }

@@ -127,7 +127,7 @@ pub fn run(identity: NodeIdentity, options: &PmtestOptions) -> Result<String, Pm
         return Ok(format!("{:#}\n", serde_json::Value::from(objects)));
     }
     let pinned = match core {
-        Some(_) => "each pinned to a core of its own",
+        Some(_) => "each pinned to its own core",
         None => "not pinned",
     };
     let header = format!("nodes 0 and 1 of {}, {pinned}; times one way\n", identity.nodes);

@@ -65,7 +65,7 @@ pub enum PmtestOptionError {
     #[error("{0} {1:?}: must be a positive integer")]
     NotANumber(&'static str, String),
     /// An unknown value of `-silent`.
-    #[error("-silent {0:?}: there are receive, barrier and never")]
+    #[error("-silent {0:?}: must be receive, barrier or never")]
     UnknownIdleMode(String),
     /// Options that exclude each other.
     #[error("{0} and {1} exclude each other")]

@@ -10,9 +10,9 @@ pub const COMMANDS: &str = "\
   where [RANKS] [-all]            the stack of the first thread, or the one that has stopped;
                                   or of all threads
   threads [RANKS]                 the threads: number, name, state, innermost function
-  print EXPRESSION [RANKS]        its value, by gdb; a rank that runs stands meanwhile
+  print EXPRESSION [RANKS]        its value, by gdb; a running rank is stopped meanwhile
   hold [RANKS]                    stop all threads until continue or release
-  break LOCATION [RANKS]          stop where a thread comes to a function, FILE:LINE or *ADDRESS
+  break LOCATION [RANKS]          stop when a thread reaches a function, FILE:LINE or *ADDRESS
   watch LOCATION [RANKS]          stop after a write to a variable, or to *ADDRESS
   clear [LOCATION] [RANKS]        remove a breakpoint or watchpoint; without LOCATION all of them
   continue [RANKS] [&]            run on, and wait for the next stop; with & without waiting
@@ -21,7 +21,7 @@ pub const COMMANDS: &str = "\
   release [RANKS]                 undo all of these, and run on
   help                            this list
   quit                            end scdb; the ranks run on
-RANKS are such as 0-3,7 or all, which is meant without them.
+RANKS are ranks such as 0-3,7, or all; default: all.
 ";
 
 const NAMES: &[&str] = &[
@@ -85,7 +85,7 @@ impl Command {
     /// The word at fault, and what to do.
     pub fn parse(words: &[&str]) -> Result<Self, String> {
         let Some((name, rest)) = words.split_first() else {
-            return Err(format!("the command is missing; there are: {}", NAMES.join(", ")));
+            return Err(format!("the command is missing; valid commands: {}", NAMES.join(", ")));
         };
         // The words of an expression follow the syntax of the program's language.
         if *name == "print" {
@@ -168,7 +168,7 @@ fn parse_print(words: &[&str]) -> Result<Command, String> {
 fn unknown_command(name: &str) -> String {
     match nearest(name, NAMES.iter().copied()) {
         Some(suggestion) => format!("{name}: unknown command; did you mean {suggestion}?"),
-        None => format!("{name}: unknown command; there are: {}", NAMES.join(", ")),
+        None => format!("{name}: unknown command; valid commands: {}", NAMES.join(", ")),
     }
 }
 
@@ -358,7 +358,7 @@ mod tests {
     fn every_error_names_the_faulty_word() {
         for (text, part) in [
             ("stack", "stack: unknown command; did you mean stacks?"),
-            ("frobnicate", "there are: stacks, where"),
+            ("frobnicate", "valid commands: stacks, where"),
             ("where -al", "-al: unknown option; did you mean -all?"),
             ("threads -all", "-all: threads has no such option"),
             ("hold 3-1", "3-1: not a set of ranks"),

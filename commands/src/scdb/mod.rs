@@ -37,10 +37,11 @@ const USAGE: [&str; 2] = [
 usage: scdb JOB [COMMAND | -batch FILE] [-json] [-wait SECONDS] [-socket PATH]
        scdb JOB gdb RANK [-listen] [-socket PATH]
   Shows what the processes of your job are doing, holds and continues them. Without COMMAND it is a
-  console. What it holds and where it breaks lasts until it ends; then the ranks run on.
+  console. Holds and breakpoints last until it ends; then the ranks run on.
   gdb gives a debugger one rank of your job, on any host, by gdb's remote protocol:
       gdb -ex 'target remote | scdb 7 gdb 0'
-  The rank stands while the debugger wants it, and goes on when the debugger leaves or is killed.
+  The rank is stopped while the debugger requires it. It runs on when the debugger leaves or is
+  killed.
   JOB           number of a job of the cluster (scps); without a cluster PROCESS@HOST, where
                 PROCESS is the scrun of the job
 commands:
@@ -50,13 +51,13 @@ commands:
 options:
   -batch FILE   the commands of this file, or of standard input (-), until one fails
   -json         a line of JSON for each command
-  -wait SECONDS wait so long for answers (10 if not given), and without a terminal for stops
+  -wait SECONDS time limit for answers and, without a terminal, for stops; default 10
   -listen       print the path of a socket, and serve the debugger that connects to it:
                 gdb -ex 'target remote PATH', lldb -o 'process connect unix-connect://PATH'
   -socket PATH  socket of the scored of this host; default: SCORED_SOCKET, else
                 /run/scored/scored.sock
   -help         this text
-  Exit code: 0, or 1 if a command failed for a rank, or 2 for a wrong word.
+  Exit code: 0, or 1 if a command failed for a rank, or 2 for an invalid word.
 ",
 ];
 
@@ -133,7 +134,7 @@ impl ScdbOptions {
         let address = JobAddress::parse(name)?;
         if let ["gdb", command @ ..] = command {
             if is_json || batch.is_some() || timeout != DEFAULT_TIMEOUT {
-                return Err("gdb: of the options it has -listen and -socket only".to_owned());
+                return Err("gdb: the only options are -listen and -socket".to_owned());
             }
             let (rank, place) = parse_gdb(command)?;
             return Ok(Self::Gdb(GdbOptions { address, rank, place, socket }));
@@ -255,7 +256,7 @@ mod tests {
             (&["7", "gdb", "-1"], "-1: gdb has no such option"),
             (&["7", "gdb", "0", "1"], "1: unknown word"),
             (&["7", "gdb", "0", "-lines"], "-lines: gdb has no such option"),
-            (&["7", "gdb", "0", "-json"], "of the options it has -listen and -socket only"),
+            (&["7", "gdb", "0", "-json"], "the only options are -listen and -socket"),
         ] {
             let error = parse(words).unwrap_err();
             assert!(error.contains(expected), "{words:?}: {error}");

@@ -74,7 +74,7 @@ pub fn resolve(element: &Element, search_path: &ProgramSearchPath) -> Result<Pro
         }
         Err(Errno::ENOENT) => Err(refuse(EXIT_NOT_FOUND, "program not found in PATH")),
         Err(Errno::EISDIR) => Err(refuse(EXIT_NOT_EXECUTABLE, "is a directory, not a program")),
-        Err(Errno::ENOEXEC) => Err(refuse(EXIT_NOT_EXECUTABLE, "is no regular file")),
+        Err(Errno::ENOEXEC) => Err(refuse(EXIT_NOT_EXECUTABLE, "not a regular file")),
         Err(Errno::EPERM) => {
             Err(refuse(EXIT_NOT_EXECUTABLE, "is not readable (scrun has to read it)"))
         }

@@ -59,7 +59,7 @@ pub enum MiValue {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum MiError {
     /// The text is not a record.
-    #[error("column {0}: not what GDB/MI prints")]
+    #[error("column {0}: not GDB/MI")]
     Syntax(usize),
     /// The line is longer than [`MAX_MI_LINE_LEN`].
     #[error("a line of GDB/MI has more than {MAX_MI_LINE_LEN} bytes")]

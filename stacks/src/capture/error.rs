@@ -6,13 +6,13 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// There is no such process.
-    #[error("process {pid}: there is none; look for its id with ps")]
+    #[error("process {pid}: no such process; find its id with ps")]
     NoSuchProcess {
         /// The process.
         pid: i32,
     },
     /// The process has exited, and its parent has not yet waited for it.
-    #[error("process {pid} has exited: it has no stack any more")]
+    #[error("process {pid} has exited: it no longer has a stack")]
     Exited {
         /// The process.
         pid: i32,
@@ -30,7 +30,7 @@ pub enum CaptureError {
         name: String,
     },
     /// The process belongs to another user.
-    #[error("process {pid} belongs to user {owner}, not to user {ours}: ask as its owner")]
+    #[error("process {pid} belongs to user {owner}, not to user {ours}: try as its owner")]
     OtherUser {
         /// The process.
         pid: i32,
@@ -52,8 +52,8 @@ pub enum CaptureError {
     },
     /// The process does not permit dumping or tracing.
     #[error(
-        "process {pid} forbids to be traced: it has made itself undumpable, or has changed its \
-         user, or its program file cannot be read; ask as root"
+        "process {pid} does not permit tracing: it has made itself undumpable, has changed its \
+         user, or its program file cannot be read; try as root"
     )]
     NotDumpable {
         /// The process.

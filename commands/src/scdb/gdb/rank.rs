@@ -40,7 +40,7 @@ pub enum RankError {
     #[error("{0:?}")]
     Command(CommandCode),
     /// The service has sent an unexpected answer.
-    #[error("the tool control service has given an unknown answer; use tools of its release")]
+    #[error("the tool control service has sent an unknown answer; use tools of the same release")]
     Answer,
 }
 

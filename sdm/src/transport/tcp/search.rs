@@ -144,7 +144,7 @@ impl ChildSearch {
         if self.attempt >= PORT_ATTEMPTS * ROUNDS {
             let (first, last) = (self.first_port, u32::from(self.first_port) + PORT_ATTEMPTS - 1);
             let text = format!(
-                "it is at none of the ports {first} to {last} of {address}: {}",
+                "not found at any of the ports {first} to {last} of {address}: {}",
                 self.last_error
             );
             return self.give_up(&text, events);
@@ -212,7 +212,7 @@ impl ChildSearch {
                 return SearchState::Connected(connection);
             }
             (Ok(Some(WireUp::Identity(id))), _) => format!("server {id} listens"),
-            (Ok(Some(WireUp::Message(_))), _) => "a server did not say who it is".to_owned(),
+            (Ok(Some(WireUp::Message(_))), _) => "a server did not send its id".to_owned(),
             (Ok(None), Ok(())) if now < deadline => {
                 return SearchState::Identifying(connection, deadline);
             }
