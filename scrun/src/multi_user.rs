@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_become_what_the_server_can_place() {
+    fn node_options_become_requests_that_the_server_can_place() {
         let any = Request::default();
         assert_eq!(shape("-nodes=5", &any), Ok(AllocationRequest::FewestHosts(5)));
         assert_eq!(

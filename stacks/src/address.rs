@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_has_no_symbol() {
+    fn a_file_that_is_not_elf_has_no_symbol() {
         for bytes in [&b""[..], b"\x7fELF", &[0x7f; 200]] {
             assert_eq!((entry_point(bytes), address_of(bytes, "main")), (None, None));
         }

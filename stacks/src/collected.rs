@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_bounds_is_named_and_the_rest_is_shown() {
+    fn stacks_beyond_the_limits_are_named_and_the_rest_is_shown() {
         let small = |change: fn(&mut CollectBounds)| {
             let mut bounds = CollectBounds::default();
             change(&mut bounds);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named_with_what_to_do() {
+    fn a_location_that_does_not_exist_is_named_with_a_remedy() {
         let line = |line| Location::Line { file: "location.rs".to_owned(), line };
         let name = || Location::Name("no_such_name_anywhere".to_owned());
         for (location, purpose, part) in [

@@ -253,7 +253,7 @@ all ranks [0-7: 22 threads]
     }
 
     #[test]
-    fn what_is_left_out_is_visible() {
+    fn omitted_parts_are_visible() {
         let limits = RenderLimits { max_depth: 2, ..RenderLimits::default() };
         let shown = text(&tree(), limits);
         assert!(shown.contains("`- ... 2 branches left out"), "{shown}");

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_has_come_is_shown_and_what_has_not_come_is_named() {
+    fn received_stacks_are_shown_and_missing_ranks_are_named() {
         let outcome = outcome("stacks", &collected(), Form::Text);
         for part in ["scatter: ranks 0-3\na.out: ranks 4-7\n", "main", "read", "solve", "progress"]
         {

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_daemons_do_not_do_is_refused_with_who_does_it() {
+    fn an_unsupported_operation_is_refused_and_the_error_says_what_supports_it() {
         for (operation, who) in [
             (Operation::Kill, "scrun"),
             (Operation::Input { bytes: Vec::new() }, "scrun"),

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origin_stands_for_the_directory_of_the_dependent_file() {
+    fn origin_is_replaced_by_the_directory_of_the_dependent_file() {
         let needed_by = Path::new("/opt/app/bin/prog");
         let list = b"$ORIGIN/../lib:${ORIGIN}:/abs::";
         let expected = ["/opt/app/bin/../lib", "/opt/app/bin", "/abs"].map(PathBuf::from);

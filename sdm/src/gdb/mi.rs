@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_of_mi_is_refused() {
+    fn text_that_is_not_mi_is_refused() {
         let lines = [
             "",
             "hello",
