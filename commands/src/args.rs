@@ -11,12 +11,12 @@ use score_hosts::name_suggestion::nearest;
 #[derive(Debug)]
 pub struct Args<'a>(Iter<'a, OsString>);
 
-/// One word.
+/// One word of the command line.
 #[derive(Debug)]
 pub struct Arg<'a>(Cow<'a, str>);
 
 impl<'a> Args<'a> {
-    /// All words.
+    /// Reads all words of `args`.
     pub fn new(args: &'a [OsString]) -> Self {
         Self(args.iter())
     }

@@ -49,7 +49,7 @@ impl EndTool {
     /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The faulty word, with the valid ones.
+    /// The word at fault, and the valid words.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let (mut address, mut tool, mut signal, mut socket) = (None, None, libc::SIGTERM, None);
         let mut args = Args::new(args);

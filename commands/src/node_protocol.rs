@@ -35,7 +35,7 @@ pub enum Message<'a> {
     Closed,
 }
 
-/// A message that no version of these programs sends.
+/// The reason why a message is invalid. No version of these programs sends such a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ProtocolError {
     /// Unknown kind or wrong size.
@@ -112,7 +112,7 @@ impl CreditWindow {
         Self { max_payload: max_payload as u64, window: window as u64, outstanding: 0 }
     }
 
-    /// The capacity that a queue needs so that this hop never stalls for ever.
+    /// The capacity that a queue needs so that this hop cannot stall.
     pub fn min_capacity(max_payload: usize) -> usize {
         max_payload * MIN_RING_MESSAGES
     }

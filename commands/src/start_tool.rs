@@ -52,7 +52,7 @@ impl StartTool {
     /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The faulty word, with the valid ones.
+    /// The word at fault, and the valid words.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let (mut address, mut tool, mut arguments) = (None, None, Vec::new());
         let (mut hosts, mut socket) = (Vec::new(), None);

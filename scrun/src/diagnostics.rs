@@ -4,7 +4,7 @@
 use score_proto::message::Level;
 use std::io::{IsTerminal, Write};
 
-/// How lines are shown.
+/// Writes lines of a program to standard error, in a given form.
 #[derive(Debug, Clone, Copy)]
 pub struct Reporter {
     /// Name of the program that reports, as the prefix of each line.

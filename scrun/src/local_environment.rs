@@ -189,7 +189,7 @@ fn value(given: &OptionArg) -> &str {
     given.value.as_deref().unwrap_or_default()
 }
 
-/// The kind of programs that this machine runs.
+/// The binary type of this machine.
 pub fn bintype() -> String {
     format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS)
 }

@@ -110,7 +110,7 @@ impl Monitor {
     pub fn start(request: &MonitorRequest, job: JobId) -> Result<Self, String> {
         let failed = |object: &str, error: std::io::Error| format!("monitor: {object}: {error}");
         let (reader, pipe) = std::io::pipe().map_err(|error| failed("pipe", error))?;
-        // With a smaller pipe the display is only updated less often.
+        // With a smaller pipe, the display is updated less often.
         let _ = fcntl(pipe.as_fd(), FcntlArg::F_SETPIPE_SZ(PIPE_CAPACITY_LEN));
         fcntl(pipe.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
             .map_err(|errno| failed("pipe", errno.into()))?;
@@ -191,7 +191,7 @@ impl Monitor {
     }
 
     /// Ends scmon, because the job has ended or the display is closed. scmon restores the terminal.
-    /// Returns the bytes of standard error that scmon has not taken; the caller must write them.
+    /// Returns the bytes of standard error that scmon has not received; the caller must write them.
     pub fn close(mut self) -> Vec<u8> {
         let deadline = Instant::now() + SCMON_EXIT_TIMEOUT;
         while !self.unsent.is_empty() && Instant::now() < deadline && self.send() {

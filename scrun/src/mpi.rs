@@ -1,4 +1,4 @@
-//! Which programs of a job are MPI programs, and how they are started.
+//! Determines which programs of a job are MPI programs, and how they are started.
 
 mod python;
 

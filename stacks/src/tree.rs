@@ -16,7 +16,7 @@ pub const MAX_TREE_DEPTH: usize = crate::frame::MAX_STACK_FRAMES;
 /// The ranks and threads of a node, and the nodes of the functions that they have called.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TreeNode {
-    /// Ranks that have a thread here.
+    /// The ranks that have a thread here.
     pub ranks: NodeSet,
     /// The total number of their threads here.
     pub threads: u64,

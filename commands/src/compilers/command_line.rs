@@ -33,7 +33,7 @@ pub struct WrapperArgs {
 pub enum ParseStop {
     /// `-help` was given.
     HelpRequested,
-    /// An option of the wrapper is wrong.
+    /// An option of the wrapper is invalid.
     Invalid(String),
 }
 

@@ -43,7 +43,7 @@ pub enum ListError {
     Compiler(&'static str, String, String, String),
 }
 
-/// The list.
+/// The compiler list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compilers {
     /// Each script, with its compilers as (name, path). The default comes first.

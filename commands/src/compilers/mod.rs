@@ -24,7 +24,7 @@ use list::{Compilers, ListError};
 /// The reason why the compiler was not run.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// An option of the wrapper is wrong.
+    /// An option of the wrapper is invalid.
     #[error("{0}")]
     Usage(String),
     /// An error of the compiler list.
@@ -35,7 +35,8 @@ pub enum Error {
     InstallPaths(#[from] InstallPathError),
 }
 
-/// The wrapper named `script`: builds the compiler's command line and becomes the compiler.
+/// The wrapper named `script`: builds the command line of the compiler, and replaces itself by the
+/// compiler.
 pub fn main(script: &'static str) -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let args = match WrapperArgs::parse(words) {

@@ -99,7 +99,7 @@ impl Spool {
                 self.tail.clear();
                 Ok(())
             }
-            // A full disk is not an error: the writer on the left waits, as at a full pipe.
+            // A full disk is not an error: the writer on the left waits, as with a full pipe.
             Err(error) if is_disk_full(&error) => {
                 self.file_full = true;
                 Ok(())

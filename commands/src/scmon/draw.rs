@@ -9,7 +9,7 @@ use score_monitor::{History, Host, JobView, Metric, Process};
 
 use super::format;
 
-/// Columns of the names, of a number, and the minimum for a bar.
+/// Width of the names and of a number in columns, and minimum width of a bar.
 const NAME_WIDTH: u16 = 14;
 const NUMBER_WIDTH: u16 = 8;
 const MIN_BAR_WIDTH: u16 = 3;
@@ -96,7 +96,7 @@ fn rows(view: &JobView, hosts_only: bool) -> Vec<Row<'_>> {
     rows
 }
 
-/// The areas of the metrics.
+/// Divides the area into a column for each metric.
 fn columns(area: Rect, count: usize) -> Vec<Rect> {
     let count = count.max(1) as u16;
     let width = area.width.saturating_sub(NAME_WIDTH) / count;

@@ -36,7 +36,7 @@ pub(super) fn notes(available: &AvailableHosts, filter: HostFilter) -> Vec<Strin
     notes
 }
 
-/// All attributes of the hosts.
+/// All attributes of the hosts, as JSON.
 pub(super) fn json(available: &AvailableHosts, database: Option<&Database>) -> String {
     let host = |host: &Host| {
         json!({

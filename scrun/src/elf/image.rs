@@ -57,7 +57,7 @@ fn headers<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
     let header = H::parse(data).ok()?;
     let endian = header.endian().ok()?;
     if header.e_phnum(endian) == elf::PN_XNUM {
-        return None; // tens of thousands of segments: no program looks like this
+        return None; // no program has tens of thousands of segments
     }
     let segments = header.program_headers(endian, data).ok()?;
     let segments = &segments[..segments.len().min(MAX_ENTRIES)];

@@ -117,7 +117,7 @@ fn read_configuration(path: &Path, depth: usize, directories: &mut Vec<PathBuf>)
     }
 }
 
-/// The files that `DIR/*SUFFIX` or a plain name stands for, in the order of their names.
+/// The files that match `DIR/*SUFFIX` or a plain name, sorted by name.
 fn matching(pattern: &str, including_file: &Path) -> Vec<PathBuf> {
     let base = including_file.parent().unwrap_or(Path::new("/"));
     let Some((directory, suffix)) = pattern.split_once('*') else {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Maximum number of libraries that are read for one program.
 const MAX_LIBRARIES: usize = 256;
 
-/// Why the notes of a program cannot be honoured.
+/// The reason why the notes of a program cannot be honoured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {error}")]
 pub struct ProgramNoteError {

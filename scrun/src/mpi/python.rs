@@ -211,7 +211,7 @@ mod tests {
             library_of(&python, environment, &mut loader).map(|(library, _)| library)
         };
         let open_mpi = MpiLibrary::of_needed(b"libmpi.so.40");
-        // The system's own libraries may be there, or not.
+        // The system may or may not have libraries of its own.
         folder.library("llp", "40");
         assert_eq!(find(&environment), open_mpi);
         folder.library("user/lib", "12");

@@ -47,12 +47,12 @@ impl OptionArg {
     }
 }
 
-/// How much `stat` shows.
+/// The amount of statistics that `stat` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Statistics {
-    /// Nothing.
+    /// No statistics.
     Off,
-    /// One summary.
+    /// A summary.
     Summary,
     /// The summary and a line for every node.
     Detail,
@@ -216,7 +216,7 @@ impl ScrunOptions {
         }
     }
 
-    /// `nodes` or `hosts`: the leftmost of them.
+    /// The leftmost of the options `nodes` and `hosts`.
     pub fn nodes(&self) -> Option<&OptionArg> {
         self.either("nodes", "hosts")
     }

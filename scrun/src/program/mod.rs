@@ -11,11 +11,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Commands of this package, which take precedence over PATH. `system` is another one, but scrun
-/// passes its program to the daemon itself.
+/// Commands of this package, which take precedence over PATH. `system` is not in the list, because
+/// scrun passes its program to the daemon.
 const COMMANDS: [&[u8]; 3] = [b"scatter", b"gather", b"pmtest"];
 
-/// The directories in which programs are looked up.
+/// The directories in which programs are searched.
 #[derive(Debug, Clone)]
 pub struct ProgramSearchPath {
     /// The directory of scrun's own binary.

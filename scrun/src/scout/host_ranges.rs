@@ -28,7 +28,7 @@ fn widths_are_compatible(one: &str, other: &str) -> bool {
     one.len() == other.len() || !(has_leading_zero(one) || has_leading_zero(other))
 }
 
-/// All names, in their order. Consecutive names that differ only in their number share a word.
+/// Formats all names, in order. Consecutive names that differ only in their number share a word.
 pub fn compress<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut out = String::new();
     let mut names = names.into_iter().peekable();

@@ -73,7 +73,7 @@ impl ScoutOptions {
     /// Reads the command line.
     ///
     /// # Errors
-    /// The faulty word.
+    /// The word at fault.
     pub fn parse(words: &[OsString]) -> Result<Self, StartError> {
         let mut options = Self::default();
         // The first option that only opens a session.

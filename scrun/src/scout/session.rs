@@ -341,8 +341,8 @@ impl ScoutSession {
     }
 }
 
-/// The exit code of the shell, if it has ended. A shell that stops itself (its command `suspend`)
-/// stops scout, too, so that the outer shell continues.
+/// The exit code of the shell, if it has ended. If the shell stops itself (its command `suspend`),
+/// scout also stops, so that the outer shell continues.
 fn try_wait_shell(shell: Pid) -> nix::Result<Option<u8>> {
     match waitpid(shell, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED))? {
         WaitStatus::Exited(_, code) => Ok(Some(code as u8)),

@@ -163,7 +163,7 @@ pub fn remove_directory(path: &Path) -> Result<(), String> {
         match fs::remove_dir_all(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Ok(()) => {
-                // The base directory below /tmp or the user's run-time directory is removed, too.
+                // The base directory below /tmp or the user's run-time directory is also removed.
                 // This fails if other jobs still have directories in it.
                 if let Some(base) = path.parent().filter(|base| *base != Path::new("/var/scored")) {
                     let _ = fs::remove_dir(base);

@@ -22,7 +22,7 @@ use std::thread::{Builder, Thread};
 
 /// Maximum number of chunks that wait to be written. The protocol's window bounds their bytes.
 const QUEUE_CAPACITY: usize = 1024;
-/// Chunks are combined up to about this size for one write.
+/// Number of bytes up to which chunks are combined for one write.
 const COALESCE_LEN: usize = 64 * 1024;
 
 /// Interval at which a wait for space in the terminal is repeated.

@@ -68,7 +68,7 @@ pub enum Action {
     Finish(u8),
     /// Exit with this code at once, and drop unwritten output.
     Abandon(u8),
-    /// Remove this directory, because the daemon cannot do so any more.
+    /// Remove this directory, because the daemon can no longer do so.
     RemoveDirectory(String),
 }
 

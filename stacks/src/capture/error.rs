@@ -8,13 +8,13 @@ pub enum CaptureError {
     /// There is no such process.
     #[error("process {pid}: no such process; find its id with ps")]
     NoSuchProcess {
-        /// The process.
+        /// The process id.
         pid: i32,
     },
     /// The process has exited, and its parent has not yet waited for it.
     #[error("process {pid} has exited: it no longer has a stack")]
     Exited {
-        /// The process.
+        /// The process id.
         pid: i32,
     },
     /// Another tracer traces the process.
@@ -22,9 +22,9 @@ pub enum CaptureError {
         "process {pid} is traced by process {tracer} ({name}): end that tool, or let it detach"
     )]
     TracedBy {
-        /// The process.
+        /// The process id.
         pid: i32,
-        /// Its tracer.
+        /// The process id of its tracer.
         tracer: i32,
         /// Name of the tracer.
         name: String,
@@ -32,7 +32,7 @@ pub enum CaptureError {
     /// The process belongs to another user.
     #[error("process {pid} belongs to user {owner}, not to user {ours}: try as its owner")]
     OtherUser {
-        /// The process.
+        /// The process id.
         pid: i32,
         /// User id of the process.
         owner: u32,
@@ -45,7 +45,7 @@ pub enum CaptureError {
          let the administrator set it to 0"
     )]
     Yama {
-        /// The process.
+        /// The process id.
         pid: i32,
         /// The value of the setting.
         scope: u8,
@@ -56,7 +56,7 @@ pub enum CaptureError {
          user, or its program file cannot be read; try as root"
     )]
     NotDumpable {
-        /// The process.
+        /// The process id.
         pid: i32,
     },
     /// The kernel refuses for a reason other than those above.
@@ -65,7 +65,7 @@ pub enum CaptureError {
          system calls (seccomp) or in the security module of this process or its container"
     )]
     Refused {
-        /// The process.
+        /// The process id.
         pid: i32,
         /// The error of the kernel.
         source: io::Error,
@@ -73,13 +73,13 @@ pub enum CaptureError {
     /// The process has another architecture.
     #[error("process {pid} runs 32-bit code: only 64-bit programs can be shown")]
     NotX86_64 {
-        /// The process.
+        /// The process id.
         pid: i32,
     },
     /// The list of mappings could not be read.
     #[error("process {pid}: /proc/{pid}/maps cannot be read: {source}")]
     Mappings {
-        /// The process.
+        /// The process id.
         pid: i32,
         /// The reason.
         source: io::Error,
@@ -87,7 +87,7 @@ pub enum CaptureError {
     /// The thread for the tracer could not be started.
     #[error("process {pid}: no thread can be started to trace it: {source}; raise `ulimit -u`")]
     Thread {
-        /// The process.
+        /// The process id.
         pid: i32,
         /// The reason.
         source: io::Error,
@@ -95,7 +95,7 @@ pub enum CaptureError {
     /// The tracer ended early.
     #[error("process {pid}: its tracer ended early; the process goes on; try again")]
     Interrupted {
-        /// The process.
+        /// The process id.
         pid: i32,
     },
 }

@@ -37,7 +37,7 @@ pub struct Snapshot {
     pub pid: i32,
     /// A thread for which /proc has mappings and files. The first thread may have exited.
     pub live_tid: i32,
-    /// Its threads, the first one first.
+    /// Its threads. The first thread of the process comes first.
     pub threads: Vec<ThreadSnapshot>,
     /// Its mappings, by address.
     pub mappings: Vec<Mapping>,

@@ -71,8 +71,8 @@ fn has_ended(error: &RankError) -> bool {
     matches!(error, RankError::Command(CommandCode::ThreadInvalid | CommandCode::ProcessExiting))
 }
 
-/// Whether the command failed because there is no suitable register. The debugger may then use
-/// other means.
+/// Whether the command failed because no debug register can be used for this. The debugger may then
+/// use other means.
 fn is_refusal(error: &RankError) -> bool {
     matches!(
         error,
@@ -189,7 +189,7 @@ impl DebugRegisterUse {
         Ok(self.armed.clone())
     }
 
-    /// Calls `carry_out` for all threads. Returns false if there is no suitable register.
+    /// Calls `carry_out` for all threads. Returns false if no debug register can be used for this.
     fn for_all(
         &mut self,
         rank: &mut Rank,
