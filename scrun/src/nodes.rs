@@ -22,7 +22,7 @@ impl HostAssignment {
         self.hosts.iter().fold(0, |sum, host| sum.saturating_add(host.procs))
     }
 
-    /// `HxP`, or the numbers of nodes on all hosts if they differ.
+    /// The layout as `HxP`, or the numbers of nodes on all hosts if they differ.
     pub fn layout(&self) -> String {
         let procs: Vec<u32> = self.hosts.iter().map(|host| host.procs).collect();
         match procs.first() {
