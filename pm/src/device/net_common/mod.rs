@@ -4,18 +4,14 @@
 //!
 //! In addition to the files that every device has:
 //!
-//! | file
-//! content |
+//! | file | content |
 //! |---|---|
 //! | `context.rs` | the context's part of the device |
-//! | `attach.rs`
-//! the message to the process that a context is given to |
-//! | `endpoint_queues.rs`, `spsc_queue.rs`, `receive_buffers.rs`
-//! the queues between sender, receiver and engine |
-//! | `slot_allocator.rs`
-//! the choice of the slab frame for the next message |
-//! | `slab.rs`, `layout.rs`, `address_table.rs`
-//! memory of the job |
+//! | `attach.rs` | the message to the process that a context is given to |
+//! | `endpoint_queues.rs`, `spsc_queue.rs` | the queues between sender, receiver and engine |
+//! | `receive_buffers.rs` | the buffers of received messages |
+//! | `slot_allocator.rs` | the choice of the slab slot for the next message |
+//! | `slab.rs`, `layout.rs`, `address_table.rs` | memory of the job |
 
 pub(crate) mod address_table;
 mod attach;
