@@ -267,7 +267,7 @@ impl EthernetEngine {
     /// Whether a message to `node` may bypass the queue because no earlier work is waiting.
     #[inline]
     pub(super) fn can_bypass_queue(&self, queues: &EndpointQueues, node: u32) -> bool {
-        // The order of these checks keeps a message behind an operation that began before it.
+        // In this order, the checks keep a message after an operation that began before it.
         queues.submitted.is_empty()
             && self.rma_requests.is_empty()
             && !self.rma.protocol.must_wait(node)
