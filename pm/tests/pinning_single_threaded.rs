@@ -40,12 +40,12 @@ fn main() {
         println!("test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
         return;
     }
-    println!("test threads_of_pm_are_told_apart_from_the_programs ...");
+    println!("test threads_of_pm_are_distinguished_from_those_of_the_program ...");
     check_threads_are_distinguished();
-    println!("test the_same_beside_threads_of_pm ...");
+    println!("test hits_and_changes_are_correct_with_threads_of_pm ...");
     assert!(hits_without_system_calls(start_pm_thread), "the child called the kernel, or missed");
     check_changes();
-    println!("test a_hit_asks_the_kernel_where_the_program_has_had_another_thread ...");
+    println!("test a_hit_calls_the_kernel_if_the_program_has_had_another_thread ...");
     let with_second_thread = || {
         start_pm_thread();
         std::thread::scope(|scope| scope.spawn(lock_once).join().unwrap());
