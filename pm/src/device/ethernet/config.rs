@@ -120,19 +120,19 @@ impl ParsedOptions {
             || local_nodes > nodes
         {
             return Err(format!(
-                "nodes {first_node} to {} of {nodes} cannot be",
-                first_node + local_nodes
+                "-nodes {nodes}, -first {first_node}, -local {local_nodes}: out of range"
             ));
         }
         let wire = self.wire.unwrap_or(WirePreference::Udp);
         if kind == "agent-udp" && wire != WirePreference::Udp {
-            return Err("-wire: agent-udp is the UDP wire; use ethernet".into());
+            return Err("-wire: agent-udp always uses UDP; open ethernet for other wires".into());
         }
         let mut links = self.links;
         if links.is_empty() {
             if local_nodes < nodes || wire != WirePreference::Udp {
                 return Err(
-                    "-link: needs an interface or address that reaches the other nodes".into()
+                    "-link: missing; name an interface or address that reaches the other nodes"
+                        .into(),
                 );
             }
             links.push("127.0.0.1".into());

@@ -510,10 +510,12 @@ impl EthernetEngine {
         while let Some(event) = self.machine.next_event() {
             debug::log(debug::WARNING, || match event {
                 ReliabilityEvent::LinkDown { peer, link } => {
-                    format!("ethernet: link {link} carries nothing to node {peer}; others do")
+                    format!(
+                        "ethernet: node {peer} does not answer over link {link}; using other links"
+                    )
                 }
                 ReliabilityEvent::LinkUp { peer, link } => {
-                    format!("ethernet: link {link} carries to node {peer} again")
+                    format!("ethernet: node {peer} answers over link {link} again")
                 }
             });
         }

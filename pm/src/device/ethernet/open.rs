@@ -66,7 +66,9 @@ impl EthernetChannels {
         let mtu = link_mtus.min().unwrap_or(0).saturating_sub(PACKET_HEADER_LEN);
         if mtu < MIN_MTU {
             debug::log(debug::ERROR, || {
-                format!("ethernet: a link carries messages of {mtu} bytes, {MIN_MTU} are needed")
+                format!(
+                    "ethernet: a link carries messages of only {mtu} bytes; {MIN_MTU} are required"
+                )
             });
             return Err(Error::NoDevice);
         }

@@ -342,8 +342,8 @@ fn encode_header(
 fn warn(node: u32, link: &str, why: &str) {
     let host = nix::unistd::gethostname().unwrap_or_default();
     debug::warn_user(&format!(
-        "host {}, node {node}: network link {link} carries nothing now ({why}); messages wait \
-         until it does, or take another",
+        "host {}, node {node}: network link {link} failed ({why}); messages wait until it \
+         works again, or use another link",
         host.to_string_lossy()
     ));
 }

@@ -58,7 +58,11 @@ impl AddressTable {
     pub(crate) fn create(shape: AddressTableShape, table: &[u8]) -> PmResult<AddressTable> {
         if table.len() != shape.bytes() {
             debug::log(debug::ERROR, || {
-                format!("network: {} bytes of addresses, not {}", table.len(), shape.bytes())
+                format!(
+                    "network: the address table has {} bytes instead of {}",
+                    table.len(),
+                    shape.bytes()
+                )
             });
             return Err(Error::Invalid);
         }

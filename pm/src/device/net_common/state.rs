@@ -106,7 +106,7 @@ impl<N: NetworkDevice> StateInterface for NetworkEndpoint<N> {
         let record = &self.record().node;
         writeln!(
             out,
-            "  channel {} node {} of {}: sent {} received {} polls {} door {:#x}, {} wait here",
+            "  channel {} node {} of {}: sent {} received {} polls {} door {:#x}, {} waiting",
             self.channel,
             self.self_node,
             self.nodes(),

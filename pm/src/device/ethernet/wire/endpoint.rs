@@ -40,7 +40,9 @@ impl WirePreference {
             "raw" => Ok(WirePreference::Raw),
             "packet" => Ok(WirePreference::Packet),
             "xdp" => Ok(WirePreference::Xdp),
-            _ => Err(WireError::new(format!("wire {word:?} is none of udp, raw, packet, xdp"))),
+            _ => Err(WireError::new(format!(
+                "wire {word:?}: unknown (valid: udp, raw, packet, xdp)"
+            ))),
         }
     }
 }
@@ -298,7 +300,10 @@ impl WireEndpoint {
 }
 
 fn raw_link(options: &WireOptions) -> Result<&str, WireError> {
-    options.link.as_deref().ok_or_else(|| WireError::new("a raw wire needs an interface's name"))
+    options
+        .link
+        .as_deref()
+        .ok_or_else(|| WireError::new("a raw wire needs the name of an interface"))
 }
 
 type ParsedDescription = (WireKind, String, usize, Address, Option<FaultConfig>);

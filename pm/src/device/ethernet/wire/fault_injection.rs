@@ -34,7 +34,7 @@ impl FaultConfig {
         for word in words.split(',').filter(|word| !word.is_empty()) {
             let wrong = || {
                 let valid = "drop=P,duplicate=P,reorder=P,seed=N with P from 0 to 1";
-                WireError::new(format!("loss: {word:?} is not one of {valid}"))
+                WireError::new(format!("loss: {word:?}: invalid (valid: {valid})"))
             };
             let (name, value) = word.split_once('=').ok_or_else(wrong)?;
             if name == "seed" {

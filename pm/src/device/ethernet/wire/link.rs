@@ -93,7 +93,8 @@ pub fn mac(socket: BorrowedFd<'_>, name: &str) -> Result<[u8; 6], WireError> {
     // SAFETY: the request fills this member of the union.
     let address = unsafe { answer.ifr_ifru.ifru_hwaddr };
     if address.sa_family != libc::ARPHRD_ETHER {
-        let what = format!("interface {name} is no Ethernet (type {})", address.sa_family);
+        let what =
+            format!("interface {name} is not an Ethernet interface (type {})", address.sa_family);
         return Err(WireError::new(what));
     }
     Ok(std::array::from_fn(|index| address.sa_data[index] as u8))

@@ -198,7 +198,9 @@ impl Udp {
         };
         if ip.is_ipv4() != self.local_ip.is_ipv4() {
             let local_ip = self.local_ip;
-            return Err(WireError::new(format!("{ip} is not of the IP version of {local_ip}")));
+            return Err(WireError::new(format!(
+                "{ip}: the IP version differs from that of {local_ip}"
+            )));
         }
         let mut mtu = self.mtu.min(address.mtu.into());
         let neighbour = link::is_neighbour(&self.link, ip);

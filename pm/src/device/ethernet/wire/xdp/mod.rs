@@ -47,7 +47,9 @@ pub(super) fn open(link: &str, secret: Option<u64>) -> Result<OpenedSockets, Wir
     let queues = link::receive_queues(fd, link);
     if queues > 1 {
         // Frames may arrive at any queue, but a socket serves only one.
-        return Err(WireError::new(format!("{link}: AF_XDP: {queues} receive queues, needs 1")));
+        return Err(WireError::new(format!(
+            "{link}: AF_XDP: {queues} receive queues, but only 1 is supported"
+        )));
     }
     if packet_mtu(link_mtu) > mtu(link_mtu) {
         // A frame must fit into a page, and a smaller MTU than that of the link would cost

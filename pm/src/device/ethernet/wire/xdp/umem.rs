@@ -113,7 +113,9 @@ impl Umem {
         let current_seals = fcntl(memory.as_fd(), FcntlArg::F_GET_SEALS)?;
         let size = nix::sys::stat::fstat(memory)?.st_size;
         if !SealFlag::from_bits_retain(current_seals).contains(seals()) || size != len as i64 {
-            return Err(std::io::Error::other("not the memory of a wire, sealed and of its size"));
+            return Err(std::io::Error::other(
+                "not the memory of a wire: not sealed, or of the wrong size",
+            ));
         }
         let map = MmapOptions::new().len(len).map_raw(memory.as_raw_fd())?;
         Ok(Umem { map, chunk_len })
