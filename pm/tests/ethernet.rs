@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use testbed::*;
 
-/// Not a separate test: the code of the other processes.
+/// This is not a test, but the code of the other processes.
 #[test]
 fn role() {
     let Some((role, given)) = InheritedNode::inherited() else { return };
@@ -40,7 +40,7 @@ fn role() {
         }
         "die" => {
             send_final_messages(&node.end);
-            // SAFETY: kills this process.
+            // SAFETY: this kills the calling process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         "compute" => compute(&node.end),
@@ -101,8 +101,8 @@ fn blocking_echo(end: &Context) {
     }
 }
 
-/// The address at which a computing process receives the request to stop. (A signal is not enough:
-/// the thread sanitizer runs a handler only when the thread calls a function.)
+/// Returns the address at which a computing process receives the request to stop. A signal is not
+/// enough, because the thread sanitizer runs a handler only when the thread calls a function.
 fn stop_address(process: u32) -> SocketAddr {
     SocketAddr::from_abstract_name(format!("score-test-computes-{process}")).unwrap()
 }

@@ -27,7 +27,7 @@ fn open(hosts: &[Host; 2], options: &[&str]) -> [(Device, ContextRef); 2] {
         device.set_peers(&table).unwrap();
         let context = device.open_context(0).unwrap();
         context.bind_channel(0, number).unwrap();
-        // Sockets stay in the namespace in which they were opened, but routes are looked up in the
+        // Sockets stay in the namespace in which they were opened, but libpm looks up routes in the
         // caller's namespace.
         hosts[number as usize].within(|| context.mtu(1 - number).unwrap());
         number += 1;

@@ -2,7 +2,7 @@
 //! system call and is nevertheless valid, even if PM has threads. These tests do not use libtest,
 //! which runs tests in threads.
 
-// UNSAFETY: reads a variable of the C library, forks, forbids itself system calls.
+// UNSAFETY: reads a variable of the C library, forks, and forbids its own system calls.
 #![expect(unsafe_code)]
 
 #[path = "pinning/stamps.rs"]

@@ -77,7 +77,7 @@ impl Drop for Process {
     }
 }
 
-/// Not a separate test: the code of the other process.
+/// This is not a test, but the code of the other process.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE_ENV) else { return };

@@ -20,7 +20,7 @@ const LEN: usize = 4 << 20;
 const SHORT_LEN: usize = 160_000;
 const LOSS: [&str; 2] = ["-loss", "drop=0.03,duplicate=0.02,reorder=0.05,seed=5"];
 
-/// Not a separate test: the code of the other processes.
+/// This is not a test, but the code of the other processes.
 #[test]
 fn role() {
     let Some((role, given)) = InheritedNode::inherited() else { return };

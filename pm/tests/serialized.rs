@@ -146,7 +146,7 @@ fn short_messages_take_the_fast_path_beside_other_threads() {
     let _dog = Watchdog::new(60);
     let bed = TestBed::new("composite", 2);
     let end = &bed.contexts[1];
-    // SAFETY: a context that lives until the end of the test.
+    // SAFETY: the context lives until the end of the test.
     let inner = unsafe { Context::live_from_ptr(end.as_ptr()) }.unwrap();
     assert!(!threads::is_only_app_thread(), "libtest has another thread");
     // The first message makes node 0 the hot source.

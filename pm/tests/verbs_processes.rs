@@ -84,7 +84,7 @@ impl Drop for Process {
     }
 }
 
-/// Not a separate test: the code of the other processes.
+/// This is not a test, but the code of the other processes.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE_ENV) else { return };

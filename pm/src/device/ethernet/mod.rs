@@ -1,6 +1,6 @@
-//! The ethernet device: messages between hosts, over UDP or raw frames. `docs/ethernet.md`
+//! The ethernet device sends messages between hosts over UDP or raw frames. `docs/ethernet.md`
 //! describes how packets become messages, and `docs/dev/cluster.md` describes how the parts work
-//! together. The device is a [`NetworkDevice`]; the code that such devices share is in
+//! together. The device is a [`NetworkDevice`]. The code that such devices share is in
 //! `net_common/`.
 //!
 //! | file | content |
@@ -60,7 +60,7 @@ pub(crate) struct Ethernet {
     poll_owner: PollOwner,
     thread: OnceLock<Arc<progress::ProgressThread>>,
     rma_requests: Arc<RmaRequestQueue>,
-    /// Messages sent since the last poll.
+    /// The number of messages sent since the last poll.
     burst_len: SingleWriterU64,
     /// When the latest message of a burst was sent.
     last_send_at: SingleWriterU64,

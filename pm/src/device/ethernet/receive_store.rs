@@ -98,8 +98,8 @@ impl ReceiveStore {
 /// Copies a control message out of its buffer.
 pub(super) fn copy_payload(ptr: *const u8, to: &mut [u8]) {
     if !ptr.is_null() {
-        // SAFETY: `ptr` is the payload of a kept packet, whose length the machine has checked
-        // against the length of `to`.
+        // SAFETY: `ptr` is the payload of a kept packet, and the callers pass a `to` that is no
+        // longer than this payload.
         unsafe { std::ptr::copy_nonoverlapping(ptr, to.as_mut_ptr(), to.len()) };
     }
 }

@@ -64,7 +64,7 @@ impl RmaRequestQueue {
         let mut queue = self.lock_queue();
         self.with_log(node, OperationLog::start);
         queue.push((node, operation));
-        // SYNC: operation (a message that is sent afterwards is taken afterwards)
+        // SYNC: operation (the engine takes a message that is sent later only after this operation)
         self.queued_count.store(queue.len() as u64, Ordering::Release);
     }
 

@@ -349,8 +349,8 @@ pub(crate) fn count_unread(slab: &Slab, local_index: usize) {
     record.node.receive.0.received.fetch_max(accepted_count, Ordering::AcqRel);
 }
 
-/// Makes a context from an attach descriptor. Returns `Invalid` if the descriptor has other
-/// contents or was used before, and `NoDevice` if this process has no such device.
+/// Makes a context from an attach descriptor. Returns `Invalid` if it is not an attach descriptor
+/// of this device or was used before. Returns `NoDevice` if this process has no such device.
 pub(crate) fn attach<N: NetworkDevice>(fd: &OwnedFd) -> PmResult<NetworkContext<N>> {
     let (bytes, fds) = fd_passing::unpack(fd, ATTACH_MAX)?;
     let attach = NetworkAttachMessage::decode(N::ATTACH_MAGIC, &bytes)?;

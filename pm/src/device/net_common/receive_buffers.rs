@@ -70,7 +70,7 @@ impl ReceiveBuffers {
         let memory = memory.unwrap_or_else(|| handle_alloc_error(layout));
         let padding = memory.as_ptr().align_offset(LINE);
         assert!(padding + stride * count <= layout.size());
-        // SAFETY: inside the allocation.
+        // SAFETY: the address is inside the allocation.
         let start = unsafe { memory.add(padding) };
         ReceiveBuffers { memory, layout, start, stride, count }
     }
@@ -83,7 +83,7 @@ impl ReceiveBuffers {
     #[inline(always)]
     pub(crate) fn buffer(&self, number: usize) -> *mut u8 {
         assert!(number < self.count);
-        // SAFETY: inside the allocation.
+        // SAFETY: the address is inside the allocation.
         unsafe { self.start.as_ptr().add(number * self.stride) }
     }
 

@@ -117,7 +117,7 @@ impl Slab {
     /// Whether `node` was marked as exited.
     pub(crate) fn is_exited(&self, node: usize) -> bool {
         assert!(node < self.geometry.nodes);
-        // SAFETY: a word inside the mapping, by the geometry; atomic.
+        // SAFETY: the geometry keeps the word inside the mapping, and the word is atomic.
         let word =
             unsafe { self.ptr_at::<AtomicU64>(self.geometry.exited_word_offset(node)).as_ref() };
         // SYNC: exited-node
@@ -161,7 +161,7 @@ impl Slab {
     #[inline(always)]
     fn pair_counter(&self, local_index: usize, peer: usize) -> &AtomicU64 {
         assert!(local_index < self.geometry.local_nodes && peer < self.geometry.nodes);
-        // SAFETY: a word inside the mapping, by the geometry; atomic.
+        // SAFETY: the geometry keeps the word inside the mapping, and the word is atomic.
         unsafe {
             self.ptr_at::<AtomicU64>(self.geometry.pair_counter_offset(local_index, peer)).as_ref()
         }

@@ -43,7 +43,7 @@ impl fmt::Display for WireError {
 pub struct WireFault(pub Errno);
 
 impl WireFault {
-    /// Whether the link or the route is down, as opposed to an error of this packet.
+    /// Whether the link or the route is down. Otherwise the error concerns only this packet.
     pub fn is_link_down(self) -> bool {
         use Errno::{EADDRNOTAVAIL, EHOSTDOWN, EHOSTUNREACH, ENETDOWN, ENETUNREACH, ENODEV, ENXIO};
         let down = [EADDRNOTAVAIL, EHOSTDOWN, EHOSTUNREACH, ENETDOWN, ENETUNREACH, ENODEV, ENXIO];

@@ -20,7 +20,7 @@ pub struct LinkState {
 }
 
 fn request(name: &str) -> libc::ifreq {
-    // SAFETY: plain data; all zero is an empty name and an empty union.
+    // SAFETY: this is plain data. All zeros are an empty name and an empty union.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let max_len = request.ifr_name.len() - 1;
     for (to, from) in request.ifr_name[..max_len].iter_mut().zip(name.bytes()) {

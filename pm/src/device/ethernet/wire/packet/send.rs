@@ -99,7 +99,7 @@ impl PacketWire {
     fn send_many(&mut self, slab: &SendMemory, batch: &[Packet<'_>]) -> nix::Result<usize> {
         let mut headers = [[0; ether_header::HEADER]; BATCH];
         let mut iovecs = [const { [iovec(std::ptr::null(), 0); 4] }; BATCH];
-        // SAFETY: plain data; all zero is an empty message.
+        // SAFETY: this is plain data, for which all zeros are an empty message.
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
         let mut count = 0;
         for packet in batch.iter().take(BATCH) {
@@ -147,7 +147,7 @@ fn packet_iovecs(
 }
 
 fn message(iovecs: &mut [libc::iovec; 4]) -> libc::msghdr {
-    // SAFETY: plain data; all zero is an empty message.
+    // SAFETY: this is plain data, for which all zeros are an empty message.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_iov = iovecs.as_mut_ptr();
     message.msg_iovlen = (3 + usize::from(iovecs[3].iov_len > 0)) as _;

@@ -21,7 +21,7 @@ pub struct Destination {
 
 impl Destination {
     pub fn new(to: SocketAddr, mtu: usize) -> Destination {
-        // SAFETY: plain data; all zero is valid.
+        // SAFETY: this is plain data, for which all zeros are valid.
         let mut addr: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
         let addr_len = match to {
             SocketAddr::V4(to) => {

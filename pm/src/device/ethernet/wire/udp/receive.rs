@@ -197,7 +197,7 @@ impl Udp {
         {
             *iovec = self.iovec_for(buffer);
         }
-        // SAFETY: plain data; all zero is an empty message.
+        // SAFETY: this is plain data, for which all zeros are an empty message.
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
         for (to, iovec) in messages.iter_mut().zip(&mut iovecs) {
             to.msg_hdr.msg_iov = iovec;

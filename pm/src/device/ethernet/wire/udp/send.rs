@@ -223,7 +223,7 @@ impl Udp {
     ) -> nix::Result<usize> {
         let mut iovecs = [iovec(&[]); MAX_IOVECS];
         let mut controls = [CmsgBuffer([0; 32]); MAX_DATAGRAMS];
-        // SAFETY: plain data; all zero is an empty message.
+        // SAFETY: this is plain data, for which all zeros are an empty message.
         let mut messages: [libc::mmsghdr; MAX_DATAGRAMS] =
             unsafe { MaybeUninit::zeroed().assume_init() };
         let (mut count, mut staging_used, mut iovec_count) = (0, 0, 0);
@@ -361,7 +361,7 @@ fn send_iovecs(
             socket_io::send(socket, one.iov_base.cast(), one.iov_len, (addr, addr_len))
         };
     }
-    // SAFETY: plain data; all zero is an empty message.
+    // SAFETY: this is plain data, for which all zeros are an empty message.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_name = addr;
     message.msg_namelen = addr_len;
