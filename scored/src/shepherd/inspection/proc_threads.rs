@@ -11,11 +11,11 @@ pub struct Task {
     pub tid: u32,
     /// Its name.
     pub name: String,
-    /// One letter: proc_pid_stat(5).
+    /// Its state as one letter (proc_pid_stat(5)).
     pub state: u8,
     /// Number of its context switches.
     pub context_switches: u64,
-    /// The system call it is in.
+    /// The system call that it is in.
     pub call: Syscall,
 }
 
@@ -35,16 +35,16 @@ pub enum Syscall {
 /// Signal handling and timers of a process as a whole.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SignalState {
-    /// A debugger traces it.
+    /// Whether a debugger traces the process.
     pub traced: bool,
-    /// Signals that it has handlers for: bit 0 is signal 1.
+    /// Signals for which it has handlers. Bit 0 is signal 1.
     pub caught_signals: u64,
-    /// It has timers that send signals.
+    /// Whether it has timers that send signals.
     pub has_timers: bool,
 }
 
 impl SignalState {
-    /// Whether it may wake itself, or a debugger may change its state.
+    /// Whether the process may wake itself, or a debugger may change its state.
     pub fn may_wake_itself(&self) -> bool {
         // A handler may do anything, including sending messages.
         let waking_signals = [libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF, libc::SIGIO];
@@ -57,7 +57,7 @@ impl SignalState {
 /// Reads a file of /proc with as few system calls as possible.
 ///
 /// # Errors
-/// As open(2), read(2), or the content is not UTF-8.
+/// As open(2), read(2). Also an error if the content is not UTF-8.
 pub fn read_proc_file(path: &str) -> io::Result<String> {
     let mut text = String::with_capacity(16 << 10);
     File::open(path)?.read_to_string(&mut text)?;
@@ -119,7 +119,7 @@ pub fn signal_state(pid: i32) -> Option<SignalState> {
     let status = read_proc_file(&format!("/proc/{pid}/status")).ok()?;
     let traced = status_field(&status, "TracerPid")? != "0";
     let caught_signals = u64::from_str_radix(status_field(&status, "SigCgt")?, 16).ok()?;
-    // Not every kernel has the file.
+    // Some kernels do not have this file.
     let timers = read_proc_file(&format!("/proc/{pid}/timers")).unwrap_or_default();
     Some(SignalState { traced, caught_signals, has_timers: !timers.trim().is_empty() })
 }
