@@ -1,18 +1,18 @@
-//! The ELF notes by which a program declares its resource request (manual 4.1). scrun reads them
-//! without running anything.
+//! The ELF notes with which a program declares its resource request (manual 4.1). scrun reads them
+//! without running the program.
 //!
 //! Every note has the owner name `SCore\0` (padded to 8 bytes) and one of the types below. libscore
-//! itself carries [`LIBSCORE`]; the macros of `score_resource.h` add the others. Descriptors are
+//! itself contains [`LIBSCORE`]. The macros of `score_resource.h` add the others. Descriptors are
 //! 32-bit words in the byte order of the ELF file.
 
 use thiserror::Error;
 
-/// Section that holds the notes; linkers gather it into a PT_NOTE segment.
+/// Section that contains the notes. Linkers put it into a PT_NOTE segment.
 pub const SECTION: &str = ".note.score";
-/// Owner name as in the note, with its NUL.
+/// Owner name as in the note, including its NUL.
 pub const OWNER: &[u8] = b"SCore\0";
 
-/// "Linked with libscore". Descriptor: protocol version.
+/// The program is linked with libscore. Descriptor: protocol version.
 pub const LIBSCORE: u32 = 1;
 /// `SCORE_RSRC_NUM_NODES(MIN, MAX)`. Descriptor: min, max.
 pub const NUM_NODES: u32 = 2;

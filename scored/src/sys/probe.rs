@@ -1,4 +1,4 @@
-//! Probes the capabilities of this machine, each by a real call; `scored -probe` prints them.
+//! Probes the features of this machine, each by a real call. `scored -probe` prints them.
 
 // UNSAFETY: system calls without a safe wrapper.
 #![expect(unsafe_code)]
@@ -19,9 +19,9 @@ use super::{descriptor, process};
 /// Result of one probe.
 struct ProbeResult {
     name: &'static str,
-    /// A detail if the probe succeeds, the reason if it fails.
+    /// A detail if the probe succeeds, or the reason if it fails.
     result: Result<String, String>,
-    /// Consequence if it is missing.
+    /// The consequence if the feature is missing.
     cost: &'static str,
 }
 
@@ -121,10 +121,10 @@ fn cgroup2_kill() -> io::Result<String> {
     killed.and(removed).map(|()| "can be made and used".to_owned())
 }
 
-/// Whether a thread of this process may use the realtime class.
+/// Checks whether a thread of this process may use the realtime class.
 ///
 /// # Errors
-/// Why it may not.
+/// The reason why it may not.
 pub fn may_use_realtime() -> Result<(), String> {
     probe_realtime().map(drop).map_err(|error| error.to_string())
 }
@@ -202,7 +202,7 @@ fn run_probes() -> Vec<ProbeResult> {
         .collect()
 }
 
-/// The report, as text or as a JSON array.
+/// The report of all probes, as text or as a JSON array.
 pub fn report(json: bool) -> String {
     let results = run_probes();
     if json {
@@ -225,7 +225,8 @@ impl ProbeResult {
             Ok(detail) => (true, detail),
             Err(reason) => (false, reason),
         };
-        // Debug of a str escapes quotes, backslashes and control characters; the texts are ASCII.
+        // The Debug format of a str escapes quotes, backslashes and control characters. The texts
+        // are ASCII.
         format!(
             "  {{\"name\": {:?}, \"allowed\": {allowed}, \"detail\": {:?}, \
              \"cost_of_lack\": {:?}}}",

@@ -138,10 +138,11 @@ pub fn pids_with_children(pids: &HashSet<i32>) -> HashSet<i32> {
     }
 }
 
-/// None if the kernel has no lists of children (CONFIG_PROC_CHILDREN).
+/// Whether a process has live children. None if the kernel has no lists of children
+/// (CONFIG_PROC_CHILDREN).
 fn is_parent(pid: i32) -> Option<bool> {
     let child_pids = children(pid)?;
-    // While a child exits, reading may skip the next one.
+    // Reading may skip an entry while the child before it exits.
     let is_stable = child_pids.is_empty() || child_pids == children(pid)?;
     Some(!is_stable || child_pids.into_iter().any(|child| parent_if_alive(child).is_some()))
 }
@@ -160,7 +161,8 @@ fn children(pid: i32) -> Option<Vec<i32>> {
 /// The parent of a live process.
 fn parent_if_alive(pid: i32) -> Option<i32> {
     let stat = read_proc_file(&format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, parentheses too: count from the last one.
+    // The name in parentheses may contain anything, including parentheses. Count fields from the
+    // last parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let is_alive = !matches!(fields.next()?, "Z" | "X");
     fields.next()?.parse().ok().filter(|_| is_alive)
@@ -199,7 +201,7 @@ mod tests {
         let tid = tid_receiver.recv().unwrap().unsigned_abs();
         let self_pid = std::process::id() as i32;
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-        // A list is incomplete when the thread of another test ends meanwhile.
+        // The list of threads is incomplete if a thread of another test ends in the meantime.
         let find_thread = || loop {
             let tasks = threads_of(self_pid).unwrap_or_default();
             if let Some(task) = tasks.into_iter().find(|task| task.tid == tid) {
