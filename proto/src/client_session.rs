@@ -45,7 +45,7 @@ impl SessionKind {
     /// Appends a request to a job to `out`, as one frame.
     ///
     /// # Errors
-    /// As [`frame::encode`].
+    /// The errors of [`frame::encode`].
     pub fn encode_job_request(
         self,
         job: SessionJobId,
@@ -62,7 +62,7 @@ impl SessionKind {
 /// Appends the greeting of this version to `out`, as one frame.
 ///
 /// # Errors
-/// As [`frame::encode`].
+/// The errors of [`frame::encode`].
 pub fn encode_greeting(out: &mut Vec<u8>) -> Result<(), FrameError> {
     frame::encode(&Greeting::Hello { version: PROTOCOL_VERSION }, out)
 }
@@ -86,7 +86,7 @@ pub fn check_server_version(version: u32) -> Result<(), String> {
 /// [`crate::message::Login`].
 ///
 /// # Errors
-/// As [`frame::encode`].
+/// The errors of [`frame::encode`].
 pub fn encode<M: Serialize>(
     job: SessionJobId,
     message: &M,

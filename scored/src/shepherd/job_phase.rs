@@ -29,7 +29,7 @@ pub enum JobPhase {
 /// A job, from the order to start it to its end.
 #[derive(Debug)]
 pub struct StartedJob {
-    /// What is known about the job.
+    /// The data of the job.
     pub info: JobInfo,
     /// The start of the first stage.
     pub started_at: Option<Instant>,
@@ -69,7 +69,7 @@ impl JobPhase {
         }
     }
 
-    /// What is known about the job, from the order to start it to its end.
+    /// The data of the job, from the order to start it to its end.
     pub fn job_info(&self) -> Option<&JobInfo> {
         Some(&self.job()?.info)
     }

@@ -178,7 +178,7 @@ impl JobRunner {
     /// The earliest of all deadlines.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.is_done() {
-            // Only the last reports are left, and the socket to scored is writable later.
+            // Only the last reports are left, and they wait until scored reads.
             return None;
         }
         let is_stopped = self.run_gate.is_stopped();

@@ -257,7 +257,7 @@ impl OutputMux {
         }
     }
 
-    /// Reads from the ready pipes in turn.
+    /// Reads from the ready pipes, one after the other.
     pub fn pump(&mut self, reports: &mut ScoredLink, now: Instant) {
         if !self.parked_pipes.is_empty() && self.has_line_capacity() {
             self.ready.extend(self.parked_pipes.drain(..));

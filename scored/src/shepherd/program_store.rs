@@ -32,7 +32,7 @@ const MAX_CACHED_BYTES: u64 = 256 << 20;
 /// The reason why a program was not received.
 const CHANGED: &str = "it could not be read completely, or changed meanwhile";
 
-/// Where a job's programs are stored.
+/// The directories for a job's programs.
 #[derive(Debug, Clone, Copy)]
 pub struct StorePaths<'a> {
     /// The job's directory.
@@ -246,7 +246,7 @@ impl ProgramStore {
     /// Continues to read files of this host, and answers child hosts.
     ///
     /// # Errors
-    /// As [`ProgramStore::on_answer`].
+    /// The errors of [`ProgramStore::on_answer`].
     pub fn pump(&mut self) -> Result<(), String> {
         let mut budget = MAX_READ_PER_TICK;
         for program in &mut self.programs {

@@ -134,7 +134,7 @@ fn a_user_cannot_stop_the_shepherd_by_what_is_in_the_folder() {
         assert_eq!(serve(&mut store, &bytes), (vec![READY], 100));
         fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
     }
-    // The folder itself may be gone.
+    // The folder itself may be missing.
     let missing = cache.join("missing");
     let mut store = begin(&spec, 1, &scratch.job("last"), Some(&missing));
     assert_eq!(serve(&mut store, &bytes), (vec![READY], 100));

@@ -142,7 +142,7 @@ impl SpawnQueue {
     /// The programs of the stage, in the form that tools need.
     ///
     /// # Errors
-    /// As [`SpawnQueue::begin`].
+    /// The errors of [`SpawnQueue::begin`].
     pub fn programs(
         &mut self,
         context: &ShepherdContext,

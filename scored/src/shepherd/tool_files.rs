@@ -124,7 +124,7 @@ impl Unpacker {
                 return Ok(false);
             }
             let Some(entry) = self.entries.next() else {
-                // Subdirectories first, because a parent's mode may forbid access to them.
+                // Subdirectories first.
                 for (path, mode) in std::mem::take(&mut self.modes).into_iter().rev() {
                     self.set_mode(&path, mode).map_err(|error| self.failure(&path, &error))?;
                 }

@@ -314,7 +314,7 @@ unsafe fn prepare(setup: &ChildSetup) -> Result<(), (u64, isize)> {
 /// unspecified order. Returns 0 or a negated errno.
 ///
 /// # Safety
-/// As [`prepare`].
+/// The same as for [`prepare`].
 unsafe fn stop_at_exec() -> isize {
     let mut ends = [0 as c_int; 2];
     // SAFETY: the kernel writes two descriptors to the array; the other calls pass no addresses.
@@ -345,7 +345,7 @@ unsafe fn stop_at_exec() -> isize {
 /// failed, and errno.
 ///
 /// # Safety
-/// As [`prepare`].
+/// The same as for [`prepare`].
 unsafe fn open_first(paths: &Strings, flags: c_int) -> Result<isize, (u64, isize)> {
     let mut failure = (0, libc::ENOENT as isize);
     let cwd = libc::AT_FDCWD as usize;
@@ -378,7 +378,8 @@ unsafe fn open_first(paths: &Strings, flags: c_int) -> Result<isize, (u64, isize
 /// Tries the candidates as execvp(3) does. Returns the most informative errno.
 ///
 /// # Safety
-/// As [`prepare`]; every list ends with a null pointer, the rest are C strings.
+/// The same as for [`prepare`]. Every list must end with a null pointer, and its other entries must
+/// be C strings.
 unsafe fn execute(setup: &mut ChildSetup) -> isize {
     let mut best_errno = libc::ENOENT;
     let (arguments, environment) =

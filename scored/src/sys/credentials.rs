@@ -99,8 +99,7 @@ const CAP_BPF: u32 = 39;
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
 /// Changes this process, which has one thread and runs as root, to this user. The process keeps
-/// only the capabilities that raw sockets need. No process can trace it, not even one of the same
-/// user.
+/// only the capabilities that raw sockets need. Processes of the user cannot trace it.
 ///
 /// One line with the reason. The process must then exit.
 pub fn become_raw_socket_opener((uid, gid): (u32, u32)) -> Result<(), String> {

@@ -27,7 +27,7 @@ pub struct UserEntry {
     pub groups: Vec<u32>,
 }
 
-/// What a look-up has to find.
+/// The data that a look-up has to find.
 #[derive(Debug, Clone, Copy)]
 pub enum LookupScope {
     /// The user's name. `groups` then contains only the group of the entry.

@@ -51,7 +51,7 @@ pub fn tree(path: &Path) -> io::Result<()> {
 /// Removes the content of a directory, but not the directory itself.
 ///
 /// # Errors
-/// As [`tree`].
+/// The errors of [`tree`].
 pub fn empty(top: &OwnedFd) -> io::Result<()> {
     let mut move_count = 0u64;
     for _ in 0..MAX_PASSES {

@@ -229,9 +229,9 @@ impl JobProcesses {
     /// signal stays pending in a process that was already stopped.
     ///
     /// A pending signal proves nothing in two cases. The first is a process that this thread has
-    /// stopped before. The second is a process that has never run: a process that is being forked
-    /// receives a SIGSTOP to the namespace when it is created, even after a SIGCONT to the
-    /// namespace, which the kernel drops if the parent ignores it.
+    /// stopped before. The second is a process that has never run. A process that is being forked
+    /// receives a SIGSTOP to the namespace when it is created, even if a SIGCONT to the namespace
+    /// follows. The kernel drops that SIGCONT if the parent ignores it.
     fn find_external_stops(&mut self, candidates: Vec<i32>, already_stopped: &HashSet<i32>) {
         let stopped = |pid: i32| {
             process_stop::read_stat(pid)

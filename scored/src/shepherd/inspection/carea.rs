@@ -35,7 +35,7 @@ pub struct ThreadSlot {
     pub idle: bool,
     /// The event.
     pub waiting_for: WaitingFor,
-    /// Start of the wait, by CLOCK_MONOTONIC, in nanoseconds.
+    /// Start of the last wait in job time, in nanoseconds.
     pub since_ns: u64,
 }
 
