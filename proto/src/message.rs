@@ -372,17 +372,17 @@ pub struct Welcome {
     pub job: JobId,
     /// Index of this process's area in the C-Area.
     pub area: u32,
-    /// Manual, table 2.1.
+    /// The value of `score_self_node` (manual, table 2.1).
     pub self_node: u32,
-    /// Manual, table 2.1.
+    /// The value of `score_num_node` (manual, table 2.1).
     pub num_node: u32,
-    /// Manual, table 2.1.
+    /// The value of `score_self_proc` (manual, table 2.1).
     pub self_proc: u32,
-    /// Manual, table 2.1.
+    /// The value of `score_num_proc` (manual, table 2.1).
     pub num_proc: u32,
-    /// Manual, table 2.1.
+    /// The value of `score_self_host` (manual, table 2.1).
     pub self_host: u32,
-    /// Manual, table 2.1.
+    /// The value of `score_num_host` (manual, table 2.1).
     pub num_host: u32,
     /// The network sets. There are none if there is only one node.
     pub networks: Vec<NetworkSet>,

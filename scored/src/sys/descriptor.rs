@@ -49,7 +49,7 @@ pub fn close_all_but(kept_fds: &[&OwnedFd]) {
     }
 }
 
-/// Ensures that descriptors 0 to 3 are in use, so that no later one can collide with the numbers
+/// Ensures that descriptors 0 to 4 are in use, so that no later one can collide with the numbers
 /// that [`super::spawn`] assigns in a child. Descriptor 0 becomes /dev/null.
 ///
 /// # Errors
