@@ -81,7 +81,7 @@ impl Default for Request {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NoteError {
     /// A known note has a descriptor of the wrong size.
-    #[error("resource note of type {0} has {1} bytes of data")]
+    #[error("resource note of type {0}: unexpected size of {1} bytes")]
     Size(u32, usize),
     /// A type that this version does not know.
     #[error("resource note of unknown type {0}: the program was built for another SCore")]
@@ -90,16 +90,18 @@ pub enum NoteError {
     #[error("SCORE_RSRC_NUM_NODES({0}, {1}): empty range")]
     EmptyNodes(u32, u32),
     /// Two declarations contradict each other.
-    #[error("SCORE_RSRC_NUM_NODES({0}, {1}) and SCORE_RSRC_NUM_NODES({2}, {3}) exclude each other")]
+    #[error(
+        "SCORE_RSRC_NUM_NODES({0}, {1}) and SCORE_RSRC_NUM_NODES({2}, {3}) contradict each other"
+    )]
     ExclusiveNodes(u32, u32, u32, u32),
     /// Two declarations differ.
-    #[error("SCORE_RSRC_NUM_PROCS({0}) and SCORE_RSRC_NUM_PROCS({1}) exclude each other")]
+    #[error("SCORE_RSRC_NUM_PROCS({0}) and SCORE_RSRC_NUM_PROCS({1}) contradict each other")]
     ExclusiveProcs(u32, u32),
     /// The request of a locally run program is truncated or too long.
-    #[error("the request that the program wrote is cut off or longer than {MAX_REQUEST_LEN} bytes")]
+    #[error("the resource request of the program is truncated or exceeds {MAX_REQUEST_LEN} bytes")]
     MalformedRequest,
     /// Zero processes per host.
-    #[error("SCORE_RSRC_NUM_PROCS(0) allows no process")]
+    #[error("SCORE_RSRC_NUM_PROCS(0): must be at least 1")]
     NoProcs,
 }
 

@@ -76,7 +76,7 @@ pub enum TreeError {
     #[error("its list of files cannot be read")]
     Malformed,
     /// The list is too long.
-    #[error("its list of files has {0} bytes; at most {MAX_TREE_LIST} are possible")]
+    #[error("its list of files has {0} bytes; the limit is {MAX_TREE_LIST}")]
     ListLength(u64),
     /// There are more entries than [`MAX_TREE_ENTRIES`].
     #[error("it has more than {MAX_TREE_ENTRIES} files, directories and links")]
@@ -85,7 +85,7 @@ pub enum TreeError {
     #[error("it has more than {} MB", MAX_TREE_BYTES >> 20)]
     TooManyBytes,
     /// The sizes in the list do not match the number of bytes.
-    #[error("its files have {expected} bytes by its list, and {found} bytes came")]
+    #[error("its files have {expected} bytes by its list, but {found} bytes were received")]
     Sum {
         /// The sum of the sizes in the list.
         expected: u64,
@@ -173,7 +173,7 @@ impl FileTree {
             check_path(path).map_err(refused)?;
             match parent(path).map(|parent| places.get(parent)) {
                 None | Some(Some(Place::Directory)) => {}
-                Some(_) => return Err(refused("it does not lie in a directory of the folder")),
+                Some(_) => return Err(refused("it is not in a directory of the folder")),
             }
             let place = match &entry.kind {
                 TreeEntryKind::Directory { mode } | TreeEntryKind::File { mode, .. }
@@ -192,7 +192,7 @@ impl FileTree {
                 return Err(TreeError::TooManyBytes);
             }
             if places.insert(path, place).is_some() {
-                return Err(refused("it is there twice"));
+                return Err(refused("it is listed twice"));
             }
         }
         let mut names_left = MAX_LINK_NAMES;
@@ -222,7 +222,7 @@ fn check_path(path: &[u8]) -> Result<(), &'static str> {
     }
     for name in path.split(|byte| *byte == b'/') {
         match name {
-            b"" | b"." | b".." => return Err("its path has a part that is no name"),
+            b"" | b"." | b".." => return Err("its path has an invalid part"),
             name if name.contains(&0) => return Err("its path has a NUL byte"),
             name if name.len() > MAX_TREE_NAME => return Err("its name is longer than 255 bytes"),
             _ => {}
@@ -268,7 +268,7 @@ fn check_link<'a>(
         if let Some(Place::Link(next)) = places.get(position.as_slice()) {
             followed += 1;
             if followed > MAX_FOLLOWED_LINKS {
-                return Err("it is a link through more than 40 links, or in a circle");
+                return Err("it is a link through more than 40 links, or in a loop");
             }
             position.truncate(parent(&position).unwrap_or_default().len());
             push_target(&mut names, next)?;
@@ -283,7 +283,9 @@ fn push_target<'a>(names: &mut Vec<&'a [u8]>, target: &'a [u8]) -> Result<(), &'
         return Err(LEADS_OUT);
     }
     if target.is_empty() || target.len() > MAX_TREE_PATH || target.contains(&0) {
-        return Err("it is a link with a target of no or more than 1024 bytes, or with a NUL byte");
+        return Err(
+            "it is a link whose target is empty, longer than 1024 bytes, or has a NUL byte",
+        );
     }
     names.extend(target.split(|byte| *byte == b'/').rev());
     Ok(())

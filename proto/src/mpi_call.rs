@@ -289,7 +289,7 @@ pub struct MpiCallRecord {
 impl fmt::Display for MpiCallRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((name, meanings)) = CALLS.get(self.call as usize) else {
-            return f.write_str("an unknown call of MPI");
+            return f.write_str("an unknown MPI call");
         };
         write!(f, "{name}(")?;
         let arguments = meanings.iter().zip(self.arguments);
@@ -364,6 +364,6 @@ mod tests {
     fn the_table_records_no_more_than_there_is_room_for() {
         assert!(CALLS.iter().all(|(_, meanings)| meanings.len() <= MAX_RECORDED));
         let unknown = MpiCallRecord { call: CALLS.len() as u32, ..MpiCallRecord::default() };
-        assert_eq!(unknown.to_string(), "an unknown call of MPI");
+        assert_eq!(unknown.to_string(), "an unknown MPI call");
     }
 }

@@ -133,8 +133,8 @@ pub fn choose(
             let count = requested.len();
             let plural = if count == 1 { "" } else { "s" };
             return Err(format!(
-                "{sets} network sets are wanted (SCORE_RSRC_NUM_NETS({sets})), {count} network\
-                 {plural} named; one may be named twice (network={0}+{0})",
+                "{sets} network sets are requested (SCORE_RSRC_NUM_NETS({sets})), but {count} \
+                 network{plural} named; a network may be named twice (network={0}+{0})",
                 requested[0]
             ));
         }
@@ -156,8 +156,8 @@ pub fn choose(
     if shared.len() < sets {
         let (count, list) = (shared.len(), shared.join(", "));
         return Err(format!(
-            "{sets} network sets are wanted (SCORE_RSRC_NUM_NETS({sets})), the hosts share {count} \
-             ({list}); network={0}+{0} uses one for two sets",
+            "{sets} network sets are requested (SCORE_RSRC_NUM_NETS({sets})), but the hosts share \
+             {count} ({list}); network={0}+{0} uses one for two sets",
             shared[0]
         ));
     }
@@ -183,7 +183,7 @@ fn check_network(hosts: &[HostSpec], name: &str) -> Result<(), String> {
     if name == SHMEM {
         return match hosts.len() {
             0 | 1 => Ok(()),
-            count => Err(format!("{SHMEM} reaches the processes of one host, there are {count}")),
+            count => Err(format!("{SHMEM} reaches only one host, and the job has {count} hosts")),
         };
     }
     let mut links: Option<(&HostSpec, usize)> = None;
@@ -219,14 +219,14 @@ fn check_network(hosts: &[HostSpec], name: &str) -> Result<(), String> {
         let count = network.links.len();
         if count > usize::from(MAX_LINKS) {
             return Err(format!(
-                "network {name}: host {label} has {count} links, {MAX_LINKS} are the most"
+                "network {name}: host {label} has {count} links; the limit is {MAX_LINKS}"
             ));
         }
         match links {
             Some((first, first_count)) if first_count.max(1) != count.max(1) => {
                 return Err(format!(
-                    "network {name}: host {} has {} links, host {label} {}; a trunk has as many on \
-                     every host",
+                    "network {name}: host {} has {} links, host {label} {}; a trunk needs \
+                     the same number on every host",
                     first.name,
                     first_count.max(1),
                     count.max(1)
@@ -307,7 +307,7 @@ mod tests {
             (&pair()[..1], "old", 1, &["old", "no device myrinet"]),
             (&odd, "t", 1, &["host a has 2 links", "host b 1"]),
             (&odd, "", 1, &["host a has 2 links"]),
-            (&wide, "t", 1, &["9 links, 8"]),
+            (&wide, "t", 1, &["9 links; the limit is 8"]),
             (&one, "t", 1, &["unknown network \"t\"", "agent-udp, auto, ethernet, shmem, verbs"]),
             (&one, "", 17, &["17 network sets: 16"]),
         ] {

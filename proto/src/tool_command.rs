@@ -83,7 +83,7 @@ pub enum EventBody {
 /// The reason for the user if ranks have not answered a command in time.
 pub const NOT_ANSWERED: &str = "no answer in time";
 /// The reason for the user if the tool control service of the ranks does not know the command.
-pub const OTHER_RELEASE: &str = "its scored-toolctl is of another release";
+pub const OTHER_RELEASE: &str = "its scored-toolctl belongs to another release";
 
 impl EventBody {
     /// The reason for the user why the ranks have no answer. None: they have an answer.

@@ -91,7 +91,7 @@ impl Placement {
         let mut next = 0;
         for host in &self.hosts {
             if host.first_node != next || host.nodes == 0 || host.nodes > crate::MAX_NODES {
-                return Err("the hosts' nodes do not follow each other");
+                return Err("the nodes of the hosts are not consecutive");
             }
             next = host.node_range().end;
         }

@@ -37,11 +37,11 @@ impl RawSocketClient {
     /// One line with the reason.
     pub fn open(&self, request: OpenRequest) -> Result<Vec<WireEndpoint>, String> {
         if self.has_failed.get() {
-            return Err("scored does not open raw sockets for this job any more".to_owned());
+            return Err("scored no longer opens raw sockets for this job".to_owned());
         }
         let reply = self.exchange(request).map_err(|error| {
             self.has_failed.set(true);
-            format!("scored opens no raw sockets for this job: {error}")
+            format!("scored cannot open raw sockets for this job: {error}")
         })?;
         let (reply, descriptors) = reply;
         let mut descriptors = descriptors.into_iter();

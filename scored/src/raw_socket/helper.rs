@@ -98,7 +98,10 @@ fn open(
     let ((secret, links), open_count) =
         set.zip(open_counts.get_mut(set_index)).ok_or("no network that scorehosts.db trusts")?;
     if *open_count >= plan.max_processes {
-        return Err(format!("the job has raw sockets for its {} processes", plan.max_processes));
+        return Err(format!(
+            "the job already has raw sockets for its {} processes",
+            plan.max_processes
+        ));
     }
     *open_count += 1;
     let choice = if request.use_xdp { WirePreference::Raw } else { WirePreference::Packet };

@@ -129,7 +129,7 @@ impl ElementCalls {
                 return Vec::new();
             }
             Call::Fault { signal, .. } if !FAULT_SIGNALS.contains(&signal) => {
-                let violation = format!("it says that signal {signal} is a fault");
+                let violation = format!("it reports signal {signal} as a fault");
                 CallAction::Report(ElementReport::ProtocolViolation { node, violation })
             }
             Call::Fault { signal, thread } => {
@@ -188,7 +188,7 @@ impl ElementCalls {
         }
         if std::mem::replace(&mut caller.is_attached, true) {
             return vec![refuse(format!(
-                "node {node} of {name} has attached already: a second program in the same node"
+                "node {node} of {name} has already attached: another program runs in this node"
             ))];
         }
         let is_first = self.phase == ElementPhase::Starting;

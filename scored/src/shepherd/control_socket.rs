@@ -71,7 +71,7 @@ impl ControlSocket {
             if let Some(Ok(call)) = call {
                 on_call(Ok(call));
             } else {
-                on_call(Err(format!("{count} bytes on its control socket are no call")));
+                on_call(Err(format!("malformed call of {count} bytes on its control socket")));
                 return ReadResult::Closed;
             }
         }

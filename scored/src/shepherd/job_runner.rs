@@ -202,7 +202,7 @@ impl JobRunner {
     /// One tick of the loop: handles everything that is ready, a bounded amount of each kind.
     pub fn tick(&mut self, registry: &Registry, now: Instant) {
         if let Err(error) = self.shared_memory.register(registry, NETWORKS) {
-            self.fail_job(format!("the networks cannot be watched: {error}"));
+            self.fail_job(format!("cannot register the networks: {error}"));
         }
         self.account_stopped_time();
         self.copy_programs();

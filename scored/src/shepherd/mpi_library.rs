@@ -71,7 +71,7 @@ fn make_links_in_time(folder: &Path, links_folder: &Path, limits: Limits) -> Res
     receiver.recv_timeout(limits.time).unwrap_or_else(|error| match error {
         RecvTimeoutError::Timeout => {
             let seconds = limits.time.as_secs_f32();
-            Err(format!("the folder was not read within {seconds} s (its file server is slow?)"))
+            Err(format!("the folder was not read within {seconds} s; its file server may be slow"))
         }
         RecvTimeoutError::Disconnected => Err("the folder cannot be read".to_owned()),
     })
@@ -101,16 +101,14 @@ fn make_links(folder: &Path, links_folder: &Path, limits: Limits) -> Result<(), 
         let entry = entry.map_err(failed(folder))?;
         if count == limits.entries {
             let (folder, limit) = (folder.display(), limits.entries);
-            return Err(format!("{folder} has more than {limit} entries, the most that are read"));
+            return Err(format!("{folder} has more than {limit} entries, which is the limit"));
         }
         if !is_folder(&entry) {
             continue;
         }
         if folder_count == limits.folders {
             let (folder, limit) = (folder.display(), limits.folders);
-            return Err(format!(
-                "{folder} has more than {limit} folders, the most that are linked"
-            ));
+            return Err(format!("{folder} has more than {limit} folders, which is the limit"));
         }
         folder_count += 1;
         link(&entry.path(), Path::new(&entry.file_name()))?;
@@ -247,9 +245,9 @@ mod tests {
         };
         assert_eq!(link(4, 3), Ok(()));
         let name = folders.library.display();
-        let entries = format!("{name} has more than 3 entries, the most that are read");
+        let entries = format!("{name} has more than 3 entries, which is the limit");
         assert_eq!(link(3, 3), Err(entries));
-        let linked = format!("{name} has more than 2 folders, the most that are linked");
+        let linked = format!("{name} has more than 2 folders, which is the limit");
         assert_eq!(link(4, 2), Err(linked));
     }
 

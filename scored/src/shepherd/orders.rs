@@ -440,7 +440,7 @@ impl JobRunner {
             display.map_or_else(String::new, |display| format!(" on display {display}"));
         format!(
             "node {} on host {host} (process {pid}) called sc_inspectme() for \
-             {signal}{display_text}: its parallel process is ended. To look at such a process \
+             {signal}{display_text}: its parallel process is ended. To inspect such a process \
              while it runs: gdb -p {pid}",
             key.node
         )

@@ -94,9 +94,9 @@ impl PmixElement {
         let own_ranges: usize =
             self.subset_fences.keys().map(|fence| fence.members.ranges().len()).sum();
         let reason = if own_ranges + fence.members.ranges().len() > max_ranges {
-            format!("fences of PMIx have more than {max_ranges} ranges of nodes")
+            format!("its PMIx fences have more than {max_ranges} ranges of nodes")
         } else if self.subset_fences.len() >= max_fences {
-            format!("its processes on this host are in more than {max_fences} fences of PMIx")
+            format!("its processes on this host are in more than {max_fences} PMIx fences")
         } else if entries.len() > max_bytes || total_bytes > self.max_fence_bytes {
             format!(
                 "its processes on this host have put {} bytes for others into PMIx, and {} are \
@@ -590,7 +590,7 @@ fn helper_program() -> Result<PathBuf, String> {
     match program.exists() {
         true => Ok(program),
         false => Err(format!(
-            "programs of Open MPI need {}, which is not on this host: install it beside scored",
+            "Open MPI programs need {}, which is not on this host: install it next to scored",
             program.display()
         )),
     }

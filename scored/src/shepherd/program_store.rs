@@ -30,7 +30,7 @@ const MAX_READ_PER_TICK: usize = 4 << 20;
 const MAX_CACHED_BYTES: u64 = 256 << 20;
 
 /// The reason why a program was not received.
-const CHANGED: &str = "it could not be read completely, or changed meanwhile";
+const CHANGED: &str = "it could not be read completely, or changed in the meantime";
 
 /// The directories for a job's programs.
 #[derive(Debug, Clone, Copy)]
@@ -516,7 +516,9 @@ impl JobProgram {
             && metadata.uid() == geteuid().as_raw()
             && metadata.len() == self.content.size;
         if !is_right {
-            return Err(io::Error::other("the first host has another file"));
+            return Err(io::Error::other(
+                "the file of the parent host has another type, owner or size",
+            ));
         }
         // The parent has checked the hash, and no other user can modify the file before the job
         // runs.

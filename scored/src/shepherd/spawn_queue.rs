@@ -302,7 +302,7 @@ impl StdioSource {
 }
 
 fn creation_error(what: &str, error: nix::errno::Errno) -> StartError {
-    StartError::Job(format!("no {what} can be made: {}", errno_text(error)))
+    StartError::Job(format!("cannot create a {what}: {}", errno_text(error)))
 }
 
 /// A new pipe: read end, write end.
@@ -315,7 +315,7 @@ fn clone_null(context: &ShepherdContext) -> Result<OwnedFd, StartError> {
         .null
         .as_fd()
         .try_clone_to_owned()
-        .map_err(|error| StartError::Job(format!("no descriptor can be made: {error}")))
+        .map_err(|error| StartError::Job(format!("cannot duplicate a descriptor: {error}")))
 }
 
 /// The process's standard input. Also the write end of the pipe, if the process gets scrun's input.

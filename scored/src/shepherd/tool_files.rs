@@ -49,7 +49,7 @@ pub fn check_room(
     let mb = |bytes: u64| bytes.div_ceil(1 << 20);
     if let Some(limit) = disk_limit.filter(|limit| *limit < size.saturating_mul(2)) {
         return Err(format!(
-            "tool-files: {} MB are needed for a moment, and the job has a disklimit of {} MB",
+            "tool-files: {} MB are needed temporarily, and the job has a disklimit of {} MB",
             mb(size.saturating_mul(2)),
             mb(limit)
         ));
@@ -59,7 +59,7 @@ pub fn check_room(
     let free = free.blocks_available().saturating_mul(free.fragment_size());
     match needed > free {
         true => Err(format!(
-            "tool-files: {} MB are needed for a moment in {path}, where {} MB are free",
+            "tool-files: {} MB are needed temporarily in {path}, where {} MB are free",
             mb(needed),
             mb(free)
         )),

@@ -92,9 +92,9 @@ fn a_hostile_list_creates_nothing() {
         (vec![file("/tmp/score-out", 0o644, 1)], "x", "its path"),
         (vec![link("l", ".."), file("l/out", 0o644, 1)], "x", "l/out: it does not lie"),
         (vec![directory("d", 0o755), link("d/l", "../../job")], "", "leads out"),
-        (vec![file("a", 0o644, 1), file("a", 0o644, 1)], "xx", "a: it is there twice"),
-        (vec![file("a", 0o644, 2)], "x", "have 2 bytes by its list, and 1 bytes"),
-        (vec![file("a", 0o644, 1)], "xx", "have 1 bytes by its list, and 2 bytes"),
+        (vec![file("a", 0o644, 1), file("a", 0o644, 1)], "xx", "a: it is listed twice"),
+        (vec![file("a", 0o644, 2)], "x", "have 2 bytes by its list, but 1 bytes"),
+        (vec![file("a", 0o644, 1)], "xx", "have 1 bytes by its list, but 2 bytes"),
         (vec![file("a", 0o4755, 1)], "x", "permission bits"),
     ] {
         let error = scratch.begin(&entries, contents.as_bytes()).unwrap_err();

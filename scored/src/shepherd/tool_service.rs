@@ -506,7 +506,7 @@ fn service_program() -> Result<PathBuf, String> {
     match program.exists() {
         true => Ok(program),
         false => Err(format!(
-            "tools need {}, which is not on this host: install it beside scored",
+            "tools need {}, which is not on this host: install it next to scored",
             program.display()
         )),
     }

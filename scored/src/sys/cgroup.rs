@@ -308,7 +308,7 @@ fn describe(controller: Option<&ControllerPath>) -> Result<String, String> {
     match controller.map(|controller| controller.version) {
         Some(Version::Two) => Ok("cgroup v2".to_owned()),
         Some(Version::One) => Ok("cgroup v1".to_owned()),
-        None => Err("no cgroup can be made for it".to_owned()),
+        None => Err("no cgroup can be created for it".to_owned()),
     }
 }
 

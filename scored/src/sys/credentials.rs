@@ -104,7 +104,7 @@ const CAPABILITY_VERSION: u32 = 0x2008_0522;
 /// One line with the reason. The process must then exit.
 pub fn become_raw_socket_opener((uid, gid): (u32, u32)) -> Result<(), String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
-        format!("cannot give up the rights of root: {what}: {error}")
+        format!("cannot give up root privileges: {what}: {error}")
     };
     let last_error = |what: &str| failed(what, &std::io::Error::last_os_error());
     let permitted = permitted_capabilities()
@@ -134,7 +134,7 @@ pub fn become_raw_socket_opener((uid, gid): (u32, u32)) -> Result<(), String> {
     }
     let root = Uid::from_raw(0);
     match uid != 0 && setresuid(root, root, root).is_ok() {
-        true => Err(failed("setresuid", &"the rights of root can be regained")),
+        true => Err(failed("setresuid", &"root privileges can be regained")),
         false => Ok(()),
     }
 }

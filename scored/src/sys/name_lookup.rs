@@ -57,7 +57,7 @@ impl UserLookup {
     ///
     /// One line: as pipe2(2) or fork(2).
     pub fn start(uid: u32, scope: LookupScope) -> Result<Self, String> {
-        let failed = |error: io::Error| format!("uid {uid}: no look-up can be made: {error}");
+        let failed = |error: io::Error| format!("uid {uid}: cannot start a look-up: {error}");
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| failed(errno.into()))?;
         descriptor::set_nonblocking(reader.as_fd()).map_err(failed)?;
         let child = process::start_child(|| run_child(uid, scope, writer)).map_err(failed)?;

@@ -70,7 +70,7 @@ impl RdmaProbe {
         if self.is_requested || probed.is_hardware {
             return Ok(());
         }
-        let reason = format!("{} is no hardware; network=verbs uses it", probed.wires);
+        let reason = format!("{} is not hardware; network=verbs uses it anyway", probed.wires);
         Err(RdmaUnavailable { reason, has_adapter: false })
     }
 }
