@@ -355,7 +355,7 @@ fn garbage_on_a_control_socket_costs_its_own_job_with_a_reason() {
     let outcome = run_client(2, ProgramKind::Score, "garbage");
     assert_eq!(outcome.code(), 1);
     let notices = outcome.notices();
-    assert!(notices.contains("node ") && notices.contains("are no call"), "{notices}");
+    assert!(notices.contains("node ") && notices.contains("malformed call"), "{notices}");
 }
 
 #[test]
