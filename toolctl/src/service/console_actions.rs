@@ -1,4 +1,4 @@
-//! What a console that has control of a process does to it.
+//! The actions of a console on a process that it controls.
 
 use score_proto::tool_command::{ConsoleAction, Location, ProcessState};
 use score_proto::toolctl::ToolctlReport;
@@ -13,10 +13,11 @@ use score_tools::wire::CommandCode;
 use super::Service;
 use super::console::{ConsoleRequest, PendingWatch, RequestUse, StoppedThread, Target};
 
-/// The longest memory that one watchpoint has: four debug registers.
+/// The longest memory of one watchpoint, in bytes: four debug registers.
 const MAX_WATCHED_LEN: u64 = 32;
 
-/// Why the tracer refuses something, without what differs between equal processes.
+/// The text of an error of the tracer. It contains no ids, so that the texts of different processes
+/// can be merged.
 fn reason_of(error: TraceError) -> String {
     match error {
         TraceError::NoProcess(_) => "it has ended".to_owned(),
@@ -31,10 +32,10 @@ fn reason_of(error: TraceError) -> String {
     }
 }
 
-/// The memory that a watchpoint is for.
+/// The memory range of a watchpoint.
 fn watched_range(Place { address, len }: Place) -> Result<WatchRange, String> {
     let len = match len {
-        // An address alone stands for a word.
+        // An address without a length stands for the longest aligned word.
         0 => [8, 4, 2, 1].into_iter().find(|len| address.is_multiple_of(*len)).unwrap_or(1),
         len => len,
     };
@@ -50,7 +51,7 @@ fn watched_range(Place { address, len }: Place) -> Result<WatchRange, String> {
 }
 
 impl Service {
-    /// Carries out an action on a process that the console has control of, and answers it.
+    /// Carries out an action on a process that the console controls, and answers it.
     pub(super) fn run_action(
         &mut self,
         session: u64,
@@ -93,7 +94,7 @@ impl Service {
             }
             ConsoleAction::Unhold => {
                 if std::mem::take(&mut process.is_held) {
-                    // A refusal means that the process has ended.
+                    // An error means that the process has ended.
                     _ = self.tracer.hold_process(pid, false);
                 }
                 Ok(())
@@ -103,7 +104,7 @@ impl Service {
                 Ok(())
             }
             ConsoleAction::Step => self.step_console(session, rank),
-            // Its end has undone everything before.
+            // The end of the console has already undone its work.
             ConsoleAction::Look | ConsoleAction::End => Ok(()),
         };
         match result {
@@ -112,7 +113,7 @@ impl Service {
         }
     }
 
-    /// Answers with what the process does, as soon as that is known.
+    /// Answers with the state of the process, as soon as it is known.
     fn answer_with_state(&mut self, session: u64, rank: u32, target: Target) {
         let Some(process) = self.consoles.process(session, rank) else {
             return self.answer_console(target, ProcessState::Running);
@@ -158,7 +159,7 @@ impl Service {
         }
     }
 
-    /// The tracer has answered a request of a console.
+    /// Handles the tracer's answer to a request of a console.
     pub(super) fn on_console_answer(
         &mut self,
         ticket: Ticket,
@@ -225,7 +226,7 @@ impl Service {
         }
     }
 
-    /// Watches memory in all threads that there are. The answer follows when all have it.
+    /// Sets a watchpoint in all existing threads. The answer is sent when all threads have it.
     fn watch(
         &mut self,
         session: u64,
@@ -250,7 +251,7 @@ impl Service {
         for tid in self.tracer.threads(pid) {
             match self.tracer.request(pid, Some(tid), Request::SetWatchpoint(range)) {
                 Ok(ticket) => tickets.push(ticket),
-                // It has just ended.
+                // The thread has just ended.
                 Err(TraceError::NoThread(_)) => {}
                 Err(error) => pending.failure = Some(reason_of(error)),
             }
@@ -269,7 +270,7 @@ impl Service {
         Ok(())
     }
 
-    /// A thread has the watchpoint, or has not.
+    /// Notes whether a thread has got the watchpoint.
     fn on_watched(
         &mut self,
         session: u64,
@@ -296,7 +297,8 @@ impl Service {
         }
     }
 
-    /// Removes breakpoints and watchpoints: those of this location, or all. Whether there were any.
+    /// Removes the breakpoints and watchpoints of a location, or all of them. Returns whether there
+    /// were any.
     fn clear(&mut self, session: u64, rank: u32, location: Option<&Location>) -> bool {
         let Some(process) = self.consoles.process(session, rank) else { return false };
         let pid = process.pid;
@@ -316,7 +318,7 @@ impl Service {
             }
             is_kept
         });
-        // Another location may have the same address.
+        // Another location may contain the same address.
         let still: Vec<u64> = process.breakpoints.values().flatten().copied().collect();
         let is_any = !breakpoints.is_empty() || !watchpoints.is_empty();
         for address in breakpoints.into_iter().filter(|address| !still.contains(address)) {
@@ -324,19 +326,19 @@ impl Service {
         }
         for tid in self.tracer.threads(pid) {
             for address in &watchpoints {
-                // A thread that has begun later has none.
+                // A thread that has started later has no watchpoint, so an error does not matter.
                 _ = self.tracer.request(pid, Some(tid), Request::ResetWatchpoint(*address));
             }
         }
         is_any
     }
 
-    /// Releases what is held, and continues what has stopped.
+    /// Releases a held process, and continues a stopped one.
     fn go_on(&mut self, session: u64, rank: u32) {
         let Some(process) = self.consoles.process(session, rank) else { return };
         let pid = process.pid;
         if std::mem::take(&mut process.is_held) {
-            // A refusal means that the process has ended.
+            // An error means that the process has ended.
             _ = self.tracer.hold_process(pid, false);
         }
         let Some(process) = self.consoles.process(session, rank) else { return };
@@ -359,7 +361,8 @@ impl Service {
             return Err("it is held: continue it first".to_owned());
         }
         let tid = stop.tid;
-        // The step satisfies the notice, and the next one is given instead.
+        // The step answers the current notice. If another notice is pending, it is issued instead of
+        // the step.
         let command = match self.tracer.has_pending_notices(pid) {
             true => AuthorityCommand::Continue,
             false => {
