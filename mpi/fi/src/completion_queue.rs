@@ -18,7 +18,6 @@ use crate::{failed, failed_call, waiting};
 /// How often a waiting read polls before it yields the processor.
 const POLLS_BEFORE_YIELD: u32 = 1000;
 
-/// A completion queue.
 #[repr(C)]
 pub(crate) struct CompletionQueue {
     fid: FidCq,

@@ -18,7 +18,6 @@ use crate::{failed, waiting};
 /// How often a waiting thread polls before it yields the processor.
 const POLLS_BEFORE_YIELD: u32 = 1000;
 
-/// A counter.
 #[repr(C)]
 pub(crate) struct Counter {
     fid: FidCntr,

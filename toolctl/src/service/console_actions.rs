@@ -361,8 +361,8 @@ impl Service {
             return Err("it is held: continue it first".to_owned());
         }
         let tid = stop.tid;
-        // The step answers the current notice. If another notice is pending, it is issued instead of
-        // the step.
+        // The step answers the current notice. If another notice is pending, it is issued instead
+        // of the step.
         let command = match self.tracer.has_pending_notices(pid) {
             true => AuthorityCommand::Continue,
             false => {

@@ -66,7 +66,7 @@ pub enum Event<'a> {
         /// Its rank.
         rank: u32,
     },
-    /// A process exits.
+    /// A process has exited.
     Exited {
         /// Its rank.
         rank: u32,

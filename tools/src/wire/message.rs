@@ -68,7 +68,7 @@ record! {
         40 notify_set: u64,
         /// A signal to send to the process leader when authority is given, or 0.
         48 signal: u32,
-        /// Where a dynamic program is first stopped.
+        /// Where a dynamically linked program first stops.
         52 start_notice: StartNotice,
         /// Where a watchpoint stops a thread.
         56 trap_mode: TrapMode,
