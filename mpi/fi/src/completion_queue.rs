@@ -376,7 +376,7 @@ unsafe extern "C" fn strerror(
     let text = match error {
         FI_ETRUNC => c"the message is longer than the receive buffer",
         libc::ECANCELED => c"the operation was cancelled",
-        FI_ENOKEY => c"the memory of the other node is not open to it",
+        FI_ENOKEY => c"the other node's memory does not permit the access",
         _ => c"the network has failed",
     };
     if !buffer.is_null() {

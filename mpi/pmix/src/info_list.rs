@@ -86,7 +86,9 @@ pub fn info_array(functions: &Functions, facts: &Facts) -> Result<InfoArray, Str
 }
 
 fn add(functions: &Functions, list: *mut c_void, key: &str, value: &Value) -> Result<(), String> {
-    let c_string = |text: &str| CString::new(text).map_err(|_| format!("{key}: a NUL byte"));
+    let c_string = |text: &str| {
+        CString::new(text).map_err(|_| format!("{key}: the value contains a NUL byte"))
+    };
     let c_key = c_string(key)?;
     let add = |value: *const c_void, kind: DataType| {
         // SAFETY: the list was started, the key is a C string, and the value has this type. All are

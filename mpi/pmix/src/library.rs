@@ -124,7 +124,7 @@ fn check_version(text: &str) -> Result<(), String> {
     match version_in(text) {
         Some(version) if version >= OLDEST_VERSION && version.0 < UNKNOWN_MAJOR_VERSION => Ok(()),
         _ => Err(format!(
-            "its version is '{text}', and versions {}.{} to {} are known",
+            "version '{text}' is not supported (supported: {}.{} to {})",
             OLDEST_VERSION.0,
             OLDEST_VERSION.1,
             UNKNOWN_MAJOR_VERSION - 1
@@ -138,13 +138,14 @@ impl Functions {
     /// # Errors
     /// Returns one line if the library cannot be loaded, or if its version is not supported.
     pub fn load(path: Option<&[u8]>) -> Result<&'static Self, String> {
-        let path = path.map(CString::new).transpose().map_err(|_| "a NUL byte in a path")?;
+        let path =
+            path.map(CString::new).transpose().map_err(|_| "the path contains a NUL byte")?;
         let path = path.as_deref().unwrap_or(SYSTEM_LIBRARY);
         let shown = path.to_string_lossy();
         let handle = Handle::open(path)
             .map_err(|error| format!("no PMIx for Open MPI: {error}; {PACKAGE_ADVICE}"))?;
         let functions = Self::of(handle).map_err(|symbol| {
-            format!("{shown}: no {symbol}: it is too old or too new; {PACKAGE_ADVICE} 4.2 to 5")
+            format!("{shown}: {symbol} not found: unsupported version; {PACKAGE_ADVICE} 4.2 to 5")
         })?;
         // SAFETY: the function has no arguments and returns a constant.
         let version = unsafe { c_text((functions.get_version)()) };

@@ -65,7 +65,7 @@ fn start(setup: &PmixSetup, socket: &UnixStream) -> Result<&'static Server, Stri
 
 fn serve(mut orders: Orders) -> io::Result<()> {
     let Some(PmixOrder::Setup(setup)) = orders.next()? else {
-        return Err(io::Error::other("this program is started by scored only"));
+        return Err(io::Error::other("only scored can start this program"));
     };
     let server = match start(&setup, &orders.socket) {
         Ok(server) => server,

@@ -300,7 +300,7 @@ fn namespace_bytes(name: &str) -> Result<[u8; MAX_NAMESPACE_LEN + 1], String> {
     let mut bytes = [0; MAX_NAMESPACE_LEN + 1];
     match name.len() <= MAX_NAMESPACE_LEN && !name.contains('\0') {
         true => bytes[..name.len()].copy_from_slice(name.as_bytes()),
-        false => return Err(format!("'{name}' is no name of a namespace")),
+        false => return Err(format!("'{name}': not a valid name of a namespace")),
     }
     Ok(bytes)
 }

@@ -227,7 +227,10 @@ impl Service {
                 (None, _) => self.fail_console(target, "it has ended"),
                 (Some(rank), _) if is_known => self.queue_action(session, rank, target, action),
                 (Some(_), ConsoleAction::Step) => {
-                    self.fail_console(target, "it has not stopped: only a stopped process steps");
+                    self.fail_console(
+                        target,
+                        "it has not stopped: only a stopped process can step",
+                    );
                 }
                 // The console has nothing in this process to undo or to continue.
                 (
@@ -351,7 +354,7 @@ impl Service {
             }
             Some(ReturnCode::ToolProcessExiting) => "it has ended".to_owned(),
             Some(ReturnCode::RequestFailed) => refusal.to_owned(),
-            code => format!("it cannot be attached to ({code:?})"),
+            code => format!("attaching to it failed ({code:?})"),
         };
         self.drop_console_process(session, rank, &reason);
     }

@@ -24,9 +24,11 @@ fn reason_of(error: TraceError) -> String {
         TraceError::Timeout(_) => "a thread waits in the kernel and does not stop".to_owned(),
         TraceError::Breakpoint(_, reason) => reason.to_owned(),
         TraceError::NoDebugRegister(_) => {
-            "the processor has no debug register free; clear a watchpoint".to_owned()
+            "no debug register is free; clear a watchpoint".to_owned()
         }
-        TraceError::WatchpointOverlap(_) => "a watchpoint is there already; clear it".to_owned(),
+        TraceError::WatchpointOverlap(_) => {
+            "a watchpoint exists there already; clear it".to_owned()
+        }
         TraceError::WrongState(_, reason) => reason.to_owned(),
         error => error.to_string(),
     }
@@ -44,7 +46,7 @@ fn watched_range(Place { address, len }: Place) -> Result<WatchRange, String> {
     match u32::try_from(len) {
         Ok(length) if is_possible => Ok(WatchRange { address, length, kind: WatchKind::Write }),
         _ => Err(format!(
-            "it has {len} bytes: 1, 2, 4, 8, 16 or 32 that are aligned can be watched; \
+            "it has {len} bytes: only 1, 2, 4, 8, 16 or 32 aligned bytes can be watched; \
              watch a part of it by *ADDRESS"
         )),
     }
@@ -83,7 +85,9 @@ impl Service {
             ConsoleAction::Clear(location) => {
                 let is_cleared = self.clear(session, rank, location.as_ref());
                 match location {
-                    Some(_) if !is_cleared => Err("it has nothing there".to_owned()),
+                    Some(_) if !is_cleared => {
+                        Err("it has no breakpoint or watchpoint there".to_owned())
+                    }
                     _ => Ok(()),
                 }
             }
@@ -355,7 +359,7 @@ impl Service {
         let Some(process) = self.consoles.process(session, rank) else { return Ok(()) };
         let (pid, is_held) = (process.pid, process.is_held);
         let Some(stop) = &process.stop else {
-            return Err("it has not stopped: only a stopped process steps".to_owned());
+            return Err("it has not stopped: only a stopped process can step".to_owned());
         };
         if is_held {
             return Err("it is held: continue it first".to_owned());
@@ -378,7 +382,7 @@ impl Service {
         }
         match code {
             CommandCode::Success | CommandCode::PendingNotify => Ok(()),
-            code => Err(format!("the step is refused ({code:?})")),
+            code => Err(format!("the step was refused ({code:?})")),
         }
     }
 }

@@ -302,7 +302,7 @@ impl Service {
                 return Ok(());
             }
             None => {
-                let text = "scored-toolctl does not know this command: use tools of its release";
+                let text = "unknown command: use tools of the same release as scored-toolctl";
                 return self.answer(command, processes, &ToolResult::Failed(text.to_owned()));
             }
         };

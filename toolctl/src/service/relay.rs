@@ -86,7 +86,7 @@ impl Service {
                 Ok(()) => return,
                 Err(reason) => ToolResult::Failed(reason.to_owned()),
             },
-            _ => ToolResult::Failed("a message of tool control is for one process".to_owned()),
+            _ => ToolResult::Failed("a tool control message must be for one process".to_owned()),
         };
         processes.iter().for_each(|process| self.send_answer(target(process), &result));
     }
@@ -102,7 +102,7 @@ impl Service {
             None => self.begin_relay(session)?,
         };
         let Some(tool) = self.relays.0.get_mut(&session) else { return Ok(()) };
-        let twice = "this tool waits for an answer already";
+        let twice = "this tool already waits for an answer";
         match action {
             RelayAction::Ask { .. } if tool.asks.is_some() => Err(twice),
             RelayAction::Listen { .. } if tool.listens.is_some() => Err(twice),
@@ -111,7 +111,7 @@ impl Service {
                 if !record.is_empty() {
                     if !self.clients.may_send(connection) {
                         tool.asks = None;
-                        return Err("this tool has sent too many messages before their answers");
+                        return Err("this tool has too many unanswered messages");
                     }
                     self.on_record(connection, record);
                 }

@@ -189,7 +189,7 @@ impl StackCommands {
                 Snapshot::of_held(pid, &threads, &ProcessMemory::new(pid))
                     .map_err(|error| error.to_string())
             }
-            Ok(_) => Err("the tracer has given another answer".to_owned()),
+            Ok(_) => Err("unexpected answer of the tracer".to_owned()),
             Err(TraceError::NoProcess(_)) => Err("it has ended".to_owned()),
             Err(error) => Err(error.to_string()),
         };

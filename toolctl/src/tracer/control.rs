@@ -134,7 +134,7 @@ impl Process {
         match self.breakpoints.original(address) {
             None => Err(TraceError::Breakpoint(address, "there is none")),
             Some(byte) if byte != original => {
-                let reason = "the byte given is not the one that the program has there";
+                let reason = "the given byte differs from the byte of the program";
                 Err(TraceError::Breakpoint(address, reason))
             }
             Some(_) => {

@@ -137,7 +137,7 @@ impl fmt::Display for TraceError {
             Self::Address(address) => write!(out, "address {address:#x} cannot be accessed"),
             Self::SharedMemory(address) => write!(
                 out,
-                "address {address:#x} is shared memory; set the flag that allows to write it"
+                "address {address:#x} is shared memory; set the flag that permits writing it"
             ),
             Self::Length(length) => write!(out, "length {length} is not allowed"),
             Self::Parameter(reason) => write!(out, "parameter refused: {reason}"),
@@ -146,16 +146,16 @@ impl fmt::Display for TraceError {
             }
             Self::NoDebugRegister(tid) => write!(
                 out,
-                "thread {tid} has no debug register free; remove one of its watchpoints"
+                "thread {tid} has no free debug register; remove one of its watchpoints"
             ),
             Self::WatchpointOverlap(address) => {
                 write!(out, "a watchpoint of this thread overlaps {address:#x}; remove it first")
             }
             Self::NoMemory(pid, errno) => {
-                write!(out, "process {pid} gets no memory: {errno}; ask for less")
+                write!(out, "process {pid} cannot allocate memory: {errno}; request less")
             }
             Self::Refused(tid, errno) => {
-                write!(out, "the kernel refuses it for thread {tid}: {errno}")
+                write!(out, "thread {tid}: the kernel refused the request: {errno}")
             }
         }
     }

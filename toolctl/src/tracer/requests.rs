@@ -301,7 +301,7 @@ impl Process {
             Request::SetGeneral(values) => registers.set_general(&values),
             Request::SetOneGeneral(number, value) => {
                 if !registers.set_one_general(number, value) {
-                    return Err(TraceError::Parameter("there is no register of this number"));
+                    return Err(TraceError::Parameter("no register has this number"));
                 }
             }
             Request::GetSpecial => return self.special_registers(context, tid, registers),
@@ -398,7 +398,7 @@ impl Process {
                 return Err(TraceError::Address(address));
             }
             Request::ResetWatchpoint(_) => {}
-            _ => return Err(TraceError::Parameter("there is no debug register of this number")),
+            _ => return Err(TraceError::Parameter("no debug register has this number")),
         }
         if matches!(request, Request::SetDebug(_) | Request::SetOneDebug(..)) {
             wanted.set_direct(contents).map_err(|_| TraceError::NoDebugRegister(tid))?;

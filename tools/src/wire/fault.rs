@@ -19,7 +19,7 @@ pub mod errno {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The record, or the body of its type, is too short.
-    #[error("a message has {len} bytes: {needed} are needed")]
+    #[error("a message has {len} bytes: at least {needed} are needed")]
     TooShort {
         /// The length of the record in bytes.
         len: usize,
@@ -33,7 +33,9 @@ pub enum Fault {
         len: usize,
     },
     /// The length in the header differs from that of the record.
-    #[error("the header says {said} bytes, the record has {len}: send one message a record")]
+    #[error(
+        "the header specifies {said} bytes, but the record has {len}: send one message per record"
+    )]
     LengthField {
         /// The length in the header.
         said: u32,
@@ -41,25 +43,25 @@ pub enum Fault {
         len: usize,
     },
     /// The header's service is not tool control.
-    #[error("service {service}: tool control is {TOOL_CONTROL_SERVICE}")]
+    #[error("service {service}: not tool control, which is {TOOL_CONTROL_SERVICE}")]
     Service {
         /// The service in the header.
         service: u8,
     },
     /// The header's version is older than all supported versions.
-    #[error("version {version} of tool control is not served: use {VERSION} or a later one")]
+    #[error("version {version} of tool control is not supported: use {VERSION} or later")]
     Version {
         /// The version in the header.
         version: u8,
     },
     /// The type does not exist, or this side does not receive it.
-    #[error("type {kind} of message is not received here")]
+    #[error("unexpected message type {kind}")]
     MessageType {
         /// The type in the header.
         kind: u16,
     },
     /// A field of the body has an invalid value.
-    #[error("the field {field} has a value without a meaning: see score_tools.h")]
+    #[error("the field {field} has an invalid value: see score_tools.h")]
     Value {
         /// The name of the field.
         field: &'static str,
@@ -75,7 +77,7 @@ pub enum Fault {
     },
     /// The data of a command have an invalid position.
     #[error(
-        "command {command} has {length} bytes of data at {offset}: they must lie behind the \
+        "command {command} has {length} bytes of data at {offset}: they must be after the \
          descriptors, at a multiple of 8, and within the message"
     )]
     DataRange {
