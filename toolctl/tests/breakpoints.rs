@@ -357,8 +357,8 @@ fn a_hostile_program_is_no_more_than_itself() {
         }
     }
     session.tracer.set_breakpoint(pid, spot, BreakpointKind::Normal).unwrap();
-    // The program requests to be traced by its parent, forks hundreds of times, and calls exec in a
-    // thread that is not the first one, while other threads are held.
+    // The program requests to be traced by its parent, and forks hundreds of times. Then a thread
+    // that is not the first one calls exec, while other threads are held.
     session.tell("p");
     assert!(session.done().contains("handled 0"), "it has a tracer");
     session.tell("b");

@@ -169,7 +169,7 @@ impl Server {
         self.functions.check(name, status)
     }
 
-    /// Sends a report to the shepherd. Ends the process if the shepherd is dead.
+    /// Sends a report to the shepherd. Ends the process if the shepherd has closed its end.
     pub fn report(&self, report: &PmixReport) {
         let mut bytes = Vec::new();
         if frame::encode(report, &mut bytes).is_err() {

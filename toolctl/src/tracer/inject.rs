@@ -4,7 +4,7 @@
 //! registers by those of the call, and lets it make a single step at an existing `syscall`
 //! instruction of the process. Then it restores the thread's registers. The thread's stack is not
 //! touched. If the thread was in a system call, the kernel restarts that call as if there had been
-//! no interruption, because the marks for the restart are in the registers.
+//! no interruption. The marks for this restart are in the registers.
 
 #![forbid(unsafe_code)]
 

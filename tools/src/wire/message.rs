@@ -203,7 +203,7 @@ pub enum ServiceMessage<'a> {
     ErrorAck,
     /// The ranks that were attached.
     AttachAck(Vec<u32>),
-    /// An AttachAck with a text that says why the kernel does not permit to trace a process. The
+    /// An AttachAck with a text that says why the kernel does not permit tracing a process. The
     /// message contains 0 ranks. The text extends from the offset of the first rank to the end of
     /// the message.
     AttachRefused(String),

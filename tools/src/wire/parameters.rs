@@ -23,7 +23,7 @@ numbered! {
     TrapMode: u32 {
         /// Leave the mode unchanged.
         0 NoChange,
-        /// Before the instruction that accesses memory. x86-64 does not support this.
+        /// At the instruction that accesses memory. x86-64 does not support this.
         1 OnAccess,
         /// After the instruction that accesses memory. This is the default.
         2 AfterAccess,
