@@ -1,5 +1,5 @@
-//! Why a call failed: in words, as a result of the functions of score_toolctl.h, and as a result of
-//! the callbacks of libthread_db.
+//! The failures of calls, with their texts, and their results in the functions of score_toolctl.h
+//! and in the callbacks of libthread_db.
 
 use std::ffi::c_int;
 use std::io;
@@ -7,7 +7,7 @@ use std::io;
 use nix::errno::Errno;
 use score_tools::wire::{CommandCode, CommandKind, ReturnCode};
 
-/// Results of the callbacks, as proc_service.h numbers them.
+/// Results of the callbacks, with the numbers of proc_service.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum PsError {
@@ -19,7 +19,7 @@ pub enum PsError {
     BadProcess = 2,
     /// PS_BADLID: there is no such thread.
     BadThread = 3,
-    /// PS_BADADDR: there is no memory.
+    /// PS_BADADDR: there is no memory at this address.
     BadAddress = 4,
     /// PS_NOSYM: there is no such symbol.
     NoSymbol = 5,
@@ -30,7 +30,7 @@ pub enum PsError {
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The connection.
+    /// The connection failed.
     #[error("the tool control service of job {job}: {error}")]
     Service {
         /// The job.
@@ -38,21 +38,21 @@ pub enum Failure {
         /// What happened.
         error: io::Error,
     },
-    /// No notice came in time, or a signal came first.
+    /// No notice arrived in time, or a signal interrupted the wait.
     #[error("no notice has come: {0}")]
     NoNotice(Errno),
-    /// The kernel does not give a process to the service.
+    /// The kernel does not let the service trace a process.
     #[error("rank {rank}: {reason}")]
     NotTraced {
         /// The rank.
         rank: u32,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The service refused a message.
     #[error("rank {rank}: {}", refusal(*code, *errno))]
     Refused {
-        /// The rank that the message was for.
+        /// The rank in the message.
         rank: u32,
         /// The return code.
         code: u32,
@@ -69,15 +69,15 @@ pub enum Failure {
         /// Its code.
         code: u32,
     },
-    /// An argument from C.
+    /// An argument from C is invalid.
     #[error("{0}")]
     Argument(&'static str),
-    /// The ids of threads.
+    /// A thread id is invalid.
     #[error("rank {rank}: thread {thread} {problem}")]
     Thread {
         /// The rank.
         rank: u32,
-        /// What the caller has named.
+        /// The id that the caller has passed.
         thread: i32,
         /// What is wrong with it.
         problem: &'static str,
@@ -92,7 +92,7 @@ pub enum Failure {
         /// The symbol.
         name: String,
     },
-    /// The answer has no legacy area of the floating point registers.
+    /// The answer has no legacy area of floating point registers.
     #[error("rank {rank}: the processor gives no floating point registers of this thread")]
     NoFloatRegisters {
         /// The rank.
@@ -167,7 +167,7 @@ impl Failure {
             Self::Service { error, .. } => match error.kind() {
                 io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => Errno::EPIPE,
                 io::ErrorKind::TimedOut => Errno::ETIMEDOUT,
-                // The text of a message that is too full.
+                // The message is too long.
                 _ => error.raw_os_error().map_or(Errno::EMSGSIZE, Errno::from_raw),
             },
             Self::NoNotice(errno) => *errno,
@@ -213,7 +213,7 @@ impl Failure {
         }
     }
 
-    /// Whether the process has ended: then nothing of the tool is left in it.
+    /// Whether the process has ended. Then nothing that the tool has set remains.
     pub fn is_end_of_process(&self) -> bool {
         match self {
             Self::Refused { code, .. } => [
