@@ -80,6 +80,10 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 fn clone_as_fork(flags: libc::c_int, cgroup_dir: Option<&File>) -> io::Result<i32> {
     let result = match cgroup_dir {
         // Some containers reject clone3.
+        //
+        // SAFETY: the child runs on a copy of our memory, as after fork(2). The callers have one
+        // thread, so that no other thread holds a lock of the allocator, or their child exits at
+        // once.
         None => unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) },
         Some(dir) => {
             // SAFETY: the struct has numbers only; zeroes request nothing.
