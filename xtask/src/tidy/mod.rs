@@ -7,6 +7,7 @@ mod crate_graph;
 mod dependencies;
 mod documents;
 mod forbidden_strings;
+mod imports;
 mod modules;
 mod names;
 mod sizes;
@@ -100,6 +101,7 @@ type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
 const RULES: &[Rule] = &[
     ("every source file belongs to a module tree", modules::orphans),
+    ("files of a crate use each other in one direction", imports::circles),
     ("every command has a man page and a test that names it", commands::check),
     ("names are the field's (docs/dev/names.md)", names::check),
     ("files, functions and lines fit a screen", sizes::check),
