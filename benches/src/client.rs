@@ -5,12 +5,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, SESSION_JOB};
 use score_proto::ids::SessionJobId;
 use score_proto::message::{
     ElementSpec, HostSpec, JobSpec, Login, OsBytes, ProgramKind, StageSpec,
 };
-use score_proto::server_message::{ConversationAnswer, SessionAnswer, SessionMessage};
+use score_proto::server_message::{
+    ConversationAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage,
+};
 use serde::Serialize;
 
 /// No reply takes longer unless something hangs.

@@ -25,16 +25,14 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
 use output::OutputWriter;
-use score_proto::client_session::{
-    self, JobMessage, SESSION_JOB, ServerMessageDecoder, SessionKind,
-};
+use score_proto::client_session::{self, JobMessage, SESSION_JOB, SessionKind};
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_USAGE};
 use score_proto::frame::FrameError;
 use score_proto::ids::{JobHostId, JobId, SessionJobId};
 use score_proto::message::{
     ContentHash, JobEnd, JobRequest, JobSpec, Level, SingleUserRequest, Stream, UserRequest,
 };
-use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
+use score_proto::server_message::{JobAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage};
 use score_proto::tool_start::ScrunJob;
 use state::{Action, Event, SessionState};
 use std::io::{self, ErrorKind, Read, Write};
