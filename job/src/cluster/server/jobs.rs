@@ -7,10 +7,9 @@ use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{SERVER, User};
 
+use super::ServerState;
 use super::host_selection::HostScope;
-use super::placement::HostShare;
-use super::server::ServerState;
-use super::{ClusterAction, JobPermit, JobRequest, MonotonicTime, SessionId};
+use crate::cluster::{ClusterAction, HostShare, JobPermit, JobRequest, MonotonicTime, SessionId};
 
 /// The largest value of a priority (scrun(1), `priority`).
 const LOWEST_PRIORITY: u8 = 15;

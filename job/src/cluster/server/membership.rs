@@ -22,8 +22,8 @@ use score_proto::peer_message::{
 };
 use score_tree::range_tree::Subtree;
 
-use super::server::ServerState;
-use super::{ClusterAction, HostConfig, MonotonicTime};
+use super::ServerState;
+use crate::cluster::{ClusterAction, HostConfig, MonotonicTime};
 
 /// The largest number of fenced incarnations that are remembered per host.
 const MAX_FENCED_INCARNATIONS: usize = 8;

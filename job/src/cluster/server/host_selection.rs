@@ -8,9 +8,9 @@ use score_proto::ids::{HostId, JobId};
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::SERVER;
 
-use super::JobRequest;
-use super::placement::{self, HostShare, HostSlots, PlacementPolicy};
-use super::server::ServerState;
+use super::ServerState;
+use crate::cluster::JobRequest;
+use crate::cluster::placement::{self, HostShare, HostSlots, PlacementPolicy};
 
 /// Bytes of a MB, as the manual counts.
 const MB: u64 = 1 << 20;
@@ -142,7 +142,7 @@ impl ServerState {
     }
 
     /// Bytes of memory of a host, if known.
-    pub(super) fn memory(&self, host: HostId) -> Option<u64> {
+    pub(in crate::cluster) fn memory(&self, host: HostId) -> Option<u64> {
         let bytes = match host {
             SERVER => self.config.memory,
             _ => self.hosts.get(host.index())?.member.as_ref()?.memory,

@@ -3,7 +3,9 @@
 use score_proto::ids::{HostId, JobId};
 use score_proto::peer_message::{Incarnation, SERVER};
 
-use super::server::ServerState;
+use super::ServerState;
+use crate::cluster::JobPermit;
+use crate::cluster::authorization::{self, JobAction, Requester};
 
 impl ServerState {
     /// The server's own incarnation.
@@ -34,5 +36,24 @@ impl ServerState {
     /// The user of a job.
     pub fn owner_of(&self, job: JobId) -> Option<u32> {
         Some(self.jobs.get(&job)?.uid)
+    }
+
+    /// A user, with the user's role in this cluster.
+    pub fn requester(&self, uid: u32) -> Requester {
+        Requester { uid, is_operator: self.is_operator(uid) }
+    }
+
+    /// Decides on an action on a job, like [`authorization::authorize`].
+    ///
+    /// # Errors
+    /// One line for the user, also if there is no such job.
+    pub fn authorize(&self, uid: u32, action: JobAction, job: JobId) -> Result<JobPermit, String> {
+        let owner_uid = self.owner_of(job).ok_or_else(|| match action {
+            JobAction::Debug => authorization::no_own_job(job),
+            JobAction::Kill | JobAction::Watch | JobAction::SeeDetails => {
+                format!("there is no job {job}")
+            }
+        })?;
+        authorization::authorize(self.requester(uid), action, job, owner_uid)
     }
 }
