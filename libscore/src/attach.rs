@@ -26,7 +26,7 @@ use crate::options::Options;
 use crate::pm;
 use crate::session::{self, Session};
 use crate::sync::{Ordering, SharedMapping};
-use crate::{elf_note, exit, idle, networks};
+use crate::{detach, elf_note, exit, idle, networks};
 
 /// Attaches to the shepherd. Returns after all nodes of the parallel process have called
 /// score_initialize.
@@ -87,7 +87,7 @@ fn start_session(session: Session) -> Result<(), String> {
     pm::set_idle_word(session.area.idle_threads(), idle::on_idle_send)
         .map_err(|e| format!("cannot set PM's idle word: {e}"))?;
     session.area.publish(PROTOCOL_VERSION);
-    exit::register(exit::detach);
+    exit::register(detach::detach);
     score_faults::install(session.control.socket().as_raw_fd());
     Ok(())
 }
