@@ -12,6 +12,7 @@
 pub(crate) mod command;
 mod console;
 mod gdb;
+mod outcome;
 mod print;
 mod render;
 pub(crate) mod session;
