@@ -1,17 +1,18 @@
-//! Requests that need a stopped thread. They do not block: the answer is an event.
+//! Carries out requests that need a stopped thread. They do not block: the answer is an event.
 
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
-use super::Tid;
-use super::error::TraceError;
-use super::extended::{self, ExtendedRegister};
 use super::inject::{PAGE_LEN, Purpose};
-use super::kernel::Kernel;
-use super::process::{Context, Exclusive, Motion, Place, Process};
-use super::registers::{DebugRegisters, Gprs, Registers, SpecialRegister, SpecialRegisters};
-use super::watchpoints::{WatchError, WatchRange};
+use super::{Context, Exclusive, Motion, Place, Process};
+use crate::tracer::Tid;
+use crate::tracer::error::TraceError;
+use crate::tracer::extended;
+use crate::tracer::kernel::Kernel;
+use crate::tracer::registers::{DebugRegisters, Registers, SpecialRegisters};
+use crate::tracer::request::{Answer, PendingRequest, Request, ThreadSnapshot, Ticket};
+use crate::tracer::watchpoints::{WatchError, WatchRange};
 
 /// A request fails if its thread does not stop within this time.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -21,105 +22,6 @@ pub const MAX_REQUESTS: usize = 1024;
 pub const MAX_SNAPSHOT_STACK_LEN: usize = 1 << 20;
 const DR6: usize = 6;
 const DR7: usize = 7;
-
-/// The number of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ticket(pub u64);
-
-/// A request to a thread, or to all threads of a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
-    /// Get the general purpose registers.
-    GetGeneral,
-    /// Set all general purpose registers.
-    SetGeneral(Gprs),
-    /// Set one general purpose register, given by its index in [`Gprs`].
-    SetOneGeneral(usize, u64),
-    /// Get the special registers.
-    GetSpecial,
-    /// Set the special registers. `fault_address` is ignored.
-    SetSpecial(SpecialRegisters),
-    /// Set one special register.
-    SetOneSpecial(SpecialRegister, u64),
-    /// Get the XSAVE area.
-    GetExtended,
-    /// Set the XSAVE area.
-    SetExtended(Vec<u8>),
-    /// Set one register of the XSAVE area. The bytes of the register after the value are unchanged.
-    SetOneExtended(ExtendedRegister, Vec<u8>),
-    /// Get the debug registers.
-    GetDebug,
-    /// Set the debug registers.
-    SetDebug(DebugRegisters),
-    /// Set one of DR0 to DR3, DR6 and DR7.
-    SetOneDebug(usize, u64),
-    /// Set a watchpoint.
-    SetWatchpoint(WatchRange),
-    /// Remove the watchpoint at this address.
-    ResetWatchpoint(u64),
-    /// Get the registers and this many bytes of the stack, of the thread or of all threads.
-    Snapshot(usize),
-    /// Allocate memory of this length in the process.
-    Allocate(u64),
-    /// Free memory with this address and length.
-    Free(u64, u64),
-    /// Install a handler for SIGTRAP.
-    InstallTrapHandler(u64),
-    /// Remove this handler, and restore the former action.
-    RemoveTrapHandler(u64),
-}
-
-impl Request {
-    fn is_injection(&self) -> bool {
-        matches!(
-            self,
-            Self::Allocate(_)
-                | Self::Free(..)
-                | Self::InstallTrapHandler(_)
-                | Self::RemoveTrapHandler(_)
-        )
-    }
-}
-
-/// The answer to a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// The request is done.
-    Done,
-    /// General purpose registers.
-    General(Gprs),
-    /// Special registers.
-    Special(Box<SpecialRegisters>),
-    /// The XSAVE area, and the mask of its state components.
-    Extended(Vec<u8>, u64),
-    /// Debug registers.
-    Debug(DebugRegisters),
-    /// An address.
-    Address(u64),
-    /// The threads, all captured at the same moment.
-    Snapshot(Vec<ThreadSnapshot>),
-}
-
-/// The data of a thread that an unwinder needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ThreadSnapshot {
-    /// The thread.
-    pub tid: Tid,
-    /// Its registers. None, if it waits in the kernel and cannot be accessed.
-    pub registers: Option<Registers>,
-    /// Its stack, from `rsp` upwards.
-    pub stack: Vec<u8>,
-}
-
-/// A request that waits for its thread.
-#[derive(Debug)]
-pub struct PendingRequest {
-    ticket: Ticket,
-    /// None: all threads of the process.
-    tid: Option<Tid>,
-    request: Request,
-    since: Duration,
-}
 
 fn watch_error(tid: Tid, range: WatchRange, error: WatchError) -> TraceError {
     match error {
@@ -132,7 +34,7 @@ fn watch_error(tid: Tid, range: WatchRange, error: WatchError) -> TraceError {
 
 impl Process {
     /// Adds a request. Returns an error if it cannot be carried out.
-    pub(super) fn add_request(
+    pub(in crate::tracer) fn add_request(
         &mut self,
         ticket: Ticket,
         tid: Option<Tid>,
@@ -182,13 +84,13 @@ impl Process {
     }
 
     /// Whether a request waits until this thread can be accessed.
-    pub(super) fn is_access_requested(&self, tid: Tid) -> bool {
+    pub(in crate::tracer) fn is_access_requested(&self, tid: Tid) -> bool {
         self.pins.contains(&tid)
             || self.requests.iter().any(|pending| pending.tid.is_none_or(|wanted| wanted == tid))
     }
 
     /// Carries out the requests that can be carried out now.
-    pub(super) fn serve_requests<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
+    pub(in crate::tracer) fn serve_requests<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         let mut index = 0;
         while let Some(pending) = self.requests.get(index) {
             let can_start = match (pending.request.is_injection(), pending.tid) {
@@ -410,13 +312,13 @@ impl Process {
     }
 
     /// The time at which the oldest request times out.
-    pub(super) fn request_deadline(&self) -> Option<Duration> {
+    pub(in crate::tracer) fn request_deadline(&self) -> Option<Duration> {
         let oldest = self.requests.iter().map(|pending| pending.since).min();
         oldest.map(|since| since + REQUEST_TIMEOUT)
     }
 
     /// Answers requests that have timed out.
-    pub(super) fn expire_requests<K: Kernel>(
+    pub(in crate::tracer) fn expire_requests<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
         now: Duration,
@@ -436,7 +338,7 @@ impl Process {
     }
 
     /// Answers all requests, because the process is being detached or has ended.
-    pub(super) fn fail_requests<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
+    pub(in crate::tracer) fn fail_requests<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         let error = TraceError::NoProcess(self.pid);
         for pending in std::mem::take(&mut self.requests) {
             self.answer(context, Some(pending.ticket), Err(error));

@@ -10,13 +10,13 @@
 
 use nix::errno::Errno;
 
-use super::error::TraceError;
-use super::kernel::Kernel;
-use super::process::{Context, Exclusive, Motion, Place, Process, Stop};
-use super::registers::Registers;
-use super::requests::{Answer, Ticket};
-use super::siginfo::SigInfo;
-use super::{Event, Tid};
+use super::{Context, Exclusive, Motion, Place, Process, Stop};
+use crate::tracer::error::TraceError;
+use crate::tracer::kernel::Kernel;
+use crate::tracer::registers::Registers;
+use crate::tracer::request::{Answer, Ticket};
+use crate::tracer::siginfo::SigInfo;
+use crate::tracer::{Event, Tid};
 
 /// The page size of the processor.
 pub const PAGE_LEN: u64 = 4096;
@@ -106,7 +106,12 @@ pub struct Injection {
 
 impl Process {
     /// Prepares a system call in a thread.
-    pub(super) fn start_injection(&mut self, tid: Tid, purpose: Purpose, ticket: Option<Ticket>) {
+    pub(in crate::tracer) fn start_injection(
+        &mut self,
+        tid: Tid,
+        purpose: Purpose,
+        ticket: Option<Ticket>,
+    ) {
         let injection = Injection {
             tid,
             interruption: None,
@@ -123,7 +128,7 @@ impl Process {
 
     /// Starts the call. The thread is stopped with these registers, and all other threads are
     /// stopped.
-    pub(super) fn begin_injected_call<K: Kernel>(
+    pub(in crate::tracer) fn begin_injected_call<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
         registers: Registers,
@@ -165,7 +170,11 @@ impl Process {
     }
 
     /// Handles the stop of the thread, which is after the call or at a signal before it.
-    pub(super) fn end_injected_call<K: Kernel>(&mut self, context: &mut Context<'_, K>, tid: Tid) {
+    pub(in crate::tracer) fn end_injected_call<K: Kernel>(
+        &mut self,
+        context: &mut Context<'_, K>,
+        tid: Tid,
+    ) {
         let Some((Exclusive::Inject(mut injection), _)) = self.exclusive.take() else { return };
         let Ok(registers) = context.kernel.registers(tid) else {
             self.set_motion(tid, Motion::Dying);
@@ -192,7 +201,7 @@ impl Process {
     }
 
     /// Answers the request of an injection that cannot be done.
-    pub(super) fn fail_injection<K: Kernel>(
+    pub(in crate::tracer) fn fail_injection<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
         injection: Injection,
@@ -264,7 +273,7 @@ impl Process {
     }
 
     /// Whether a stopped thread's instruction pointer is in a range.
-    pub(super) fn is_executed<K: Kernel>(
+    pub(in crate::tracer) fn is_executed<K: Kernel>(
         &self,
         context: &Context<'_, K>,
         address: u64,
@@ -278,13 +287,13 @@ impl Process {
     }
 
     /// A thread that is stopped and can be accessed.
-    pub(super) fn accessible_thread(&self) -> Option<Tid> {
+    pub(in crate::tracer) fn accessible_thread(&self) -> Option<Tid> {
         let mut threads = self.threads.iter();
         threads.find(|(_, thread)| thread.stop().is_some()).map(|(tid, _)| *tid)
     }
 
     /// Answers a request.
-    pub(super) fn answer<K: Kernel>(
+    pub(in crate::tracer) fn answer<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
         ticket: Option<Ticket>,
