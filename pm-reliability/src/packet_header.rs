@@ -14,7 +14,7 @@ pub const PACKET_HEADER_LEN: usize = 64;
 pub const MAGIC: u16 = u16::from_le_bytes([b'P', 1]);
 /// EtherType of the raw wires: one of the two that IEEE 802 leaves for local use.
 pub const ETHERTYPE: u16 = 0x88b5;
-/// Most links that join two hosts.
+/// The most links between two hosts.
 pub const MAX_LINKS: u8 = 8;
 /// Sequence numbers that one bitmap of selective acknowledgement covers.
 pub const SACK_BLOCK: u32 = 64;
@@ -23,7 +23,7 @@ pub const SACK_BLOCK: u32 = 64;
 pub const ACK: u8 = 1;
 /// Flag: `timestamp_echo` is valid.
 pub const TIMESTAMP_ECHO: u8 = 2;
-/// Flag: the sender can send no more until it gets an acknowledgement.
+/// Flag: the sender cannot send more before it gets an acknowledgement.
 pub const ACK_REQUESTED: u8 = 4;
 /// Flag: `mac` holds a keyed MAC. Reserved: no sender sets it yet, and receivers drop packets with
 /// it.
@@ -37,11 +37,11 @@ pub enum PacketKind {
     Data = 1,
     /// A message of `pmControlSend`; numbered like data.
     Control = 2,
-    /// Acknowledges and grants credit; no payload, not numbered.
+    /// An acknowledgement that also grants credit; without payload and not numbered.
     Ack = 3,
-    /// Asks for an acknowledgement because the window is closed.
+    /// Requests an acknowledgement because the window is closed.
     WindowProbe = 4,
-    /// Asks whether a link carries packets.
+    /// Tests whether a link carries packets.
     LinkProbe = 5,
     /// Answers [`PacketKind::LinkProbe`] over the same link.
     LinkAnswer = 6,
@@ -49,7 +49,8 @@ pub enum PacketKind {
     Remote = 7,
     /// More bytes of the previous frame of remote memory access; numbered like data.
     Continuation = 8,
-    /// Replaces such a packet whose bytes are lost: its payload is meaningless.
+    /// Replaces a packet of the previous two kinds whose bytes are lost. Its payload is
+    /// meaningless.
     PayloadLost = 9,
 }
 
@@ -67,7 +68,7 @@ impl PacketKind {
         )
     }
 
-    /// The kind with this number in the header's third byte.
+    /// The kind with this number in the third byte of the header.
     #[inline]
     pub fn from_byte(byte: u8) -> Option<PacketKind> {
         Some(match byte {
@@ -92,7 +93,7 @@ pub struct Header {
     pub kind: PacketKind,
     /// [`ACK`], [`TIMESTAMP_ECHO`], [`ACK_REQUESTED`], [`MAC`].
     pub flags: u8,
-    /// The link over which it was sent.
+    /// The link over which the packet was sent.
     pub link: u8,
     /// The block of 64 sequence numbers that `sack_bitmap` covers.
     pub sack_block: u8,
@@ -108,13 +109,13 @@ pub struct Header {
     pub destination: u32,
     /// Number of this packet in the sequence from source to destination.
     pub sequence: u32,
-    /// The first number that the sender has not received.
+    /// The first sequence number that the sender of this packet has not received.
     pub ack: u32,
-    /// The first number that the other side must not send yet.
+    /// The first sequence number that the receiver of this packet must not send yet.
     pub window: u32,
     /// Bit i: `ack + 1 + 64 * sack_block + i` has been received.
     pub sack_bitmap: u64,
-    /// The sender's clock, in units of its own.
+    /// The sender's clock, in units that only the sender knows.
     pub timestamp: u32,
     /// The timestamp of the oldest packet that this one acknowledges.
     pub timestamp_echo: u32,
@@ -122,7 +123,7 @@ pub struct Header {
     pub mac: u64,
 }
 
-/// Why bytes are not a packet.
+/// Why bytes are not a valid packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HeaderError {
     /// Shorter than a header.
@@ -145,7 +146,8 @@ pub enum HeaderError {
     Length(u16, usize),
 }
 
-/// The secret of a packet, which is checked before anything else. None: shorter than a header.
+/// The secret of a packet, which is checked before the rest. `None` if the packet is shorter than a
+/// header.
 #[inline]
 pub fn secret(packet: &[u8]) -> Option<u64> {
     packet.first_chunk::<PACKET_HEADER_LEN>().map(|header| read_u64(header, 8))
@@ -233,7 +235,7 @@ impl Header {
     }
 }
 
-/// Fuzzing entry: any bytes, as a network may deliver them.
+/// Entry for fuzzing: `packet` is any bytes that a network may deliver.
 ///
 /// # Panics
 /// If an accepted header parses differently after it has been encoded again.

@@ -2,22 +2,22 @@
 //! [`crate::packet_header::PacketKind::Remote`] packets. A frame has a header of 16 bytes,
 //! little-endian, and its data. `docs/ethernet.md` has the table.
 //!
-//! An origin writes by a chain of [`Frame::WriteData`], which [`Frame::WriteAck`] answers; it reads
-//! by [`Frame::ReadRequest`], which a chain of [`Frame::ReadResponse`] answers. Frames of one pair
-//! of nodes arrive once and in order. Therefore packets after the first frame of a chain omit these
-//! 16 bytes ([`Continuation`](crate::packet_header::PacketKind::Continuation)), except for the last
-//! frame of the chain. If bytes were lost
-//! ([`PayloadLost`](crate::packet_header::PacketKind::PayloadLost)), continuations are ignored
-//! until the next frame.
+//! An origin writes by a chain of [`Frame::WriteData`], and the target answers with
+//! [`Frame::WriteAck`]. An origin reads by [`Frame::ReadRequest`], and the target answers with a
+//! chain of [`Frame::ReadResponse`]. Frames between two nodes arrive once and in order. Therefore
+//! only the first and the last packet of a chain have these 16 bytes. The packets between them omit
+//! the header ([`Continuation`](crate::packet_header::PacketKind::Continuation)). If bytes were
+//! lost ([`PayloadLost`](crate::packet_header::PacketKind::PayloadLost)), the receiver ignores
+//! continuations until the next frame.
 
 use crate::packet_header::PACKET_HEADER_LEN;
 
 /// Bytes in front of the user's data.
 pub const RMA_HEADER_LEN: usize = 16;
-/// The longest frame without user data.
+/// The length of the longest frame without user data.
 pub const MAX_RMA_HEADER_LEN: usize = RMA_HEADER_LEN + 8;
 
-/// Flag: the last frame of its chain.
+/// Flag: this is the last frame of its chain.
 const LAST: u8 = 1;
 /// Flag: the operation has failed.
 const FAILED: u8 = 2;
@@ -57,9 +57,9 @@ pub enum Frame {
         number: u32,
         /// No frame of this chain follows.
         last: bool,
-        /// The chain ends because these bytes could not be read: the frame has no data.
+        /// The bytes could not be read, so the chain ends with this frame, which has no data.
         failed: bool,
-        /// Number of bytes in earlier frames of the chain.
+        /// Number of bytes in the earlier frames of the chain.
         offset: u64,
     },
 }
@@ -71,7 +71,8 @@ fn read_u64(bytes: &[u8], offset: usize) -> Option<u64> {
 impl Frame {
     /// Parses the frame at the start of a payload of `len` bytes. `header` has the first
     /// [`MAX_RMA_HEADER_LEN`] bytes of the payload, or all of it. Returns the frame and the number
-    /// of bytes of user data after the [`RMA_HEADER_LEN`] bytes. None: not a frame.
+    /// of bytes of user data after the [`RMA_HEADER_LEN`] bytes, or `None` if the payload is not a
+    /// frame.
     pub fn parse(header: &[u8], len: usize) -> Option<(Frame, usize)> {
         let &[kind, flags, 0, 0, a, b, c, d, ..] = header else { return None };
         let (number, position) = (u32::from_le_bytes([a, b, c, d]), read_u64(header, 8)?);
@@ -102,7 +103,8 @@ impl Frame {
         }
     }
 
-    /// The frame for the bytes that follow the `data_len` bytes of this one. None: no bytes follow.
+    /// The frame for the bytes that follow the `data_len` bytes of this one. `None` if no bytes
+    /// follow.
     pub fn continuation(self, data_len: usize) -> Option<Frame> {
         let advance = |position: u64| position.wrapping_add(data_len as u64);
         match self {
@@ -116,7 +118,7 @@ impl Frame {
         }
     }
 
-    /// Writes the frame; returns its length.
+    /// Writes the frame, and returns its length.
     pub fn encode(&self, out: &mut [u8; MAX_RMA_HEADER_LEN]) -> usize {
         let (kind, last, failed, number, position) = match *self {
             Frame::WriteData { number, last, handle } => (1, last, false, number, handle),
@@ -138,7 +140,7 @@ impl Frame {
     }
 }
 
-/// Fuzzing entry: a packet of this kind, whose header was accepted, with `len` bytes of payload.
+/// Entry for fuzzing: a packet of this kind whose header was accepted, with `len` bytes of payload.
 ///
 /// # Panics
 /// If an accepted frame parses differently after it has been encoded again.
