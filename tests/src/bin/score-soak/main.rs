@@ -1,5 +1,5 @@
-//! The soak: jobs that are started, killed and flooded for as long as requested, with a seed that
-//! repeats a run. Started by `cargo xtask soak`.
+//! The soak: starts jobs, kills them and floods them with messages, for as long as requested. A
+//! seed repeats a run. `cargo xtask soak` runs this program.
 #![forbid(unsafe_code)]
 
 mod deadlock;
@@ -47,24 +47,25 @@ without a kind: all
 
 /// The length of the run, and its first seed.
 pub struct SoakOptions {
-    /// Maximum number of jobs.
+    /// The maximum number of jobs.
     pub count: u64,
-    /// Maximum run time.
+    /// The maximum run time.
     pub time_limit: Option<Duration>,
-    /// Seed of the first job.
+    /// The seed of the first job.
     pub seed: u64,
-    /// Jobs use an RDMA adapter.
+    /// Whether jobs use an RDMA adapter.
     pub rdma: bool,
     started_at: Instant,
 }
 
 impl SoakOptions {
-    /// Whether the time limit is not over.
+    /// Whether there is time left.
     pub fn is_within_time(&self) -> bool {
         self.time_limit.is_none_or(|limit| self.started_at.elapsed() < limit)
     }
 
-    /// The seeds of the jobs to run, one after the other, until count or time is used up.
+    /// The numbers and seeds of the jobs to run, one after the other, until the count or the time
+    /// is used up.
     pub fn seeds(&self) -> impl Iterator<Item = (u64, u64)> {
         (0..self.count)
             .take_while(|_| self.is_within_time())
@@ -72,8 +73,8 @@ impl SoakOptions {
     }
 }
 
-/// The path of a copy of a test program that every user may run, wherever the build is. Without a C
-/// compiler: returns `None` and prints a line.
+/// Copies a test program so that every user may run it, wherever the build is. Returns the path of
+/// the copy. Without a C compiler, returns `None` and prints a line.
 fn copy_program_for_users(
     env: &TestEnv,
     kind: &str,
@@ -135,7 +136,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The kinds to run, and a function that returns the plan of one kind.
+/// Returns the kinds of soak to run, and a function that returns the options of one kind.
 fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> SoakOptions), String> {
     let (mut kinds, mut count, mut minutes, mut seed) = (vec![], None, None, None);
     let (mut quick, mut rdma) = (false, false);
