@@ -1,5 +1,5 @@
-//! Standard input of scrun reaches node 0 and no other node, and so does its end. scrun does not
-//! wait for a program that does not read.
+//! The standard input of scrun and its end reach node 0 and no other node. scrun does not wait for
+//! a program that does not read.
 
 use score_tests::TestEnv;
 
