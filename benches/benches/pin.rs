@@ -1,4 +1,5 @@
-//! The cost of the pin-down cache itself: hits, and misses with a device that takes no time.
+//! Measures the cost of the pin-down cache itself: hits, and misses with a device that takes no
+//! time.
 
 #![allow(missing_docs, unsafe_code)]
 
@@ -32,7 +33,7 @@ fn map_memory(pages: usize) -> usize {
     addr as usize
 }
 
-/// Acquires and releases regions of 64 KiB in turn; each is a hit.
+/// Acquires and releases regions of 64 KiB alternately. Each acquisition is a hit.
 fn bench_hits(c: &mut Criterion, regions: usize, kind: &str) {
     let cache = Cache::new(NullRegistrar, CacheOptions::default()).unwrap();
     let addr = map_memory(regions * 16);

@@ -1,5 +1,5 @@
-//! The cost of PM's functions themselves: sender and receiver in one thread, so no cache line
-//! moves.
+//! Measures the cost of PM's functions themselves. Sender and receiver are in one thread, so no
+//! cache line moves.
 
 #![allow(missing_docs, unsafe_code)]
 
@@ -7,7 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use score_pm::{Context, ContextRef, Device};
 use std::hint::black_box;
 
-/// The composites of `nodes` nodes, and the contexts that must outlive them.
+/// Makes the composites of `nodes` nodes, and the contexts that must outlive them.
 fn composites(nodes: u32) -> (Vec<ContextRef>, Vec<ContextRef>) {
     let count = nodes.to_string();
     let shmem = Device::open("shmem", &["-nodes", &count]).unwrap();
@@ -66,7 +66,7 @@ fn empty_polls(c: &mut Criterion) {
             while contexts[0].receive().is_err() {}
             contexts[0].release_receive_buffer().unwrap();
         }
-        // One success per hundred polls keeps the poll from yielding the processor.
+        // One successful poll in a hundred keeps PM from yielding the processor.
         group.bench_function(format!("{} active sources, 100 polls", nodes - 1), |b| {
             b.iter(|| {
                 send(&contexts[1], 0, b"x");

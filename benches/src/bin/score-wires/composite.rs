@@ -1,5 +1,5 @@
-//! The time that a composite context adds to a message over shared memory: round trips between two
-//! threads, alternating between plain and composite contexts.
+//! Measures the time that a composite context adds to a message over shared memory. Two threads
+//! make round trips, alternately over plain and composite contexts.
 
 // UNSAFETY: writes and reads messages in buffers of PM.
 #![expect(unsafe_code)]
@@ -11,7 +11,7 @@ use score_pm::{Context, ContextRef, Device, Error};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Round trips of one turn, and turns of each kind.
+/// The number of round trips of one turn, and the number of turns of each kind.
 const ROUNDS: u32 = 2_000;
 const TURNS: u32 = 200;
 
@@ -51,7 +51,7 @@ impl ContextPair {
         Ok(ContextPair { contexts, _opened, _devices })
     }
 
-    /// In one thread: a message is received as soon as it is sent.
+    /// Sends and receives a message in one thread.
     fn step(&self) -> BenchResult<()> {
         send(&self.contexts[0], 1)?;
         receive(&self.contexts[1])
@@ -81,7 +81,7 @@ fn receive(context: &Context) -> BenchResult<()> {
     }
 }
 
-/// Prints for plain and composite contexts the ns one way (the median, and the 5 % quantile of
+/// Prints for plain and composite contexts the ns one way (the median and the 5 % quantile of
 /// turns), and the ns of sending and receiving in one thread.
 pub fn run(cores: [usize; 2]) -> BenchResult<()> {
     let pairs = [ContextPair::plain()?, ContextPair::composite()?];

@@ -33,7 +33,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// All contenders: TCP first, so that it warms up the machine for the others.
+/// All contenders. TCP is the first, so that it warms up the machine for the others.
 const WIRES: [&str; 7] = ["tcp", "udp", "packet", "xdp", "pm-udp", "pm-packet", "pm-xdp"];
 
 type BenchResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -121,7 +121,7 @@ impl Default for Options {
     }
 }
 
-/// A process on one of the hosts.
+/// A running process on one of the hosts.
 struct RemoteProcess {
     child: Child,
     input: ChildStdin,
@@ -161,14 +161,14 @@ impl RemoteProcess {
 
 impl Drop for RemoteProcess {
     fn drop(&mut self) {
-        // It ends by itself after its time, but after an error elsewhere it must not go on
-        // spinning.
+        // The process ends by itself after its time. After an error elsewhere it must not continue
+        // to spin.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// One result: the output of the first host's process.
+/// Measures once. Returns the output of the first host's process.
 fn measure(
     hosts: &NetNsPair,
     options: &Options,
