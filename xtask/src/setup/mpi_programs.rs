@@ -41,7 +41,7 @@ pub fn install_mpi_programs() {
     }
 }
 
-/// Unpacks a source distribution below the target folder.
+/// Unpacks a source distribution below the target directory.
 fn unpack_mpi4py(version: &str) -> Result<(), String> {
     let target = run::target_dir()?;
     let name = format!("mpi4py-{version}");
