@@ -1,6 +1,7 @@
 //! Makes the link scorec++, because cargo does not allow `+` in the name of a program. Strips
-//! debugging information from released commands: they are sent to all hosts of a job, and debugging
-//! information was nine tenths of each. Exports the symbols of MPIR from start_tool (`mpir/`).
+//! debugging information from released commands: they are sent to all hosts of a job, and nine
+//! tenths of each would be debugging information. Exports the symbols of MPIR from start_tool
+//! (`mpir/`).
 
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ fn main() {
     if std::env::var_os("PROFILE").is_some_and(|profile| profile == "release") {
         println!("cargo:rustc-link-arg-bins=-Wl,--strip-debug");
     }
-    // OUT_DIR is PROFILE/build/PACKAGE-HASH/out; the programs are in PROFILE.
+    // OUT_DIR is PROFILE/build/PACKAGE-HASH/out. The programs are in PROFILE.
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
     let link = out.ancestors().nth(3).expect("inside the target directory").join("scorec++");
     let _ = std::fs::remove_file(&link);

@@ -1,5 +1,5 @@
-//! Exports the symbols that debuggers look for in a starter of parallel jobs (`mpir/`). They
-//! are in the table of dynamic symbols then, which `strip` keeps.
+//! Exports the symbols that debuggers look for in a starter of parallel jobs (`mpir/`). The table
+//! of dynamic symbols holds them, and `strip` keeps that table.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

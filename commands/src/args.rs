@@ -1,5 +1,5 @@
-//! The words of a command line: `-name`, `-name VALUE` and others. An option may have one or two
-//! minuses.
+//! Reads the words of a command line: `-name`, `-name VALUE` and other words. An option may begin
+//! with one or two minus signs.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -11,12 +11,12 @@ use score_hosts::name_suggestion::nearest;
 #[derive(Debug)]
 pub struct Args<'a>(Iter<'a, OsString>);
 
-/// One word.
+/// One word of the command line.
 #[derive(Debug)]
 pub struct Arg<'a>(Cow<'a, str>);
 
 impl<'a> Args<'a> {
-    /// All words.
+    /// Reads all words of `args`.
     pub fn new(args: &'a [OsString]) -> Self {
         Self(args.iter())
     }
@@ -39,7 +39,7 @@ impl<'a> Iterator for Args<'a> {
 }
 
 impl Arg<'_> {
-    /// The word as given.
+    /// The word as the user has given it.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -50,7 +50,7 @@ impl Arg<'_> {
         Some(name.strip_prefix('-').unwrap_or(name))
     }
 
-    /// The message for an unknown option, with the similar one of `names`.
+    /// The message for an unknown option. It suggests the most similar one of `names`.
     pub fn unknown(&self, names: &[&'static str]) -> String {
         let suggestion = self.option().and_then(|name| nearest(name, names.iter().copied()));
         let hint = suggestion

@@ -1,4 +1,4 @@
-//! `end_tool`: sends a signal to a tool that runs beside a job.
+//! `end_tool`: sends a signal to a tool that runs next to a job.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ impl EndTool {
     /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The faulty word, with the valid ones.
+    /// The word at fault, and the valid words.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let (mut address, mut tool, mut signal, mut socket) = (None, None, libc::SIGTERM, None);
         let mut args = Args::new(args);
@@ -86,10 +86,10 @@ impl EndTool {
         Ok(Self::Signal { address, tool, signal, socket })
     }
 
-    /// Carries it out. Returns the text to print.
+    /// Executes the command. Returns the text to print.
     ///
     /// # Errors
-    /// Why the signal was not sent.
+    /// The reason why the signal was not sent.
     pub fn execute(self) -> Result<String, ToolError> {
         let Self::Signal { address, tool, signal, socket } = self else {
             return Ok(USAGE.to_owned());
@@ -100,7 +100,7 @@ impl EndTool {
     }
 }
 
-/// A number, or a name with or without its first three letters.
+/// Parses a signal number, or a signal name with or without `SIG`.
 fn parse_signal(text: &str) -> Option<i32> {
     let by_name = |name: &str| Signal::from_str(name).ok().map(|signal| signal as i32);
     let number = text.parse().ok().filter(|number| (1..=64).contains(number));

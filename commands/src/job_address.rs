@@ -6,7 +6,7 @@ use nix::unistd::gethostname;
 use score_proto::ids::JobId;
 use score_proto::tool_start::ScrunJob;
 
-/// The job that is meant.
+/// The address of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobAddress {
     /// A job of the cluster, by its number.
@@ -15,7 +15,7 @@ pub enum JobAddress {
     Scrun(u32),
 }
 
-/// As `--id` takes it.
+/// The form that `--id` accepts.
 impl fmt::Display for JobAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -28,7 +28,7 @@ impl fmt::Display for JobAddress {
 }
 
 impl JobAddress {
-    /// Reads a job's number, or `PID@HOST` of a scrun on this host.
+    /// Parses a job number, or `PID@HOST` of a scrun on this host.
     ///
     /// # Errors
     /// One line that begins with the text.
@@ -51,7 +51,7 @@ impl JobAddress {
         Self::of_pid(pid).map_err(|_| format!("{text}: {pid} is not a process id"))
     }
 
-    /// Reads the process id of a scrun on this host.
+    /// Parses the process id of a scrun on this host.
     ///
     /// # Errors
     /// One line that begins with the text.
@@ -60,10 +60,10 @@ impl JobAddress {
         pid.map(Self::Scrun).ok_or_else(|| format!("{text}: not a process id"))
     }
 
-    /// Finds the daemon that has the job, and the job's number there.
+    /// Finds the daemon that runs the job, and the job's number in that daemon.
     ///
     /// # Errors
-    /// One line: there is no such scrun of this user, or it has no job now.
+    /// One line: this user has no such scrun, or the scrun has no job now.
     pub fn find(self) -> Result<ScrunJob, String> {
         let scrun = match self {
             Self::Cluster(job) => return Ok(ScrunJob { daemon: None, job }),

@@ -1,20 +1,20 @@
 //! The messages between the nodes of `scatter` and `gather`, and their flow control.
 //!
 //! A receiver grants bytes, and a sender sends no more than it was granted. A sender without credit
-//! thus sleeps until a message arrives, and all queues are bounded.
+//! sleeps until a message arrives. All queues are therefore bounded.
 
 use thiserror::Error;
 
 /// Bytes of a message in addition to its data.
 pub const HEADER_LEN: usize = 1;
 
-/// Number of messages that fit into the smallest ring between two nodes of a host in any case: the
-/// MTU is a quarter of the ring.
+/// Number of messages that always fit into the smallest ring between two nodes of a host, because
+/// the MTU is a quarter of the ring.
 pub const MIN_RING_MESSAGES: usize = 3;
 
 /// Bytes that may be in flight between two hosts: twice the bytes that a link carries while a node
-/// waits for a processor. The factor is 2 because a grant waits as well, after the data that its
-/// node forwards. PM can buffer this many bytes in the shortest packets.
+/// waits for a processor. The factor is 2 because a grant also waits, after the data that its node
+/// forwards. PM can buffer this many bytes in the shortest packets.
 pub const LINK_WINDOW: usize = 640 * 1024;
 
 const DATA: u8 = 1;
@@ -29,13 +29,13 @@ pub enum Message<'a> {
     Data(&'a [u8]),
     /// The end of the data.
     End,
-    /// From the receiver of data: permits sending this number of further bytes.
+    /// From the receiver of data: permits the peer to send this number of further bytes.
     Grant(u64),
     /// From the receiver of data: it has closed its output, and the peer need not send any more.
     Closed,
 }
 
-/// A message that no version of these programs sends.
+/// The reason why a message is invalid. No version of these programs sends such a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ProtocolError {
     /// Unknown kind or wrong size.
@@ -57,7 +57,7 @@ impl<'a> Message<'a> {
             }
     }
 
-    /// Whether the message has no bytes: never.
+    /// Always false: every message has a header.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -97,7 +97,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The receiver's side of one hop: the bytes that are granted and not yet received.
+/// The receiver's side of one hop: the number of bytes that are granted but not yet received.
 #[derive(Debug, Clone, Copy)]
 pub struct CreditWindow {
     max_payload: u64,
@@ -112,16 +112,18 @@ impl CreditWindow {
         Self { max_payload: max_payload as u64, window: window as u64, outstanding: 0 }
     }
 
-    /// The capacity that a queue needs so that this hop never stalls for ever.
+    /// The capacity that a queue needs so that this hop cannot stall.
     pub fn min_capacity(max_payload: usize) -> usize {
         max_payload * MIN_RING_MESSAGES
     }
 
-    /// The bytes to grant if the queue has `free` bytes free; `None` if too few for a message.
+    /// The bytes to grant if the queue has `free` bytes free. `None` if they are too few for a
+    /// message.
     pub fn next_grant(&self, free: usize) -> Option<u64> {
         let allowed = (free as u64).min(self.window);
         let grantable = allowed.saturating_sub(self.outstanding);
-        // A quarter at a time: a grant for each packet would cost as much as the packet.
+        // Grant at least a quarter of the window at once: a grant for each packet would cost as
+        // much as the packet.
         (grantable >= self.max_payload.max(allowed / 4)).then_some(grantable)
     }
 
@@ -189,7 +191,7 @@ mod tests {
         assert_eq!(window.next_grant(500_000), None, "a grant for each packet costs too much");
         window.record_data(50_000).unwrap();
         assert_eq!(window.next_grant(500_000), Some(100_000));
-        // Little free space, as in a queue that its readers have just begun to empty.
+        // The queue has little free space, because its readers have just begun to empty it.
         assert_eq!(CreditWindow::new(1000, 400_000).next_grant(1500), Some(1500));
     }
 }

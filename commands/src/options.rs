@@ -25,13 +25,13 @@ pub enum OptionError {
     /// The option's value is missing.
     #[error("{0} needs a value: {1}")]
     NoValue(&'static str, &'static str),
-    /// The same option twice.
+    /// The same option is given twice.
     #[error("option {0} given more than once")]
     Twice(&'static str),
-    /// Not a number.
+    /// The value is not a number.
     #[error("-node {0:?}: not a node number")]
     NotANode(OsString),
-    /// No such node.
+    /// There is no node with this number.
     #[error("-node {0}: this parallel process has the nodes 0 to {1}")]
     NoSuchNode(u32, u32),
     /// Neither a base name nor an absolute path.
@@ -81,8 +81,8 @@ impl NodeOptions {
         }
     }
 
-    /// The rule for file names on compute hosts (manual, scrun(1), INPUT/OUTPUT REDIRECTION): a
-    /// base name is in the job's directory, any other name is an absolute path.
+    /// Sets the file name, by the rule for compute hosts (manual, scrun(1), INPUT/OUTPUT
+    /// REDIRECTION). A base name is in the job's directory, and any other name is an absolute path.
     fn set_file(&mut self, value: OsString) -> Result<(), OptionError> {
         let bytes = value.as_bytes();
         let reason = match bytes {

@@ -1,5 +1,5 @@
-//! start_tool as a starter of MPIR: a debugger that runs it on any host finds the processes of the
-//! job in its table, and has servers started as by scrun.
+//! start_tool as a starter of MPIR. A debugger that runs start_tool on any host finds the processes
+//! of the job in the table. It can also have its servers started, as with scrun.
 
 use std::path::Path;
 
@@ -11,11 +11,12 @@ use score_proto::tool_start::ScrunJob;
 use crate::scored_client::QueryStream;
 use crate::tool_client::{self, ToolError};
 
-/// If a debugger has set the flag: fills the table, starts the debugger's servers, and shows the
-/// debugger that all is there. It may stop this process for as long as it likes.
+/// If a debugger has set the flag, fills the table, starts the debugger's servers, and shows the
+/// table to the debugger. The debugger may then stop this process for any time.
 ///
 /// # Errors
-/// Why there is no table, or why there are no servers. The table is shown in the second case.
+/// The reason why there is no table, or why there are no servers. In the second case the table is
+/// shown nevertheless.
 pub fn show(target: ScrunJob, id: String, socket: Option<&Path>) -> Result<(), ToolError> {
     if !score_mpir::is_being_debugged() {
         return Ok(());
@@ -33,7 +34,8 @@ pub fn show(target: ScrunJob, id: String, socket: Option<&Path>) -> Result<(), T
     started
 }
 
-/// The processes of the job's running stage, or of the next one, and the paths of its programs.
+/// Lists the processes of the job's running stage, or of the next stage, and the paths of its
+/// programs.
 fn list(target: ScrunJob, socket: Option<&Path>) -> Result<(TableBuilder, Vec<OsBytes>), String> {
     let request = ConsoleRequest::Processes(target.job);
     let mut query = QueryStream::open_at(target, request, socket.map(Path::to_owned))?;

@@ -1,5 +1,5 @@
-//! Runs the node tasks of scatter and gather: the start and end of SCore, the network set, and the
-//! only function in which a node sleeps.
+//! Runs the node tasks of scatter and gather. It starts and ends SCore, opens the network set, and
+//! has the only function in which a node sleeps.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -18,14 +18,14 @@ use crate::node_protocol::{HEADER_LEN, LINK_WINDOW, MIN_RING_MESSAGES, Message};
 use crate::options::NodeOptions;
 use crate::transport::{NodeError, NodeTask, Transport};
 
-/// Interval for retries if a ring is full, because PM notifies of messages but not of free slots.
-/// This is rare, because node tasks do not send more than fits into the rings.
+/// Interval for retries if a ring is full. PM notifies of messages but not of free slots. Retries
+/// are rare, because node tasks do not send more than fits into the rings.
 const RING_FULL_RETRY_INTERVAL_MS: u16 = 1;
 
-/// Length of message that every device supports (`PM_MIN_MTU`).
+/// The length of messages that every device supports (`PM_MIN_MTU`).
 const MIN_MTU: usize = 1024;
 
-/// Runs the task of this node. It has a network if there is more than one node.
+/// Runs the task of this node. There is a network if there is more than one node.
 pub struct NodeRunner {
     net: Option<Net>,
     identity: NodeIdentity,
@@ -37,10 +37,10 @@ impl NodeRunner {
         Self { net: Net::open(0), identity, send_blocked: false }
     }
 
-    /// Runs the task of a node to its end. Sleeps whenever there is nothing to do.
+    /// Runs the task of a node to its end. Sleeps while the task has nothing to do.
     ///
     /// # Errors
-    /// The node cannot continue.
+    /// If the node cannot continue.
     pub fn run(&mut self, task: &mut dyn NodeTask) -> Result<(), NodeError> {
         loop {
             while !task.is_finished() && self.step(task)? {}
@@ -49,7 +49,7 @@ impl NodeRunner {
             }
             let arm_error = |error| NodeError::Network("pmBeforeSelect", error);
             self.net.as_ref().map_or(Ok(()), Net::before_select).map_err(arm_error)?;
-            // A message that arrived before pmBeforeSelect sends no doorbell: check once more.
+            // A message that arrived before pmBeforeSelect causes no wake-up, so check once more.
             if !self.step(task)? && !task.is_finished() {
                 self.sleep(task)?;
             }
@@ -130,16 +130,16 @@ impl Transport for NodeRunner {
 /// Standard input, as a non-blocking file.
 ///
 /// # Errors
-/// No descriptor is available.
+/// If no descriptor is available.
 pub fn standard_input() -> Result<File, NodeError> {
     nonblocking_file(io::stdin().as_fd(), "standard input")
 }
 
-/// Standard output, as a non-blocking file. Under scrun both are pipes of this process alone, so
-/// the mode does not affect other processes.
+/// Standard output, as a non-blocking file. Under scrun both streams are pipes of this process
+/// alone, so the mode does not affect other processes.
 ///
 /// # Errors
-/// No descriptor is available.
+/// If no descriptor is available.
 pub fn standard_output() -> Result<File, NodeError> {
     nonblocking_file(io::stdout().as_fd(), "standard output")
 }
@@ -154,7 +154,7 @@ fn nonblocking_file(fd: BorrowedFd<'_>, name: &str) -> Result<File, NodeError> {
     Ok(file.into())
 }
 
-/// The ranks of this process (manual, table 2.1).
+/// The numbers of this process in its parallel process and on its host (manual, table 2.1).
 #[derive(Debug, Clone, Copy)]
 pub struct NodeIdentity {
     /// The number of this node.
@@ -179,7 +179,7 @@ impl NodeIdentity {
         }
     }
 
-    /// Whether the node is on this host. The nodes of a host are consecutive.
+    /// Whether the node is on this host. Nodes of a host have consecutive numbers.
     pub fn shares_host_with(&self, node: u32) -> bool {
         let first_node = self.node.saturating_sub(self.process);
         (first_node..first_node.saturating_add(self.processes)).contains(&node)
@@ -209,7 +209,8 @@ pub fn run_command(
     }
     score_runtime::initialize();
     let identity = NodeIdentity::current();
-    // All nodes have the same arguments. Node 0 reports for all, with the exit code of the command.
+    // All nodes have the same arguments. Node 0 reports for all of them, with the exit code of the
+    // command.
     let is_first = identity.node == 0;
     match NodeOptions::parse(args, identity.nodes) {
         Err(error) if is_first => {

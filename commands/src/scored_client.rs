@@ -27,7 +27,7 @@ pub struct QueryStream {
     socket: UnixStream,
     decoder: ServerMessageDecoder,
     path: PathBuf,
-    /// The moment at which bytes were last received.
+    /// The time at which bytes were last received.
     last_received_at: Instant,
 }
 
@@ -55,7 +55,8 @@ pub fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     }
 }
 
-/// Readable: a part of the reply has come, or the connection has been closed.
+/// The descriptor is readable when a part of the reply has arrived, or when the connection is
+/// closed.
 impl AsFd for QueryStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -94,8 +95,8 @@ impl QueryStream {
         Self::start(socket, path, &out)
     }
 
-    /// Sends a request about a job to the daemon that has the job. `socket` is that of the scored
-    /// of this host, and not needed in single-user mode.
+    /// Sends a request about a job to the daemon that runs the job. `socket` is the socket of the
+    /// scored of this host. It is not used in single-user mode.
     ///
     /// # Errors
     /// One line: there is no such scored of this user.
@@ -115,7 +116,7 @@ impl QueryStream {
         let address = SocketAddr::from_abstract_name(tool_socket_name(scored_pid));
         let address = address.map_err(failed)?;
         let socket = UnixStream::connect_addr(&address).map_err(failed)?;
-        // Any process may have taken the name.
+        // Another process may use this name, so check its user and process id.
         let peer = getsockopt(&socket, PeerCredentials).map_err(|error| failed(error.into()))?;
         if i64::from(peer.pid()) != i64::from(scored_pid) || peer.uid() != getuid().as_raw() {
             return Err(format!(
@@ -137,10 +138,10 @@ impl QueryStream {
         Ok(Self { socket, decoder, path, last_received_at })
     }
 
-    /// The next part of the reply; `None` if the reply is complete.
+    /// The next part of the reply. `None` if the reply is complete.
     ///
     /// # Errors
-    /// One line: the request is refused, or the connection is lost.
+    /// One line: scored has refused the request, or the connection is lost.
     pub fn next_reply<A: TryFrom<ConsoleAnswer>>(&mut self) -> Result<Option<A>, String> {
         loop {
             match self.next_reply_within(REPLY_TIMEOUT)? {
@@ -151,7 +152,7 @@ impl QueryStream {
         }
     }
 
-    /// Nothing is expected for a while: the time in which a reply must arrive begins now.
+    /// Restarts the time limit for a reply, if none is expected for a while.
     pub fn expect_silence(&mut self) {
         self.last_received_at = Instant::now();
     }

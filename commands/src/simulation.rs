@@ -1,5 +1,5 @@
-//! Nodes, links and pipes in one thread, for the tests of the node tasks: links hold four messages,
-//! and inputs and outputs block at random, depending on a seed.
+//! Nodes, links and pipes in one thread, for the tests of the node tasks. Links hold four messages.
+//! Inputs and outputs block at random, depending on a seed.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};

@@ -1,4 +1,4 @@
-//! `start_tool`: starts a tool beside a running job.
+//! `start_tool`: starts a tool next to a running job.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -41,7 +41,7 @@ pub enum StartTool {
         address: JobAddress,
         /// The tool.
         program: ToolProgram,
-        /// The hosts; all for none.
+        /// The hosts. Empty means all hosts of the job.
         hosts: Vec<String>,
         /// `--socket PATH`
         socket: Option<PathBuf>,
@@ -52,7 +52,7 @@ impl StartTool {
     /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The faulty word, with the valid ones.
+    /// The word at fault, and the valid words.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let (mut address, mut tool, mut arguments) = (None, None, Vec::new());
         let (mut hosts, mut socket) = (Vec::new(), None);
@@ -90,10 +90,10 @@ impl StartTool {
         Ok(Self::Start { address, program, hosts, socket })
     }
 
-    /// Carries it out. Returns the text to print.
+    /// Executes the command. Returns the text to print.
     ///
     /// # Errors
-    /// Why the tool was not started.
+    /// The reason why the tool was not started.
     pub fn execute(self) -> Result<String, ToolError> {
         let Self::Start { address, program, hosts, socket } = self else {
             return Ok(USAGE.to_owned());
@@ -117,8 +117,8 @@ fn set(slot: &mut Option<JobAddress>, address: JobAddress) -> Result<(), String>
     }
 }
 
-/// A path with a slash, from the root: the tool does not start in the directory of this command.
-/// Only the hosts know where the job's files are.
+/// Makes a path with a slash absolute, because the tool does not start in the directory of this
+/// command. A path in the job's tool files is left as it is: only the hosts know its directory.
 fn absolute(tool: OsString) -> Result<OsString, String> {
     let is_in_files = tool.as_bytes().starts_with(TOOL_FILES_PLACEHOLDER.as_bytes());
     if is_in_files || !tool.as_bytes().contains(&b'/') {
@@ -168,7 +168,7 @@ mod tests {
             assert_eq!(program.arguments, ["a", "b c"].map(|word| OsBytes(word.into())));
             assert_eq!(hosts, ["h", "i"]);
         }
-        // A relative path is that of this directory, unless the hosts have the file.
+        // A relative path is relative to this directory, except in the job's tool files.
         let here = std::env::current_dir().unwrap().join("b/t");
         for (tool, path) in [("%{files}/b/t", "%{files}/b/t"), ("b/t", here.to_str().unwrap())] {
             let parsed = parse(&["-id", "7", "-tool", tool]).unwrap();

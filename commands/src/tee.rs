@@ -1,5 +1,5 @@
-//! A bounded queue of bytes with two readers: this node's output and the next node. Each reads all
-//! bytes at its own speed, and a slow reader delays the input.
+//! A bounded queue of bytes with two readers: this node's output and the next node. Each reader
+//! reads all bytes at its own speed, and a slow reader delays the input.
 
 /// One of the two readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

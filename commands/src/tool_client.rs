@@ -1,5 +1,5 @@
-//! What start_tool and end_tool have in common: which job they mean, and how their request gets
-//! there.
+//! The common parts of start_tool and end_tool: parsing the address of a job, and sending a request
+//! to it.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -13,12 +13,12 @@ use score_proto::tool_start::{ScrunJob, ToolAction, ToolActionAnswer, ToolId};
 use crate::job_address::JobAddress;
 use crate::scored_client::QueryStream;
 
-/// Why nothing was done.
+/// The reason why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolError {
     /// The exit code of the command.
     pub code: u8,
-    /// One line.
+    /// One line for the user.
     pub reason: String,
 }
 
@@ -34,26 +34,26 @@ impl From<String> for ToolError {
     }
 }
 
-/// Reads the value of `--id`: the number of a job, or `PID@HOST` of a scrun on this host.
+/// Parses the value of `--id`: the number of a job, or `PID@HOST` of a scrun on this host.
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn parse_id(value: &OsString) -> Result<JobAddress, String> {
     JobAddress::parse(&value.to_string_lossy()).map_err(|line| format!("--id {line}"))
 }
 
-/// Reads the value of `--pid`.
+/// Parses the value of `--pid`.
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn parse_pid(value: &OsString) -> Result<JobAddress, String> {
     JobAddress::of_pid(&value.to_string_lossy()).map_err(|line| format!("--pid {line}"))
 }
 
-/// Has the job do this. Returns the tool.
+/// Sends a request to the job. Returns the number of the tool.
 ///
 /// # Errors
-/// Why it was not done.
+/// The reason why the request failed.
 pub fn request(
     target: ScrunJob,
     action: ToolAction,

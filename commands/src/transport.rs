@@ -27,7 +27,7 @@ pub enum NodeError {
 
 /// Messages to other nodes.
 pub trait Transport {
-    /// Maximum bytes of data in one message to or from this node.
+    /// Maximum bytes of data in one message from or to this node.
     fn max_payload(&self, node: u32) -> usize;
 
     /// Bytes that `node` may send before this node receives any. The network between them buffers
@@ -36,13 +36,13 @@ pub trait Transport {
         self.max_payload(node) * MIN_RING_MESSAGES
     }
 
-    /// Sends a message; false if there is no free slot now.
+    /// Sends a message. Returns false if there is no free slot now.
     ///
     /// # Errors
-    /// The network has failed.
+    /// If the network has failed.
     fn send(&mut self, node: u32, message: Message<'_>) -> Result<bool, NodeError>;
 
-    /// Passes the next message to `on_message`; false if there is none now.
+    /// Passes the next message to `on_message`. Returns false if there is none now.
     ///
     /// # Errors
     /// Errors of the network, of the message, and of `on_message`.
@@ -54,10 +54,10 @@ pub trait Transport {
 
 /// The task of one node. A runner with the network and the descriptors calls [`NodeTask::step`].
 pub trait NodeTask {
-    /// Does everything that is possible without waiting; false if there was nothing to do.
+    /// Does all work that is possible without waiting. Returns false if there was none.
     ///
     /// # Errors
-    /// The node cannot continue.
+    /// If the node cannot continue.
     fn step(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError>;
 
     /// Whether the task is done.
@@ -77,14 +77,14 @@ pub enum IoProgress {
     Transferred(usize),
     /// The operation would block.
     WouldBlock,
-    /// The end of the input, or a closed output.
+    /// The input has ended, or the output is closed.
     Closed,
 }
 
 /// Reads once, without waiting.
 ///
 /// # Errors
-/// The input has failed.
+/// If the input has failed.
 pub fn try_read(
     input: &mut impl io::Read,
     buffer: &mut [u8],
@@ -101,7 +101,7 @@ pub fn try_read(
 /// Writes once, without waiting.
 ///
 /// # Errors
-/// The output has failed for a reason other than a closed reader.
+/// If the output has failed for a reason other than a closed reader.
 pub fn try_write(
     output: &mut impl io::Write,
     bytes: &[u8],

@@ -1,12 +1,12 @@
-//! Handlers of the signals of faults, for processes of a job. A thread that would die tells the
-//! shepherd at the control socket and waits until its stack has been read. Then it dies of its
-//! signal as it would have without handler, so that exit code and core file are the same.
+//! Handlers of the signals of faults, for processes of a job. A thread that is about to die reports
+//! to the shepherd on the control socket, and waits until its stack has been read. Then it dies of
+//! its signal as it would have without a handler, so that exit code and core file are the same.
 //!
-//! A handler that the program has set before stays, and one that it sets later takes the place of
+//! A handler that the program has set earlier stays. A handler that the program sets later replaces
 //! this one. A thread whose stack has overflowed needs an alternate stack; [`install`] gives one to
-//! the thread that calls it. Other threads without one die as they do without handler.
+//! the calling thread. Other threads without an alternate stack die as without a handler.
 
-// UNSAFETY: sets handlers of signals, and makes the system calls that a handler may make.
+// UNSAFETY: sets handlers of signals, and makes system calls that are permitted in a handler.
 #![expect(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -17,28 +17,28 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use score_proto::frame;
 
-/// The signals of the manual (2.4.4) that say that the program is faulty, and that of abort(3).
+/// The signals of a faulty program (manual 2.4.4), and the signal of abort(3).
 const SIGNALS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSYS, libc::SIGABRT];
 
-/// Size of the alternate stack. The registers of a frame of a signal take at most some 12 KiB.
+/// The size of the alternate stack. The registers in a signal frame take at most about 12 KiB.
 const ALTERNATE_STACK_LEN: usize = 64 << 10;
 
-/// Bytes of a set of signals, as the kernel has it.
+/// The size of the kernel's set of signals in bytes.
 const KERNEL_SIGSET_LEN: usize = 8;
 
 /// The process that has set the handlers.
 static OWNER: AtomicI32 = AtomicI32::new(0);
-/// The control socket, and what identifies it: the program may have closed it, and have opened
-/// something else under its number.
+/// The control socket, and its device and inode. The program may have closed the socket and opened
+/// another file under its number.
 static CONTROL: AtomicI32 = AtomicI32::new(-1);
 static CONTROL_DEVICE: AtomicU64 = AtomicU64::new(0);
 static CONTROL_INODE: AtomicU64 = AtomicU64::new(0);
-/// The thread that has reported its fault.
+/// The first thread that has had a fault, which reports it.
 static FAULTING_THREAD: AtomicI32 = AtomicI32::new(0);
 
-/// Sets the handler of each signal that the program has left at its default action, if `control` is
-/// the control socket of this process and not one that it has inherited from a rank.
+/// Sets the handler of each signal that the program has left at its default action. Does so only if
+/// `control` is the control socket of this process, not one that it has inherited from a rank.
 pub fn install(control: RawFd) {
     let Some((device, inode)) = identity(control) else { return };
     if !is_child_of_socket_owner(control) {
@@ -56,7 +56,7 @@ pub fn install(control: RawFd) {
     }
 }
 
-/// What tells an open file from others.
+/// The device and inode, which identify an open file.
 fn identity(fd: RawFd) -> Option<(u64, u64)> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: there is room for a status, and it is read only if it was stored.
@@ -68,19 +68,20 @@ fn identity(fd: RawFd) -> Option<(u64, u64)> {
     }
 }
 
-/// Whether the process that has made this pair of sockets, the shepherd, has started this process.
+/// Whether this process is a child of the process that has created this socket pair, which is the
+/// shepherd.
 fn is_child_of_socket_owner(socket: RawFd) -> bool {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-    // SAFETY: there is room for what the option has, and `len` says how much.
+    // SAFETY: the buffer has room for a `ucred`, and `len` is its size.
     let result =
         unsafe { libc::getsockopt(socket, level, name, (&raw mut peer).cast(), &raw mut len) };
     // SAFETY: no memory is involved.
     result == 0 && peer.pid > 0 && peer.pid == unsafe { libc::getppid() }
 }
 
-/// Gives the calling thread an alternate stack for handlers, if it has none.
+/// Gives the calling thread an alternate stack for handlers, if the thread has none.
 fn set_alternate_stack() {
     let mut old = MaybeUninit::<libc::stack_t>::uninit();
     // SAFETY: there is room for the description of a stack, and it is read only if it was stored.
@@ -111,9 +112,9 @@ fn has_default_action(signal: c_int) -> bool {
 }
 
 fn set_handler(signal: c_int) {
-    // SAFETY: all zeros are an action without flags and with an empty mask. The handler takes what
-    // the flags say, and calls only what a handler may call. While it runs, all signals of faults
-    // are blocked: one that the kernel causes ends the process then.
+    // SAFETY: an action of all zeros has no flags and an empty mask. The handler has the signature
+    // that the flags require, and calls only functions that are permitted in a handler. While it
+    // runs, all signals of faults are blocked, so a second fault ends the process.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = on_fault as *const () as usize;
@@ -126,7 +127,7 @@ fn set_handler(signal: c_int) {
 }
 
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
-    // A child of the process, which is no rank of the job, dies at once.
+    // A child of the process, which is not a rank of the job, dies at once.
     // SAFETY: no memory is involved.
     let is_rank = unsafe { libc::getpid() } == OWNER.load(Ordering::Acquire);
     let control = CONTROL.load(Ordering::Relaxed);
@@ -141,7 +142,8 @@ fn is_control_socket(fd: RawFd) -> bool {
     identity(fd) == Some(kept)
 }
 
-/// Tells the shepherd, unless another thread has done so. False: it cannot be told.
+/// Reports the fault to the shepherd, unless another thread has done so. Returns false if that
+/// fails.
 fn report(control: RawFd, signal: c_int) -> bool {
     // SAFETY: no memory is involved.
     let thread = unsafe { libc::gettid() };
@@ -153,18 +155,19 @@ fn report(control: RawFd, signal: c_int) -> bool {
     let Ok(call) = frame::encode_fault(signal, thread, &mut buffer) else { return false };
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     permit_tracers();
-    // SAFETY: the bytes of a call.
+    // SAFETY: the pointer and the length are those of `call`.
     unsafe { libc::send(control, call.as_ptr().cast(), call.len(), flags) > 0 }
 }
 
-/// Permits each process of the user to trace this one: where only ancestors may, the service that
-/// reads stacks and a debugger could not. A handler may call it.
+/// Permits every process of the user to trace this one. On systems where only ancestors may trace a
+/// process, the service that reads stacks and a debugger could not do so otherwise. May be called
+/// in a handler.
 pub fn permit_tracers() {
     // SAFETY: no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
 }
 
-/// Returns when the shepherd has sent the signal to this thread, or has ended.
+/// Returns when the shepherd has sent the signal to this thread, or when the shepherd has ended.
 fn wait_for_release(control: RawFd, signal: c_int) {
     let interval = libc::timespec { tv_sec: 1, tv_nsec: 0 };
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
@@ -175,8 +178,9 @@ fn wait_for_release(control: RawFd, signal: c_int) {
     }
     loop {
         let no_info = null_mut::<libc::siginfo_t>();
-        // SAFETY: a set of signals, which this thread blocks, and a time. The C library's function
-        // is one at which a thread may be cancelled.
+        // SAFETY: the set, which contains a signal that this thread blocks, and the interval are
+        // valid for the call. The system call is made directly, because the C library's function is
+        // a cancellation point.
         let received = unsafe {
             let (set, interval) = (set.as_ptr(), &raw const interval);
             libc::syscall(libc::SYS_rt_sigtimedwait, set, no_info, interval, KERNEL_SIGSET_LEN)
@@ -194,10 +198,11 @@ fn has_hung_up(socket: RawFd) -> bool {
     count > 0 && entry.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
 }
 
-/// After the handler has returned, the thread dies of the signal where it has got it.
+/// Makes the thread die of the signal, at the place of the fault, when the handler returns.
 fn die_on_return(signal: c_int, info: *mut libc::siginfo_t) {
-    // SAFETY: all zeros are the default action. The information is the kernel's; the signal is
-    // blocked until the handler returns. Queueing to oneself is refused only without memory.
+    // SAFETY: an action of all zeros is the default action. The kernel has provided `info`. The
+    // signal is blocked until the handler returns. Sending to oneself fails only if the kernel has
+    // no memory.
     unsafe {
         let action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         libc::sigaction(signal, &raw const action, null_mut());

@@ -106,9 +106,10 @@ int pmGetTypeList(char **types, int *ntypesp);
 
 /*
  * Opens a device.
- *   type IN  its name: "shmem", "composite"
- *   argc, argv IN  its arguments, read during the call only. shmem: -nodes N (default: the
- *              number of processors), -channels C (default 1); composite: -nodes N
+ *   type IN  its name: "shmem", "ethernet", "agent-udp", "verbs", "composite"
+ *   argc, argv IN  its options, read during the call only. All devices: -nodes N (shmem: default is
+ *              the number of processors); all except composite: -channels C (default 1). docs/pm.md
+ *              and docs/verbs.md describe the other options of ethernet and verbs.
  *   pmdp OUT the device
  * ENODEV no such device, or not on this machine; EINVAL arguments; EIO it could not be set up;
  * ENOMEM, EMFILE not enough memory or descriptors.
@@ -292,23 +293,23 @@ int pmControlSend(pmContext *pmc, int node, caddr_t buf, size_t len);
 int pmControlReceive(pmContext *pmc, int *nodep, caddr_t buf, size_t *lenp);
 
 /*
- * Extension: promises that the program calls functions of this context one at a time, or withdraws
- * the promise. While it is made, calls take the way of a process of one thread, however many
- * threads there are. Any thread may call, but each call must return before the next one begins, and
- * happen before it (C11, 5.1.2.4): by a mutex, pthread_join(3) or the like. This includes
- * pmSetSerialized itself. A composite and its members count as one context while they are joined: a
- * promise that is made then for one of them is made for all.
- *   serialized IN  1: it is promised; 0: it is withdrawn
+ * Extension: declares that the program calls the functions of this context one at a time, or
+ * revokes this declaration. While it is in force, calls are as fast as in a process of one thread,
+ * however many threads there are. Any thread may call, but each call must return before the next
+ * one begins, and must happen before it (C11, 5.1.2.4), for example because of a mutex or
+ * pthread_join(3). This includes pmSetSerialized itself. While a composite has members, the
+ * composite and its members count as one context: a declaration for one of them is for all.
+ *   serialized IN  1: calls do not overlap; 0: they may overlap
  * EINVAL another value.
  */
 int pmSetSerialized(pmContext *pmc, int serialized);
 
 /*
- * Extension: sets whether pmReceive pauses the processor for a moment when it finds no message. It
- * does so at first, which suits a program that does nothing else meanwhile: messages arrive sooner,
- * and the core's other thread gets more of it. One that works between two calls, as MPI libraries
- * do, finds messages later by it.
- *   pause IN  1: it pauses; 0: it does not
+ * Extension: sets whether pmReceive pauses the processor for a moment when it finds no message. The
+ * default is to pause. This suits a program that only polls: messages arrive sooner, and the other
+ * hardware thread of the core gets more of its time. A program that works between two calls, as MPI
+ * libraries do, finds messages later because of the pause.
+ *   pause IN  1: pause; 0: do not pause
  * EINVAL another value.
  */
 int pmSetPollPause(pmContext *pmc, int pause);
@@ -496,13 +497,14 @@ int pmIsReadDone(pmContext *pmc);
 /*
  * Extension: returns how far the pmWrite and pmRead operations of this context on one node are.
  * Calls that return PM_SUCCESS are numbered 1, 2, 3 and so on in their order, both functions
- * together, for each node by itself. So after a call statp->started is its number, if no other
- * thread starts an operation on that node meanwhile. An operation has ended when those before it
- * have ended, and pmIsWriteDone or pmIsReadDone would say so of it alone.
+ * together, for each node separately. After a call, statp->started is thus its number, unless
+ * another thread has started an operation on the same node meanwhile. An operation has ended when
+ * all earlier operations have ended, and pmIsWriteDone or pmIsReadDone would report its end if it
+ * were the only operation.
  *   statp OUT the numbers, also set on EIO
- * EIO the operation statp->completed has failed, and those before it that no call has reported yet
- * were done. Each failure is reported once; the next call goes on behind it. EINVAL node number;
- * ENOSYS.
+ * EIO the operation statp->completed has failed; all earlier operations that no call has reported
+ * yet have succeeded. Each failure is reported once, and the next call reports on the operations
+ * after it. EINVAL node number; ENOSYS.
  */
 int pmGetRemoteStatus(pmContext *pmc, int rmt_node, pmRemoteStatus *statp);
 
@@ -510,7 +512,7 @@ int pmGetRemoteStatus(pmContext *pmc, int rmt_node, pmRemoteStatus *statp);
  * Extension: allocates memory that PM and processes of the same host copy into and out of directly,
  * at any address; whole pages of zeroes. Only pmFree may unmap it or change its protection. A child
  * of fork() shares it.
- *   len   IN  at least so many bytes
+ *   len   IN  number of bytes, rounded up to whole pages
  *   addrp OUT the memory
  * EINVAL len is 0; ENOMEM.
  */
@@ -589,9 +591,9 @@ char *pmErrorString(int error);
 /* ---- For runtime libraries ---- */
 
 /*
- * Tells PM the location of the number of idle threads of this process (manual 3.5.2). A pmSend that
- * finds it above 0 calls back before it sends, because a thread that sends is not idle.
- *   word     IN the number, which must stay valid until the next call; NULL: no number any more
+ * Sets the address of the number of idle threads of this process (manual 3.5.2). If the number is
+ * above 0, pmSend calls back before it sends, because a thread that sends is not idle.
+ *   word     IN the number, which must stay valid until the next call; NULL: there is no number
  *   callback IN the function to call; NULL only if word is NULL
  * Extension, for libscore.
  */

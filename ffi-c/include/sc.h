@@ -2,8 +2,8 @@
  * sc.h - the SCore-D system calls (manual, table 1.4).
  *
  * Each returns 0 or a positive errno value; errno itself is not set. All may be called by
- * several threads at the same time. Stops and continues of the job never cause errors. If SCore-D
- * is gone, a call ends the process with code 1.
+ * several threads at the same time. Stops and continues of the job never cause errors. If the
+ * connection to SCore-D is lost, a call ends the process with code 1.
  *
  * Without scrun (manual 1.4.4) and before score_initialize the calls act on the process itself.
  * In a child of fork(), which is not a node, sc_barrier, sc_flush and sc_signal_bcast return EPERM.
@@ -25,8 +25,8 @@ extern "C" {
 int sc_barrier(void);
 
 /*
- * Triggers a checkpoint.
- * ENOSYS not built yet.
+ * Requests a checkpoint.
+ * ENOSYS checkpoints are not implemented.
  * Manual page sc_checkpoint(2).
  */
 int sc_checkpoint(void);
@@ -60,8 +60,8 @@ int sc_flush(void);
 int sc_getpid(int *scpid);
 
 /*
- * Requests a debugger and ends the parallel process: scrun tells the user the node, the signal and
- * how to inspect the process. Does not return. May be called in a signal handler.
+ * Requests a debugger and ends the parallel process: scrun prints the stack, the node and the
+ * signal. Does not return. May be called in a signal handler.
  *   display IN X display; NULL: the environment variable DISPLAY
  *   signal  IN the suspected cause, used only in the message
  * Manual page sc_inspectme(2).

@@ -17,10 +17,10 @@
 /* N processes on each host. */
 #define SCORE_RSRC_NUM_PROCS(N) SCORE_RSRC_NOTE_(3, 1, (N), 0)
 
-/* N network sets. More than one is refused by scrun until it is built. */
+/* At least N network sets, at most 16. */
 #define SCORE_RSRC_NUM_NETS(N) SCORE_RSRC_NOTE_(4, 1, (N), 0)
 
-/* A network with one-sided communication. Refused by scrun until it is built. */
+/* A network with one-sided communication. All networks that jobs use have it. */
 #define SCORE_RSRC_ZEROCOPY SCORE_RSRC_NOTE_(5, 0, 0, 0)
 
 /* The program can run on hosts of different kinds. */

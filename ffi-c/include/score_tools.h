@@ -6,16 +6,18 @@
  * bytes, in the byte order of the host. It begins with struct score_tools_header, whose length is
  * that of the whole record.
  *
- * Query and Update have the number of commands (uint16_t) at SCORE_TOOLS_COMMANDS, 16 descriptors
- * from SCORE_TOOLS_DESCRIPTORS, used or not, and the data of the commands behind them, each at a
- * multiple of 8. Data begin with the thread id; 0 means the thread of the last signal notice, else
- * the process leader. Acknowledgements have the same form. A command that failed has no data.
+ * Query and Update have the number of commands (uint16_t) at SCORE_TOOLS_COMMANDS, then 16
+ * descriptors from SCORE_TOOLS_DESCRIPTORS on, used or not, then the data of the commands, each at
+ * a multiple of 8. Data begin with the thread id. 0 means the thread of the last signal notice, or
+ * the process leader if there was none. Acknowledgements have the same form. A command that failed
+ * has no data.
  *
- * Where a structure is followed by bytes or by entries, its count says how many, and the macro
- * with _TAIL at its end says where they begin: that may be within the padding of the structure.
+ * Some structures are followed by bytes or entries. The member count is their number. The macro
+ * with _TAIL at the end of its name is the offset of the first one, which may be within the padding
+ * of the structure.
  *
- * A later version of the service may send more bytes; what it sends today keeps its place. The
- * members called reserved are 0.
+ * A later version of the service may append bytes; existing members keep their offsets. Members
+ * named reserved are 0.
  */
 #ifndef SCORE_SCORE_TOOLS_H
 #define SCORE_SCORE_TOOLS_H
@@ -28,22 +30,22 @@
 /* The header of each message. */
 struct score_tools_header {
     uint8_t service;       /* SCORE_TOOLS_SERVICE */
-    uint8_t version;       /* The version of the sender. */
+    uint8_t version;       /* Version of the sender. */
     uint16_t kind;         /* SCORE_TOOLS_MSG_* */
-    uint32_t rank;         /* The rank that the message is for, or comes from. */
+    uint32_t rank;         /* Rank to which the message goes, or from which it comes. */
     uint32_t sequence;     /* Chosen by the sender. The acknowledgement repeats it; 0 in notices. */
     uint32_t return_code;  /* SCORE_TOOLS_RC_*, in an acknowledgement. */
     uint32_t error_code;   /* Detail: an errno value, or 0. */
     uint32_t length;       /* Bytes of the whole message. */
-    uint64_t job;          /* The job. */
-    uint32_t tool;         /* The tool; 0 in an Attach asks for a number. */
+    uint64_t job;          /* Number of the job. */
+    uint32_t tool;         /* Number of the tool; 0 in an Attach requests a number. */
 };
 
 /* The body of Attach. */
 struct score_tools_attach {
     struct score_tools_header header;
-    uint8_t tag[8];                    /* The tool's tag. */
-    uint8_t priority;                  /* Its priority, 0 to 99; 99 is the most favoured. */
+    uint8_t tag[8];                    /* Tag of the tool. */
+    uint8_t priority;                  /* Its priority, 0 to 99; 99 is the highest. */
     uint8_t reserved[3];
     uint32_t select;                   /* Which processes. */
 };
@@ -54,25 +56,26 @@ struct score_tools_detach {
     uint32_t select;                   /* Which processes. */
 };
 
-/* What the ranks of AttachAck and DetachAck follow: their number at 40 (u16), ranks from 44. An
- * AttachAck with SCORE_TOOLS_RC_REQUEST_FAILED has no ranks, and may have one line of text without
- * NUL from 44 up to `length`: why the kernel does not give the process. */
+/* The head of AttachAck and DetachAck: number of ranks at 40 (u16), ranks (u32) from 44. An
+ * AttachAck with SCORE_TOOLS_RC_REQUEST_FAILED has no ranks. It may have one line of text without
+ * NUL from 44 up to `length`: the reason why the kernel does not let the service trace the process.
+ */
 struct score_tools_rank_list_head {
     struct score_tools_header header;
-    uint16_t count;                    /* Number of what follows. */
+    uint16_t count;                    /* Number of ranks. */
 };
 #define SCORE_TOOLS_RANK_LIST_HEAD_TAIL 44
 
 /* The body of Control. */
 struct score_tools_control {
     struct score_tools_header header;
-    /* Signals of which the tool is notified: bit (signal - 1). */
+    /* Signals that the service reports to the tool: bit (signal - 1). */
     uint64_t notify_set;
-    /* A signal for the process leader when authority is given, or 0. */
+    /* Signal that the process leader gets when the tool gets authority, or 0. */
     uint32_t signal;
-    uint32_t start_notice;             /* Where a dynamic program is first stopped. */
-    uint32_t trap_mode;                /* Where watchpoints stop a thread. */
-    uint32_t watch_policy;             /* Whether watchpoints go to new threads. */
+    uint32_t start_notice;             /* SCORE_TOOLS_START_NOTICE_* */
+    uint32_t trap_mode;                /* SCORE_TOOLS_TRAP_MODE_* */
+    uint32_t watch_policy;             /* SCORE_TOOLS_WATCH_POLICY_* */
 };
 
 /* The body of ControlAck: the tool that has authority. */
@@ -85,16 +88,16 @@ struct score_tools_control_ack {
     uint32_t controller;               /* Its number. */
 };
 
-/* A notice of a signal. */
+/* A notice of a signal. The thread is stopped. */
 struct score_tools_signal_notice {
     struct score_tools_header header;
     uint32_t type;                     /* SCORE_TOOLS_NOTICE_TYPE_* */
     uint32_t reserved;
-    uint32_t signal;                   /* The signal. */
-    uint32_t thread;                   /* The thread that stands at it. */
-    uint64_t instruction;              /* Where it stands. */
-    uint64_t access;                   /* The address of the access, for faults and watchpoints. */
-    uint32_t reason;                   /* Why it stands. */
+    uint32_t signal;                   /* Number of the signal. */
+    uint32_t thread;                   /* Thread that has stopped. */
+    uint64_t instruction;              /* Its instruction address. */
+    uint64_t access;                   /* Address of the access, for faults and watchpoints. */
+    uint32_t reason;                   /* SCORE_TOOLS_SIGNAL_REASON_* */
     uint32_t execute_mode;             /* Speculation: always 0. */
     uint64_t restart[4];               /* Speculation: always 0. */
 };
@@ -104,7 +107,7 @@ struct score_tools_exit_notice {
     struct score_tools_header header;
     uint32_t type;                     /* SCORE_TOOLS_NOTICE_TYPE_* */
     uint32_t reserved;
-    int32_t status;                    /* Its state as wait(2) gives it. */
+    int32_t status;                    /* Its status, as wait(2) returns it. */
 };
 
 /* A notice about Control authority. */
@@ -112,23 +115,23 @@ struct score_tools_control_notice {
     struct score_tools_header header;
     uint32_t type;                     /* SCORE_TOOLS_NOTICE_TYPE_* */
     uint32_t reserved;
-    uint32_t tool;                     /* The other tool. */
+    uint32_t tool;                     /* Number of the other tool. */
     uint8_t tag[8];                    /* Its tag. */
     uint8_t priority;                  /* Its priority. */
     uint8_t reserved1[3];
-    uint32_t reason;                   /* What has happened. */
+    uint32_t reason;                   /* SCORE_TOOLS_CONTROL_REASON_* */
 };
 
 /* The descriptor of a command. */
 struct score_tools_command_descriptor {
-    uint16_t kind;         /* The number of the command; in an acknowledgement the next one. */
+    uint16_t kind;         /* SCORE_TOOLS_CMD_*; in an acknowledgement that number plus 1. */
     uint16_t reserved;     /* Not used. */
-    uint32_t offset;       /* Where its data begin, from the begin of the message. */
+    uint32_t offset;       /* Offset of its data in the message. */
     uint32_t length;       /* Bytes of its data. */
-    uint32_t return_code;  /* Its result, in an acknowledgement. */
+    uint32_t return_code;  /* SCORE_TOOLS_CC_*, in an acknowledgement. */
 };
 
-/* No data but the thread id. */
+/* No data except the thread id. */
 struct score_tools_no_data {
     uint32_t thread;
 };
@@ -151,11 +154,11 @@ struct score_tools_debug_registers {
     uint64_t values[SCORE_TOOLS_DEBUG_REGISTERS];  /* DR0 to DR7. DR4 and DR5 are 0. */
 };
 
-/* What the XSAVE area follows: number of its bytes at 16, the area from 24. */
+/* The head of an XSAVE area: its length in bytes at 16, the area from 24. */
 struct score_tools_float_registers_head {
     uint32_t thread, reserved;
-    uint64_t features;          /* The state components that the area has (XCR0). */
-    uint32_t count;             /* Number of what follows. */
+    uint64_t features;          /* State components of the area (XCR0). */
+    uint32_t count;             /* Bytes of the area. */
 };
 #define SCORE_TOOLS_FLOAT_REGISTERS_HEAD_TAIL 24
 
@@ -188,7 +191,7 @@ struct score_tools_set_float {
     uint32_t thread, reserved;
     uint32_t selection;         /* The register. */
     uint32_t reserved1;
-    uint8_t value[64];          /* The value; only as many bytes are used as the register has. */
+    uint8_t value[64];          /* The value, as many bytes as the register has. */
 };
 
 /* The memory that Get Memory reads. */
@@ -199,21 +202,21 @@ struct score_tools_memory_range {
     uint32_t access;            /* No effect. */
 };
 
-/* What the bytes of memory follow: their number at 16, the bytes from 20. */
+/* The head of memory that was read: number of bytes at 16, the bytes from 20. */
 struct score_tools_memory_head {
     uint32_t thread, reserved;
     uint64_t address;           /* The first byte. */
-    uint32_t count;             /* Number of what follows. */
+    uint32_t count;             /* Number of bytes. */
 };
 #define SCORE_TOOLS_MEMORY_HEAD_TAIL 20
 
-/* What the new bytes of memory follow: their number at 16, the bytes from 28. */
+/* The head of memory to be written: number of bytes at 16, the bytes from 28. */
 struct score_tools_set_memory_head {
     uint32_t thread, reserved;
     uint64_t address;           /* The first byte. */
-    uint32_t count;             /* Number of what follows. */
+    uint32_t count;             /* Number of bytes. */
     uint32_t access;            /* No effect. */
-    uint32_t shared;            /* Whether shared memory may be written. */
+    uint32_t shared;            /* SCORE_TOOLS_SHARED_ACCESS_* */
 };
 #define SCORE_TOOLS_SET_MEMORY_HEAD_TAIL 28
 
@@ -224,10 +227,10 @@ struct score_tools_written_memory {
     uint32_t length;            /* Bytes. */
 };
 
-/* What the threads follow: their number at 8, entries from 12. */
+/* The head of a list of threads: their number at 8, entries from 12. */
 struct score_tools_thread_list_head {
     uint32_t thread, reserved;
-    uint32_t count;             /* Number of what follows. */
+    uint32_t count;             /* Number of entries. */
 };
 #define SCORE_TOOLS_THREAD_LIST_HEAD_TAIL 12
 
@@ -237,10 +240,10 @@ struct score_tools_thread_entry {
     uint32_t flags;  /* SCORE_TOOLS_COMMUNICATION_THREAD, or 0. */
 };
 
-/* What the words of the aux vector follow: their number at 8, words from 16. */
+/* The head of the auxiliary vector: number of words at 8, words from 16. */
 struct score_tools_aux_vector_head {
     uint32_t thread, reserved;
-    uint32_t count;             /* Number of what follows. */
+    uint32_t count;             /* Number of words. */
 };
 #define SCORE_TOOLS_AUX_VECTOR_HEAD_TAIL 16
 
@@ -249,47 +252,47 @@ struct score_tools_process_data {
     uint32_t thread, reserved;
     uint32_t rank;                  /* Its rank. */
     uint32_t tgid;                  /* Its thread group. */
-    /* A: the number of the host in the job; B to E: 0; T: the number on the host. */
+    /* A: number of the host in the job; B to E: 0; T: number of the process on the host. */
     uint32_t coordinates[6];
     uint64_t shared_memory[2];      /* Begin and end of shared memory. */
     uint64_t persistent_memory[2];  /* Not on Linux: 0. */
     uint64_t heap[2];               /* Begin and end of the heap. */
     uint64_t heap_break;            /* The end of the used heap. */
-    uint64_t mappings[2];           /* The lowest and the highest mapping. */
-    int64_t job_seconds;            /* Seconds that the job has been running. */
+    uint64_t mappings[2];           /* Lowest and highest mapping. */
+    int64_t job_seconds;            /* Time that the job has run, in seconds. */
     int64_t job_microseconds;       /* Microseconds in addition. */
 };
 
 /* A thread. Its frames follow: their number at 64, entries from 72. */
 struct score_tools_thread_data_head {
     uint32_t thread, reserved;
-    int32_t core;                /* The core on which it runs, or did last. */
-    int32_t core_thread;         /* The hardware thread in the core. */
-    uint32_t state;              /* What it does. */
-    uint32_t tool_state;         /* What tools have done to it. */
+    int32_t core;                /* Core on which it runs, or has run last. */
+    int32_t core_thread;         /* Hardware thread of the core. */
+    uint32_t state;              /* SCORE_TOOLS_THREAD_STATE_* */
+    uint32_t tool_state;         /* SCORE_TOOLS_TOOL_STATE_* */
     uint32_t speculative_state;  /* Always 0. */
     uint32_t reserved1;
     uint64_t guard[2];           /* Begin and end of the guard page of its stack. */
-    uint64_t stack_start;        /* Where its stack begins. */
+    uint64_t stack_start;        /* Address where its stack begins. */
     uint64_t stack_current;      /* Its stack pointer. */
-    uint32_t count;              /* Number of what follows. */
+    uint32_t count;              /* Number of frames. */
 };
 #define SCORE_TOOLS_THREAD_DATA_HEAD_TAIL 72
 
-/* A frame of a trace-back. */
+/* A frame of a stack. */
 struct score_tools_frame_entry {
     uint64_t frame;           /* The address of the frame. */
     uint64_t return_address;  /* The return address. */
 };
 
-/* What file names follow: their number at 8, the names from 12. */
+/* The head of a list of file names: their number at 8, the names from 12. */
 struct score_tools_file_names_head {
     uint32_t thread, reserved;
-    uint32_t count;             /* Number of what follows. */
+    uint32_t count;             /* Number of names. */
 };
 #define SCORE_TOOLS_FILE_NAMES_HEAD_TAIL 12
 
-/* The file that Get File Stat Data is about. */
+/* The file of Get File Stat Data. */
 struct score_tools_file_stat_path {
     uint32_t thread, reserved;
     char path[SCORE_TOOLS_PATH_LEN];  /* Its path in the job's directory. */
@@ -322,10 +325,10 @@ struct score_tools_file_range {
     uint64_t number;                  /* Bytes, 1 to 65,024. */
 };
 
-/* What the bytes of a file follow: their number at 8, the bytes from 16. */
+/* The head of a part of a file: number of bytes at 8, the bytes from 16. */
 struct score_tools_file_contents_head {
     uint32_t thread, reserved;
-    uint32_t count;             /* Number of what follows. */
+    uint32_t count;             /* Number of bytes. */
 };
 #define SCORE_TOOLS_FILE_CONTENTS_HEAD_TAIL 16
 
@@ -335,19 +338,19 @@ struct score_tools_trap_handler {
     uint64_t address;           /* The address of its code. */
 };
 
-/* Memory that Allocate Memory makes. */
+/* The memory that Allocate Memory is to allocate. */
 struct score_tools_allocation_size {
     uint32_t thread, reserved;
     uint64_t size;              /* Bytes. */
 };
 
-/* Memory that Allocate Memory has made. */
+/* The memory that Allocate Memory has allocated. */
 struct score_tools_allocated_memory {
     uint32_t thread, reserved;
     uint64_t address;           /* Its address. */
 };
 
-/* Memory that Free Memory frees. */
+/* The memory that Free Memory frees. */
 struct score_tools_freed_memory {
     uint32_t thread, reserved;
     uint64_t address;           /* Its address. */
@@ -357,29 +360,29 @@ struct score_tools_freed_memory {
 /* A signal. */
 struct score_tools_signal_number {
     uint32_t thread, reserved;
-    uint32_t signal;            /* 1 to 64; 0 in Set Continuation Signal is none. */
+    uint32_t signal;            /* 1 to 64; in Set Continuation Signal also 0 for no signal. */
 };
 
 /* Preferences of a process. */
 struct score_tools_preferences {
     uint32_t thread, reserved;
-    uint32_t fast_breakpoints;  /* Fast breakpoints. */
-    uint32_t fast_watchpoints;  /* Fast watchpoints. */
-    uint32_t trap_mode;         /* Where a watchpoint stops the thread. */
+    uint32_t fast_breakpoints;  /* SCORE_TOOLS_PREFERENCE_* */
+    uint32_t fast_watchpoints;  /* SCORE_TOOLS_PREFERENCE_* */
+    uint32_t trap_mode;         /* SCORE_TOOLS_TRAP_MODE_* */
 };
 
 /* A new breakpoint. */
 struct score_tools_new_breakpoint {
     uint32_t thread, reserved;
     uint64_t address;           /* The address of the instruction. */
-    uint32_t kind;              /* Its kind. */
+    uint32_t kind;              /* SCORE_TOOLS_BREAKPOINT_KIND_* */
 };
 
 /* A breakpoint to be removed. */
 struct score_tools_old_breakpoint {
     uint32_t thread, reserved;
     uint64_t address;           /* The address of the instruction. */
-    uint32_t instruction;       /* The four bytes that were there before. */
+    uint32_t instruction;       /* The original four bytes at this address. */
 };
 
 /* A new watchpoint. */
@@ -387,7 +390,7 @@ struct score_tools_new_watchpoint {
     uint32_t thread, reserved;
     uint64_t address;           /* The first byte, aligned to the length. */
     uint32_t length;            /* Bytes: a power of two. */
-    uint32_t kind;              /* The accesses that it shows. */
+    uint32_t kind;              /* SCORE_TOOLS_WATCH_TYPE_* */
 };
 
 /* A watchpoint to be removed. */
@@ -396,13 +399,14 @@ struct score_tools_old_watchpoint {
     uint64_t address;           /* Its first byte. */
 };
 
-/* How authority is released. */
+/* An option of Release Control. */
 struct score_tools_release_option {
     uint32_t thread, reserved;
-    uint32_t notify;            /* Whether the tool is notified when the next one releases. */
+    uint32_t notify;            /* SCORE_TOOLS_RELEASE_NOTIFY_* */
 };
 
-/* The layout, held at compile time. Strict C99 has no assertion; a test compares it with Rust's. */
+/* The layout is checked at compile time, except in C99, which has no static assertion. A test
+ * compares it with the layout in Rust. */
 #if defined(__cplusplus)
 #define SCORE_TOOLS_ASSERT_(condition) static_assert(condition, #condition)
 #elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L

@@ -12,23 +12,23 @@
 #define SCORE_TOOLS_DATA 300
 #define SCORE_TOOLS_MAX_COMMANDS 16
 
-/* The most bytes of memory or of a file in a command. */
+/* The largest number of bytes of memory or of a file in a command. */
 #define SCORE_TOOLS_MAX_MEMORY 65024
-/* Bytes of a path in a command, with its NUL. */
+/* Bytes of a path in a command, including its NUL. */
 #define SCORE_TOOLS_PATH_LEN 128
-/* The highest priority, and the most tools of a process. */
+/* The highest priority, and the largest number of tools of a process. */
 #define SCORE_TOOLS_MAX_PRIORITY 99
 #define SCORE_TOOLS_MAX_TOOLS 4
-/* Tools that start_tool did not start get numbers from here on. */
+/* The first number of tools that start_tool did not start. */
 #define SCORE_TOOLS_FIRST_OWN_TOOL 0x80000000u
-/* Bit of the flags of a thread: a communication thread of libpm. */
+/* Bit in the flags of a thread: it is a communication thread of libpm. */
 #define SCORE_TOOLS_COMMUNICATION_THREAD 1u
 
 #define SCORE_TOOLS_GENERAL_REGISTERS 16
 #define SCORE_TOOLS_SPECIAL_REGISTERS 15
 #define SCORE_TOOLS_DEBUG_REGISTERS 8
 
-/* Selections of one floating point register, by its number in the kind. */
+/* Selections of one floating point register, by its number. */
 #define SCORE_TOOLS_X87_REGISTER(number) (0x000u + (number))
 #define SCORE_TOOLS_XMM_REGISTER(number) (0x100u + (number))
 #define SCORE_TOOLS_YMM_REGISTER(number) (0x200u + (number))
@@ -38,9 +38,9 @@
 /* The types of messages. */
 enum {
     SCORE_TOOLS_MSG_ERROR_ACK = 5000,    /* The answer to a message that cannot be read. */
-    SCORE_TOOLS_MSG_ATTACH = 5001,       /* A tool joins one process, or all of the host. */
+    SCORE_TOOLS_MSG_ATTACH = 5001,       /* A tool attaches to one process, or to all. */
     SCORE_TOOLS_MSG_ATTACH_ACK = 5002,   /* The answer to Attach. */
-    SCORE_TOOLS_MSG_DETACH = 5003,       /* A tool leaves one process, or all of the host. */
+    SCORE_TOOLS_MSG_DETACH = 5003,       /* A tool detaches from one process, or all. */
     SCORE_TOOLS_MSG_DETACH_ACK = 5004,   /* The answer to Detach. */
     SCORE_TOOLS_MSG_QUERY = 5005,        /* A tool reads state. */
     SCORE_TOOLS_MSG_QUERY_ACK = 5006,    /* The answer to Query. */
@@ -48,35 +48,35 @@ enum {
     SCORE_TOOLS_MSG_UPDATE_ACK = 5008,   /* The answer to Update. */
     SCORE_TOOLS_MSG_NOTIFY = 5011,       /* The service reports an event. */
     SCORE_TOOLS_MSG_NOTIFY_ACK = 5012,   /* A tool may acknowledge Notify; this has no effect. */
-    SCORE_TOOLS_MSG_CONTROL = 5013,      /* A tool asks for Control authority. */
+    SCORE_TOOLS_MSG_CONTROL = 5013,      /* A tool requests Control authority. */
     SCORE_TOOLS_MSG_CONTROL_ACK = 5014,  /* The answer to Control. */
 };
 
 /* Results of messages. Codes that only the daemons of Blue Gene/Q used are not here. */
 enum {
-    /* The message could be looked at. Its commands have codes of their own. */
+    /* The message was processed. Each of its commands has its own code. */
     SCORE_TOOLS_RC_SUCCESS = 0,
-    /* The header's service is not tool control. */
+    /* The service in the header is not tool control. */
     SCORE_TOOLS_RC_WRONG_SERVICE = 1,
-    /* There is no such type, or a tool may not send it. */
+    /* The type of message does not exist, or a tool may not send it. */
     SCORE_TOOLS_RC_UNSUPPORTED_TYPE = 2,
-    /* The header's job is not the one of this service. */
+    /* The job in the header is not the job of this service. */
     SCORE_TOOLS_RC_JOB_ID_ERROR = 3,
     /* There is no such rank on this host, or its process has not started. */
     SCORE_TOOLS_RC_PROCESS_ID_ERROR = 4,
-    /* It failed; the error code has an errno value. */
+    /* The request failed; the error code is an errno value. */
     SCORE_TOOLS_RC_REQUEST_FAILED = 5,
-    /* The service does not serve this version. */
+    /* The service does not support this version. */
     SCORE_TOOLS_RC_VERSION_MISMATCH = 9,
     SCORE_TOOLS_RC_TOOL_START_ERROR = 27,               /* A tool could not be started. */
     SCORE_TOOLS_RC_TOOL_AUTHORITY_ERROR = 28,           /* The user may not do this. */
-    /* The header's tool is not the one of this connection, or cannot be a tool's number. */
+    /* The tool in the header is not the tool of this connection, or is not a valid number. */
     SCORE_TOOLS_RC_TOOL_ID_ERROR = 29,
     SCORE_TOOLS_RC_TOOL_TIMEOUT_EXPIRED = 30,           /* A tool did not answer in time. */
     SCORE_TOOLS_RC_TOOL_PRIORITY_CONFLICT = 31,         /* Another tool has this priority. */
     /* Four tools are attached to the process. */
     SCORE_TOOLS_RC_TOOL_MAX_ATTACHED_EXCEEDED = 32,
-    /* A tool of this number is attached to the process. */
+    /* A tool with this number is attached to the process. */
     SCORE_TOOLS_RC_TOOL_ID_CONFLICT = 33,
     SCORE_TOOLS_RC_JOBS_OBJECT_ERROR = 35,              /* The job's table cannot be read. */
     SCORE_TOOLS_RC_TOOL_PRIORITY_ERROR = 36,            /* The priority is above 99. */
@@ -96,22 +96,22 @@ enum {
 /* Results of commands. */
 enum {
     SCORE_TOOLS_CC_SUCCESS = 0,                   /* Done. */
-    /* The thread is no live one of this process, or not in the state that the command needs. */
+    /* The process has no such thread, or the thread is not in the state that the command needs. */
     SCORE_TOOLS_CC_THREAD_INVALID = 1,
-    /* There is no such command in this type of message. */
+    /* This type of message does not have this command. */
     SCORE_TOOLS_CC_COMMAND_INVALID = 2,
     SCORE_TOOLS_CC_TIMEOUT = 3,                   /* The thread did not respond in time. */
-    /* The acknowledgement has no room for the answer. */
+    /* The answer does not fit into the acknowledgement. */
     SCORE_TOOLS_CC_ALLOCATION_ERROR = 4,
     SCORE_TOOLS_CC_PARAMETER_ERROR = 5,           /* A parameter is invalid. */
     SCORE_TOOLS_CC_BREAKPOINT_FAILED = 6,         /* A breakpoint could not be set or removed. */
     SCORE_TOOLS_CC_ADDRESS_ERROR = 7,             /* The address is invalid. */
     /* A length is invalid, or the data of the command are too short. */
     SCORE_TOOLS_CC_LENGTH_ERROR = 8,
-    SCORE_TOOLS_CC_HARDWARE_UNAVAILABLE = 9,      /* A hardware resource is taken. */
+    SCORE_TOOLS_CC_HARDWARE_UNAVAILABLE = 9,      /* No hardware resource is free. */
     SCORE_TOOLS_CC_MEMORY_UNAVAILABLE = 10,       /* Memory could not be allocated. */
     SCORE_TOOLS_CC_FILE_NOT_FOUND = 11,           /* There is no such file. */
-    /* It conflicts with another command of the message. */
+    /* The command conflicts with another command of the message. */
     SCORE_TOOLS_CC_CONFLICT = 12,
     SCORE_TOOLS_CC_PENDING_NOTIFY = 13,           /* A notice of a signal is pending. */
     SCORE_TOOLS_CC_PREVIOUS_COMMAND_FAILED = 14,  /* An earlier command of the message failed. */
@@ -119,7 +119,10 @@ enum {
     SCORE_TOOLS_CC_WATCH_CONFLICT = 16,           /* The range overlaps a watchpoint. */
 };
 
-/* Commands of Query, with the numbers of their requests; that of the answer is the next. */
+/*
+ * Commands of Query: numbers of requests. The number of the answer is the next one. The comments
+ * name the data of request and answer.
+ */
 enum {
     SCORE_TOOLS_CMD_GET_SPECIAL_REGISTERS = 101,  /* no_data -> special_registers */
     SCORE_TOOLS_CMD_GET_GENERAL_REGISTERS = 103,  /* no_data -> general_registers */
@@ -135,7 +138,10 @@ enum {
     SCORE_TOOLS_CMD_GET_FILE_CONTENTS = 125,      /* file_range -> file_contents_head */
 };
 
-/* Commands of Update: request -> answer. The last three in a message of which one is allowed. */
+/*
+ * Commands of Update: request -> answer. A message may have one of CONTINUE_PROCESS, STEP_THREAD,
+ * RELEASE_CONTROL and SUSPEND_PROCESS, as its last command.
+ */
 enum {
     SCORE_TOOLS_CMD_SET_GENERAL_REGISTER = 201,     /* set_general -> no_data */
     SCORE_TOOLS_CMD_SET_FLOAT_REGISTER = 203,       /* set_float -> no_data */
@@ -168,78 +174,78 @@ enum {
 
 /* Which processes Attach and Detach are for. */
 enum {
-    SCORE_TOOLS_PROCESS_SELECT_RANK_IN_HEADER = 0,  /* The one whose rank is in the header. */
-    /* All of the host that have not exited. On the socket of a rank: that one. */
+    SCORE_TOOLS_PROCESS_SELECT_RANK_IN_HEADER = 0,  /* The process whose rank is in the header. */
+    /* All processes of the host that have not exited; on the socket of a rank, its process. */
     SCORE_TOOLS_PROCESS_SELECT_RANKS_IN_NODE = 1,
 };
 
-/* Where a dynamic program is first stopped if authority was given before its start. */
+/* The first stop of a dynamic program, if a tool got authority before its start. */
 enum {
     /* At the first instruction, which is in the dynamic loader. */
     SCORE_TOOLS_START_NOTICE_DYNAMIC_LOADER = 0,
     SCORE_TOOLS_START_NOTICE_ENTRY_POINT = 1,     /* At the entry point of the program. */
 };
 
-/* Where a watchpoint stops the thread. */
+/* The instruction at which a watchpoint stops the thread. */
 enum {
     SCORE_TOOLS_TRAP_MODE_NO_CHANGE = 0,     /* As before. */
-    SCORE_TOOLS_TRAP_MODE_ON_ACCESS = 1,     /* On the instruction. x86-64 cannot do this. */
-    SCORE_TOOLS_TRAP_MODE_AFTER_ACCESS = 2,  /* Behind the instruction. This is the default. */
+    SCORE_TOOLS_TRAP_MODE_ON_ACCESS = 1,     /* At the access. x86-64 cannot do this. */
+    SCORE_TOOLS_TRAP_MODE_AFTER_ACCESS = 2,  /* After the access. This is the default. */
 };
 
-/* Whether new threads get the watchpoints of the thread that makes them. */
+/* Whether new threads inherit the watchpoints of the thread that creates them. */
 enum {
-    SCORE_TOOLS_WATCH_POLICY_PROPAGATE = 0,     /* They do. */
+    SCORE_TOOLS_WATCH_POLICY_PROPAGATE = 0,     /* They inherit them. */
     SCORE_TOOLS_WATCH_POLICY_NO_PROPAGATE = 1,  /* They do not. */
 };
 
-/* What a notice is about. */
+/* The types of notices. */
 enum {
     SCORE_TOOLS_NOTICE_TYPE_SIGNAL = 0,       /* A signal, or a trap. */
     SCORE_TOOLS_NOTICE_TYPE_TERMINATION = 1,  /* The process has exited. */
-    SCORE_TOOLS_NOTICE_TYPE_CONTROL = 2,      /* Control authority. */
+    SCORE_TOOLS_NOTICE_TYPE_CONTROL = 2,      /* A change of Control authority. */
 };
 
-/* Why a thread stands. */
+/* The reasons why a thread has stopped. */
 enum {
-    /* A signal of the program, or of another process. */
+    /* A signal that the program or another process has sent. */
     SCORE_TOOLS_SIGNAL_REASON_GENERIC = 0,
     SCORE_TOOLS_SIGNAL_REASON_BREAKPOINT = 1,        /* A breakpoint that a tool has set. */
-    SCORE_TOOLS_SIGNAL_REASON_READ_WATCHPOINT = 2,   /* A watchpoint: the bytes have not changed. */
-    SCORE_TOOLS_SIGNAL_REASON_WRITE_WATCHPOINT = 3,  /* A watchpoint: the bytes have changed. */
+    SCORE_TOOLS_SIGNAL_REASON_READ_WATCHPOINT = 2,   /* Watchpoint: the bytes have not changed. */
+    SCORE_TOOLS_SIGNAL_REASON_WRITE_WATCHPOINT = 3,  /* Watchpoint: the bytes have changed. */
     SCORE_TOOLS_SIGNAL_REASON_STEP_COMPLETED = 4,    /* The end of Step Thread. */
 };
 
-/* What has become of Control authority. */
+/* The changes of Control authority. */
 enum {
-    SCORE_TOOLS_CONTROL_REASON_CONFLICT = 0,   /* Another tool has asked for it. */
+    SCORE_TOOLS_CONTROL_REASON_CONFLICT = 0,   /* Another tool has requested it. */
     SCORE_TOOLS_CONTROL_REASON_AVAILABLE = 1,  /* A tool has released it. */
 };
 
-/* Whether speculative memory is shown. x86-64 has one view of memory: no effect. */
+/* Access to speculative memory. No effect, because x86-64 has one view of memory. */
 enum {
-    SCORE_TOOLS_SPECULATIVE_ACCESS_PERMITTED = 0,  /* It may be. */
-    SCORE_TOOLS_SPECULATIVE_ACCESS_FORBIDDEN = 1,  /* It must not be. */
+    SCORE_TOOLS_SPECULATIVE_ACCESS_PERMITTED = 0,  /* Permitted. */
+    SCORE_TOOLS_SPECULATIVE_ACCESS_FORBIDDEN = 1,  /* Forbidden. */
 };
 
 /* Whether Set Memory may write memory that processes share. */
 enum {
-    SCORE_TOOLS_SHARED_ACCESS_REFUSED = 0,  /* It is an error. */
-    SCORE_TOOLS_SHARED_ACCESS_ALLOWED = 1,  /* It may. */
+    SCORE_TOOLS_SHARED_ACCESS_REFUSED = 0,  /* An error. */
+    SCORE_TOOLS_SHARED_ACCESS_ALLOWED = 1,  /* Permitted. */
 };
 
-/* What a thread does. */
+/* The states of a thread. */
 enum {
-    SCORE_TOOLS_THREAD_STATE_RUN = 1,         /* It runs, or could. */
+    SCORE_TOOLS_THREAD_STATE_RUN = 1,         /* It runs or is runnable. */
     SCORE_TOOLS_THREAD_STATE_SLEEP = 2,       /* It waits in a system call. */
     SCORE_TOOLS_THREAD_STATE_FUTEX_WAIT = 3,  /* It waits for a futex. */
     SCORE_TOOLS_THREAD_STATE_IDLE = 4,        /* Not on Linux. */
     SCORE_TOOLS_THREAD_STATE_FILE_LOCK = 5,   /* It waits for a lock of a file. */
 };
 
-/* What tools have done to a thread. */
+/* The states of a thread that tools cause. */
 enum {
-    SCORE_TOOLS_TOOL_STATE_ACTIVE = 1,        /* Nothing. */
+    SCORE_TOOLS_TOOL_STATE_ACTIVE = 1,        /* No change. */
     SCORE_TOOLS_TOOL_STATE_HOLD = 2,          /* Hold Thread. */
     SCORE_TOOLS_TOOL_STATE_SUSPEND = 3,       /* The process is suspended. */
     SCORE_TOOLS_TOOL_STATE_HOLD_SUSPEND = 4,  /* Both. */
@@ -252,27 +258,27 @@ enum {
     SCORE_TOOLS_PREFERENCE_ENABLE = 2,     /* On. */
 };
 
-/* The accesses that a watchpoint shows. */
+/* The accesses that a watchpoint reports. */
 enum {
     SCORE_TOOLS_WATCH_TYPE_READ = 1,        /* Reads. */
     SCORE_TOOLS_WATCH_TYPE_WRITE = 2,       /* Writes. */
     SCORE_TOOLS_WATCH_TYPE_READ_WRITE = 3,  /* Both. */
 };
 
-/* Whether a tool that releases authority is notified when the next one does. */
+/* Whether a tool that releases authority gets a notice when the next tool releases it. */
 enum {
     SCORE_TOOLS_RELEASE_NOTIFY_NO = 0,   /* No. */
     SCORE_TOOLS_RELEASE_NOTIFY_YES = 1,  /* Yes. */
 };
 
-/* The kind of a breakpoint. In memory both are the byte int3. */
+/* The kinds of breakpoints. In memory, both are the byte int3. */
 enum {
-    SCORE_TOOLS_BREAKPOINT_KIND_NORMAL = 0xCC,  /* It always gives a notice. */
-    /* With fast breakpoints enabled, the handler of the process gets SIGTRAP instead. */
+    SCORE_TOOLS_BREAKPOINT_KIND_NORMAL = 0xCC,  /* The tool gets a notice. */
+    /* If fast breakpoints are enabled, the handler of the process gets SIGTRAP instead. */
     SCORE_TOOLS_BREAKPOINT_KIND_FAST = 0xCD03,
 };
 
-/* General purpose registers. The number is the place in the array. */
+/* General purpose registers. The number is the index in the array. */
 enum {
     SCORE_TOOLS_GENERAL_REGISTER_RAX = 0, SCORE_TOOLS_GENERAL_REGISTER_RBX = 1,
     SCORE_TOOLS_GENERAL_REGISTER_RCX = 2, SCORE_TOOLS_GENERAL_REGISTER_RDX = 3,
@@ -284,7 +290,7 @@ enum {
     SCORE_TOOLS_GENERAL_REGISTER_R14 = 14, SCORE_TOOLS_GENERAL_REGISTER_R15 = 15,
 };
 
-/* Special registers. The number is the place in the array. */
+/* Special registers. The number is the index in the array. */
 enum {
     SCORE_TOOLS_SPECIAL_REGISTER_RIP = 0,             /* The instruction address. */
     SCORE_TOOLS_SPECIAL_REGISTER_EFLAGS = 1,          /* Conditions and exceptions. */
@@ -296,16 +302,16 @@ enum {
     SCORE_TOOLS_SPECIAL_REGISTER_GS = 7,              /* Segment gs. */
     SCORE_TOOLS_SPECIAL_REGISTER_FS_BASE = 8,         /* The base of fs: thread-local storage. */
     SCORE_TOOLS_SPECIAL_REGISTER_GS_BASE = 9,         /* The base of gs. */
-    /* The system call that the thread is in, or -1. */
+    /* The number of the system call in which the thread is, or -1. */
     SCORE_TOOLS_SPECIAL_REGISTER_ORIG_RAX = 10,
     SCORE_TOOLS_SPECIAL_REGISTER_MXCSR = 11,          /* Control and status of SSE. */
     SCORE_TOOLS_SPECIAL_REGISTER_X87_CONTROL = 12,    /* The x87 control word. */
     SCORE_TOOLS_SPECIAL_REGISTER_X87_STATUS = 13,     /* The x87 status word. */
-    /* The address of the last fault while the thread stands at it, else 0. Set has no effect. */
+    /* The address of the fault at which the thread has stopped, or else 0. Set has no effect. */
     SCORE_TOOLS_SPECIAL_REGISTER_FAULT_ADDRESS = 14,
 };
 
-/* Debug registers that can be set. The number is the place in the array; 4 and 5 are 0. */
+/* Debug registers that can be set. The number is the index in the array; 4 and 5 are 0. */
 enum {
     SCORE_TOOLS_DEBUG_REGISTER_DR0 = 0,  /* Address 0. */
     SCORE_TOOLS_DEBUG_REGISTER_DR1 = 1,  /* Address 1. */

@@ -1,5 +1,5 @@
-//! The attributes of records in `scorehosts.db` (score_doc 5.6 to 7, scorehosts.db; if they differ,
-//! version 7), and the extensions of this project.
+//! The attributes of records in `scorehosts.db` (score_doc 5.6 to 7, scorehosts.db; version 7 if
+//! they differ), and the extensions of this project.
 
 /// The number and kind of an attribute's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum ValueType {
     Number,
     /// `yes` or `no`.
     Bool,
-    /// One whole number from the first to the second.
+    /// One whole number between these bounds, inclusive.
     IntRange(u32, u32),
     /// One number of 16 bits, hexadecimal.
     Hex16,
@@ -23,9 +23,9 @@ pub enum ValueType {
 /// The definition of one attribute.
 #[derive(Debug)]
 pub struct AttributeDef {
-    /// Its name.
+    /// The name of the attribute.
     pub name: &'static str,
-    /// Its values.
+    /// The type of its values.
     pub value_type: ValueType,
 }
 
@@ -35,8 +35,8 @@ const fn attribute(name: &'static str, value_type: ValueType) -> AttributeDef {
 
 use ValueType::{Bool, Count, Hex16, IntRange, Number, Word, Words};
 
-/// Attributes of hosts. `smp` and `msgbserv` are SCore 5's names of `cores` and `msgb`; `address`
-/// and `bintype` are extensions.
+/// Attributes of hosts. `smp` and `msgbserv` are the names of `cores` and `msgb` in SCore 5.
+/// `address` and `bintype` are extensions.
 pub const HOST_ATTRIBUTES: &[AttributeDef] = &[
     attribute("cpugen", Word),
     attribute("speed", Number),
@@ -84,13 +84,13 @@ pub const NETWORK_ATTRIBUTES: &[AttributeDef] = &[
     attribute("level", IntRange(0, 15)),
 ];
 
-/// Addressing of an RDMA adapter: only for networks of type verbs.
+/// The addressing of an RDMA adapter. Valid only for networks of type verbs.
 pub const RDMA_ADDRESS_ATTRIBUTES: &[&str] = &["device", "port", "gid", "partition", "level"];
 
 /// The valid values of `type`.
 pub const DEVICE_TYPES: &[&str] = &["ethernet", "agent-udp", "shmem", "verbs"];
 
-/// Devices for obsolete hardware: their records are accepted, but no job uses them.
+/// Devices for obsolete hardware. Their records are accepted, but no job uses them.
 pub const OBSOLETE_DEVICES: &[&str] = &[
     "etherhxb",
     "ethernet-hxb",
@@ -102,12 +102,12 @@ pub const OBSOLETE_DEVICES: &[&str] = &[
     "infiniband-fj",
 ];
 
-/// The attribute of that name.
+/// The definition of the attribute with this name.
 pub fn find(name: &str, definitions: &'static [AttributeDef]) -> Option<&'static AttributeDef> {
     definitions.iter().find(|known| known.name == name)
 }
 
-/// Checks a value.
+/// Checks the value of an attribute.
 ///
 /// # Errors
 /// The expected form.

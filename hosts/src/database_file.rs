@@ -1,28 +1,28 @@
-//! The location of files: which database applies, and the only function that reads the disk.
+//! Selects the database file. Contains the only function of the crate that reads the disk.
 
 use std::ffi::OsStr;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// The function that reads files; [`read_from_disk`] outside tests.
+/// A function that reads files. Outside tests it is [`read_from_disk`].
 pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
 
 /// The environment variable that names the database (score_doc 7, scorehosts.db).
 pub const DATABASE_ENV: &str = "SCBDSERV";
 
-/// The database of a host if no other is named.
+/// The database that is used if no other is named.
 pub const DEFAULT_DATABASE_PATH: &str = "/etc/score/scorehosts.db";
 
 /// The list of hosts that are out of order, in the directory of the database.
 pub const DEFECTIVE_HOSTS_FILE: &str = "scorehosts.defects";
 
-/// A larger file is refused.
+/// The largest length of a database in bytes.
 pub const MAX_DATABASE_LEN: u64 = 16 << 20;
 
-/// Reads a file whole.
+/// Reads a whole file.
 ///
 /// # Errors
-/// The errors of the file system; `FileTooLarge` beyond [`MAX_DATABASE_LEN`].
+/// The errors of the file system, and `FileTooLarge` beyond [`MAX_DATABASE_LEN`].
 pub fn read_from_disk(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(MAX_DATABASE_LEN + 1).read_to_end(&mut bytes)?;
@@ -35,7 +35,7 @@ pub fn read_from_disk(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The database that applies, if there is one: the value of the `-file` option, else that of
+/// The database to use, if there is one: the value of the option `-file`, else the value of
 /// SCBDSERV, else the default if it exists.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Errors: the problem, its location, and the expected form.
+//! Errors, with the problem, its location and the expected form.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use std::fmt;
 pub struct ParseError {
     /// The file.
     pub file: String,
-    /// The line, from 1; 0 for the file as a whole.
+    /// The line, from 1. 0 means the file as a whole.
     pub line: usize,
-    /// The wrong word; empty if there is none.
+    /// The wrong word, or an empty string.
     pub word: String,
     /// The problem, and the expected form.
     pub message: String,
@@ -50,7 +50,7 @@ impl std::error::Error for ExpressionError {}
 /// The longest word that a message quotes in full.
 const MAX_QUOTED_CHARS: usize = 80;
 
-/// A word that can be printed to a terminal on one line: no unprintable characters, not too long.
+/// Makes a word printable on one line of a terminal: replaces control characters and shortens it.
 pub(crate) fn printable(word: &str) -> String {
     let clean = |letter: char| if letter.is_control() { '?' } else { letter };
     if word.chars().nth(MAX_QUOTED_CHARS).is_none() {
@@ -59,7 +59,7 @@ pub(crate) fn printable(word: &str) -> String {
     word.chars().take(MAX_QUOTED_CHARS - 3).map(clean).chain("...".chars()).collect()
 }
 
-/// As many of the names as fit into a line.
+/// The first names of a list, and the number of the others.
 pub(crate) fn join_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const MAX_LISTED_NAMES: usize = 8;
     let mut names = names.into_iter();

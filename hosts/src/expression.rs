@@ -1,15 +1,16 @@
 //! Expressions over hosts (score_doc 7, scorehosts): names of hosts, groups and files of hosts,
-//! joined by five operators that are evaluated from left to right. The result is an ordered set.
+//! joined by five operators. Operators are evaluated from left to right. The result is an ordered
+//! set.
 //!
 //! | | |
 //! |---|---|
-//! | `a+b` | the hosts of `a`, then those of `b` that are not among them |
-//! | `a~b` | the hosts of `a` that are not of `b` |
-//! | `a:N`, `a:host` | the first N hosts; those in front of `host` |
-//! | `a@N`, `a@host` | those after the first N; those from `host` on |
-//! | `a^b` | the hosts of `b`, then those of `a` that are not among them |
+//! | `a+b` | the hosts of `a`, then the hosts of `b` that are not in `a` |
+//! | `a~b` | the hosts of `a` that are not in `b` |
+//! | `a:N`, `a:host` | the first N hosts; the hosts in front of `host` |
+//! | `a@N`, `a@host` | the hosts after the first N; the hosts from `host` on |
+//! | `a^b` | the hosts of `b`, then the hosts of `a` that are not in `b` |
 //!
-//! Extensions: `comp[0-15]`, and `local:N`, which are N virtual hosts on this machine.
+//! Extensions: `comp[0-15]`, and `local:N` for N virtual hosts on this machine.
 
 use crate::MAX_HOSTS;
 use crate::database::{Database, Host, LOCAL_KEYWORD};
@@ -20,19 +21,20 @@ use crate::preprocess;
 use std::collections::HashSet;
 use std::path::Path;
 
-/// More virtual hosts than this are refused.
+/// The largest number of virtual hosts.
 pub const MAX_VIRTUAL: usize = 4096;
 
-/// The properties that virtual hosts have from this machine.
+/// The properties that virtual hosts inherit from this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualHostSpec {
-    /// Processors of the machine, shared by all virtual hosts; at least one each.
+    /// The processors of the machine, which all virtual hosts share. Each virtual host has at least
+    /// one.
     pub processors: u32,
-    /// Its kind of programs.
+    /// The machine's kind of programs.
     pub bintype: Option<String>,
 }
 
-/// The meaning of names in an expression.
+/// The definitions that give names in an expression their meaning.
 #[derive(Clone)]
 pub struct Context<'a> {
     /// The database, if there is one.
@@ -44,13 +46,14 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// Without a database, on a machine of one processor.
+    /// A context without a database, on a machine with one processor.
     pub fn new(read: ReadFile<'a>) -> Self {
         Self { database: None, read, machine: VirtualHostSpec { processors: 1, bintype: None } }
     }
 }
 
-/// The hosts of an expression, also those that are out of order: at least one, none twice.
+/// The hosts of an expression, including hosts that are out of order. There is at least one host,
+/// and none appears twice.
 ///
 /// # Errors
 /// The first name or operator that is wrong.
@@ -100,7 +103,7 @@ pub fn evaluate(expression: &str, context: &Context<'_>) -> Result<Vec<Host>, Ex
     Ok(set)
 }
 
-/// Operator (`+` for the first), offset and text of each operand.
+/// Splits an expression. Returns operator (`+` for the first), offset and text of each operand.
 fn split(expression: &str) -> Result<Vec<(char, usize, &str)>, ExpressionError> {
     let mut terms = Vec::new();
     let (mut operator, mut start, mut in_brackets) = ('+', 0, false);
@@ -138,7 +141,7 @@ fn append_missing(set: &mut Vec<Host>, more: Vec<Host>) {
     set.extend(more.into_iter().filter(|host| !present.contains(&host.name)));
 }
 
-/// The number of hosts in front of the position at which `:` or `@` cuts.
+/// The number of hosts in front of the position at which `:` or `@` splits the set.
 fn cut_index(operator: char, word: &str, set: &[Host]) -> Result<usize, String> {
     let host_count = set.len();
     let plural = if host_count == 1 { "" } else { "s" };
@@ -149,7 +152,7 @@ fn cut_index(operator: char, word: &str, set: &[Host]) -> Result<usize, String> 
             (Ok(0), ':') => Err(format!("'{operator}{}' leaves no host", printable(word))),
             (Ok(number), _) if number <= host_count => Ok(number),
             _ => Err(format!(
-                "{} hosts are wanted, {host_count} host{plural} are there",
+                "{} hosts are requested, {host_count} host{plural} are there",
                 printable(word)
             )),
         };
@@ -171,7 +174,7 @@ fn cut_index(operator: char, word: &str, set: &[Host]) -> Result<usize, String> 
     })
 }
 
-/// `local:N`.
+/// The hosts of `local:N`.
 fn virtual_hosts(
     offset: usize,
     count: Option<(char, usize, &str)>,
@@ -189,7 +192,7 @@ fn virtual_hosts(
         _ => {
             let (word, max_hosts) = (printable(count), MAX_VIRTUAL);
             return Err(error(format!(
-                "'{word}' is no number of virtual hosts from 1 to {max_hosts}"
+                "'{word}' is not a number of virtual hosts from 1 to {max_hosts}"
             )));
         }
     };
@@ -240,7 +243,7 @@ fn operand(offset: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>
     let what = match context.database {
         Some(database) => database.unknown_name_error(word),
         None => format!(
-            "no scorehosts.db says what that is ({} or {} names one; {LOCAL_KEYWORD}:N are \
+            "no scorehosts.db defines it ({} or {} names one; {LOCAL_KEYWORD}:N are \
              virtual hosts)",
             crate::database_file::DATABASE_ENV,
             crate::database_file::DEFAULT_DATABASE_PATH
@@ -249,7 +252,7 @@ fn operand(offset: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>
     Err(error(format!("'{}': {what}", printable(word))))
 }
 
-/// The hosts of a file, one per line; looked up in the database if there is one.
+/// The hosts of a file, one per line. If there is a database, they are looked up in it.
 ///
 /// # Errors
 /// The error in the file.
@@ -262,7 +265,7 @@ pub fn hosts_of_file(path: &str, context: &Context<'_>) -> Result<Vec<Host>, Str
     for line in lines {
         let error_at = |part: &str, what: String| line[0].error(part, what).to_string();
         if let Some(extra) = line.get(1) {
-            return Err(extra.error(&extra.text, "one host a line is expected").to_string());
+            return Err(extra.error(&extra.text, "one host per line is expected").to_string());
         }
         let word = &line[0].text;
         for name in hostlist::expand(word).map_err(|what| error_at(word, what))? {
@@ -285,7 +288,7 @@ pub fn hosts_of_file(path: &str, context: &Context<'_>) -> Result<Vec<Host>, Str
         }
     }
     if set.is_empty() {
-        return Err(format!("{}: no host is in it", printable(path)));
+        return Err(format!("{}: it contains no host", printable(path)));
     }
     Ok(set)
 }
@@ -370,22 +373,22 @@ mod tests {
             ("big", "0: 'big': several hosts have this name: big.one.org, big.two.org"),
             ("comp[0-8]", "0: 'comp8': no host or group"),
             ("comp[0-", "0: comp[0-: '[' is not closed"),
-            ("all:9", "4: 9 hosts are wanted, 8 hosts are there"),
+            ("all:9", "4: 9 hosts are requested, 8 hosts are there"),
             ("all:0", "4: ':0' leaves no host"),
             ("all@8", "4: '@8' leaves no host"),
-            ("all@99999999999999999999", "4: 99999999999999999999 hosts are wanted, 8"),
+            ("all@99999999999999999999", "4: 99999999999999999999 hosts are requested, 8"),
             ("all:x", "4: 'x' is not among the 8 hosts; a number up to 8 or a host"),
             ("all:2@comp3", "6: 'comp3' is not among the 2 hosts; did you mean 'comp0'?"),
             ("all~all", "4: '~all' leaves no host"),
             ("local", "0: how many virtual hosts? local:4"),
             ("local@2", "0: how many virtual hosts? local:4"),
-            ("local:0", "6: '0' is no number of virtual hosts from 1 to 4096"),
-            ("local:5000", "6: '5000' is no number"),
-            ("local:comp1", "6: 'comp1' is no number"),
+            ("local:0", "6: '0' is not a number of virtual hosts from 1 to 4096"),
+            ("local:5000", "6: '5000' is not a number"),
+            ("local:comp1", "6: 'comp1' is not a number"),
             ("./gone", "0: ./gone: "),
             ("./odd", "0: ./odd:2: comp9: no host or group of db; did you mean 'comp0'?"),
-            ("./words", "0: ./words:1: comp2: one host a line"),
-            ("./none", "0: ./none: no host is in it"),
+            ("./words", "0: ./words:1: comp2: one host per line"),
+            ("./none", "0: ./none: it contains no host"),
         ] {
             let error = hosts(expression).unwrap_err();
             assert!(error.starts_with(expected), "{expression}: {error}");
@@ -396,10 +399,10 @@ mod tests {
     fn without_a_database_there_are_files_and_virtual_hosts() {
         let context = Context::new(&files);
         let set = evaluate("./words", &context).unwrap_err();
-        assert!(set.message.contains("one host a line"), "{set}");
+        assert!(set.message.contains("one host per line"), "{set}");
         let set = evaluate("./odd", &context).unwrap();
         assert_eq!((set[1].name.as_str(), set[1].processors), ("comp9", None));
         let unknown = evaluate("pcc", &context).unwrap_err();
-        assert!(unknown.message.contains("no scorehosts.db says what that is"), "{unknown}");
+        assert!(unknown.message.contains("no scorehosts.db defines it"), "{unknown}");
     }
 }

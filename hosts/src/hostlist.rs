@@ -1,17 +1,17 @@
-//! Names with numbers in brackets: `comp[0-15,20]`, `rack[1-2]n[01-16]`. An extension in
-//! scorehosts.db and expressions; Slurm writes its lists of nodes in the same form.
+//! Names with numbers in brackets: `comp[0-15,20]`, `rack[1-2]n[01-16]`. They are an extension in
+//! scorehosts.db and in expressions. Slurm writes its lists of nodes in the same form.
 
 use crate::MAX_HOSTS;
 
-/// Whether the name has brackets at all.
+/// Whether the name contains brackets.
 pub fn is_range(name: &str) -> bool {
     name.contains(['[', ']'])
 }
 
-/// All names of the range, in order; the name itself if it has no brackets.
+/// All names of the range, in order. If the name has no brackets, the name itself.
 ///
 /// # Errors
-/// The problem and the expected form; or more names than [`MAX_HOSTS`].
+/// The problem and the expected form, also if there are more names than [`MAX_HOSTS`].
 pub fn expand(name: &str) -> Result<Vec<String>, String> {
     let mut names = vec![String::new()];
     let mut rest = name;
@@ -42,13 +42,14 @@ pub fn expand(name: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// `0-15,20`: the leading zeros of the first number apply to all.
+/// Expands `0-15,20`. If the first number of a part has leading zeros, all numbers of the part are
+/// padded to its length.
 fn numbers(inside: &str) -> Result<Vec<String>, String> {
     let mut all = Vec::new();
     for part in inside.split(',') {
         let (low, high) = part.split_once('-').unwrap_or((part, part));
         let (Some(first), Some(last)) = (number(low), number(high)) else {
-            return Err(format!("'{part}' is no number nor range of numbers (0-15 is expected)"));
+            return Err(format!("'{part}' is neither a number nor a range (0-15 is expected)"));
         };
         if last < first {
             return Err(format!("'{part}' runs backwards"));
@@ -91,11 +92,11 @@ mod tests {
             ("c[0-3", "not closed"),
             ("c0-3]", "closes nothing"),
             ("c]0[1]", "closes nothing"),
-            ("c[]", "'' is no number"),
-            ("c[a-b]", "'a-b' is no number"),
+            ("c[]", "'' is neither a number"),
+            ("c[a-b]", "'a-b' is neither a number"),
             ("c[3-1]", "runs backwards"),
-            ("c[-1]", "'-1' is no number"),
-            ("c[[1]]", "'[1' is no number"),
+            ("c[-1]", "'-1' is neither a number"),
+            ("c[[1]]", "'[1' is neither a number"),
             ("c[0-65536]", "more than 65536"),
             ("c[0-999][0-999]", "more than 65536"),
             ("c[0-9999999999]", "no number"),

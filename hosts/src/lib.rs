@@ -1,9 +1,9 @@
 //! The hosts of a cluster: `scorehosts.db`, expressions over hosts and groups, the choice of hosts
 //! for a job, and the allocations of batch systems. See docs/hosts.md.
 //!
-//! From a file to hosts: [`database_file`] -> [`preprocess`] and its macros -> [`database`] ->
-//! [`expression`] -> [`placement`]. Only [`database_file::ReadFile`] reads files; everything else
-//! does no I/O.
+//! The path from a file to hosts: [`database_file`] -> [`preprocess`] and its macros ->
+//! [`database`] -> [`expression`] -> [`placement`]. Only [`database_file::ReadFile`] reads files.
+//! All other code does no I/O.
 #![forbid(unsafe_code)]
 
 pub mod allocation;
@@ -26,13 +26,13 @@ pub use expression::{Context, VirtualHostSpec, evaluate};
 pub use node_request::{Shape, parse_nodes};
 pub use placement::{Placement, PlacementRequest, place};
 
-/// Most hosts in one database, one range, one expression or one allocation.
+/// The largest number of hosts in one database, range, expression or allocation.
 pub const MAX_HOSTS: usize = 65_536;
 
-/// Most nodes: PM's limit, `PM_MAX_NODE`.
+/// The largest number of nodes, which is PM's limit `PM_MAX_NODE`.
 pub const MAX_NODES: u32 = 1_048_576;
 
-/// Fuzzing entry: any bytes as a `scorehosts.db`, then as an expression over its hosts.
+/// Fuzzing entry. The bytes are parsed as a `scorehosts.db`, then as an expression over its hosts.
 ///
 /// # Panics
 /// If a host of the result is not in the database.
@@ -56,11 +56,11 @@ pub fn fuzz_database(bytes: &[u8]) {
     }
 }
 
-/// Fuzzing entry: the first line as an expression, over hosts and groups of a fixed database; the
-/// whole input as the value of `nodes` and of the variables of batch systems.
+/// Fuzzing entry. The first line is an expression over the hosts and groups of a fixed database.
+/// The whole input is the value of `nodes` and of the variables of batch systems.
 ///
 /// # Panics
-/// If an expression gives a host twice, or none.
+/// If an expression gives a host twice, or no host.
 pub fn fuzz_expression(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let db = b"comp[0-7] group=all cores=2\nspare0 group=spares\n";

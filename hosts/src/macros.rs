@@ -1,14 +1,14 @@
-//! Macros of `scorehosts.db`, with and without parameters, as in cpp(1); their expansion is
-//! bounded.
+//! Macros of `scorehosts.db`, with and without parameters, as in cpp(1). The length of their
+//! expansion is bounded.
 
 use crate::preprocess::is_name;
 use std::cell::Cell;
 use std::collections::HashMap;
 
-/// Replaces `##` in the text of a macro: no file can contain it.
+/// Replaces `##` in the text of a macro. No file can contain this character.
 const PASTE_MARKER: char = '\u{1}';
 
-/// Most macros nested in macros.
+/// The largest depth of macros in macros.
 const MAX_MACRO_DEPTH: usize = 64;
 
 /// One macro.
@@ -37,7 +37,7 @@ impl Macro {
                 };
                 if let Some(invalid) = parameters.iter().find(|name| !is_name(name)) {
                     return Err(format!(
-                        "'{}' is no name of a parameter",
+                        "'{}' is not a valid name of a parameter",
                         crate::error::printable(invalid)
                     ));
                 }
@@ -57,7 +57,7 @@ impl Macro {
         Ok((name.to_owned(), Self { parameters, text: text.trim().to_owned() }))
     }
 
-    /// Its replacement text.
+    /// The replacement text of the macro.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -70,7 +70,7 @@ type MacroError = (usize, String, String);
 struct Fragment {
     offset: usize,
     text: String,
-    /// Whether it appears literally in the line.
+    /// Whether the text appears literally in the line.
     verbatim: bool,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Macros {
 }
 
 impl Macros {
-    /// No macros. All expansions together may produce so many bytes.
+    /// No macros. All expansions together may produce at most this many bytes.
     pub(crate) fn new(max_bytes: usize) -> Self {
         Self { definitions: HashMap::new(), budget: Cell::new(max_bytes) }
     }
@@ -103,7 +103,7 @@ impl Macros {
         self.definitions.remove(name);
     }
 
-    /// Counts bytes from another source against the limit.
+    /// Counts bytes from another source against the limit of all expansions.
     pub(crate) fn charge_budget(&self, bytes: usize) -> Result<(), String> {
         match self.budget.get().checked_sub(bytes.saturating_add(1)) {
             Some(left) => {
@@ -228,8 +228,8 @@ impl Macros {
     }
 }
 
-/// The first token of a text, and whether it can be a macro: names; numbers with all attached
-/// characters (`0.conf` contains no name); otherwise single characters.
+/// The first token of a text, and whether it can be a macro. A token is a name, a number with all
+/// attached characters (`0.conf` contains no name), or a single character.
 fn token(text: &str) -> Option<(&str, bool)> {
     let first = text.chars().next()?;
     let is_name_char = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
@@ -245,7 +245,8 @@ fn token(text: &str) -> Option<(&str, bool)> {
     Some((&text[..first.len_utf8()], false))
 }
 
-/// `(a, b(c, d))` after the name of a macro: the arguments, and the length of everything.
+/// Parses `(a, b(c, d))` after the name of a macro. Returns the arguments and the length of the
+/// text.
 fn arguments(text: &str) -> Result<Option<(Vec<&str>, usize)>, String> {
     let blanks = text.len() - text.trim_start().len();
     if !text[blanks..].starts_with('(') {
@@ -319,7 +320,7 @@ mod tests {
             (&["F(a) a"][..], "F(1, 2)", "F: 2 arguments are given, 1 are expected"),
             (&["F(a) a"], "F(1", "F: the ) of its arguments is missing"),
             (&["F(a) #a"], "", "# is not known"),
-            (&["F(1) a"], "", "'1' is no name"),
+            (&["F(1) a"], "", "'1' is not a valid name"),
             (&["F(a"], "", "not closed"),
             (&["2 a"], "", "#define NAME TEXT"),
             (&["A 1", "A 2"], "", "A is already defined"),

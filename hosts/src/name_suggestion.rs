@@ -1,6 +1,7 @@
-//! "Did you mean": the distance between two names.
+//! Suggestions for misspelled names ("did you mean").
 
-/// Edits (insert, delete, replace a letter, swap two neighbours) between two words.
+/// The number of edits between two words. An edit inserts, deletes or replaces a letter, or swaps
+/// two neighbours.
 pub fn distance(left: &str, right: &str) -> usize {
     let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
     let mut before_last = Vec::new();
@@ -21,12 +22,12 @@ pub fn distance(left: &str, right: &str) -> usize {
     last[right.len()]
 }
 
-/// The longest name that is compared; a longer one is near to no name.
+/// The longest name that is compared. A longer name gets no suggestion.
 const MAX_NAME_CHARS: usize = 24;
 
-/// The candidate that a user most likely meant by `word`, if one is near enough. The limit is one
-/// edit for names of up to five letters, two edits for longer ones. A name that differs only in
-/// case is not near.
+/// The candidate that a user most likely meant by `word`, if one is close enough. The limit is one
+/// edit for names of up to five letters, and two edits for longer names. A name that differs only
+/// in case is not suggested.
 pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > MAX_NAME_CHARS {
         return None;

@@ -1,9 +1,9 @@
-//! The values of the options `nodes` and `hosts` (manual, scrun(1); score_doc 7, scrun).
+//! Parses the values of the options `nodes` and `hosts` (scrun(1); score_doc 7, scrun).
 
 use crate::MAX_NODES;
 use crate::error::printable;
 
-/// The request of `nodes`.
+/// The value of the option `nodes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRequest {
     /// The number of nodes.
@@ -17,18 +17,18 @@ pub struct NodeRequest {
 pub enum Shape {
     /// `N`.
     Nodes(u32),
-    /// `HxP`; also `N/P` for the matching number of hosts; `xP` uses every available host.
+    /// `HxP`; also `N/P` for the matching number of hosts. `xP` uses every available host.
     Hosts(Option<u32>, u32),
-    /// `hosts=H`: so many hosts, with one process per processor.
+    /// `hosts=H`: this many hosts, with one process per processor.
     WholeHosts(u32),
 }
 
 /// A kind of hosts: `.BINTYPE[.CPUGEN[.SPEED]]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostType {
-    /// Kind of programs.
+    /// The kind of programs.
     pub bintype: String,
-    /// Kind of processors.
+    /// The kind of processors.
     pub cpugen: Option<String>,
     /// Speed of the processors.
     pub speed: Option<String>,

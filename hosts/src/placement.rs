@@ -1,8 +1,9 @@
-//! The choice of hosts for a job: from hosts with their processors, and the requests of the user
-//! and the programs, to hosts with a number of processes each. An error names what is missing.
+//! The choice of hosts for a job. From hosts with their processors and the requests of the user and
+//! the programs, it computes hosts with a number of processes each. An error names what is missing.
 //!
-//! N alone: the fewest hosts with enough processors, filled as evenly as their processors allow. On
-//! one machine N may exceed the processors, even if it has virtual hosts.
+//! If the request is a plain number N, the job gets the fewest hosts with enough processors, filled
+//! as evenly as their processors allow. On one machine, N may exceed the number of processors, even
+//! if the machine has virtual hosts.
 
 use crate::database::Host;
 use crate::error::{join_names, printable};
@@ -14,11 +15,11 @@ use std::collections::BTreeSet;
 /// The request of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacementRequest {
-    /// The number part of `nodes`; None: one node per processor of the available hosts.
+    /// The number part of `nodes`. None means one node per processor of the available hosts.
     pub shape: Option<Shape>,
     /// The kind of hosts.
     pub kind: Option<HostType>,
-    /// SCORE_RSRC_NUM_NODES: least and most nodes.
+    /// SCORE_RSRC_NUM_NODES: the smallest and the largest number of nodes.
     pub nodes: (u32, u32),
     /// SCORE_RSRC_NUM_PROCS: processes per host.
     pub procs: Option<u32>,
@@ -40,20 +41,20 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Nodes of every parallel process.
+    /// The number of nodes of every parallel process.
     pub fn nodes(&self) -> u32 {
         self.hosts.iter().fold(0, |sum, (_, procs)| sum.saturating_add(*procs))
     }
 }
 
-/// A host that may be chosen: its index, its processors.
+/// A host that may be chosen: its index and its processors.
 type Candidate = (usize, u32);
 
-/// The sets of hosts from which a job must choose one: those of the requested kind, in sets that
-/// may be mixed.
+/// The sets of hosts from which a job must choose one set. Hosts of the requested kind are in the
+/// same set if they may be mixed.
 ///
 /// # Errors
-/// One line: no host is of that kind.
+/// One line, if no host is of this kind.
 pub fn homogeneous_pools(
     hosts: &[Host],
     kind: Option<&HostType>,
@@ -63,7 +64,7 @@ pub fn homogeneous_pools(
     Ok(pools.into_iter().map(|pool| pool.into_iter().map(|(index, _)| index).collect()).collect())
 }
 
-/// Chooses among the available hosts.
+/// Chooses hosts for a job among the available hosts.
 ///
 /// # Errors
 /// One line with the requested and the available numbers.
@@ -94,7 +95,7 @@ pub fn place(hosts: &[Host], request: &PlacementRequest) -> Result<Placement, St
             format!("{line}; those of other kinds are mixed in by the option hetero only")
         }
         Some((_, line)) => line,
-        None => "no host is at hand".into(),
+        None => "no host is available".into(),
     })
 }
 
@@ -127,7 +128,7 @@ fn of_kind(hosts: &[Host], kind: Option<&HostType>) -> Result<Vec<usize>, String
             hosts.iter().filter_map(value).map(String::as_str).collect();
         if available.is_empty() {
             let (requested, where_to) = (printable(requested), "scorehosts.db says none");
-            return Err(format!("no host at hand has the {name} '{requested}': {where_to}"));
+            return Err(format!("no available host has the {name} '{requested}': {where_to}"));
         }
         if !available
             .iter()
@@ -138,24 +139,25 @@ fn of_kind(hosts: &[Host], kind: Option<&HostType>) -> Result<Vec<usize>, String
                 None => format!("there are: {}", join_names(available)),
             };
             return Err(format!(
-                "no host at hand has the {name} '{}'; {hint}",
+                "no available host has the {name} '{}'; {hint}",
                 printable(requested)
             ));
         }
     }
-    Err(format!("no host at hand is of the kind {kind}"))
+    Err(format!("no available host is of the kind {kind}"))
 }
 
-/// Equal as numbers, or as words.
+/// Whether two values are equal as numbers or as words.
 fn equal(one: &str, other: &str) -> bool {
     let numbers = one.parse::<f64>().ok().zip(other.parse::<f64>().ok());
     one == other || numbers.is_some_and(|(one, other)| one == other)
 }
 
-/// Sets of hosts that one job may use together: all hosts, or separate sets for each kind.
+/// Sets of hosts that one job may use together. With `hetero` all hosts are in one set; otherwise
+/// each kind has its own set.
 fn pools(hosts: &[Host], matching: Vec<usize>, hetero: bool) -> Vec<Vec<Candidate>> {
     let mut pools: Vec<(usize, Vec<Candidate>)> = Vec::new();
-    // An attribute that a record does not have distinguishes no host.
+    // A missing attribute is compatible with every value.
     let alike = |one: &Option<String>, other: &Option<String>| {
         one.as_ref().zip(other.as_ref()).is_none_or(|(one, other)| equal(one, other))
     };
@@ -176,7 +178,7 @@ fn pools(hosts: &[Host], matching: Vec<usize>, hetero: bool) -> Vec<Vec<Candidat
     pools.into_iter().map(|(_, pool)| pool).collect()
 }
 
-/// The choice among hosts that may be mixed.
+/// Chooses among hosts that may be mixed.
 fn choose_hosts(
     pool: &[Candidate],
     request: &PlacementRequest,
@@ -240,14 +242,14 @@ fn check_node_limits(nodes: u64, request: &PlacementRequest) -> Result<(), Strin
     Ok(())
 }
 
-/// So many hosts, preferring those with enough processors; in the order of the hosts.
+/// Chooses this many hosts, in their order. Hosts with enough processors are preferred.
 fn first_hosts(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candidate>, String> {
     let host_count = pool.len();
     if hosts > host_count {
         let are = |count| if count == 1 { "is" } else { "are" };
         let plural = if hosts == 1 { "" } else { "s" };
         return Err(format!(
-            "{hosts} host{plural} {} needed, {host_count} {} at hand",
+            "{hosts} host{plural} {} needed, {host_count} {} available",
             are(hosts),
             are(host_count)
         ));
@@ -260,20 +262,20 @@ fn first_hosts(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candi
     Ok(sufficient)
 }
 
-/// So many hosts with so many processes on each.
+/// Chooses this many hosts, with this many processes on each.
 fn with_procs_each(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candidate>, String> {
     let chosen = first_hosts(pool, hosts, procs)?;
     Ok(chosen.into_iter().map(|(index, _)| (index, procs)).collect())
 }
 
-/// N alone.
+/// Places a plain number of nodes on the fewest hosts.
 fn spread(pool: &[Candidate], nodes: u32, one_machine: bool) -> Result<Vec<Candidate>, String> {
     let processor_count = total(pool);
     if u64::from(nodes) > processor_count && !one_machine {
         let (hosts, plural) = (pool.len(), if pool.len() == 1 { "" } else { "s" });
         let more = "HxP puts P on each host regardless of its processors";
         let at_hand = format!("{hosts} host{plural} with {processor_count} processors");
-        return Err(format!("{nodes} nodes are wanted, {at_hand} at hand ({more})"));
+        return Err(format!("{nodes} nodes are wanted, {at_hand} available ({more})"));
     }
     let mut largest_first = pool.to_vec();
     largest_first.sort_by_key(|(index, processors)| (std::cmp::Reverse(*processors), *index));
@@ -289,7 +291,8 @@ fn spread(pool: &[Candidate], nodes: u32, one_machine: bool) -> Result<Vec<Candi
     largest_first.truncate(count);
     let mut left = nodes;
     let mut chosen = Vec::with_capacity(count);
-    // The smallest first: processes that do not fit on one host are left for the following hosts.
+    // The smallest hosts come first. Processes that do not fit on one host are left for the next
+    // hosts.
     for (assigned_count, (index, processors)) in largest_first.into_iter().rev().enumerate() {
         let share = left / (count - assigned_count) as u32;
         let capacity = if enough.is_some() { processors } else { u32::MAX };
@@ -331,7 +334,7 @@ mod tests {
         PlacementRequest { shape, kind, ..PlacementRequest::default() }
     }
 
-    /// Processes of each host, 0 if it is not chosen.
+    /// The number of processes on each host; 0 if the host is not chosen.
     fn process_counts(hosts: &[Host], request: &PlacementRequest) -> Result<Vec<u32>, String> {
         let placement = place(hosts, request)?;
         let mut counts = vec![0; hosts.len()];
@@ -397,11 +400,11 @@ mod tests {
             ("2x1", (4, 9), None, "2 nodes: the programs allow 4 to 9"),
             ("5", (1, 99), Some(2), "5 nodes are no multiple of the 2 of SCORE_RSRC_NUM_PROCS(2)"),
             ("10", (1, 99), Some(2), "10 nodes by 2 per host"),
-            ("10", (1, 99), Some(2), "5 hosts are needed, 4 are at hand"),
+            ("10", (1, 99), Some(2), "5 hosts are needed, 4 are available"),
             ("2x3", (1, 99), Some(2), "3 per host, but the programs declare"),
             ("", (1, 2), Some(3), "3 nodes: the programs allow 1 to 2"),
             ("", (10, 99), Some(2), "8 nodes: the programs allow 10 to 99"),
-            ("", (20, 99), None, "20 nodes are wanted, 4 hosts with 16 processors at hand"),
+            ("", (20, 99), None, "20 nodes are wanted, 4 hosts with 16 processors available"),
         ] {
             let error = process_counts(&four, &with(option, nodes, procs)).unwrap_err();
             assert!(error.contains(part), "{option}: {error}");
@@ -411,10 +414,10 @@ mod tests {
     #[test]
     fn too_few_hosts_are_refused_with_both_numbers() {
         for (processors, option, part) in [
-            (&[4, 4][..], "3x1", "3 hosts are needed, 2 are at hand"),
-            (&[4], "2x1", "2 hosts are needed, 1 is at hand"),
-            (&[4, 4], "9", "9 nodes are wanted, 2 hosts with 8 processors at hand"),
-            (&[], "1", "no host is at hand"),
+            (&[4, 4][..], "3x1", "3 hosts are needed, 2 are available"),
+            (&[4], "2x1", "2 hosts are needed, 1 is available"),
+            (&[4, 4], "9", "9 nodes are wanted, 2 hosts with 8 processors available"),
+            (&[], "1", "no host is available"),
         ] {
             let error = process_counts(&hosts(processors), &wanted(option)).unwrap_err();
             assert!(error.contains(part), "{option}: {error}");
@@ -442,11 +445,11 @@ mod tests {
         assert_eq!(process_counts(&some, &wanted("4.linux.opteron.2400")).unwrap(), [0, 2, 2, 0]);
         assert_eq!(process_counts(&some, &wanted("1.netbsd")).unwrap(), [0, 0, 0, 1]);
         for (option, part) in [
-            ("1.solaris", "no host at hand has the bintype 'solaris'; there are: linux, netbsd"),
-            ("1.linx", "no host at hand has the bintype 'linx'; did you mean 'linux'?"),
-            ("1.linux.opteron.3", "no host at hand has the speed '3'; there are: 2400"),
-            ("1.netbsd.opteron", "no host at hand is of the kind netbsd.opteron"),
-            ("3x1.netbsd", "3 hosts are needed, 1 is at hand"),
+            ("1.solaris", "no available host has the bintype 'solaris'; there are: linux, netbsd"),
+            ("1.linx", "no available host has the bintype 'linx'; did you mean 'linux'?"),
+            ("1.linux.opteron.3", "no available host has the speed '3'; there are: 2400"),
+            ("1.netbsd.opteron", "no available host is of the kind netbsd.opteron"),
+            ("3x1.netbsd", "3 hosts are needed, 1 is available"),
         ] {
             let error = process_counts(&some, &wanted(option)).unwrap_err();
             assert!(error.contains(part), "{option}: {error}");

@@ -1,8 +1,9 @@
-//! The preprocessor of `scorehosts.db`, like cpp(1) (score_doc 5.6 to 7, scorehosts.db): comments,
-//! lines continued after a backslash, macros, conditions and included files. Its result is words
-//! with their locations.
+//! The preprocessor of `scorehosts.db`, like cpp(1) (score_doc 5.6 to 7, scorehosts.db). It handles
+//! comments, lines continued after a backslash, macros, conditions and included files. Its result
+//! is words with their locations.
 //!
-//! A subset of cpp: `#if` supports numbers and `defined`; `#` and predefined macros are missing.
+//! It supports a subset of cpp: `#if` accepts numbers and `defined`. The operator `#` and
+//! predefined macros are missing.
 
 use crate::database_file::{MAX_DATABASE_LEN, ReadFile};
 use crate::error::ParseError;
@@ -16,29 +17,29 @@ use std::rc::Rc;
 pub struct Word {
     /// The word.
     pub text: String,
-    /// Its file.
+    /// The file that contains it.
     pub file: Rc<str>,
-    /// Its line, from 1.
+    /// The line in the file, from 1.
     pub line: usize,
 }
 
 impl Word {
-    /// The error that this word, or a part of it, is wrong.
+    /// An error about this word or a part of it.
     pub fn error(&self, part: &str, what: impl Into<String>) -> ParseError {
         let (file, word) = (self.file.to_string(), part.to_owned());
         ParseError { file, line: self.line, word, message: what.into() }
     }
 }
 
-/// Most levels of included files.
+/// The largest depth of included files.
 const MAX_INCLUDE_DEPTH: usize = 16;
-/// Most inclusions in all.
+/// The largest number of inclusions in one database.
 const MAX_INCLUDES: usize = 1024;
 
 const DIRECTIVES: &[&str] =
     &["define", "undef", "include", "ifdef", "ifndef", "if", "elif", "else", "endif", "error"];
 
-/// The words of each line.
+/// Returns the words of each line.
 ///
 /// # Errors
 /// The first error in the file or in one that it includes.
@@ -63,7 +64,7 @@ struct State<'a> {
 /// A line without comments, joined from continued lines.
 struct LogicalLine {
     text: String,
-    /// Byte offset from which on the text comes from this line number.
+    /// The byte offset at which the text of each line begins, and the line number.
     line_starts: Vec<(usize, usize)>,
 }
 
@@ -79,9 +80,9 @@ struct Condition {
     line: usize,
     /// Whether the current lines are used.
     is_active: bool,
-    /// Whether a branch has been used already, or none may be used.
+    /// Whether a branch was already used, or no branch may be used.
     is_decided: bool,
-    /// Whether `#else` has been seen.
+    /// Whether an `#else` was found.
     has_else: bool,
 }
 
@@ -96,7 +97,7 @@ impl State<'_> {
         };
         let text = std::str::from_utf8(bytes).map_err(|error| {
             let line = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-            error_at(line + 1, "", "this is no text (UTF-8 is expected)".into())
+            error_at(line + 1, "", "not valid UTF-8 text".into())
         })?;
         let mut conditions: Vec<Condition> = Vec::new();
         for line in logical_lines(text).map_err(|(line, what)| error_at(line, "", what))? {
@@ -182,7 +183,7 @@ impl State<'_> {
             if is_name(name) {
                 Ok(self.macros.get(name).is_some())
             } else {
-                Err(format!("'{}' is no name of a macro", crate::error::printable(name)))
+                Err(format!("'{}' is not a valid name of a macro", crate::error::printable(name)))
             }
         };
         match name {
@@ -273,7 +274,7 @@ pub(crate) fn is_name(word: &str) -> bool {
         && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Joins lines, drops comments.
+/// Joins continued lines and removes comments.
 fn logical_lines(text: &str) -> Result<Vec<LogicalLine>, (usize, String)> {
     let mut lines = Vec::new();
     let mut line = LogicalLine { text: String::new(), line_starts: Vec::new() };
@@ -386,7 +387,7 @@ mod tests {
             ("a\n#ifdef A\n", "etc/db:2: #if: its #endif is missing"),
             ("#if 1\n#else\n#else\n#endif", "etc/db:3: #else: it follows #else"),
             ("#if A > 2\n#endif", "etc/db:1: #if: a number, defined(NAME)"),
-            ("#ifdef 2\n#endif", "etc/db:1: #ifdef: '2' is no name of a macro"),
+            ("#ifdef 2\n#endif", "etc/db:1: #ifdef: '2' is not a valid name of a macro"),
             ("#include <more>", "etc/db:1: <more>: #include \"FILE\" is expected"),
             ("#include \"gone\"", "etc/db:1: \"gone\": "),
             ("#include \"self\"", "etc/self:1: \"self\": too many files include each other"),
@@ -398,6 +399,6 @@ mod tests {
             assert!(error.starts_with(expected), "{text}: {error}");
         }
         let error = lines("db", b"a\nb\xff", &files).unwrap_err();
-        assert_eq!(error.to_string(), "db:2: this is no text (UTF-8 is expected)");
+        assert_eq!(error.to_string(), "db:2: not valid UTF-8 text");
     }
 }

@@ -1,4 +1,4 @@
-//! Replays the committed seeds of the fuzz targets: none may panic.
+//! Replays the committed seeds of the fuzz targets. None may cause a panic.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn expression_seeds_do_no_harm() {
     replay("expression", score_hosts::fuzz_expression);
 }
 
-/// Seeds that are truncated, doubled and changed: a small fuzzer that runs with every toolchain.
+/// Truncates, doubles and changes the seeds. This is a small fuzzer that runs with every toolchain.
 #[test]
 fn mutated_seeds_do_no_harm() {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;

@@ -1,5 +1,5 @@
-//! The preprocessor produces the same lines as the compiler's own: databases of SCore were written
-//! for cpp(1).
+//! Compares the preprocessor with the compiler's own, because databases of SCore were written for
+//! cpp(1).
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -34,7 +34,7 @@ fn compiler_lines(text: &str) -> Vec<String> {
     words(&String::from_utf8(output.stdout).unwrap())
 }
 
-/// gcc puts blanks between tokens that must stay separate; this comparison ignores blanks.
+/// gcc inserts blanks between tokens that must stay separate, so blanks are ignored here.
 fn words(text: &str) -> Vec<String> {
     let lines = text.lines().map(|line| line.split_whitespace().collect::<String>());
     lines.filter(|line| !line.is_empty()).collect()

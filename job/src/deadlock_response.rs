@@ -1,6 +1,7 @@
 //! The job master's response to a parallel process that cannot continue (manual 3.5). It runs the
-//! detector ([`crate::deadlock`]). When that has found a deadlock, it reports what each process
-//! waits for, sends SIGHUP (manual, table 3.1), and ends the parallel process after a grace period.
+//! detector ([`crate::deadlock`]). If the detector finds a deadlock, the response reports what each
+//! process waits for. It then sends SIGHUP (manual, table 3.1), and ends the parallel process after
+//! a grace period.
 //!
 //! | phase | event | steps |
 //! |---|---|---|
@@ -38,13 +39,14 @@ pub enum ResponseAction {
     Order(ElementOrder),
     /// Stop the job, and report [`DeadlockResponse::on_gang_stopped`].
     StopGang,
-    /// The job continues.
+    /// Let the job continue.
     Release,
-    /// The element is deadlocked: these processes wait. From now on their ends are not reported.
+    /// The element is deadlocked; the list says what each process waits for. From now on the ends
+    /// of its processes are not reported.
     DeclareDeadlock(Vec<WaitState>),
     /// Show the stacks of all processes; [`DeadlockResponse::on_stacks_read`] follows.
     ReadStacks,
-    /// The element may hang: these processes wait. It goes on.
+    /// The element may hang; the list says what each process waits for. The element continues.
     ReportSuspicion(Vec<WaitState>),
     /// End the element.
     Kill,
@@ -59,18 +61,18 @@ enum Phase {
     Over,
 }
 
-/// One parallel process of the running stage.
+/// The response for one parallel process of the running stage.
 #[derive(Debug)]
 pub struct DeadlockResponse {
     nodes: u32,
     detector: Detector,
     phase: Phase,
-    /// What processes wait for, after a suspicion, until all of them have been heard of.
+    /// After a suspicion: the waits of the processes, until all processes have reported.
     suspected_waits: Option<Vec<WaitState>>,
 }
 
 impl DeadlockResponse {
-    /// The response for a parallel process of this many nodes, none of which was sampled.
+    /// The response for a parallel process of this many nodes. No sample has been taken.
     pub fn new(nodes: u32) -> Self {
         Self {
             nodes,
@@ -80,20 +82,21 @@ impl DeadlockResponse {
         }
     }
 
-    /// Whether all of its processes wait and no message is outstanding, or a debugger has stopped
-    /// some and the others wait, as reported since the job runs again, if it was stopped. The
-    /// element then needs no processor, unless it is inspected.
+    /// Whether the element needs no processor. This holds if all of its processes wait and no
+    /// message is outstanding, or if a debugger has stopped some processes and the others wait.
+    /// Reports from before the job's last stop do not count. An element that is being inspected
+    /// needs its processors.
     pub fn needs_no_processor(&self) -> bool {
         let is_inspecting = matches!(self.phase, Phase::Watching) && self.detector.is_suspecting();
         self.detector.is_held() || self.detector.idle_since_stop().is_some() && !is_inspecting
     }
 
-    /// Whether it seems to hang, which cannot be proved.
+    /// Whether the element seems to hang, but no deadlock can be proved.
     pub fn suspects_hang(&self, now: MonotonicTime) -> bool {
         matches!(self.phase, Phase::Watching) && self.detector.suspects_hang(now)
     }
 
-    /// The job is stopped: hosts whose processes were idle check again when it runs again.
+    /// The job is stopped. Hosts whose processes were idle check again when the job runs again.
     pub fn on_stopped(&mut self, switch_seq: SwitchSeq, now: MonotonicTime) -> Vec<ResponseAction> {
         self.step_detector(DetectorEvent::Stopped { switch_seq }, now)
     }
@@ -122,12 +125,12 @@ impl DeadlockResponse {
         self.step_detector(event, now)
     }
 
-    /// A process is busy in a way that its idle flags do not show.
+    /// A process is busy, although its idle flags do not show it.
     pub fn on_busy(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
         self.step_detector(DetectorEvent::SomeBusy, now)
     }
 
-    /// An order is about to wake a process: the samples so far prove nothing.
+    /// An order is about to wake a process. The samples that were taken so far prove nothing.
     pub fn on_disturbed(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
         let idle_since_stop = self.detector.idle_since_stop();
         let mut steps = self.step_detector(DetectorEvent::SomeBusy, now);
@@ -154,7 +157,7 @@ impl DeadlockResponse {
 
     /// Some hosts report what their processes wait for.
     pub fn on_explanations(&mut self, more_waits: Vec<WaitState>) -> Vec<ResponseAction> {
-        // The answers to a suspicion have come before those of any later round.
+        // The answers to a suspicion have arrived before the answers of any later round.
         let waits = match (&mut self.phase, &mut self.suspected_waits) {
             (Phase::Explaining { waits, .. }, _) | (Phase::Watching, Some(waits)) => waits,
             _ => return Vec::new(),
@@ -186,7 +189,7 @@ impl DeadlockResponse {
         }
     }
 
-    /// After its verdict the detector takes no action any more.
+    /// Passes an event to the detector. After its verdict the detector takes no further action.
     fn step_detector(&mut self, event: DetectorEvent, now: MonotonicTime) -> Vec<ResponseAction> {
         let mut steps = Vec::new();
         for action in self.detector.on(event, now) {
@@ -221,13 +224,13 @@ impl DeadlockResponse {
         vec![ResponseAction::DeclareDeadlock(waits), ResponseAction::ReadStacks]
     }
 
-    /// The stacks have been read and shown, as far as that was possible.
+    /// The stacks have been read and shown as far as possible.
     pub fn on_stacks_read(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
         if !matches!(self.phase, Phase::Reading) {
             return Vec::new();
         }
         self.phase = Phase::Grace(now + SIGHUP_GRACE);
-        // No node has called sc_signal_bcast, so no node gets an answer.
+        // No node has called sc_signal_bcast, so no node gets an answer to this number.
         let (serial, signal) = (u64::MAX, signal::SIGHUP);
         vec![ResponseAction::Order(ElementOrder::Broadcast { serial, signal })]
     }
@@ -254,7 +257,7 @@ pub fn suspicion_report(
     let seconds = SUSPICION_DELAY.as_secs();
     let summary = format!(
         "job {job}: all processes of {name} have waited for {seconds} s, and no message is under \
-         way: it may hang. This is not proved, and it goes on"
+         way: it may hang (this is not proved; it continues)"
     );
     report(summary, waits, placement)
 }
@@ -328,7 +331,7 @@ mod tests {
         (*round, *stopped)
     }
 
-    /// Stopped for the confirming round, whose number is returned.
+    /// A response whose job is stopped for the confirming round. Returns the number of the round.
     fn stopped_response() -> (DeadlockResponse, SampleRound) {
         let mut response = DeadlockResponse::new(2);
         let (mut round, _) = round_and_stopped(&response.on_idle_report(idle_report(), T0));
@@ -411,7 +414,7 @@ mod tests {
         let held = |stop_seq| IdleSummary { stop_seq: SwitchSeq(stop_seq), ..IdleSummary::HELD };
         assert_eq!(response.on_idle_report(held(0), T0), [], "no samples are taken");
         assert!(response.needs_no_processor());
-        // It may have been let go on while the job was stopped.
+        // The debugger may have let the process continue while the job was stopped.
         let _ = response.on_stopped(SwitchSeq(1), T0);
         assert!(!response.needs_no_processor());
         let _ = response.on_idle_report(held(1), T0);
@@ -434,7 +437,7 @@ mod tests {
                 steps = response.on_tick(now);
                 continue;
             };
-            // Nothing can be proved.
+            // No deadlock can be proved.
             let activity = ActivitySample { unchanged: false, ..activity() };
             steps = response.on_round_done(*round, activity, now);
         }

@@ -1,6 +1,6 @@
-//! Which processes of a job have a debugger (manual 2.4.4; scrun(1), `debug`): so many at a time,
-//! and the others wait for their turn. A debugger is a tool beside the job, on the host of its
-//! process, or one that scrun starts on its terminal.
+//! Decides which processes of a job get a debugger (manual 2.4.4; scrun(1), `debug`). A limited
+//! number of processes have one at a time, and the others wait. A debugger is a tool on the host of
+//! its process, or a program that scrun starts on its terminal.
 
 use std::collections::VecDeque;
 
@@ -22,24 +22,24 @@ pub struct DebuggedNode {
 /// A process that wants a debugger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Its node.
+    /// The node of the process.
     pub node: DebuggedNode,
-    /// Its name for the user.
+    /// The name of the process for the user.
     pub label: String,
     /// How a debugger finds it.
     pub process: DebuggedProcess,
-    /// The debugger that it gets.
+    /// The debugger that is started for it.
     pub kind: DebuggerKind,
 }
 
-/// How far a debugger has come.
+/// The progress of a debugger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// Its host starts it.
+    /// The host starts the debugger.
     Starting,
-    /// It is this tool.
+    /// The debugger runs as this tool.
     Tool(ToolId),
-    /// scrun has it on its terminal.
+    /// scrun runs the debugger on its terminal.
     OnTerminal,
 }
 
@@ -56,7 +56,7 @@ fn word(text: impl Into<String>) -> OsBytes {
 }
 
 impl Target {
-    /// The tool that debugs it; nothing for the terminal of scrun.
+    /// The tool that debugs the process. None if scrun starts the debugger on its terminal.
     pub fn tool(&self) -> Option<ToolProgram> {
         let pid = self.process.pid.to_string();
         let (path, arguments) = match &self.kind {
@@ -88,25 +88,25 @@ impl Target {
 }
 
 impl Debuggers {
-    /// No process wants one.
+    /// No process wants a debugger yet.
     pub fn new(spec: DebuggerSpec) -> Self {
         Self { spec, waiting: VecDeque::new(), running: Vec::new() }
     }
 
-    /// A process wants a debugger. One that has one, or waits for it, gets no other.
+    /// A process wants a debugger. A second request of the same process is ignored.
     pub fn add(&mut self, node: DebuggedNode, label: String, process: DebuggedProcess) {
         if self.nodes().any(|one| one == node) {
             return;
         }
         let kind = match (&self.spec.kind, &process.display) {
-            // It has named a display itself.
+            // The process has named a display itself.
             (DebuggerKind::Script(_) | DebuggerKind::Terminal, Some(_)) => DebuggerKind::Xterm,
             (kind, _) => kind.clone(),
         };
         self.waiting.push_back(Target { node, label, process, kind });
     }
 
-    /// The next process that gets its debugger now.
+    /// The next process whose debugger is started now.
     pub fn start_next(&mut self) -> Option<Target> {
         let is_terminal = |target: &Target| target.kind == DebuggerKind::Terminal;
         let is_taken = self.running.iter().any(|(target, _)| is_terminal(target));
@@ -122,7 +122,8 @@ impl Debuggers {
         Some(target)
     }
 
-    /// The debugger of a node runs as this tool. False: the node does not want one any more.
+    /// The debugger of a node runs as this tool. Returns false if the node no longer wants a
+    /// debugger.
     pub fn on_started(&mut self, node: DebuggedNode, tool: ToolId) -> bool {
         let entry = self.running.iter_mut().find(|(target, _)| target.node == node);
         entry.is_some_and(|(_, progress)| {
@@ -132,14 +133,15 @@ impl Debuggers {
         })
     }
 
-    /// The node of which a tool is the debugger.
+    /// The node that this tool debugs.
     pub fn node_of(&self, tool: ToolId) -> Option<DebuggedNode> {
         let is_tool = |(_, progress): &&(Target, Progress)| *progress == Progress::Tool(tool);
         self.running.iter().find(is_tool).map(|(target, _)| target.node)
     }
 
-    /// The debugger of a node has ended, or could not be started. With `is_refused` the process
-    /// gets its back-trace instead, unless that is what has failed. Returns whether this was so.
+    /// The debugger of a node has ended, or could not be started. If `is_refused`, the process gets
+    /// a back-trace instead, unless the back-trace has failed. Returns whether it gets a
+    /// back-trace.
     pub fn on_ended(&mut self, node: DebuggedNode, is_refused: bool) -> bool {
         let Some(index) = self.running.iter().position(|(target, _)| target.node == node) else {
             return false;
@@ -163,7 +165,7 @@ impl Debuggers {
         self.nodes().next().is_some()
     }
 
-    /// Forgets the nodes of an element, which has ended. Returns the tools that are to be killed.
+    /// Removes the nodes of an element that has ended. Returns the tools to kill.
     pub fn on_element_ended(&mut self, element: u32) -> Vec<ToolId> {
         self.waiting.retain(|target| target.node.element != element);
         let (ended, running) = std::mem::take(&mut self.running)

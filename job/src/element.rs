@@ -15,29 +15,29 @@ use crate::master::{MasterAction, notice};
 use crate::signal;
 use crate::subset_fences::{SubsetFenceProgress, SubsetFences};
 
-/// How far the end of a parallel process has come.
+/// The progress of the end of a parallel process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EndProgress {
-    /// Nothing ends it.
+    /// The element has not been ended.
     Running,
-    /// A deadlock was reported, and it will be ended: the ends of its nodes are not reported any
-    /// more.
+    /// A deadlock was reported, and the element will be ended. Ends of its nodes are no longer
+    /// reported.
     Deadlocked,
-    /// Its hosts have the order to end it.
+    /// The hosts have received the order to end the element.
     Ordered,
 }
 
-/// How far the nodes of a program of SCore have come.
+/// The progress of the communication setup of a SCore program.
 #[derive(Debug)]
 enum CommunicationPhase {
-    /// Not all of them have called score_initialize.
+    /// Not all nodes have called score_initialize.
     Attaching {
-        /// Those that have.
+        /// The nodes that have called it.
         attached: NodeSet,
-        /// Their addresses in the networks.
+        /// The addresses of these nodes in the networks.
         addresses: Vec<HostNetworkAddress>,
     },
-    /// They have their network.
+    /// The nodes have received the addresses of the network.
     Communicating {
         /// Nodes in sc_barrier, including ended ones.
         in_barrier: NodeSet,
@@ -47,21 +47,21 @@ enum CommunicationPhase {
 /// A parallel process of the running stage.
 #[derive(Debug)]
 pub struct Element {
-    /// Its number in the stage.
+    /// The number of the element in the stage.
     number: u32,
     name: String,
     kind: ProgramKind,
     nodes: u32,
     /// Another element reads its output, so SIGPIPE can be an ordinary end.
     has_downstream: bool,
-    /// Its nodes are independent commands.
+    /// The nodes are independent commands.
     independent_nodes: bool,
     /// Nodes that have ended or will never be started.
     ended_nodes: NodeSet,
     phase: CommunicationPhase,
     /// Nodes in a fence of PMI.
     in_fence: NodeSet,
-    /// The entries that the hosts of these nodes have put, in bytes.
+    /// Bytes of entries that the hosts of these nodes have put.
     fence_bytes: usize,
     subset_fences: SubsetFences,
     /// Broadcast signals that not all hosts have sent yet, by number: the calling node, and the
@@ -119,12 +119,12 @@ impl Element {
         self.ended_nodes.len() == self.nodes
     }
 
-    /// The nodes that have not ended.
+    /// The nodes that have not ended, whether started or not.
     pub fn running_nodes(&self) -> NodeSet {
         self.ended_nodes.missing(0..self.nodes)
     }
 
-    /// Whether nodes run, and nothing has ordered their end.
+    /// Whether some nodes have not ended, and no end was ordered.
     pub fn may_go_on(&self) -> bool {
         !self.is_ended() && !self.is_ending()
     }
@@ -133,12 +133,12 @@ impl Element {
         self.end == EndProgress::Ordered
     }
 
-    /// Its exit code, as known so far.
+    /// The exit code, as far as known.
     pub fn code(&self) -> u8 {
         self.exit_summary.code()
     }
 
-    /// Nodes that were never started and need not be, or whose host is lost.
+    /// These nodes were never started and need not be, or their host is lost.
     pub fn on_skipped(&mut self, nodes: &NodeSet) {
         self.mark_ended(nodes);
     }
@@ -150,7 +150,8 @@ impl Element {
         }
     }
 
-    /// The element cannot continue, which is reported elsewhere. It is ended after a grace period.
+    /// Records that the element cannot continue, for a reason that is reported elsewhere. The
+    /// element is ended after a grace period.
     pub fn mark_failed(&mut self, failure: u8) {
         self.exit_summary.failure.get_or_insert(failure);
         if self.end == EndProgress::Running {
@@ -187,7 +188,7 @@ impl Element {
         self.fail(failure, out);
     }
 
-    /// The element cannot continue. `code`: its exit code, not 0.
+    /// The element cannot continue. `code` is its exit code. A code of 0 is replaced by 1.
     pub fn on_broken(&mut self, code: u8, reason: &str, out: &mut Vec<MasterAction>) {
         let text = format!("{}: {reason}", self.name);
         self.fail_with_notice(code.max(1), Level::Error, text, out);
@@ -237,7 +238,7 @@ impl Element {
                 let text = self.killed_by(first, signal);
                 let failure = exit_code::of_signal(signal);
                 match expected_signals.contains(&signal) {
-                    // The output of scrun is closed: a shell reports nothing either.
+                    // The output of scrun is closed. A shell reports no error in this case either.
                     true if signal == signal::SIGPIPE => self.fail(failure, out),
                     true => self.fail_with_notice(failure, Level::Info, text, out),
                     false => self.fail_with_notice(failure, Level::Error, text, out),
@@ -251,7 +252,7 @@ impl Element {
         format!("node {node} of {} was killed by {}", self.name, signal::name(signal))
     }
 
-    /// This node does not die of a signal by which it should have died.
+    /// The node has not died of the signal that it has received.
     pub fn on_killed(&mut self, node: u32, signal: i32, out: &mut Vec<MasterAction>) {
         let text = self.killed_by(node, signal);
         self.fail_with_notice(exit_code::of_signal(signal), Level::Error, text, out);
@@ -339,7 +340,7 @@ impl Element {
         if self.is_ending() || nodes.last().is_some_and(|last| last >= self.nodes) {
             return false;
         }
-        // Without a network nobody can be in a barrier.
+        // No node can be in a barrier before all nodes have attached.
         let CommunicationPhase::Communicating { in_barrier } = &mut self.phase else {
             return false;
         };
@@ -354,7 +355,7 @@ impl Element {
         is_complete
     }
 
-    /// These nodes are in a fence of PMI or PMIx, and their hosts have new entries for all others.
+    /// These nodes are in a fence of PMI or PMIx. Their hosts send new entries for all other nodes.
     pub fn on_in_fence(&mut self, nodes: &NodeSet, entries: Vec<u8>, out: &mut Vec<MasterAction>) {
         if self.is_ending() || nodes.last().is_some_and(|last| last >= self.nodes) {
             return;
@@ -378,7 +379,8 @@ impl Element {
         }
     }
 
-    /// These nodes are in a fence of some nodes, and their host has new entries for the others.
+    /// These nodes are in a fence of a subset of the nodes. Their host sends new entries for the
+    /// others.
     pub fn on_in_subset_fence(
         &mut self,
         fence: SubsetFence,
@@ -416,7 +418,7 @@ impl Element {
         out.push(self.order(ElementOrder::Broadcast { serial, signal }));
     }
 
-    /// The hosts of these nodes have sent a signal.
+    /// The hosts of these nodes have delivered a broadcast signal.
     pub fn on_broadcast_sent(&mut self, serial: u64, nodes: &NodeSet, out: &mut Vec<MasterAction>) {
         let Some((node, sent_nodes)) = self.broadcasts.get_mut(&serial) else { return };
         if nodes.last().is_none_or(|last| last >= self.nodes) {

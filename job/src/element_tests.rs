@@ -172,7 +172,7 @@ fn a_broadcast_is_done_when_every_host_has_sent_it() {
     let done = |node| MasterAction::Order(ElementOrder::BroadcastDone { node }.to(0));
     assert_eq!(call(&mut element, 4), [order(0)]);
     assert_eq!(call(&mut element, 1), [order(1)]);
-    // The caller's own host is not enough.
+    // The answer of the caller's own host does not suffice.
     assert_eq!(sent(&mut element, 0, 4..6), []);
     assert_eq!(sent(&mut element, 1, 0..4), []);
     assert_eq!(sent(&mut element, 0, 0..4), [done(4)]);
@@ -239,7 +239,7 @@ fn nodes_that_are_independent_commands_end_for_themselves() {
     commands.on_not_started(&one(2), 127, "no such file", &mut out);
     assert_eq!((text(&out[0]), out.len()), ("node 2: ls: no such file", 1));
     assert!(commands.is_ended() && commands.code() == 127);
-    // A program of SCore is one program on all of its nodes.
+    // A SCore program fails as a whole: its nodes are not independent.
     let mut program = element(ProgramKind::Score);
     let actions = ended(&mut program, 0..1, Status::Exited(3));
     assert_eq!(
@@ -267,7 +267,7 @@ fn a_fence_ends_when_all_are_in_it_and_all_entries_have_gone_to_all() {
     for _ in 0..2 {
         assert_eq!(fence(&mut element, 3..5, b"34"), [entries(b"34")]);
         assert_eq!(fence(&mut element, 2..3, b""), []);
-        // A node that no element has: a faulty or hostile shepherd.
+        // The element has no such node: the report comes from a faulty or hostile shepherd.
         assert_eq!(fence(&mut element, 0..6, b"x"), []);
         assert_eq!(fence(&mut element, 0..2, b"01"), [entries(b"01"), done.clone()]);
     }
@@ -279,7 +279,7 @@ fn a_fence_with_too_many_entries_ends_the_element() {
     let mut element = mpi_element(2);
     let most = vec![0; MAX_FENCE_BYTES_PER_NODE];
     for _ in 0..2 {
-        // The bound is one for each fence.
+        // The limit applies to each fence separately.
         assert_eq!(fence(&mut element, 0..1, &most).len(), 1);
         assert_eq!(fence(&mut element, 1..2, &most).len(), 2);
     }

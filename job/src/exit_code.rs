@@ -11,17 +11,17 @@ pub fn of_status(status: Status) -> u8 {
     }
 }
 
-/// 128 + signal.
+/// 128 + signal. Returns 1 if `signal` is not a signal number.
 pub fn of_signal(signal: i32) -> u8 {
     u8::try_from(signal).ok().filter(|signal| *signal < 128).map_or(1, |signal| 128 + signal)
 }
 
-/// The values that determine the exit code of a parallel process, as known so far.
+/// The values that determine the exit code of a parallel process, as far as known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExitCodeSources {
-    /// Value given to sc_exit, the first of them.
+    /// The value of the first call of sc_exit.
     pub exit: Option<u8>,
-    /// 126, 127, 128 + signal, or another failure that ended the parallel process: the first.
+    /// The first failure that ended the parallel process: 126, 127, 128 + signal, or another code.
     pub failure: Option<u8>,
     /// Exit code of node 0.
     pub node0: u8,

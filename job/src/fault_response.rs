@@ -1,5 +1,5 @@
 //! The job master's response to processes that are about to die of a fault, or that have called
-//! sc_inspectme (manual 2.4.4): they wait until their stacks have been read.
+//! sc_inspectme (manual 2.4.4). These processes wait until their stacks have been read.
 //!
 //! | phase | event | steps |
 //! |---|---|---|
@@ -22,7 +22,7 @@ use score_proto::nodeset::NodeSet;
 use crate::cluster::MonotonicTime;
 use crate::signal;
 
-/// Nodes that have a fault so long after the first one are shown with it.
+/// Faults within this time after the first fault are shown together with it.
 const GATHER_WINDOW: Duration = Duration::from_millis(200);
 /// How long the reading of the stacks may take.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(3);
@@ -51,7 +51,7 @@ pub enum FaultAction {
     EndKilled {
         /// The node.
         node: u32,
-        /// Its signal.
+        /// The signal of the node.
         signal: i32,
     },
 }
@@ -62,7 +62,7 @@ enum Phase {
     None,
     Gathering(MonotonicTime),
     Reading,
-    /// Until then the job runs on, so that other nodes come to their fault as well.
+    /// The job runs until this time, so that other nodes can reach their fault too.
     Debugging(Option<MonotonicTime>),
     Dying(MonotonicTime),
     Over,
@@ -74,9 +74,9 @@ enum Handling {
     /// Their stacks are read.
     #[default]
     Stacks,
-    /// They get a debugger.
+    /// The processes get a debugger.
     Debuggers,
-    /// They end at once: the user has seen their stacks with the report of a deadlock.
+    /// The processes end at once: the user has seen their stacks in the report of a deadlock.
     AlreadyShown,
 }
 
@@ -85,7 +85,7 @@ enum Handling {
 pub struct FaultResponse {
     phase: Phase,
     handling: Handling,
-    /// No process has a debugger any more.
+    /// The last debugger has ended.
     is_debugged: bool,
     /// Nodes that are about to die, by signal.
     dying: BTreeMap<i32, NodeSet>,
@@ -102,25 +102,26 @@ impl FaultResponse {
         Self { handling, ..Self::default() }
     }
 
-    /// The user has seen the stacks of all nodes, and the signal of a deadlock follows.
+    /// The user has seen the stacks of all nodes. Next, the nodes get the signal of a deadlock.
     pub fn on_stacks_shown(&mut self) {
         if self.handling == Handling::Stacks {
             self.handling = Handling::AlreadyShown;
         }
     }
 
-    /// Whether a node waits, and is not released yet.
+    /// Whether a node waits and has not been released.
     pub fn waits(&self, node: u32) -> bool {
         let is_released = matches!(self.phase, Phase::Dying(_) | Phase::Over);
         !is_released && self.nodes().contains(node)
     }
 
-    /// Whether some node waits. The parallel process ends soon; that it hangs is no deadlock.
+    /// Whether some node waits. The parallel process ends soon. If it hangs meanwhile, this is no
+    /// deadlock.
     pub fn is_active(&self) -> bool {
         self.phase != Phase::None
     }
 
-    /// When [`FaultResponse::on_tick`] has something to do.
+    /// When [`FaultResponse::on_tick`] is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         match self.phase {
             Phase::Gathering(deadline) | Phase::Dying(deadline) => Some(deadline),
@@ -129,7 +130,7 @@ impl FaultResponse {
         }
     }
 
-    /// These nodes are about to die of a signal. `running`: those that have not ended.
+    /// These nodes are about to die of a signal. `running` are the nodes that have not ended.
     pub fn on_fault(
         &mut self,
         nodes: &NodeSet,
@@ -190,7 +191,7 @@ impl FaultResponse {
         nodes
     }
 
-    /// The stacks have been read, as far as that was possible. `name`: that of the program.
+    /// The stacks have been read as far as possible. `name` is the name of the program.
     pub fn on_stacks_read(&mut self, name: &str, now: MonotonicTime) -> Vec<FaultAction> {
         if self.phase != Phase::Reading {
             return Vec::new();
@@ -249,7 +250,7 @@ impl FaultResponse {
         }
     }
 
-    /// What has happened: `nodes 0-2 of a.out got SIGSEGV, node 3 called sc_inspectme()`.
+    /// A summary of the faults: `nodes 0-2 of a.out got SIGSEGV, node 3 called sc_inspectme()`.
     fn title(&self, name: &str) -> String {
         let noun = |nodes: &NodeSet| if nodes.len() == 1 { "node" } else { "nodes" };
         let mut parts: Vec<String> = Vec::new();
@@ -295,7 +296,7 @@ mod tests {
         let two: NodeSet = [1, 3].into_iter().collect();
         let steps = response.on_tick(after(GATHER_WINDOW));
         assert_eq!(steps, [FaultAction::ReadStacks(two.clone())]);
-        // One that comes while the stacks are read dies with the others.
+        // A node with a fault during the reading of the stacks dies with the others.
         assert_eq!(response.on_fault(&NodeSet::one(0), SIGSEGV, &all(), T0), []);
         let title = "node 3 of a.out got SIGABRT, nodes 0-1 got SIGSEGV".to_owned();
         let released: NodeSet = [0, 1, 3].into_iter().collect();

@@ -1,6 +1,6 @@
-//! The tools that run beside a job, as its master sees them (docs/tools.md, "start_tool and
-//! end_tool"): their numbers, and on which hosts they run. A tool starts on all of its hosts or on
-//! none. What happens to it later on one host does not concern the others.
+//! The tools that run in addition to a job, on the side of the job's master (docs/tools.md,
+//! "start_tool and end_tool"). The module assigns their numbers and records their hosts. A tool
+//! starts on all of its hosts or on none. Its end on one host does not affect the other hosts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,23 +20,23 @@ use crate::debuggers::DebuggedNode;
 use crate::jobs::SessionKey;
 use crate::signal;
 
-/// How long the hosts may take to start a tool, or to send it a signal.
+/// How long the hosts may take to start a tool, or to deliver a signal to it.
 const HOST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Who has requested something of a tool.
+/// The origin of a request about a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolRequester {
     /// A session of start_tool or end_tool.
     Session(SessionKey),
     /// scrun, for a debugger.
     Scrun,
-    /// The job itself, which waits for its first tool.
+    /// The job itself. Its first stage waits for its own tool.
     Job,
-    /// A process of the job, whose debugger the tool is.
+    /// A process of the job. The tool is its debugger.
     Debugger(DebuggedNode),
 }
 
-/// What the master has to do.
+/// An action for the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolStep {
     /// Send this to the hosts.
@@ -51,7 +51,7 @@ pub enum ToolStep {
     Ended(ToolId, Option<Status>),
 }
 
-/// What a tool's requester waits for.
+/// A pending request about a tool.
 #[derive(Debug)]
 struct Waiting {
     requester: ToolRequester,
@@ -67,9 +67,9 @@ struct Tool {
     /// The hosts on which it has not ended.
     hosts: NodeSet,
     waiting: Option<Waiting>,
-    /// What it debugs. None: it is a tool of the user.
+    /// The process that the tool debugs. None for a tool of the user.
     debugs: Option<String>,
-    /// How it has ended on the host where it ended last.
+    /// The status on the host where the tool ended last.
     status: Option<Status>,
 }
 
@@ -88,7 +88,7 @@ fn host_name(placement: &Placement, host: u32) -> &str {
     placement.hosts.get(host as usize).map_or("?", |host| host.name.as_str())
 }
 
-/// The hosts of these names; all hosts of the job for none.
+/// The hosts with these names. An empty list means all hosts of the job.
 fn hosts_of_names(placement: &Placement, names: &[String]) -> Result<NodeSet, String> {
     let all = 0..placement.hosts.len() as u32;
     if names.is_empty() {
@@ -100,7 +100,7 @@ fn hosts_of_names(placement: &Placement, names: &[String]) -> Result<NodeSet, St
     let by_name: BTreeMap<&str, u32> =
         placement.hosts.iter().map(|host| host.name.as_str()).zip(all).collect();
     let number = |name: &String| {
-        let unknown = || format!("host {name} is none of the job's hosts");
+        let unknown = || format!("host {name} is not a host of the job");
         by_name.get(name.as_str()).copied().ok_or_else(unknown)
     };
     names.iter().map(number).collect()
@@ -253,7 +253,7 @@ impl JobTools {
         self.on_answer(id, host.0, out);
     }
 
-    /// A host has answered to what a requester waits for, or will not.
+    /// A host has answered a pending request, or will not answer it.
     fn on_answer(&mut self, id: ToolId, host: u32, out: &mut Vec<ToolStep>) {
         let Some(tool) = self.tools.get_mut(&id) else { return };
         if let Some(waiting) = &mut tool.waiting {
@@ -302,7 +302,7 @@ impl JobTools {
         }
     }
 
-    /// The job ends: who still waits gets an answer.
+    /// The job ends. Requesters that still wait get an answer.
     pub fn end(&mut self, out: &mut Vec<ToolStep>) {
         for tool in self.tools.values_mut() {
             if let Some(waiting) = tool.waiting.take() {

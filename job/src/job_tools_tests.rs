@@ -1,4 +1,4 @@
-//! Tests of the tools of a job, with hosts that answer as the test says.
+//! Tests of the tools of a job, with simulated hosts.
 
 use score_proto::ids::JobHostId;
 use score_proto::message::OsBytes;
@@ -40,7 +40,7 @@ impl Tools {
         out
     }
 
-    /// A tool that runs on all three hosts.
+    /// Starts a tool on all three hosts.
     fn start_everywhere(&mut self) -> ToolId {
         self.act(1, start(&[]));
         let tool = self.tools.last_id;
@@ -81,7 +81,7 @@ fn a_start_is_answered_when_the_tool_runs_on_all_hosts_that_were_asked_for() {
         let (code, reason) = refusal(&steps);
         (code, reason.to_owned())
     };
-    assert_eq!((code, reason.as_str()), (EXIT_REFUSED, "host d is none of the job's hosts"));
+    assert_eq!((code, reason.as_str()), (EXIT_REFUSED, "host d is not a host of the job"));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_failure_on_one_host_ends_the_tool_on_the_others() {
     assert_eq!(refusal(&steps), (127, "host b: /t: not found"));
     let kill = order(ToolId(1), NodeSet::from_iter([0, 2]), ToolOrderKind::Signal(9));
     assert!(steps.contains(&ToolStep::Order(kill)), "{steps:?}");
-    // The rest is not the user's concern any more, and the number is not used again.
+    // Further reports about the tool do not reach the user, and its number is not used again.
     assert_eq!(tools.report(2, 1, ToolEventKind::Started), []);
     tools.report(2, 1, ToolEventKind::Ended(Status::Signaled(9)));
     tools.report(0, 1, ToolEventKind::Ended(Status::Signaled(9)));
@@ -128,7 +128,7 @@ fn a_signal_goes_to_the_hosts_on_which_the_tool_runs() {
     let sent = order(ToolId(1), NodeSet::from_iter([0, 2]), ToolOrderKind::Signal(15));
     assert_eq!(steps, [ToolStep::Order(sent)]);
     assert_eq!(tools.report(0, 1, ToolEventKind::Signaled), []);
-    // It has ended of something else before the signal came: that is an answer, too.
+    // The tool has ended before the signal arrived. This counts as an answer too.
     let steps = tools.report(2, 1, ToolEventKind::Ended(Status::Exited(0)));
     assert_eq!(steps, [answer(3, ToolActionAnswer::Done(ToolId(1)))]);
     for (wrong, line) in [(signal(2, 15), "no tool 2"), (signal(1, 65), "no signal 65")] {
@@ -164,7 +164,7 @@ fn hosts_that_are_lost_or_silent_are_not_waited_for() {
     tools.tools.on_tick(&tools.placement, due, &mut out);
     assert_eq!(refusal(&out), (EXIT_FAILED, "host b has not answered in 30 s"));
     assert_eq!(tools.tools.deadline(), None);
-    // The job ends while somebody waits.
+    // The job ends while a requester waits.
     tools.act(9, start(&["c"]));
     let mut out = Vec::new();
     tools.tools.end(&mut out);

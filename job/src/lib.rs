@@ -1,13 +1,13 @@
-//! The logic of the cluster OS: state machines that turn events into actions. Sockets, processes
-//! and clocks are outside, in scored.
+//! The logic of the cluster OS: state machines that turn events into actions. The code for sockets,
+//! processes and clocks is in the crate scored.
 //!
 //! | module | decides |
 //! |---|---|
 //! | [`cluster`] | which hosts belong to the cluster, and which jobs get which of them |
 //! | [`gang`] | when a job runs |
-//! | [`master`] | what happens in a job: stages, parallel processes, their ends |
+//! | [`master`] | the stages of a job, its parallel processes, and their ends |
 //! | [`deadlock`] | whether a parallel process can ever continue |
-//! | [`host`] | what one host does for all of its jobs |
+//! | [`host`] | the actions of one host for all of its jobs |
 //! | [`jobs`] | all jobs of one daemon, by the parts above |
 
 pub mod cluster;

@@ -1,11 +1,11 @@
-//! The limits that a user sets on a job (manual, scrun(1), `cpulimit`, `memorylimit`,
-//! `disklimit`): each holds for the whole job on each host.
+//! The limits that a user sets on a job (scrun(1), `cpulimit`, `memorylimit`, `disklimit`). Each
+//! limit applies to the whole job on each host.
 
 use std::time::Duration;
 
 use crate::signal;
 
-/// Bytes of a MB of the manual.
+/// Bytes of a MB, as the manual counts.
 const MB: u64 = 1 << 20;
 
 /// The resources that a job may use on a host.
@@ -31,8 +31,8 @@ pub enum LimitKind {
 }
 
 impl JobLimits {
-    /// Parses the options; of equal ones the leftmost counts. Memory and disk are limited in
-    /// multi-user mode only.
+    /// Parses the options. If an option is repeated, the leftmost counts. Memory and disk are
+    /// limited only in multi-user mode.
     ///
     /// # Errors
     /// One line that names the wrong option.
@@ -46,7 +46,9 @@ impl JobLimits {
             };
             let value = value.as_deref().unwrap_or_default();
             let number = value.parse::<u64>().ok().filter(|number| (1..=1 << 32).contains(number));
-            number.map(Some).ok_or_else(|| format!("{name}={value}: a number from 1 is wanted"))
+            number
+                .map(Some)
+                .ok_or_else(|| format!("{name}={value}: a number of at least 1 is expected"))
         };
         let cpu = amount("cpulimit")?.map(Duration::from_secs);
         let (memory, disk) = (amount("memorylimit")?, amount("disklimit")?);
@@ -54,8 +56,8 @@ impl JobLimits {
         Ok(Self { cpu, memory: to_bytes(memory), disk: to_bytes(disk) })
     }
 
-    /// The message for the user when a limit is exceeded, and the job's exit code: 128 plus the
-    /// signal that the kernel uses for this limit.
+    /// The message for the user when a limit is exceeded, and the exit code of the job. The code is
+    /// 128 plus the signal that the kernel uses for this limit.
     pub fn exceeded_message(&self, kind: LimitKind, host: &str) -> (u8, String) {
         let mb = |bytes: Option<u64>| bytes.unwrap_or(0) / MB;
         let (code, limit) = match kind {

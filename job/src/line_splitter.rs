@@ -1,5 +1,5 @@
 //! Splits the output of one process into pieces that can be mixed with the output of other
-//! processes: whole lines as far as possible.
+//! processes. Pieces are whole lines as far as possible.
 
 /// A line of up to this many bytes, without the newline, is never split.
 pub const MAX_LINE: usize = 64 * 1024;
@@ -11,7 +11,7 @@ pub struct LineSplitter {
 }
 
 impl LineSplitter {
-    /// Adds the next bytes of the stream and appends to `out` the bytes that can be passed on:
+    /// Adds the next bytes of the stream. Appends to `out` the bytes that can be passed on:
     /// everything up to the last newline, and a line that has grown longer than [`MAX_LINE`].
     pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         let complete_len =
@@ -26,7 +26,7 @@ impl LineSplitter {
         }
     }
 
-    /// Passes the unfinished line on as it is.
+    /// Appends the unfinished line to `out` as it is.
     pub fn flush(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.pending);
         if self.pending.capacity() > 4096 {

@@ -1,5 +1,5 @@
 //! The lifecycle of a job: stages that run one after the other, each a pipeline of parallel
-//! processes. A job has one master, whatever the number of its hosts.
+//! processes. A job has one master, independent of the number of its hosts.
 
 mod deadlocks;
 mod debuggers;
@@ -48,7 +48,7 @@ pub enum MasterEvent {
     FromClient(JobRequest),
     /// A report of the hosts.
     Report(Report),
-    /// The gang scheduler runs the job: at its start, and after each stop; also to set the poll
+    /// The gang scheduler runs the job: at its start, after each stop, and also to set the poll
     /// interval.
     Run {
         /// How often the hosts check whether all processes are idle, in microseconds.
@@ -56,7 +56,7 @@ pub enum MasterEvent {
         /// The condition of the next stop.
         until: StopCondition,
     },
-    /// The gang scheduler stops it.
+    /// The gang scheduler stops the job.
     Stop {
         /// The number of the stop.
         switch_seq: SwitchSeq,
@@ -66,19 +66,19 @@ pub enum MasterEvent {
     GangStopped,
     /// Time has passed.
     Tick,
-    /// A subscriber wants metrics with this period in milliseconds; 0 unsubscribes.
+    /// A subscriber wants metrics with this period in milliseconds. A period of 0 unsubscribes.
     SubscribeMetrics(Subscriber, u32),
     /// A session sends a command of a tool.
     Tool(SessionKey, ToolCall),
-    /// A reader of the status page wants the stacks of all ranks.
+    /// A reader of the status page requests the stacks of all ranks.
     PageStacks,
-    /// A session starts a tool beside the job, or sends one a signal.
+    /// A session starts a tool for the job, or sends a signal to a tool.
     ToolAction(SessionKey, ToolAction),
     /// A session of a tool begins.
     ToolSession(SessionKey, ToolSession),
     /// A session of a tool has ended.
     ToolSessionEnded(SessionKey),
-    /// A session wants the processes listed.
+    /// A session requests the list of processes.
     ListProcesses(SessionKey),
 }
 
@@ -91,9 +91,9 @@ pub enum MasterAction {
     Metrics(Metrics),
     /// Send this to the session of a tool.
     ToSession(SessionKey, ConsoleAnswer),
-    /// Send this to the status page, which has asked for stacks.
+    /// Send this to the status page, which has requested stacks.
     ToPage(PageStacks),
-    /// Send the session of a tool this reason why its command is refused.
+    /// Refuse the command of a tool: send its session this reason.
     RefuseTool(SessionKey, String),
     /// Send this to the hosts.
     Order(Order),
@@ -114,7 +114,8 @@ enum State {
     Running,
     /// Every process of the stage has ended; their output is still being read.
     Draining,
-    /// The hosts reclaim everything. Then scrun is notified that the job was refused or has ended.
+    /// The hosts release all resources. Then scrun is notified that the job was refused or has
+    /// ended.
     Finishing { refusal: Option<String>, code: u8 },
     /// scrun has been notified.
     Done,
@@ -126,7 +127,7 @@ struct StageElement {
     element: Element,
     deadlock_response: DeadlockResponse,
     faults: FaultResponse,
-    /// The job is held for its inspection.
+    /// The job is held while this element is inspected for a deadlock.
     holds_job: bool,
 }
 
@@ -147,11 +148,11 @@ pub struct JobMaster {
     scheduling: Scheduling,
     /// The time of the current event.
     now: MonotonicTime,
-    /// The job is ended early, with this code at least.
+    /// The job is ended early, with at least this exit code.
     kill_code: Option<u8>,
-    /// Signals that the user has sent: a death by one of them is no error.
+    /// Signals that the user has sent. The death of a process by one of them is not an error.
     expected_signals: Vec<i32>,
-    /// Flush requests to scrun that are pending: host and its token, by our token.
+    /// Flush requests to scrun that are pending: the host and its token, by the master's token.
     pending_flushes: HashMap<u64, (JobHostId, u64)>,
     next_flush: u64,
     /// Bytes of programs that the hosts have requested and that scrun has not sent.
@@ -162,11 +163,11 @@ pub struct JobMaster {
     tools: JobTools,
     /// Debuggers of processes with a fault, if the user wants them.
     debuggers: Option<Debuggers>,
-    /// The job is stopped, because processes have debuggers.
+    /// The job is stopped because processes have debuggers.
     is_held_for_debuggers: bool,
     /// The tool that is started before the first stage.
     own_tool: Option<ToolProgram>,
-    /// What a debugger has requested.
+    /// The requests of a debugger of the whole job.
     hold: StageHold,
     actions: Vec<MasterAction>,
 }
@@ -176,7 +177,7 @@ fn display_name(path: &OsBytes) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// Something of each element, by stage.
+/// Maps each element, by stage.
 fn by_element<T>(spec: &JobSpec, of: impl Fn(&ElementSpec) -> T) -> Vec<Vec<T>> {
     spec.stages.iter().map(|stage| stage.elements.iter().map(&of).collect()).collect()
 }
@@ -298,7 +299,7 @@ impl JobMaster {
         self.actions.push(MasterAction::Gang(request));
     }
 
-    /// The gang scheduler runs the job: processes are started in a slice only.
+    /// The gang scheduler runs the job. Processes are started only during a slice.
     fn on_run(&mut self, poll_interval_us: u32, until: StopCondition) {
         self.scheduling.set_has_slice(true);
         self.start_if_due();
@@ -339,7 +340,7 @@ impl JobMaster {
                 self.expected_signals.push(signal);
                 self.send_job_order(JobOrder::Signal(signal));
                 self.resume_for_end();
-                // The job must be able to handle the signal, whether its output is read or not.
+                // The job must be able to handle the signal, even if its output is blocked.
                 if self.scheduling.has_entered() {
                     self.send_to_gang(GangRequest::Release(HoldReason::OutputBlocked));
                 }
@@ -361,7 +362,7 @@ impl JobMaster {
         }
     }
 
-    /// scrun sends a piece of a program, as far as the hosts have requested it.
+    /// scrun sends a piece of a program. Bytes that the hosts have not requested are dropped.
     fn on_file_chunk(&mut self, answer: ProgramAnswer) {
         if let Some(left) = self.requested_file_bytes.checked_sub(answer.charge()) {
             self.requested_file_bytes = left;
@@ -651,7 +652,7 @@ impl JobMaster {
 
     /// Every host has reclaimed everything, or is lost.
     fn on_finished(&mut self, elapsed_ns: u64) {
-        // Services have said until now what has become of their processes.
+        // Services report the results for their processes until now.
         self.tool_commands.finish_all(&mut self.actions);
         self.tool_commands.finish_sessions(&mut self.actions);
         let State::Finishing { refusal, code } = std::mem::replace(&mut self.state, State::Done)

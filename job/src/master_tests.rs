@@ -174,7 +174,7 @@ fn processes_are_started_in_a_slice_of_their_job_only() {
     let actions =
         report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: SwitchSeq(2) }));
     assert_eq!(actions, [MasterAction::Gang(GangRequest::Stopped(SwitchSeq(2)))]);
-    // Nodes that had ended before the stop.
+    // These nodes had ended before the stop.
     report(&mut job, ended(0, 0..4, 0));
     assert_eq!(report(&mut job, DRAINED), []);
     assert_eq!(
@@ -233,7 +233,7 @@ fn slice_requests_of_processes_reach_the_scheduler() {
         report(&mut job, ElementReport::Yield.of(0)),
         [MasterAction::Gang(GangRequest::Yield)]
     );
-    // A job that is to handle a signal must run, even if its output is not read.
+    // A job must run to handle a signal, even if its output is blocked.
     let signal = job.on(MasterEvent::FromClient(JobRequest::Signal(15)));
     assert_eq!(signal[1..], [MasterAction::Gang(GangRequest::Release(HoldReason::OutputBlocked))]);
 }
@@ -313,8 +313,8 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
 }
 
 proptest! {
-    /// No sequence of events makes a job panic. Once every process has ended and the hosts carry
-    /// out their orders, the job ends exactly once.
+    /// No sequence of events makes a job panic. After every process has ended and the hosts have
+    /// carried out their orders, the job ends exactly once.
     #[test]
     fn every_job_comes_to_one_end(
         events in proptest::collection::vec(any_event(), 0..60),
@@ -401,8 +401,8 @@ fn held_for_inspection(job: &mut JobMaster) -> SampleRound {
     round_of(&job.on(MasterEvent::GangStopped))
 }
 
-/// All processes of an element are idle. It is inspected, and one of them can still continue.
-/// Returns the requests to the gang scheduler after both steps.
+/// All processes of an element are idle. The element is inspected, and one process can still
+/// continue. Returns the requests to the gang scheduler after both steps.
 fn idle_without_deadlock(
     job: &mut JobMaster,
     element: u32,
@@ -627,7 +627,7 @@ fn what_scrun_reads_and_writes_goes_to_the_hosts_and_back() {
     for (job_report, answer) in answers {
         assert_eq!(report(&mut job, Report::Job(job_report)), [MasterAction::ToClient(answer)]);
     }
-    // The closed output is why the process ends: nothing is reported.
+    // The process ends because the output is closed, so nothing is reported.
     let status = Status::Signaled(signal::SIGPIPE);
     let broken_pipe = ElementReport::Ended { nodes: (0..1).into(), status }.of(0);
     assert_eq!(report(&mut job, broken_pipe), [MasterAction::Order(ElementOrder::End.to(0))]);
@@ -641,7 +641,7 @@ fn a_violation_names_its_program_and_ends_the_job() {
     let text = "node 3 of prog: it claims to be another node; the job is ended".to_owned();
     let end = |element| MasterAction::Order(ElementOrder::End.to(element));
     assert_eq!(actions, [notice(Level::Error, text), end(0), end(1)]);
-    // Reports about an element that the stage does not have.
+    // The stage has no such element.
     assert_eq!(report(&mut job, ended(2, 0..NODES, 0)), []);
 }
 

@@ -20,7 +20,7 @@ pub enum Subscriber {
 pub struct Subscribers(BTreeMap<Subscriber, u32>);
 
 impl Subscribers {
-    /// Sets the period of a subscriber; 0 unsubscribes. Returns the new shortest period if it has
+    /// Sets the period of a subscriber. 0 unsubscribes. Returns the new shortest period if it has
     /// changed.
     pub fn set(&mut self, subscriber: Subscriber, period_ms: u32) -> Option<u32> {
         let old_period_ms = self.min_period_ms();

@@ -1,5 +1,5 @@
-//! The paths of the copied programs of a job on its hosts: below the job's directory, by name.
-//! Programs of one name with different contents are distinguished by their hashes.
+//! The paths of the copied programs of a job on its hosts: below the job's directory, by name. If
+//! programs with different contents have the same name, their hashes distinguish them.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use score_proto::message::{ElementSpec, FileDigest, JobSpec};
 
 /// The directory of programs in a job's directory.
 const PROGRAM_DIR: &str = ".bin";
-/// The files for the job's tools as they come, in a job's directory.
+/// The archive of files for the job's tools, in the job's directory.
 pub const TOOL_FILES_ARCHIVE: &str = ".tool-files.archive";
 
 fn file_name(element: &ElementSpec) -> &OsStr {
@@ -40,8 +40,8 @@ fn path(element: &ElementSpec, content: FileDigest, is_name_unique: bool) -> Pat
     path
 }
 
-/// Every file that the job needs, once. The time is proportional to the number of elements, which
-/// the user decides.
+/// Every file that the job needs, once. The time is proportional to the number of elements, because
+/// the user controls that number.
 pub fn files(spec: &JobSpec) -> Vec<(FileDigest, PathBuf)> {
     let elements = || {
         let elements = spec.stages.iter().flat_map(|stage| &stage.elements);

@@ -1,4 +1,4 @@
-//! What the gang scheduler does with a job, as the job knows it.
+//! The job's view of gang scheduling: whether the job has entered, has a slice, and is idle.
 
 use score_proto::job_control::SwitchSeq;
 
@@ -7,14 +7,14 @@ use crate::gang::HoldReason;
 /// A request of the job to the gang scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GangRequest {
-    /// The job can run: answered by [`crate::master::MasterEvent::Run`].
+    /// The job can run. [`crate::master::MasterEvent::Run`] follows.
     Enter,
     /// The job will not run any more.
     Leave,
     /// All hosts have carried out the stop order of this number.
     Stopped(SwitchSeq),
-    /// The job must not run until it is released for the same reason. Answered by
-    /// [`crate::master::MasterEvent::GangStopped`], perhaps more than once.
+    /// The job must not run until it is released for the same reason.
+    /// [`crate::master::MasterEvent::GangStopped`] follows, possibly more than once.
     Hold(HoldReason),
     /// Ends a [`GangRequest::Hold`].
     Release(HoldReason),
@@ -22,7 +22,7 @@ pub enum GangRequest {
     Yield,
     /// The job wants no slice for this many seconds.
     Sleep(u32),
-    /// None of its processes needs a processor.
+    /// No process of the job needs a processor.
     Idle,
     /// The job is not idle any more.
     Busy,
@@ -34,36 +34,36 @@ pub struct Scheduling(State);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// No stage has been due.
+    /// The job has not had a stage to run.
     NotEntered,
-    /// Its user has suspended it before it entered.
+    /// The user has suspended the job before it entered.
     SuspendedBeforeEntry {
-        /// It enters when its user resumes it.
+        /// A stage is due: the job enters when the user resumes it.
         stage_due: bool,
     },
-    /// The gang scheduler has it.
+    /// The job has entered the gang scheduler.
     Entered {
-        /// It has a slice now.
+        /// The job has a slice now.
         has_slice: bool,
-        /// All running elements were reported as idle.
+        /// The job was reported as idle.
         idle_reported: bool,
     },
-    /// It has left.
+    /// The job has left the gang scheduler.
     Left,
 }
 
 impl Scheduling {
-    /// That of a job whose hosts prepare.
+    /// The state of a job whose hosts prepare.
     pub const fn new() -> Self {
         Self(State::NotEntered)
     }
 
-    /// Whether the gang scheduler has it.
+    /// Whether the job has entered the gang scheduler and not left it.
     pub fn has_entered(&self) -> bool {
         matches!(self.0, State::Entered { .. })
     }
 
-    /// Whether it has a slice now.
+    /// Whether the job has a slice now.
     pub fn has_slice(&self) -> bool {
         matches!(self.0, State::Entered { has_slice: true, .. })
     }
@@ -80,7 +80,7 @@ impl Scheduling {
         Some(GangRequest::Enter)
     }
 
-    /// There is a stage to run.
+    /// A stage is ready to run.
     pub fn on_stage_due(&mut self) -> Option<GangRequest> {
         match &mut self.0 {
             State::NotEntered => self.enter(),
@@ -92,7 +92,7 @@ impl Scheduling {
         }
     }
 
-    /// Its user suspends it.
+    /// The user suspends the job.
     pub fn suspend(&mut self) -> Option<GangRequest> {
         match self.0 {
             State::NotEntered => {
@@ -104,7 +104,7 @@ impl Scheduling {
         }
     }
 
-    /// Its user resumes it.
+    /// The user resumes the job.
     pub fn resume(&mut self) -> Option<GangRequest> {
         match self.0 {
             State::SuspendedBeforeEntry { stage_due: true } => self.enter(),
@@ -117,14 +117,14 @@ impl Scheduling {
         }
     }
 
-    /// All running elements are idle, or one is not. Only changes are reported.
+    /// Reports whether all running elements are idle. Returns a request only for a change.
     pub fn report_idle(&mut self, all_idle: bool) -> Option<GangRequest> {
         let State::Entered { idle_reported, .. } = &mut self.0 else { return None };
         let changed = std::mem::replace(idle_reported, all_idle) != all_idle;
         changed.then_some(if all_idle { GangRequest::Idle } else { GangRequest::Busy })
     }
 
-    /// There is nothing more to run.
+    /// The job has nothing more to run.
     pub fn leave(&mut self) -> Option<GangRequest> {
         let has_entered = self.has_entered();
         self.0 = State::Left;

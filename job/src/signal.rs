@@ -1,10 +1,10 @@
 //! Signals by number and name, as Linux numbers them on the processors that scored runs on.
 
-/// The terminal is closed: sent to the processes of a deadlock.
+/// The terminal is closed. Sent to the processes of a deadlock.
 pub const SIGHUP: i32 = 1;
-/// Cannot be caught.
+/// Kills a process, which cannot catch it.
 pub const SIGKILL: i32 = 9;
-/// Nobody reads any more.
+/// The reader of a pipe or socket has closed it.
 pub const SIGPIPE: i32 = 13;
 /// The limit of processor time is exceeded.
 pub const SIGXCPU: i32 = 24;

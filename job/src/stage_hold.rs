@@ -1,6 +1,6 @@
-//! What debuggers have requested of a job: that the processes of a stage wait before their first
-//! instruction, and that the hosts list them. The hosts make one list at a time, for all who have
-//! asked before it was begun.
+//! The requests of debuggers of the whole job: processes of a stage wait before their first
+//! instruction, and the hosts list the processes. The hosts make one list at a time. Requests that
+//! arrive before a list begins share it.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::jobs::SessionKey;
 /// Sessions that may wait for lists of a job at the same time.
 pub const MAX_LIST_SESSIONS: usize = 64;
 
-/// Who gets a list of processes.
+/// A recipient of a list of processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lister {
     /// scrun, for its debugger.
@@ -25,12 +25,12 @@ pub enum Lister {
 pub struct StageHold {
     /// The processes of stages that start from now on are held.
     holds_stages: bool,
-    /// Who gets the list that the hosts make now.
+    /// The recipients of the list that the hosts make now.
     listers: BTreeSet<Lister>,
-    /// Who gets the next list.
+    /// The recipients of the next list.
     next_listers: BTreeSet<Lister>,
     state: State,
-    /// Processes that are to be listed before the list is complete.
+    /// Processes that are missing in the list that is being made.
     unlisted: u64,
     /// Processes of the running stage.
     processes: u64,
@@ -39,9 +39,9 @@ pub struct StageHold {
 /// The state of the running stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It runs.
+    /// The stage is not held.
     Free,
-    /// Some of its processes may not wait yet.
+    /// The stage is held, but some of its processes may not wait yet.
     Beginning,
     /// All of its processes wait.
     Held,
@@ -60,16 +60,16 @@ impl StageHold {
         }
     }
 
-    /// Whether the processes of stages that start from now on are held.
+    /// Sets whether the processes of stages that start from now on are held.
     pub fn hold_stages(&mut self, hold: bool) {
         self.holds_stages = hold;
     }
 
-    /// A stage with so many processes starts. Returns the orders for the hosts. If the processes
-    /// are listed, a list begins.
+    /// A stage with this many processes starts. Returns the orders for the hosts. If there are
+    /// requests for a list, the list begins.
     pub fn on_stage_start(&mut self, stage: u32, processes: u64) -> Vec<JobOrder> {
         self.processes = processes;
-        // The stage of the last list has ended before the list was complete.
+        // The previous stage has ended before its list was complete.
         self.next_listers.append(&mut self.listers);
         if self.holds_stages {
             self.next_listers.insert(Lister::Scrun);
@@ -83,16 +83,16 @@ impl StageHold {
         }
     }
 
-    /// Somebody wants the processes listed. Returns the order if a list begins at once.
+    /// A recipient requests the list of processes. Returns the order if a list begins at once.
     ///
     /// # Errors
-    /// One line: too many others wait.
+    /// One line, if too many sessions wait for lists.
     pub fn list(
         &mut self,
         lister: Lister,
         is_running: bool,
     ) -> Result<Option<DebuggerOrder>, String> {
-        // scrun gets the list of a held stage when all of its processes wait.
+        // scrun gets the list of a held stage anyway, when all processes of the stage wait.
         if self.state == State::Beginning && lister == Lister::Scrun && is_running {
             return Ok(None);
         }
@@ -111,12 +111,12 @@ impl StageHold {
         (!self.listers.is_empty()).then_some(DebuggerOrder::ListProcesses)
     }
 
-    /// Who gets the list that the hosts make now.
+    /// The recipients of the list that the hosts make now.
     pub fn listers(&self) -> impl Iterator<Item = Lister> {
         self.listers.iter().copied()
     }
 
-    /// The hosts have listed so many processes. False: nobody has requested that.
+    /// The hosts have listed this many processes. Returns false if no list was requested.
     pub fn on_listed(&mut self, count: u64) -> bool {
         let Some(left) = self.unlisted.checked_sub(count) else { return false };
         self.unlisted = left;
@@ -126,7 +126,8 @@ impl StageHold {
         true
     }
 
-    /// If the list is complete: returns who has got it, and the order if a further one begins.
+    /// If the list is complete, returns its recipients, and the order for the next list if one
+    /// begins.
     pub fn finish_list(&mut self) -> (BTreeSet<Lister>, Option<DebuggerOrder>) {
         if self.unlisted > 0 {
             return (BTreeSet::new(), None);
@@ -135,7 +136,7 @@ impl StageHold {
         (finished, self.begin_list())
     }
 
-    /// Lists will not be complete any more: returns the sessions that wait for one.
+    /// No list will become complete from now on. Returns the sessions that wait for one.
     pub fn take_sessions(&mut self) -> Vec<SessionKey> {
         let session = |lister: &Lister| match lister {
             Lister::Session(session_key) => Some(*session_key),
@@ -147,7 +148,7 @@ impl StageHold {
         waiting
     }
 
-    /// The client lets a held stage run.
+    /// The client lets a held stage run. Returns the order for the hosts if the stage was held.
     pub fn release(&mut self) -> Option<DebuggerOrder> {
         let was_held = std::mem::replace(&mut self.state, State::Free) != State::Free;
         was_held.then_some(DebuggerOrder::ReleaseStage)
@@ -209,7 +210,7 @@ mod tests {
         hold.on_stage_start(0, 2);
         assert_eq!(hold.list(FIRST, true), Ok(Some(LIST)));
         assert!(hold.on_listed(1));
-        // Half of the list has been sent: these would miss it.
+        // Half of the list has been sent, so these would miss that half.
         for late in [SECOND, Lister::Scrun] {
             assert_eq!(hold.list(late, true), Ok(None));
         }
@@ -217,13 +218,13 @@ mod tests {
         assert!(hold.on_listed(1));
         assert_eq!(hold.finish_list(), (BTreeSet::from([FIRST]), Some(LIST)));
         assert_eq!(hold.listers().collect::<Vec<_>>(), [Lister::Scrun, SECOND]);
-        // The stage ends before they have it.
+        // The stage ends before these get their list.
         assert!(hold.on_listed(1));
         assert_eq!(hold.on_stage_start(3, 2), [START, JobOrder::Debugger(LIST)]);
         assert!(hold.on_listed(2) && !hold.on_listed(1));
         assert_eq!(hold.finish_list().0.len(), 2);
         assert_eq!(hold.finish_list(), (BTreeSet::new(), None));
-        // The job ends before these have it.
+        // The job ends before these get their list.
         assert_eq!(hold.list(FIRST, true), Ok(Some(LIST)));
         for late in [Lister::Scrun, SECOND] {
             assert_eq!(hold.list(late, true), Ok(None));

@@ -1,18 +1,19 @@
-//! Fences of some nodes of a parallel process that are under way: which of their nodes are in them.
+//! The fences of subsets of a parallel process that are in progress, and the nodes that have
+//! entered them.
 
 use std::collections::HashMap;
 
 use score_proto::job_control::{MAX_FENCE_BYTES, MAX_FENCE_BYTES_PER_NODE, SubsetFence};
 use score_proto::nodeset::NodeSet;
 
-/// How far a fence has come.
+/// The progress of a fence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SubsetFenceProgress {
-    /// Some nodes that take part are not in it.
+    /// Some members have not entered the fence.
     Waiting,
-    /// All are in it.
+    /// All members have entered the fence.
     Done,
-    /// More bytes of entries than these, the most that are allowed.
+    /// The entries exceed this limit in bytes.
     TooManyBytes(usize),
 }
 
@@ -27,7 +28,8 @@ struct UnderWay {
 pub struct SubsetFences(HashMap<SubsetFence, UnderWay>);
 
 impl SubsetFences {
-    /// These nodes are in a fence, and their host has so many bytes of entries for the others.
+    /// These nodes have entered a fence. Their host sends this many bytes of entries for the
+    /// others.
     pub fn on_in_fence(
         &mut self,
         fence: &SubsetFence,
@@ -49,7 +51,7 @@ impl SubsetFences {
         SubsetFenceProgress::Done
     }
 
-    /// Nodes that wait in a fence, and nodes of it for which they wait and that have ended.
+    /// Nodes that wait in a fence, and members of that fence that have ended without entering it.
     pub fn waiting_for(&self, ended: &NodeSet) -> Option<(NodeSet, NodeSet)> {
         let waiting = self.0.iter().filter_map(|(fence, under_way)| {
             let in_fence = &under_way.in_fence;
@@ -61,7 +63,7 @@ impl SubsetFences {
             let waiting: NodeSet = in_fence.iter().filter(|node| !ended.contains(*node)).collect();
             (!awaited.is_empty() && !waiting.is_empty()).then_some((waiting, awaited))
         });
-        // Always the same one.
+        // The choice is deterministic.
         waiting.min_by_key(|(waiting, awaited)| (waiting.first(), awaited.first()))
     }
 }

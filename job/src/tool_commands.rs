@@ -1,5 +1,5 @@
-//! The commands of tools to the processes of a job, as its master sees them: who gets the events,
-//! and which ranks still owe some.
+//! The commands of tools to the processes of a job, on the side of the job's master. The module
+//! records which asker gets the events, and which ranks have not answered.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,51 +19,52 @@ use crate::cluster::MonotonicTime;
 use crate::jobs::SessionKey;
 use crate::master::MasterAction;
 
-/// How long the master waits for the last events after the time that the command names: each hop
-/// waits for that time from the moment at which the command has come there.
+/// How long the master waits for the last events after the time that the command names. Each hop
+/// waits for that time from the moment at which it gets the command.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
-/// How long the master waits for the last stacks of ranks that are about to end. They wait, too.
+/// How long the master waits for the last stacks of ranks that are about to end. These ranks wait
+/// too.
 const REPORT_ANSWER_GRACE: Duration = Duration::from_millis(500);
 
-/// Sessions of tools that a job has at the same time.
+/// The largest number of simultaneous tool sessions of a job.
 const MAX_SESSIONS_PER_JOB: usize = 32;
-/// Bytes of the command at the end of a session.
+/// The largest size of the command at the end of a session, in bytes.
 const MAX_END_BODY: usize = 256;
-/// For so long a hop keeps room for the answers to that command.
+/// How long a hop keeps room for the answers to the command at the end of a session.
 const END_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Who gets the answers to a command.
+/// The recipient of the answers to a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asker {
     /// A tool, in this session.
     Session(SessionKey),
-    /// The status page: its reader wants the stacks.
+    /// The status page, for the stacks.
     Page,
-    /// scrun: the ranks are of this parallel process and wait after a fault.
+    /// scrun. The ranks belong to this parallel process and wait after a fault.
     Fault(u32),
-    /// scrun: the ranks are those of this parallel process, which has a deadlock.
+    /// scrun. The ranks belong to this parallel process, which is deadlocked.
     Deadlock(u32),
 }
 
-/// What the status page gets after it has asked for the stacks of a job.
+/// An answer to the status page, which has requested the stacks of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PageStacks {
-    /// The programs, or what some ranks say.
+    /// The programs, or the answer of some ranks.
     Part(ToolAnswer),
-    /// All have answered, or had the time.
+    /// All ranks have answered, or the time is over.
     End,
-    /// Nothing was read, for this reason.
+    /// The master has read no stacks, for this reason.
     Refused(String),
 }
 
-/// A command without its last event.
+/// A command that has not received its last event.
 #[derive(Debug)]
 struct RunningCommand {
     asker: Asker,
-    /// Ranks that owe events.
+    /// Ranks that have not answered.
     unanswered: NodeSet,
-    /// Bytes of answers that have come.
+    /// Bytes of answers that have arrived.
     answer_bytes: usize,
     deadline: MonotonicTime,
 }
@@ -94,7 +95,7 @@ impl StagePrograms {
         elements.filter(|element| !ranks.within(self.ranks(*element)).is_empty()).count()
     }
 
-    /// The ranks that a tool means. None: all.
+    /// The ranks that a tool has named. None means all ranks.
     fn checked(&self, job: JobId, ranks: Option<NodeSet>) -> Result<NodeSet, String> {
         let all = self.all_ranks();
         let ranks = ranks.unwrap_or_else(|| NodeSet::from(all.clone()));
@@ -108,13 +109,13 @@ impl StagePrograms {
     }
 }
 
-/// A tool that keeps something in processes.
+/// A session of a tool, which may change processes until its end.
 #[derive(Debug)]
 struct OpenSession {
     key: SessionKey,
-    /// Ranks that it may change.
+    /// Ranks that the tool may change.
     ranks: NodeSet,
-    /// The body of the command that they get at its end.
+    /// The body of the command that these ranks get at the end of the session.
     at_end: Vec<u8>,
 }
 
@@ -122,14 +123,14 @@ struct OpenSession {
 #[derive(Debug, Default)]
 pub struct ToolCommands {
     running: BTreeMap<CommandId, RunningCommand>,
-    /// By the numbers that the tools have chosen.
+    /// By the session numbers that the tools have chosen.
     sessions: BTreeMap<u64, OpenSession>,
     last_id: u64,
-    /// For these parallel processes, and reasons, stacks have been read.
+    /// The reports to the user whose stacks have been read.
     finished_reports: Vec<Asker>,
 }
 
-/// The same nodes, with numbers that are higher by `offset`.
+/// The same set, with all numbers increased by `offset`.
 fn shifted(nodes: &NodeSet, offset: u32) -> NodeSet {
     let mut ranks = NodeSet::new();
     for range in nodes.ranges() {
@@ -149,7 +150,7 @@ fn to_asker(asker: Asker, answer: ToolAnswer) -> MasterAction {
 }
 
 impl ToolCommands {
-    /// A tool sends a command, or ranks have got a fault. The orders and the first answer are added
+    /// A tool sends a command, or ranks have had a fault. The orders and the first answer are added
     /// to `out`.
     ///
     /// # Errors
@@ -196,7 +197,7 @@ impl ToolCommands {
         Ok(())
     }
 
-    /// Orders that these ranks get a command.
+    /// Adds the orders that send a command to these ranks.
     fn order(
         &mut self,
         ranks: &NodeSet,
@@ -222,7 +223,7 @@ impl ToolCommands {
         id
     }
 
-    /// A tool wants to keep something in processes.
+    /// A tool begins a session.
     ///
     /// # Errors
     /// One line for the user.
@@ -250,7 +251,7 @@ impl ToolCommands {
         Ok(())
     }
 
-    /// A session of a tool has ended. Nobody waits for what the ranks answer.
+    /// A session of a tool has ended. Answers of the ranks to its last command are dropped.
     pub fn end_session(
         &mut self,
         key: SessionKey,
@@ -265,7 +266,7 @@ impl ToolCommands {
             .collect();
         for number in ended {
             let Some(session) = self.sessions.remove(&number) else { continue };
-            // A later stage may have fewer.
+            // A later stage may have fewer ranks.
             let ranks = session.ranks.within(programs.all_ranks());
             let wait_ms = END_COMMAND_TIMEOUT.as_millis() as u32;
             self.order(&ranks, wait_ms, &session.at_end, programs, out);
@@ -280,7 +281,8 @@ impl ToolCommands {
         }
     }
 
-    /// An event of nodes of an element has come up the tree. `first_rank`: that of its node 0.
+    /// An event of nodes of an element has arrived. `first_rank` is the rank of the element's node
+    /// 0.
     pub fn on_event(&mut self, first_rank: u32, event: MergedEvent, out: &mut Vec<MasterAction>) {
         let Some(command) = self.running.get_mut(&event.command) else { return };
         let ranks = shifted(&event.ranks, first_rank);
@@ -316,18 +318,18 @@ impl ToolCommands {
         }
     }
 
-    /// For which parallel processes, and why, stacks for the user have been read, once each.
+    /// The reports to the user whose stacks have been read since the last call.
     pub fn take_finished_reports(&mut self) -> Vec<Asker> {
         std::mem::take(&mut self.finished_reports)
     }
 
-    /// Nobody answers any more: the stage or the job has ended.
+    /// Ends all commands: the stage or the job has ended, so no rank answers any more.
     pub fn finish_all(&mut self, out: &mut Vec<MasterAction>) {
         let ids: Vec<CommandId> = self.running.keys().copied().collect();
         ids.into_iter().for_each(|id| self.finish(id, out));
     }
 
-    /// When [`ToolCommands::on_tick`] has something to do.
+    /// When [`ToolCommands::on_tick`] is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         self.running.values().map(|command| command.deadline).min()
     }
@@ -370,7 +372,7 @@ mod tests {
         MergedEvent { command: CommandId(1), ranks: nodes.into(), body }
     }
 
-    /// What the session gets: answers with their ranks, ranks that are missing, the end.
+    /// The output of the session: answers with their ranks, ranks that are missing, the end.
     fn shown(actions: &[MasterAction]) -> Vec<String> {
         let show = |action: &MasterAction| match action {
             MasterAction::ToSession(SESSION, ConsoleAnswer::Finished { code }) => {
@@ -420,7 +422,7 @@ mod tests {
         begin(&mut commands, call(None), programs()).unwrap();
         commands.finish_all(&mut out);
         assert_eq!(shown(&std::mem::take(&mut out)), ["missing 0-7", "end 0"]);
-        // What comes late belongs to nobody.
+        // A late event is dropped.
         commands.on_event(0, answer(0..4, EventBody::Lost), &mut out);
         assert!(out.is_empty());
     }
@@ -467,7 +469,7 @@ mod tests {
         commands.end_session(SESSION, &programs(), &mut out);
         assert_eq!(shown(&std::mem::take(&mut out)), ["to 0: 0-3", "to 1: 0-3"]);
         assert!(begin(&mut commands, of_session(), programs()).is_err());
-        // One that changes some ranks only: the others do not learn of it.
+        // A session that changes some ranks only: the other ranks do not get its last command.
         let of_some =
             |ranks: Range<u32>| ToolSession { ranks: Some(ranks.into()), ..session.clone() };
         let beyond = commands.begin_session(SESSION, of_some(7..9), programs(), &mut out);

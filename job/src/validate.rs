@@ -12,10 +12,10 @@ use score_proto::tool_start::ToolProgram;
 use super::limits::JobLimits;
 use super::program_paths;
 
-/// Descriptors that the shepherd needs per process: two pipes, the control socket, PM's. An MPI
-/// program has a PMI socket in addition.
+/// Descriptors that the shepherd needs per process: two pipes, the control socket, and one for PM.
+/// An MPI program needs a PMI socket in addition.
 const DESCRIPTORS_PER_PROCESS: u64 = 4;
-/// Descriptors that it needs in addition.
+/// Descriptors that the shepherd needs independently of the number of processes.
 const BASE_DESCRIPTORS: u64 = 64;
 /// The memory of the smallest process, including page tables and kernel stack.
 const BYTES_PER_PROCESS: u64 = 256 * 1024;
@@ -46,11 +46,11 @@ pub struct HostLimits {
 /// Checks a job specification before anything is started.
 ///
 /// # Errors
-/// One line that names what is wrong.
+/// One line that names the problem.
 pub fn check(spec: &JobSpec) -> Result<(), String> {
     if spec.nodes() == 0 || spec.nodes() > MAX_NODES {
         return Err(format!(
-            "{} nodes were asked for: there can be 1 to {MAX_NODES} (PM_MAX_NODE)",
+            "{} nodes are requested: a job has 1 to {MAX_NODES} (PM_MAX_NODE)",
             spec.nodes()
         ));
     }
@@ -76,13 +76,13 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
     check_strings(spec)
 }
 
-/// 0 to 15; a smaller number is a larger share (manual, scrun(1), `priority`).
+/// The priority, 0 to 15. A smaller number gives a larger share of time (scrun(1), `priority`).
 pub fn priority(spec: &JobSpec) -> u8 {
     let entry = spec.options.iter().find(|(key, _)| key == "priority");
     entry.and_then(|(_, value)| value.as_deref()?.parse().ok()).unwrap_or(DEFAULT_PRIORITY)
 }
 
-/// Every message about the job costs its daemons time in proportion to these counts.
+/// Limits these counts, because each message about the job costs its daemons time in proportion.
 fn check_counts(spec: &JobSpec) -> Result<(), String> {
     let elements = spec.stages.iter().map(|stage| stage.elements.len()).sum::<usize>();
     if elements > MAX_ELEMENTS {
@@ -139,15 +139,15 @@ fn check_shape(spec: &JobSpec) -> Result<(), String> {
 }
 
 fn check_strings(spec: &JobSpec) -> Result<(), String> {
-    // With the separators of each word.
+    // Includes the separators of each word.
     let option = |(key, value): &(String, Option<String>)| {
         key.len() + value.as_ref().map_or(0, String::len) + 8
     };
     let options: usize = spec.options.iter().map(option).sum();
     if options > MAX_OPTION_LEN {
         return Err(format!(
-            "{options} bytes of options (command line and SCORE_OPTIONS): there can be \
-             {MAX_OPTION_LEN}"
+            "{options} bytes of options (command line and SCORE_OPTIONS): at most \
+             {MAX_OPTION_LEN} are possible"
         ));
     }
     let has_nul = |bytes: &[u8]| bytes.contains(&0);
@@ -348,7 +348,7 @@ mod tests {
     fn the_largest_job_is_accepted_and_a_larger_one_is_not() {
         let mut spec = job(MAX_NODES, MAX_ELEMENTS);
         assert_eq!(check(&spec), Ok(()));
-        assert!(error_of(&job(MAX_NODES + 1, 1)).contains("nodes were asked for"));
+        assert!(error_of(&job(MAX_NODES + 1, 1)).contains("nodes are requested"));
         spec.stages.push(job(1, 1).stages.remove(0));
         let text = "the job has 1025 programs in its pipelines: at most 1024 are possible";
         assert_eq!(error_of(&spec), text);

@@ -1,10 +1,10 @@
-//! The fields of records and vouchers: numbers in little-endian order, and bytes after their
-//! length.
+//! The fields of records and vouchers. Numbers are in little-endian order. Byte strings are
+//! preceded by their length.
 
-/// The longest text in bytes. Longer ones are cut.
+/// The maximum length of a text in bytes. Longer texts are cut.
 pub const MAX_TEXT_LEN: usize = 1024;
 
-/// Bytes that are not what they should be.
+/// The error for a field that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FieldError;
 
@@ -21,41 +21,49 @@ impl std::error::Error for FieldError {}
 pub struct FieldReader<'a>(&'a [u8]);
 
 impl<'a> FieldReader<'a> {
-    /// A reader of these bytes.
+    /// Creates a reader of these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The next bytes, a fixed number.
+    /// Reads a fixed number of bytes.
     ///
     /// # Errors
-    /// There are not so many.
+    /// There are fewer bytes.
     pub fn array<const LEN: usize>(&mut self) -> Result<[u8; LEN], FieldError> {
         let (head, rest) = self.0.split_first_chunk().ok_or(FieldError)?;
         self.0 = rest;
         Ok(*head)
     }
 
+    /// Reads a byte.
+    ///
     /// # Errors
-    /// The bytes have ended.
+    /// There are not enough bytes.
     pub fn u8(&mut self) -> Result<u8, FieldError> {
         self.array().map(|[byte]| byte)
     }
 
+    /// Reads a 32-bit number.
+    ///
     /// # Errors
-    /// The bytes have ended.
+    /// There are not enough bytes.
     pub fn u32(&mut self) -> Result<u32, FieldError> {
         self.array().map(u32::from_le_bytes)
     }
 
+    /// Reads a 64-bit number.
+    ///
     /// # Errors
-    /// The bytes have ended.
+    /// There are not enough bytes.
     pub fn u64(&mut self) -> Result<u64, FieldError> {
         self.array().map(u64::from_le_bytes)
     }
 
+    /// Reads a truth value.
+    ///
     /// # Errors
-    /// Neither 0 nor 1, or the bytes have ended.
+    /// The byte is neither 0 nor 1, or there is no byte.
     pub fn bool(&mut self) -> Result<bool, FieldError> {
         match self.u8()? {
             0 => Ok(false),
@@ -64,10 +72,10 @@ impl<'a> FieldReader<'a> {
         }
     }
 
-    /// Bytes after their length.
+    /// Reads a byte string, which is preceded by its length.
     ///
     /// # Errors
-    /// There are more than `max_len`, or fewer than the length says.
+    /// It is longer than `max_len`, or there are not enough bytes.
     pub fn bytes(&mut self, max_len: usize) -> Result<Vec<u8>, FieldError> {
         let len = usize::from(self.array().map(u16::from_le_bytes)?);
         if len > max_len {
@@ -78,18 +86,18 @@ impl<'a> FieldReader<'a> {
         Ok(head.to_vec())
     }
 
-    /// A text.
+    /// Reads a text.
     ///
     /// # Errors
-    /// It is longer than [`MAX_TEXT_LEN`], not whole, or not UTF-8.
+    /// It is longer than [`MAX_TEXT_LEN`] or not UTF-8, or there are not enough bytes.
     pub fn text(&mut self) -> Result<String, FieldError> {
         String::from_utf8(self.bytes(MAX_TEXT_LEN)?).map_err(|_| FieldError)
     }
 
-    /// A number of items after each other.
+    /// Reads a list of items, which is preceded by their number.
     ///
     /// # Errors
-    /// There are more than `max_count`, or one of them cannot be read.
+    /// There are more than `max_count` items, or an item cannot be read.
     pub fn list<T>(
         &mut self,
         max_count: u8,
@@ -102,10 +110,10 @@ impl<'a> FieldReader<'a> {
         (0..count).map(|_| item(self)).collect()
     }
 
-    /// All fields have been read.
+    /// Checks that all bytes have been read.
     ///
     /// # Errors
-    /// Bytes are left.
+    /// There are more bytes.
     pub fn end(self) -> Result<(), FieldError> {
         if self.0.is_empty() { Ok(()) } else { Err(FieldError) }
     }
@@ -116,7 +124,7 @@ impl<'a> FieldReader<'a> {
 pub struct FieldWriter(Vec<u8>);
 
 impl FieldWriter {
-    /// Adds bytes without a length.
+    /// Adds bytes without their length.
     pub fn array(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
         self
@@ -128,29 +136,30 @@ impl FieldWriter {
         self
     }
 
-    /// Adds a number.
+    /// Adds a 32-bit number.
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.array(&value.to_le_bytes())
     }
 
-    /// Adds a number.
+    /// Adds a 64-bit number.
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.array(&value.to_le_bytes())
     }
 
-    /// Adds the length of some bytes, and the bytes. What does not fit into a length is cut off.
+    /// Adds a byte string, preceded by its length. Bytes beyond the largest 16-bit length are cut
+    /// off.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
         self.array(&len.to_le_bytes()).array(&bytes[..usize::from(len)])
     }
 
-    /// Adds a text. A longer one than [`MAX_TEXT_LEN`] is cut, between two characters.
+    /// Adds a text. If it is longer than [`MAX_TEXT_LEN`], it is cut between two characters.
     pub fn text(&mut self, text: &str) -> &mut Self {
         let end = (0..=MAX_TEXT_LEN.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
         self.bytes(&text.as_bytes()[..end.unwrap_or(0)])
     }
 
-    /// Adds a number of items, 255 at most.
+    /// Adds a list of items, preceded by their number. At most 255 items are added.
     pub fn list<T>(&mut self, items: &[T], item: impl Fn(&mut Self, &T)) -> &mut Self {
         let count = u8::try_from(items.len()).unwrap_or(u8::MAX);
         self.u8(count);
@@ -158,7 +167,7 @@ impl FieldWriter {
         self
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }

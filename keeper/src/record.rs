@@ -1,70 +1,70 @@
-//! Records between a daemon and its keeper. There are two sockets that keep records apart
-//! (SOCK_SEQPACKET). On the first one the daemon sends a [`Call`], with descriptors where it says
-//! so, and gets one [`Reply`] to each. On the other one the keeper sends [`Event`]s.
+//! Records between a daemon and its keeper. They use two sockets that preserve record boundaries
+//! (SOCK_SEQPACKET). On the first socket the daemon sends a [`Call`], with descriptors if the call
+//! needs them, and receives one [`Reply`] to each. On the second socket the keeper sends
+//! [`Event`]s.
 
 use crate::field::{FieldError, FieldReader, FieldWriter};
 use crate::voucher::{KEY_LEN, MAX_VOUCHER_LEN, Voucher, VoucherKey};
 
-/// The longest record in bytes.
+/// The maximum length of a record in bytes.
 pub const MAX_RECORD_LEN: usize = 8192;
-/// Network sets of a job, and interfaces of a set.
+/// The maximum number of network sets of a job, and of interfaces of a set.
 const MAX_RAW_SETS: u8 = 16;
-/// The longest name of a network interface in bytes (IFNAMSIZ).
+/// The maximum length of a network interface's name in bytes (IFNAMSIZ - 1).
 const MAX_INTERFACE_NAME_LEN: usize = 15;
 
-/// A keeper's number of a job. It never uses one twice.
+/// The keeper's number of a job. Each number is used only once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct JobHandle(pub u64);
 
 /// A request of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
-    /// Vouch for the process that has connected to the local socket of users. The connection comes
-    /// as a descriptor. Answer: [`Reply::Done`], and later an event with the number that the daemon
-    /// has chosen.
+    /// Vouch for the process that has connected to the local socket of users. The connection is
+    /// passed as a descriptor. Reply: [`Reply::Done`]. The voucher follows in an event.
     Vouch {
-        /// The daemon's number for the session.
+        /// The daemon's number of the session. The event contains it.
         session: u64,
     },
-    /// Renew a voucher that was made for this connection, which comes as a descriptor. Answer:
+    /// Renew a voucher. The connection for which it was issued is passed as a descriptor. Reply:
     /// [`Reply::Renewed`].
     Renew {
         /// The voucher.
         voucher: Vec<u8>,
     },
-    /// Check a voucher. Answer: [`Reply::Done`].
+    /// Check a voucher. Reply: [`Reply::Done`].
     Verify {
         /// The voucher.
         voucher: Vec<u8>,
     },
-    /// Start a shepherd. Its control socket and the socket of its switch thread come as
-    /// descriptors. Answer: [`Reply::Started`].
+    /// Start a shepherd. Its control socket and the socket of its switch thread are passed as
+    /// descriptors. Reply: [`Reply::Started`].
     Start(StartRequest),
-    /// Start the process that starts and watches a tool of a job, as the job's user. Its control
-    /// socket comes as a descriptor. Answer: [`Reply::Done`].
+    /// Start the supervisor of a tool, as the user of the job. Its control socket is passed as a
+    /// descriptor. Reply: [`Reply::Done`].
     StartTool {
         /// The job.
         job: JobHandle,
     },
-    /// Do this with a job. Answer: [`Reply::Done`].
+    /// Perform an action on a job. Reply: [`Reply::Done`].
     Act {
         /// The job.
         job: JobHandle,
-        /// What is to be done.
+        /// The action.
         action: Action,
     },
 }
 
-/// The shepherd that is to be started.
+/// The parameters of a shepherd.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StartRequest {
-    /// The voucher of the user.
+    /// The voucher of the job's user.
     pub voucher: Vec<u8>,
-    /// The limit of the job's memory in bytes.
+    /// The memory limit of the job in bytes.
     pub memory: Option<u64>,
-    /// Whether the job has programs that are copied.
+    /// Whether the job has programs that are copied to the host.
     pub has_programs: bool,
-    /// The number of processes that get raw sockets at most.
+    /// The maximum number of processes that get raw sockets.
     pub max_raw_processes: u32,
     /// The raw sockets of each network set.
     pub raw_sets: Vec<RawSet>,
@@ -73,26 +73,26 @@ pub struct StartRequest {
 /// The raw sockets of a network set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawSet {
-    /// The secret in the set's packets.
+    /// The secret that the packets of the set contain.
     pub secret: u64,
     /// The network interfaces.
     pub interfaces: Vec<Vec<u8>>,
 }
 
-/// What is done with a job.
+/// An action on a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Freeze its processes.
+    /// Freeze the processes of the job.
     Freeze,
-    /// Let its processes go on.
+    /// Thaw the processes of the job.
     Thaw,
-    /// Let the shepherd continue that its user has stopped.
+    /// Continue the shepherd, which its user may have stopped with a signal.
     Continue,
     /// Kill the shepherd.
     KillShepherd,
-    /// Kill all its processes.
+    /// Kill all processes of the job.
     KillAll,
-    /// Kill what is left of it, and remove its cgroup and its directory.
+    /// Kill the remaining processes of the job, and remove its cgroup and its directory.
     Remove,
 }
 
@@ -105,29 +105,29 @@ const ACTIONS: [Action; 6] = [
     Action::Remove,
 ];
 
-/// The answer to a call.
+/// The reply to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// It has been done, or will be.
+    /// The action has been performed or has begun.
     Done,
     /// A new voucher.
     Renewed {
-        /// The voucher.
+        /// The new voucher.
         voucher: Vec<u8>,
     },
-    /// A shepherd runs.
+    /// The shepherd has been started.
     Started {
         /// The keeper's number of the job.
         job: JobHandle,
     },
-    /// It must not be done.
+    /// The call is not permitted.
     Refused {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It could not be done.
+    /// The call failed.
     Failed {
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }
@@ -135,13 +135,13 @@ pub enum Reply {
 /// How a shepherd ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShepherdEnd {
-    /// It has called exit.
+    /// It exited with this code.
     Exited(u8),
     /// It was killed by this signal.
     Signaled(u8),
 }
 
-/// What a keeper reports.
+/// A report of the keeper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The first event: the keeper is ready.
@@ -151,24 +151,24 @@ pub enum Event {
     },
     /// The only event: the keeper cannot work.
     Unable {
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// A voucher that was requested.
+    /// A requested voucher has been issued.
     Vouched {
         /// The daemon's number of the session.
         session: u64,
         /// The voucher.
         voucher: Vec<u8>,
     },
-    /// A voucher that could not be made.
+    /// A requested voucher could not be issued.
     NotVouched {
         /// The daemon's number of the session.
         session: u64,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// A line that the keeper has written to its log, for a receiver of the log in the network.
+    /// The keeper has logged a line. The daemon forwards it to the syslog receiver.
     Logged {
         /// The line.
         line: String,
@@ -179,7 +179,7 @@ pub enum Event {
         job: JobHandle,
         /// How it ended.
         end: ShepherdEnd,
-        /// Whether the kernel has killed processes of the job for lack of memory.
+        /// Whether the kernel killed processes of the job because of lack of memory.
         killed_for_memory: bool,
     },
 }
@@ -219,7 +219,7 @@ impl StartRequest {
 }
 
 impl Call {
-    /// The number of descriptors that come with it.
+    /// The number of descriptors that are passed with the call.
     pub fn descriptor_count(&self) -> usize {
         match self {
             Self::Vouch { .. } | Self::Renew { .. } | Self::StartTool { .. } => 1,
@@ -228,7 +228,7 @@ impl Call {
         }
     }
 
-    /// The bytes of the record.
+    /// Encodes the record.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = FieldWriter::default();
         match self {
@@ -245,10 +245,10 @@ impl Call {
         writer.into_bytes()
     }
 
-    /// Reads a record.
+    /// Decodes a record.
     ///
     /// # Errors
-    /// It is no call.
+    /// The bytes are not a call.
     pub fn read(bytes: &[u8]) -> Result<Self, FieldError> {
         let mut reader = FieldReader::new(bytes);
         let call = match reader.u8()? {
@@ -269,7 +269,7 @@ impl Call {
 }
 
 impl Reply {
-    /// The bytes of the record.
+    /// Encodes the record.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = FieldWriter::default();
         match self {
@@ -282,10 +282,10 @@ impl Reply {
         writer.into_bytes()
     }
 
-    /// Reads a record.
+    /// Decodes a record.
     ///
     /// # Errors
-    /// It is no reply.
+    /// The bytes are not a reply.
     pub fn read(bytes: &[u8]) -> Result<Self, FieldError> {
         let mut reader = FieldReader::new(bytes);
         let reply = match reader.u8()? {
@@ -302,7 +302,7 @@ impl Reply {
 }
 
 impl Event {
-    /// The bytes of the record.
+    /// Encodes the record.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = FieldWriter::default();
         match self {
@@ -325,10 +325,10 @@ impl Event {
         writer.into_bytes()
     }
 
-    /// Reads a record.
+    /// Decodes a record.
     ///
     /// # Errors
-    /// It is no event.
+    /// The bytes are not an event.
     pub fn read(bytes: &[u8]) -> Result<Self, FieldError> {
         let mut reader = FieldReader::new(bytes);
         let event = match reader.u8()? {
@@ -355,7 +355,7 @@ impl Event {
     }
 }
 
-/// Reads hostile bytes as every kind of record, and as a voucher.
+/// Decodes hostile bytes as each kind of record, and as a voucher.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(call) = Call::read(bytes) {
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_unknown_is_no_record() {
+    fn records_that_are_too_long_or_unknown_are_refused() {
         let long_voucher = Call::Verify { voucher: vec![0; MAX_VOUCHER_LEN + 1] };
         let long_name = RawSet { secret: 1, interfaces: vec![vec![b'x'; 16]] };
         let many_sets = vec![RawSet { secret: 1, interfaces: Vec::new() }; 17];
@@ -477,7 +477,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_a_reader_fail_otherwise_than_by_an_error(
+        fn arbitrary_bytes_are_read_without_a_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..400),
         ) {
             fuzz(&bytes);

@@ -1,75 +1,76 @@
-//! Vouchers. The keeper of the login host asks the kernel who a client is, and says so in a
-//! voucher. It goes with the user's jobs to their hosts. The keepers there start processes as this
-//! user only with it. All keepers of a cluster share the key of the vouchers; no daemon has it.
+//! Vouchers. The keeper of the login host asks the kernel for the identity of a client and
+//! certifies it in a voucher. The voucher is sent with the user's jobs to their hosts. The keepers
+//! of those hosts start processes as the user only if the voucher is valid. All keepers of a
+//! cluster share the voucher key; no daemon has it.
 
 use blake3::Hash;
 
 use crate::field::{FieldError, FieldReader, FieldWriter};
 
-/// Bytes of a key.
+/// The length of a key in bytes.
 pub const KEY_LEN: usize = 32;
 /// How long a voucher is valid, in seconds.
 pub const VOUCHER_TTL_S: u64 = 3600;
 /// How far the clocks of two hosts may differ, in seconds.
 pub const CLOCK_DIFFERENCE_WINDOW_S: u64 = 300;
-/// The longest voucher in bytes.
+/// The maximum length of a voucher in bytes.
 pub const MAX_VOUCHER_LEN: usize = 1024;
 
-/// The longest name of a user in bytes.
+/// The maximum length of a user's name in bytes.
 pub const MAX_USER_NAME_LEN: usize = 256;
-/// The longest name of a host in bytes.
+/// The maximum length of a host's name in bytes.
 const MAX_HOST_NAME_LEN: usize = 255;
-/// The largest number of limits.
+/// The maximum number of resource limits.
 const MAX_LIMITS: u8 = 16;
-/// The first byte of a voucher.
+/// The first byte of a voucher: the version of the format.
 const FORMAT: u8 = 1;
 const MAC_LEN: usize = 32;
 
-/// Purposes of keys that are derived from the key of the cluster.
+/// The contexts of the keys that are derived from the cluster key.
 const VOUCHER_CONTEXT: &str = "SCore 2026-11 vouchers of keepers";
 const LINK_CONTEXT: &str = "SCore 2026-11 links between daemons of multi-user mode";
 
 /// A resource limit, as in getrlimit(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResourceLimit {
-    /// RLIMIT_
+    /// The number of the resource: a constant RLIMIT_*.
     pub resource: u32,
-    /// Soft limit; all ones for none.
+    /// The soft limit. `u64::MAX` means no limit.
     pub soft: u64,
-    /// Hard limit; all ones for none.
+    /// The hard limit. `u64::MAX` means no limit.
     pub hard: u64,
 }
 
-/// What the keeper of the login host says about a user.
+/// The contents of a voucher, which the keeper of the login host certifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Voucher {
-    /// The user.
+    /// The uid of the user.
     pub uid: u32,
-    /// The user's group.
+    /// The gid of the user.
     pub gid: u32,
-    /// The connection of the login, as the login host numbers it. Never repeated there until the
-    /// host is started again.
+    /// The kernel's number of the login's connection. The login host does not reuse it until it is
+    /// rebooted.
     pub session: u64,
-    /// When the voucher ends, in seconds since 1970.
+    /// The time at which the voucher expires, in seconds since 1970.
     pub expires_at: u64,
-    /// The user's name on the login host; empty if its name services do not know the uid.
+    /// The user's name on the login host. Empty if its name services do not know the uid.
     pub name: Vec<u8>,
-    /// The login host.
+    /// The name of the login host.
     pub login_host: Vec<u8>,
-    /// The limits of the process that has logged in.
+    /// The resource limits of the process that has logged in.
     pub limits: Vec<ResourceLimit>,
 }
 
-/// Why a voucher is refused.
+/// Why a voucher is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VoucherError {
-    /// It is no voucher at all.
+    /// It is not a voucher.
     Malformed,
-    /// It was not made by a keeper of this cluster, or has been changed.
+    /// It was not issued by a keeper of this cluster, or it has been modified.
     Forged,
-    /// Its time is over.
+    /// It has expired.
     Expired,
-    /// It ends later than any voucher that is made now.
+    /// It expires later than any voucher that is issued now.
     FromTheFuture,
 }
 
@@ -87,10 +88,10 @@ impl std::fmt::Display for VoucherError {
 }
 
 impl Voucher {
-    /// Reads a voucher without a check of who has made it. For daemons, which cannot check that.
+    /// Decodes a voucher without checking its issuer. For daemons, which do not have the key.
     ///
     /// # Errors
-    /// It is malformed.
+    /// The voucher is malformed.
     pub fn read_unverified(bytes: &[u8]) -> Result<Self, VoucherError> {
         let (body, _) = split_mac(bytes)?;
         read_body(body).map_err(|_| VoucherError::Malformed)
@@ -137,12 +138,12 @@ fn split_mac(bytes: &[u8]) -> Result<(&[u8], [u8; MAC_LEN]), VoucherError> {
     Ok((body, *mac))
 }
 
-/// The key of the links between daemons, from the key of the cluster.
+/// Derives the key of the links between daemons from the cluster key.
 pub fn link_key(cluster_key: &[u8; KEY_LEN]) -> [u8; KEY_LEN] {
     blake3::derive_key(LINK_CONTEXT, cluster_key)
 }
 
-/// The key with which keepers make and check vouchers.
+/// The key with which keepers issue and check vouchers.
 #[derive(Clone)]
 pub struct VoucherKey([u8; KEY_LEN]);
 
@@ -153,12 +154,12 @@ impl std::fmt::Debug for VoucherKey {
 }
 
 impl VoucherKey {
-    /// The key of a cluster's vouchers.
+    /// Derives the voucher key from the cluster key.
     pub fn new(cluster_key: &[u8; KEY_LEN]) -> Self {
         Self(blake3::derive_key(VOUCHER_CONTEXT, cluster_key))
     }
 
-    /// The bytes of a voucher.
+    /// Encodes and authenticates a voucher.
     pub fn seal(&self, voucher: &Voucher) -> Vec<u8> {
         let mut bytes = voucher.write_body();
         let mac = blake3::keyed_hash(&self.0, &bytes);
@@ -166,13 +167,13 @@ impl VoucherKey {
         bytes
     }
 
-    /// Checks the bytes of a voucher at this time, in seconds since 1970.
+    /// Checks and decodes a voucher. `now` is the time in seconds since 1970.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// Why the voucher is not valid.
     pub fn open(&self, bytes: &[u8], now: u64) -> Result<Voucher, VoucherError> {
         let (body, mac) = split_mac(bytes)?;
-        // This comparison takes the same time wherever the difference is.
+        // The comparison takes constant time.
         if blake3::keyed_hash(&self.0, body) != Hash::from_bytes(mac) {
             return Err(VoucherError::Forged);
         }
@@ -285,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_no_keeper_has_made_is_never_accepted(
+        fn arbitrary_bytes_are_never_accepted_as_a_voucher(
             bytes in prop::collection::vec(any::<u8>(), 0..600),
         ) {
             prop_assert!(VoucherKey::new(&KEY).open(&bytes, NOW).is_err());

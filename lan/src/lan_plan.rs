@@ -2,39 +2,40 @@
 
 use std::net::Ipv4Addr;
 
-/// Most hosts of one LAN: each costs two descriptors in the process that makes the LAN.
+/// The largest number of hosts of one LAN. Each host costs two descriptors in the process that
+/// creates the LAN.
 const MAX_HOSTS: u32 = 1024;
-/// Most networks of one LAN: NICs of each host.
+/// The largest number of networks of one LAN, which is the number of NICs of each host.
 const MAX_LINKS: u32 = 8;
 const MIN_MTU: u32 = 576;
 /// The limit of veth.
 const MAX_MTU: u32 = 65_535;
-/// tbf counts bytes per second in 32 bits.
+/// The kernel's tbf counts bytes per second in 32 bits.
 const MAX_RATE: u64 = u32::MAX as u64 * 8;
 const MIN_RATE: u64 = 8_000;
 
 /// The parameters of a virtual LAN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LanPlan {
-    /// Hosts, at least 1.
+    /// The number of hosts, at least 1.
     pub hosts: u32,
-    /// Number of networks; every host has its own NIC in each.
+    /// The number of networks. Every host has a NIC in each.
     pub links: u32,
-    /// Size of the largest packet of each link.
+    /// The size of the largest packet in bytes, for all links.
     pub mtu: u32,
     /// Bits per second of each link in each direction, if limited.
     pub rate: Option<u64>,
-    /// Prefix of host names: the name of host *i* is the prefix, followed by *i*.
+    /// The prefix of host names. The name of host *i* is the prefix, followed by *i*.
     pub prefix: String,
 }
 
 impl LanPlan {
-    /// `hosts` hosts on one network with the defaults: packets of 1,500 bytes, no limit.
+    /// A plan for `hosts` hosts on one network with the defaults: packets of 1,500 bytes, no limit.
     pub fn new(hosts: u32) -> LanPlan {
         LanPlan { hosts, links: 1, mtu: 1500, rate: None, prefix: "local".to_owned() }
     }
 
-    /// Sets `links`, `mtu` or `rate` from words of a command line.
+    /// Sets `links`, `mtu` or `rate` from the words of a command line.
     ///
     /// # Errors
     /// One line that names the wrong word and the valid values.
@@ -77,7 +78,7 @@ impl LanPlan {
         format!("eth{link}")
     }
 
-    /// The address of a host in a network; all networks are /16.
+    /// The address of a host in a network. All networks are /16.
     pub fn address(host: u32, link: u32) -> Ipv4Addr {
         let [_, _, high, low] = (host + 1).to_be_bytes();
         Ipv4Addr::new(10, 77 + link as u8, high, low)

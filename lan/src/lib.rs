@@ -1,12 +1,12 @@
-//! A virtual LAN on one machine. Each host is a network namespace (and a UTS namespace, so that
-//! `hostname` reports its name). Veth pairs connect two hosts directly, more hosts through a
-//! switch.
+//! A virtual LAN on one machine. Each host is a network namespace with a UTS namespace, so that
+//! `hostname` reports the name of the host. Veth pairs connect two hosts directly, and more hosts
+//! through a switch.
 //!
-//! The namespaces have no names. Descriptors of the process that made the LAN, and the processes
-//! that run in them, keep them. Therefore nothing is left when these processes have ended, in
-//! whatever way.
+//! The namespaces have no names. They are kept by descriptors of the process that created the LAN,
+//! and by the processes that run in them. Therefore nothing is left after these processes have
+//! ended, however they ended.
 //!
-//! [`Lan::build`] moves the calling thread onto host 0. Root can do that from any thread. Other
+//! [`Lan::build`] moves the calling thread onto host 0. Root can call it from any thread. Other
 //! users need a process with one thread, because it uses a user namespace.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The netlink requests that make the links of a LAN. No I/O here.
+//! The netlink requests that create the links of a LAN. This module does no I/O.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -18,30 +18,30 @@ use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcOption};
 use crate::lan_plan::LanPlan;
 use crate::netlink::Request;
 
-/// Index of loopback in every namespace.
+/// The index of loopback in every namespace.
 const LOOPBACK: u32 = 1;
-/// Indices are chosen here, not queried. Low ones may be in use: some kernels put tunnels into
-/// every new namespace.
+/// Indices are chosen here and not queried. Low ones may be in use, because some kernels put
+/// tunnels into every new namespace.
 const FIRST_NIC: u32 = 1001;
-/// Both ends of a pair must have different indices: otherwise the kernel takes up to a second to
+/// Both ends of a pair must have different indices. Otherwise the kernel takes up to a second to
 /// notice that the link is up.
 const PEER_NIC_BASE: u32 = 1011;
 const FIRST_BRIDGE: u32 = 1101;
 const FIRST_PORT: u32 = 1201;
 
-/// Up to this number of hosts, each host gets static entries for the addresses of all hosts. Hosts
-/// then need no neighbour discovery, and the kernel's table of 1,024 learned entries, which all
-/// namespaces share, does not overflow.
+/// Up to this number of hosts, each host gets static entries for the addresses of all hosts. Then
+/// hosts need no neighbour discovery, and the kernel's table of 1,024 learned entries does not
+/// overflow. All namespaces share this table.
 const MAX_STATIC_NEIGHBOURS: u32 = 128;
 
 const PREFIX_BITS: u8 = 16;
 
-/// Index of a host's NIC.
+/// The index of a host's NIC.
 pub fn nic(host: u32, link: u32) -> u32 {
     if host == 0 { FIRST_NIC + link } else { PEER_NIC_BASE + link }
 }
 
-/// Index of the switch's port to a host, in the switch's namespace.
+/// The index of the switch's port to a host, in the switch's namespace.
 pub fn port(plan: &LanPlan, host: u32, link: u32) -> u32 {
     FIRST_PORT + host * plan.links + link
 }
@@ -50,7 +50,7 @@ fn request(what: &'static str, message: Message) -> Request {
     Request { label: what, message }
 }
 
-/// Header for a link that is up from the start.
+/// A header for a link that is up from the start.
 fn link(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.header.index = index;
@@ -69,8 +69,8 @@ pub fn set_up(index: u32, up: bool) -> Request {
     request("link", Message::SetLink(message))
 }
 
-/// Queries a link: before the kernel answers, it completes the work that it had deferred after the
-/// last change. A link that has just come up drops packets until then, for up to a second on a busy
+/// Queries a link. Before the kernel answers, it completes the work that it had deferred after the
+/// last change. Until then a link that has just come up drops packets, for up to a second on a busy
 /// machine.
 pub fn get_link(index: u32) -> Request {
     let mut message = LinkMessage::default();
@@ -78,10 +78,11 @@ pub fn get_link(index: u32) -> Request {
     request("look", Message::GetLink(message))
 }
 
-/// Makes the switch: a bridge for each network.
+/// Creates the switch: one bridge per network.
 pub fn bridges(plan: &LanPlan) -> Vec<Request> {
     let bridge = |number: u32| {
-        // Neither the spanning tree protocol nor multicast groups: this LAN has no loop.
+        // This LAN has no loop, so it needs neither the spanning tree protocol nor multicast
+        // groups.
         let data = vec![InfoBridge::ForwardDelay(0), InfoBridge::MulticastSnooping(false)];
         let info = vec![LinkInfo::Kind(InfoKind::Bridge), LinkInfo::Data(InfoData::Bridge(data))];
         let attributes = vec![
@@ -96,7 +97,7 @@ pub fn bridges(plan: &LanPlan) -> Vec<Request> {
     (0..plan.links).map(bridge).collect()
 }
 
-/// Makes the veth pair between this namespace and a host's: `local_end` here, the NIC there.
+/// Creates the veth pair between this namespace and a host's: `local_end` here, the NIC there.
 fn veth(
     plan: &LanPlan,
     local_end: LinkMessage,
@@ -113,7 +114,8 @@ fn veth(
             LinkAttribute::NetNsFd(peer_netns.as_raw_fd()),
         ],
     );
-    // The kernel makes the far end first, and would refuse to set it up without the other end.
+    // The kernel creates the far end first. It would refuse to set it up before the other end
+    // exists.
     peer_end.header.flags = LinkFlags::empty();
     let mut local_end = local_end;
     local_end.attributes.push(LinkAttribute::Mtu(plan.mtu));
@@ -124,7 +126,7 @@ fn veth(
     request("veth", Message::NewLink(local_end))
 }
 
-/// Joins a host to the switch, seen from the switch.
+/// Connects a host to the switch. To be sent in the namespace of the switch.
 pub fn switch_links(plan: &LanPlan, host: u32, host_netns: BorrowedFd<'_>) -> Vec<Request> {
     let switch_link = |number: u32| {
         let index = port(plan, host, number);
@@ -138,7 +140,7 @@ pub fn switch_links(plan: &LanPlan, host: u32, host_netns: BorrowedFd<'_>) -> Ve
     (0..plan.links).map(switch_link).chain(limits).collect()
 }
 
-/// Joins host 0, seen from there, to host 1.
+/// Connects host 0 to host 1. To be sent in the namespace of host 0.
 pub fn direct_veth(plan: &LanPlan, peer_netns: BorrowedFd<'_>) -> Vec<Request> {
     let direct_link = |number: u32| {
         let attributes = vec![
@@ -150,7 +152,7 @@ pub fn direct_veth(plan: &LanPlan, peer_netns: BorrowedFd<'_>) -> Vec<Request> {
     (0..plan.links).map(direct_link).collect()
 }
 
-/// Loopback alone.
+/// Only loopback.
 pub fn loopback() -> Vec<Request> {
     vec![set_up(LOOPBACK, true)]
 }
@@ -171,12 +173,12 @@ pub fn configure_host(plan: &LanPlan, host: u32) -> Vec<Request> {
     requests
 }
 
-/// The queries of a host when the other ends of its links are up.
+/// The queries of a host after the other ends of its links are up.
 pub fn get_nic_links(plan: &LanPlan, host: u32) -> Vec<Request> {
     (0..plan.links).map(|number| get_link(nic(host, number))).collect()
 }
 
-/// The queries of the switch when all hosts have set up their ends.
+/// The queries of the switch after all hosts have set up their ends.
 pub fn get_port_links(plan: &LanPlan) -> Vec<Request> {
     let ports_of = |host| (0..plan.links).map(move |number| get_link(port(plan, host, number)));
     (0..plan.hosts).flat_map(ports_of).collect()
@@ -209,12 +211,12 @@ fn neighbour(nic: u32, other: u32, number: u32) -> Request {
     request("neighbour", Message::NewNeighbour(message))
 }
 
-/// A token bucket in front of a link, if the plan limits links.
+/// A token bucket for a link, if the plan limits links.
 fn limit(plan: &LanPlan, index: u32) -> Option<Request> {
     let bytes = u32::try_from(plan.rate? / 8).ok()?;
     // The burst: 2 ms of data, and at least one segment that is split up later.
     let burst = (bytes / 500).max(plan.mtu + 64).max(70_000);
-    // The queue: 50 ms of data. More is dropped, as in a real switch.
+    // The queue holds 50 ms of data. More is dropped, as in a real switch.
     let queue = (bytes / 20).max(4 * burst);
     let mut message = TcMessage::default();
     message.header.index = index.cast_signed();

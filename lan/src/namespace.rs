@@ -1,4 +1,4 @@
-//! Makes, enters and keeps namespaces of this thread.
+//! Creates, enters and keeps namespaces of the calling thread.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,7 @@ fn open(kind: &str) -> io::Result<File> {
     File::open(format!("/proc/thread-self/ns/{kind}"))
 }
 
-/// A network namespace with its UTS namespace: together they are a host.
+/// A network namespace and its UTS namespace. Together they form a host.
 #[derive(Debug)]
 pub struct HostNamespace {
     net: File,
@@ -19,12 +19,12 @@ pub struct HostNamespace {
 }
 
 impl HostNamespace {
-    /// The namespaces in which this thread is now.
+    /// The namespaces of the calling thread.
     pub fn current() -> io::Result<HostNamespace> {
         Ok(HostNamespace { net: open("net")?, uts: open("uts")? })
     }
 
-    /// Makes a new host with this name, and moves this thread there.
+    /// Creates a host with this name, and moves the calling thread there.
     pub fn new(name: &str) -> io::Result<HostNamespace> {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWUTS)?;
         sethostname(name)?;
@@ -32,7 +32,7 @@ impl HostNamespace {
         HostNamespace::current()
     }
 
-    /// Moves this thread there.
+    /// Moves the calling thread to this host.
     pub fn enter(&self) -> io::Result<()> {
         setns(&self.net, CloneFlags::CLONE_NEWNET)?;
         setns(&self.uts, CloneFlags::CLONE_NEWUTS)?;
@@ -45,8 +45,8 @@ impl HostNamespace {
     }
 }
 
-/// Moves this process into a new user namespace, in which it may make networks. The user keeps its
-/// uid; other users are not mapped there.
+/// Moves this process into a new user namespace, in which it may create networks. The user keeps
+/// the uid. Other users are not mapped in the namespace.
 pub fn enter_user_namespace() -> io::Result<()> {
     let (uid, gid) = (geteuid(), getegid());
     unshare(CloneFlags::CLONE_NEWUSER)?;
@@ -55,10 +55,10 @@ pub fn enter_user_namespace() -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
 }
 
-/// Disables IPv6 for NICs that are made in this namespace from now on. Its neighbour discovery
+/// Disables IPv6 for NICs that are created in this namespace from now on. Its neighbour discovery
 /// would send thousands of packets through a switch of 64 hosts. Loopback keeps its ::1.
 fn disable_ipv6() {
-    // A machine without IPv6 has no such file, and in a container it may be read-only: both are
-    // harmless.
+    // A machine without IPv6 has no such file, and in a container the file may be read-only. Both
+    // are harmless.
     let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
 }

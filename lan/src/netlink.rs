@@ -1,4 +1,5 @@
-//! Requests to the kernel's routing netlink: many per system call, each answered.
+//! Requests to the kernel's routing netlink. One system call sends many requests, and each is
+//! answered.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,14 +15,14 @@ use nix::sys::socket::{
     socket,
 };
 
-/// Requests per system call: their answers must fit into the socket's default buffer.
+/// The number of requests per system call. Their answers must fit into the socket's default buffer.
 const BATCH: usize = 32;
-/// Type of an answer.
+/// The type of an answer.
 const NLMSG_ERROR: u16 = 2;
 
 /// One change, and its label for error messages.
 pub struct Request {
-    /// For example `veth`.
+    /// A label such as `veth`.
     pub label: &'static str,
     /// The change.
     pub message: RouteNetlinkMessage,
@@ -32,7 +33,7 @@ pub struct Request {
 pub struct NetlinkError {
     /// The [`Request::label`] of the request.
     pub label: &'static str,
-    /// Why.
+    /// The reason.
     pub source: io::Error,
 }
 
@@ -51,7 +52,7 @@ impl Netlink {
         Ok(Self { socket })
     }
 
-    /// Executes all requests in order, up to the first that is refused.
+    /// Executes all requests in order, up to the first that the kernel refuses.
     pub fn execute(&self, requests: Vec<Request>) -> Result<(), NetlinkError> {
         let mut requests = requests.into_iter().peekable();
         while requests.peek().is_some() {
@@ -72,7 +73,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Reads one answer for each request; the first error is the result.
+    /// Reads one answer for each request. The result is the first error.
     fn receive_acks(&self, names: &[&'static str]) -> Result<(), (usize, io::Error)> {
         let mut result = Ok(());
         let mut outstanding = names.len();

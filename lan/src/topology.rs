@@ -1,4 +1,4 @@
-//! Makes a LAN and moves between its hosts.
+//! Creates a LAN and moves threads between its hosts.
 
 use std::fmt;
 use std::io;
@@ -13,11 +13,11 @@ use crate::link_requests;
 use crate::namespace::{self, HostNamespace};
 use crate::netlink::{Netlink, NetlinkError};
 
-/// Why a LAN could not be made.
+/// The reason why a LAN could not be created.
 #[derive(Debug)]
 pub enum BuildError {
-    /// This machine or user may not have network namespaces, or the kernel lacks drivers for the
-    /// links.
+    /// This machine or user may not have network namespaces, or the kernel lacks the drivers for
+    /// the links.
     Refused(String),
     /// The plan is impossible.
     InvalidSpec(String),
@@ -34,7 +34,7 @@ impl std::error::Error for BuildError {}
 
 fn refused(operation: &str, error: &io::Error) -> BuildError {
     let text = if error.raw_os_error() == Some(Errno::ENOSPC as i32) {
-        // The meaning of ENOSPC here.
+        // This is what ENOSPC means here.
         "the limit on namespaces is reached (/proc/sys/user)".to_owned()
     } else {
         error.to_string()
@@ -49,31 +49,31 @@ fn refused_on(host: &str, error: &NetlinkError) -> BuildError {
     refused(&format!("{} of {host}", error.label), &error.source)
 }
 
-/// A LAN. It exists as long as this value or a process on one of its hosts. The links to hosts
-/// disappear with the process that has this value.
+/// A LAN. It exists as long as this value, or a process on one of its hosts. The links between
+/// hosts disappear with the process that has this value.
 #[derive(Debug)]
 pub struct Lan {
     plan: LanPlan,
-    /// The namespaces of the switch; None if two hosts are connected directly.
+    /// The namespaces of the switch. None if two hosts are connected directly.
     switch: Option<HostNamespace>,
     hosts: Vec<HostNamespace>,
-    /// The former namespaces of the calling thread; None if it cannot return to them.
+    /// The former namespaces of the calling thread. None if the thread cannot return to them.
     origin: Option<HostNamespace>,
 }
 
 impl Lan {
-    /// Makes all hosts and links, and moves the calling thread onto host 0. A user other than root,
-    /// or root without the privilege, gets a user namespace first. That needs a process with one
-    /// thread, and the thread cannot leave the namespace again.
+    /// Creates all hosts and links, and moves the calling thread onto host 0. A user other than
+    /// root, or root without the privilege, first gets a user namespace. That requires a process
+    /// with one thread, and the thread cannot leave the namespace again.
     ///
     /// # Errors
-    /// [`BuildError::InvalidSpec`]: nothing has changed. [`BuildError::Refused`]: the thread may be
-    /// in an empty network namespace, with loopback only, from now on.
+    /// [`BuildError::InvalidSpec`]: nothing has changed. [`BuildError::Refused`]: from now on the
+    /// thread may be in an empty network namespace with only loopback.
     pub fn build(plan: &LanPlan) -> Result<Lan, BuildError> {
         plan.check().map_err(BuildError::InvalidSpec)?;
         let lan = Self::create_namespaces(plan)?;
         let result = lan.create_links();
-        // Even if wiring fails, the caller is on host 0 afterwards, as documented.
+        // Even if the links cannot be created, the caller is on host 0 afterwards, as documented.
         lan.enter(0).map_err(|error| refused("setns", &error))?;
         if result.is_err() {
             let _ = Netlink::open().map(|netlink| netlink.execute(link_requests::loopback()));
@@ -81,7 +81,7 @@ impl Lan {
         result.map(|()| lan)
     }
 
-    /// Makes the namespaces; the thread is in the last one afterwards.
+    /// Creates the namespaces. Afterwards the thread is in the last one.
     fn create_namespaces(plan: &LanPlan) -> Result<Lan, BuildError> {
         let origin =
             HostNamespace::current().map_err(|error| refused("/proc/thread-self/ns", &error))?;
@@ -104,7 +104,7 @@ impl Lan {
         for host in 1..plan.hosts {
             hosts.push(new(&plan.name(host))?);
         }
-        // A limit on both directions of each link needs a switch, even between two hosts.
+        // A limit on both directions of each link requires a switch, even between two hosts.
         let direct = plan.hosts == 2 && plan.rate.is_none();
         let switch = if plan.hosts > 1 && !direct { Some(new("switch")?) } else { None };
         Ok(Lan { plan: plan.clone(), switch, hosts, origin })
@@ -143,7 +143,7 @@ impl Lan {
                 .execute(requests)
                 .map_err(|error| refused_on(&plan.name(host), &error))?;
         }
-        // All hosts have set up their ends: now query the other ends.
+        // All hosts have set up their ends. Now query the other ends.
         let (namespace, requests) = match (&self.switch, &self.hosts[..]) {
             (Some(switch), _) => (switch, link_requests::get_port_links(plan)),
             (None, [first, _]) => (first, link_requests::get_nic_links(plan, 0)),
@@ -157,7 +157,7 @@ impl Lan {
         &self.plan
     }
 
-    /// A host's address on the first network. A LAN of one host has loopback only.
+    /// The address of a host on the first network. A LAN of one host has only loopback.
     pub fn address(&self, host: u32) -> Ipv4Addr {
         if self.plan.hosts == 1 { Ipv4Addr::LOCALHOST } else { LanPlan::address(host, 0) }
     }
@@ -165,7 +165,7 @@ impl Lan {
     /// Moves the calling thread onto a host.
     ///
     /// # Errors
-    /// As of setns(2).
+    /// The errors of setns(2).
     pub fn enter(&self, host: u32) -> io::Result<()> {
         match self.hosts.get(host as usize) {
             Some(namespace) => namespace.enter(),
@@ -177,7 +177,7 @@ impl Lan {
     /// `action` starts stays on the host.
     ///
     /// # Errors
-    /// As of setns(2).
+    /// The errors of setns(2).
     pub fn run_on_host<T>(&self, host: u32, action: impl FnOnce() -> T) -> io::Result<T> {
         let previous = HostNamespace::current()?;
         self.enter(host)?;
@@ -186,11 +186,12 @@ impl Lan {
         Ok(result)
     }
 
-    /// Moves a thread that root has moved by [`Lan::build`] or [`Lan::enter`] back to the original
-    /// namespaces of the thread that called `build`.
+    /// Moves a thread back to the original namespaces of the thread that called `build`. This is
+    /// for a thread of root that [`Lan::build`] or [`Lan::enter`] has moved.
     ///
     /// # Errors
-    /// If the thread is in a user namespace, which it cannot leave; otherwise as of setns(2).
+    /// If the thread is in a user namespace, which it cannot leave. Otherwise the errors of
+    /// setns(2).
     pub fn leave(&self) -> io::Result<()> {
         match &self.origin {
             Some(namespace) => namespace.enter(),
@@ -198,8 +199,8 @@ impl Lan {
         }
     }
 
-    /// Unplugs a host's cable from the switch, or plugs it in again: the host keeps its addresses
-    /// and sees that its link is down.
+    /// Disconnects a host from the switch, or connects it again. The host keeps its addresses and
+    /// sees that its link is down.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -223,7 +224,7 @@ impl Lan {
     }
 }
 
-/// Opens a socket in a namespace, and stays there.
+/// Opens a socket in a namespace. The thread stays there.
 fn open_in(namespace: &HostNamespace) -> Result<Netlink, BuildError> {
     namespace.enter().and_then(|()| Netlink::open()).map_err(|error| refused("netlink", &error))
 }

@@ -1,5 +1,5 @@
-//! How programs see the hosts of a LAN. A test runs itself again on every host by score-lan, so
-//! that it needs no privileges if users may have user namespaces.
+//! Tests how programs see the hosts of a LAN. A test runs itself again on every host through
+//! score-lan. So it needs no privileges if users may have user namespaces.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -15,8 +15,8 @@ fn number(variable: &str) -> Option<u32> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// The number of this host and the number of all hosts. In the first process: None, after it has
-/// run `test` on every host of such a LAN successfully.
+/// The number of this host and the number of all hosts. In the first process: None, after `test`
+/// has succeeded on every host of the LAN.
 fn host(test: &str, options: &[&str]) -> Option<(u32, u32)> {
     if let (Some(host), Some(hosts)) = (number("LAN_HOST"), number("LAN_HOSTS")) {
         return Some((host, hosts));
@@ -37,7 +37,7 @@ fn host(test: &str, options: &[&str]) -> Option<(u32, u32)> {
     None
 }
 
-/// As in the scenarios: `cargo xtask test` lists the skipped tests.
+/// Records a skipped test, as in the scenarios. `cargo xtask test` lists the skipped tests.
 fn skip(test: &str, reason: &str) {
     let reason = reason.trim();
     eprintln!("SKIPPED {test}: {reason}");
@@ -129,7 +129,7 @@ fn a_jumbo_datagram_goes_in_one_packet() {
         let mut ready = connect(addr(0, 0, 7201));
         let mut buffer = vec![0; 10_000];
         assert_eq!(socket.recv(&mut buffer).unwrap(), data.len());
-        // The datagram, and the few packets of the connection that signals the end.
+        // The datagram, and a few packets of the connection that signals the end.
         assert!(packets_received("eth0") - before < 6);
         ready.write_all(b"x").unwrap();
     } else if me == 0 {
@@ -158,7 +158,7 @@ fn a_limit_slows_both_directions_of_a_link() {
             stream.write_all(&data).unwrap();
         } else {
             stream.read_exact(&mut data).unwrap();
-            // 0.42 s at 80 Mbit/s; a few milliseconds without a limit.
+            // This takes 0.42 s at 80 Mbit/s, and a few milliseconds without a limit.
             let took = begin.elapsed();
             assert!(took > Duration::from_millis(250), "{took:?}");
         }
@@ -174,7 +174,7 @@ fn is_delivered(lan: &Lan, to: &UdpSocket) -> bool {
 
 #[test]
 fn a_pulled_cable_carries_nothing_and_works_when_it_is_back() {
-    // Each LAN in a thread of its own, because the build moves the thread.
+    // Each LAN has a thread of its own, because the build moves the thread.
     for hosts in [2, 3] {
         let thread = std::thread::spawn(move || {
             let lan = match Lan::build(&LanPlan::new(hosts)) {
@@ -188,7 +188,7 @@ fn a_pulled_cable_carries_nothing_and_works_when_it_is_back() {
             lan.set_link(1, 0, false).unwrap();
             assert!(!is_delivered(&lan, &to));
             lan.set_link(1, 0, true).unwrap();
-            // The kernel may take a second to notice it.
+            // The kernel may take up to a second to notice the change.
             assert!((0..30).any(|_| is_delivered(&lan, &to)));
             let lan_netns = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
             lan.leave().unwrap();

@@ -32,7 +32,7 @@ fn main() -> io::Result<()> {
     sc::barrier()
 }
 
-/// Sends the token: as a copy, or written into a send buffer that is truncated afterwards.
+/// Sends the token as a copy, or writes it into a send buffer that is truncated afterwards.
 fn send_token(net: &Net, to: usize, token: u64) -> io::Result<()> {
     if token.is_multiple_of(2) {
         net.send(to, &token.to_le_bytes())
@@ -44,7 +44,7 @@ fn send_token(net: &Net, to: usize, token: u64) -> io::Result<()> {
     }
 }
 
-/// Waits for the token: asleep, spinning or by polling.
+/// Waits for the token by sleeping, by spinning or by polling.
 fn receive_token(net: &mut Net, round: u64) -> io::Result<u64> {
     let read = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("a token of 8 bytes"));
     match round % 3 {

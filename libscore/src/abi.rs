@@ -1,5 +1,4 @@
-//! The C functions of libscore: each calls its Rust function in one line. Headers:
-//! `ffi-c/include/`.
+//! The C functions of libscore. Each calls its Rust function. The headers are in `ffi-c/include/`.
 
 // UNSAFETY: C symbols, and pointers that C programs pass.
 #![expect(unsafe_code)]
@@ -20,7 +19,8 @@ pub extern "C" fn score_initialize() {
     crate::initialize();
 }
 
-/// `void score_initialize(int argc, char **argv)`: score.h maps a call with two arguments to it.
+/// `void score_initialize(int argc, char **argv)`. The header score.h maps a call with two
+/// arguments to this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn score_initialize_args(_argc: c_int, _argv: *const c_void) {
     crate::initialize();

@@ -1,5 +1,6 @@
 //! This process's area of the C-Area (manual 1.5), from which SCore-D samples the state of the
-//! process. One writer process, one reader; layout and meaning are in `proto/src/carea.rs`.
+//! process. The area has one writer process and one reader. Its layout and meaning are in
+//! `proto/src/carea.rs`.
 
 use memmap2::MmapRaw;
 use score_proto::carea::{
@@ -24,7 +25,7 @@ impl Area {
         Self { mapping: SharedMapping::new(mapping), notifier }
     }
 
-    /// To be called after each change: notifies the shepherd if it has armed this change. If the
+    /// Notifies the shepherd if it has armed this change. Call it after each change. If the
     /// notification fails, the next change tries again.
     fn notify_if_armed(&self, change: u32) {
         let word = self.mapping.u32(area::IDLE_NOTIFY);
@@ -40,7 +41,7 @@ impl Area {
         self.mapping.u64(area::MAGIC).store(AREA_MAGIC, Ordering::Release);
     }
 
-    /// Threads of this process that are idle now.
+    /// The number of threads of this process that are idle now.
     pub(crate) fn idle_threads(&self) -> &AtomicU32 {
         self.mapping.u32(area::IDLE_THREADS)
     }
@@ -61,19 +62,19 @@ impl Area {
         None
     }
 
-    /// Releases a slot. The thread is busy.
+    /// Releases a slot, whose thread is busy.
     pub(crate) fn release_slot(&self, number: usize) {
         // SYNC: thread-slot
         self.slot(number, slot::TID).store(0, Ordering::SeqCst);
         self.notify_if_armed(idle_notify::idle(number));
     }
 
-    /// A thread without a slot has ended.
+    /// Records that a thread without a slot has ended.
     pub(crate) fn leave_overflow(&self) {
         self.mapping.u32(area::OVERFLOW).fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// busy -> idle.
+    /// Changes a busy thread to idle.
     pub(crate) fn become_idle(&self, number: usize, waiting_for: WaitingFor, now_ns: u64) {
         let since_offset = area::SLOTS + number * area::SLOT_LEN + slot::IDLE_SINCE_NS;
         self.mapping.u64(since_offset).store(now_ns, Ordering::Relaxed);
@@ -84,10 +85,10 @@ impl Area {
         self.notify_if_armed(idle_notify::idle(number));
     }
 
-    /// idle -> busy. The transition is counted before the thread continues: a sampler that misses
-    /// any later action of the thread sees the count change. The slot is cleared before the count:
-    /// a sampler reads the count first, and must not find a thread idle whose transition has been
-    /// counted.
+    /// Changes an idle thread to busy. The transition is counted before the thread continues, so
+    /// that a sampler that misses a later action of the thread sees the count change. The slot is
+    /// cleared before the transition is counted: a sampler reads the count first, and must not find
+    /// a thread idle whose transition has been counted.
     pub(crate) fn become_busy(&self, number: usize) {
         self.slot(number, slot::STATE).store(BUSY, Ordering::Release);
         // SYNC: busy-transition, idle-notify
@@ -110,15 +111,16 @@ impl Area {
         self.slot(number, slot::WAITING_FOR).store(waiting_for as u32, Ordering::Relaxed);
     }
 
-    /// To be called for sc_barrier before the thread is idle in it.
+    /// Counts a call of sc_barrier. Call it before the thread becomes idle in the barrier.
     pub(crate) fn count_barrier_call(&self) {
         // SYNC: thread-state (a sampler that sees the thread idle sees the call)
         self.mapping.u64(area::BARRIERS_CALLED).fetch_add(1, Ordering::SeqCst);
     }
 
-    /// To be called after the answer to sc_barrier, when the thread is busy again.
+    /// Counts a return from sc_barrier. Call it after the reply to sc_barrier, when the thread is
+    /// busy again.
     pub(crate) fn count_barrier_return(&self) {
-        // SYNC: busy-transition (a sampler that sees the answer received sees the transition)
+        // SYNC: busy-transition (a sampler that sees this count also sees the transition)
         self.mapping.u64(area::BARRIERS_LEFT).fetch_add(1, Ordering::SeqCst);
     }
 
@@ -128,7 +130,7 @@ impl Area {
         self.mapping.u8(offset).store(value, Ordering::Relaxed);
     }
 
-    /// Depth of uncheckpointable regions (manual 3.2).
+    /// The nesting depth of uncheckpointable regions (manual 3.2).
     pub(crate) fn uncheckpointable(&self) -> &AtomicU32 {
         self.mapping.u32(area::UNCHECKPOINTABLE)
     }

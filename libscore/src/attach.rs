@@ -1,5 +1,5 @@
-//! The role on a compute host: attach to the objects that the shepherd has prepared (manual 2.1;
-//! docs/dev/job-control.md, "The way of a job", step 5).
+//! The role on a compute host: this module attaches to the objects that the shepherd has prepared
+//! (manual 2.1; docs/dev/job-control.md, "The way of a job", step 5).
 
 // UNSAFETY: takes over the descriptors that recvmsg has put into this process.
 #![expect(unsafe_code)]
@@ -28,7 +28,8 @@ use crate::session::{self, Session};
 use crate::sync::{Ordering, SharedMapping};
 use crate::{elf_note, exit, idle, networks};
 
-/// Attaches to the shepherd. Returns after all nodes of the parallel process have called.
+/// Attaches to the shepherd. Returns after all nodes of the parallel process have called
+/// score_initialize.
 ///
 /// # Errors
 /// One line that names the problem.
@@ -78,7 +79,7 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
     start_session(session)
 }
 
-/// After this call the process is a node.
+/// Makes the process a node.
 fn start_session(session: Session) -> Result<(), String> {
     let session = session::set(session).ok_or("the process is already initialized")?;
     // The initializing thread counts as busy until it declares itself idle.
@@ -91,7 +92,7 @@ fn start_session(session: Session) -> Result<(), String> {
     Ok(())
 }
 
-/// The first answer and the descriptors that are attached to it.
+/// Receives the first reply and the descriptors that come with it.
 fn receive(socket: &OwnedFd) -> Result<(Reply, Vec<OwnedFd>), String> {
     let mut bytes = vec![0; frame::MAX_BODY];
     let mut cmsg_buffer = nix::cmsg_space!([RawFd; networks::MAX_MEMBERS + 2]);
@@ -159,7 +160,7 @@ fn check(welcome: &Welcome, descriptor_count: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that an object has at least `len` bytes and cannot shrink: access to a truncated one
+/// Checks that an object has at least `len` bytes and cannot shrink. Access to a truncated object
 /// would raise SIGBUS.
 fn check_object(name: &str, fd: &OwnedFd, len: usize) -> Result<(), String> {
     let size = fstat(fd).map_err(|e| format!("{name}: {e}"))?.st_size;

@@ -1,5 +1,5 @@
 //! The control socket to the shepherd. Any number of threads may make calls at the same time. Every
-//! call has its own number, and one of the waiting threads reads the answers for all.
+//! call has its own number, and one of the waiting threads reads the replies for all.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,7 +12,7 @@ use score_proto::message::{Call, Reply};
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// The longest answer to a call.
+/// The longest reply to a call.
 const MAX_REPLY_LEN: usize = 4096;
 
 /// The socket and the pending calls.
@@ -25,9 +25,9 @@ pub(crate) struct Control {
 
 #[derive(Default)]
 struct Inbox {
-    /// Some thread is in recv().
+    /// A thread is in recv().
     is_reading: bool,
-    /// Pending calls, and their answers.
+    /// The pending calls and their replies: number and error.
     pending_calls: Vec<(u32, Option<i32>)>,
 }
 
@@ -37,15 +37,15 @@ impl Control {
         Self { socket, next_id: AtomicU32::new(1), inbox, reply_received: Condvar::new() }
     }
 
-    /// The socket itself, for the first messages.
+    /// The socket, for the first messages, which this module does not send.
     pub(crate) fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// Makes the call that `call` builds from its number, and waits for the answer.
+    /// Makes the call that `call` builds from its number, and waits for the reply.
     ///
     /// # Errors
-    /// The error in the shepherd's answer. If the shepherd is gone, the process ends.
+    /// The error in the shepherd's reply. If the shepherd has ended, the process ends.
     pub(crate) fn call(&self, call: impl FnOnce(u32) -> Call) -> io::Result<()> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         self.lock().pending_calls.push((id, None));
@@ -59,7 +59,7 @@ impl Control {
         }
     }
 
-    /// Makes a call that has no answer.
+    /// Makes a call that has no reply.
     pub(crate) fn send_call(&self, call: &Call) {
         match frame::encode_datagram(call) {
             Ok(bytes) => self.send(&bytes),
@@ -81,7 +81,7 @@ impl Control {
     /// Waits until the shepherd ends this process.
     pub(crate) fn wait_until_ended(&self) -> ! {
         let mut byte = [0; 1];
-        // Answers to other threads that are lost here are no longer needed.
+        // Replies to other threads that are lost here are no longer needed.
         while matches!(
             recv(self.socket.as_raw_fd(), &mut byte, MsgFlags::empty()),
             Ok(1..) | Err(Errno::EINTR)
@@ -112,13 +112,13 @@ impl Control {
         }
     }
 
-    /// The next answer; no other message can follow score_initialize.
+    /// Reads the next reply. After score_initialize the shepherd sends no other messages.
     fn read_reply(&self) -> (u32, i32) {
         let mut bytes = [0; MAX_REPLY_LEN];
         let len = loop {
             match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_TRUNC) {
-                // A stop and continue of the whole job interrupts the call; the program must not
-                // notice.
+                // A stop and continue of the whole job interrupts the call, but the program must
+                // not notice it.
                 Err(Errno::EINTR) => {}
                 Ok(0) | Err(_) => exit_with_reason("lost the connection to SCore-D"),
                 Ok(len) => break len,
@@ -127,7 +127,7 @@ impl Control {
         match bytes.get(..len).map(frame::decode_datagram) {
             Some(Ok(Reply::Done { id, error })) => (id, error),
             Some(Ok(Reply::Refused(reason))) => exit_with_reason(&reason),
-            _ => exit_with_reason("SCore-D sent a message that is not an answer to a call"),
+            _ => exit_with_reason("SCore-D sent a message that is not a reply to a call"),
         }
     }
 
@@ -136,8 +136,8 @@ impl Control {
     }
 }
 
-/// Ends the process, which can no longer be a node. The alternative would be to wait for ever. Exit
-/// handlers do not run, because they may call SCore-D again.
+/// Ends the process, which can no longer be a node and would wait for ever. Exit handlers do not
+/// run, because they may call SCore-D again.
 fn exit_with_reason(reason: &str) -> ! {
     let node = crate::self_node();
     crate::stdio::print_line(format_args!("score: node {node}: {reason}; the process ends"));

@@ -26,8 +26,8 @@ static LIBRARY: Note = Note {
     descriptor: score_proto::PROTOCOL_VERSION,
 };
 
-/// The protocol version, read from the note: linking `score_initialize` from an archive therefore
-/// also links the note.
+/// The protocol version. It is read from the note, so that linking `score_initialize` from an
+/// archive also links the note.
 pub(crate) fn version() -> u32 {
     std::hint::black_box(&LIBRARY).descriptor
 }

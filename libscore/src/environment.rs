@@ -1,4 +1,4 @@
-//! Descriptors whose numbers are in the environment.
+//! Takes descriptors whose numbers are in the environment.
 
 // UNSAFETY: takes over a descriptor by number; removes variables.
 #![expect(unsafe_code)]

@@ -1,4 +1,4 @@
-//! How a process ends.
+//! The end of a process: exits, exit handlers, and signals to itself.
 
 // UNSAFETY: atexit and the exits that run no handlers are C functions.
 #![expect(unsafe_code)]
@@ -19,15 +19,15 @@ pub(crate) fn register(handler: extern "C" fn()) {
 }
 
 /// Detaches from PM, so that peers need not wait until the shepherd notices the end. A forked child
-/// has nothing to detach. While other threads run, their contexts cannot be closed; the shepherd
-/// closes them later.
+/// has nothing to detach. While other threads run, contexts cannot be closed; the shepherd closes
+/// them later.
 pub(crate) extern "C" fn detach() {
     let Some(session) = session::of_this_process() else { return };
     if !is_single_threaded() {
         return;
     }
     for network in &session.networks {
-        // A buffer may be held: then the shepherd closes the context, too.
+        // If a buffer is held, this fails, and the shepherd closes the context later.
         let _ = network.composite.close(network.device);
         for member in &network.members {
             let _ = member.detach();
@@ -47,7 +47,7 @@ fn is_single_threaded() -> bool {
     threads.flatten().filter(|thread| !is_pm_thread(thread)).take(2).count() == 1
 }
 
-/// Sends the process itself a signal.
+/// Sends a signal to the calling process.
 ///
 /// # Errors
 /// As of kill(2).

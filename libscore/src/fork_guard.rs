@@ -1,5 +1,5 @@
-//! Detection of forked children: a process that a node has forked is not a node. It must not touch
-//! the node's thread slots, its control socket, or the temporary directory that the parent removes.
+//! Detects forked children. A process that a node has forked is not a node. It must not touch the
+//! node's thread slots, its control socket, or the temporary directory that the parent removes.
 
 // UNSAFETY: memmap2 does not know the advice.
 #![expect(unsafe_code)]

@@ -1,5 +1,6 @@
-//! The global variables of table 2.1, as C sees them: an atomic has the layout of its integer.
-//! Before `score_initialize`, and in local execution, they describe a single node.
+//! The global variables of table 2.1 of the manual, in the form that C uses: an atomic has the
+//! layout of its integer. Before `score_initialize`, and in local execution, they describe a single
+//! node.
 
 // UNSAFETY: exports the variables under their C names.
 #![expect(unsafe_code)]
@@ -49,7 +50,7 @@ pub(crate) struct ProcessLocation {
     pub(crate) host: (u32, u32),
 }
 
-/// Sets all of them. `contexts` is never freed.
+/// Sets all of these variables. `contexts` is never freed.
 pub(crate) fn publish(location: &ProcessLocation, contexts: &'static [*mut pmContext]) {
     let set = |variable: &AtomicI32, value: u32| {
         variable.store(c_int::try_from(value).unwrap_or(c_int::MAX), Ordering::Relaxed);

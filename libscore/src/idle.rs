@@ -1,5 +1,6 @@
-//! The idle flag (manual 3.5.2), one per thread: figure 2.9 sets idle on EBUSY while another thread
-//! receives, so one flag per process could mark a working process as idle.
+//! The idle flag (manual 3.5.2). There is one for each thread. Figure 2.9 of the manual sets the
+//! flag on EBUSY while another thread receives, so that one flag for the process could mark a
+//! working process as idle.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -17,9 +18,9 @@ use crate::sync::{AtomicBool, Ordering};
 enum IdleSlot {
     /// The thread has not declared its state yet.
     Unknown,
-    /// Slot and whether it is idle.
+    /// The thread's slot, and whether the thread is idle.
     Slot(usize, bool),
-    /// There was no slot: the thread counts as busy until it ends.
+    /// There was no free slot: the thread counts as busy until it ends.
     Overflow,
 }
 
@@ -30,7 +31,7 @@ thread_local! {
 }
 
 impl ThreadIdleState {
-    /// Claims a slot if the thread has none; the thread is busy in it.
+    /// Claims a slot if the thread has none. In a new slot the thread is busy.
     fn claim_slot(&self, area: &Area) -> IdleSlot {
         if self.0.get() == IdleSlot::Unknown {
             let tid = nix::unistd::gettid().as_raw().unsigned_abs();
@@ -52,7 +53,7 @@ impl ThreadIdleState {
         }
     }
 
-    /// Whether it was idle.
+    /// Returns whether the thread was idle.
     fn become_busy(&self, area: &Area) -> bool {
         let IdleSlot::Slot(number, true) = self.claim_slot(area) else { return false };
         area.become_busy(number);
@@ -63,8 +64,8 @@ impl ThreadIdleState {
 
 impl Drop for ThreadIdleState {
     fn drop(&mut self) {
-        // A thread of a forked child has a copy of its parent's slot in its memory; the slot is not
-        // its own.
+        // A thread of a forked child has a copy of its parent's state, but the slot belongs to the
+        // parent.
         let Some(session) = session::of_this_process() else { return };
         if self.0.get() == IdleSlot::Unknown {
             return;
@@ -92,15 +93,17 @@ fn with_thread<T>(action: impl FnOnce(&ThreadIdleState, &Session) -> T) -> Optio
     THREAD.try_with(|thread| action(thread, session)).ok()
 }
 
-/// Declares that the calling thread has nothing to do except wait for a message.
+/// Declares that the calling thread only waits for a message.
 pub fn become_idle() {
     wait_idle(WaitingFor::Message);
 }
 
-/// The same in a call of MPI that waits for other processes: reports name the call.
+/// Like [`become_idle`], in a call of MPI that waits for other processes. Deadlock reports name the
+/// call.
 pub fn become_idle_in_mpi_call(record: &MpiCallRecord) {
     with_thread(|thread, session| {
-        // Before the thread is idle: a reader that finds it idle finds the call, too.
+        // Recorded before the thread becomes idle, so that a reader that finds it idle also finds
+        // the call.
         if let IdleSlot::Slot(number, false) = thread.claim_slot(&session.area) {
             session.area.set_mpi_call(number, record);
         }
@@ -108,8 +111,8 @@ pub fn become_idle_in_mpi_call(record: &MpiCallRecord) {
     });
 }
 
-/// Declares that the calling thread has something to do. To be called before the release of the
-/// message that woke it (manual 2.3).
+/// Declares that the calling thread has something to do. Call it before you release the message
+/// that woke the thread (manual 2.3).
 pub fn become_busy() {
     with_thread(|thread, session| thread.become_busy(&session.area));
 }
@@ -119,9 +122,8 @@ pub(crate) fn wait_idle(waiting_for: WaitingFor) {
     with_thread(|thread, session| thread.become_idle(session, waiting_for));
 }
 
-/// Runs `call`, which waits for an event that counts as idle time: the thread is idle during the
-/// call. A thread that has returned from a system call runs, so it is busy afterwards, whatever it
-/// was before.
+/// Runs `call`, during which the thread is idle, because it only waits. Afterwards the thread is
+/// busy, whatever it was before, because a thread that has returned from a call runs.
 pub(crate) fn while_idle<T>(waiting_for: WaitingFor, call: impl FnOnce() -> T) -> T {
     wait_idle(waiting_for);
     let result = call();
@@ -129,8 +131,8 @@ pub(crate) fn while_idle<T>(waiting_for: WaitingFor, call: impl FnOnce() -> T) -
     result
 }
 
-/// Runs `call`, which returns after a bounded time: the thread is busy during the call and
-/// afterwards.
+/// Runs `call`, during which the thread is busy, because the call returns after a bounded time. The
+/// thread is also busy afterwards.
 pub(crate) fn while_busy<T>(waiting_for: WaitingFor, call: impl FnOnce() -> T) -> T {
     let set_waiting_for = |waiting_for| {
         with_thread(|thread, session| {
@@ -146,8 +148,8 @@ pub(crate) fn while_busy<T>(waiting_for: WaitingFor, call: impl FnOnce() -> T) -
     result
 }
 
-/// PM calls this on pmSend while some thread of the process is idle. If the sender is marked idle,
-/// its mark is wrong (manual 3.5.1: a waiting process sends nothing).
+/// PM calls this function in pmSend while a thread of the process is idle. If the sending thread is
+/// marked as idle, the mark is wrong: a waiting process sends nothing (manual 3.5.1).
 pub(crate) extern "C" fn on_idle_send() {
     static WARNED: AtomicBool = AtomicBool::new(false);
     let was_idle = with_thread(|thread, session| thread.become_busy(&session.area));

@@ -1,4 +1,4 @@
-//! score_initialize and its three roles (manual 2.1, 1.4.2, 1.4.4).
+//! `score_initialize` and its three roles (manual 2.1, 1.4.2, 1.4.4).
 
 use std::sync::Once;
 
@@ -8,9 +8,9 @@ use crate::{attach, environment, exit, resource_request};
 
 /// Makes this process a node of its parallel process. The role depends on how the process was
 /// started:
-/// - by SCore-D: attaches, and returns after all nodes have called;
-/// - by scrun for its resource request: writes the request and ends the process;
-/// - by itself: a single node, no network.
+/// - by SCore-D: attaches to it, and returns after all nodes have called this function;
+/// - by scrun to get the resource request: writes the request and ends the process;
+/// - without SCore-D and scrun: the process is a single node and has no network.
 ///
 /// A second call has no effect. If initialization fails, prints the reason and ends the process
 /// with code 1.
@@ -31,7 +31,7 @@ fn choose_role() -> Result<(), String> {
     if let Some(pipe) = environment::take_descriptor(env::RESOURCE_FD_ENV)? {
         resource_request::write(pipe)
             .map_err(|e| format!("cannot write the resource request: {e}"))?;
-        // No user code runs, so no exit handlers either (manual 2.1).
+        // No user code runs in this role, and thus no exit handlers (manual 2.1).
         exit::exit_immediately(0);
     }
     Ok(())

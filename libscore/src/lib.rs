@@ -2,9 +2,9 @@
 //! table 2.1, the idle flag, scrun's options and the SCore-D system calls.
 //!
 //! C programs use the functions in [`abi`] (headers `score.h`, `sc.h`, `score_resource.h`,
-//! `score_options.h`). Rust programs use [`initialize`], [`Net`] and [`sc`], the same functions
-//! without pointers. This crate calls PM only through the functions of `pm.h` ([`pm_h`]). A binary
-//! that links this crate must therefore also link `pm-c` (`extern crate pm as _`).
+//! `score_options.h`). Rust programs use [`initialize`], [`Net`] and [`sc`], which have the same
+//! functions without pointers. This crate calls PM only through the functions of `pm.h` ([`pm_h`]).
+//! A binary that links this crate must therefore also link `pm-c` (`extern crate pm as _`).
 
 pub mod abi;
 mod area;

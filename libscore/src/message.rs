@@ -6,12 +6,12 @@ use std::ops::Deref;
 use crate::idle;
 use crate::pm::Context;
 
-/// A message in PM's own buffer; released when dropped. While one is held no other can be received
-/// from the same network set.
+/// A message in PM's buffer, which is released when the message is dropped. While a message is
+/// held, no other message can be received from the same network set.
 pub struct Message<'n> {
     context: Context,
     bytes: &'n [u8],
-    /// The receiving side stays locked by the thread that has received.
+    /// Not `Send`, because the thread that has received keeps the receiving side locked.
     _thread: PhantomData<*const ()>,
 }
 
@@ -32,8 +32,8 @@ impl Deref for Message<'_> {
 
 impl Drop for Message<'_> {
     fn drop(&mut self) {
-        // Busy before the release (manual 2.3): otherwise, in between, the message would count as
-        // received and the process as idle.
+        // The thread becomes busy before the release (manual 2.3). Otherwise there would be a
+        // moment in which the message counts as received and the process as idle.
         idle::become_busy();
         // A held message can always be released.
         let released = self.context.release();

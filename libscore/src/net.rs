@@ -1,4 +1,5 @@
-//! A network set (manual 2.1) for Rust programs: figures 2.9, 2.10 and 3.4 of the manual.
+//! A network set (manual 2.1) for Rust programs. It implements figures 2.9, 2.10 and 3.4 of the
+//! manual.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -48,12 +49,12 @@ impl Net {
     /// The longest message that can be sent to `dest`.
     ///
     /// # Errors
-    /// EINVAL: no such node, or this one.
+    /// EINVAL: there is no such node.
     pub fn mtu(&self, dest: usize) -> io::Result<usize> {
         self.context.mtu(node(dest))
     }
 
-    /// Sends a copy of `bytes` if there is space now; false if not.
+    /// Sends a copy of `bytes` if there is space now. Returns false if there is none.
     ///
     /// # Errors
     /// EINVAL: no such node, or a length of 0 or above the MTU.
@@ -61,7 +62,8 @@ impl Net {
         self.try_send_with(dest, bytes.len(), |buffer| buffer.copy_from_slice(bytes))
     }
 
-    /// Lets `fill` write `len` bytes into the send buffer if there is space now; false if not.
+    /// Lets `fill` write `len` bytes into the send buffer, and sends them, if there is space now.
+    /// Returns false if there is none.
     ///
     /// # Errors
     /// As of [`Self::try_send`].
@@ -78,7 +80,7 @@ impl Net {
         Ok(ready_or_none(self.context.send_with(node(dest), len, fill_all))?.is_some())
     }
 
-    /// Sends a copy of `bytes`; waits for space.
+    /// Sends a copy of `bytes`. Waits for space.
     ///
     /// # Errors
     /// As of [`Self::try_send`].
@@ -91,7 +93,7 @@ impl Net {
 
     /// Waits for space for `len` bytes and lets `fill` write them into the send buffer. `fill`
     /// returns the number of bytes to send and any value for the caller. A buffer cannot be
-    /// returned unused (manual 2.5): a number out of range sends all bytes.
+    /// returned unused (manual 2.5). Therefore a number out of range sends all bytes.
     ///
     /// # Errors
     /// EINVAL: no such node, or a length of 0 or above the MTU.
@@ -153,7 +155,7 @@ impl Net {
         result
     }
 
-    /// Waits for the next message asleep (manual, figure 3.4), after polling for a short time.
+    /// Waits for the next message. Polls for a short time, then sleeps (manual, figure 3.4).
     ///
     /// # Errors
     /// EIO: an error of the network; ENOMEM, EMFILE: no descriptor to sleep on.
@@ -169,8 +171,8 @@ impl Net {
         Ok(Message::new(self.context, received?))
     }
 
-    /// The descriptors to wait on, between [`Self::before_select`] and [`Self::after_select`],
-    /// together with those of input and output.
+    /// The descriptors to wait on between [`Self::before_select`] and [`Self::after_select`]. The
+    /// caller may wait on other descriptors at the same time.
     ///
     /// # Errors
     /// ENOMEM, EMFILE: no descriptor is available.
@@ -220,7 +222,7 @@ impl Net {
     fn sleep(&self) -> io::Result<()> {
         let mut poll_fds: Vec<PollFd<'_>> =
             self.descriptors.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-        // Not poll(): after a stop of the job the kernel could no longer report what it waits for.
+        // Not poll(): after a stop of the job the kernel could no longer report the wait.
         match ppoll(&mut poll_fds, None, None) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(e) => Err(e.into()),
@@ -228,12 +230,12 @@ impl Net {
     }
 }
 
-/// A node number for PM; a number beyond u32 becomes one that PM refuses.
+/// Converts a node number for PM. A number above u32 becomes one that PM refuses.
 fn node(dest: usize) -> u32 {
     u32::try_from(dest).unwrap_or(u32::MAX)
 }
 
-/// No message, no space, or another thread in the call: `None`.
+/// `None`: there is no message or no space now, or another thread is in the call.
 fn ready_or_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,5 +1,5 @@
-//! The network sets (manual 2.1): one composite each, whose members reach every node by the fastest
-//! possible device (manual, figure 1.2).
+//! The network sets (manual 2.1). Each set is one composite, whose members reach every node by the
+//! fastest possible device (manual, figure 1.2).
 #![forbid(unsafe_code)]
 
 use std::ffi::CStr;
@@ -10,10 +10,11 @@ use score_proto::message::{NetworkDevice, NetworkMember, Welcome};
 use crate::pm::Context;
 use crate::session::NetworkSet;
 
-/// Most contexts of one process.
+/// The largest number of contexts of one process.
 pub(crate) const MAX_MEMBERS: usize = 128;
 
-/// Checks that every set reaches every node once; returns the number of all members.
+/// Checks that every set reaches every node exactly once. Returns the number of members of all
+/// sets.
 ///
 /// # Errors
 /// One line that names the set and the node.
@@ -49,8 +50,8 @@ pub(crate) fn check_networks(welcome: &Welcome) -> Result<usize, String> {
     Ok(members)
 }
 
-/// Attaches the members and joins those of each set. There are as many `descriptors` as
-/// `check_networks` returned.
+/// Attaches the members, and joins the members of each set. The number of `descriptors` is the
+/// number that `check_networks` has returned.
 ///
 /// # Errors
 /// One line that names the set, and the node if one is wrong.

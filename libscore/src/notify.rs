@@ -1,7 +1,7 @@
-//! Notification of the shepherd (`proto/src/idle_notify.rs`): one byte to its datagram socket,
-//! whose abstract name the shepherd has sent. The sending socket exists only during the call. A
-//! permanent one would be closed by programs that close all descriptors, and the next descriptor
-//! that they open would get the bytes.
+//! Notifies the shepherd (`proto/src/idle_notify.rs`) by one byte to its datagram socket. The
+//! shepherd has sent the abstract name of this socket. The sending socket exists only during the
+//! call. A program that closes all descriptors would close a permanent socket, and the bytes would
+//! then go to the next descriptor that it opens.
 
 use std::os::fd::AsRawFd;
 
@@ -24,8 +24,8 @@ impl ShepherdNotifier {
             .map_err(|e| format!("the name of the notification socket: {e}"))
     }
 
-    /// Notifies the shepherd; false if that failed and may succeed later. True for a full queue,
-    /// because the shepherd will wake up anyway, and if there is no receiver.
+    /// Notifies the shepherd. Returns false if that has failed and may succeed later. Returns true
+    /// if the queue is full, because the shepherd wakes up anyway, and if there is no receiver.
     #[cold]
     pub(crate) fn notify(&self) -> bool {
         let Some(address) = &self.0 else { return true };

@@ -1,10 +1,10 @@
-//! scrun's options as the program sees them (manual 4.2).
+//! The options of scrun that a program can read (manual 4.2).
 
 use std::ffi::{CStr, CString};
 
 use crate::session;
 
-/// Keyword and value, leftmost first. A missing value is the empty string.
+/// Keywords and values, leftmost first. A missing value is the empty string.
 pub(crate) struct Options(Vec<(CString, CString)>);
 
 impl Options {
@@ -31,8 +31,8 @@ impl Options {
     }
 }
 
-/// The value of the leftmost option with this keyword, empty if it has none. `None` if the option
-/// was not given, or without scrun.
+/// The value of the leftmost option with this keyword; empty if the option has no value. `None`:
+/// the option was not given, or the program runs without scrun.
 pub fn option(keyword: &CStr) -> Option<&'static CStr> {
     session::get()?.options.get(keyword)
 }

@@ -1,4 +1,4 @@
-//! Safe Rust functions over those of `pm.h`.
+//! Safe Rust functions that call the functions of `pm.h`.
 
 // UNSAFETY: foreign functions, and slices over the buffers that they return.
 #![expect(unsafe_code)]
@@ -25,8 +25,8 @@ unsafe impl Send for Device {}
 // SAFETY: as for contexts below.
 unsafe impl Sync for Device {}
 
-/// A context that PM has made. PM checks the pointer on every call: in a forked child and after
-/// [`Context::detach`] it answers EINVAL.
+/// A context that PM has made. PM checks the pointer on every call, and returns EINVAL in a forked
+/// child and after [`Context::detach`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Context(NonNull<pmContext>);
 
@@ -37,7 +37,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Takes over a context that the shepherd has made; the caller keeps the descriptor.
+    /// Attaches a context that the shepherd has made. The caller keeps the descriptor.
     pub(crate) fn attach(kind: &CStr, fd: BorrowedFd<'_>) -> io::Result<Self> {
         let mut context = null_mut();
         // SAFETY: the pointers are valid for the call.
@@ -45,7 +45,7 @@ impl Context {
         NonNull::new(context).map(Self).ok_or(io::ErrorKind::InvalidData.into())
     }
 
-    /// Makes an empty composite for `nodes` nodes, and its device.
+    /// Creates an empty composite for `nodes` nodes, and its device.
     pub(crate) fn composite(nodes: u32) -> io::Result<(Self, Device)> {
         let count = CString::new(nodes.to_string()).unwrap_or_default();
         let argv = [c"-nodes".as_ptr(), count.as_ptr(), std::ptr::null()];
@@ -123,7 +123,8 @@ impl Context {
         Ok(result)
     }
 
-    /// The next message. It stays valid until the caller calls [`Self::release`], which it must.
+    /// Receives the next message. It stays valid until the caller calls [`Self::release`], which it
+    /// has to do.
     pub(crate) fn receive<'m>(self) -> io::Result<&'m [u8]> {
         let (mut buffer, mut len) = (null_mut(), 0);
         // SAFETY: PM checks the context; the pointers are valid for the call.
@@ -138,7 +139,7 @@ impl Context {
         check(unsafe { pmReleaseReceiveBuffer(self.as_ptr()) })
     }
 
-    /// The descriptors to wait on for messages; they belong to PM and exist as long as the process.
+    /// The descriptors to wait on for messages. They belong to PM and exist as long as the process.
     pub(crate) fn descriptors(self) -> io::Result<Vec<BorrowedFd<'static>>> {
         let mut fds: Vec<RawFd> = vec![-1; 64];
         let mut count = 64;
@@ -160,7 +161,7 @@ impl Context {
     }
 }
 
-/// Node numbers are below PM_MAX_NODE; a larger one becomes one that PM refuses.
+/// Converts a node number, which is below PM_MAX_NODE. A larger number becomes one that PM refuses.
 fn to_c_int(node: u32) -> c_int {
     c_int::try_from(node).unwrap_or(-1)
 }

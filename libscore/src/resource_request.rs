@@ -9,10 +9,10 @@ use score_proto::elf_note;
 
 static REQUESTED_NODES: Mutex<Option<(u32, u32)>> = Mutex::new(None);
 
-/// Requests at least `min` and at most `max` nodes. To be called before [`crate::initialize`], in a
-/// program that declares `SCORE_RSRC_RUN`; the last call takes effect. Returns false, and changes
-/// nothing, if no number of nodes meets the limits. No effect if the program does not run for its
-/// request.
+/// Requests at least `min` and at most `max` nodes. Call it before [`crate::initialize`], in a
+/// program that declares `SCORE_RSRC_RUN`. The last call takes effect. Returns false, and changes
+/// nothing, if no number of nodes is within the limits. It has an effect only if scrun runs the
+/// program to get its resource request.
 pub fn request_nodes(min: u32, max: u32) -> bool {
     if min.max(1) > max {
         return false;
@@ -24,7 +24,7 @@ pub fn request_nodes(min: u32, max: u32) -> bool {
 /// Writes the request.
 ///
 /// # Errors
-/// Why it could not be written.
+/// The write has failed.
 pub(crate) fn write(to: OwnedFd) -> std::io::Result<()> {
     let mut bytes = Vec::new();
     elf_note::write(elf_note::LIBSCORE, &[crate::elf_note::version()], &mut bytes);

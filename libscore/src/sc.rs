@@ -24,11 +24,11 @@ pub use crate::temporary::{
 /// The largest signal number of Linux (SIGRTMAX).
 const LAST_SIGNAL: i32 = 64;
 
-/// Returns after all nodes have called.
+/// Waits until all nodes have called this function.
 ///
 /// # Errors
-/// EBUSY: another thread of this node is in it; EINTR: restarted from a checkpoint; EPERM: not a
-/// node.
+/// EBUSY: another thread of this node is in the barrier; EINTR: restarted from a checkpoint; EPERM:
+/// not a node.
 pub fn barrier() -> io::Result<()> {
     match node_session()? {
         Some(session) => {
@@ -43,7 +43,7 @@ pub fn barrier() -> io::Result<()> {
     }
 }
 
-/// Returns after scrun has written everything that this process has printed so far.
+/// Waits until scrun has written everything that this process has printed so far.
 ///
 /// # Errors
 /// EINTR: restarted from a checkpoint; EPERM: not a node.
@@ -58,7 +58,7 @@ pub fn flush() -> io::Result<()> {
     }
 }
 
-/// Sends a signal to every process of the parallel process, also to this one.
+/// Sends a signal to every process of the parallel process, including this one.
 ///
 /// # Errors
 /// EINVAL: not a signal, or SIGSTOP, SIGCONT or SIGKILL; EPERM: not a node.
@@ -75,7 +75,8 @@ pub fn signal_broadcast(signal: i32) -> io::Result<()> {
     }
 }
 
-/// Sleeps, and lets the whole job sleep as long: other jobs run on its processors during that time.
+/// Sleeps, and lets the whole job sleep for the same time, in which other jobs run on its
+/// processors.
 ///
 /// # Errors
 /// EPERM: not a node.
@@ -111,8 +112,8 @@ pub fn yield_slice() -> io::Result<()> {
 }
 
 /// Ends the parallel process with exit code `code`. Output that this process has printed is kept.
-/// Its exit handlers do not run, because the processes of other nodes are ended without them, too.
-/// Without a parallel process this is exit(3).
+/// Its exit handlers do not run, because SCore-D also ends the processes of other nodes without
+/// them. Without a parallel process this is exit(3).
 pub fn exit(code: i32) -> ! {
     match caller() {
         Caller::Node(session) => {
@@ -139,9 +140,9 @@ pub fn set_monitor(second: bool, value: u8) {
     }
 }
 
-/// Requests that this process be inspected, because of `signal` if that is not 0, and ends the
-/// parallel process (manual 2.4.4). `display` is the X display; without it, scrun's own display is
-/// used. May be called in a signal handler.
+/// Requests that a debugger inspect this process, because of `signal` if `signal` is not 0, and
+/// ends the parallel process (manual 2.4.4). `display` is the X display; without it, scrun's own
+/// display is used. A signal handler may call this function.
 pub fn inspect_me(display: Option<&CStr>, signal: i32) -> ! {
     if let Caller::Node(session) = caller() {
         stdio::try_flush();
@@ -177,7 +178,7 @@ pub fn leave_uncheckpointable() -> io::Result<()> {
 }
 
 fn uncheckpointable() -> &'static AtomicU32 {
-    /// The depth if there is no C-Area.
+    /// The depth of regions if there is no C-Area.
     static LOCAL_UNCHECKPOINTABLE: AtomicU32 = AtomicU32::new(0);
     session::of_this_process()
         .map_or(&LOCAL_UNCHECKPOINTABLE, |session| session.area.uncheckpointable())

@@ -1,4 +1,4 @@
-//! The state that `score_initialize` has set up; set once and never changed.
+//! The state that `score_initialize` has set up. It is set once and never changed.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -21,7 +21,7 @@ pub(crate) struct Session {
     pub(crate) job: i32,
     pub(crate) dir: PathBuf,
     pub(crate) oversubscribed: bool,
-    /// To be closed at exit.
+    /// Closed at exit.
     pub(crate) networks: Vec<NetworkSet>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn set(session: Session) -> Option<&'static Session> {
     SESSION.get()
 }
 
-/// The session, also for data that a forked child may still read (options, job number, directory).
+/// The session, which a forked child may use only for options, job number and directory.
 pub(crate) fn get() -> Option<&'static Session> {
     SESSION.get()
 }

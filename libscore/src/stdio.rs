@@ -14,13 +14,13 @@ unsafe extern "C" {
     fn funlockfile(stream: *mut libc::FILE);
 }
 
-/// Prints a line on standard error, if it can be written: eprintln would panic.
+/// Prints a line on standard error. Ignores errors; eprintln would panic.
 pub(crate) fn print_line(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Flushes both; waits for other threads that print. Not fflush(NULL): that would also wait for a
-/// thread that reads standard input. A stream that cannot be written has no error to report.
+/// Flushes standard output and standard error. Waits for other threads that print, but not for a
+/// thread that reads standard input, for which fflush(NULL) would wait. Ignores errors.
 pub(crate) fn flush() {
     let _ = std::io::stdout().flush();
     // SAFETY: both streams exist as long as the program.
@@ -30,8 +30,8 @@ pub(crate) fn flush() {
     }
 }
 
-/// Flushes both if no other thread is printing: for the end of the process, also in signal
-/// handlers.
+/// Flushes each of the two if no other thread is printing to it. It is for the end of the process,
+/// also in signal handlers.
 pub(crate) fn try_flush() {
     // SAFETY: both streams exist as long as the program.
     unsafe {

@@ -1,5 +1,5 @@
-//! Atomics, and the only access of this crate to shared memory: words of a mapping, each read or
-//! written whole. Comments with SYNC mark the two ends of every ordering.
+//! Atomics, and the only access of this crate to shared memory: words of a mapping, each of which
+//! is read or written as a whole. Comments with SYNC mark the two ends of every ordering.
 
 // UNSAFETY: turns checked offsets in a mapping into atomics.
 #![expect(unsafe_code)]

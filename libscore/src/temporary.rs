@@ -16,13 +16,13 @@ use nix::unistd::{Pid, getpid, unlink};
 
 use crate::{exit, session};
 
-/// In local execution: the directory, and the process that made it and removes it.
+/// The directory of local execution, and the process that has made it and will remove it.
 static LOCAL_DIRECTORY: Mutex<Option<(PathBuf, Pid)>> = Mutex::new(None);
 
 /// Creates or truncates a file for reading and writing.
 ///
 /// # Errors
-/// EINVAL: the name contains a slash; else as of open(2).
+/// EINVAL: the name contains a slash. Otherwise as of open(2).
 pub fn create(name: &OsStr) -> Result<OwnedFd, Errno> {
     open_retrying(name, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC)
 }
@@ -38,7 +38,7 @@ pub fn open_existing(name: &OsStr) -> Result<OwnedFd, Errno> {
 /// Removes a file.
 ///
 /// # Errors
-/// EINVAL: the name contains a slash; else as of unlink(2).
+/// EINVAL: the name contains a slash. Otherwise as of unlink(2).
 pub fn remove(name: &OsStr) -> Result<(), Errno> {
     unlink(&path(name)?)
 }
@@ -66,7 +66,7 @@ fn path(name: &OsStr) -> Result<PathBuf, Errno> {
     })
 }
 
-/// The private directory of a program that runs without scrun, made at its first use.
+/// The private directory of a program that runs without scrun. It is made at its first use.
 fn local_directory() -> Result<PathBuf, Errno> {
     let mut local = LOCAL_DIRECTORY.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((dir, _)) = &*local {
@@ -87,8 +87,7 @@ fn local_directory() -> Result<PathBuf, Errno> {
 }
 
 extern "C" fn remove_local_directory() {
-    // A forked child may have inherited the lock in the locked state; it has nothing to remove
-    // anyway.
+    // A forked child may have inherited the lock in the locked state, but has nothing to remove.
     let Ok(local) = LOCAL_DIRECTORY.try_lock() else { return };
     if let Some((dir, owner)) = &*local
         && *owner == getpid()

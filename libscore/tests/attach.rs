@@ -1,4 +1,4 @@
-//! score_initialize on a compute host: the state that the program gets, and the errors.
+//! Tests of score_initialize on a compute host: the state that the program gets, and the errors.
 
 mod harness;
 
@@ -66,7 +66,7 @@ fn a_second_call_has_no_effect() {
     assert_eq!(node.process.request("again"), "again");
     assert_eq!(node.process.request("place"), "node 0/1 proc 0/1 host 0/1 nets 0 closed");
     node.process.send_line("barrier");
-    // The next call is that of the barrier, not a second Attach.
+    // The next call is the barrier, not a second Attach.
     node.serve(0);
     assert_eq!(node.process.read_line(), "0");
 }
@@ -87,10 +87,11 @@ fn the_area_is_declared_valid_with_the_first_thread_in_it() {
     assert_eq!(thread, shepherd.nodes[0].process.pid().as_raw() as u32);
 }
 
-/// Answers a node's call, given the correct answer.
+/// Sends a reply to a node. The argument is the correct reply.
 type ReplyMutator = fn(&Shepherd, &Reply);
 
-/// Gives a node a wrong answer; returns the line that it prints before it ends with code 1.
+/// Sends a wrong reply to a node, and returns the line that the node prints before it ends with
+/// code 1.
 fn refusal_line(mutate: impl FnOnce(&Shepherd)) -> String {
     let mut shepherd = Shepherd::start(&build::node(), 1);
     mutate(&shepherd);
@@ -169,7 +170,7 @@ fn a_shepherd_that_exits_before_the_start_ends_the_process() {
 #[test]
 fn no_node_passes_the_start_barrier_alone() {
     let shepherd = Shepherd::start(&build::node(), 1);
-    // The answer is the start barrier: without it no part of the program runs.
+    // The reply is the start barrier: without it no part of the program runs.
     assert_eq!(shepherd.nodes[0].process.read_line_within(Duration::from_millis(200)), None);
 }
 

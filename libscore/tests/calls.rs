@@ -1,4 +1,4 @@
-//! The SCore-D system calls of a node, observed by its shepherd.
+//! Tests of the SCore-D system calls of a node, as its shepherd observes them.
 
 mod harness;
 
@@ -88,7 +88,7 @@ fn many_threads_at_once_each_get_their_own_answer() {
             }
             Some(Call::Flush { id } | Call::SignalBroadcast { id, .. }) => waiting.push((id, 0)),
             Some(call) => panic!("{call:?}"),
-            // Every thread waits: the last call is answered first.
+            // Every thread waits for a reply. The shepherd replies to the last call first.
             None => {
                 assert!(!waiting.is_empty() || start.elapsed() < TEST_TIMEOUT, "an answer is lost");
                 answered += waiting.len();
@@ -174,7 +174,7 @@ fn an_invalid_reply_ends_the_process() {
         assert!(matches!(node.receive_call(), Some(Call::Barrier { .. })));
         node.send(bytes, &[]);
         assert_eq!(node.process.wait_for_exit().code(), Some(1));
-        assert!(node.process.stderr_lines()[0].contains("not an answer to a call"));
+        assert!(node.process.stderr_lines()[0].contains("not a reply to a call"));
     }
 }
 

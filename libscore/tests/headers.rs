@@ -1,4 +1,5 @@
-//! The headers with every supported standard and compiler, and the notes that they make.
+//! Tests of the headers with every supported standard and compiler, and of the notes that they
+//! create.
 
 mod harness;
 

@@ -1,4 +1,4 @@
-//! The idle flag as SCore-D samples it (manual 3.5.2).
+//! Tests of the idle flag, as SCore-D samples it (manual 3.5.2).
 
 mod harness;
 

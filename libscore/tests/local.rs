@@ -1,4 +1,5 @@
-//! score_initialize without SCore-D: the resource request, and local execution (manual 1.4.4).
+//! Tests of score_initialize without SCore-D: the resource request, and local execution (manual
+//! 1.4.4).
 
 mod harness;
 

@@ -1,4 +1,4 @@
-//! Messages over the contexts that score_initialize has set up.
+//! Tests of messages over the contexts that score_initialize has set up.
 
 mod harness;
 

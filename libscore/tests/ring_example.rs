@@ -7,7 +7,7 @@ use harness::shepherd::Shepherd;
 use score_proto::carea::{IDLE, WaitingFor, area, area::slot};
 use score_proto::message::{Call, Reply};
 
-/// Answers the barrier that ends the example, after all nodes have called it.
+/// Replies to the barrier that ends the example, after all nodes have called it.
 fn finish(shepherd: &mut Shepherd) {
     let barrier_ids: Vec<u32> = shepherd
         .nodes

@@ -1,10 +1,10 @@
-//! The latest displayed values.
+//! The last displayed values.
 
 use std::collections::VecDeque;
 
 use crate::Metric;
 
-/// Number of values that are kept of each kind.
+/// The number of values that are kept of each metric.
 const HISTORY_LEN: usize = 120;
 
 /// The displayed values of a process or a host in the latest periods, the oldest first.
@@ -20,8 +20,8 @@ impl History {
         self.0.push_back(values);
     }
 
-    /// The latest values of one kind, at most `count`, the oldest first. Shares between 0 and 1;
-    /// for comm, messages per second.
+    /// The latest values of one metric, at most `count`, oldest first. Values are shares between 0
+    /// and 1, or for comm, messages per second.
     pub fn last(&self, kind: Metric, count: usize) -> impl ExactSizeIterator<Item = f32> + '_ {
         let skipped = self.0.len().saturating_sub(count);
         self.0.iter().skip(skipped).map(move |values| values[kind.index()])

@@ -7,7 +7,7 @@
 //!                                                              --> processes, hosts
 //! ```
 //!
-//! No clocks and no sockets: the caller passes the time.
+//! There are no clocks and no sockets here. The caller passes the time.
 #![forbid(unsafe_code)]
 
 mod history;

@@ -3,13 +3,13 @@
 /// One metric of a monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Metric {
-    /// The share of its time in which a process is busy, by its idle flag.
+    /// The share of time in which a process is busy, according to its idle flag.
     Load,
     /// Messages sent and received.
     Comm,
     /// Resident memory.
     Memory,
-    /// The job's files.
+    /// Size of the job's files.
     Disk,
     /// User monitor 0, which the program sets (`sc_set_monitor`).
     Usr0,
@@ -22,7 +22,7 @@ impl Metric {
     pub const ALL: [Metric; 6] =
         [Metric::Load, Metric::Comm, Metric::Memory, Metric::Disk, Metric::Usr0, Metric::Usr1];
 
-    /// Its name in the option `monitor`.
+    /// The name of the metric in the option `monitor`.
     pub fn name(self) -> &'static str {
         match self {
             Metric::Load => "load",
@@ -34,14 +34,14 @@ impl Metric {
         }
     }
 
-    /// Its index in [`Metric::ALL`].
+    /// The index of the metric in [`Metric::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
 }
 
-/// The metrics that a value of the option `monitor` selects: load and comm without a value, the
-/// first four for `all`, all six for `ALL`.
+/// The metrics that a value of the option `monitor` selects. Without a value these are load and
+/// comm, for `all` the first four, and for `ALL` all six.
 ///
 /// # Errors
 /// One line with the list of valid values.

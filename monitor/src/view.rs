@@ -1,4 +1,4 @@
-//! From totals to displayed values.
+//! Computes displayed values from reported totals.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use score_proto::observation::{HostMetrics, Metrics, NodeMetrics};
 
 use crate::{History, Metric};
 
-/// A process or host is dropped from the view after so many periods without a report, and at least
-/// after [`MIN_STALE_TIMEOUT`].
+/// A process or host is dropped from the view after this many periods without a report, but not
+/// before [`MIN_STALE_TIMEOUT`].
 const STALE_AFTER_PERIODS: u32 = 5;
 const MIN_STALE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The smallest rate, in messages per second, of a full bar of comm.
+/// The smallest rate, in messages per second, that a full bar of comm represents.
 const MIN_FULL_SCALE_RATE: f64 = 100.0;
 
 /// The displayed state of a job.
@@ -33,13 +33,14 @@ struct HostRecord {
 /// A process in the view.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Process {
-    /// The latest totals.
+    /// The latest totals of the process.
     pub totals: NodeMetrics,
-    /// Its busy share in the last period in which its job ran: 0 to 1.
+    /// The share of the last period in which the process was busy, 0 to 1. Only time in which the
+    /// job ran counts.
     pub busy: f32,
     /// Whether the job ran in the last period.
     pub ran: bool,
-    /// Number of processors that it has used in the last period, also by spinning.
+    /// The number of processors that the process has used in the last period, including spinning.
     pub processors: f32,
     /// Messages sent per second.
     pub sent: f64,
@@ -54,22 +55,22 @@ pub struct Process {
     received_at: Duration,
 }
 
-/// A host in the view: its processes together.
+/// A host in the view: the sums and means of its processes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Host {
-    /// Its index among the hosts of the job.
+    /// The index of the host in the job.
     pub host: JobHostId,
-    /// Its name; empty until it has been reported.
+    /// The name of the host. Empty until it was reported.
     pub name: String,
-    /// Number of its processes in the view.
+    /// The number of its processes in the view.
     pub processes: usize,
-    /// The mean of their busy shares.
+    /// The mean of the busy shares of its processes.
     pub busy: f32,
-    /// The sum of their messages per second, sent and received.
+    /// Messages per second that its processes send and receive.
     pub messages: f64,
-    /// The sum of their bytes per second, sent and received.
+    /// Bytes per second that its processes send and receive.
     pub bytes: f64,
-    /// The sum of their memory.
+    /// The memory of its processes.
     pub memory_kib: u64,
     /// The scale for `memory_kib`.
     pub memory_scale_kib: u64,
@@ -105,12 +106,12 @@ impl Process {
             history,
             received_at,
         };
-        // Values since the start of the process: the best available approximation.
+        // Averages since the start of the process: the best available approximation.
         let start = NodeMetrics { sampled_at_ns: 0, ..NodeMetrics::default() };
         Self { busy: busy_share(&start, &totals).unwrap_or(0.0), ..process }
     }
 
-    /// Adds further totals of the same process. False: they belong to another process.
+    /// Updates the totals of the process. Returns false if they belong to another process.
     fn update(&mut self, totals: NodeMetrics, received_at: Duration) -> bool {
         let previous = self.totals;
         let is_successor = totals.sampled_at_ns > previous.sampled_at_ns
@@ -146,14 +147,14 @@ impl Process {
     }
 }
 
-/// None: the job did not run.
+/// The busy share between two samples. None if the job did not run.
 fn busy_share(previous: &NodeMetrics, now: &NodeMetrics) -> Option<f32> {
     let observed_ns = now.observed_ns.saturating_sub(previous.observed_ns);
     (observed_ns > 0).then(|| share(now.busy_ns.saturating_sub(previous.busy_ns), observed_ns))
 }
 
 impl JobView {
-    /// Adds a report about some hosts and processes or all; `now` is a time on the caller's clock.
+    /// Adds a report about all or some hosts and processes. `now` is a time on the caller's clock.
     pub fn apply_report(&mut self, metrics: &Metrics, now: Duration) {
         for host in &metrics.hosts {
             let record = HostRecord { metrics: host.clone(), received_at: now };
@@ -183,12 +184,12 @@ impl JobView {
         }
     }
 
-    /// Whether all hosts have reported since then.
+    /// Whether all hosts have reported since this time.
     pub fn is_complete_since(&self, since: Duration) -> bool {
         !self.hosts.is_empty() && self.hosts.values().all(|host| host.received_at > since)
     }
 
-    /// Drops processes and hosts without a report for some periods: they have ended or are lost.
+    /// Drops processes and hosts without a report for several periods. They have ended or are lost.
     pub fn drop_stale(&mut self, now: Duration, period: Duration) {
         let max_age = MIN_STALE_TIMEOUT.max(period.saturating_mul(STALE_AFTER_PERIODS));
         let is_recent = |received_at: Duration| now.saturating_sub(received_at) < max_age;
@@ -229,12 +230,13 @@ impl JobView {
         all.into_values().map(Host::mean).collect()
     }
 
-    /// The rate of a full bar of comm, in messages per second: the highest of any process so far.
+    /// The rate of a full bar of comm, in messages per second: the highest rate of any process so
+    /// far.
     pub fn comm_full_scale(&self) -> f64 {
         self.peak.max(MIN_FULL_SCALE_RATE)
     }
 
-    /// Length of a process's bar: 0 to 1. A process has the disk of its host.
+    /// The length of a process's bar, 0 to 1. The disk value is that of its host.
     pub fn share(&self, process: &Process, kind: Metric) -> f32 {
         let totals = &process.totals;
         let host = self.hosts.get(&totals.host).map(|known| &known.metrics);
@@ -250,7 +252,7 @@ impl JobView {
         }
     }
 
-    /// Length of a host's bar: 0 to 1. Comm is the mean of its processes.
+    /// The length of a host's bar, 0 to 1. The value for comm is the mean of its processes.
     pub fn host_share(&self, host: &Host, kind: Metric) -> f32 {
         let mean = host.messages / host.processes.max(1) as f64;
         match kind {
@@ -319,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Totals, after so many seconds, of a process that is busy for `busy` of each second.
+    /// Totals after this many seconds, of a process that is busy for `busy` of each second.
     fn node(node: u32, seconds: u64, busy: f64) -> NodeMetrics {
         NodeMetrics {
             node,

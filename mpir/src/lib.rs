@@ -1,14 +1,14 @@
-//! MPIR: what a starter of parallel jobs shows to debuggers that know nothing of SCore (CDTI 2.1
-//! and 2.2, docs/tools.md). Starters are scrun and start_tool.
+//! MPIR: the interface of a starter of parallel jobs for debuggers without knowledge of SCore (CDTI
+//! 2.1 and 2.2, docs/tools.md). Starters are scrun and start_tool.
 //!
 //! An executable exports the symbols only if its build script says so:
-//! `cargo:rustc-link-arg-bin=NAME=-Wl,--export-dynamic-symbol=MPIR_*`. They are in the table of
-//! dynamic symbols then, which `strip` keeps.
+//! `cargo:rustc-link-arg-bin=NAME=-Wl,--export-dynamic-symbol=MPIR_*`. The table of dynamic symbols
+//! then holds them, and `strip` keeps that table.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
 //! | `symbols` | the variables and the function that a debugger looks for |
-//! | `process_table` | the table of processes, as the hosts of a job list them |
+//! | `process_table` | the table of processes, built from the lists of the job's hosts |
 //! | `servers` | the debugger's servers that the starter starts |
 //! | `subset` | the ranks for which it starts them |
 
@@ -26,8 +26,8 @@ pub use symbols::{
     reset_being_debugged,
 };
 
-/// Shows a debugger that this process has begun, and that it has asked for nothing yet. The
-/// debugger may set its variables now.
+/// Shows a debugger that this process has started and has not yet submitted a request. The debugger
+/// may set its variables now.
 pub fn begin() {
     symbols::tolerate_stale_breakpoints();
     call_breakpoint(DebugState::Begun);
@@ -38,7 +38,7 @@ pub fn set_job_id(id: String) {
     symbols::set_job_id(c_string(id));
 }
 
-/// Publishes the table of processes (`MPIR_proctable`). `programs`: the path of each element.
+/// Publishes the table of processes (`MPIR_proctable`). `programs` are the paths of the elements.
 pub fn publish_table(table: CompleteTable, programs: impl IntoIterator<Item = Vec<u8>>) {
     let hosts = table.hosts.into_iter().map(c_string).collect();
     symbols::publish_table(hosts, programs.into_iter().map(c_string).collect(), &table.rows);

@@ -1,32 +1,33 @@
-//! The table of the processes of a stage, put together of what its hosts list.
+//! Builds the table of the processes of a stage from the lists of its hosts.
 
 use score_proto::job_control::ProcessBlock;
 
 use super::symbols::Row;
 
-/// The rows of a table that is complete.
+/// A complete table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CompleteTable {
     /// The stage.
     pub stage: u32,
-    /// Names of hosts.
+    /// The names of the hosts.
     pub hosts: Vec<String>,
-    /// By element, then by rank. [`Row::program`] is the element.
+    /// The rows, by element and then by rank. [`Row::program`] is the element.
     pub rows: Vec<Row>,
 }
 
-/// A table that grows.
+/// A table that is being built.
 #[derive(Debug)]
 pub struct TableBuilder {
     stage: u32,
     hosts: Vec<String>,
-    /// Index of the host and process, by element and node. None: not listed yet.
+    /// The index of the host and the process id, by element and node. `None` if the process is not
+    /// yet listed.
     listed: Vec<Vec<Option<(usize, u32)>>>,
     missing: usize,
 }
 
 impl TableBuilder {
-    /// Of a stage with so many elements, each of so many nodes.
+    /// A table for a stage with this number of elements, each with this number of nodes.
     pub fn new(stage: u32, elements: usize, nodes: usize) -> Self {
         let listed = vec![vec![None; nodes]; elements];
         Self { stage, hosts: Vec::new(), listed, missing: elements * nodes }
@@ -42,7 +43,8 @@ impl TableBuilder {
         self.missing == 0
     }
 
-    /// A host lists some processes. What is listed twice, or lies outside the job, changes nothing.
+    /// Adds processes that a host lists. If a process is listed twice, the later entry counts.
+    /// Processes outside the job are ignored.
     pub fn add(&mut self, host_name: &str, block: &ProcessBlock) {
         let host = match self.hosts.iter().rposition(|name| name == host_name) {
             Some(index) => index,
@@ -60,7 +62,7 @@ impl TableBuilder {
         }
     }
 
-    /// The table. None: some processes are not listed.
+    /// The table. `None` if some processes are not yet listed.
     pub fn finish(self) -> Option<CompleteTable> {
         if !self.is_complete() {
             return None;
@@ -69,7 +71,7 @@ impl TableBuilder {
         for (program, nodes) in self.listed.into_iter().enumerate() {
             for (host, pid) in nodes.into_iter().flatten() {
                 let pid = i32::try_from(pid).unwrap_or(0);
-                // A node that has no process has no row.
+                // A node without a process has no row.
                 if pid > 0 {
                     rows.push(Row { host, program, pid });
                 }
@@ -94,7 +96,7 @@ mod tests {
             builder.is_complete()
         };
         assert!(!add("b", 1, 2, &[12]) && !add("a", 1, 0, &[10, 11]) && !add("a", 0, 0, &[20, 0]));
-        // Outside of the job.
+        // Processes outside the job are ignored.
         assert!(!add("a", 2, 0, &[1]) && !add("a", 0, 3, &[1]) && !add("a", 9, u32::MAX, &[1]));
         assert!(add("b", 0, 2, &[22, 99]));
         let table = builder.finish().unwrap();

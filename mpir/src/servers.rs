@@ -1,6 +1,6 @@
-//! The servers of a debugger that the starter starts on the hosts of the job: what the debugger has
-//! written to `MPIR_executable_path`, `MPIR_server_arguments` and `MPIR_subset_attach`. They are a
-//! tool of the job, as one of start_tool.
+//! The servers of a debugger that the starter starts on the hosts of the job. The debugger
+//! describes them in `MPIR_executable_path`, `MPIR_server_arguments` and `MPIR_subset_attach`. The
+//! servers are a tool of the job, like a tool of start_tool.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,10 +13,10 @@ use super::process_table::CompleteTable;
 use super::subset;
 use super::symbols;
 
-/// The start of the servers that the debugger wants. None: it wants none.
+/// The request to start the servers of the debugger. `None` if it wants no servers.
 ///
 /// # Errors
-/// Which variable is wrong, and why. Nothing is to be started then.
+/// The variable that is invalid, and the reason. No servers must be started in this case.
 pub fn requested_start(table: &CompleteTable) -> Result<Option<ToolAction>, String> {
     let Some(path) = parse_path(&symbols::MPIR_executable_path.read())? else {
         return Ok(None);
@@ -31,14 +31,14 @@ pub fn requested_start(table: &CompleteTable) -> Result<Option<ToolAction>, Stri
     Ok(Some(ToolAction::Start { program: ToolProgram { path, arguments }, hosts }))
 }
 
-/// The names of the hosts of these rows, each once.
+/// The names of the hosts of these rows. Each name is returned once.
 fn hosts_of(table: &CompleteTable, ranks: &NodeSet) -> Vec<String> {
     let row = |rank: u32| table.rows.get(rank as usize);
     let indexes: NodeSet = ranks.iter().filter_map(row).map(|row| row.host as u32).collect();
     indexes.iter().filter_map(|index| table.hosts.get(index as usize).cloned()).collect()
 }
 
-/// The path in an array. None: it is empty.
+/// The path in an array. `None` if the array is empty.
 fn parse_path(array: &[u8]) -> Result<Option<OsBytes>, String> {
     let length = array.iter().position(|byte| *byte == 0);
     let length = length.ok_or("MPIR_executable_path: there is no NUL in its 256 bytes")?;
@@ -52,7 +52,7 @@ fn parse_path(array: &[u8]) -> Result<Option<OsBytes>, String> {
     }
 }
 
-/// The arguments in an array: strings closed by NUL, the last one empty.
+/// The arguments in an array: strings that end with NUL. An empty string ends the list.
 fn parse_arguments(array: &[u8]) -> Result<Vec<OsBytes>, String> {
     let mut arguments = Vec::new();
     let mut rest = array;
@@ -69,8 +69,9 @@ fn parse_arguments(array: &[u8]) -> Result<Vec<OsBytes>, String> {
     }
 }
 
-/// The C string at an address of this process that a debugger has chosen. Reading /proc/self/mem
-/// fails where nothing is mapped; a plain read would end this process.
+/// The C string at an address of this process that a debugger has chosen. It is read from
+/// /proc/self/mem: if the address is not mapped, the read fails, whereas a plain read would kill
+/// this process.
 fn subset_text(address: usize) -> Result<Vec<u8>, String> {
     if address == 0 {
         return Ok(Vec::new());
@@ -82,7 +83,7 @@ fn subset_text(address: usize) -> Result<Vec<u8>, String> {
     let mut text = [0; symbols::SUBSET_SIZE];
     let mut filled = 0;
     while filled < text.len() && !text[..filled].contains(&0) {
-        // Up to the next page, which may not be mapped.
+        // Read only up to the next page, because that page may not be mapped.
         let position = address.wrapping_add(filled);
         let left_in_page = PAGE_SIZE - position % PAGE_SIZE;
         let end = text.len().min(filled + left_in_page);
@@ -96,7 +97,7 @@ fn subset_text(address: usize) -> Result<Vec<u8>, String> {
     Ok(text[..length].to_vec())
 }
 
-/// A divisor of all sizes of pages.
+/// A divisor of every page size.
 const PAGE_SIZE: usize = 4096;
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! The ranks for which a debugger wants servers (`MPIR_subset_attach`, CDTI 2.1.8): elements
-//! separated by blanks, each `RANK`, `RANK-RANK` or `RANK-RANK:STRIDE`, where `max` or `$max` is
-//! the last rank.
+//! The ranks for which a debugger wants servers (`MPIR_subset_attach`, CDTI 2.1.8). The text
+//! consists of elements separated by blanks: `RANK`, `RANK-RANK` or `RANK-RANK:STRIDE`. `max` or
+//! `$max` is the last rank.
 
 use score_proto::nodeset::NodeSet;
 
-/// Parses a subset of `ranks` ranks. None: the text names no ranks, and so all are meant.
+/// Parses a subset of `ranks` ranks. Returns `None` if the text names no ranks, which means all
+/// ranks.
 ///
 /// # Errors
-/// Which element is wrong.
+/// The invalid element.
 pub fn parse(text: &[u8], ranks: u32) -> Result<Option<NodeSet>, String> {
     let mut subset = NodeSet::new();
     let elements = text.split(u8::is_ascii_whitespace).filter(|element| !element.is_empty());
@@ -44,7 +45,7 @@ pub fn parse(text: &[u8], ranks: u32) -> Result<Option<NodeSet>, String> {
         }
         match stride {
             1 => subset.insert_range(first..last + 1),
-            // Ranks that follow each other make short work of a set.
+            // Ascending ranks are added to a set quickly, so collect them before the union.
             _ => {
                 let chosen = (first..=last).step_by(stride as usize).collect();
                 subset.union(&chosen);
@@ -54,7 +55,7 @@ pub fn parse(text: &[u8], ranks: u32) -> Result<Option<NodeSet>, String> {
     Ok(Some(subset).filter(|subset| !subset.is_empty()))
 }
 
-/// A decimal number. Signs are refused.
+/// A decimal number without a sign.
 fn number(digits: &str) -> Option<u32> {
     let is_plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|_| is_plain)

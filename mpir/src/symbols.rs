@@ -1,7 +1,7 @@
 //! The symbols of MPIR: variables and a function of a starter by which a debugger and the starter
-//! inform each other (CDTI 2.1). A debugger reads and writes the variables by ptrace(2) or
-//! process_vm_writev(2), at any time at which it has stopped the starter, and sometimes while that
-//! runs.
+//! communicate (CDTI 2.1). A debugger reads and writes the variables by ptrace(2) or
+//! process_vm_writev(2). It may do so whenever it has stopped the starter, and sometimes while the
+//! starter runs.
 
 // UNSAFETY: exported symbols of fixed names, memory that a debugger changes, a signal disposition.
 #![expect(unsafe_code)]
@@ -18,11 +18,11 @@ use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-/// Bytes of [`MPIR_executable_path`].
+/// Size of [`MPIR_executable_path`] in bytes.
 pub const PATH_SIZE: usize = 256;
-/// Bytes of [`MPIR_server_arguments`].
+/// Size of [`MPIR_server_arguments`] in bytes.
 pub const ARGUMENTS_SIZE: usize = 4096;
-/// Bytes that are read of the text to which [`MPIR_subset_attach`] points.
+/// Maximum bytes that are read of the text to which [`MPIR_subset_attach`] points.
 pub const SUBSET_SIZE: usize = 1024;
 
 /// Memory that a debugger may change at any time.
@@ -34,7 +34,7 @@ pub struct DebuggerMemory<const SIZE: usize>(UnsafeCell<[u8; SIZE]>);
 unsafe impl<const SIZE: usize> Sync for DebuggerMemory<SIZE> {}
 
 impl<const SIZE: usize> DebuggerMemory<SIZE> {
-    /// A copy of the current bytes.
+    /// Returns a copy of the current bytes.
     pub fn read(&self) -> [u8; SIZE] {
         // SAFETY: the memory is ours and initialised, and no thread of this process writes it.
         unsafe { ptr::read_volatile(self.0.get()) }
@@ -45,11 +45,11 @@ impl<const SIZE: usize> DebuggerMemory<SIZE> {
 #[repr(C)]
 #[derive(Debug)]
 pub struct MPIR_PROCDESC {
-    /// The host, a C string.
+    /// The name of the host, a C string.
     host_name: *const c_char,
-    /// The program, a C string.
+    /// The path of the program, a C string.
     executable_name: *const c_char,
-    /// The process, in the PID namespace of the host.
+    /// The process id, in the PID namespace of the host.
     pid: c_int,
 }
 
@@ -58,43 +58,44 @@ const _: () = assert!(
     "the layout that debuggers know"
 );
 
-/// Set to 1 by a debugger that wants [`MPIR_proctable`], and to 0 when it leaves.
+/// A debugger that wants [`MPIR_proctable`] sets this to 1. It sets it to 0 when it leaves.
 #[unsafe(no_mangle)]
 pub static MPIR_being_debugged: AtomicI32 = AtomicI32::new(0);
-/// Why [`MPIR_Breakpoint`] is called: a [`DebugState`].
+/// The reason why [`MPIR_Breakpoint`] is called: a [`DebugState`].
 #[unsafe(no_mangle)]
 pub static MPIR_debug_state: AtomicI32 = AtomicI32::new(0);
 /// The processes of the running stage.
 #[unsafe(no_mangle)]
 pub static MPIR_proctable: AtomicPtr<MPIR_PROCDESC> = AtomicPtr::new(ptr::null_mut());
-/// Rows of [`MPIR_proctable`]. Not 0 only while the table is complete.
+/// Number of rows of [`MPIR_proctable`]. It is 0 unless the table is complete.
 #[unsafe(no_mangle)]
 pub static MPIR_proctable_size: AtomicI32 = AtomicI32::new(0);
-/// Its presence says that this process starts the job and is no part of it.
+/// This symbol tells a debugger that this process starts the job and is not part of it.
 #[unsafe(no_mangle)]
 pub static MPIR_i_am_starter: AtomicI32 = AtomicI32::new(1);
-/// Its presence says that ranks to which no debugger attaches run without help.
+/// This symbol tells a debugger that ranks to which it does not attach run on without its help.
 #[unsafe(no_mangle)]
 pub static MPIR_partial_attach_ok: AtomicI32 = AtomicI32::new(1);
-/// What `start_tool --id` takes, a C string; empty before the job exists.
+/// The value for `start_tool --id`, a C string. Empty before the job exists.
 #[unsafe(no_mangle)]
 pub static MPIR_job_id: AtomicPtr<c_char> = AtomicPtr::new(c"".as_ptr().cast_mut());
 /// The program of the debugger's servers, a C string.
 #[unsafe(no_mangle)]
 pub static MPIR_executable_path: DebuggerMemory<PATH_SIZE> =
     DebuggerMemory(UnsafeCell::new([0; PATH_SIZE]));
-/// The arguments of the debugger's servers: C strings, the last one empty.
+/// The arguments of the debugger's servers: C strings, followed by an empty string.
 #[unsafe(no_mangle)]
 pub static MPIR_server_arguments: DebuggerMemory<ARGUMENTS_SIZE> =
     DebuggerMemory(UnsafeCell::new([0; ARGUMENTS_SIZE]));
 static SUBSET: DebuggerMemory<SUBSET_SIZE> = DebuggerMemory(UnsafeCell::new([0; SUBSET_SIZE]));
-/// The ranks for which servers are started, a C string; empty: all. The debugger may write to where
-/// it points, or let it point elsewhere.
+/// The ranks for which servers are started, a C string. An empty string means all ranks. The
+/// debugger may write to the text or change the pointer.
 #[unsafe(no_mangle)]
 pub static MPIR_subset_attach: AtomicPtr<c_char> = AtomicPtr::new(SUBSET.0.get().cast());
 
-/// A debugger has its breakpoint here. The function consists of instructions of one byte: if a
-/// debugger is killed, its breakpoint instruction stays, and replaces one that does nothing.
+/// A debugger sets a breakpoint here. The function consists of instructions of one byte. If a
+/// debugger is killed, its breakpoint instruction stays, but it replaces only an instruction
+/// without effect.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn MPIR_Breakpoint() {
@@ -108,10 +109,11 @@ const BREAKPOINT_CODE: &[u8] = &[0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90,
 const BREAKPOINT_CODE: &[u8] = &[];
 
 /// Removes breakpoint instructions that a killed debugger has left in [`MPIR_Breakpoint`]. The next
-/// debugger would take them for the program's own. Nobody traces this process.
+/// debugger would take them for instructions of the program. Call this only while no debugger
+/// traces this process.
 ///
 /// # Errors
-/// The system does not let this process change its own code.
+/// If the system does not let this process change its own code.
 pub fn remove_stale_breakpoints() -> io::Result<()> {
     let memory = File::options().read(true).write(true).open("/proc/self/mem")?;
     let address = MPIR_Breakpoint as *const () as u64;
@@ -123,14 +125,14 @@ pub fn remove_stale_breakpoints() -> io::Result<()> {
     Ok(())
 }
 
-/// Why [`MPIR_Breakpoint`] is called.
+/// The reason why [`MPIR_Breakpoint`] is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DebugState {
-    /// The starter has begun, and has asked for nothing yet.
+    /// The starter has started, and has not yet submitted a request.
     Begun = 0,
     /// The table is complete (`MPIR_DEBUG_SPAWNED`).
     Spawned = 1,
-    /// A signal ends scrun, and the job with it (`MPIR_DEBUG_ABORTING`).
+    /// A signal ends scrun and therefore the job (`MPIR_DEBUG_ABORTING`).
     Aborting = 2,
 }
 
@@ -138,7 +140,7 @@ pub enum DebugState {
 pub fn call_breakpoint(state: DebugState) {
     MPIR_debug_state.store(state as c_int, Ordering::SeqCst);
     MPIR_Breakpoint();
-    // The debugger has changed variables meanwhile.
+    // The debugger may have changed variables in the meantime.
     fence(Ordering::SeqCst);
 }
 
@@ -147,12 +149,12 @@ pub fn is_being_debugged() -> bool {
     MPIR_being_debugged.load(Ordering::SeqCst) != 0
 }
 
-/// The debugger has left without a reset.
+/// Resets the flag after a debugger that has left without resetting it.
 pub fn reset_being_debugged() {
     MPIR_being_debugged.store(0, Ordering::SeqCst);
 }
 
-/// Where [`MPIR_subset_attach`] points. Any address is possible.
+/// The address to which [`MPIR_subset_attach`] points. It can be any address.
 pub fn subset_address() -> usize {
     MPIR_subset_attach.load(Ordering::SeqCst).addr()
 }
@@ -160,15 +162,15 @@ pub fn subset_address() -> usize {
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Index of the host's name.
+    /// The index of the host's name.
     pub host: usize,
-    /// Index of the program's name.
+    /// The index of the program's name.
     pub program: usize,
-    /// The process.
+    /// The process id.
     pub pid: c_int,
 }
 
-/// The table that is published, and the names to which it points.
+/// The published table, and the names to which it points.
 #[derive(Debug)]
 struct Table {
     rows: Box<[MPIR_PROCDESC]>,
@@ -180,8 +182,8 @@ unsafe impl Send for Table {}
 
 static TABLE: Mutex<Option<Table>> = Mutex::new(None);
 
-/// Replaces [`MPIR_proctable`]. Its size becomes 0 before that, and is set last. A row whose names
-/// do not exist is left out.
+/// Replaces [`MPIR_proctable`]. The size is set to 0 first, and to its new value last. A row whose
+/// names do not exist is left out.
 pub fn publish_table(hosts: Vec<CString>, programs: Vec<CString>, rows: &[Row]) {
     let to_entry = |row: &Row| {
         Some(MPIR_PROCDESC {
@@ -213,7 +215,7 @@ extern "C" fn nothing(_: c_int) {}
 /// [`MPIR_Breakpoint`].
 pub fn tolerate_stale_breakpoints() {
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
-    // SAFETY: the handler touches nothing.
+    // SAFETY: the handler accesses no memory.
     let _ = unsafe { sigaction(Signal::SIGTRAP, &action) };
 }
 

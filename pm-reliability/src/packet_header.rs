@@ -1,9 +1,9 @@
 //! The header of every packet of PM/Ethernet: 64 bytes, little-endian, the same on each wire.
-//! `docs/ethernet.md` has the table. The payload follows immediately and has the alignment of the
-//! header.
+//! `docs/ethernet.md` contains the table. The payload follows immediately and has the alignment of
+//! the header.
 //!
 //! A packet is checked in this order: its length, the job's secret ([`secret`]), then everything
-//! else ([`Header::parse`]). Padding after the payload is allowed, because short Ethernet frames
+//! else ([`Header::parse`]). Padding after the payload is permitted, because short Ethernet frames
 //! are padded.
 
 use thiserror::Error;
@@ -12,21 +12,21 @@ use thiserror::Error;
 pub const PACKET_HEADER_LEN: usize = 64;
 /// First two bytes: `P` and the version of the format.
 pub const MAGIC: u16 = u16::from_le_bytes([b'P', 1]);
-/// EtherType of the raw wires: one of the two that IEEE 802 leaves for local use.
+/// EtherType of the raw wires. It is one of two values that IEEE 802 reserves for local use.
 pub const ETHERTYPE: u16 = 0x88b5;
-/// The most links between two hosts.
+/// Largest number of links that join two hosts.
 pub const MAX_LINKS: u8 = 8;
-/// Sequence numbers that one bitmap of selective acknowledgement covers.
+/// Number of sequence numbers that one bitmap of selective acknowledgement covers.
 pub const SACK_BLOCK: u32 = 64;
 
 /// Flag: `ack`, `window`, `sack_block` and `sack_bitmap` are valid.
 pub const ACK: u8 = 1;
 /// Flag: `timestamp_echo` is valid.
 pub const TIMESTAMP_ECHO: u8 = 2;
-/// Flag: the sender cannot send more before it gets an acknowledgement.
+/// Flag: the sender cannot send more until it receives an acknowledgement.
 pub const ACK_REQUESTED: u8 = 4;
-/// Flag: `mac` holds a keyed MAC. Reserved: no sender sets it yet, and receivers drop packets with
-/// it.
+/// Flag: `mac` contains a keyed MAC. Reserved: no sender sets it, and receivers drop packets that
+/// have it.
 pub const MAC: u8 = 8;
 
 /// The kind of a packet.
@@ -37,11 +37,11 @@ pub enum PacketKind {
     Data = 1,
     /// A message of `pmControlSend`; numbered like data.
     Control = 2,
-    /// An acknowledgement that also grants credit; without payload and not numbered.
+    /// Acknowledges and grants credit; no payload, not numbered.
     Ack = 3,
     /// Requests an acknowledgement because the window is closed.
     WindowProbe = 4,
-    /// Tests whether a link carries packets.
+    /// Checks whether a link carries packets.
     LinkProbe = 5,
     /// Answers [`PacketKind::LinkProbe`] over the same link.
     LinkAnswer = 6,
@@ -49,7 +49,7 @@ pub enum PacketKind {
     Remote = 7,
     /// More bytes of the previous frame of remote memory access; numbered like data.
     Continuation = 8,
-    /// Replaces a packet of the previous two kinds whose bytes are lost. Its payload is
+    /// Replaces a numbered packet of remote memory access whose bytes are lost. Its payload is
     /// meaningless.
     PayloadLost = 9,
 }
@@ -68,7 +68,7 @@ impl PacketKind {
         )
     }
 
-    /// The kind with this number in the third byte of the header.
+    /// The kind with this number, which is the header's third byte.
     #[inline]
     pub fn from_byte(byte: u8) -> Option<PacketKind> {
         Some(match byte {
@@ -91,17 +91,17 @@ impl PacketKind {
 pub struct Header {
     /// The kind of packet.
     pub kind: PacketKind,
-    /// [`ACK`], [`TIMESTAMP_ECHO`], [`ACK_REQUESTED`], [`MAC`].
+    /// A combination of [`ACK`], [`TIMESTAMP_ECHO`], [`ACK_REQUESTED`] and [`MAC`].
     pub flags: u8,
-    /// The link over which the packet was sent.
+    /// The link over which it was sent.
     pub link: u8,
     /// The block of 64 sequence numbers that `sack_bitmap` covers.
     pub sack_block: u8,
-    /// Bytes of payload.
+    /// Number of bytes of payload.
     pub len: u16,
     /// The job's secret.
     pub secret: u64,
-    /// How often the job has been restarted.
+    /// Number of times that the job has been restarted.
     pub incarnation: u32,
     /// The sending node.
     pub source: u32,
@@ -109,45 +109,44 @@ pub struct Header {
     pub destination: u32,
     /// Number of this packet in the sequence from source to destination.
     pub sequence: u32,
-    /// The first sequence number that the sender of this packet has not received.
+    /// The first number that the sender has not received.
     pub ack: u32,
-    /// The first sequence number that the receiver of this packet must not send yet.
+    /// The first number that the other side must not send yet.
     pub window: u32,
     /// Bit i: `ack + 1 + 64 * sack_block + i` has been received.
     pub sack_bitmap: u64,
-    /// The sender's clock, in units that only the sender knows.
+    /// The sender's clock, in the sender's own units.
     pub timestamp: u32,
-    /// The timestamp of the oldest packet that this one acknowledges.
+    /// The timestamp of the oldest packet that this packet acknowledges.
     pub timestamp_echo: u32,
-    /// Space for a keyed MAC; zero.
+    /// Space for a keyed MAC, which is zero.
     pub mac: u64,
 }
 
-/// Why bytes are not a valid packet.
+/// Why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HeaderError {
-    /// Shorter than a header.
+    /// The packet is shorter than a header.
     #[error("a packet of {0} bytes is shorter than its header")]
     Short(usize),
-    /// Another protocol, or another version of this one.
+    /// The packet belongs to another protocol, or to another version of this one.
     #[error("a packet begins with {0:#06x}, not {MAGIC:#06x}")]
     Magic(u16),
-    /// A kind that this version does not know.
+    /// The kind is unknown to this version.
     #[error("a packet is of unknown kind {0}")]
     Kind(u8),
-    /// A flag that this version does not know, or a MAC, which cannot be checked yet.
+    /// A flag is unknown to this version, or there is a MAC, which cannot be checked yet.
     #[error("a packet has flags {0:#04x}")]
     Flags(u8),
-    /// A link beyond [`MAX_LINKS`].
+    /// The link is beyond [`MAX_LINKS`].
     #[error("a packet names link {0}")]
     Link(u8),
-    /// The payload's length does not fit the packet or the kind.
+    /// The payload's length does not match the packet or the kind.
     #[error("a packet with {1} bytes after the header announces {0}")]
     Length(u16, usize),
 }
 
-/// The secret of a packet, which is checked before the rest. `None` if the packet is shorter than a
-/// header.
+/// The secret of a packet, which is checked first. None: the packet is shorter than a header.
 #[inline]
 pub fn secret(packet: &[u8]) -> Option<u64> {
     packet.first_chunk::<PACKET_HEADER_LEN>().map(|header| read_u64(header, 8))
@@ -164,8 +163,8 @@ fn read_u64(header: &[u8; PACKET_HEADER_LEN], offset: usize) -> u64 {
 }
 
 impl Header {
-    /// Parses the header at the start of `packet`, and checks everything that does not depend on
-    /// the job.
+    /// Parses the header at the start of `packet`. Checks everything that does not depend on the
+    /// job.
     ///
     /// # Errors
     /// See [`HeaderError`].
@@ -213,7 +212,7 @@ impl Header {
         })
     }
 
-    /// Writes the header.
+    /// Writes the header to `out`.
     #[inline]
     pub fn encode(&self, out: &mut [u8; PACKET_HEADER_LEN]) {
         let mut put =
@@ -235,7 +234,7 @@ impl Header {
     }
 }
 
-/// Entry for fuzzing: `packet` is any bytes that a network may deliver.
+/// Fuzzing entry: parses any bytes, as a network may deliver them.
 ///
 /// # Panics
 /// If an accepted header parses differently after it has been encoded again.

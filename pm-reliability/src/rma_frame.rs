@@ -1,23 +1,23 @@
-//! Frames of remote memory access over PM/Ethernet: the payload of
+//! Frames of remote memory access over PM/Ethernet, which are the payload of
 //! [`crate::packet_header::PacketKind::Remote`] packets. A frame has a header of 16 bytes,
-//! little-endian, and its data. `docs/ethernet.md` has the table.
+//! little-endian, and its data. `docs/ethernet.md` contains the table.
 //!
-//! An origin writes by a chain of [`Frame::WriteData`], and the target answers with
-//! [`Frame::WriteAck`]. An origin reads by [`Frame::ReadRequest`], and the target answers with a
-//! chain of [`Frame::ReadResponse`]. Frames between two nodes arrive once and in order. Therefore
-//! only the first and the last packet of a chain have these 16 bytes. The packets between them omit
-//! the header ([`Continuation`](crate::packet_header::PacketKind::Continuation)). If bytes were
-//! lost ([`PayloadLost`](crate::packet_header::PacketKind::PayloadLost)), the receiver ignores
-//! continuations until the next frame.
+//! An origin writes with a chain of [`Frame::WriteData`], which [`Frame::WriteAck`] answers. It
+//! reads with [`Frame::ReadRequest`], which a chain of [`Frame::ReadResponse`] answers. Frames
+//! between a pair of nodes arrive once and in order. Packets after the first frame of a chain,
+//! except for the last frame, therefore omit these 16 bytes
+//! ([`Continuation`](crate::packet_header::PacketKind::Continuation)). If bytes were lost
+//! ([`PayloadLost`](crate::packet_header::PacketKind::PayloadLost)), continuations are ignored
+//! until the next frame.
 
 use crate::packet_header::PACKET_HEADER_LEN;
 
-/// Bytes in front of the user's data.
+/// Number of bytes in front of the user's data.
 pub const RMA_HEADER_LEN: usize = 16;
-/// The length of the longest frame without user data.
+/// Length of the longest frame without user data.
 pub const MAX_RMA_HEADER_LEN: usize = RMA_HEADER_LEN + 8;
 
-/// Flag: this is the last frame of its chain.
+/// Flag: the last frame of its chain.
 const LAST: u8 = 1;
 /// Flag: the operation has failed.
 const FAILED: u8 = 2;
@@ -25,12 +25,12 @@ const FAILED: u8 = 2;
 /// The content of a frame. `number` is the origin's number of the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// Bytes to be written at `handle`. The last frame may have none, if the origin could not read
-    /// its own memory.
+    /// Bytes to write at `handle`. The last frame may have none, if the origin could not read its
+    /// own memory.
     WriteData {
         /// Number of the operation.
         number: u32,
-        /// No frame of this chain follows.
+        /// Whether this is the last frame of its chain.
         last: bool,
         /// Address handle of the first byte.
         handle: u64,
@@ -39,7 +39,7 @@ pub enum Frame {
     WriteAck {
         /// Number of the operation.
         number: u32,
-        /// Not all bytes have been written.
+        /// Whether some bytes have not been written.
         failed: bool,
     },
     /// A request for `len` bytes at `handle`.
@@ -51,15 +51,16 @@ pub enum Frame {
         /// Number of bytes.
         len: u64,
     },
-    /// Bytes that a read request asked for.
+    /// Bytes that were requested by a read.
     ReadResponse {
         /// Number of the operation.
         number: u32,
-        /// No frame of this chain follows.
+        /// Whether this is the last frame of its chain.
         last: bool,
-        /// The bytes could not be read, so the chain ends with this frame, which has no data.
+        /// Whether the chain ends because these bytes could not be read. The frame then has no
+        /// data.
         failed: bool,
-        /// Number of bytes in the earlier frames of the chain.
+        /// Number of bytes in earlier frames of the chain.
         offset: u64,
     },
 }
@@ -69,10 +70,10 @@ fn read_u64(bytes: &[u8], offset: usize) -> Option<u64> {
 }
 
 impl Frame {
-    /// Parses the frame at the start of a payload of `len` bytes. `header` has the first
-    /// [`MAX_RMA_HEADER_LEN`] bytes of the payload, or all of it. Returns the frame and the number
-    /// of bytes of user data after the [`RMA_HEADER_LEN`] bytes, or `None` if the payload is not a
-    /// frame.
+    /// Parses the frame at the start of a payload of `len` bytes. `header` contains the first
+    /// [`MAX_RMA_HEADER_LEN`] bytes of the payload, or all of it if it is shorter. Returns the
+    /// frame and the number of bytes of user data after the [`RMA_HEADER_LEN`] bytes. None: not a
+    /// valid frame.
     pub fn parse(header: &[u8], len: usize) -> Option<(Frame, usize)> {
         let &[kind, flags, 0, 0, a, b, c, d, ..] = header else { return None };
         let (number, position) = (u32::from_le_bytes([a, b, c, d]), read_u64(header, 8)?);
@@ -103,8 +104,7 @@ impl Frame {
         }
     }
 
-    /// The frame for the bytes that follow the `data_len` bytes of this one. `None` if no bytes
-    /// follow.
+    /// The frame for the bytes after the `data_len` bytes of this frame. None: no bytes follow.
     pub fn continuation(self, data_len: usize) -> Option<Frame> {
         let advance = |position: u64| position.wrapping_add(data_len as u64);
         match self {
@@ -118,7 +118,7 @@ impl Frame {
         }
     }
 
-    /// Writes the frame, and returns its length.
+    /// Writes the frame to `out`. Returns its length in bytes.
     pub fn encode(&self, out: &mut [u8; MAX_RMA_HEADER_LEN]) -> usize {
         let (kind, last, failed, number, position) = match *self {
             Frame::WriteData { number, last, handle } => (1, last, false, number, handle),
@@ -140,7 +140,7 @@ impl Frame {
     }
 }
 
-/// Entry for fuzzing: a packet of this kind whose header was accepted, with `len` bytes of payload.
+/// Fuzzing entry: a packet of this kind with `len` bytes of payload, whose header was accepted.
 ///
 /// # Panics
 /// If an accepted frame parses differently after it has been encoded again.

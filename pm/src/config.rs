@@ -68,7 +68,7 @@ pub struct Counters {
     pub received: u64,
     /// Remote memory operations outstanding.
     pub pending_rma: u64,
-    /// Advances with every poll that found nothing.
+    /// Advances with every poll that found no message.
     pub poll_epoch: u64,
     /// Bytes of the messages sent.
     pub sent_bytes: u64,
@@ -79,9 +79,10 @@ pub struct Counters {
     pub last_to: Option<u32>,
     /// Source of the last message that `receive` has returned. None: as `last_to`.
     pub last_from: Option<u32>,
-    /// Bit 0: a blocked receiver wants to be woken; bit 1: the node has exited.
+    /// Bit 0: a receiver sleeps and has to be woken. Bit 1: the node has exited.
     pub receiver_state: u32,
-    /// RDMA adapters that librdmacm keeps open in the process, without those that the device opens.
+    /// RDMA adapters that librdmacm keeps open in the process, not counting those that the device
+    /// opens.
     pub opened_adapters: u32,
 }
 

@@ -1,5 +1,5 @@
-//! Contexts: end points of communication. This module has the locks and the checks; the device
-//! does the rest.
+//! Contexts: the endpoints of communication. This module takes the locks and checks the state of a
+//! context; the device does the rest.
 
 // UNSAFETY: fork may zero the object, so its contents are in a cell that is checked by hand.
 #![expect(unsafe_code)]
@@ -34,8 +34,8 @@ const MAGIC_LIVE: u64 = u64::from_le_bytes(*b"PMCONTXT");
 /// A context that was closed or detached but still has references.
 const MAGIC_CLOSED: u64 = u64::from_le_bytes(*b"PMCLOSED");
 
-/// An end point. It never moves: a C `pmContext *` points to one, and [`Context::from_ptr`]
-/// checks such a pointer. Held by [`ContextRef`].
+/// An endpoint. It never moves, because a C `pmContext *` points to it; [`Context::from_ptr`]
+/// checks such a pointer. In Rust a [`ContextRef`] holds it.
 #[repr(C)]
 pub struct Context {
     /// [`MAGIC_LIVE`], [`MAGIC_CLOSED`], or 0: free, or wiped by fork.
@@ -59,7 +59,7 @@ enum ContextKind {
 
 /// The contents of a live context, with which messages are sent and received.
 pub struct LiveContext {
-    /// The owner number with which it takes locks.
+    /// The number by which the locks know this context as their holder.
     id: u32,
     /// The locks in force: a member uses those of its composite, any other context its own.
     locks: AtomicPtr<Locks>,
@@ -89,8 +89,8 @@ impl LiveContext {
         unsafe { &*self.locks.load(Ordering::Acquire) }
     }
 
-    /// Whether no other thread calls at the same time: by the program's promise, or because there
-    /// is none.
+    /// Whether no other thread can call at the same time: the program has promised it, or has no
+    /// other thread.
     #[inline(always)]
     fn is_serialized(&self) -> bool {
         is_serialized(&self.locks().receive)
@@ -185,6 +185,8 @@ impl ContextRef {
 
 impl Context {
     /// Makes a context of type `kind` from a descriptor of [`Context::create_attach_fd`].
+    ///
+    /// # Errors
     /// NoDevice: no such type. Invalid: another kind of descriptor.
     pub fn attach(kind: &str, fd: OwnedFd) -> PmResult<ContextRef> {
         match kind {
@@ -209,7 +211,8 @@ impl Context {
     /// after `fork`.
     ///
     /// # Safety
-    /// `pointer` is null or was returned by [`ContextRef::into_raw`] (taken back since, or not).
+    /// `pointer` is null or was returned by [`ContextRef::into_raw`]. The reference may have been
+    /// taken back since.
     #[inline(always)]
     pub unsafe fn from_ptr<'a>(pointer: *const Context) -> PmResult<&'a Context> {
         // SAFETY: pages of contexts are never unmapped, and zero is a valid Context.
@@ -217,7 +220,7 @@ impl Context {
         context.live().map(|_| context)
     }
 
-    /// As `from_ptr`, for a call that needs to check the magic number only once.
+    /// Like `from_ptr`, for a call that needs to check the magic number only once.
     ///
     /// # Safety
     /// As `from_ptr`.
@@ -261,16 +264,16 @@ impl Context {
         Ok(unsafe { (*self.inner.get()).assume_init_ref() })
     }
 
-    /// The program promises, or withdraws the promise, that it calls functions of this context one
-    /// at a time (`pmSetSerialized`, which is not in the manual). See pm.h. The promise belongs to
-    /// the locks in force, which a composite and its members share.
+    /// Records or withdraws the program's promise to call functions of this context one at a time
+    /// (`pmSetSerialized`, which is not in the manual; see pm.h). The promise belongs to the locks
+    /// in force, which a composite and its members share.
     pub fn set_serialized(&self, is_promised: bool) -> PmResult<()> {
         self.live()?.locks().set_serialized(is_promised);
         Ok(())
     }
 
     /// Sets whether a poll that finds no message pauses the processor (`pmSetPollPause`, which is
-    /// not in the manual). See pm.h.
+    /// not in the manual; see pm.h).
     pub fn set_poll_pause(&self, pauses: bool) -> PmResult<()> {
         self.live()?.poll_backoff.set_pause(pauses);
         Ok(())
@@ -281,17 +284,26 @@ impl Context {
         Ok(self.live()?.device_context.config())
     }
 
-    /// The context's own node number. Invalid: not set.
+    /// The context's own node number.
+    ///
+    /// # Errors
+    /// Invalid: not set.
     pub fn self_node(&self) -> PmResult<u32> {
         self.live()?.device_context.self_node()
     }
 
-    /// The longest message to `node`. Invalid: no such node, or none associated with it.
+    /// The longest message to `node`.
+    ///
+    /// # Errors
+    /// Invalid: no such node, or none associated with it.
     pub fn mtu(&self, node: u32) -> PmResult<usize> {
         self.live()?.device_context.mtu(node)
     }
 
-    /// Whether all sent messages are in their receivers' queues. Busy: not yet. Io: a link failed.
+    /// Whether all sent messages are in their receivers' queues.
+    ///
+    /// # Errors
+    /// Busy: not yet. Io: a link failed.
     pub fn is_send_done(&self) -> PmResult<()> {
         let context = &self.live()?.device_context;
         on_device!(active context, device => device.is_send_done(), else Ok(()))
@@ -305,8 +317,11 @@ impl Context {
             device => device.queue_status(receive_locked), else QueueStatus::default()))
     }
 
-    /// Receives a control message and returns its source. `len` is set to its length. NoSpace: the
-    /// buffer is too small; `len` is set and the message stays. NoBuffers: there is no message.
+    /// Receives a control message and returns its source. `len` is set to its length.
+    ///
+    /// # Errors
+    /// NoSpace: the buffer is too small; `len` is set and the message stays. NoBuffers: there is no
+    /// message.
     pub fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
         let context = &self.live()?.device_context;
         on_device!(opened context, device => device.control_receive(buffer, len))
@@ -317,8 +332,10 @@ impl Context {
         self.live().map(|_| 1)
     }
 
-    /// Stores the descriptors for `select` and returns their number. NoSpace: `fds` is too small.
-    /// NoMemory: no descriptor number below FD_SETSIZE is free.
+    /// Stores the descriptors for `select` and returns their number.
+    ///
+    /// # Errors
+    /// NoSpace: `fds` is too small. NoMemory: no descriptor number below FD_SETSIZE is free.
     pub fn get_fds(&self, fds: &mut [RawFd]) -> PmResult<usize> {
         let inner = self.live()?;
         let first = fds.first_mut().ok_or(Error::NoSpace)?;
@@ -331,7 +348,7 @@ impl Context {
         on_device!(opened &self.live()?.device_context, device => device.before_select())
     }
 
-    /// To be called after `select`.
+    /// Disarms what `before_select` has armed. Call it after `select`.
     pub fn after_select(&self) -> PmResult<()> {
         let context = &self.live()?.device_context;
         on_device!(active context, device => device.after_select(), else ());
@@ -339,8 +356,11 @@ impl Context {
     }
 
     /// Drops the contents of this context's queues: reserved and held buffers, received messages,
-    /// control messages. Keeps the binding. Busy: the context belongs to another process, or a
-    /// buffer of a member or of the composite is held.
+    /// control messages. The context stays bound.
+    ///
+    /// # Errors
+    /// Busy: the context belongs to another process, or a buffer of a member or of the composite is
+    /// held.
     pub fn reset(&self) -> PmResult<()> {
         let inner = self.live()?;
         let locks = inner.locks();
@@ -355,8 +375,8 @@ impl Context {
         Ok(())
     }
 
-    /// Writes the context's state as text, in one write: dumps of other nodes to the same output
-    /// appear as a whole in front of it or after it.
+    /// Writes the context's state as text, in one write, so that it does not mix with the dumps of
+    /// other nodes to the same output.
     pub fn dump(&self, out: &mut dyn Write) -> PmResult<()> {
         let inner = self.live()?;
         let lock_state = |is_held: bool| if is_held { "held" } else { "free" };

@@ -1,6 +1,7 @@
-//! The memory of context objects: pages that are zeroed in a child of `fork`. Thus one load
-//! distinguishes a live context from a closed, a foreign and a forked one. Pages are reused but
-//! never unmapped: a stale C pointer reads a wrong magic number, not an unmapped page.
+//! The memory of context objects: pages that are zeroed in a child of `fork`. Therefore one load of
+//! the magic number distinguishes a live context from a closed one, a forked one, and memory that
+//! is no context. Pages are reused but never unmapped, so that a stale C pointer reads a wrong
+//! magic number and not an unmapped page.
 
 // UNSAFETY: allocates and counts references to objects that C holds by address.
 #![expect(unsafe_code)]
@@ -28,7 +29,7 @@ pub(crate) fn new_page() -> PmResult<NonNull<Context>> {
     wipe_on_fork::map_pages(PAGE).map(NonNull::cast)
 }
 
-/// Puts a page whose magic number is 0 among the free ones.
+/// Adds a page, whose magic number is 0, to the free pages.
 pub(crate) fn free_page(page: NonNull<Context>) {
     FREE_PAGES.lock().unwrap_or_else(PoisonError::into_inner).push(page.as_ptr() as usize);
 }
@@ -57,7 +58,7 @@ impl ContextRef {
         self.0.as_ptr()
     }
 
-    /// As `as_ptr`. The pointer carries the reference.
+    /// Like `as_ptr`, but the pointer takes over the reference.
     pub fn into_raw(self) -> *mut Context {
         std::mem::ManuallyDrop::new(self).0.as_ptr()
     }

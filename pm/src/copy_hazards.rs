@@ -1,18 +1,19 @@
-//! The regions that a process copies into or out of at the moment, published to its peers. A
-//! process that unlocks a region waits until all copies of it have ended. Thus memory that later
-//! occupies the same addresses is not touched.
+//! Hazard slots: in them a process publishes the regions that it is copying into or out of. A
+//! process that unlocks a region waits until all copies of it have ended. Therefore no copy touches
+//! memory that later occupies the same addresses.
 //!
 //! A process that copies publishes the region in a hazard slot, then checks that it is locked. A
-//! process that unlocks withdraws the region, then checks the hazard slots of its peers. Each has
-//! to see what the other has written, or be seen, so both sides need a fence between their two
-//! steps. Copies of PM's own memory take a few instructions; there the process that unlocks pays
-//! for both sides, as receivers that sleep do (see `receiver_state.rs`).
+//! process that unlocks withdraws the region, then checks the hazard slots of its peers. At least
+//! one of the two has to see what the other has written, so both need a fence between their two
+//! steps. A copy of PM's own memory takes only a few instructions and no fence. For such memory the
+//! process that unlocks issues a barrier for both sides, like a receiver that goes to sleep (see
+//! `receiver_state.rs`).
 
 #![forbid(unsafe_code)]
 
 use crate::sync::{AtomicU64, Ordering, compiler_fence, yield_now};
 
-/// The most threads of a process that copy at a time.
+/// The number of threads of a process that can copy at the same time.
 const HAZARD_SLOTS: usize = 8;
 
 /// The hazard slots of a process, in one cache line. Zero: no copy.
@@ -20,7 +21,7 @@ const HAZARD_SLOTS: usize = 8;
 #[repr(C, align(64))]
 pub(crate) struct CopyHazards([AtomicU64; HAZARD_SLOTS]);
 
-/// A copy that is published until this is dropped.
+/// Keeps a copy published until it is dropped.
 pub(crate) struct CopyGuard<'a>(&'a AtomicU64);
 
 /// A region of a node, in one word; `owner` is 1 + the node.
@@ -108,7 +109,7 @@ mod loom_tests {
     use loom::sync::{Arc, Mutex};
     use loom::thread;
 
-    /// What the owner writes to a region after it has unlocked it is not overwritten.
+    /// Checks that no copy overwrites what the owner writes to a region after it has unlocked it.
     fn check_no_copy_after_the_wait(is_serialized: bool) {
         loom::model(move || {
             let shared = Arc::new((CopyHazards::default(), AtomicU64::new(1), AtomicU64::new(0)));

@@ -22,7 +22,8 @@ pub fn set_level(level: i32) {
     LEVEL.store(level.max(0), Ordering::Relaxed);
 }
 
-/// The level in force: that of the last `set_level`, else the environment's `PM_DEBUG`, else 0.
+/// The level in force: the one of the last `set_level`, otherwise `PM_DEBUG` of the environment,
+/// otherwise 0.
 pub fn level() -> i32 {
     match LEVEL.load(Ordering::Relaxed) {
         UNSET => {

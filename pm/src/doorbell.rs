@@ -1,7 +1,6 @@
 //! The doorbell: a datagram socket that wakes a receiver in `select` when a byte arrives. Its name
-//! is in the abstract name space and follows from the segment's nonce and the node. Thus nothing
-//! has to be passed or looked up, however many processes there are, and the name ends with the
-//! process.
+//! is in the abstract name space and consists of the segment's nonce and the node. Therefore
+//! processes pass and look up no addresses, and the kernel removes the name when the process ends.
 
 #![forbid(unsafe_code)]
 

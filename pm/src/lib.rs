@@ -1,15 +1,18 @@
 //! PMv2: user-level message passing between the processes of a parallel job.
 //!
-//! The owner (SCore-D's shepherd, or a test) opens a [`Device`], which hands out contexts; a
-//! [`Context`] is an end point. User processes attach the contexts that their owner made and join
-//! them in one *composite* context. `docs/pm.md` shows both sides; `docs/dev/messages.md` describes
-//! the path of a message.
+//! The owner (a shepherd of SCore-D, or a test) opens a [`Device`], and contexts on it. A
+//! [`Context`] is an endpoint of communication. User processes attach the contexts that the owner
+//! passes to them, and join them in one *composite* context. `docs/pm.md` shows both sides;
+//! `docs/dev/messages.md` describes the path of a message.
 //!
-//! Every function of a context takes `&self` and may be called by any thread: two try-locks, one
-//! for sending and one for receiving, make contention [`Error::Busy`] and never a wait (manual
-//! 2.3.1). In a child after `fork` every call on a context fails with [`Error::Invalid`].
+//! Every function of a context takes `&self` and may be called by any thread. A context has one
+//! lock for sending and one for receiving. If another thread holds the lock, a function returns
+//! [`Error::Busy`] and never waits (manual 2.3.1). In a child after `fork` every call on a context
+//! fails with [`Error::Invalid`].
+//!
+//! The comments of functions list errors as `Variant: cause`, with the variants of [`Error`].
 
-// Loom builds only the modules that it tests, without their other users.
+// Under loom only the modules with loom tests are built, so that some of their items have no user.
 #![cfg_attr(loom, allow(dead_code))]
 
 pub mod config;
@@ -55,11 +58,12 @@ pub use config::{
 };
 #[cfg(not(loom))]
 pub use context::{Context, ContextRef, FastReceive, LiveContext};
-/// The RDMA adapter of this host, or why there is none: for `scored -probe`.
+/// Finds the RDMA adapter of this host, or the reason why there is none. `scored -probe` calls it.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub use device::verbs::probe as verbs_probe;
-/// Whether RDMA can be used on this host, or why not: for owners that have an alternative.
+/// Checks whether RDMA can be used on this host. It is for owners that can use another device
+/// instead.
 #[cfg(not(loom))]
 pub mod rdma {
     pub use crate::device::verbs::{Unusable, Usable, probe_adapter};
@@ -72,8 +76,8 @@ pub use idle::{IdleCallback, set_idle_word};
 #[cfg(not(loom))]
 pub use rma::{AddrHandle, RemoteStatus};
 
-/// Whether `bytes` have the form of a saved shmem context: for the fuzz targets.
-/// The attach message's parser is [`segment::attach::AttachMessage::decode`].
+/// Whether `bytes` have the form of a saved context of any device. The fuzz targets call it. The
+/// attach message's parser is [`segment::attach::AttachMessage::decode`].
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub fn is_saved_context(bytes: &[u8]) -> bool {

@@ -10,21 +10,21 @@ const FREE: u32 = 0;
 /// Held because the context was handed over to another process.
 pub(crate) const HANDED_OVER: u32 = u32::MAX;
 
-/// One lock word, on its own pair of cache lines. It holds the id of the context that took it,
-/// because a composite and its members share one lock: a buffer must be released on the context
-/// that it was taken from.
+/// One lock word, on its own pair of cache lines. It holds the id of the context that has taken it:
+/// a composite and its members share one lock, but a buffer must be released on the context that it
+/// was taken from.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Lock {
     owner: AtomicU32,
     /// 1: the program has promised that no two threads try the lock at the same time. It is in the
-    /// line that a thread needs anyway.
+    /// cache line of `owner`, which a thread loads anyway.
     serialized: AtomicU32,
 }
 
 impl Lock {
-    /// Takes the lock if no other thread calls at the same time, and the calls of all threads are
-    /// ordered (happens-before): a load and a store.
+    /// Takes the lock by a load and a store. No other thread may call at the same time, and the
+    /// calls of all threads must be ordered (happens-before).
     #[inline(always)]
     pub(crate) fn try_acquire_serialized(&self, owner: u32) -> PmResult<()> {
         if !self.is_free() {
@@ -35,7 +35,7 @@ impl Lock {
         Ok(())
     }
 
-    /// Takes the lock by an atomic read-modify-write, the only one of a message on this side.
+    /// Takes the lock by an atomic read-modify-write. A message needs no other one on this side.
     #[inline(always)]
     pub(crate) fn try_acquire(&self, owner: u32) -> PmResult<()> {
         // SYNC: lock
@@ -45,8 +45,8 @@ impl Lock {
         }
     }
 
-    /// Whether the program has promised that its calls are serialized. The promise is one of these
-    /// calls, so that no order is needed here.
+    /// Whether the program has promised that its calls are serialized. The call that makes the
+    /// promise is serialized, too, so this load needs no ordering.
     #[inline(always)]
     pub(crate) fn is_serialized(&self) -> bool {
         self.serialized.load(Ordering::Relaxed) != 0
@@ -77,7 +77,7 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    /// The program promises that its calls are serialized, or withdraws the promise.
+    /// Records or withdraws the program's promise that its calls are serialized.
     pub(crate) fn set_serialized(&self, is_promised: bool) {
         for lock in [&self.send, &self.receive] {
             lock.serialized.store(is_promised.into(), Ordering::Relaxed);
@@ -102,7 +102,7 @@ mod loom_tests {
     use loom::sync::{Arc, Mutex};
     use loom::thread;
 
-    /// A lock of a context, what it guards, and the program's own lock around its calls.
+    /// A lock of a context, the value that it guards, and the program's own lock around its calls.
     struct Shared {
         turn: Mutex<()>,
         lock: Lock,
@@ -116,12 +116,13 @@ mod loom_tests {
             Arc::new(Shared { turn: Mutex::new(()), lock, guarded, holders })
         }
 
-        /// Adds 1 to what is guarded; loom lets a thread read an old value if it may.
+        /// Adds 1 to the guarded value. Loom lets a thread read an old value if the memory model
+        /// allows it.
         fn add_one(&self) {
             self.guarded.store(self.guarded.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
 
-        /// A call that takes the lock, uses what it guards, and releases the lock.
+        /// A call that takes the lock, changes the guarded value, and releases the lock.
         fn call(&self, acquire: impl Fn(&Lock) -> PmResult<()>) -> PmResult<()> {
             acquire(&self.lock)?;
             assert_eq!(self.holders.fetch_add(1, Ordering::Relaxed), 0, "both hold the lock");
@@ -187,7 +188,7 @@ mod loom_tests {
         });
     }
 
-    /// The promise is needed: the model finds what happens without it.
+    /// The promise is necessary: without it the model finds two holders.
     #[test]
     #[should_panic(expected = "both hold the lock")]
     fn without_the_promise_two_threads_hold_the_lock_at_once() {

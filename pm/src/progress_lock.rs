@@ -1,18 +1,18 @@
-//! The thread that makes progress on a context whose messages cross a network: a thread of the
-//! application that polls, or else the process's progress thread.
+//! Decides which thread makes progress on a context whose messages cross a network: a thread of the
+//! application that polls, or the process's progress thread.
 //!
 //! - [`ProgressLock`]: one thread at a time runs the engine. A thread that finds the lock held
 //!   requests a rerun and continues. The holder serves again before it releases the lock, so that
-//!   it sees the work that was left.
+//!   it sees the work that the other thread has left.
 //! - [`PollOwner`]: each poll of the application advances a count, which the progress thread reads
-//!   by a slow timer. If the thread finds the same count twice, the application computes, and the
-//!   thread watches the wires. The next poll takes them back.
+//!   by a slow timer. If the thread finds the same count twice, the application is computing, and
+//!   the thread watches the wires. The next poll takes them back.
 //! - [`WakeupFlag`]: a receiver that is about to sleep sets it, takes the lock, and then checks its
 //!   queue once more. A thread that delivers a message checks the flag under the lock. Either the
 //!   receiver sees the message or it is woken.
 //!
-//! A fence costs several times as much as an atomic exchange, and each poll would pay for it. So
-//! this module relies on exchanges and on the lock.
+//! This module relies on atomic exchanges and on the lock. Otherwise each poll would need a fence,
+//! which costs several times as much as an exchange.
 
 // UNSAFETY: implements a lock around a value.
 #![expect(unsafe_code)]
@@ -29,7 +29,7 @@ const HELD: u32 = 1;
 /// A thread holds the lock, and another one has requested that it serves once more.
 const RERUN_REQUESTED: u32 = 2;
 
-/// A thread that waits for the lock yields the processor so often before it sleeps.
+/// How often a thread that waits for the lock yields the processor before it sleeps.
 const MAX_YIELDS: u32 = 100;
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_micros(50);
 
@@ -63,15 +63,15 @@ impl<T> ProgressLock<T> {
         }
     }
 
-    /// The same without a request. False: another thread holds the lock.
+    /// Like `run_exclusive`, but never requests a rerun. False: another thread holds the lock.
     #[inline(always)]
     pub(crate) fn try_run_exclusive(&self, serve: impl FnMut(&mut T)) -> bool {
         let guard = self.try_lock();
         guard.map(|guard| guard.run_exclusive(serve)).is_some()
     }
 
-    /// Requests that the holder serves once more. If the lock is free by now, returns it held: then
-    /// `RERUN_REQUESTED` is set, which costs one run too many.
+    /// Requests that the holder serves once more. If the lock has become free, takes it and returns
+    /// it. `RERUN_REQUESTED` is then set, which costs one unnecessary run.
     #[cold]
     pub(crate) fn request_rerun(
         &self,
@@ -80,7 +80,7 @@ impl<T> ProgressLock<T> {
         if !has_work() {
             return None;
         }
-        // SYNC: progress-lock (the holder, or this thread, sees the work from before)
+        // SYNC: progress-lock (the holder or this thread sees the earlier work)
         let previous = self.state.swap(RERUN_REQUESTED, Ordering::AcqRel);
         (previous == FREE).then(|| ProgressGuard(self))
     }
@@ -127,7 +127,7 @@ fn wait(tries: u32) {
 }
 
 impl<T> ProgressGuard<'_, T> {
-    /// Serves, and again as long as other threads request it meanwhile.
+    /// Calls `serve`, and again as long as other threads request it meanwhile.
     #[inline(always)]
     fn run_exclusive(mut self, mut serve: impl FnMut(&mut T)) {
         serve(&mut self);
@@ -187,7 +187,7 @@ pub(crate) struct PollOwner {
 
 impl PollOwner {
     /// Called by the application, under the lock, at a poll. True: the thread watched the wires,
-    /// and they have to be taken back.
+    /// and the caller has to take them back.
     #[inline(always)]
     pub(crate) fn on_app_poll(&self) -> bool {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -211,7 +211,8 @@ impl PollOwner {
         stalled && self.owned_by_thread.swap(1, Ordering::Relaxed) == 0
     }
 
-    /// As `hand_to_thread_if_stalled`, but without a condition, when the application goes to sleep.
+    /// Like `hand_to_thread_if_stalled`, but without a condition. Called when the application goes
+    /// to sleep.
     pub(crate) fn hand_to_thread(&self) -> bool {
         self.owned_by_thread.swap(1, Ordering::Relaxed) == 0
     }

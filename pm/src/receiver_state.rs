@@ -1,11 +1,11 @@
 //! The receiver state of a process: whether it sleeps and must be woken, and whether it has exited.
 //!
-//! A fence on every send would cost more than the send. So the two rare events pay for both sides:
-//! a receiver that is about to sleep and a process that exits. Each of them writes the state,
-//! issues a barrier that reaches every running sender (`membarrier`), and only then checks the
-//! rings. A sender publishes a message and then loads the state. Either the sender sees the new
-//! state, or the receiver sees the message. If the kernel refuses `membarrier` to the owner of a
-//! state, the state says so and senders fence. If the kernel refuses it to a sender, that sender
+//! A fence on every send would cost more than the send. Therefore a receiver that is about to
+//! sleep, or a process that exits, fences for both sides. It writes the state, issues a barrier
+//! that reaches every running sender (`membarrier`), and only then checks the rings. A sender
+//! publishes a message and then loads the state. Either the sender sees the new state, or the
+//! receiver sees the message. If the kernel refuses `membarrier` to the owner of a state, the state
+//! has the bit `NEEDS_FENCE`, and senders fence. If the kernel refuses it to a sender, that sender
 //! always fences.
 
 #![forbid(unsafe_code)]
@@ -24,8 +24,8 @@ pub(crate) const NEEDS_FENCE: u32 = 4;
 pub(crate) struct ReceiverState(pub(crate) AtomicU32);
 
 impl ReceiverState {
-    /// Called by a sender after it has published: the bits that it has to handle (`SLEEPING`,
-    /// `EXITED`).
+    /// Called by a sender after it has published a message. Returns the bits that the sender has to
+    /// handle (`SLEEPING`, `EXITED`).
     #[inline(always)]
     pub(crate) fn load_after_publish(&self, sender_always_fences: bool) -> u32 {
         // SYNC: receiver-state
@@ -43,8 +43,8 @@ impl ReceiverState {
         self.0.load(Ordering::Relaxed) & (SLEEPING | EXITED)
     }
 
-    /// Called by a sender that never fences, after it has published: whether it has to call
-    /// `load_after_publish`.
+    /// Called by a sender that never fences, after it has published a message. True: the sender has
+    /// to call `load_after_publish`.
     #[inline(always)]
     #[cfg(not(loom))]
     pub(crate) fn needs_attention(&self) -> bool {

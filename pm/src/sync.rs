@@ -15,7 +15,7 @@ pub(crate) use std::sync::atomic::{
 #[cfg(not(loom))]
 pub(crate) use std::thread::yield_now;
 
-/// Loom knows no compiler fences, and needs none: it does not reorder like a compiler.
+/// Loom has no compiler fences. It needs none, because it does not reorder like a compiler.
 #[cfg(loom)]
 pub(crate) fn compiler_fence(_: Ordering) {}
 

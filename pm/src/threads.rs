@@ -1,10 +1,10 @@
-//! PM's own threads, and whether the program has only one other thread.
+//! Starts PM's own threads, and checks whether the program has only one other thread.
 //!
 //! The C library reports a process as single-threaded until a second thread is created, even if
-//! that is one of PM's. PM's threads serve the networks: none calls a function of a context,
-//! creates threads, or unmaps memory that could be the program's. So an only thread of the program
-//! needs no locks even if PM has threads. The library's thread count, which debuggers read, shows
-//! whether there are others.
+//! that is one of PM's. PM's threads serve the networks. They call no function of a context, create
+//! no threads, and unmap no memory that could be the program's. Therefore a program with one thread
+//! of its own needs no locks even if PM has threads. The library's thread count, which debuggers
+//! read, shows whether there are others.
 
 // UNSAFETY: reads variables of the C library, and a count on a page of its own; names a thread.
 #![expect(unsafe_code)]
@@ -53,7 +53,7 @@ fn is_single_threaded() -> bool {
 }
 
 /// The library counts a thread from before its start until after its end. PM counts its thread from
-/// after the start until before the end: so it counts no thread that the library does not count.
+/// after the start until before the end, and thus counts only threads that the library also counts.
 #[inline(always)]
 fn has_only_pm_threads() -> bool {
     // SYNC: counts
@@ -88,8 +88,8 @@ pub fn spawn(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> i
     Ok(())
 }
 
-/// Names a thread now: it does so itself only when it first runs. A process that exits before that
-/// must know it as PM's (libscore closes its contexts then).
+/// Names a thread at once, because the thread names itself only when it first runs. A process that
+/// exits before that must already recognise the thread as PM's: libscore then closes its contexts.
 fn set_name(thread: &JoinHandle<()>, name: &str) {
     let Ok(name) = CString::new(name) else { return };
     // SAFETY: the handle is not joined and not detached yet, so that its thread id is valid, also
@@ -118,7 +118,8 @@ pub(crate) fn without_signals(start: impl FnOnce() -> io::Result<()>) -> io::Res
     started
 }
 
-/// The count of PM's threads. None: the library's count is not available, so this one is useless.
+/// The count of PM's threads. None: the library's count, with which it is compared, is not
+/// available.
 fn pm_thread_count() -> Option<&'static AtomicU32> {
     // SYNC: counts
     // SAFETY: null, or leaked below.

@@ -1,4 +1,5 @@
-//! Memory that is zeroed in a child of `fork`, also if the program forks by a system call.
+//! Memory that the kernel zeroes in a child of `fork`, also if the program calls the system call
+//! itself.
 
 // UNSAFETY: maps memory and advises the kernel about it.
 #![expect(unsafe_code)]

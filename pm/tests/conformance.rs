@@ -170,8 +170,8 @@ fn a_full_destination_takes_more_when_it_has_received() {
             for _ in 0..times(2000) {
                 receive_surely(&bed.contexts[1]);
                 queued -= 1;
-                // Over a network, room arrives later than the release. A busy host may empty the
-                // destination first; then the sender has to wait for room.
+                // Over a network, the sender gets room later than the release. On a busy host, the
+                // destination may be empty before that. The sender then has to wait for room.
                 if queued == 0 {
                     send_surely(&bed.contexts[0], 1, &vec![1; len]);
                 } else if send(&bed.contexts[0], 1, &vec![1; len]).is_err() {
@@ -257,7 +257,7 @@ fn messages_are_counted_at_release_and_polls_when_they_are_empty() {
 #[test]
 fn bytes_count_exactly_and_the_last_peers_are_known() {
     on_every_kind(4, |bed| {
-        // On iWARP a library that PM uses opens adapters, too, which are counted here.
+        // On iWARP, a library that PM uses also opens adapters, which are counted here.
         let opened = bed.counters(0).opened_adapters;
         assert!(opened == 0 || bed.kind.contains("iwarp"), "{}", bed.kind);
         assert_eq!(bed.counters(0), Counters { opened_adapters: opened, ..Counters::default() });
@@ -273,7 +273,7 @@ fn bytes_count_exactly_and_the_last_peers_are_known() {
         let sent: usize = lengths.iter().sum();
         assert_eq!(bed.counters(0).sent_bytes, 3 * sent as u64);
         assert_eq!(bed.counters(3).received_bytes, sent as u64);
-        // One copy for each destination, of the length that was sent.
+        // One copy of the length that was sent counts for each destination.
         fill(bed.contexts[0].get_multicast_buffer(&[3, 1, 2], 900).unwrap(), b"short");
         bed.contexts[0].truncate(5).unwrap();
         bed.contexts[0].send().unwrap();
@@ -318,7 +318,7 @@ fn context_and_device_configurations_are_correct() {
 #[test]
 fn one_flooder_delays_another_source_by_16_messages_for_each_source_at_most() {
     on_local_kinds(8, |bed| {
-        // All sources are active; then node 1 floods, and node 7 sends one message at some time.
+        // All sources are active. Then node 1 floods, and node 7 sends one message at some time.
         for k in 1..8 {
             send(&bed.contexts[k], 0, b"hello").unwrap();
         }
@@ -370,7 +370,8 @@ fn a_new_source_is_received_while_another_floods() {
 fn a_flood_of_one_node_does_not_starve_another() {
     let _dog = Watchdog::new(300);
     for kind in kinds() {
-        // The nodes' parity decides which device reaches them in a composite of both.
+        // In a composite of both devices, the parity of two nodes decides which device connects
+        // them.
         let pairs: &[_] = if kind.contains("both") { &[(1, 2), (2, 1), (1, 3)] } else { &[(1, 2)] };
         pairs.iter().for_each(|&(flooder, quiet)| {
             check_not_starved(&TestBed::new(kind, 4), flooder, quiet)
@@ -384,9 +385,9 @@ fn check_not_starved(bed: &TestBed, flooder: usize, quiet: usize) {
         let send_flood = || while send(&bed.contexts[flooder], 0, b"flood").is_ok() {};
         send_flood();
         send_surely(&bed.contexts[quiet], 0, &round.to_le_bytes());
-        // A packet may be late or lost, and any number of messages may arrive before it. Once it
-        // has arrived, only the order of the sources matters. In every other round the receiver
-        // reads meanwhile, and there is no limit.
+        // A packet may be late or lost, and any number of messages may arrive before it. After it
+        // has arrived, only the order of the sources matters. In every second round the receiver
+        // reads while it waits for the packet, and there is no limit.
         let reads = round % 2 == 1 && !bed.is_immediate();
         let end = Instant::now() + Duration::from_secs(60);
         while !reads && bed.contexts[quiet].is_send_done() == Err(Error::Busy) {
@@ -512,7 +513,7 @@ fn messages_to_an_exited_node_are_dropped_and_counted() {
         bed.mark_exited(1);
         assert_eq!(bed.sums(), (4, 4));
         assert_eq!(bed.counters(1).receiver_state, 2);
-        // Far more messages, of every length, than a ring has room for.
+        // These are far more messages, of every length, than a ring has room for.
         for i in 0..2000 {
             send(&bed.contexts[0], 1, &vec![1; 1 + i % 1024]).unwrap();
         }
@@ -549,7 +550,7 @@ fn is_readable(context: &Context, timeout_ms: i32) -> bool {
     let mut fds = [-1];
     context.get_fds(&mut fds).unwrap();
     let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
-    // SAFETY: one pollfd, as the length says.
+    // SAFETY: this is one valid pollfd, as the length says.
     unsafe { libc::poll(&mut poll, 1, timeout_ms) == 1 }
 }
 

@@ -1,5 +1,5 @@
-//! Every test run decodes the inputs that fuzzing has found: no attach message does harm, and an
-//! accepted one is encoded to the same bytes.
+//! Decodes the inputs that fuzzing has found. No attach message does harm, and an accepted message
+//! is encoded to the same bytes.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The ethernet device: several hosts, real processes, composites of both devices, packet loss,
-//! processes that are killed.
+//! Tests of the ethernet device: several hosts, real processes, composites of both devices, packet
+//! loss, and processes that are killed.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use testbed::*;
 
-/// Not a separate test: the code of the other processes.
+/// This is not a test, but the code of the other processes.
 #[test]
 fn role() {
     let Some((role, given)) = InheritedNode::inherited() else { return };
@@ -35,12 +35,12 @@ fn role() {
         }
         "exit at once" => {
             send_final_messages(&node.end);
-            // SAFETY: ends the process without any handler.
+            // SAFETY: this ends the process without calling a handler.
             unsafe { libc::_exit(0) };
         }
         "die" => {
             send_final_messages(&node.end);
-            // SAFETY: kills this process.
+            // SAFETY: this kills the calling process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         "compute" => compute(&node.end),
@@ -59,17 +59,17 @@ fn echo(end: &Context) {
     }
 }
 
-/// Messages that a node sends before its end.
+/// The number of messages that a node sends before it ends.
 const FINAL_MESSAGES: u32 = 300;
 
-/// Sends many messages as fast as there is room, and never polls again.
+/// Sends many messages as fast as there is room, and does not poll afterwards.
 fn send_final_messages(end: &Context) {
     for i in 0..FINAL_MESSAGES {
         send_surely(end, 0, &[&i.to_le_bytes()[..], &vec![7; i as usize * 3]].concat());
     }
 }
 
-/// Figure 3.4 of the manual.
+/// Receives a message as in figure 3.4 of the manual.
 fn blocking_receive(end: &Context) -> Vec<u8> {
     let mut fds = [-1];
     end.get_fds(&mut fds).unwrap();
@@ -84,7 +84,7 @@ fn blocking_receive(end: &Context) -> Vec<u8> {
             Err(error) => panic!("{error}"),
         }
         let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, as the length says.
+        // SAFETY: this is one valid pollfd, as the length says.
         let ready = unsafe { libc::poll(&mut poll, 1, 30_000) };
         assert_eq!(ready, 1, "not woken for 30 s");
         end.after_select().unwrap();
@@ -101,13 +101,13 @@ fn blocking_echo(end: &Context) {
     }
 }
 
-/// The address at which a computing process receives the request to stop. (A signal is not enough:
-/// the thread sanitizer runs a handler only when the thread calls a function.)
+/// Returns the address at which a computing process receives the request to stop. A signal is not
+/// enough, because the thread sanitizer runs a handler only when the thread calls a function.
 fn stop_address(process: u32) -> SocketAddr {
     SocketAddr::from_abstract_name(format!("score-test-computes-{process}")).unwrap()
 }
 
-/// Calls no function of PM between its first message and the request to stop.
+/// Sends a message, and then calls no function of PM until the request to stop.
 fn compute(end: &Context) {
     let _dog = Watchdog::new(300);
     let socket = UnixDatagram::bind_addr(&stop_address(std::process::id())).unwrap();
@@ -125,7 +125,7 @@ fn compute(end: &Context) {
     send_surely(end, 0, b"all there");
 }
 
-/// The counters of a context's reliability machine and wires, as text.
+/// Returns the counters of a context's reliability machine and wires as text.
 fn dump(context: &Context) -> String {
     let mut text = Vec::new();
     context.dump(&mut text).unwrap();
@@ -156,7 +156,7 @@ fn messages_sent_before_a_process_ends_arrive_over_a_lossy_link() {
             received < FINAL_MESSAGES as usize || !hosts.hosts[1].ethernet.is_idle().unwrap()
         });
         assert_eq!(hosts.sums(), (FINAL_MESSAGES.into(), FINAL_MESSAGES.into()), "{role}");
-        // From now on messages to that node are dropped.
+        // From now on, messages to that node are dropped.
         for _ in 0..2000 {
             send(&local.end, 1, b"dropped").unwrap();
         }
@@ -216,7 +216,7 @@ fn a_completed_send_has_arrived_whichever_thread_makes_progress() {
         let stop = AtomicBool::new(false);
         let running = || !stop.load(Ordering::Relaxed);
         std::thread::scope(|scope| {
-            // This thread often receives just when the other one sends.
+            // This thread often receives at the moment when the main thread sends.
             scope.spawn(|| {
                 while running() {
                     let _ = receive(near);
@@ -251,11 +251,11 @@ fn a_process_that_was_stopped_for_seconds_is_no_dead_peer() {
     let child = hosts.start(1, "echo");
     send_surely(&local.end, 1, b"before");
     assert_eq!(receive_surely(&local.end), b"before");
-    // SAFETY: a signal to our child.
+    // SAFETY: this sends a signal to a child of this process.
     let signal = |signal| unsafe { libc::kill(child.id(), signal) };
     signal(libc::SIGSTOP);
     let mut status = 0;
-    // SAFETY: waits until our child has stopped.
+    // SAFETY: this waits until a child of this process has stopped.
     unsafe { libc::waitpid(child.id(), &mut status, libc::WUNTRACED) };
     assert!(libc::WIFSTOPPED(status));
     send_surely(&local.end, 1, b"while it is stopped");
@@ -315,7 +315,7 @@ fn processes_on_several_hosts_talk_through_one_composite() {
         assert_eq!(receive_surely(&local.end), b"end");
     }
     assert!(children.into_iter().all(|child| child.ends().success()));
-    // By shmem to node 1, by ethernet to all others.
+    // Node 1 is reached by shmem, all other nodes by ethernet.
     let sent = hosts.hosts[0].ethernet.counters(0).unwrap().sent;
     assert_eq!(sent, 4 * 201);
     let shmem_sent = hosts.hosts[0].shmem.as_ref().unwrap().counters(0).unwrap().sent;

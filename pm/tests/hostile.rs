@@ -1,5 +1,5 @@
-//! A process that writes arbitrary data into the segment damages only its own messages: there are
-//! errors, but no reads out of bounds and no crashes.
+//! Tests that a process which writes arbitrary data into the segment damages only its own messages.
+//! Other processes get errors, but do not crash or read out of bounds.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -42,9 +42,9 @@ fn a_corrupt_slot_is_eio_once_and_that_peer_is_cut_off_for_good() {
 #[test]
 fn every_impossible_header_is_refused() {
     const LONG: u64 = 1 << 30;
-    // The data area of two nodes.
+    // The length of the data area of two nodes.
     const AREA: u64 = 256 << 10;
-    // Words from a ring's first slot to its second: a distance of 128 slots of two lines.
+    // The number of words from a ring's first slot to its second: 128 slots of two cache lines.
     const SECOND: usize = 128 * 16;
     let headers = [
         u64::MAX,
@@ -70,7 +70,7 @@ fn every_impossible_header_is_refused() {
         send(&bed.contexts[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
         let index = segment.find(0x5c0_4e11) - 2 - SECOND;
         segment.word(index + 1).store(position, Ordering::Relaxed);
-        // Only the offset in the area matters, not the lap of the position.
+        // Only the offset in the area matters, not the number of laps in the position.
         let is_in_area = [AREA, 1 << 63].contains(&position);
         assert_eq!(bed.contexts[0].receive().is_ok(), is_in_area, "{position:#x}");
     }
@@ -81,7 +81,7 @@ fn impossible_credit_is_eio() {
     let bed = TestBed::new("shmem", 2);
     let segment = Segment::steal(&bed);
     while send(&bed.contexts[1], 0, &0x5c0_4e11_u64.to_le_bytes()).is_ok() {}
-    // The header of the ring: the sender's line and, 128 bytes later, the receiver's.
+    // The header of the ring has the sender's cache line and, 128 bytes later, the receiver's.
     let ring_header = segment.find(0x5c0_4e11) - 2 - 32;
     assert_eq!(segment.word(ring_header).load(Ordering::Relaxed), 256);
     segment.word(ring_header + 16).store(1 << 50, Ordering::Relaxed);
@@ -196,7 +196,7 @@ fn a_segment_cannot_be_resized_and_a_foreign_one_is_refused() {
     for byte in 0..good.len() {
         let mut bad = good.clone();
         bad[byte] ^= 0x80;
-        // The number and the channel have any value; all other fields are checked.
+        // The number and the channel may have any value. All other fields are checked.
         assert_eq!(attach(&bad, &[memory]).is_ok(), (8..16).contains(&byte), "byte {byte}");
     }
     segment.word(0).store(0, Ordering::Relaxed);

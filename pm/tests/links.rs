@@ -1,5 +1,5 @@
-//! The ethernet device over real links between network namespaces: each kind of wire, links that
-//! go down, trunks of two links.
+//! Tests of the ethernet device over real links between network namespaces: each kind of wire,
+//! links that go down, and trunks of two links.
 
 #![allow(unsafe_code, missing_docs, dead_code)]
 
@@ -12,7 +12,7 @@ use score_pm::*;
 use std::time::{Duration, Instant};
 use testbed::*;
 
-/// Device and context of two nodes. Those of node k are opened on host k.
+/// Opens the devices and contexts of two nodes, those of node k on host k.
 fn open(hosts: &[Host; 2], options: &[&str]) -> [(Device, ContextRef); 2] {
     let device = |k: usize| {
         let first = k.to_string();
@@ -27,7 +27,7 @@ fn open(hosts: &[Host; 2], options: &[&str]) -> [(Device, ContextRef); 2] {
         device.set_peers(&table).unwrap();
         let context = device.open_context(0).unwrap();
         context.bind_channel(0, number).unwrap();
-        // Sockets stay in the namespace in which they were opened, but routes are looked up in the
+        // Sockets stay in the namespace in which they were opened, but libpm looks up routes in the
         // caller's namespace.
         hosts[number as usize].within(|| context.mtu(1 - number).unwrap());
         number += 1;
@@ -59,7 +59,7 @@ fn stream(from: &Context, to: &Context, count: u32, meanwhile: impl FnOnce() + S
     }
 }
 
-/// The number of packets that were sent over one of several links.
+/// Returns the number of packets that were sent over one of several links.
 fn sent_over(context: &Context, link: u32) -> u64 {
     let text = dump(context);
     let line = text.lines().find(|line| line.trim_start().starts_with(&format!("link {link} ")));
@@ -68,7 +68,8 @@ fn sent_over(context: &Context, link: u32) -> u64 {
     count.unwrap_or_else(|| panic!("{text}"))
 }
 
-/// Waits until both links carry packets: a suspected or dead link is used again once it answers.
+/// Waits until both links carry packets. A suspected or dead link is used again after it has
+/// answered.
 fn wait_until_both_links_carry(a: &Context, b: &Context) {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
@@ -101,7 +102,7 @@ fn messages_cross_every_wire() {
     });
 }
 
-/// `len` bytes of locked memory.
+/// Returns `len` bytes of locked memory and their handle.
 fn locked(end: &Context, len: usize) -> (Vec<u8>, AddrHandle) {
     let memory = vec![0; len];
     let handle = end.lock_memory(None, memory.as_ptr().addr(), len).unwrap();
@@ -134,7 +135,7 @@ fn remote_memory_crosses_every_wire() {
                 }
                 assert_eq!(a.is_write_done(), Ok(()), "{wire}: the write precedes the read");
                 assert!(from == read_back, "{wire}, MTU {mtu}");
-                // Dropped before the memory, which is still locked.
+                // The contexts are dropped before the memory, which is still locked.
                 drop((a, b));
             }
         }

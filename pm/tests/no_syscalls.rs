@@ -1,6 +1,6 @@
-//! The path of a message, and the first 10,000 empty polls, make no system call and no allocation.
-//! Seccomp's strict mode kills a thread that makes any system call other than read, write or exit;
-//! a counting allocator detects allocations.
+//! Tests that sending and receiving a message, and the first 10,000 empty polls, make no system
+//! call and no allocation. Seccomp's strict mode kills a thread that makes any system call other
+//! than read, write or exit. A counting allocator detects allocations.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -19,15 +19,15 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: passes every call to the system's allocator.
+// SAFETY: every call is passed to the system's allocator.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the contract of the caller is passed on.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the contract of the caller is passed on.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
@@ -35,7 +35,8 @@ unsafe impl GlobalAlloc for CountingAllocator {
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// One test at a time: a child must not inherit a lock that another test's thread holds.
+/// Only one test runs at a time, because a child must not inherit a lock that the thread of another
+/// test holds.
 static SERIAL: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn serialize() -> std::sync::MutexGuard<'static, ()> {
@@ -52,7 +53,7 @@ fn round_trip(bed: &TestBed, from: usize, to: usize, len: usize) -> bool {
         && bed.contexts[to].release_receive_buffer().is_ok()
 }
 
-/// Runs all functions of the message path; true if all of them succeed.
+/// Runs all functions of the message path. Returns whether all of them succeed.
 fn exercise_message_path(bed: &TestBed) -> bool {
     let mut ok = true;
     for round in 0..2000 {
@@ -91,16 +92,16 @@ fn the_message_path_allocates_nothing() {
     }
 }
 
-/// Runs `f` in a child that may only read, write and exit; returns its wait status.
+/// Runs `f` in a child that may only read, write and exit. Returns the wait status of the child.
 fn in_strict_mode(kind: &'static str, f: fn(&TestBed) -> bool) -> i32 {
-    // SAFETY: the child makes its own contexts, runs `f` and exits.
+    // SAFETY: the child uses only its own contexts, runs `f` and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: a child that hangs is ended, and the test fails.
+        // SAFETY: the alarm only ends a child that hangs, so that the test fails.
         unsafe { libc::alarm(60) };
         let bed = TestBed::new(kind, 3);
         debug::level();
-        // SAFETY: no pointers; afterwards only SYS_exit is called.
+        // SAFETY: no pointer is passed, and afterwards the child calls only SYS_exit.
         unsafe {
             libc::prctl(libc::PR_SET_SECCOMP, 1, 0, 0, 0);
             let ok = f(&bed);
@@ -109,7 +110,7 @@ fn in_strict_mode(kind: &'static str, f: fn(&TestBed) -> bool) -> i32 {
         unreachable!("exit returns");
     }
     let mut status = -1;
-    // SAFETY: our child.
+    // SAFETY: this waits for a child of this process.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     status
 }
@@ -137,7 +138,7 @@ fn polls(count: usize, bed: &TestBed) -> bool {
     (0..count).all(|_| bed.contexts[0].receive() == Err(Error::NoBuffers))
 }
 
-/// Empty polls on a host with more processes than processors.
+/// Makes empty polls on a host with more processes than processors.
 fn oversubscribed_polls(count: usize, bed: &TestBed) -> bool {
     bed.device.set_oversubscribed(true).is_ok() && polls(count, bed)
 }
@@ -148,7 +149,7 @@ extern "C" fn on_yield(_: libc::c_int) {
     YIELDS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// From now on, `sched_yield` of this thread only increments YIELDS.
+/// Replaces `sched_yield` in this thread: from now on it only increments YIELDS.
 fn count_yields() {
     const NR: u32 = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
     let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
@@ -162,7 +163,7 @@ fn count_yields() {
         instruction(ret, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the handler only counts; the program is valid for the call, which copies it.
+    // SAFETY: the handler only counts, and the program is valid for the call, which copies it.
     let set = unsafe {
         libc::signal(libc::SIGSYS, on_yield as *const () as libc::sighandler_t);
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -188,7 +189,7 @@ fn check_polls_of_a_target() {
             assert!(polls_of(&bed, 1));
         }
     }
-    // A sanitizer's own locks yield, too.
+    // The locks of a sanitizer also yield.
     let yield_count = YIELDS.load(Ordering::Relaxed);
     assert!(yield_count == 0 || cfg!(sanitized), "{yield_count} times");
     assert!(polls_of(&bed, 21_000));
@@ -203,11 +204,11 @@ fn polls_of(bed: &TestBed, count: usize) -> bool {
 fn polls_that_progress_remote_memory_do_not_yield() {
     let _guard = serialize();
     let _dog = Watchdog::new(300);
-    // The filter is for the thread, and stays.
+    // The filter cannot be removed from a thread, so the test runs in a thread of its own.
     std::thread::spawn(check_polls_of_a_target).join().unwrap();
 }
 
-/// Sends `count` messages in each direction between two reliability machines, alternately.
+/// Sends `count` messages in each direction between two reliability machines, in turn.
 fn exchange_messages(
     machines: &mut [reliability::ReliabilityMachine; 2],
     now: &mut u64,

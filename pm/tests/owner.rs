@@ -1,4 +1,5 @@
-//! Devices and contexts of an owner, and composites: permissions, states and return codes.
+//! Tests of an owner's devices and contexts and of composites: permissions, states and return
+//! codes.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -278,7 +279,7 @@ fn a_send_while_threads_are_idle_calls_back() {
     use std::sync::atomic::{AtomicU32, Ordering};
     static IDLE: AtomicU32 = AtomicU32::new(0);
     let bed = TestBed::new("composite", 2);
-    // SAFETY: a static.
+    // SAFETY: the word is a static.
     unsafe { set_idle_word(&IDLE, on_idle_send) };
     send(&bed.contexts[0], 1, b"busy").unwrap();
     let before = IDLE_SENDS.load(Ordering::SeqCst);
@@ -286,6 +287,6 @@ fn a_send_while_threads_are_idle_calls_back() {
     send(&bed.contexts[0], 1, b"idle").unwrap();
     IDLE.store(0, Ordering::SeqCst);
     assert!(IDLE_SENDS.load(Ordering::SeqCst) > before);
-    // SAFETY: removes the word.
+    // SAFETY: this removes the word.
     unsafe { set_idle_word(std::ptr::null(), on_idle_send) };
 }

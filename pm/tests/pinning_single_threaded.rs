@@ -1,8 +1,8 @@
-//! The pin-down cache in a process whose program never had a second thread: a hit makes no system
-//! call and is nevertheless valid, also if PM has threads. It does not use libtest, which runs
-//! tests in threads.
+//! Tests of the pin-down cache in a process whose program never had a second thread. A hit makes no
+//! system call and is nevertheless valid, even if PM has threads. These tests do not use libtest,
+//! which runs tests in threads.
 
-// UNSAFETY: reads a variable of the C library, forks, forbids itself system calls.
+// UNSAFETY: reads a variable of the C library, forks, and forbids its own system calls.
 #![expect(unsafe_code)]
 
 #[path = "pinning/stamps.rs"]
@@ -29,7 +29,7 @@ fn main() {
     println!("test a_hit_makes_no_system_call ...");
     assert!(hits_without_system_calls(|| ()), "the child called the kernel, or missed");
     println!("test memory_that_one_thread_changes_is_not_found_stale ...");
-    // SAFETY: a byte of the C library that lives as long as the process; loaded atomically.
+    // SAFETY: this byte of the C library lives as long as the process, and is loaded atomically.
     let single_threaded = unsafe { __libc_single_threaded.load(Ordering::Relaxed) } != 0;
     check_changes();
     assert!(
@@ -40,12 +40,12 @@ fn main() {
         println!("test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
         return;
     }
-    println!("test threads_of_pm_are_told_apart_from_the_programs ...");
+    println!("test threads_of_pm_are_distinguished_from_those_of_the_program ...");
     check_threads_are_distinguished();
-    println!("test the_same_beside_threads_of_pm ...");
+    println!("test hits_and_changes_are_correct_with_threads_of_pm ...");
     assert!(hits_without_system_calls(start_pm_thread), "the child called the kernel, or missed");
     check_changes();
-    println!("test a_hit_asks_the_kernel_where_the_program_has_had_another_thread ...");
+    println!("test a_hit_calls_the_kernel_if_the_program_has_had_another_thread ...");
     let with_second_thread = || {
         start_pm_thread();
         std::thread::scope(|scope| scope.spawn(lock_once).join().unwrap());
@@ -83,14 +83,14 @@ fn lock_once() {
     cache.unlock(cache.lock(arena(), PAGE).unwrap().id).unwrap();
 }
 
-/// The result of `child` in a child of this process; false if the child is killed.
+/// Runs `child` in a child of this process. Returns its result, or false if the child is killed.
 fn run_in_child(child: impl FnOnce() -> bool) -> bool {
     let (read, write) = nix::unistd::pipe().unwrap();
-    // SAFETY: the sleeping threads of PM have no locks.
+    // SAFETY: the sleeping threads of PM hold no locks.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let _ = nix::unistd::write(&write, &[u8::from(child())]);
-        // SAFETY: ends this thread; others are ended by the parent.
+        // SAFETY: this ends the calling thread. The parent ends other threads of the child.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
     }
     drop(write);
@@ -100,7 +100,7 @@ fn run_in_child(child: impl FnOnce() -> bool) -> bool {
     if ready == Ok(1) {
         nix::unistd::read(&read, &mut answer).unwrap();
     }
-    // SAFETY: a child of this process that has not been waited for yet.
+    // SAFETY: this is a child of this process that has not been waited for yet.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
         libc::waitpid(pid, std::ptr::null_mut(), 0);
@@ -109,8 +109,8 @@ fn run_in_child(child: impl FnOnce() -> bool) -> bool {
 }
 
 /// Whether a child gets hits under seccomp's strict mode after it has called `prepare`. That mode
-/// kills a thread that makes any system call other than `read`, `write` and `exit`. A sanitizer's
-/// thread makes others.
+/// kills a thread that makes any system call other than `read`, `write` and `exit`. Under a
+/// sanitizer this always returns true, because the sanitizer itself makes system calls.
 fn hits_without_system_calls(prepare: impl FnOnce()) -> bool {
     let child = || {
         let (cache, _) = cache(1 << 20);
@@ -120,7 +120,7 @@ fn hits_without_system_calls(prepare: impl FnOnce()) -> bool {
         for addr in [monitored, pm_memory] {
             cache.unlock(cache.lock(addr, ARENA * PAGE).unwrap().id).unwrap();
         }
-        // SAFETY: no memory is passed.
+        // SAFETY: the call accesses no memory.
         unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) };
         for round in 0..1000 {
             let addr = [monitored, pm_memory][round % 2] + round % ARENA * PAGE;

@@ -1,5 +1,5 @@
-//! Real processes: blocking receive, kills at critical moments, exit, fork. A test starts this
-//! binary again with a role; see [`role`].
+//! Tests with real processes: blocking receive, kills at critical moments, exit, and fork. A test
+//! starts this binary again with a role: see [`role`].
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -44,7 +44,7 @@ impl TwoNodes {
     /// Starts this binary again as node 1.
     fn start(&mut self, role: &str) -> Process {
         let fd = self.remote_fd.take().unwrap();
-        // SAFETY: our descriptor; the child has to inherit it.
+        // SAFETY: this is a descriptor of this process, which the child has to inherit.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["role", "--exact", "--nocapture", "--test-threads=1"])
@@ -77,13 +77,13 @@ impl Drop for Process {
     }
 }
 
-/// Not a separate test: the code of the other process.
+/// This is not a test, but the code of the other process.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE_ENV) else { return };
     let _dog = Watchdog::new(300);
     let fd: i32 = std::env::var(FD_ENV).unwrap().parse().unwrap();
-    // SAFETY: inherited for this purpose.
+    // SAFETY: the process inherits the descriptor for this purpose, and nothing else uses it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let member = Context::attach("shmem", fd).unwrap();
     let end = composite(&member);
@@ -115,7 +115,7 @@ fn echo(end: &Context) {
     }
 }
 
-/// Figure 3.4 of the manual.
+/// Receives a message as in figure 3.4 of the manual.
 fn blocking_receive(end: &Context) -> Vec<u8> {
     let mut fds = [-1];
     end.get_fds(&mut fds).unwrap();
@@ -128,7 +128,7 @@ fn blocking_receive(end: &Context) -> Vec<u8> {
             Err(error) => panic!("{error}"),
         }
         let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, as the length says.
+        // SAFETY: this is one valid pollfd, as the length says.
         let ready = unsafe { libc::poll(&mut poll, 1, 20_000) };
         assert_eq!(ready, 1, "a wake-up was lost");
     };
@@ -187,7 +187,7 @@ fn a_blocked_receiver_never_misses_a_message() {
     let process = pair.start("blocking echo");
     let mut seed = 7u32;
     for i in 0..3000u32 {
-        // Sometimes the other side sleeps already, otherwise it is about to sleep.
+        // Sometimes the other side already sleeps, and sometimes it is about to sleep.
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let sleep_end = Instant::now() + Duration::from_micros(u64::from(seed >> 16) % 100);
         while Instant::now() < sleep_end {
@@ -284,11 +284,11 @@ fn after_fork_the_child_has_no_contexts_and_the_parent_goes_on() {
             && pair.end.close() == Err(Error::Invalid)
             && pair.end.reference().is_err();
         drop(pair.end.clone());
-        // SAFETY: ends the child.
+        // SAFETY: this ends the child.
         unsafe { libc::_exit(i32::from(!refused)) };
     }
     let mut status = -1;
-    // SAFETY: our child.
+    // SAFETY: this waits for a child of this process.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
     send_surely(&pair.end, 1, b"end");

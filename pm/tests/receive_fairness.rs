@@ -1,5 +1,5 @@
-//! Messages of any length from many sources in any order: each message is received in the order of
-//! its source, within the guaranteed number of polls, also after messages were dropped by a reset.
+//! Tests that messages of any length from many sources are received in the order of their source
+//! and within the guaranteed number of polls. This also holds after a reset has dropped messages.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -14,7 +14,7 @@ const NODES: usize = 12;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Source node, reserved length, sent length.
+    /// Source node, reserved length, and sent length.
     Send(usize, usize, usize),
     /// The number of receives.
     Receive(usize),
@@ -67,7 +67,8 @@ fn check_steps(bed: &TestBed, steps: &[Step]) {
 /// queued.
 fn check_next(bed: &TestBed, queues: &mut [VecDeque<Vec<u8>>]) {
     let is_queued = queues.iter().any(|queue| !queue.is_empty());
-    // Ten cold sources at four a poll, and one poll for a source whose quantum is used up.
+    // A poll checks four cold sources. One more poll is needed for a source whose quantum is used
+    // up.
     let polls = if is_queued { NODES / 4 + 2 } else { 1 };
     let found = (0..polls).find_map(|_| receive(&bed.contexts[0]).ok());
     let expected =

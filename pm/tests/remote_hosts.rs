@@ -1,5 +1,5 @@
-//! Remote memory between hosts, with a process for each node: a target that calls no function, one
-//! that is stopped or killed, an origin that ends.
+//! Tests of remote memory between hosts, with a process for each node: a target that calls no
+//! function, a target that is stopped or killed, and an origin that ends.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use testbed::*;
 
-/// Bytes of a node's region.
+/// The length of a node's region in bytes.
 const LEN: usize = 4 << 20;
-/// A part of them, short enough that there are frames for it at once.
+/// The length of a write that is so short that all its bytes are in frames at once.
 const SHORT_LEN: usize = 160_000;
 const LOSS: [&str; 2] = ["-loss", "drop=0.03,duplicate=0.02,reorder=0.05,seed=5"];
 
-/// Not a separate test: the code of the other processes.
+/// This is not a test, but the code of the other processes.
 #[test]
 fn role() {
     let Some((role, given)) = InheritedNode::inherited() else { return };
@@ -30,7 +30,7 @@ fn role() {
         "computes" => {
             let region = Region::new(&node.end);
             region.send_handle(&node.end);
-            // No call of PM until the last word of the region has changed.
+            // The process calls no function of PM until the last word of the region has changed.
             while region.word(LEN / 8 - 1).load(Ordering::Acquire) == 0 {
                 std::hint::spin_loop();
             }
@@ -65,7 +65,7 @@ fn role() {
         "exits at once" => {
             write_region(&node.end, LEN);
             send_surely(&node.end, 0, b"written");
-            // SAFETY: ends the process without any handler.
+            // SAFETY: this ends the process without calling a handler.
             unsafe { libc::_exit(0) };
         }
         "exits without a message" => {
@@ -83,7 +83,7 @@ fn role() {
     }
 }
 
-/// Writes `len` bytes of its region to node 0, without waiting.
+/// Writes `len` bytes of a new region to node 0, without waiting.
 fn write_region(end: &Context, len: usize) {
     let region = Region::new(end);
     (0..LEN / 8).for_each(|i| region.word(i).store(pattern(i), Ordering::Relaxed));
@@ -99,7 +99,7 @@ fn handle(message: &[u8]) -> AddrHandle {
     AddrHandle::from_bits(u64::from_ne_bytes(message.try_into().unwrap()))
 }
 
-/// Locked memory, all zero.
+/// Locked memory, which is initially zero.
 struct Region {
     words: &'static [AtomicU64],
     handle: AddrHandle,
@@ -169,7 +169,7 @@ fn a_target_that_is_stopped_is_waited_for_and_one_that_is_killed_is_eio() {
     let remote = handle(&receive_surely(&local.end));
     let region = Region::new(&local.end);
     let signal = |signal| {
-        // SAFETY: a child of this test.
+        // SAFETY: this sends a signal to a child of this process.
         unsafe { libc::kill(child.id(), signal) };
     };
     let start_operations = || {
@@ -234,12 +234,12 @@ fn the_operations_of_a_node_that_left_are_not_pending() {
 fn a_write_whose_origin_exits_is_complete_when_a_later_message_arrives() {
     let _dog = Watchdog::new(300);
     assert!(message_survives_exit("leaves", &LOSS, LEN));
-    // Without a handler, bytes that were not in frames are lost, and the message with them.
+    // If no exit handler runs, bytes that were not in frames are lost, and so is the message.
     message_survives_exit("exits at once", &LOSS, LEN);
     assert!(!message_survives_exit("exits without a message", &LOSS, LEN));
 }
 
-/// All bytes were in frames before the message was sent, so both outlive the process.
+/// All bytes are in frames before the message is sent, so both outlive the process.
 #[test]
 fn a_short_write_and_a_later_message_outlive_their_origin() {
     let _dog = Watchdog::new(300);
@@ -255,7 +255,7 @@ fn a_short_write_and_a_later_message_outlive_their_origin() {
 }
 
 /// Node 1 writes `len` bytes to node 0, sends a message and ends. Returns whether the message has
-/// arrived; then all bytes must have arrived, too.
+/// arrived. If so, checks that all bytes have also arrived.
 fn message_survives_exit(role: &str, loss: &[&str], len: usize) -> bool {
     let hosts = Hosts::new(&[1, 1], loss);
     let local = hosts.give(0).join();

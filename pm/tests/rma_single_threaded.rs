@@ -1,6 +1,6 @@
-//! Words of remote memory in a process that never had a second thread, where they use the fast path
-//! of the composite. The fast path must report the same errors as the slow path. These tests do not
-//! use libtest, which runs tests in threads.
+//! Tests of remote memory access to single words in a process that never had a second thread. Such
+//! a process uses the fast path of the composite, which must report the same errors as the slow
+//! path. These tests do not use libtest, which runs tests in threads.
 
 // UNSAFETY: reads a variable of the C library.
 #![expect(unsafe_code)]
@@ -36,13 +36,14 @@ fn main() {
         println!("test {name} ...");
         test();
     }
-    // SAFETY: a byte of the C library that lives as long as the process; loaded atomically.
+    // SAFETY: this byte of the C library lives as long as the process, and is loaded atomically.
     let single_threaded = unsafe { __libc_single_threaded.load(Ordering::Relaxed) } != 0;
     assert!(single_threaded || cfg!(sanitized), "this process has had threads");
     println!("test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
 }
 
-/// An area of each of two nodes. A word was copied between them, so that the fast path is set up.
+/// Locks an area on each of two nodes, and copies a word between them, so that the fast path is set
+/// up.
 fn new_areas(bed: &TestBed) -> [Memory<'_>; 2] {
     let areas = [0, 1].map(|node| Memory::new(bed, node, Kind::Allocated, 4096));
     for call in [Context::write, Context::read] {
@@ -57,7 +58,8 @@ fn check_words() {
     let bed = TestBed::new("composite", 2);
     let [a, b] = new_areas(&bed);
     let end = &bed.contexts[0];
-    // Aligned at both addresses, at one, at none; lengths of one word and others.
+    // The addresses are aligned on both sides, on one side, or on none. The lengths are one word
+    // and others.
     for (len, from, to) in [8, 1, 2, 4, 7, 16]
         .into_iter()
         .flat_map(|len| [(len, 8, 64), (len, 9, 64), (len, 8, 65), (len, 4093, 4094)])
@@ -121,7 +123,8 @@ fn check_corrupt_table() {
     let bed = TestBed::new("composite", 2);
     let segment = Segment::steal(&bed);
     let [a, b] = new_areas(&bed);
-    // An entry is state, address, length, and the offset in the arena.
+    // An entry of the table consists of the state, the address, the length, and the offset in the
+    // arena.
     let entry = segment.find(b.at.addr() as u64);
     segment.word(entry + 1).store(u64::MAX, Ordering::Relaxed);
     for arena_offset in
@@ -137,7 +140,7 @@ fn check_corrupt_table() {
     b.is_unchanged_except(100, 0..0);
 }
 
-/// A word that was copied or refused is not in a hazard slot any more.
+/// A word that was copied or refused is no longer in a hazard slot.
 fn check_unlock() {
     for offset in [0, 4089] {
         let bed = TestBed::new("composite", 2);

@@ -1,5 +1,6 @@
-//! Contexts whose calls are serialized by the program's promise (`set_serialized`, ours). The test
-//! harness has threads of its own, so none of these processes has one thread.
+//! Tests of contexts whose calls the program promises to serialize (`set_serialized`, an extension
+//! of the manual). The test harness has its own threads, so these processes always have more than
+//! one.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -14,7 +15,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use testbed::*;
 
-/// Threads that take turns at each of the nodes 0 and 1.
+/// Locks by which threads take turns at the nodes 0 and 1.
 struct Turns([Mutex<()>; 2]);
 
 impl Turns {
@@ -116,7 +117,7 @@ fn threads_that_take_turns_write_words_that_are_counted_and_numbered() {
     }
 }
 
-/// One thread gets the buffer, another one fills and sends it.
+/// One thread gets the buffer, and another thread fills and sends it.
 #[test]
 fn a_buffer_may_pass_from_thread_to_thread() {
     on_every_kind(2, |bed| {
@@ -145,10 +146,10 @@ fn short_messages_take_the_fast_path_beside_other_threads() {
     let _dog = Watchdog::new(60);
     let bed = TestBed::new("composite", 2);
     let end = &bed.contexts[1];
-    // SAFETY: a context that lives until the end of the test.
+    // SAFETY: the context lives until the end of the test.
     let inner = unsafe { Context::live_from_ptr(end.as_ptr()) }.unwrap();
     assert!(!threads::is_only_app_thread(), "libtest has another thread");
-    // The first message makes the source known.
+    // The first message makes node 0 the hot source.
     send(&bed.contexts[0], 1, b"first").unwrap();
     assert_eq!(receive_surely(end), b"first");
     let receive_next = |expects_fast_path: bool| {

@@ -1,10 +1,11 @@
-//! The device for RDMA hardware, with or without adapters: `cargo xtask test` runs this on the
-//! host, in a virtual machine with an adapter, and there once more after the adapter was removed.
+//! Tests of the device for RDMA hardware, with or without adapters. `cargo xtask test` runs them on
+//! the host and in a virtual machine with an adapter. It runs them there once more after the
+//! adapter was removed.
 
 use score_pm::{Device, Error, OPT_REMOTE_READ, OPT_REMOTE_WRITE, verbs_probe};
 use std::fs;
 
-/// Names of adapters. None: the kernel has no RDMA support.
+/// Returns the names of the adapters, or None if the kernel has no RDMA support.
 fn adapters() -> Option<Vec<String>> {
     let entries = fs::read_dir("/sys/class/infiniband").ok()?;
     Some(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
@@ -29,12 +30,13 @@ fn the_device_opens_if_there_is_an_adapter_and_reports_the_reason_otherwise() {
             assert_eq!(probed.unwrap_err(), "no RDMA adapter, or no provider library for it");
             assert_eq!(open(&[]), Err(Error::NoDevice));
         }
-        // A real adapter may be down, or not permitted; that of the virtual machine must work.
+        // A real adapter may be down, or its use may be forbidden. The adapter of the virtual
+        // machine must work.
         (Some(names), probed) => {
             if in_vm {
                 assert!(names.contains(&"rxe0".to_owned()), "{names:?}");
                 check_rxe_adapter(&probed.unwrap());
-                // If soft iWARP could be built.
+                // Soft iWARP is present only if it could be built.
                 if names.contains(&"siw0".to_owned()) {
                     check_iwarp_adapter();
                 }
@@ -66,7 +68,8 @@ fn check_iwarp_adapter() {
     assert_eq!((config.kind, config.nodes, config.contexts), ("verbs", 2, 2));
     assert_eq!(device.option_bits(), Ok(OPT_REMOTE_READ | OPT_REMOTE_WRITE));
     device.close().unwrap();
-    // The address of another adapter does not matter: the adapter's own one is found.
+    // The address of another adapter does no harm, because the device finds the adapter's own
+    // address.
     let options = ["-nodes", "2", "-device", "siw0", "-link", "10.9.0.1"];
     Device::open("verbs", &options).unwrap().close().unwrap();
     assert_eq!(open(&["-device", "siw0", "-port", "2"]), Err(Error::NoDevice));

@@ -1,5 +1,5 @@
-//! Two machines that each adapter connects: both run these tests at the same time, in the order of
-//! the tests' names. They run by `cargo xtask vm -machines 2` only.
+//! Tests on two machines that each adapter connects. Both machines run these tests at the same
+//! time, in the order of their names. Only `cargo xtask vm -machines 2` runs them.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -13,15 +13,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use testbed::*;
 
-/// Bytes that are written and read in the other's memory: a burst that fits into the wires, which
-/// are sockets and drop longer ones.
+/// The number of bytes that are written to and read from the other node's memory. Such a burst fits
+/// into the wires, which are sockets and drop longer bursts.
 const LEN: usize = 60_000;
 
 fn machine() -> Option<u32> {
     std::env::var("SCORE_VM_MACHINE").ok()?.parse().ok()
 }
 
-/// The number of an adapter's wire.
+/// Returns the number of an adapter's wire.
 fn wire(adapter: &str) -> u32 {
     u32::from(adapter == "siw0")
 }
@@ -64,10 +64,10 @@ impl SideChannel {
     }
 }
 
-/// This machine's node of two.
+/// The node of this machine in a job of two nodes.
 struct Node {
     adapter: &'static str,
-    /// 0 or 1.
+    /// The node number, 0 or 1.
     self_node: u32,
     peer: u32,
     side_channel: SideChannel,
@@ -105,7 +105,7 @@ impl Node {
         assert!(Command::new("ip").args(["link", "set", &wire, state]).status().unwrap().success());
     }
 
-    /// Sends each message, and receives it back.
+    /// Sends each message, and receives its echo.
     fn exchange(&self, messages: impl Iterator<Item = Vec<u8>>) {
         for message in messages {
             send_surely(&self.end, self.peer, &message);
@@ -125,14 +125,14 @@ impl Node {
         assert_eq!(retry_until_done(|| self.end.is_send_done()), Ok(()));
     }
 
-    /// Locked memory of `LEN` bytes.
+    /// Returns `LEN` bytes of locked memory and their handle.
     fn memory(&self) -> (*mut u8, AddrHandle) {
         let addr = self.end.allocate_memory(LEN).unwrap();
         (addr, self.end.lock_memory(None, addr.addr(), LEN).unwrap())
     }
 }
 
-/// Runs a test on both machines, for each adapter.
+/// Runs a test for each adapter, on this machine's side.
 fn between_machines(test: impl Fn(&mut Node)) {
     let Some(machine) = machine() else { return };
     let _dog = Watchdog::new(200);
@@ -153,8 +153,8 @@ fn messages_and_remote_memory_go_between_machines() {
         } else {
             node.echo(20);
         }
-        // Both send at the same time, in all more than a window. There is always room for half a
-        // window.
+        // Both nodes send at the same time, more than a window in all. There is always room for
+        // half a window.
         for round in 0..5u32 {
             let messages = || (0..30).map(|i| (round * 30 + i).to_le_bytes());
             messages().for_each(|message| send_surely(&node.end, node.peer, &message));
@@ -164,12 +164,12 @@ fn messages_and_remote_memory_go_between_machines() {
         node.side_channel.send(&handle.bits().to_le_bytes());
         let remote_bits = u64::from_le_bytes(node.side_channel.receive().try_into().unwrap());
         let remote = AddrHandle::from_bits(remote_bits);
-        // Node 0 writes bytes and reads them back; node 1 finds them and changes them.
+        // Node 0 writes bytes. Node 1 checks and changes them, and node 0 reads them back.
         let pattern = |round: u8| -> Vec<u8> {
             let block: Vec<u8> = (0..4096).map(|i: usize| ((i * 31) >> 3) as u8 ^ round).collect();
             block.repeat(LEN.div_ceil(block.len()))[..LEN].to_vec()
         };
-        // SAFETY: memory of this test, which waits for writes of the other side.
+        // SAFETY: this is memory of this test, which waits for writes of the other node.
         let memory = || unsafe { std::slice::from_raw_parts_mut(addr, LEN) };
         if node.self_node == 0 {
             memory().copy_from_slice(&pattern(0));
@@ -214,7 +214,7 @@ fn traffic_resumes_after_a_link_was_down() {
     });
 }
 
-/// A queue pair that waits for an answer must still answer the reads of the other side.
+/// A queue pair that waits for an answer must still answer the reads of the other node.
 #[test]
 fn crossing_reads_and_messages_do_not_block_each_other() {
     const ROUNDS: usize = 80;
@@ -240,7 +240,7 @@ fn crossing_reads_and_messages_do_not_block_each_other() {
 fn full_receivers_control_messages_and_sleepers_behave_as_within_a_machine() {
     between_machines(|node| {
         let (mut sent, mut buffer, mut len) = (0u32, [0; CONTROL_MTU], 0);
-        // The other side does not receive.
+        // The other node does not receive yet.
         while send(&node.end, node.peer, &sent.to_le_bytes()).is_ok() {
             sent += 1;
             assert!(sent < 1000, "room without end");
@@ -267,7 +267,7 @@ fn full_receivers_control_messages_and_sleepers_behave_as_within_a_machine() {
     });
 }
 
-/// One machine is left afterwards, so this test is the last one by its name.
+/// Only one machine is left afterwards, so the name of this test makes it the last one.
 #[test]
 fn work_towards_a_machine_that_is_switched_off_ends_when_membership_reports_its_exit() {
     let Some(machine) = machine() else { return };
@@ -291,12 +291,13 @@ fn work_towards_a_machine_that_is_switched_off_ends_when_membership_reports_its_
         node.side_channel.synchronize();
     }
     if machine == 2 {
-        // The harness takes this as the exit code of the program.
+        // The harness reads this line as the exit code of the program.
         fs::write("/dev/ttyS0", "score-vm code 0\n").unwrap();
         Command::new("poweroff").arg("-f").status().unwrap();
         std::thread::sleep(Duration::from_secs(60));
     }
-    // The connection is silent from now on, as with a pulled plug. The other kernel may need time.
+    // The other machine is silent from now on, as if its cable was pulled. Its kernel may need time
+    // to stop.
     std::thread::sleep(Duration::from_secs(2));
     for (node, (handle, remote)) in nodes.iter().zip(&handles) {
         let end = &node.end;

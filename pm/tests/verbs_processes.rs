@@ -1,6 +1,7 @@
-//! Real processes over RDMA hardware: traffic, blocking receive, killed processes, an exit after
-//! the last send, a port that goes down. The tests do nothing if there is no adapter; `cargo xtask
-//! test virtual` has one. A test starts this binary again with a role; see [`role`].
+//! Tests with real processes over RDMA hardware: traffic, blocking receive, killed processes, an
+//! exit after the last send, and a port that goes down. The tests do nothing if there is no
+//! adapter. `cargo xtask test virtual` has one. A test starts this binary again with a role: see
+//! [`role`].
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -19,7 +20,7 @@ const FD_ENV: &str = "PM_TEST_FD";
 /// The number of messages in tests that need many.
 const MESSAGE_COUNT: u32 = 200;
 
-/// An owner of contexts: node 0 in this process, each other node for another process.
+/// An owner of contexts. Node 0 is in this process, and each other node in another process.
 struct Nodes {
     device: Device,
     opened: Vec<ContextRef>,
@@ -41,7 +42,7 @@ impl Nodes {
     /// Starts this binary again as a node.
     fn start(&self, node: usize, role: &str) -> Process {
         let fd = self.opened[node].create_attach_fd().unwrap();
-        // SAFETY: our descriptor; the child has to inherit it.
+        // SAFETY: this is a descriptor of this process, which the child has to inherit.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["role", "--exact", "--nocapture", "--test-threads=1"])
@@ -83,7 +84,7 @@ impl Drop for Process {
     }
 }
 
-/// Not a separate test: the code of the other processes.
+/// This is not a test, but the code of the other processes.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE_ENV) else { return };
@@ -92,7 +93,7 @@ fn role() {
         return check_limited_adapter(adapter);
     }
     let fd: i32 = std::env::var(FD_ENV).unwrap().parse().unwrap();
-    // SAFETY: inherited for this purpose.
+    // SAFETY: the process inherits the descriptor for this purpose, and nothing else uses it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let end = Context::attach("verbs", fd).unwrap();
     match role.as_str() {
@@ -102,7 +103,7 @@ fn role() {
             for i in 0..MESSAGE_COUNT {
                 send_surely(&end, 0, &i.to_le_bytes());
             }
-            // As by kill -9: the process releases no resources and does not wait.
+            // As after kill -9, the process releases no resources and does not wait.
             std::process::abort();
         }
         other => panic!("no role {other}"),
@@ -202,7 +203,7 @@ fn messages_to_a_killed_process_wait_until_its_exit_is_reported_and_are_dropped(
             send_surely(&nodes.end, 1, b"not received");
             sent += 1;
         }
-        // The queue pair fails. There is no other error until the owner reports the exit.
+        // The queue pair fails, but PM returns no error until the owner reports the exit.
         for _ in 0..20 {
             assert_eq!(nodes.end.is_send_done(), Err(Error::Busy));
             std::thread::sleep(Duration::from_millis(50));
@@ -229,7 +230,7 @@ fn messages_to_a_killed_process_wait_until_its_exit_is_reported_and_are_dropped(
     }
 }
 
-/// Sets the state of the link of an adapter of the virtual machine.
+/// Sets the state of the link of an adapter in the virtual machine.
 fn link(adapter: &str, state: &str) {
     let wire = if adapter == "siw0" { "wire1" } else { "wire0" };
     let words = ["link", "set", wire, state];
@@ -264,7 +265,7 @@ fn traffic_goes_on_after_a_port_was_down_and_nothing_is_lost() {
 struct Limits(PathBuf);
 
 impl Limits {
-    /// Makes the cgroup and moves this process into it.
+    /// Creates the cgroup and moves this process into it.
     fn new() -> Limits {
         let root = PathBuf::from("/tmp/cgroups");
         fs::create_dir_all(&root).unwrap();
@@ -279,7 +280,8 @@ impl Limits {
         Limits(group)
     }
 
-    /// Allows `extra` more objects than there are now: queues, queue pairs, registrations.
+    /// Limits the adapter to `extra` more objects than there are now. Objects are queues, queue
+    /// pairs and registrations.
     fn allow(&self, adapter: &str, extra: u32) {
         let now = fs::read_to_string(self.0.join("rdma.current")).unwrap();
         let line = now.lines().find(|line| line.starts_with(adapter)).unwrap();
@@ -292,9 +294,9 @@ impl Limits {
 impl Drop for Limits {
     fn drop(&mut self) {
         let _ = fs::write("/tmp/cgroups/cgroup.procs", "0");
-        // If a cgroup with a limit but without objects of an adapter is removed, the kernel keeps a
-        // pointer to the limit, which it uses when the adapter is removed (kernel/cgroup/rdma.c, at
-        // least up to 6.1).
+        // If a cgroup that has a limit but no objects of an adapter is removed, the kernel keeps a
+        // pointer to the limit. It uses this pointer when the adapter is removed
+        // (kernel/cgroup/rdma.c, at least up to 6.1). Therefore the limit is removed first.
         for adapter in adapters() {
             let _ = fs::write(self.0.join("rdma.max"), format!("{adapter} hca_object=max"));
         }
@@ -302,7 +304,8 @@ impl Drop for Limits {
     }
 }
 
-/// An adapter with few objects: the first peer is connected, the second once there are more.
+/// Tests an adapter with few objects. The first peer is connected at once, and the second peer when
+/// more objects are allowed.
 fn check_limited_adapter(adapter: &str) {
     let limits = Limits::new();
     let options = ["-nodes", "3", "-device", adapter];
@@ -313,7 +316,7 @@ fn check_limited_adapter(adapter: &str) {
         Context::attach("verbs", context.create_attach_fd().unwrap())
     };
     let ends: Vec<_> = opened.iter().enumerate().map(|it| attach(it).unwrap()).collect();
-    // For both ends: buffers, and a queue pair.
+    // Both ends need buffers and a queue pair.
     limits.allow(adapter, 4);
     for i in 0..5u32 {
         send_surely(&ends[0], 1, &i.to_le_bytes());

@@ -1,5 +1,5 @@
-//! Remote memory over RDMA hardware, alone and in composites with shmem. The tests do nothing if
-//! there is no adapter; `cargo xtask test virtual` has one.
+//! Tests of remote memory over RDMA hardware, alone and in composites with shmem. The tests do
+//! nothing if there is no adapter. `cargo xtask test virtual` has one.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -17,7 +17,7 @@ fn on_verbs(nodes: usize, test: impl Fn(&TestBed)) {
     }
 }
 
-/// Locked memory of a node, of PM's allocator or not.
+/// Locked memory of a node, which PM's allocator may have allocated.
 struct Memory<'a> {
     end: &'a Context,
     addr: *mut u8,
@@ -39,7 +39,8 @@ impl<'a> Memory<'a> {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        // SAFETY: owned until it is dropped; the test has waited for all writes.
+        // SAFETY: this value owns the memory until it is dropped, and the test has waited for all
+        // writes.
         unsafe { std::slice::from_raw_parts(self.addr, self.len) }.to_vec()
     }
 
@@ -49,7 +50,7 @@ impl<'a> Memory<'a> {
         let block: Vec<u8> = (0..self.len.min(4096)).map(byte_at).collect();
         for begin in (0..self.len).step_by(4096) {
             let len = block.len().min(self.len - begin);
-            // SAFETY: as above.
+            // SAFETY: this value owns the memory, and the range is inside it.
             unsafe { std::ptr::copy_nonoverlapping(block.as_ptr(), self.addr.add(begin), len) };
         }
     }
@@ -64,7 +65,7 @@ impl Drop for Memory<'_> {
     }
 }
 
-/// Waits until both directions are done; returns their results.
+/// Waits until both directions are done, and returns their results.
 fn wait_done(end: &Context) -> (PmResult<()>, PmResult<()>) {
     (retry_until_done(|| end.is_write_done()), retry_until_done(|| end.is_read_done()))
 }
@@ -126,7 +127,7 @@ fn short_reads_across_the_end_of_a_page_return_the_right_bytes() {
 fn a_wrong_handle_is_refused_at_once_or_reported_once_and_the_rest_goes_on() {
     on_verbs(3, |bed| {
         let end = &bed.contexts[0];
-        // Node 1 is reached by verbs in both kinds.
+        // Node 0 reaches node 1 by verbs in all kinds of test bed.
         let (a, b) = (Memory::new(bed, 0, true, 4096), Memory::new(bed, 1, false, 4096));
         a.fill(|_| 1);
         b.fill(|_| 2);
@@ -176,7 +177,7 @@ fn an_operation_that_the_adapter_refuses_is_eio_and_nothing_else_is_lost() {
     on_verbs(2, |bed| {
         let end = &bed.contexts[0];
         let (a, b) = (Memory::new(bed, 0, true, 4096), Memory::new(bed, 1, true, 4096));
-        // Read-only memory can be read by the peer, but not written.
+        // A peer can read read-only memory, but cannot write it.
         let text: &'static [u8] = b"the program's own text, which must not be written";
         let (text_addr, len) = (text.as_ptr().addr(), text.len());
         let constant = bed.contexts[1].lock_memory(None, text_addr, len).unwrap();
@@ -196,7 +197,7 @@ fn an_operation_that_the_adapter_refuses_is_eio_and_nothing_else_is_lost() {
     });
 }
 
-/// Changes the key of a region in the tables that its peers read, as if the adapter had lost it.
+/// Changes the key of a region in the tables that peers read, as if the adapter had lost the key.
 fn corrupt_key(memory: &Memory) {
     const ENTRY_VALID: u64 = 1 << 63;
     let number = memory.handle.bits() >> 40;
@@ -211,7 +212,8 @@ fn corrupt_key(memory: &Memory) {
         let [start, end] = ends.collect::<Vec<_>>()[..] else { panic!("{line}") };
         for addr in (start..end).step_by(32) {
             let words = std::ptr::with_exposed_provenance_mut::<u64>(addr);
-            // SAFETY: mapped, and not unmapped meanwhile; other readers see the change.
+            // SAFETY: the memory is mapped and is not unmapped meanwhile. Other readers may see the
+            // change.
             unsafe {
                 if std::ptr::read_volatile(words.cast::<[u64; 3]>()) == entry {
                     let key = words.add(3);
@@ -224,7 +226,7 @@ fn corrupt_key(memory: &Memory) {
     assert!(found > 0, "its entry is in no table");
 }
 
-/// On iWARP such a write breaks the connection, and no error names the write.
+/// On iWARP, such a write breaks the connection, and no error identifies the write.
 #[test]
 fn an_error_that_only_the_adapter_detects_is_eio_for_that_operation_alone() {
     on_verbs(2, |bed| {
@@ -234,7 +236,7 @@ fn an_error_that_only_the_adapter_detects_is_eio_for_that_operation_alone() {
         let bad = Memory::new(bed, 1, true, 4096);
         sources.iter().for_each(|area| area.fill(|_| 1));
         corrupt_key(&bad);
-        // One of many writes, while the other node has its own outstanding.
+        // One of several writes fails while the other node also has operations in flight.
         retry_until_done(|| end.write(1, areas[1].handle, sources[0].handle, 4096)).unwrap();
         retry_until_done(|| end.write(1, bad.handle, sources[0].handle, 100)).unwrap();
         retry_until_done(|| other.write(0, areas[0].handle, sources[1].handle, 4096)).unwrap();
@@ -310,7 +312,8 @@ fn an_operation_on_an_exited_node_is_eio() {
     });
 }
 
-/// The numbers of failed operations on node 1, when all up to `number` have ended.
+/// Waits until all operations on node 1 up to `number` have completed. Returns the numbers of those
+/// that have failed.
 fn failures_up_to(end: &Context, number: u64) -> Vec<u64> {
     let (mut failures, mut completed) = (Vec::new(), 0);
     retry_until_done(|| {
@@ -326,7 +329,7 @@ fn failures_up_to(end: &Context, number: u64) -> Vec<u64> {
     failures
 }
 
-/// An operation that the adapter refuses is counted at its place, although it may end before
+/// An operation that the adapter refuses is counted by its number, although it may end before
 /// others.
 #[test]
 fn operations_complete_by_number_and_a_failure_is_of_one_number() {
@@ -378,7 +381,8 @@ fn transfers_go_on_after_a_port_was_down() {
         assert_eq!(end.queue_status().unwrap().read, 1);
         assert_eq!(end.is_read_done(), Err(Error::Busy));
         std::thread::sleep(Duration::from_millis(100));
-        // As long as an adapter retries: rdma_rxe reaches itself by the next queue pair.
+        // This is true only as long as the adapter retries, because rdma_rxe then reaches itself by
+        // another queue pair.
         let read_status = end.is_read_done();
         if begin.elapsed() < Duration::from_millis(400) {
             assert_eq!(read_status, Err(Error::Busy));

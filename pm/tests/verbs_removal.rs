@@ -1,5 +1,5 @@
-//! Adapters that are removed while contexts are open. This is the last test in the virtual machine,
-//! which has no adapters afterwards. It does nothing elsewhere.
+//! Tests adapters that are removed while contexts are open. This is the last test in the virtual
+//! machine, which has no adapters afterwards. It does nothing elsewhere.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -37,15 +37,15 @@ fn every_peer_of_an_adapter_that_is_removed_is_an_error_and_nothing_hangs() {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        // Whether the last message has arrived is unknown, but the query returns.
+        // It is unknown whether the last message has arrived, but the query returns.
         assert_ne!(end.is_send_done(), Err(Error::Busy));
         assert_eq!(end.write(1, remote_handle, local_handle, 64), Err(Error::Io));
         assert_ne!(end.is_write_done(), Err(Error::Busy));
         let status = end.remote_status(1).unwrap();
         assert_eq!((status.started, status.completed), (0, 0), "it was refused");
         assert_eq!(receive(end), Err(Error::NoBuffers));
-        // The kernel waits for all users that have it open: on iWARP also librdmacm, until this
-        // process ends.
+        // The kernel waits until no process has the adapter open. On iWARP, librdmacm keeps it open
+        // until this process ends.
         drop((bed, remove));
     }
 }

@@ -1,5 +1,6 @@
-//! The processes of one host, as their launcher sees them. A state machine without I/O: bytes of a
-//! process in, actions out. The caller moves the entries of a fence between hosts.
+//! The launcher's state of the processes of one host. It is a state machine without I/O: the input
+//! is bytes of a process, the output is actions. The caller moves the entries of a fence between
+//! hosts.
 
 use std::collections::BTreeMap;
 
@@ -9,30 +10,30 @@ use crate::key_values::{
 use crate::request::{Answerer, Request};
 use crate::wire::{Decoder, Message, WireVersion, encode};
 
-/// The key of the fact that says which ranks are on which host.
+/// The key whose value describes which ranks are on which host.
 const MAPPING_KEY: &str = "PMI_process_mapping";
-/// Attributes of a node, at most: processes of the node share them.
+/// The largest number of attributes of a node. All processes of the node share them.
 const MAX_NODE_ATTRIBUTES: usize = 4096;
-/// The longest text of a process that goes into a line about it, in characters.
+/// The longest text of a process that is quoted in a message, in characters.
 const MAX_SHOWN_LEN: usize = 100;
 
-/// What all processes of a job are told.
+/// The facts about the job that all its processes get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobFacts {
     /// The name of the key-value space; at most [`MAX_NAME_LEN`] bytes.
     pub space_name: String,
     /// The number of processes.
     pub size: u32,
-    /// How many processes the job could have.
+    /// The number of processes that the job could have.
     pub universe_size: u32,
     /// The number of the program among those of the job.
     pub app_number: u32,
-    /// Which ranks are on which host: see [`process_mapping`].
+    /// The distribution of ranks over hosts; see [`process_mapping`].
     pub process_mapping: String,
 }
 
-/// Which ranks are on which host, as PMI says it: `(vector,(FIRST,HOSTS,RANKS),...)`: from host
-/// FIRST on, so many hosts have so many consecutive ranks each.
+/// The distribution of ranks over hosts in PMI's notation, `(vector,(FIRST,HOSTS,RANKS),...)`:
+/// HOSTS hosts, beginning with host FIRST, have RANKS consecutive ranks each.
 pub fn process_mapping(ranks_of_hosts: &[u32]) -> String {
     let mut text = "(vector".to_owned();
     let mut first = 0;
@@ -44,7 +45,7 @@ pub fn process_mapping(ranks_of_hosts: &[u32]) -> String {
     text
 }
 
-/// What the caller has to do.
+/// An action for the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PmiAction {
     /// Send this to a process.
@@ -54,21 +55,21 @@ pub enum PmiAction {
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// All processes of the host that have not ended wait in a fence. When the new entries of all
-    /// hosts have come together, they are given to [`PmiHost::merge`], and then
-    /// [`PmiHost::end_fence`] is called.
+    /// All processes of the host that have not ended wait in a fence. The caller collects the new
+    /// entries of all hosts, passes them to [`PmiHost::merge`], and then calls
+    /// [`PmiHost::end_fence`].
     Fence {
         /// The processes that wait.
         processes: Vec<usize>,
         /// The new entries of this host.
         new_entries: Vec<u8>,
     },
-    /// A process asks for nothing more. It may exit.
+    /// A process sends no further requests. It may exit.
     Finalized {
         /// The process.
         process: usize,
     },
-    /// A process ends the job.
+    /// A process has requested the end of the job.
     Abort {
         /// The process.
         process: usize,
@@ -77,27 +78,27 @@ pub enum PmiAction {
         /// The reason, if there is one.
         text: String,
     },
-    /// A process has sent what it may not send. Nothing more is read from it: the job ends.
+    /// A process has violated the protocol. The caller reads nothing more from it and ends the job.
     Violation {
         /// The process.
         process: usize,
-        /// What it has done, in one line.
+        /// The violation, in one line.
         text: String,
     },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ProcessState {
-    /// It has not said its version.
+    /// The process has not sent its version.
     Connected,
     Ready,
-    /// It waits for an attribute of the node.
+    /// The process waits for an attribute of the node.
     AwaitingAttribute(String),
     InFence,
     Finalized,
-    /// It has violated the protocol.
+    /// The process has violated the protocol.
     Refused,
-    /// It has exited.
+    /// The process has exited.
     Ended,
 }
 
@@ -105,7 +106,7 @@ enum ProcessState {
 struct Process {
     state: ProcessState,
     version: WireVersion,
-    /// Version 2: the thread that waits for an answer, as it calls itself.
+    /// Version 2: the client's name of the thread that waits for an answer.
     thread: Option<String>,
     decoder: Decoder,
 }
@@ -117,14 +118,14 @@ pub struct PmiHost {
     first_rank: u32,
     processes: Vec<Process>,
     space: KeyValueSpace,
-    /// A fence has been reported and has not ended.
+    /// A fence was reported and has not ended.
     is_fence_reported: bool,
     node_attributes: BTreeMap<String, String>,
 }
 
 impl PmiHost {
-    /// A host with so many processes; the first one has this rank. They may put so many bytes of
-    /// entries between two fences.
+    /// A host with this number of processes; the first one has the rank `first_rank`. Between two
+    /// fences they may put at most `max_fence_bytes` of entries.
     pub fn new(
         facts: JobFacts,
         first_rank: u32,
@@ -147,8 +148,8 @@ impl PmiHost {
         }
     }
 
-    /// A process has sent these bytes. One that has not taken the answers to its earlier messages
-    /// is not to be read: a short message may have a long answer.
+    /// Handles bytes that a process has sent. A short message may have a long answer. Therefore the
+    /// caller must not read from a process that has not taken the answers to its earlier messages.
     pub fn on_bytes(&mut self, process: usize, bytes: &[u8]) -> Vec<PmiAction> {
         let mut actions = Vec::new();
         let is_over =
@@ -172,13 +173,13 @@ impl PmiHost {
         actions
     }
 
-    /// Whether a process may exit: it has never begun to use PMI, or has finalized.
+    /// Whether a process may exit: it has never used PMI, or has finalized.
     pub fn may_exit(&self, process: usize) -> bool {
         matches!(self.processes[process].state, ProcessState::Connected | ProcessState::Finalized)
     }
 
     /// A process has exited, and everything that it had sent has been read. If others wait for it
-    /// in a fence, the caller learns that by the processes which are in the fence.
+    /// in a fence, the result reports that fence with the processes that are in it.
     pub fn on_exit(&mut self, process: usize) -> Option<PmiAction> {
         self.processes[process].state = ProcessState::Ended;
         self.report_fence()
@@ -204,21 +205,21 @@ impl PmiHost {
         (0..self.processes.len()).filter(waits)
     }
 
-    /// Whether a process has asked a question that is not answered yet.
+    /// Whether a process waits for an answer.
     pub fn awaits_answer(&self, process: usize) -> bool {
         let state = &self.processes[process].state;
         matches!(state, ProcessState::InFence | ProcessState::AwaitingAttribute(_))
     }
 
-    /// Entries of a fence, of all hosts. They may come in pieces.
+    /// Adds entries of a fence, from all hosts. They may arrive in several pieces.
     ///
     /// # Errors
-    /// The bytes are no entries, or there are too many.
+    /// If the bytes are not entries, or if there are too many.
     pub fn merge(&mut self, entries: &[u8]) -> Result<(), MergeError> {
         self.space.merge(entries)
     }
 
-    /// All entries of the fence have been merged.
+    /// All entries of the fence have been merged. Answers the waiting processes.
     pub fn end_fence(&mut self) -> Vec<PmiAction> {
         self.is_fence_reported = false;
         let waiting: Vec<usize> = self.in_fence().collect();
@@ -245,7 +246,7 @@ impl PmiHost {
         let request = Request::parse(message).map_err(|error| error.to_string())?;
         self.processes[process].thread = message.field("thrid").map(str::to_owned);
         match (&self.processes[process].state, &request) {
-            // Another thread may end the job at any time.
+            // Another thread of the process may end the job at any time.
             (state, Request::Abort { .. }) if *state != ProcessState::Connected => {}
             (ProcessState::Connected, Request::Init(_)) => {}
             (ProcessState::Connected, _) => {
@@ -328,7 +329,7 @@ impl PmiHost {
         actions.push(PmiAction::Send { process, bytes });
     }
 
-    /// The answer to a request that changes nothing.
+    /// The answer to a request that does not change the state.
     fn answer_query(&self, process: usize, request: &Request) -> Vec<u8> {
         let answerer = self.answerer(process);
         let facts = &self.facts;
@@ -373,7 +374,7 @@ impl PmiHost {
             Request::Unsupported(name) => {
                 answerer.failed([name, name], "not supported by this launcher")
             }
-            // These change something.
+            // These requests change the state.
             Request::Init(_)
             | Request::Put { .. }
             | Request::PutNodeAttribute { .. }
@@ -388,7 +389,7 @@ impl PmiHost {
         let rank = u64::from(self.first_rank) + process as u64;
         let [size, app_number] = [facts.size, facts.app_number].map(|number| number.to_string());
         let fields = [
-            // The client of Slurm wants the version and words for truth values.
+            // Slurm's client library expects the version, and words for truth values.
             ("pmi-version", "2".to_owned()),
             ("pmi-subversion", "0".to_owned()),
             ("rank", rank.to_string()),
@@ -402,7 +403,8 @@ impl PmiHost {
     }
 
     fn job_fact(&self, key: &str) -> Option<&str> {
-        // Clients have room for the longest value. They do without the mapping if it is longer.
+        // Clients have room only for the longest value. If the mapping is longer, they work without
+        // it.
         let mapping = self.facts.process_mapping.as_str();
         (key == MAPPING_KEY && mapping.len() < MAX_VALUE_LEN).then_some(mapping)
     }
@@ -419,7 +421,7 @@ impl PmiHost {
         Ok(())
     }
 
-    /// Answers the processes that wait for an attribute of the node.
+    /// Answers the processes that wait for this attribute of the node.
     fn answer_awaiting(&mut self, key: &str, actions: &mut Vec<PmiAction>) {
         for process in 0..self.processes.len() {
             let state = &mut self.processes[process].state;
@@ -434,14 +436,14 @@ impl PmiHost {
     }
 }
 
-/// A text of a process as a part of a line: without control characters, and not too long.
+/// Makes a text of a process printable in a message: replaces control characters and shortens it.
 pub fn shown(text: &str) -> String {
     let shown =
         |letter: char| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter };
     text.chars().map(shown).take(MAX_SHOWN_LEN).collect()
 }
 
-/// Two processes of a job: both send hostile bytes.
+/// Fuzzing: both processes of a job send hostile bytes.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let facts = JobFacts {
         space_name: "kvs".to_owned(),
@@ -455,7 +457,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         for action in host.on_bytes(index % 2, piece) {
             if let PmiAction::Fence { new_entries, .. } = action {
                 assert_eq!(host.merge(&new_entries), Ok(()));
-                // One may have violated the protocol since.
+                // A process may have violated the protocol meanwhile.
                 let waiting_count = host.in_fence().count();
                 assert_eq!(host.end_fence().len(), waiting_count);
             }

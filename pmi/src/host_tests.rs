@@ -15,7 +15,7 @@ fn host(processes: usize) -> PmiHost {
     PmiHost::new(facts(processes as u32), 0, processes, 1 << 20)
 }
 
-/// The text that a process is sent.
+/// Sends bytes of a process. Returns the text of the answer.
 fn ask(host: &mut PmiHost, process: usize, bytes: &[u8]) -> String {
     match &host.on_bytes(process, bytes)[..] {
         [PmiAction::Send { process: to, bytes }] if *to == process => {
@@ -29,7 +29,7 @@ fn second(text: &str) -> Vec<u8> {
     format!("{:>6}{text}", text.len()).into_bytes()
 }
 
-/// A message of version 2 without its length.
+/// Like `ask`, with a message of version 2 without its length.
 fn ask_second(host: &mut PmiHost, process: usize, text: &str) -> String {
     ask(host, process, &second(text))[6..].to_owned()
 }
@@ -115,7 +115,7 @@ fn a_fence_does_not_wait_for_processes_that_have_exited() {
         Some(PmiAction::Fence { processes, .. }) => Some(processes.clone()),
         _ => None,
     };
-    // One that has never begun exits after the others have come, one before.
+    // A process that has never used PMI exits after the others have entered the fence, or before.
     for exits_first in [false, true] {
         let mut host = host(3);
         assert!(!exits_first || host.on_exit(1).is_none());
@@ -273,8 +273,8 @@ proptest! {
         crate::fuzz(&bytes);
     }
 
-    /// Processes of several hosts put, fence and get in any order: after a fence everybody gets
-    /// what was put before it.
+    /// Processes of several hosts put, fence and get in any order. After a fence every process gets
+    /// the values that were put before it.
     #[test]
     fn entries_are_complete_after_each_fence(
         sizes in prop::collection::vec(1usize..4, 1..5),

@@ -1,21 +1,22 @@
-//! The key-value space of a job. Processes put entries into it. After a fence every process of the
-//! job may get them: until then an entry is known on its host only. A fence transports the new
-//! entries of each host to all hosts, as bytes whose meaning only this file knows.
+//! The key-value space of a job. Processes put entries into it. An entry is known only on its host
+//! until a fence; after the fence every process of the job can get it. A fence transports the new
+//! entries of each host to all hosts, as bytes whose format only this file knows.
 
 use std::collections::BTreeMap;
 
-/// The longest name of a space, key and value, in bytes. MPICH's own launcher has the same.
+/// The longest name of a space in bytes. This limit and the next two are those of MPICH's own
+/// launcher.
 pub const MAX_NAME_LEN: usize = 256;
 /// See [`MAX_NAME_LEN`].
 pub const MAX_KEY_LEN: usize = 64;
 /// See [`MAX_NAME_LEN`].
 pub const MAX_VALUE_LEN: usize = 1024;
-/// The largest number of bytes that all entries of a job take on each host.
+/// The largest number of bytes that all entries of a job occupy on each host.
 pub const MAX_SPACE_BYTES: usize = 64 << 20;
-/// What an entry takes besides its key and its value: two strings in a map.
+/// The memory of an entry in addition to its key and its value: two strings in a map.
 const ENTRY_OVERHEAD_LEN: usize = 128;
 
-/// Why an entry is not put.
+/// The reason why an entry is not put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {
     /// The key is empty, or longer than [`MAX_KEY_LEN`].
@@ -24,21 +25,22 @@ pub enum PutError {
     /// The value is longer than [`MAX_VALUE_LEN`].
     #[error("a value has at most {MAX_VALUE_LEN} bytes")]
     Value,
-    /// A line of version 1 would end in it, or a string of C.
+    /// The text contains a line end, which ends a message of version 1, or a NUL, which ends a
+    /// string in C.
     #[error("keys and values contain neither line ends nor NUL")]
     Character,
-    /// The key has a value.
+    /// The key already has a value.
     #[error("the key has a value")]
     Duplicate,
-    /// All entries together have [`MAX_SPACE_BYTES`].
+    /// All entries together reach [`MAX_SPACE_BYTES`].
     #[error("the key-value space of a job has at most {MAX_SPACE_BYTES} bytes")]
     Full,
-    /// The processes of the host have put as many bytes as a fence transports.
+    /// The processes of the host have put as many bytes as a fence may transport.
     #[error("the processes of a host put at most {0} bytes between two fences")]
     FenceFull(usize),
 }
 
-/// Bytes of a fence that are no entries, or too many.
+/// The bytes of a fence are not entries, or there are too many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed entries of the key-value space, or more than {MAX_SPACE_BYTES} bytes")]
 pub struct MergeError;
@@ -54,15 +56,15 @@ pub struct KeyValueSpace {
 }
 
 impl KeyValueSpace {
-    /// No entries. A fence transports so many bytes of this host at most.
+    /// A space without entries. A fence transports at most this many bytes from this host.
     pub fn new(max_new_bytes: usize) -> Self {
         Self { entries: BTreeMap::new(), bytes: 0, new_entries: Vec::new(), max_new_bytes }
     }
 
-    /// A process of this host adds an entry.
+    /// Adds an entry of a process of this host.
     ///
     /// # Errors
-    /// Why it is not added.
+    /// The reason why the entry is not added.
     pub fn put(&mut self, key: &str, value: &str) -> Result<(), PutError> {
         check(key, value)?;
         if self.entries.contains_key(key) {
@@ -73,7 +75,7 @@ impl KeyValueSpace {
         }
         self.insert(key, value)?;
         for text in [key, value] {
-            // Both are short.
+            // Both lengths fit, because `check` has limited them.
             self.new_entries.extend_from_slice(&(text.len() as u16).to_le_bytes());
             self.new_entries.extend_from_slice(text.as_bytes());
         }
@@ -96,16 +98,17 @@ impl KeyValueSpace {
         self.entries.get(key).map(String::as_str)
     }
 
-    /// Takes the entries that a fence has to transport.
+    /// Takes the entries that the next fence has to transport.
     pub fn take_new_entries(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.new_entries)
     }
 
-    /// Adds the entries of a fence. All hosts get the same bytes, which may come in pieces between
-    /// entries. If hosts have given values to one key, all of them have the last one afterwards.
+    /// Adds the entries of a fence. All hosts get the same bytes. The bytes may be split between
+    /// entries. If several hosts have put the same key, all of them have the last value afterwards.
     ///
     /// # Errors
-    /// The bytes are no entries, or there are too many. Entries before the error have been added.
+    /// If the bytes are not entries, or if there are too many. Entries before the error have been
+    /// added.
     pub fn merge(&mut self, mut bytes: &[u8]) -> Result<(), MergeError> {
         while !bytes.is_empty() {
             let (key, rest) = split_text(bytes)?;
@@ -118,7 +121,7 @@ impl KeyValueSpace {
     }
 }
 
-/// Bytes of an entry in a fence.
+/// The number of bytes of an entry in a fence.
 fn entry_wire_len(key: &str, value: &str) -> usize {
     2 * size_of::<u16>() + key.len() + value.len()
 }
@@ -148,7 +151,7 @@ fn split_text(bytes: &[u8]) -> Result<(&str, &[u8]), MergeError> {
     Ok((std::str::from_utf8(text).map_err(|_| MergeError)?, rest))
 }
 
-/// Reads hostile bytes as the entries of a fence.
+/// Parses hostile bytes as the entries of a fence.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let mut space = KeyValueSpace::new(usize::MAX);
     if space.merge(bytes).is_ok() {

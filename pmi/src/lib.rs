@@ -1,16 +1,16 @@
-//! PMI, the process management interface by which MPICH and its relatives start: a process asks
-//! its launcher who it is, and processes exchange their addresses in a key-value space. This crate
-//! has the launcher's side of versions 1 and 2, without I/O.
+//! PMI, the process management interface by which MPICH and its relatives start. A process asks its
+//! launcher for its rank, and processes exchange their addresses through a key-value space. This
+//! crate implements the launcher's side of versions 1 and 2, without I/O.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `wire.rs` | messages as they are on the socket of a process |
-//! | `key_values.rs` | the key-value space of a job, and what a fence transports |
-//! | `request.rs` | what a message asks for, whatever its version |
+//! | `key_values.rs` | the key-value space of a job, and the bytes that a fence transports |
+//! | `request.rs` | the request in a message, independent of the version |
 //! | `host.rs` | the processes of one host: requests, fences, attributes of the node |
 //!
-//! Every process of a job is hostile until its message has been checked: lengths and the bytes of
-//! the whole space are bounded.
+//! Every process of a job is considered hostile until its message was checked. Lengths and the size
+//! of the whole space are bounded.
 #![forbid(unsafe_code)]
 
 pub mod host;
@@ -18,7 +18,7 @@ pub mod key_values;
 pub mod request;
 pub mod wire;
 
-/// Reads hostile bytes as messages of a process, and as entries of a fence.
+/// Parses hostile bytes as messages of a process, and as entries of a fence.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     host::fuzz(bytes);

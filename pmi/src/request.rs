@@ -1,20 +1,20 @@
-//! What a message asks for. Both versions ask for the same things by other names; the answers
-//! differ likewise.
+//! The request in a message. Both versions have the same requests under different names. The
+//! answers differ in the same way.
 
 use crate::wire::{Message, WireVersion, encode};
 
 /// A request of a process to its launcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// The first message: the version that the process speaks.
+    /// The first message: the version that the process uses.
     Init(WireVersion),
-    /// Version 2: who the process is. In version 1 the environment says that.
+    /// Version 2: the process asks for its rank. In version 1 the environment contains the rank.
     FullInit,
-    /// The longest names, keys and values.
+    /// The limits of names, keys and values.
     Maxes,
     /// The number of the program among those of the job.
     AppNumber,
-    /// How many processes the job could have.
+    /// The number of processes that the job could have.
     UniverseSize,
     /// The name of the key-value space.
     SpaceName,
@@ -25,34 +25,34 @@ pub enum Request {
         /// The value.
         value: String,
     },
-    /// The value of a key, perhaps in another space, which is not known here.
+    /// The value of a key. The key may belong to another space, which is not known here.
     Get {
-        /// The name of the space. None: that of the job.
+        /// The name of the space. None means the space of the job.
         space: Option<String>,
         /// The key.
         key: String,
     },
     /// Version 2: a fact about the job. In version 1 such facts are entries of the space.
     JobAttribute(String),
-    /// Version 2: tell the other processes of the node something.
+    /// Version 2: set an attribute of the node, for the other processes of the node.
     PutNodeAttribute {
         /// The name.
         key: String,
         /// The value.
         value: String,
     },
-    /// Version 2: what another process of the node has told.
+    /// Version 2: get an attribute of the node.
     NodeAttribute {
         /// The name.
         key: String,
-        /// Answer when there is a value.
+        /// Wait with the answer until there is a value.
         wait: bool,
     },
-    /// Answer when all processes of the job have asked this. All entries are known then.
+    /// Answered when all processes of the job have sent it. Then all entries are known.
     Fence,
-    /// Something that is not supported: the name of the answer.
+    /// A command that is not supported, with the name of its answer.
     Unsupported(&'static str),
-    /// The process will ask for nothing more.
+    /// The process will send no further requests.
     Finalize,
     /// End the job.
     Abort {
@@ -63,13 +63,13 @@ pub enum Request {
     },
 }
 
-/// A message that asks for nothing that is known.
+/// A message without a known request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// There is no such command in this version.
+    /// This version has no such command.
     #[error("the PMI command '{0}' is unknown")]
     UnknownCommand(String),
-    /// A field is missing, or is not what it has to be.
+    /// A field is missing or invalid.
     #[error("the PMI command '{command}' has no valid field '{field}'")]
     Field {
         /// The command.
@@ -77,16 +77,16 @@ pub enum RequestError {
         /// The field.
         field: &'static str,
     },
-    /// A version that does not exist.
+    /// The version is not supported.
     #[error("PMI version '{0}' is not supported: versions 1 and 2 are")]
     Version(String),
 }
 
 impl Request {
-    /// What a message asks for.
+    /// Parses the request in a message.
     ///
     /// # Errors
-    /// It asks for nothing that is known.
+    /// If the message contains no known request.
     pub fn parse(message: &Message) -> Result<Self, RequestError> {
         let missing = |field| RequestError::Field { command: message.command.clone(), field };
         let text = |field| message.field(field).map(str::to_owned).ok_or_else(|| missing(field));
@@ -135,7 +135,7 @@ impl Request {
     }
 }
 
-/// The name of the answer to a command that is known and not supported.
+/// The name of the answer to a command that is known but not supported.
 fn unsupported_answer(version: WireVersion, command: &str) -> Option<&'static str> {
     const NAMES: [(WireVersion, &str, &str); 10] = [
         (WireVersion::One, "publish_name", "publish_result"),
@@ -153,17 +153,17 @@ fn unsupported_answer(version: WireVersion, command: &str) -> Option<&'static st
     found.map(|(_, _, answer)| *answer)
 }
 
-/// An answer in the format of its request.
+/// Encodes answers in the format of the request.
 #[derive(Debug, Clone, Copy)]
 pub struct Answerer<'a> {
-    /// The format.
+    /// The format of the request.
     pub version: WireVersion,
-    /// Version 2: the thread that has asked, as it calls itself.
+    /// Version 2: the client's name of the thread that has asked.
     pub thread: Option<&'a str>,
 }
 
 impl Answerer<'_> {
-    /// It was done: these are the results.
+    /// The answer to a successful request, with these results.
     pub fn done(self, names: [&str; 2], results: &[(&str, &str)]) -> Vec<u8> {
         match self.version {
             WireVersion::One => encode(
@@ -175,7 +175,7 @@ impl Answerer<'_> {
         }
     }
 
-    /// It was not done, for this reason.
+    /// The answer to a failed request, with this reason.
     pub fn failed(self, names: [&str; 2], reason: &str) -> Vec<u8> {
         match self.version {
             WireVersion::One => encode(self.version, names[0], &[("rc", "-1"), ("msg", reason)]),
@@ -183,7 +183,7 @@ impl Answerer<'_> {
         }
     }
 
-    /// A value that exists or does not.
+    /// The answer to a query for a value that may not exist.
     pub fn value(self, names: [&str; 2], value: Option<&str>) -> Vec<u8> {
         match (self.version, value) {
             (_, Some(value)) => self.done(names, &[("found", "TRUE"), ("value", value)]),

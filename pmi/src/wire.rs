@@ -1,17 +1,17 @@
-//! Messages on the socket between a process and its launcher. Version 1 has lines of `name=value`
-//! words: `cmd=put kvsname=k key=a value=b\n`. Only `spawn` has several lines. Version 2 has six
-//! characters with the length of the rest, and ends each field with a semicolon:
-//! `    20cmd=kvs-put;key=a;...`; two semicolons stand for one in a value. A client of version 2
-//! sends its first message in version 1.
+//! Messages on the socket between a process and its launcher. A message of version 1 is a line of
+//! `name=value` words: `cmd=put kvsname=k key=a value=b\n`. Only `spawn` has several lines. A
+//! message of version 2 begins with six characters that give the length of the rest, and each field
+//! ends with a semicolon: `    20cmd=kvs-put;key=a;...`. In a value, two semicolons represent one.
+//! A client of version 2 sends its first message in version 1.
 
 use std::fmt::Write;
 
-/// The longest message in bytes. The longest key and value fit; `spawn`, which may be longer, is
-/// not supported.
+/// The longest message in bytes. It has room for the longest key and value. `spawn`, which may be
+/// longer, is not supported.
 pub const MAX_MESSAGE_LEN: usize = 16 * 1024;
-/// The length of the length of a message of version 2.
+/// The number of characters of the length in a message of version 2.
 const LENGTH_LEN: usize = 6;
-/// What ends a message of several lines.
+/// The end of a message of several lines.
 const SPAWN_END: &[u8] = b"endcmd\n";
 
 /// The format of a message.
@@ -19,20 +19,20 @@ const SPAWN_END: &[u8] = b"endcmd\n";
 pub enum WireVersion {
     /// Lines of words.
     One,
-    /// Length, and fields that end with semicolons.
+    /// A length, and fields that end with semicolons.
     Two,
 }
 
-/// A message that cannot be read. Nothing that follows it can be read either.
+/// A message that cannot be parsed. The messages after it cannot be parsed either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// It has more than [`MAX_MESSAGE_LEN`] bytes.
+    /// The message has more than [`MAX_MESSAGE_LEN`] bytes.
     #[error("a PMI message of more than {MAX_MESSAGE_LEN} bytes")]
     TooLong,
-    /// It does not begin as messages of any version do.
+    /// The message does not begin like a message of any version.
     #[error("a PMI message that begins neither with 'cmd=' nor with its length")]
     NoCommand,
-    /// A field has no name, or it is not UTF-8.
+    /// A field has no name, or is not UTF-8.
     #[error("a PMI message with a malformed field")]
     Malformed,
 }
@@ -55,16 +55,16 @@ impl Message {
     }
 }
 
-/// Finds the messages in the bytes of a socket.
+/// Splits the bytes of a socket into messages.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
-    /// The bytes before this position belong to messages that have been returned.
+    /// The bytes before this position belong to messages that were returned.
     start: usize,
 }
 
 impl Decoder {
-    /// Adds bytes as they come.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.start);
         self.start = 0;
@@ -74,7 +74,7 @@ impl Decoder {
     /// The next message, or None if it is not complete.
     ///
     /// # Errors
-    /// The bytes are no message.
+    /// If the bytes are not a message.
     pub fn next_message(&mut self) -> Result<Option<Message>, WireError> {
         let bytes = &self.buffer[self.start..];
         let Some(len) = message_len(bytes)? else { return Ok(None) };
@@ -83,7 +83,7 @@ impl Decoder {
     }
 }
 
-/// The length of the message at the begin, if it is complete.
+/// The length of the message at the beginning, if it is complete.
 fn message_len(bytes: &[u8]) -> Result<Option<usize>, WireError> {
     let is_begin = |word: &[u8]| bytes.starts_with(word) || word.starts_with(bytes);
     let len = if is_begin(b"cmd=") {
@@ -99,12 +99,12 @@ fn message_len(bytes: &[u8]) -> Result<Option<usize>, WireError> {
     }
 }
 
-/// Where the first occurrence of `needle` ends.
+/// The offset at which the first occurrence of `needle` ends.
 fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes.windows(needle.len()).position(|window| window == needle).map(|at| at + needle.len())
 }
 
-/// The length in front of a message of version 2, if all of it is there.
+/// The length field of a message of version 2, if it is complete.
 fn body_len(bytes: &[u8]) -> Result<Option<usize>, WireError> {
     let digits = &bytes[..bytes.len().min(LENGTH_LEN)];
     let text = std::str::from_utf8(digits).map_err(|_| WireError::NoCommand)?.trim_start();
@@ -152,7 +152,7 @@ fn fields_of<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Vec<(String, St
     parts.map(named).collect()
 }
 
-/// The fields of a message of version 2. Two semicolons stand for one in a value.
+/// The fields of a message of version 2. In a value, two semicolons represent one.
 fn parts_of(body: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut letters = body.chars().peekable();
@@ -165,12 +165,12 @@ fn parts_of(body: &str) -> Vec<String> {
             None => {}
         }
     }
-    // What follows the last semicolon.
+    // The part after the last semicolon.
     parts.pop_if(|part| part.is_empty());
     parts
 }
 
-/// The words of a line. A backslash takes the meaning from the next character.
+/// The words of a line. A backslash escapes the next character.
 fn words_of(line: &str) -> Result<Vec<(String, String)>, WireError> {
     let mut words = vec![String::new()];
     let mut letters = line.chars();

@@ -1,4 +1,4 @@
-//! How many nodes a job requests if the server chooses its hosts.
+//! The number of nodes and hosts that a job requests if the server chooses its hosts.
 
 use std::fmt;
 
@@ -9,44 +9,44 @@ use crate::MAX_NODES;
 /// The request of a job (manual, scrun(1), `nodes`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AllocationRequest {
-    /// `HxP`: so many hosts with so many processes on each.
+    /// `HxP`: this number of hosts, with this number of processes on each.
     HostsByProcs {
-        /// Hosts.
+        /// Number of hosts.
         hosts: u32,
-        /// Processes on each.
+        /// Number of processes on each host.
         procs: u32,
     },
-    /// `N`: so many processes, evenly on the fewest hosts.
+    /// `N`: this number of processes, evenly distributed over as few hosts as possible.
     FewestHosts(u32),
     /// No option given: one process per free slot, within these limits.
     AllFreeSlots {
-        /// At least.
+        /// Smallest number of nodes.
         min_nodes: u32,
-        /// At most.
+        /// Largest number of nodes.
         max_nodes: u32,
     },
-    /// `hosts=H`: so many hosts that no other job uses, with all of their slots.
+    /// `hosts=H`: this number of hosts that no other job uses, with all of their slots.
     Exclusive {
-        /// Hosts.
+        /// Number of hosts.
         hosts: u32,
-        /// Processes at least.
+        /// Smallest number of processes.
         min_nodes: u32,
-        /// Processes at most.
+        /// Largest number of processes.
         max_nodes: u32,
     },
-    /// `xP`: every host with so many processes.
+    /// `xP`: every host, with this number of processes on each.
     EveryHost {
-        /// Processes on each.
+        /// Number of processes on each host.
         procs: u32,
-        /// Processes at least.
+        /// Smallest number of processes.
         min_nodes: u32,
-        /// Processes at most.
+        /// Largest number of processes.
         max_nodes: u32,
     },
 }
 
 impl AllocationRequest {
-    /// The reason why no cluster could run it, if there is one.
+    /// The reason why no cluster could run the request, if there is one.
     pub fn invalid_reason(&self) -> Option<String> {
         let nodes =
             match *self {
@@ -80,7 +80,7 @@ impl AllocationRequest {
         }
     }
 
-    /// The smallest number of slots that it needs.
+    /// The smallest number of slots that the request needs.
     pub fn min_slots(&self) -> u64 {
         match *self {
             AllocationRequest::HostsByProcs { hosts, procs } => u64::from(hosts) * u64::from(procs),

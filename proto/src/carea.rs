@@ -1,16 +1,16 @@
 //! The C-Area (manual 1.5): the memory that a process shares with its shepherd.
 //!
-//! Two objects, both memfds sealed against resizing:
-//! - the **board**, one per host and job, written by the shepherd alone (sealed against later
-//!   writable mappings) and read by every process;
-//! - the **C-Area**, one per host and parallel process, written by the processes except for one
-//!   word ([`area::IDLE_NOTIFY`]): one [`AREA_LEN`] area each, indexed by process number on the
-//!   host.
+//! It consists of two objects, both memfds that are sealed against resizing:
+//! - the **board**, one per host and job. Only the shepherd writes it (it is sealed against later
+//!   writable mappings), and every process reads it.
+//! - the **C-Area**, one per host and parallel process. The processes write it, except for one word
+//!   ([`area::IDLE_NOTIFY`]). It contains one area of [`AREA_LEN`] bytes for each process, indexed
+//!   by process number on the host.
 //!
-//! All fields are little-endian integers that are only ever read and written as one atomic load or
-//! store. All zero is the valid initial state of an area. A reader takes each word once and
-//! validates the copy: no word can be trusted, because the process may write anything. The message
-//! counters belong to PM and are in the PM segment (`pm::device::shmem::layout`).
+//! All fields are little-endian integers that are read and written only as one atomic load or
+//! store. An area of zeroes is in the valid initial state. A reader loads each word once and
+//! validates the copy, because the process may write anything. The message counters belong to PM
+//! and are in the PM segment (`pm::device::shmem::layout`).
 
 /// First word of the board: "SCorBrd1".
 pub const BOARD_MAGIC: u64 = u64::from_le_bytes(*b"SCorBrd1");
@@ -25,14 +25,14 @@ pub mod board {
     pub const VERSION: usize = 8;
     /// u32, bits [`OVERSUBSCRIBED`].
     pub const FLAGS: usize = 12;
-    /// u64: how long the job has been stopped in all, in nanoseconds. Job time is
-    /// CLOCK_MONOTONIC minus this.
+    /// u64: total time for which the job has been stopped, in nanoseconds. Job time is
+    /// CLOCK_MONOTONIC minus this value.
     pub const STOPPED_NS: usize = 64;
-    /// u64: number of stops so far; odd while the job is stopped.
+    /// u64: number of stops and resumes so far. It is odd while the job is stopped.
     pub const STOP_COUNT: usize = 72;
-    /// u64: CLOCK_MONOTONIC at the last start of the job (rebased at restart), nanoseconds.
+    /// u64: CLOCK_MONOTONIC in nanoseconds at the last start of the job (rebased at restart).
     pub const STARTED_NS: usize = 80;
-    /// Flag: more runnable processes than processors; spin less.
+    /// Flag: there are more runnable processes than processors, so that processes should spin less.
     pub const OVERSUBSCRIBED: u32 = 1;
 }
 
@@ -40,8 +40,8 @@ pub mod board {
 pub const AREA_MAGIC: u64 = u64::from_le_bytes(*b"SCorArea");
 /// Size of one process's area in bytes.
 pub const AREA_LEN: usize = 4096;
-/// Thread slots of a process. A thread without a slot keeps its process busy for ever, which is
-/// safe.
+/// Number of thread slots of a process. A thread without a slot keeps its process busy for ever,
+/// which is safe.
 pub const THREAD_SLOTS: usize = 56;
 
 /// Byte offsets in a process's area.
@@ -53,7 +53,7 @@ pub mod area {
     pub const VERSION: usize = 8;
     /// u32: 1 + the highest thread slot ever used.
     pub const SLOTS_USED: usize = 12;
-    /// u32: threads that found no slot. Above 0 the process counts as busy.
+    /// u32: number of threads that found no slot. If it is above 0, the process counts as busy.
     pub const OVERFLOW: usize = 16;
     /// u8: user monitor 0 (manual 3.5.3).
     pub const USR0: usize = 20;
@@ -61,24 +61,25 @@ pub mod area {
     pub const USR1: usize = 21;
     /// u32: depth of uncheckpointable regions (manual 3.2).
     pub const UNCHECKPOINTABLE: usize = 24;
-    /// u64, own cache line: idle -> busy transitions of all threads. Counted, sequentially
-    /// consistent, when the slot is clear and before the thread continues. A sampler loads it
-    /// before the states. If it finds all threads idle, and the count unchanged at the next sample,
-    /// no thread was busy in between (SYNC: busy-transition; model:
+    /// u64, own cache line: number of idle -> busy transitions of all threads. A transition is
+    /// counted, sequentially consistent, after the slot is cleared and before the thread continues.
+    /// A sampler loads the number before the states. If it finds all threads idle, and the same
+    /// number at the next sample, no thread was busy in between (SYNC: busy-transition; model:
     /// `job/src/deadlock/model.rs`).
     pub const BUSY_TRANSITIONS: usize = 64;
-    /// u32, own line: threads of this process that are idle now (libpm reads it on pmSend).
+    /// u32, own cache line: number of threads of this process that are idle now. libpm reads it in
+    /// pmSend.
     pub const IDLE_THREADS: usize = 128;
-    /// u64, own line: calls of sc_barrier, counted before the caller's slot becomes idle. A sampler
-    /// that finds the slot idle therefore sees the count, whether or not the shepherd has received
-    /// the call yet.
+    /// u64, own cache line: number of calls of sc_barrier. A call is counted before the caller's
+    /// slot becomes idle. A sampler that finds the slot idle therefore sees the call, even if the
+    /// shepherd has not received it yet.
     pub const BARRIERS_CALLED: usize = 192;
-    /// u64: answers to sc_barrier that were received, counted after the caller's change to busy
-    /// ([`BUSY_TRANSITIONS`]). While the shepherd has sent more answers, some thread is about to
-    /// continue.
+    /// u64: number of replies to sc_barrier that were received. A reply is counted after the caller
+    /// has become busy ([`BUSY_TRANSITIONS`]). While the shepherd has sent more replies than that,
+    /// a thread is about to continue.
     pub const BARRIERS_LEFT: usize = 200;
-    /// u32, own line, armed by the shepherd, disarmed by the process: the change about which the
-    /// shepherd wants to be notified ([`crate::idle_notify`]).
+    /// u32, own cache line: the change at which the process has to notify the shepherd
+    /// ([`crate::idle_notify`]). The shepherd arms it, and the process disarms it.
     pub const IDLE_NOTIFY: usize = 256;
     /// First thread slot.
     pub const SLOTS: usize = 512;
@@ -87,7 +88,7 @@ pub mod area {
 
     /// Byte offsets in a thread slot.
     pub mod slot {
-        /// u32: Linux thread id in the process's own pid namespace, 0 = free.
+        /// u32: Linux thread id in the process's own PID namespace, or 0 if the slot is free.
         pub const TID: usize = 0;
         /// u32: [`super::super::BUSY`] or [`super::super::IDLE`]. A reader that loads IDLE with
         /// Acquire also sees the matching `IDLE_SINCE_NS` and `WAITING_FOR` (SYNC: thread-state).
@@ -99,23 +100,23 @@ pub mod area {
         /// u32: while `WAITING_FOR` is [`super::super::WaitingFor::MpiCall`], the number of the
         /// call ([`crate::mpi_call::MpiCallRecord`]).
         pub const MPI_CALL: usize = 24;
-        /// Its recorded arguments, a u32 each.
+        /// The recorded arguments of the call, a u32 each.
         pub const MPI_ARGUMENTS: usize = 28;
     }
 }
 
 const _: () = assert!(area::SLOTS + THREAD_SLOTS * area::SLOT_LEN <= AREA_LEN);
 
-/// Thread state: has something to do.
+/// Thread state: the thread has something to do.
 pub const BUSY: u32 = 0;
-/// Thread state: waits for a message and has nothing to do (manual 3.5.2).
+/// Thread state: the thread waits for a message and has nothing to do (manual 3.5.2).
 pub const IDLE: u32 = 1;
 
-/// What a thread waits for, as recorded in the C-Area.
+/// The event that a thread waits for, as recorded in the C-Area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum WaitingFor {
-    /// Nothing that SCore knows of.
+    /// No event that SCore knows.
     Nothing = 0,
     /// A message.
     Message = 1,
@@ -138,7 +139,7 @@ pub enum WaitingFor {
 }
 
 impl WaitingFor {
-    /// The code's meaning, or `None` for a value that no library writes.
+    /// The meaning of a code, or `None` for a value that no library writes.
     pub fn from_code(code: u32) -> Option<Self> {
         use WaitingFor::*;
         [Nothing, Message, SendBuffer, Barrier, Flush, Sleep, Start, Select, Pmi, MpiCall]

@@ -1,9 +1,10 @@
-//! The jobs of one session: a connection between scrun and scored carries several at the same time.
+//! The jobs of one session. A connection between scrun and scored carries several jobs at the same
+//! time.
 //!
-//! The first frame of each side is the plain greeting ([`Greeting::Hello`],
-//! [`SessionAnswer::Hello`]). Its form never changes, so that different versions can refuse each
+//! The first frame of each side is a plain greeting ([`Greeting::Hello`],
+//! [`SessionAnswer::Hello`]). Its form never changes, so that different versions can reject each
 //! other with a clear message. Messages of scored before its greeting are also plain. All later
-//! frames of the client are [`JobMessage`], and those of scored [`ServerMessage`].
+//! frames of the client are [`JobMessage`], and those of scored are [`ServerMessage`].
 
 use serde::{Deserialize, Serialize};
 
@@ -13,25 +14,25 @@ use crate::ids::SessionJobId;
 use crate::message::{Greeting, JobRequest, SingleUserRequest, UserRequest};
 use crate::server_message::{ConversationAnswer, ServerMessage, SessionAnswer, SessionMessage};
 
-/// The session itself, in place of a job number: a request with it is about all jobs of the
-/// session.
+/// Stands for the session itself in place of a job. A request with this number concerns all jobs of
+/// the session.
 pub const SESSION_JOB: SessionJobId = SessionJobId(0);
 
-/// Most jobs of one session at the same time.
+/// Largest number of jobs of one session at the same time.
 pub const MAX_JOBS: usize = 64;
 
-/// A message, and the job that it is about.
+/// A message, and the job that it concerns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobMessage<M> {
-    /// The number that the client has chosen when it submitted the job: any number except
-    /// [`SESSION_JOB`] that no other job of the session has. It is free again after the job's last
-    /// message: see [`crate::server_message::JobAnswer`].
+    /// The number that the client has chosen when it submitted the job. It differs from
+    /// [`SESSION_JOB`] and from the numbers of all other jobs of the session. The number is free
+    /// again after the job's last message: see [`crate::server_message::JobAnswer`].
     pub job: SessionJobId,
     /// The message.
     pub message: M,
 }
 
-/// What the requests of a session are: the daemon accepts no other ones in its state.
+/// The kind of requests in a session. The daemon accepts no other requests in this session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionKind {
     /// [`SingleUserRequest`].
@@ -44,7 +45,7 @@ impl SessionKind {
     /// Appends a request to a job to `out`, as one frame.
     ///
     /// # Errors
-    /// As [`frame::encode`].
+    /// The errors of [`frame::encode`].
     pub fn encode_job_request(
         self,
         job: SessionJobId,
@@ -61,13 +62,13 @@ impl SessionKind {
 /// Appends the greeting of this version to `out`, as one frame.
 ///
 /// # Errors
-/// As [`frame::encode`].
+/// The errors of [`frame::encode`].
 pub fn encode_greeting(out: &mut Vec<u8>) -> Result<(), FrameError> {
     frame::encode(&Greeting::Hello { version: PROTOCOL_VERSION }, out)
 }
 
-/// Checks the version in scored's greeting. What follows the greeting of another version cannot be
-/// read.
+/// Checks the version in scored's greeting. Frames after the greeting of another version cannot be
+/// decoded.
 ///
 /// # Errors
 /// One line with both versions.
@@ -85,7 +86,7 @@ pub fn check_server_version(version: u32) -> Result<(), String> {
 /// [`crate::message::Login`].
 ///
 /// # Errors
-/// As [`frame::encode`].
+/// The errors of [`frame::encode`].
 pub fn encode<M: Serialize>(
     job: SessionJobId,
     message: &M,
@@ -94,7 +95,7 @@ pub fn encode<M: Serialize>(
     frame::encode(&JobMessage { job, message }, out)
 }
 
-/// The client's side: cuts the byte stream of scored into messages.
+/// The client's side: splits the byte stream of scored into messages.
 #[derive(Debug, Default)]
 pub struct ServerMessageDecoder {
     decoder: Decoder,
@@ -102,15 +103,15 @@ pub struct ServerMessageDecoder {
 }
 
 impl ServerMessageDecoder {
-    /// Adds bytes as read from the stream.
+    /// Adds bytes that were read from the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         self.decoder.push(bytes);
     }
 
-    /// The next whole message, or `None` until more bytes have been added.
+    /// The next complete message, or `None` if more bytes are needed.
     ///
     /// # Errors
-    /// See [`FrameError`]; the stream is unusable afterwards. A message of another conversation
+    /// See [`FrameError`]. The stream is unusable after an error. A message of another conversation
     /// than that of `A` is malformed.
     #[expect(clippy::should_implement_trait, reason = "same name as in Decoder")]
     pub fn next<A: ConversationAnswer>(&mut self) -> Result<Option<SessionMessage<A>>, FrameError> {

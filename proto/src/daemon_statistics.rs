@@ -1,11 +1,12 @@
-//! Facts about a daemon itself, for operators.
+//! Statistics about a daemon itself, for operators.
 
 use serde::{Deserialize, Serialize};
 
-/// The turns of a daemon's loop. While a turn lasts, nobody else is served.
+/// Statistics of the iterations ("turns") of a daemon's main loop. The daemon handles no other
+/// event during a turn, so that a long turn delays all of its clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonStatistics {
-    /// Turns since the daemon started.
+    /// Number of turns since the daemon started.
     pub turns: u64,
     /// The longest turn since the daemon started, in microseconds.
     pub longest_turn_us: u64,

@@ -1,5 +1,5 @@
-//! Debuggers of processes that have got a fault, or have called sc_inspectme (manual 2.4.4,
-//! scrun(1), `debug`).
+//! Debuggers for processes that have faulted, or have called sc_inspectme (manual 2.4.4, scrun(1),
+//! `debug`).
 
 use serde::{Deserialize, Serialize};
 
@@ -7,15 +7,15 @@ use crate::message::OsBytes;
 
 /// The largest number of debuggers of a job at the same time (manual, scrun(1)).
 pub const MAX_DEBUGGERS: u8 = 10;
-/// That number, if the user names none.
+/// The number of debuggers if the user names none.
 pub const DEFAULT_DEBUGGERS: u8 = 4;
 
-/// What the option `debug` asks for.
+/// The value of the option `debug`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DebuggerSpec {
-    /// Debuggers at the same time, from 1 to [`MAX_DEBUGGERS`].
+    /// Largest number of debuggers at the same time, from 1 to [`MAX_DEBUGGERS`].
     pub max_count: u8,
-    /// Which debugger.
+    /// The kind of debugger.
     pub kind: DebuggerKind,
 }
 
@@ -24,19 +24,19 @@ pub struct DebuggerSpec {
 pub enum DebuggerKind {
     /// gdb in an xterm, on the display of the job's environment.
     Xterm,
-    /// gdb carries out the commands of this file; without a file it shows the back-trace.
+    /// gdb that carries out the commands of this file. Without a file it prints the back-trace.
     Script(Option<OsBytes>),
-    /// gdb on the terminal of scrun, one at a time, for processes of scrun's host.
+    /// gdb on the terminal of scrun, one at a time, for processes on scrun's host.
     Terminal,
     /// DDT.
     Ddt,
 }
 
 impl DebuggerSpec {
-    /// Checks what came from elsewhere.
+    /// Checks a value that was received from another program.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn check(&self) -> Result<(), String> {
         if !(1..=MAX_DEBUGGERS).contains(&self.max_count) {
             return Err(format!("{} debuggers: 1 to {MAX_DEBUGGERS} are valid", self.max_count));

@@ -1,18 +1,18 @@
-//! The ELF notes by which a program declares its resource request (manual 4.1). scrun reads them
-//! without running anything.
+//! The ELF notes with which a program declares its resource request (manual 4.1). scrun reads them
+//! without running the program.
 //!
 //! Every note has the owner name `SCore\0` (padded to 8 bytes) and one of the types below. libscore
-//! itself carries [`LIBSCORE`]; the macros of `score_resource.h` add the others. Descriptors are
+//! itself contains [`LIBSCORE`]. The macros of `score_resource.h` add the others. Descriptors are
 //! 32-bit words in the byte order of the ELF file.
 
 use thiserror::Error;
 
-/// Section that holds the notes; linkers gather it into a PT_NOTE segment.
+/// Section that contains the notes. Linkers put it into a PT_NOTE segment.
 pub const SECTION: &str = ".note.score";
-/// Owner name as in the note, with its NUL.
+/// Owner name as in the note, including its NUL.
 pub const OWNER: &[u8] = b"SCore\0";
 
-/// "Linked with libscore". Descriptor: protocol version.
+/// The program is linked with libscore. Descriptor: protocol version.
 pub const LIBSCORE: u32 = 1;
 /// `SCORE_RSRC_NUM_NODES(MIN, MAX)`. Descriptor: min, max.
 pub const NUM_NODES: u32 = 2;
@@ -26,38 +26,39 @@ pub const ZEROCOPY: u32 = 5;
 pub const HETERO_NODES: u32 = 6;
 /// `SCORE_RSRC_NOCKPT`. Empty descriptor.
 pub const NOCKPT: u32 = 7;
-/// `SCORE_RSRC_RUN`: scrun runs the program locally to get its request (manual 1.4.2, step 2; the
-/// macro is an extension of this project). Empty descriptor.
+/// `SCORE_RSRC_RUN`: scrun runs the program locally to get its request (manual 1.4.2, step 2). The
+/// macro is an extension of this project. Empty descriptor.
 pub const RUN_LOCALLY: u32 = 8;
 
-/// The longest request that a locally run program may write to `SCORE_RESOURCE_FD`, in bytes.
+/// Length in bytes of the longest request that a locally run program may write to
+/// `SCORE_RESOURCE_FD`.
 pub const MAX_REQUEST_LEN: usize = 4096;
 
 /// Appends one note in the form in which `score_initialize` writes it to `SCORE_RESOURCE_FD`
-/// (manual 1.4.2, step 3): type, number of words, words, each 32 bits, little-endian.
+/// (manual 1.4.2, step 3): type, number of words, words. All are 32 bits, little-endian.
 pub fn write(kind: u32, words: &[u32], out: &mut Vec<u8>) {
     let header = [kind, words.len() as u32];
     out.extend(header.iter().chain(words).flat_map(|word| word.to_le_bytes()));
 }
 
-/// The resource request of a program, or of several together.
+/// The resource request of a program, or of several programs together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Linked with libscore.
+    /// Whether the program is linked with libscore.
     pub uses_libscore: bool,
-    /// Fewest and most nodes.
+    /// Smallest and largest number of nodes.
     pub nodes: (u32, u32),
-    /// Processes per host, if fixed.
+    /// Number of processes per host, if fixed.
     pub procs: Option<u32>,
-    /// Network sets.
+    /// Number of network sets.
     pub network_sets: u32,
-    /// Needs one-sided communication.
+    /// Whether it needs one-sided communication.
     pub zerocopy: bool,
-    /// May run on hosts of different kinds.
+    /// Whether it may run on hosts of different kinds.
     pub allows_hetero: bool,
-    /// Must not be checkpointed.
+    /// Whether it must not be checkpointed.
     pub nockpt: bool,
-    /// Has to be run locally to get its request.
+    /// Whether it has to be run locally to get its request.
     pub run_locally: bool,
 }
 
@@ -76,29 +77,31 @@ impl Default for Request {
     }
 }
 
-/// Why a request cannot be met.
+/// Why a request is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NoteError {
     /// A known note has a descriptor of the wrong size.
-    #[error("resource note of type {0} has {1} bytes of data")]
+    #[error("resource note of type {0}: unexpected size of {1} bytes")]
     Size(u32, usize),
     /// A type that this version does not know.
     #[error("resource note of unknown type {0}: the program was built for another SCore")]
     Unknown(u32),
-    /// Limits that no allocation can meet.
+    /// No number of nodes is in the range.
     #[error("SCORE_RSRC_NUM_NODES({0}, {1}): empty range")]
     EmptyNodes(u32, u32),
-    /// Two declarations exclude each other.
-    #[error("SCORE_RSRC_NUM_NODES({0}, {1}) and SCORE_RSRC_NUM_NODES({2}, {3}) exclude each other")]
+    /// Two declarations contradict each other.
+    #[error(
+        "SCORE_RSRC_NUM_NODES({0}, {1}) and SCORE_RSRC_NUM_NODES({2}, {3}) contradict each other"
+    )]
     ExclusiveNodes(u32, u32, u32, u32),
     /// Two declarations differ.
-    #[error("SCORE_RSRC_NUM_PROCS({0}) and SCORE_RSRC_NUM_PROCS({1}) exclude each other")]
+    #[error("SCORE_RSRC_NUM_PROCS({0}) and SCORE_RSRC_NUM_PROCS({1}) contradict each other")]
     ExclusiveProcs(u32, u32),
-    /// The request of a locally run program is cut off or too long.
-    #[error("the request that the program wrote is cut off or longer than {MAX_REQUEST_LEN} bytes")]
+    /// The request of a locally run program is truncated or too long.
+    #[error("the resource request of the program is truncated or exceeds {MAX_REQUEST_LEN} bytes")]
     MalformedRequest,
     /// Zero processes per host.
-    #[error("SCORE_RSRC_NUM_PROCS(0) allows no process")]
+    #[error("SCORE_RSRC_NUM_PROCS(0): must be at least 1")]
     NoProcs,
 }
 
@@ -167,10 +170,10 @@ impl Request {
         }
     }
 
-    /// The intersection of both requests: the request of a job of several programs.
+    /// The intersection of two requests, which is the request of a job of several programs.
     ///
     /// # Errors
-    /// The first limit on which they exclude each other.
+    /// The first limit for which they contradict each other.
     pub fn intersect(&self, other: &Self) -> Result<Self, NoteError> {
         let mut combined = *self;
         combined.limit_nodes(other.nodes.0, other.nodes.1)?;

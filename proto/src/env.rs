@@ -1,9 +1,9 @@
-//! Names of the environment variables that SCore itself sets or reads.
+//! Names of the environment variables that SCore sets or reads.
 
 use crate::message::MpiStart;
 
-/// Descriptor number of a process's control socket to its shepherd. Not set: local execution
-/// (manual 1.4.4).
+/// Descriptor number of a process's control socket to its shepherd. If it is not set, the program
+/// runs locally (manual 1.4.4).
 pub const CONTROL_FD_ENV: &str = "SCORE_CONTROL_FD";
 
 /// Descriptor number to which `score_initialize` writes the resource request and then exits (manual
@@ -13,8 +13,8 @@ pub const RESOURCE_FD_ENV: &str = "SCORE_RESOURCE_FD";
 /// Default options of scrun (manual, scrun(1), ENVIRONMENTS).
 pub const OPTIONS_ENV: &str = "SCORE_OPTIONS";
 
-/// The six variables of every process (manual, system(6)). Number of this process on its host, from
-/// 0.
+/// Number of this process on its host, from 0. This is the first of the six variables that every
+/// process has (manual, system(6)).
 pub const SELF_PROC_ENV: &str = "SCORE_SELF_PROC";
 /// Number of the host, from 0.
 pub const SELF_HOST_ENV: &str = "SCORE_SELF_HOST";
@@ -33,16 +33,16 @@ pub const PMI_FD_ENV: &str = "PMI_FD";
 pub const PMI_RANK_ENV: &str = "PMI_RANK";
 /// The number of ranks.
 pub const PMI_SIZE_ENV: &str = "PMI_SIZE";
-/// Variables of PMI that no process inherits: they are about the job in which scrun runs.
+/// Variables of PMI that no process inherits, because they belong to the job in which scrun runs.
 pub const PMI_ENV: [&str; 6] =
     [PMI_FD_ENV, PMI_RANK_ENV, PMI_SIZE_ENV, "PMI_PORT", "PMI_ID", "PMI_SPAWNED"];
 
-/// Open MPI 4 looks for a PMIx server only under launchers that it knows. This variable is that of
-/// one which starts processes by PMIx, and has no other effect. Open MPI 5 ignores it.
+/// Open MPI 4 looks for a PMIx server only under launchers that it knows. This variable belongs to
+/// a launcher that starts processes by PMIx, and has no other effect. Open MPI 5 ignores it.
 pub const PMIX_LAUNCHER_ENV: &str = "JSM_JSRUN_PORT=0";
-/// Variables in which programs of MPI look for their rank without a call of MPI, as far as a
-/// launcher of MPICH or of Open MPI sets them: Debian's h5py asks whether it runs on several
-/// processes, other programs choose a device by their rank on the host. No process inherits them.
+/// Variables in which MPI programs look for their rank without calling MPI, if launchers of MPICH
+/// or of Open MPI set them. For example, Debian's h5py checks whether it runs in several processes,
+/// and other programs choose a device by their rank on the host. No process inherits them.
 pub const MPI_RANK_ENV: [&str; 6] = [
     "MPI_LOCALRANKID",
     "MPI_LOCALNRANKS",
@@ -51,7 +51,8 @@ pub const MPI_RANK_ENV: [&str; 6] = [
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
 ];
-/// Those of a process. `rank` and `local_rank`, on this host, are each with the number of them.
+/// The values of [`MPI_RANK_ENV`] for a process. `rank` and `local_rank` are pairs of a number and
+/// the number of ranks, in the job and on this host.
 pub fn mpi_rank_env(
     start: MpiStart,
     rank: (u32, u32),
@@ -68,8 +69,8 @@ pub fn mpi_rank_env(
         ],
     }
 }
-/// Variables by which an MPI library sends messages over PM, between processes of one host, too,
-/// and their values.
+/// Variables and values that make an MPI library send messages over PM, also between processes of
+/// one host.
 pub fn pm_provider_env(start: MpiStart) -> &'static [(&'static str, &'static str)] {
     match start {
         MpiStart::Pmi => {
@@ -83,32 +84,33 @@ pub fn pm_provider_env(start: MpiStart) -> &'static [(&'static str, &'static str
         ],
     }
 }
-/// The signal at which UCX, which MPI libraries load whether they use it or not, stops a process
-/// for a debugger: SIGHUP, by which scored tells of a deadlock (manual, table 3.1), unless this is
-/// 0.
+/// The signal at which UCX stops a process for a debugger; 0 disables this. MPI libraries load UCX
+/// even if they do not use it. Its default is SIGHUP, with which scored announces a deadlock
+/// (manual, table 3.1).
 pub const UCX_DEBUG_SIGNAL_ENV: &str = "UCX_DEBUG_SIGNO";
-/// Whether processes of Open MPI give up the processor when there is nothing to do. Its own
-/// launcher sets it where a host has more processes than processors.
+/// Whether idle processes of Open MPI yield the processor. Open MPI's own launcher sets it if a
+/// host has more processes than processors.
 pub const OPEN_MPI_YIELD_ENV: &str = "OMPI_MCA_mpi_yield_when_idle";
-/// How windows of Open MPI work. Debian excludes those of version 4 that need messages alone, so
-/// that there are none between hosts. Only UCX, which is beside PM, is excluded here.
+/// The implementation of Open MPI's windows. Debian excludes those of version 4 that only need
+/// messages, so that no windows between hosts would remain. This value excludes only UCX, which
+/// does not use PM.
 pub const OPEN_MPI_WINDOWS_ENV: (&str, &str) = ("OMPI_MCA_osc", "^ucx");
-/// Where libpmix keeps what processes put, and the place that scored-pmix chooses: in each process.
+/// The place in which libpmix stores what processes put.
 pub const PMIX_STORE_ENV: &str = "PMIX_MCA_gds";
-/// See [`PMIX_STORE_ENV`].
+/// The value of [`PMIX_STORE_ENV`] that scored-pmix selects: a store in each process.
 pub const PMIX_STORE: &str = "hash";
-/// Set for processes of MPI programs that have their processors to themselves.
+/// Set for processes of MPI programs if each of them has its own processor.
 pub const MPI_SPIN_ENV: &str = "SCORE_MPI_SPIN";
 /// Libraries that the dynamic loader loads before all others.
 pub const PRELOAD_ENV: &str = "LD_PRELOAD";
-/// The folders in which libfabric looks for providers.
+/// The folders in which libfabric searches for providers.
 pub const PROVIDER_PATH_ENV: &str = "FI_PROVIDER_PATH";
-/// The folders in which the dynamic loader searches libraries first.
+/// The folders in which the dynamic loader first searches for libraries.
 pub const LIBRARY_PATH_ENV: &str = "LD_LIBRARY_PATH";
-/// The number of threads of a program of OpenMP.
+/// The number of threads of an OpenMP program.
 pub const OMP_THREADS_ENV: &str = "OMP_NUM_THREADS";
 
-/// The job's directory on this host, which holds files without `/` in their names.
+/// The job's directory on this host. It contains files whose names have no `/`.
 pub const JOB_DIR_ENV: &str = "SCORE_JOB_DIR";
 
 /// Diagnostic level of libpm, 0..=3 (manual, table 2.4).
@@ -121,15 +123,14 @@ pub const SCOUT_ENV: &str = "SCORE_SCOUT";
 /// The remote shell that starts daemons (scout(1), scrun(1)).
 pub const REMOTE_SHELL_ENV: &str = "SCORE_RSH";
 
-/// The socket at which scrun reaches the scored of its host (multi-user mode), if not
+/// The socket at which scrun reaches the scored of its host in multi-user mode, if it is not
 /// [`DEFAULT_SOCKET`].
 pub const SCORED_SOCKET_ENV: &str = "SCORED_SOCKET";
 
-/// The socket at which the scored of a host accepts the scruns of that host.
+/// The socket at which the scored of a host accepts connections of scrun on that host.
 pub const DEFAULT_SOCKET: &str = "/run/scored/scored.sock";
 
-/// The abstract name of the socket at which tools find the scored of single-user mode that has this
-/// process id.
+/// The abstract name of the socket at which tools find the single-user scored with this process id.
 pub fn tool_socket_name(pid: u32) -> String {
     format!("scored-tools-{pid}")
 }

@@ -1,5 +1,6 @@
-//! Exit codes of SCore's own programs and of jobs that SCore ends. Users see them and scripts rely
-//! on them, so each has one name, here (scrun(1), EXIT STATUS; values above 63 follow sysexits(3)).
+//! Exit codes of SCore's own programs, and of jobs that SCore ends. Users and scripts rely on them.
+//! Each code therefore has one name, which is defined here (scrun(1), EXIT STATUS). Values above 63
+//! follow sysexits(3).
 
 /// The operation failed.
 pub const EXIT_FAILED: u8 = 1;
@@ -11,7 +12,7 @@ pub const EXIT_SERVER_LOST: u8 = 1;
 pub const EXIT_NO_SESSION: u8 = 1;
 /// scorehosts: no host is left.
 pub const EXIT_NO_HOSTS: u8 = 1;
-/// The user typed something wrong, as shells use it.
+/// The command line is wrong. Shells use the same code.
 pub const EXIT_USAGE: u8 = 2;
 /// The daemon or the cluster refuses the job.
 pub const EXIT_REFUSED: u8 = 2;
@@ -23,7 +24,7 @@ pub const EXIT_DAEMON_LOST: u8 = 70;
 pub const EXIT_IO_ERROR: u8 = 74;
 /// A shepherd could not become the user of its job.
 pub const EXIT_SETUID_FAILED: u8 = 77;
-/// The program is there but cannot be executed, as in a shell.
+/// The program exists but cannot be executed, as in a shell.
 pub const EXIT_NOT_EXECUTABLE: u8 = 126;
-/// The program is not there, as in a shell.
+/// The program was not found, as in a shell.
 pub const EXIT_NOT_FOUND: u8 = 127;

@@ -1,7 +1,7 @@
-//! A folder as one file: a length, a list of what is in the folder, and the contents of its files
-//! one after the other. So it travels to the hosts of a job as a program does, by the hash of its
-//! bytes (`scrun -tool-files`). The list comes from another host: [`FileTree::check`] decides
-//! whether it is a folder at all, and nothing is created before.
+//! A folder as one file: a length, a list of the entries of the folder, and the contents of its
+//! files one after the other. A folder can thus be copied to the hosts of a job like a program, by
+//! the hash of its bytes (`scrun -tool-files`). The list comes from another host.
+//! [`FileTree::check`] decides whether it is a valid folder, before anything is created.
 
 use std::collections::HashMap;
 
@@ -9,29 +9,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::OsBytes;
 
-/// Files, directories and links of a folder together.
+/// Largest number of files, directories and links of a folder together.
 pub const MAX_TREE_ENTRIES: usize = 100_000;
-/// Bytes of a path below the folder, and of the target of a link.
+/// Length in bytes of the longest path below the folder, and of the longest target of a link.
 pub const MAX_TREE_PATH: usize = 1024;
-/// Bytes of a name in a folder, as Linux has it.
+/// Length in bytes of the longest name in a folder. It is the limit of Linux.
 pub const MAX_TREE_NAME: usize = 255;
-/// Bytes of all files of a folder.
+/// Largest total size of the files of a folder, in bytes.
 pub const MAX_TREE_BYTES: u64 = 4 << 30;
-/// Bytes of the encoded list.
+/// Size of the longest encoded list in bytes.
 pub const MAX_TREE_LIST: usize = 32 << 20;
-/// Bytes in front of the list: its length.
+/// Number of bytes in front of the list. They contain its length.
 pub const TREE_PREFIX: usize = 8;
-/// Bytes of the whole.
+/// Largest size of the whole file in bytes.
 pub const MAX_TREE_FILE: u64 = (TREE_PREFIX + MAX_TREE_LIST) as u64 + MAX_TREE_BYTES;
-/// Permission bits that are kept: no set-user-ID and the like.
+/// Permission bits that are kept. Bits such as set-user-ID are not permitted.
 pub const TREE_MODE_MASK: u16 = 0o777;
 
-/// Links that are followed in the path of one link, as Linux does.
+/// Largest number of links that are followed in the path of one link, as in Linux.
 const MAX_FOLLOWED_LINKS: usize = 40;
-/// Names that are looked at for all links together.
+/// Largest number of names that are examined for all links together.
 const MAX_LINK_NAMES: usize = 4_000_000;
 
-/// What is in a folder: each directory in front of what it contains.
+/// The entries of a folder. Each directory precedes its own entries.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct FileTree {
     /// The files, directories and links.
@@ -41,13 +41,13 @@ pub struct FileTree {
 /// A file, a directory or a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeEntry {
-    /// The path below the folder: names, separated by one slash.
+    /// The path below the folder: names that are separated by one slash each.
     pub path: OsBytes,
-    /// What is there.
+    /// The kind of entry.
     pub kind: TreeEntryKind,
 }
 
-/// What is at a path of a folder.
+/// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TreeEntryKind {
     /// A directory.
@@ -59,24 +59,24 @@ pub enum TreeEntryKind {
     File {
         /// Its permission bits.
         mode: u16,
-        /// Its length.
+        /// Its length in bytes.
         size: u64,
     },
     /// A symbolic link.
     Link {
-        /// Where it points: a relative path that stays in the folder.
+        /// Its target: a relative path that stays in the folder.
         target: OsBytes,
     },
 }
 
-/// Why something is no folder that may be copied.
+/// Why a folder must not be copied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
-    /// The bytes are no list.
+    /// The bytes are not a list.
     #[error("its list of files cannot be read")]
     Malformed,
-    /// The list is longer than its bound.
-    #[error("its list of files has {0} bytes; at most {MAX_TREE_LIST} are possible")]
+    /// The list is too long.
+    #[error("its list of files has {0} bytes; the limit is {MAX_TREE_LIST}")]
     ListLength(u64),
     /// There are more entries than [`MAX_TREE_ENTRIES`].
     #[error("it has more than {MAX_TREE_ENTRIES} files, directories and links")]
@@ -84,28 +84,28 @@ pub enum TreeError {
     /// There are more bytes than [`MAX_TREE_BYTES`].
     #[error("it has more than {} MB", MAX_TREE_BYTES >> 20)]
     TooManyBytes,
-    /// The bytes of the files are not those of the whole.
-    #[error("its files have {expected} bytes by its list, and {found} bytes came")]
+    /// The sizes in the list do not match the number of bytes.
+    #[error("its files have {expected} bytes by its list, but {found} bytes were received")]
     Sum {
-        /// What the list says.
+        /// The sum of the sizes in the list.
         expected: u64,
-        /// What there is.
+        /// The number of bytes.
         found: u64,
     },
-    /// The links need too much time.
+    /// Checking the links takes too long.
     #[error("its links lead through too many directories")]
     TooManyNames,
-    /// An entry is not possible.
+    /// An entry is invalid.
     #[error("{}: {reason}", String::from_utf8_lossy(&path.0).escape_debug())]
     Entry {
         /// Its path.
         path: OsBytes,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
 }
 
-/// What a path of the folder is, for links through it.
+/// The kind of a path in the folder, for links through it.
 #[derive(Debug, Clone, Copy)]
 enum Place<'a> {
     Directory,
@@ -114,7 +114,7 @@ enum Place<'a> {
 }
 
 impl FileTree {
-    /// The length and the list, as they stand in front of the contents.
+    /// The length and the list, which precede the contents.
     ///
     /// # Errors
     /// The list is too long.
@@ -128,20 +128,20 @@ impl FileTree {
         Ok(bytes)
     }
 
-    /// The length of the list that follows these bytes.
+    /// The length of the list after these bytes.
     ///
     /// # Errors
-    /// It is longer than its bound.
+    /// The list is too long.
     pub fn list_length(prefix: [u8; TREE_PREFIX]) -> Result<usize, TreeError> {
         let length = u64::from_le_bytes(prefix);
         let bounded = usize::try_from(length).ok().filter(|length| *length <= MAX_TREE_LIST);
         bounded.ok_or(TreeError::ListLength(length))
     }
 
-    /// Reads and checks a list. `content_length`: the number of bytes that follow it.
+    /// Decodes and checks a list. `content_length`: the number of bytes after the list.
     ///
     /// # Errors
-    /// The list is no folder.
+    /// The list is not a valid folder.
     pub fn decode(list: &[u8], content_length: u64) -> Result<Self, TreeError> {
         let (tree, rest): (Self, _) =
             postcard::take_from_bytes(list).map_err(|_| TreeError::Malformed)?;
@@ -155,12 +155,12 @@ impl FileTree {
         Ok(tree)
     }
 
-    /// Whether this is a folder that can be created below any directory without leaving it: each
-    /// path occurs once and lies in a directory of the list, and no link leads out. Returns the sum
-    /// of the lengths of its files.
+    /// Checks that the folder can be created below any directory without leaving it. Each path must
+    /// occur once and be in a directory of the list, and no link may lead out of the folder.
+    /// Returns the sum of the sizes of its files.
     ///
     /// # Errors
-    /// The first entry that is not possible.
+    /// The first invalid entry.
     pub fn check(&self) -> Result<u64, TreeError> {
         if self.entries.len() > MAX_TREE_ENTRIES {
             return Err(TreeError::TooManyEntries);
@@ -173,7 +173,7 @@ impl FileTree {
             check_path(path).map_err(refused)?;
             match parent(path).map(|parent| places.get(parent)) {
                 None | Some(Some(Place::Directory)) => {}
-                Some(_) => return Err(refused("it does not lie in a directory of the folder")),
+                Some(_) => return Err(refused("it is not in a directory of the folder")),
             }
             let place = match &entry.kind {
                 TreeEntryKind::Directory { mode } | TreeEntryKind::File { mode, .. }
@@ -192,7 +192,7 @@ impl FileTree {
                 return Err(TreeError::TooManyBytes);
             }
             if places.insert(path, place).is_some() {
-                return Err(refused("it is there twice"));
+                return Err(refused("it is listed twice"));
             }
         }
         let mut names_left = MAX_LINK_NAMES;
@@ -210,7 +210,7 @@ impl FileTree {
     }
 }
 
-/// The directory of a path; none for a path in the folder itself.
+/// The directory of a path. None for a path in the folder itself.
 fn parent(path: &[u8]) -> Option<&[u8]> {
     let slash = path.iter().rposition(|byte| *byte == b'/')?;
     Some(&path[..slash])
@@ -222,7 +222,7 @@ fn check_path(path: &[u8]) -> Result<(), &'static str> {
     }
     for name in path.split(|byte| *byte == b'/') {
         match name {
-            b"" | b"." | b".." => return Err("its path has a part that is no name"),
+            b"" | b"." | b".." => return Err("its path has an invalid part"),
             name if name.contains(&0) => return Err("its path has a NUL byte"),
             name if name.len() > MAX_TREE_NAME => return Err("its name is longer than 255 bytes"),
             _ => {}
@@ -233,8 +233,8 @@ fn check_path(path: &[u8]) -> Result<(), &'static str> {
 
 const LEADS_OUT: &str = "it is a link that leads out of the folder";
 
-/// Follows a link as Linux does, and each link in its path. What does not exist may be created
-/// later: `..` takes away one name of it.
+/// Follows a link, and each link in its path, as Linux does. A path that does not exist may be
+/// created later: `..` then removes its last name.
 fn check_link<'a>(
     link: &[u8],
     target: &'a [u8],
@@ -243,7 +243,7 @@ fn check_link<'a>(
 ) -> Result<(), &'static str> {
     let mut position = parent(link).unwrap_or_default().to_vec();
     let mut followed = 1;
-    // What is still to be followed, the next name last.
+    // The names that still have to be followed. The next name is the last one.
     let mut names = Vec::new();
     push_target(&mut names, target)?;
     while let Some(name) = names.pop() {
@@ -268,7 +268,7 @@ fn check_link<'a>(
         if let Some(Place::Link(next)) = places.get(position.as_slice()) {
             followed += 1;
             if followed > MAX_FOLLOWED_LINKS {
-                return Err("it is a link through more than 40 links, or in a circle");
+                return Err("it is a link through more than 40 links, or in a loop");
             }
             position.truncate(parent(&position).unwrap_or_default().len());
             push_target(&mut names, next)?;
@@ -277,13 +277,15 @@ fn check_link<'a>(
     Ok(())
 }
 
-/// Puts the names of a link's target in front of those that are still to be followed.
+/// Adds the names of a link's target, so that they are followed next.
 fn push_target<'a>(names: &mut Vec<&'a [u8]>, target: &'a [u8]) -> Result<(), &'static str> {
     if target.first() == Some(&b'/') {
         return Err(LEADS_OUT);
     }
     if target.is_empty() || target.len() > MAX_TREE_PATH || target.contains(&0) {
-        return Err("it is a link with a target of no or more than 1024 bytes, or with a NUL byte");
+        return Err(
+            "it is a link whose target is empty, longer than 1024 bytes, or has a NUL byte",
+        );
     }
     names.extend(target.split(|byte| *byte == b'/').rev());
     Ok(())

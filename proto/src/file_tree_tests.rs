@@ -54,7 +54,7 @@ fn a_folder_is_read_back_with_the_sum_of_its_files() {
 fn paths_that_are_no_paths_of_a_folder_are_refused() {
     for path in ["", "/", "/etc", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b"] {
         let entries = [directory("a"), file(path, 1)];
-        assert_refused(&entries, path, "a part that is no name");
+        assert_refused(&entries, path, "an invalid part");
     }
     assert_refused(&[file("a\0b", 1)], "a\\0b", "NUL");
     assert_refused(&[file(&"n".repeat(256), 1)], "nnn", "longer than 255");
@@ -62,10 +62,10 @@ fn paths_that_are_no_paths_of_a_folder_are_refused() {
     assert_refused(&[file("a", 1), file("a", 1)], "a: ", "twice");
     assert_refused(&[directory("a"), file("a/b", 1), link("a/b", "c")], "a/b: ", "twice");
     for parent in [vec![], vec![file("a", 1)], vec![link("a", "b"), directory("b")]] {
-        assert_refused(&[parent, vec![file("a/b", 1)]].concat(), "a/b: ", "lie in a directory");
+        assert_refused(&[parent, vec![file("a/b", 1)]].concat(), "a/b: ", "not in a directory");
     }
-    // The directory comes behind what it contains.
-    assert_refused(&[file("a/b", 1), directory("a")], "a/b: ", "lie in a directory");
+    // The directory must precede its entries.
+    assert_refused(&[file("a/b", 1), directory("a")], "a/b: ", "not in a directory");
     let modes =
         [TreeEntryKind::Directory { mode: 0o1755 }, TreeEntryKind::File { mode: 0o4755, size: 1 }];
     for kind in modes {
@@ -82,12 +82,12 @@ fn links_that_lead_out_of_the_folder_are_refused() {
         let leads_out = !matches!(target, "..");
         assert_eq!(result.is_err(), leads_out, "{target}: {result:?}");
     }
-    // By the names alone the second link stays inside.
+    // Judged by names alone, the second link would stay inside.
     let through = [&directories[..], &[link("c/l", "../a"), link("a/b/m", "../../c/l/../.")]];
     assert_eq!(check(&through.concat()), Ok(0));
     let through = [&directories[..], &[link("a/b/l", "../../c"), link("a/m", "b/l/../../x")]];
     assert_refused(&through.concat(), "a/m: ", "leads out");
-    assert_refused(&[link("a", "b"), link("b", "a")], "a: ", "circle");
+    assert_refused(&[link("a", "b"), link("b", "a")], "a: ", "loop");
     assert_refused(&[link("a", "")], "a: ", "target");
     assert_refused(&[link("a", &"x".repeat(1025))], "a: ", "target");
 }
@@ -107,7 +107,7 @@ fn the_numbers_of_entries_and_bytes_have_bounds() {
     assert_eq!(check(&circle), Err(TreeError::TooManyNames));
 }
 
-/// Few names, so that paths meet.
+/// Only a few names, so that paths coincide.
 fn names() -> impl Strategy<Value = String> {
     let name = prop::sample::select(vec!["a", "b", "c", "d"]);
     prop::collection::vec(name, 1..4).prop_map(|names| names.join("/"))
@@ -126,7 +126,7 @@ fn entries() -> impl Strategy<Value = TreeEntry> {
     ]
 }
 
-/// Creates a tree as it stands, in the order of its list.
+/// Creates a tree without checks, in the order of its list.
 fn create(tree: &FileTree, folder: &std::path::Path) {
     use std::os::unix::ffi::OsStrExt;
     let to_path = |bytes: &OsBytes| std::ffi::OsStr::from_bytes(&bytes.0).to_owned();
@@ -144,8 +144,8 @@ fn create(tree: &FileTree, folder: &std::path::Path) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// What is accepted can be created, and where a link of it leads to something, that is in the
-    /// folder: the file system decides.
+    /// An accepted tree can be created. If one of its links leads to an existing file, that file is
+    /// in the folder. The file system is the reference.
     #[test]
     fn what_is_accepted_stays_in_its_folder(list in prop::collection::vec(entries(), 1..24)) {
         let mut tree = FileTree::default();
@@ -159,7 +159,7 @@ proptest! {
         let folder = scratch.join("x/y");
         std::fs::create_dir_all(&folder).unwrap();
         let folder = folder.canonicalize().unwrap();
-        // What links that lead out would find.
+        // Files that links out of the folder would find.
         for name in ["a", "b", "c", "d", "x/a", "x/b", "x/c"] {
             std::fs::create_dir_all(scratch.join(name)).unwrap();
         }

@@ -1,6 +1,6 @@
-//! Length-prefixed frames on a byte stream: four bytes of length, little-endian, then a
-//! [postcard] body. Bytes in, messages out. Only [`Decoder::read_next`] reads: from a stream that
-//! may block.
+//! Length-prefixed frames on a byte stream: four bytes of length, little-endian, then a [postcard]
+//! body. This module converts between bytes and messages. Only [`Decoder::read_next`] does I/O: it
+//! reads from a stream that may block.
 
 use std::io;
 
@@ -9,26 +9,26 @@ use thiserror::Error;
 
 use crate::client_session::JobMessage;
 
-/// The longest body that is sent, and accepted unless a [`Decoder`] has a lower bound; the
-/// connection to a peer that announces more is closed.
+/// Length of the longest body in bytes. A [`Decoder`] may have a lower limit. The connection to a
+/// peer that announces a longer body is closed.
 pub const MAX_BODY: usize = 1 << 20;
 
-/// Length of the length prefix.
+/// Length of the length prefix in bytes.
 const PREFIX_LEN: usize = 4;
 
-/// Capacity that an empty [`Decoder`] keeps. Common messages fit, so that only a large one causes
-/// an allocation.
+/// Capacity in bytes that an empty [`Decoder`] keeps. Common messages fit, so that only a large
+/// message causes an allocation.
 const MAX_IDLE_CAPACITY: usize = 64 << 10;
 
 /// Why a stream of frames can no longer be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameError {
-    /// The announced length is above the bound: [`MAX_BODY`], or that of the [`Decoder`].
+    /// The announced length exceeds the limit: [`MAX_BODY`], or the limit of the [`Decoder`].
     #[error("a frame of {len} bytes exceeds the limit of {max}")]
     TooLong {
         /// The length of the body.
         len: usize,
-        /// The bound.
+        /// The limit.
         max: usize,
     },
     /// The body is not a message of the expected type.
@@ -39,7 +39,7 @@ pub enum FrameError {
 /// Appends `message` as one frame to `out`.
 ///
 /// # Errors
-/// [`FrameError::TooLong`] when the body exceeds [`MAX_BODY`]; `out` is then unchanged.
+/// [`FrameError::TooLong`] if the body exceeds [`MAX_BODY`]. `out` is then unchanged.
 pub fn encode<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), FrameError> {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -59,7 +59,7 @@ pub fn encode<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), FrameE
     Ok(())
 }
 
-/// Cuts a byte stream into messages.
+/// Splits a byte stream into messages.
 #[derive(Debug)]
 pub struct Decoder {
     bytes: Vec<u8>,
@@ -74,13 +74,13 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Sets the longest body that is accepted, [`MAX_BODY`] at most. It applies to frames that have
-    /// not been returned yet.
+    /// Sets the length of the longest body that is accepted, at most [`MAX_BODY`]. It applies to
+    /// frames that have not been returned yet.
     pub fn set_max_body(&mut self, max_body: usize) {
         self.max_body = max_body.min(MAX_BODY);
     }
 
-    /// Adds bytes as read from the stream.
+    /// Adds bytes that were read from the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 && self.start == self.bytes.len() {
             self.bytes.clear();
@@ -92,10 +92,10 @@ impl Decoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole message, or `None` until more bytes have been added.
+    /// The next complete message, or `None` if more bytes are needed.
     ///
     /// # Errors
-    /// See [`FrameError`]; the stream is unusable afterwards.
+    /// See [`FrameError`]. The stream is unusable after an error.
     #[expect(clippy::should_implement_trait, reason = "generic over the message")]
     pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, FrameError> {
         let rest = &self.bytes[self.start..];
@@ -113,11 +113,12 @@ impl Decoder {
         Ok(Some(message))
     }
 
-    /// Reads until there is a whole message. `None`: the stream has ended; the rest of a message
-    /// that has been begun is lost.
+    /// Reads until there is a complete message. `None`: the stream has ended. An incomplete message
+    /// at its end is lost.
     ///
     /// # Errors
-    /// As read(2); the stream is not one of messages, see [`FrameError`].
+    /// As read(2). Also an error if the stream contains something else than messages, see
+    /// [`FrameError`].
     pub fn read_next<M: DeserializeOwned>(
         &mut self,
         stream: &mut impl io::Read,
@@ -136,29 +137,30 @@ impl Decoder {
         }
     }
 
-    /// A peer that is idle after a large message must not keep the memory of that message.
+    /// Releases the memory of a large message, because the peer may be idle for long after it.
     fn release_if_empty(&mut self) {
         if self.bytes.capacity() > MAX_IDLE_CAPACITY && self.pending() == 0 {
             *self = Self { max_body: self.max_body, ..Self::default() };
         }
     }
 
-    /// Bytes that have been added and not yet returned as messages.
+    /// Number of bytes that have been added and not yet returned as messages.
     pub fn pending(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// After [`Decoder::next`] has returned `None`: the number of bytes that the longest frame may
-    /// still lack. Whoever adds no more at once keeps little more than one frame in memory.
+    /// The number of bytes that may be missing from the longest frame, after [`Decoder::next`] has
+    /// returned `None`. A caller that adds no more bytes than that at once keeps little more than
+    /// one frame in memory.
     pub fn max_missing(&self) -> usize {
         (PREFIX_LEN + self.max_body).saturating_sub(self.pending()).max(1)
     }
 }
 
-/// Encodes a message for a socket that keeps boundaries (no length prefix).
+/// Encodes a message for a socket that preserves message boundaries. There is no length prefix.
 ///
 /// # Errors
-/// [`FrameError::TooLong`] when the body exceeds [`MAX_BODY`].
+/// [`FrameError::TooLong`] if the body exceeds [`MAX_BODY`].
 pub fn encode_datagram<M: Serialize>(message: &M) -> Result<Vec<u8>, FrameError> {
     let body = postcard::to_stdvec(message).map_err(|_| FrameError::Malformed)?;
     match body.len() {
@@ -167,7 +169,7 @@ pub fn encode_datagram<M: Serialize>(message: &M) -> Result<Vec<u8>, FrameError>
     }
 }
 
-/// Decodes one whole body; bytes left over are an error.
+/// Decodes one complete body. Remaining bytes are an error.
 ///
 /// # Errors
 /// [`FrameError::Malformed`].
@@ -178,21 +180,21 @@ pub fn decode_datagram<M: DeserializeOwned>(body: &[u8]) -> Result<M, FrameError
     }
 }
 
-/// [`crate::message::Call::Exit`] without heap allocation: `sc_exit` may be called in a signal
-/// handler.
+/// Encodes [`crate::message::Call::Exit`] without heap allocation, because `sc_exit` may be called
+/// in a signal handler.
 ///
 /// # Errors
-/// [`FrameError::TooLong`] when `out` is too short.
+/// [`FrameError::TooLong`] if `out` is too short.
 pub fn encode_exit(code: i32, out: &mut [u8]) -> Result<&[u8], FrameError> {
-    // An enum is encoded as its variant's number, followed by the fields.
+    // postcard encodes an enum as the number of its variant, followed by the fields.
     encode_slice(&(EXIT_VARIANT, code), out)
 }
 
-/// [`crate::message::Call::Inspect`] without heap allocation: `sc_inspectme` is called in signal
-/// handlers (manual 2.4.4).
+/// Encodes [`crate::message::Call::Inspect`] without heap allocation, because `sc_inspectme` is
+/// called in signal handlers (manual 2.4.4).
 ///
 /// # Errors
-/// [`FrameError::TooLong`] when `out` is too short.
+/// [`FrameError::TooLong`] if `out` is too short.
 pub fn encode_inspect<'o>(
     signal: i32,
     display: Option<&str>,
@@ -202,10 +204,11 @@ pub fn encode_inspect<'o>(
     encode_slice(&(INSPECT_VARIANT, signal, display, thread), out)
 }
 
-/// [`crate::message::Call::Fault`] without heap allocation: a handler of the signal sends it.
+/// Encodes [`crate::message::Call::Fault`] without heap allocation, because a signal handler sends
+/// it.
 ///
 /// # Errors
-/// [`FrameError::TooLong`] when `out` is too short.
+/// [`FrameError::TooLong`] if `out` is too short.
 pub fn encode_fault(signal: i32, thread: i32, out: &mut [u8]) -> Result<&[u8], FrameError> {
     encode_slice(&(FAULT_VARIANT, signal, thread), out)
 }
@@ -222,10 +225,10 @@ fn encode_slice<'o, M: Serialize>(message: &M, out: &'o mut [u8]) -> Result<&'o 
     postcard::to_slice(message, out).map(|used| &*used).map_err(|_| too_long)
 }
 
-/// Fuzzing entry: any bytes, as each kind of peer may send them, in one piece and in two.
+/// Fuzzing entry: decodes any bytes as a message of each kind of peer, in one piece and in two.
 ///
 /// # Panics
-/// If an accepted message reads differently after it has been written out again.
+/// If an accepted message differs after it has been encoded and decoded again.
 pub fn fuzz(bytes: &[u8]) {
     check_stream::<crate::message::Greeting>(bytes);
     check_stream::<crate::server_message::SessionAnswer>(bytes);

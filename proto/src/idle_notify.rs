@@ -1,39 +1,39 @@
-//! Notification of idle changes through a word of a process's area
-//! ([`crate::carea::area::IDLE_NOTIFY`]). The shepherd arms the word with the change about which it
+//! Notification of idle changes through a word in a process's area
+//! ([`crate::carea::area::IDLE_NOTIFY`]). The shepherd arms the word with the change of which it
 //! wants to be notified. A process that has made this change disarms the word and notifies the
-//! shepherd, once. While the word is not armed, a change costs one additional load.
+//! shepherd once. While the word is not armed, a change costs one additional load.
 //!
-//! Either the process sees the armed word, or the shepherd, which samples again after it has armed
-//! it, sees the change: each side stores its own word before it loads the other's (SYNC:
-//! idle-notify).
+//! The shepherd samples again after it has armed the word. Either the process sees the armed word,
+//! or this sample sees the change, because each side stores its own word before it loads the
+//! other's (SYNC: idle-notify).
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// Not armed.
+/// The value of a word that is not armed.
 pub const NONE: u32 = 0;
-/// The change: a thread becomes busy, or a new thread registers as busy.
+/// Change: a thread becomes busy, or a new thread registers as busy.
 pub const ON_BUSY: u32 = u32::MAX;
 
-/// The change: the thread of this slot becomes idle, or ends.
+/// Change: the thread of this slot becomes idle, or ends.
 pub fn idle(slot: usize) -> u32 {
     u32::try_from(slot).map_or(NONE, |slot| slot.wrapping_add(1))
 }
 
-/// For the shepherd: arms the word. Only samples after this call count.
+/// Called by the shepherd: arms the word. Only samples after this call are valid.
 pub fn arm(word: &AtomicU32, change: u32) {
     word.store(change, Ordering::SeqCst);
     // SYNC: idle-notify
     fence(Ordering::SeqCst);
 }
 
-/// For the process, after a change that it has stored with sequential consistency: whether the
-/// process has to notify the shepherd. True once for each `arm`.
+/// Called by a process after a change, which it has stored with sequential consistency. Returns
+/// whether the process has to notify the shepherd: true once for each `arm`.
 pub fn take_if_armed(word: &AtomicU32, change: u32) -> bool {
     if cfg!(loom) {
-        // Loom treats sequentially consistent loads and stores as weaker ones.
+        // Loom models sequentially consistent loads and stores as weaker ones.
         fence(Ordering::SeqCst);
     }
     // SYNC: idle-notify
@@ -45,8 +45,8 @@ fn disarm(word: &AtomicU32, change: u32) -> bool {
     word.compare_exchange(change, NONE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
-/// For a process that could not send the notification: arms the word again, unless the shepherd has
-/// armed it with another change by then.
+/// Called by a process that could not send the notification: arms the word again, unless the
+/// shepherd has armed it with another change in the meantime.
 pub fn rearm(word: &AtomicU32, change: u32) {
     let _ = word.compare_exchange(NONE, change, Ordering::SeqCst, Ordering::Relaxed);
 }

@@ -1,10 +1,10 @@
-//! Numbers that identify something. Each has a type of its own, so that none is taken for another.
-//! All of them are encoded and printed as the bare number.
+//! Numbers that identify something. Each has its own type, so that one cannot be mistaken for
+//! another. All of them are encoded and printed as the bare number.
 //!
 //! | type | identifies | chosen by | unique |
 //! |---|---|---|---|
 //! | [`HostId`] | a host of a cluster | the cluster's list of hosts | in the cluster |
-//! | [`JobId`] | a job | its cluster, or its single-user daemon | there, among jobs of one time |
+//! | [`JobId`] | a job | its cluster, or its single-user daemon | there, among current jobs |
 //! | [`JobHostId`] | a host of a job | the order of the job's hosts | in the job |
 //! | [`SessionJobId`] | a job for its scrun | scrun | in its session, while the job lasts |
 
@@ -12,7 +12,7 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-/// The text of an id is that of its number, with the same options of width and fill.
+/// Prints an id as its number, with the same options for width and fill.
 macro_rules! display_as_number {
     ($($id:ty),+) => {$(
         impl Display for $id {
@@ -39,17 +39,17 @@ impl HostId {
     }
 }
 
-/// A job's number, from 1, which `sc_getpid` returns.
+/// A job's number, from 1, as `sc_getpid` returns it.
 ///
-/// The server of the cluster assigns it or, in single-user mode, scrun's own daemon. No two jobs of
-/// that daemon have it at the same time. The server counts on when it restarts, and begins with 1
-/// again after `i32::MAX`: where a message may be late,
-/// [`JobIncarnation`](crate::peer_message::JobIncarnation) says which job of this number is meant.
+/// The server of the cluster assigns it. In single-user mode, scrun's own daemon assigns it. The
+/// number is unique among the current jobs of that daemon. The server continues the sequence after
+/// a restart, and starts again with 1 after `i32::MAX`. If a message may be late,
+/// [`JobIncarnation`](crate::peer_message::JobIncarnation) identifies the job of this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobId(pub u32);
 
-/// A host's index among the hosts of a job, in the order of their nodes. `score_self_host` is this
-/// number.
+/// A host's index among the hosts of a job, in the order of their nodes. `score_self_host` has this
+/// value.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -67,9 +67,9 @@ impl JobHostId {
 
 /// The number of a job within its session.
 ///
-/// The client chooses it when it submits the job: any number except
-/// [`crate::client_session::SESSION_JOB`] that no other job of the session has. It is free again
-/// after the job's last message. Jobs of different sessions may have the same number.
+/// The client chooses it when it submits the job. It differs from
+/// [`crate::client_session::SESSION_JOB`] and from the numbers of all other jobs of the session. It
+/// is free again after the job's last message. Jobs of different sessions may have the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionJobId(pub u32);
 

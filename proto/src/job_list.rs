@@ -1,18 +1,18 @@
-//! The jobs of a cluster, as scps lists them.
+//! The jobs of a cluster, in the form in which scps lists them.
 
 use crate::ids::JobId;
 use serde::{Deserialize, Serialize};
 
-/// Most jobs in one [`crate::server_message::ListAnswer::Jobs`].
+/// Largest number of jobs in one [`crate::server_message::ListAnswer::Jobs`].
 pub const MAX_JOBS_PER_MESSAGE: usize = 128;
 
-/// Most hosts of a job that are named.
+/// Largest number of hosts of a job whose names are listed.
 pub const MAX_HOST_NAMES: usize = 64;
 
-/// A job. `detail` holds the part that only its user and operators may see.
+/// A job. `detail` contains the part that only its user and operators may see.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEntry {
-    /// Its number.
+    /// The number of the job.
     pub job: JobId,
     /// Its owner.
     pub uid: u32,
@@ -20,12 +20,12 @@ pub struct JobEntry {
     pub hosts: u32,
     /// The first [`MAX_HOST_NAMES`] of them.
     pub host_names: Vec<String>,
-    /// For its user and for operators.
+    /// Details, for its user and for operators.
     pub detail: Option<JobDetail>,
 }
 
 impl JobEntry {
-    /// The name of its state.
+    /// The name of its state, for the user.
     pub fn state(&self) -> &'static str {
         match self.detail.as_ref().map(|detail| detail.state) {
             None if self.hosts == 0 => "waiting",
@@ -61,7 +61,7 @@ impl JobEntry {
     }
 }
 
-/// The fields of a job that all JSON output has; null means unknown. Each output adds hosts in its
+/// The fields of a job that all JSON output has. null means unknown. Each output adds hosts in its
 /// own way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct JobJson {
@@ -75,18 +75,18 @@ pub struct JobJson {
     share_permille: Option<u16>,
 }
 
-/// More about a job.
+/// Details of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobDetail {
     /// Its state.
     pub state: JobState,
-    /// 0 to 15; a smaller number is a larger share.
+    /// Its priority, from 0 to 15. A smaller number means a larger fraction of processor time.
     pub priority: u8,
-    /// Its processes; while it waits, the smallest number that it requests.
+    /// The number of its processes. While it waits, the smallest number that it requests.
     pub nodes: u32,
-    /// Milliseconds since it was submitted or, once it has hosts, since it got them.
+    /// Milliseconds since it was submitted. If it has hosts, milliseconds since it got them.
     pub since_ms: u64,
-    /// How much of the time it had its processors recently, of 1000; None while unknown.
+    /// The fraction of recent time in which it had its processors, in thousandths. None: unknown.
     pub share_permille: Option<u16>,
 }
 
@@ -95,13 +95,13 @@ pub struct JobDetail {
 pub enum JobState {
     /// It waits for hosts.
     Waiting {
-        /// Jobs that start before it if all start in order.
+        /// Number of jobs that start before it if all jobs start in order.
         jobs_ahead: u32,
     },
     /// It has its hosts.
     Running,
-    /// All of its processes have waited for each other for a long time, which cannot be proved to
-    /// last.
+    /// All of its processes have waited for each other for a long time. It cannot be proved that
+    /// they will wait for ever.
     SuspectedHang,
     /// Suspended by its user, or because its output is not being read.
     Suspended,

@@ -1,6 +1,6 @@
-//! The contract between the parts of SCore: layouts of shared memory, messages on control sockets,
-//! and version numbers. Nothing here does I/O or reads a clock. Everything that is decoded here is
-//! treated as hostile until it has been checked.
+//! The protocol between the parts of SCore: layouts of shared memory, messages on control sockets,
+//! and version numbers. Nothing here does I/O or reads a clock. All decoded data is treated as
+//! hostile until it has been checked.
 #![forbid(unsafe_code)]
 
 pub mod allocation_request;
@@ -29,7 +29,7 @@ pub mod tool_command;
 pub mod tool_start;
 pub mod toolctl;
 
-/// Version of everything in this crate. Peers of different versions refuse each other with a
+/// Version of everything in this crate. Peers with different versions reject each other with a
 /// message that names both versions.
 pub const PROTOCOL_VERSION: u32 = 17;
 

@@ -1,12 +1,13 @@
-//! The control messages between scrun and scored and between a process and its shepherd.
-//! [`SingleUserRequest`], [`Login`], [`UserRequest`] and [`JobRequest`] go from the user's program
-//! to scored, each in another state of the session; [`crate::server_message`] has the answers;
-//! [`crate::client_session`] adds the number of the job. [`Call`] goes from a process to its
-//! shepherd, [`Reply`] back. The messages between scored and the shepherds are in
-//! [`crate::job_control`].
+//! The control messages between scrun and scored, and between a process and its shepherd.
 //!
-//! Everything here is data. docs/dev/job-control.md, defines what a sender may send in
-//! which state; the receivers check it.
+//! [`SingleUserRequest`], [`Login`], [`UserRequest`] and [`JobRequest`] go from the user's program
+//! to scored, each in a different state of the session. [`crate::server_message`] contains the
+//! answers, and [`crate::client_session`] adds the number of the job. [`Call`] goes from a process
+//! to its shepherd, and [`Reply`] goes back. [`crate::job_control`] contains the messages between
+//! scored and the shepherds.
+//!
+//! This module only defines data. docs/dev/job-control.md defines which message a sender may send
+//! in which state. The receivers check it.
 
 mod job_spec;
 
@@ -27,13 +28,14 @@ pub use job_spec::{
     MPICH_LIBRARY_NAMES, MpiStart, NodeLocation, OsBytes, Output, ProgramKind, StageSpec,
 };
 
-/// Most bytes of output or input in one message; leaves space for the frame's own fields.
+/// Largest number of bytes of output or input in one message. It leaves space for the frame's own
+/// fields.
 pub const MAX_IO_CHUNK: usize = 64 * 1024;
 
-/// Standard input that may be on its way to a shepherd without its permission, in bytes.
+/// Number of bytes of standard input that may be in transit to a shepherd without its permission.
 pub const STDIN_WINDOW: u64 = 256 * 1024;
 
-/// Output that may be on its way to scrun without its acknowledgement, in bytes.
+/// Number of bytes of output that may be in transit to scrun without its acknowledgement.
 pub const OUTPUT_WINDOW: u64 = 1024 * 1024;
 
 /// The first message on every stream, in both directions: the sender's protocol version. Its form
@@ -50,30 +52,31 @@ pub enum Greeting {
 /// From scrun to its own scored, in single-user mode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SingleUserRequest {
-    /// The job, under a number that no other job of the session has.
+    /// A job, with a number that no other job of the session has.
     Submit(JobSpec),
-    /// About the session, instead of jobs: start daemons on these hosts, and open a socket at which
-    /// scruns submit jobs for them. Both last as long as this connection. Answered by
-    /// [`ScoutAnswer`] or [`SessionAnswer::Refused`]. [`HostSpec::procs`] of the hosts is ignored.
+    /// Starts daemons on these hosts, and opens a socket at which scrun can submit jobs for them.
+    /// It concerns the session, in place of jobs. Daemons and socket last as long as this
+    /// connection. [`HostSpec::procs`] of the hosts is ignored. Answered by [`ScoutAnswer`] or
+    /// [`SessionAnswer::Refused`].
     OpenScoutSession(Vec<HostSpec>),
-    /// To a job of the session.
+    /// A request to a job of the session.
     Job(JobRequest),
 }
 
-/// From a client that has logged in to a multi-user scored. Before that it may send nothing but
+/// From a client that has logged in to a multi-user scored. Before the login it may only send
 /// [`Login`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UserRequest {
-    /// A job, under a number that no other job of the session has. The scored chooses the hosts.
+    /// A job, with a number that no other job of the session has. scored chooses the hosts.
     SubmitJob {
-        /// How many nodes the job requests, and how they are to be distributed.
+        /// The number of nodes that the job requests, and their distribution.
         allocation: AllocationRequest,
-        /// The job; its list of hosts is replaced.
+        /// The job. scored replaces its list of hosts.
         spec: JobSpec,
     },
-    /// About the session, instead of jobs. Answered by [`ConsoleAnswer`].
+    /// A request that concerns the session, in place of jobs. Answered by [`ConsoleAnswer`].
     Console(ConsoleRequest),
-    /// To a job of the session.
+    /// A request to a job of the session.
     Job(JobRequest),
 }
 
@@ -85,59 +88,61 @@ pub enum JobRequest {
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
     /// scrun's standard input has ended.
     StdinEof,
-    /// scrun has written so many bytes of [`JobAnswer::Output`] (or dropped them after EPIPE).
+    /// scrun has written this number of bytes of [`JobAnswer::Output`], or dropped them after
+    /// EPIPE.
     OutputAck(u64),
     /// scrun has written all output that it received before [`JobAnswer::Flush`] with this
     /// token.
     Flushed(u64),
-    /// The reader of scrun's stdout or stderr has closed it: close that stream at the processes, so
-    /// that they receive SIGPIPE as in a pipeline.
+    /// The reader of scrun's stdout or stderr has closed it. The shepherds have to close that
+    /// stream, so that the processes receive SIGPIPE as in a pipeline.
     OutputClosed(Stream),
-    /// Broadcast this signal to every process of the job (manual, table 3.1).
+    /// Send this signal to every process of the job (manual, table 3.1).
     Signal(i32),
     /// Stop every process of the job (^Z).
     Suspend,
-    /// Continue them (fg).
+    /// Continue every process of the job (fg).
     Resume,
-    /// Send [`JobAnswer::Metrics`] of the job every so many milliseconds from now on; 0 ends
-    /// it.
+    /// Send [`JobAnswer::Metrics`] of the job periodically from now on, with this period in
+    /// milliseconds. 0 ends it.
     SubscribeMetrics(u32),
-    /// Start a tool beside the job, or send one a signal. Answered by [`JobAnswer::ToolAction`].
+    /// Start a tool next to the job, or send a signal to a tool. Answered by
+    /// [`JobAnswer::ToolAction`].
     ToolAction(ToolAction),
-    /// What a debugger that uses MPIR makes scrun request.
+    /// A request of a debugger that uses MPIR.
     Debugger(DebuggerRequest),
-    /// The debugger of [`crate::server_message::JobAnswer::OpenDebugger`] has ended.
+    /// The debugger of [`crate::server_message::JobAnswer::OpenDebugger`] has exited.
     DebuggerEnded {
         /// The parallel process.
         element: u32,
         /// The node.
         node: u32,
-        /// It could not be started here.
+        /// Whether the debugger could not be started here.
         is_refused: bool,
     },
-    /// End the job at once: every process is killed.
+    /// End the job at once by killing every process.
     Kill,
-    /// A piece of a program that [`JobAnswer::FileRequest`] has asked for, in order: at most
-    /// [`MAX_IO_CHUNK`] bytes, and none if the file can no longer be read.
+    /// A part of a program that [`JobAnswer::FileRequest`] has requested, in order. It has at most
+    /// [`MAX_IO_CHUNK`] bytes. It has none if the file can no longer be read.
     FileChunk {
         /// Hash of the program.
         hash: ContentHash,
-        /// Offset of the piece in the file.
+        /// Offset of the part in the file.
         offset: u64,
-        /// The piece.
+        /// The bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
 }
 
-/// What a debugger makes scrun request.
+/// A request of a debugger that uses MPIR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DebuggerRequest {
     /// Whether the processes of stages that start from now on are held ([`JobSpec::hold`]).
     HoldStages(bool),
     /// Let the processes of a held stage run.
     ReleaseStage,
-    /// Send [`JobAnswer::Processes`] of the running stage, or else of the next one.
+    /// Send [`JobAnswer::Processes`] of the running stage. If no stage runs, of the next one.
     ListProcesses,
 }
 
@@ -147,43 +152,44 @@ pub enum DebuggerRequest {
 pub struct Login {
     /// The user's uid.
     pub uid: u32,
-    /// The user's name on this host, or empty. scored looks the name up and refuses another one.
+    /// The user's name on this host, or empty. scored looks up the name and refuses a different
+    /// name.
     pub name: OsBytes,
     /// A host expression that names the cluster; empty for the cluster of this host.
     pub cluster: String,
 }
 
-/// What a user or an operator requests about jobs.
+/// A request of a user or an operator about jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConsoleRequest {
     /// List the jobs: [`ListAnswer`]s until [`ConsoleAnswer::Finished`].
     List,
-    /// The address of the cluster's page, for this user: [`ConsoleAnswer::Page`].
+    /// Get the address of the cluster's page for this user: [`ConsoleAnswer::Page`].
     Page,
     /// End this job.
     Kill(JobId),
-    /// Send [`ConsoleAnswer::Metrics`] of this job every so many milliseconds, until it ends.
+    /// Send [`ConsoleAnswer::Metrics`] of this job periodically until it ends.
     SubscribeMetrics {
         /// The job's number.
         job: JobId,
-        /// Milliseconds.
+        /// The period in milliseconds.
         period_ms: u32,
     },
-    /// A command of a tool to processes of this job: [`ToolAnswer`]s until
+    /// Send a command of a tool to processes of this job: [`ToolAnswer`]s until
     /// [`ConsoleAnswer::Finished`].
     Tool(ToolCall),
-    /// Start a tool beside this job, or send one a signal: [`ConsoleAnswer::ToolAction`], then
-    /// [`ConsoleAnswer::Finished`].
+    /// Start a tool next to this job, or send a signal to a tool: [`ConsoleAnswer::ToolAction`],
+    /// then [`ConsoleAnswer::Finished`].
     ToolAction {
         /// The job's number.
         job: JobId,
-        /// What is wanted.
+        /// The action.
         action: ToolAction,
     },
-    /// A tool that keeps something in processes of a job: [`ToolAnswer::Programs`], and
-    /// [`ConsoleAnswer::Finished`] at the end of the job.
+    /// Begin the session of a tool that leaves changes in processes of a job:
+    /// [`ToolAnswer::Programs`], and [`ConsoleAnswer::Finished`] at the end of the job.
     ToolSession(ToolSession),
-    /// List the processes of the running stage of this job, or else of the next one:
+    /// List the processes of the running stage of this job, or of the next stage if none runs:
     /// [`ListedProcesses`] until [`ConsoleAnswer::Finished`].
     Processes(JobId),
 }
@@ -193,8 +199,8 @@ pub enum ConsoleRequest {
 pub struct ToolCall {
     /// The job's number.
     pub job: JobId,
-    /// The ranks: rows of the job's process table, which has the elements of the running stage
-    /// from left to right, each with all of its nodes. None: all.
+    /// The ranks, which are rows of the job's process table. The table contains the elements of the
+    /// running stage from left to right, each with all of its nodes. None: all ranks.
     pub ranks: Option<NodeSet>,
     /// How long each hop of the job's tree waits for answers, in milliseconds. At most
     /// [`crate::tool_command::MAX_ANSWER_TIMEOUT`].
@@ -202,21 +208,22 @@ pub struct ToolCall {
     /// An encoded [`crate::tool_command::ToolRequest`].
     #[serde(with = "serde_bytes")]
     pub body: Vec<u8>,
-    /// The command is of this session ([`ToolSession`]), and refused when that has ended.
+    /// The session to which the command belongs ([`ToolSession`]). The command is refused after the
+    /// session has ended.
     pub session: Option<u64>,
 }
 
-/// A tool that changes processes of a job by commands. Each command has a connection of its own;
-/// the one of this request lasts as long as the tool, and says when it has ended.
+/// A tool that changes processes of a job by commands. Each command has its own connection. The
+/// connection of this request lasts as long as the tool, and shows when the tool has exited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolSession {
     /// The job's number.
     pub job: JobId,
-    /// A random number, by which the commands of the tool name the session.
+    /// A random number. The commands of the tool refer to the session with it.
     pub session: u64,
-    /// The ranks that it may change. None: all.
+    /// The ranks that the tool may change. None: all ranks.
     pub ranks: Option<NodeSet>,
-    /// The body of the command that these ranks get when the connection has ended.
+    /// The body of the command that is sent to these ranks when the connection has ended.
     #[serde(with = "serde_bytes")]
     pub at_end: Vec<u8>,
 }
@@ -230,7 +237,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// How important a line is (manual, scrun(1), `message`).
+/// The importance of a line (manual, scrun(1), `message`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Level {
     /// Suppressed by `concise` and `quiet`.
@@ -246,13 +253,13 @@ pub enum Level {
 pub struct JobEnd {
     /// scrun's exit code.
     pub code: u8,
-    /// Per parallel process and node, if statistics were requested.
+    /// Resource usage per parallel process and node, if statistics were requested.
     pub usage: Vec<NodeUsage>,
-    /// From the start of the first process to the end of the last, in nanoseconds.
+    /// Time from the start of the first process to the end of the last, in nanoseconds.
     pub elapsed_ns: u64,
 }
 
-/// What one process used (getrusage), and what it has sent and received.
+/// The resource usage of one process (getrusage(2)), and its message counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeUsage {
     /// Stage, from 0.
@@ -261,81 +268,82 @@ pub struct NodeUsage {
     pub element: u32,
     /// Node.
     pub node: u32,
-    /// User time, nanoseconds.
+    /// User time in nanoseconds.
     pub user_ns: u64,
-    /// System time, nanoseconds.
+    /// System time in nanoseconds.
     pub system_ns: u64,
-    /// Peak resident size, KiB.
+    /// Peak resident set size in KiB.
     pub max_rss_kib: u64,
-    /// Exit code, or 128 + signal.
+    /// Exit code, or 128 + signal number.
     pub code: u8,
-    /// Messages sent.
+    /// Number of messages sent.
     pub sent: u64,
-    /// Messages received.
+    /// Number of messages received.
     pub received: u64,
-    /// Bytes of those sent.
+    /// Number of bytes in the sent messages.
     pub sent_bytes: u64,
-    /// Bytes of those received.
+    /// Number of bytes in the received messages.
     pub received_bytes: u64,
-    /// The share of its time in which the process was busy, by its idle flag, in thousandths. None:
-    /// it never set the flag, or ended too soon to be sampled.
+    /// The fraction of time in which the process was busy, by its idle flag, in thousandths. None:
+    /// the process never set the flag, or exited before it was sampled.
     pub busy_permille: Option<u16>,
 }
 
 /// From a process to its shepherd, one datagram each.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    /// score_initialize. Answered by [`Reply::Welcome`] once all nodes of the parallel process
-    /// have called (the start barrier).
+    /// score_initialize. [`Reply::Welcome`] answers it when all nodes of the parallel process have
+    /// called (the start barrier).
     Attach {
         /// [`crate::PROTOCOL_VERSION`] of the library.
         version: u32,
     },
-    /// sc_barrier; answered by [`Reply::Done`] when all nodes have called.
+    /// sc_barrier. [`Reply::Done`] answers it when all nodes have called.
     Barrier {
-        /// Chosen by the caller, repeated in the answer.
+        /// Chosen by the caller, and repeated in the reply.
         id: u32,
     },
-    /// sc_flush; answered when scrun has written everything that the processes wrote earlier.
+    /// sc_flush. Answered when scrun has written everything that the processes wrote earlier.
     Flush {
-        /// Chosen by the caller, repeated in the answer.
+        /// Chosen by the caller, and repeated in the reply.
         id: u32,
     },
-    /// sc_signal_bcast; answered when the signal has been sent.
+    /// sc_signal_bcast. Answered when the signal has been sent.
     SignalBroadcast {
-        /// Chosen by the caller, repeated in the answer.
+        /// Chosen by the caller, and repeated in the reply.
         id: u32,
         /// Signal number.
         signal: i32,
     },
-    /// sc_exit: end the parallel process with this code. Never answered.
+    /// sc_exit: ends the parallel process with this code. Never answered.
     Exit {
         /// Exit code of the parallel process (low 8 bits).
         code: i32,
     },
-    /// sc_inspectme: notify the user and end the parallel process. Never answered.
+    /// sc_inspectme: notifies the user and ends the parallel process. Never answered.
     Inspect {
         /// A hint for the user.
         signal: i32,
         /// X display, if the caller gave one.
         display: Option<String>,
-        /// The calling thread, as it knows itself.
+        /// The id of the calling thread, as the process knows it.
         thread: i32,
     },
-    /// sc_sleep: do not schedule the whole job for so long. Never answered: the caller measures the
-    /// time itself.
+    /// sc_sleep: the whole job is not scheduled for this time. Never answered, because the caller
+    /// measures the time itself.
     Sleep {
-        /// Seconds.
+        /// Number of seconds.
         seconds: u32,
     },
     /// sc_yield: the job gives up the rest of its slice. Never answered.
     Yield,
-    /// A thread is about to die of a signal, and waits until its stack has been read. Any process
-    /// may send it, attached or not. The answer is the same signal, sent to the thread.
+    /// A thread is about to be killed by a signal, and waits until its stack has been read. Any
+    /// process may send it, even before it attaches. The shepherd answers by sending the same
+    /// signal to the thread.
     Fault {
         /// Signal number.
         signal: i32,
-        /// The thread, as it knows itself.
+        /// The id of the thread, as the process knows it.
         thread: i32,
     },
 }
@@ -343,12 +351,12 @@ pub enum Call {
 /// From a shepherd to its process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Carries, as SCM_RIGHTS in this order: the board (read-only), the C-Area, then one PM attach
-    /// descriptor per member of each network set.
+    /// The answer to [`Call::Attach`]. It carries descriptors as SCM_RIGHTS in this order: the
+    /// board (read-only), the C-Area, then one PM attach descriptor per member of each network set.
     Welcome(Box<Welcome>),
-    /// The call was refused; the process prints the line and exits.
+    /// The call was refused. The process prints the line and exits.
     Refused(String),
-    /// Answer to the call with this id: 0 or an errno value.
+    /// The answer to the call with this id.
     Done {
         /// The caller's id.
         id: u32,
@@ -357,32 +365,32 @@ pub enum Reply {
     },
 }
 
-/// What score_initialize receives.
+/// The data for score_initialize.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// Job number.
     pub job: JobId,
     /// Index of this process's area in the C-Area.
     pub area: u32,
-    /// Manual, table 2.1.
+    /// The value of `score_self_node` (manual, table 2.1).
     pub self_node: u32,
-    /// Manual, table 2.1.
+    /// The value of `score_num_node` (manual, table 2.1).
     pub num_node: u32,
-    /// Manual, table 2.1.
+    /// The value of `score_self_proc` (manual, table 2.1).
     pub self_proc: u32,
-    /// Manual, table 2.1.
+    /// The value of `score_num_proc` (manual, table 2.1).
     pub num_proc: u32,
-    /// Manual, table 2.1.
+    /// The value of `score_self_host` (manual, table 2.1).
     pub self_host: u32,
-    /// Manual, table 2.1.
+    /// The value of `score_num_host` (manual, table 2.1).
     pub num_host: u32,
-    /// The network sets; none if there is only one node.
+    /// The network sets. There are none if there is only one node.
     pub networks: Vec<NetworkSet>,
-    /// scrun's options, leftmost first.
+    /// scrun's options, the leftmost one first.
     pub options: Vec<(String, Option<String>)>,
     /// The job's directory.
     pub dir: String,
-    /// Abstract name of the datagram socket on which the shepherd is notified
+    /// Abstract name of the datagram socket to which the process sends notifications
     /// ([`crate::idle_notify`]).
     #[serde(with = "serde_bytes")]
     pub notify_socket_name: Vec<u8>,
@@ -391,7 +399,7 @@ pub struct Welcome {
 /// One network set (manual 2.1): the PM contexts that together reach every node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkSet {
-    /// In the order of their attach descriptors.
+    /// The contexts, in the order of their attach descriptors.
     pub members: Vec<NetworkMember>,
 }
 
@@ -400,22 +408,23 @@ pub struct NetworkSet {
 pub struct NetworkMember {
     /// The type of its device.
     pub device: NetworkDevice,
-    /// The nodes that it reaches. Each node, also the process's own, is in one range of one member.
+    /// The nodes that it reaches. Each node, including the process's own, is in one range of one
+    /// member.
     pub node_ranges: Vec<NodeMapping>,
 }
 
-/// The devices of which a process can get contexts.
+/// The kinds of devices of which a process can get contexts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetworkDevice {
-    /// The processes of one host.
+    /// Reaches processes of one host.
     Shmem,
-    /// Processes of any hosts.
+    /// Reaches processes of any host.
     Ethernet,
-    /// Processes of hosts with RDMA hardware.
+    /// Reaches processes of hosts with RDMA hardware.
     Verbs,
 }
 
-/// Consecutive nodes to which a context gives consecutive numbers.
+/// Consecutive nodes that have consecutive numbers in a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeMapping {
     /// The first node of the range.
@@ -427,14 +436,15 @@ pub struct NodeMapping {
 }
 
 impl NetworkSet {
-    /// All `node_count` nodes through shared memory.
+    /// All `node_count` nodes, reached through shared memory.
     pub fn one_host(node_count: u32) -> Self {
         let node_ranges = vec![NodeMapping { first: 0, count: node_count, first_in_context: 0 }];
         Self { members: vec![NetworkMember { device: NetworkDevice::Shmem, node_ranges }] }
     }
 
-    /// The `local_nodes` of this host through shared memory, if there is more than one. The other
-    /// nodes through devices that use the same node numbers as the job.
+    /// The network set of a host with the nodes `local_nodes`. If there are several, they reach
+    /// each other through shared memory. `others`: devices for the other nodes. They use the same
+    /// node numbers as the job.
     pub fn many_hosts(local_nodes: Range<u32>, others: &[(NetworkDevice, NodeSet)]) -> Self {
         let mut members = Vec::new();
         if local_nodes.len() > 1 {

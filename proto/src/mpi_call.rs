@@ -1,16 +1,16 @@
-//! The calls of MPI that wait for other processes, and which of their arguments a report shows. The
-//! table is the only list of them: `libscore-mpi.so` generates a function for each call from it, a
-//! process names the call in its C-Area by its number here, and reports print it.
+//! The MPI calls that wait for other processes, and the arguments of each that a report shows. The
+//! table is the only list of them. `libscore-mpi.so` generates a function for each call from it. A
+//! process records the number of the call in its C-Area, and reports print its name.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Passes the table to a macro. A row is: the name, all arguments, and those that are recorded, at
-/// most [`MAX_RECORDED`] of them, with their [`MpiArgument`].
+/// Passes the table to a macro. A row contains the name of a call, all of its arguments, and those
+/// that are recorded with their [`MpiArgument`]. At most [`MAX_RECORDED`] arguments are recorded.
 ///
-/// Calls that wait for somebody outside the job are not in it (`MPI_Comm_accept`,
-/// `MPI_Comm_spawn`), and neither is `MPI_Init`, during which a process becomes a node.
+/// The table contains neither calls that wait for processes outside the job (`MPI_Comm_accept`,
+/// `MPI_Comm_spawn`), nor `MPI_Init`, in which a process becomes a node.
 #[macro_export]
 macro_rules! for_each_mpi_call {
     ($action:ident) => {
@@ -260,7 +260,7 @@ pub enum MpiArgument {
 
 macro_rules! declare_calls {
     ($($name:ident($($argument:ident)*) [$($meaning:ident $value:ident),*];)*) => {
-        /// A call of MPI that waits for other processes.
+        /// An MPI call that waits for other processes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[allow(non_camel_case_types, missing_docs, clippy::upper_case_acronyms)]
         #[repr(u32)]
@@ -268,28 +268,28 @@ macro_rules! declare_calls {
             $($name,)*
         }
 
-        /// Name and recorded arguments of each call.
+        /// The name and the recorded arguments of each call.
         const CALLS: &[(&str, &[MpiArgument])] =
             &[$((stringify!($name), &[$(MpiArgument::$meaning),*])),*];
     };
 }
 for_each_mpi_call!(declare_calls);
 
-/// A call with the recorded arguments, as it is in the C-Area. Everything in it may be wrong: the
-/// process may write anything there.
+/// A call with its recorded arguments, as stored in the C-Area. None of it can be trusted, because
+/// the process may write anything there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct MpiCallRecord {
-    /// A number of [`MpiCall`].
+    /// The number of an [`MpiCall`].
     pub call: u32,
-    /// The arguments, in the order of the table: integers, and handles cut to 32 bits.
+    /// The arguments in the order of the table: integers, and handles truncated to 32 bits.
     pub arguments: [u32; MAX_RECORDED],
 }
 
 impl fmt::Display for MpiCallRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((name, meanings)) = CALLS.get(self.call as usize) else {
-            return f.write_str("an unknown call of MPI");
+            return f.write_str("an unknown MPI call");
         };
         write!(f, "{name}(")?;
         let arguments = meanings.iter().zip(self.arguments);
@@ -302,12 +302,14 @@ impl fmt::Display for MpiCallRecord {
     }
 }
 
-/// MPI_COMM_WORLD and MPI_COMM_SELF, in the interface of MPICH and in the one of MPI 5.0.
+/// The values of MPI_COMM_WORLD in the interface of MPICH and in that of MPI 5.0.
 const COMM_WORLD: [u32; 2] = [0x4400_0000, 0x101];
+/// The same for MPI_COMM_SELF.
 const COMM_SELF: [u32; 2] = [0x4400_0001, 0x102];
 
-/// A negative rank or tag is a constant whose value depends on the library. Only MPI_ANY_SOURCE and
-/// MPI_ANY_TAG can be meant where a source or a tag is waited for. None: there is nothing to show.
+/// The text for an argument. A negative rank or tag is a constant whose value depends on the
+/// library. For a source or the tag of a receive, it can only be MPI_ANY_SOURCE or MPI_ANY_TAG.
+/// None: there is nothing to show.
 fn argument_text(meaning: MpiArgument, value: u32) -> Option<String> {
     let number = value.cast_signed();
     let rank = |name: &str| (number >= 0).then(|| format!("{name} {number}"));
@@ -362,6 +364,6 @@ mod tests {
     fn the_table_records_no_more_than_there_is_room_for() {
         assert!(CALLS.iter().all(|(_, meanings)| meanings.len() <= MAX_RECORDED));
         let unknown = MpiCallRecord { call: CALLS.len() as u32, ..MpiCallRecord::default() };
-        assert_eq!(unknown.to_string(), "an unknown call of MPI");
+        assert_eq!(unknown.to_string(), "an unknown MPI call");
     }
 }

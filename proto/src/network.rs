@@ -1,6 +1,6 @@
-//! The networks of a job: how `scorehosts.db` describes each host's interfaces to them, which
-//! networks a job uses, one for each network set (manual 2.1, scrun(1) `network`), and by which
-//! transport.
+//! The networks of a job: how `scorehosts.db` describes the interfaces of each host, which networks
+//! a job uses, and by which transport. A job uses one network for each network set (manual 2.1,
+//! scrun(1) `network`).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -9,24 +9,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{HostKind, HostSpec};
 
-/// Most links of one network that join two hosts: the links of a trunk.
+/// Largest number of links of one network that join two hosts: the links of a trunk.
 pub const MAX_LINKS: u8 = 8;
-/// Most network sets of one program.
+/// Largest number of network sets of one program.
 pub const MAX_SETS: usize = 16;
 
-/// The network that every host is on: UDP through the address at which its daemon is reached.
+/// The network of every host: UDP through the address at which its daemon is reached.
 pub const UDP: &str = "agent-udp";
 /// Raw Ethernet on the same link.
 pub const ETHERNET: &str = "ethernet";
-/// Shared memory: for jobs on one host.
+/// Shared memory, for jobs on one host.
 pub const SHMEM: &str = "shmem";
-/// RDMA hardware; UDP to hosts without it.
+/// RDMA hardware, and UDP to hosts without it.
 pub const VERBS: &str = "verbs";
-/// RDMA if hosts have the hardware and its addressing needs no configuration, else UDP.
+/// RDMA if hosts have the hardware and its addressing needs no configuration. Otherwise UDP.
 pub const AUTO: &str = "auto";
 
-/// How a host's RDMA adapter is addressed: these attributes of `scorehosts.db` are options of the
-/// device.
+/// The attributes of `scorehosts.db` that select and address a host's RDMA adapter. They are
+/// options of the device.
 pub const ADDRESSING: [&str; 5] = ["device", "port", "gid", "partition", "level"];
 
 /// The networks that every host is on without any configuration.
@@ -39,12 +39,12 @@ pub struct HostNetwork {
     pub name: String,
     /// The transport to other hosts.
     pub transport: NetworkTransport,
-    /// The operator trusts everyone on this network: raw wires are allowed.
+    /// Whether the operator trusts all users of this network. Raw wires are then permitted.
     pub trusted: bool,
-    /// The interfaces or addresses of this host; several make a trunk. None: the interface with the
-    /// address at which its daemon is reached.
+    /// The interfaces or addresses of this host. Several of them form a trunk. An empty list stands
+    /// for the interface with the address at which the daemon is reached.
     pub links: Vec<String>,
-    /// The configured attributes of [`ADDRESSING`], with values.
+    /// The configured attributes of [`ADDRESSING`], with their values.
     pub addressing: Vec<(String, String)>,
 }
 
@@ -53,11 +53,11 @@ pub struct HostNetwork {
 pub enum NetworkTransport {
     /// UDP.
     Udp,
-    /// Ethernet frames of our own if they are allowed, else UDP.
+    /// PM's own Ethernet frames if they are permitted. Otherwise UDP.
     Raw,
     /// RDMA, and UDP to hosts without it.
     Verbs,
-    /// Like `Verbs`, if the adapter needs no further configuration.
+    /// The same as `Verbs`, if the adapter needs no further configuration.
     Auto,
     /// Not available: PM has no device of this name.
     Unsupported(String),
@@ -95,7 +95,7 @@ impl HostNetwork {
 }
 
 impl HostSpec {
-    /// A host's entry for a network, whether configured or available everywhere.
+    /// A host's entry for a network, which is configured or available everywhere.
     pub fn network(&self, name: &str) -> Option<Cow<'_, HostNetwork>> {
         let described = self.networks.iter().find(|network| network.name == name);
         let always_available = || {
@@ -106,14 +106,14 @@ impl HostSpec {
         described.map(Cow::Borrowed).or_else(always_available)
     }
 
-    /// The networks that it is on, by the names that users may use.
+    /// The names of the networks that the host is on.
     fn network_names(&self) -> impl Iterator<Item = &str> {
         let described = self.networks.iter().map(|network| network.name.as_str());
         described.chain(ALWAYS_AVAILABLE)
     }
 }
 
-/// Chooses the networks of a job, one for each network set. `requested`: the user's choice;
+/// Chooses the networks of a job, one for each network set. `requested`: the user's choice.
 /// `min_sets`: the number of sets that the programs request.
 ///
 /// # Errors
@@ -134,8 +134,8 @@ pub fn choose(
             let count = requested.len();
             let plural = if count == 1 { "" } else { "s" };
             return Err(format!(
-                "{sets} network sets are wanted (SCORE_RSRC_NUM_NETS({sets})), {count} network\
-                 {plural} named; one may be named twice (network={0}+{0})",
+                "{sets} network sets are requested (SCORE_RSRC_NUM_NETS({sets})), but {count} \
+                 network{plural} named; a network may be named twice (network={0}+{0})",
                 requested[0]
             ));
         }
@@ -145,20 +145,20 @@ pub fn choose(
         return Ok(vec![SHMEM.to_owned(); sets]);
     }
     let shared = common_networks(hosts);
-    // Virtual hosts are to show what a network does, and have no hardware of their own.
+    // Virtual hosts simulate a network, and have no hardware of their own.
     if hosts.iter().all(|host| host.kind == HostKind::Virtual) {
         return Ok(vec![UDP.to_owned(); sets]);
     }
-    // Without configured networks, UDP reaches every host and can be used any number of times.
-    // Faster hardware, if installed, is meant to be used.
+    // Without configured networks, UDP reaches every host and can be used for any number of sets.
+    // Faster hardware should be used if it is installed.
     if shared.is_empty() {
         return Ok(vec![AUTO.to_owned(); sets]);
     }
     if shared.len() < sets {
         let (count, list) = (shared.len(), shared.join(", "));
         return Err(format!(
-            "{sets} network sets are wanted (SCORE_RSRC_NUM_NETS({sets})), the hosts share {count} \
-             ({list}); network={0}+{0} uses one for two sets",
+            "{sets} network sets are requested (SCORE_RSRC_NUM_NETS({sets})), but the hosts share \
+             {count} ({list}); network={0}+{0} uses one for two sets",
             shared[0]
         ));
     }
@@ -184,7 +184,7 @@ fn check_network(hosts: &[HostSpec], name: &str) -> Result<(), String> {
     if name == SHMEM {
         return match hosts.len() {
             0 | 1 => Ok(()),
-            count => Err(format!("{SHMEM} reaches the processes of one host, there are {count}")),
+            count => Err(format!("{SHMEM} reaches only one host, and the job has {count} hosts")),
         };
     }
     let mut links: Option<(&HostSpec, usize)> = None;
@@ -220,14 +220,14 @@ fn check_network(hosts: &[HostSpec], name: &str) -> Result<(), String> {
         let count = network.links.len();
         if count > usize::from(MAX_LINKS) {
             return Err(format!(
-                "network {name}: host {label} has {count} links, {MAX_LINKS} are the most"
+                "network {name}: host {label} has {count} links; the limit is {MAX_LINKS}"
             ));
         }
         match links {
             Some((first, first_count)) if first_count.max(1) != count.max(1) => {
                 return Err(format!(
-                    "network {name}: host {} has {} links, host {label} {}; a trunk has as many on \
-                     every host",
+                    "network {name}: host {} has {} links, host {label} {}; a trunk needs \
+                     the same number on every host",
                     first.name,
                     first_count.max(1),
                     count.max(1)
@@ -308,7 +308,7 @@ mod tests {
             (&pair()[..1], "old", 1, &["old", "no device myrinet"]),
             (&odd, "t", 1, &["host a has 2 links", "host b 1"]),
             (&odd, "", 1, &["host a has 2 links"]),
-            (&wide, "t", 1, &["9 links, 8"]),
+            (&wide, "t", 1, &["9 links; the limit is 8"]),
             (&one, "t", 1, &["unknown network \"t\"", "agent-udp, auto, ethernet, shmem, verbs"]),
             (&one, "", 17, &["17 network sets: 16"]),
         ] {

@@ -1,10 +1,11 @@
-//! Sets of nodes or hosts as sorted, disjoint, non-adjacent ranges: the report of a subtree takes a
-//! few bytes, whatever the size of the subtree.
+//! Sets of nodes or hosts as sorted, disjoint, non-adjacent ranges. The report of a subtree thus
+//! takes a few bytes, independently of the size of the subtree.
 //!
-//! An encoded set is a sequence of pairs. The first number of a pair is how many numbers are left
-//! out before the range. From the second range on it is one less, because at least one is left out.
-//! The second number is how many numbers follow the first of the range. Any such sequence is in
-//! order and free of overlaps, so that only its end and its count need a check.
+//! An encoded set is a sequence of pairs, one for each range. The first number of a pair is the
+//! number of nodes that are skipped in front of the range. From the second range on it is one less,
+//! because at least one node is skipped. The second number is the length of the range minus one.
+//! Every such sequence is sorted and free of overlaps, so that only its end and its length need a
+//! check.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,17 +16,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::MAX_NODES;
 
-/// Most ranges of one set in one message. [`NodeSet::union_fits`] refuses a union that would have
-/// more, so that two messages are sent instead.
+/// Largest number of ranges of one set in one message. [`NodeSet::union_fits`] rejects a union that
+/// might have more. Two messages are then sent instead.
 pub const MAX_RANGES: usize = 1 << 16;
 
-/// Ranges that are shown; the rest is only counted.
+/// Largest number of ranges that are printed. The nodes of the others are only counted.
 const MAX_DISPLAYED_RANGES: usize = 16;
 
 /// A set of numbers below [`MAX_NODES`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct NodeSet {
-    /// Sorted; between two of them at least one number is left out.
+    /// Sorted ranges, with a gap of at least one number between two of them.
     ranges: Vec<Range<u32>>,
 }
 
@@ -40,7 +41,7 @@ impl NodeSet {
         Self::from(node..node.saturating_add(1))
     }
 
-    /// Adds a node; false if it was already in the set.
+    /// Adds a node. Returns false if it was already in the set.
     pub fn insert(&mut self, node: u32) -> bool {
         let after = self.ranges.partition_point(|range| range.end <= node);
         let is_present = self.ranges.get(after).is_some_and(|range| range.start <= node);
@@ -66,7 +67,7 @@ impl NodeSet {
         self.ranges.splice(from..to, std::iter::once(start..end));
     }
 
-    /// Removes a node; false if it was not in the set.
+    /// Removes a node. Returns false if it was not in the set.
     pub fn remove(&mut self, node: u32) -> bool {
         let index = self.ranges.partition_point(|range| range.end <= node);
         let Some(range) = self.ranges.get(index).filter(|range| range.contains(&node)).cloned()
@@ -78,7 +79,7 @@ impl NodeSet {
         true
     }
 
-    /// Adds all of `other`.
+    /// Adds all nodes of `other`.
     pub fn union(&mut self, other: &NodeSet) {
         if let [range] = other.ranges.as_slice() {
             return self.insert_range(range.clone());
@@ -95,7 +96,7 @@ impl NodeSet {
         }
     }
 
-    /// Whether the union with `other` is sure to fit in a message.
+    /// Whether the union with `other` certainly fits into a message.
     pub fn union_fits(&self, other: &NodeSet) -> bool {
         self.ranges.len() + other.ranges.len() <= MAX_RANGES
     }
@@ -198,17 +199,17 @@ impl NodeSet {
         self.ranges.first().map(|range| range.start)
     }
 
-    /// The largest node, which a receiver compares with the size of its job.
+    /// The largest node. A receiver compares it with the size of its job.
     pub fn last(&self) -> Option<u32> {
         self.ranges.last().map(|range| range.end - 1)
     }
 
-    /// The ranges in order.
+    /// The ranges, in order.
     pub fn ranges(&self) -> impl ExactSizeIterator<Item = Range<u32>> + '_ {
         self.ranges.iter().cloned()
     }
 
-    /// The nodes in order.
+    /// The nodes, in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.ranges.iter().cloned().flatten()
     }
@@ -240,7 +241,7 @@ impl Extend<u32> for NodeSet {
     }
 }
 
-/// `0-3, 7`; a long list ends with the number of nodes that are left out.
+/// Prints a set as `0-3, 7`. A long list ends with the number of nodes that are not printed.
 impl fmt::Display for NodeSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, range) in self.ranges.iter().take(MAX_DISPLAYED_RANGES).enumerate() {
@@ -295,7 +296,7 @@ impl<'de> Visitor<'de> for NodeSetVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut pairs: A) -> Result<NodeSet, A::Error> {
         let (mut set, mut min_start) = (NodeSet::new(), 0u32);
-        // The announced count is not trusted: the list grows with the pairs that are read.
+        // The announced count is not trusted. The list grows with the pairs that are decoded.
         while let Some((skipped, more)) = pairs.next_element::<(u32, u32)>()? {
             let start = min_start.checked_add(skipped);
             let end = start.and_then(|start| start.checked_add(more)?.checked_add(1));
@@ -311,8 +312,8 @@ impl<'de> Visitor<'de> for NodeSetVisitor {
     }
 }
 
-/// Fuzzing entry: any bytes as a set. An accepted set is in order, within its limits, and reads the
-/// same after it has been written out again.
+/// Fuzzing entry: decodes any bytes as a set. An accepted set must be sorted and within its limits,
+/// and must be equal after it has been encoded and decoded again.
 ///
 /// # Panics
 /// If it is not.

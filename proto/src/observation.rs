@@ -1,5 +1,5 @@
-//! What shepherds observe of processes without stopping them: whether all are idle, what each waits
-//! for, and the metrics that monitors show.
+//! The observations of shepherds about processes, made without stopping them: whether all are idle,
+//! what each waits for, and the metrics for monitors.
 
 use crate::ids::JobHostId;
 use serde::{Deserialize, Serialize};
@@ -7,37 +7,38 @@ use serde::{Deserialize, Serialize};
 use crate::job_control::SwitchSeq;
 use crate::mpi_call::MpiCallRecord;
 
-/// What some processes do. In order: the lowest of several is that of all of them.
+/// The activity of some processes. The values are ordered: the lowest activity of several groups is
+/// the activity of all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Activity {
-    /// One at least is busy.
+    /// At least one is busy.
     Busy,
-    /// One at least is stopped by a debugger, and the others are idle. They need no processor, but
-    /// the debugger may let them go on at any time.
+    /// A debugger has stopped at least one, and the others are idle. They need no processor, but
+    /// the debugger may let them continue at any time.
     Held,
     /// All are idle.
     Idle,
 }
 
 /// Whether all processes below a point of a job's tree are idle, and the sums of their counters.
-/// Enough to give up a slice, but not to detect a deadlock, because there are no rounds.
+/// This is enough to give up a slice, but not to detect a deadlock, because there are no rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IdleSummary {
-    /// What they do.
+    /// The activity of the processes.
     pub activity: Activity,
-    /// Messages sent.
+    /// Number of messages sent.
     pub sent: u64,
-    /// Messages received and released.
+    /// Number of messages received and released.
     pub received: u64,
-    /// Remote reads and writes that are outstanding.
+    /// Number of outstanding remote reads and writes.
     pub outstanding_rma: u64,
-    /// The last stop that all of them have been through; 0 for none. Processes that were idle
-    /// before a later stop may have work to do after it.
+    /// The last stop that all of them have been through, or 0. Processes that were idle before a
+    /// later stop may have work to do after that stop.
     pub stop_seq: SwitchSeq,
 }
 
 impl IdleSummary {
-    /// The summary of no process.
+    /// The summary of no processes.
     pub const EMPTY: IdleSummary = IdleSummary {
         activity: Activity::Idle,
         sent: 0,
@@ -45,7 +46,7 @@ impl IdleSummary {
         outstanding_rma: 0,
         stop_seq: SwitchSeq::MAX,
     };
-    /// Some process is busy: then nothing else matters.
+    /// At least one process is busy. All other fields are then meaningless.
     pub const BUSY: IdleSummary = IdleSummary {
         activity: Activity::Busy,
         sent: 0,
@@ -53,10 +54,11 @@ impl IdleSummary {
         outstanding_rma: 0,
         stop_seq: SwitchSeq::NONE,
     };
-    /// A debugger has stopped a process, and the others are idle: then the counters do not matter.
+    /// A debugger has stopped a process, and the others are idle. The counters are then
+    /// meaningless.
     pub const HELD: IdleSummary = IdleSummary { activity: Activity::Held, ..Self::EMPTY };
 
-    /// The summary of both. Counters of hostile processes may wrap around.
+    /// The summary of both groups. The counters of hostile processes may wrap around.
     #[must_use]
     pub fn combine(self, other: IdleSummary) -> IdleSummary {
         IdleSummary {
@@ -68,7 +70,7 @@ impl IdleSummary {
         }
     }
 
-    /// Without the counters if these do not matter, so that equal summaries are equal.
+    /// The summary with meaningless fields cleared, so that equivalent summaries are equal.
     #[must_use]
     pub fn simplified(self) -> Self {
         match self.activity {
@@ -78,7 +80,7 @@ impl IdleSummary {
         }
     }
 
-    /// Whether none of them has anything to do on a processor.
+    /// Whether none of the processes needs a processor.
     pub fn needs_no_processor(&self) -> bool {
         self.activity != Activity::Busy
     }
@@ -89,8 +91,8 @@ impl IdleSummary {
     }
 }
 
-/// The number of a round of samples of one parallel process. The detector numbers them, so that a
-/// round that follows another one directly has the next number.
+/// The number of a round of samples of one parallel process. The detector numbers the rounds, so
+/// that two rounds that follow each other directly have consecutive numbers.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -104,17 +106,17 @@ impl SampleRound {
     }
 }
 
-/// The result of a sample of all processes below a point of a job's tree. Rounds of samples, and
-/// the conclusions from them, are in `job/src/deadlock/`.
+/// The result of a sample of all processes below a point of a job's tree. `job/src/deadlock/`
+/// handles rounds of samples, and draws conclusions from them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ActivitySample {
     /// Number of processes.
     pub node_count: u32,
-    /// All are idle.
+    /// Whether all are idle.
     pub idle: bool,
-    /// None was busy since the previous round.
+    /// Whether none was busy since the previous round.
     pub unchanged: bool,
-    /// All spinning processes have polled since the previous round.
+    /// Whether all spinning processes have polled since the previous round.
     pub all_spinners_polled: bool,
     /// Sum of messages sent.
     pub sent: u64,
@@ -125,7 +127,7 @@ pub struct ActivitySample {
 }
 
 impl ActivitySample {
-    /// The sample of no process.
+    /// The sample of no processes.
     pub const EMPTY: ActivitySample = ActivitySample {
         node_count: 0,
         idle: true,
@@ -136,7 +138,7 @@ impl ActivitySample {
         outstanding_rma: 0,
     };
 
-    /// The sample of both. Counters of hostile processes may wrap around.
+    /// The sample of both groups. The counters of hostile processes may wrap around.
     #[must_use]
     pub fn combine(self, other: ActivitySample) -> ActivitySample {
         ActivitySample {
@@ -151,24 +153,24 @@ impl ActivitySample {
     }
 }
 
-/// What one process waits for, as it has recorded itself.
+/// The event that one process waits for, as the process has recorded it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitState {
     /// The node.
     pub node: u32,
     /// A [`crate::carea::WaitingFor`] code.
     pub waiting_for: u32,
-    /// How long it has been idle, in milliseconds of the job's own time.
+    /// How long it has been idle, in milliseconds of job time.
     pub idle_ms: u64,
-    /// Messages that it has sent.
+    /// Number of messages that it has sent.
     pub sent: u64,
-    /// Messages that it has received and released.
+    /// Number of messages that it has received and released.
     pub received: u64,
     /// The destination of the last message that it sent.
     pub last_destination: Option<u32>,
     /// The source of the last message that it received.
     pub last_source: Option<u32>,
-    /// The call of MPI in which it waits.
+    /// The MPI call in which it waits.
     pub mpi_call: Option<MpiCallRecord>,
 }
 
@@ -177,12 +179,13 @@ pub struct WaitState {
 pub enum MonitorMessage {
     /// Metrics of some of the job's hosts and processes.
     Metrics(Metrics),
-    /// Bytes for the standard error that scrun and scmon share, since scmon draws on it.
+    /// Bytes for the standard error that scrun and scmon share. scmon prints them, because it draws
+    /// on it.
     Stderr(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
-/// Metrics for monitors: totals since a process began, from which a reader computes shares and
-/// rates.
+/// Metrics for monitors: totals since the start of a process. The reader computes fractions and
+/// rates from them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metrics {
     /// Metrics of hosts.
@@ -198,11 +201,11 @@ pub struct HostMetrics {
     pub host: JobHostId,
     /// Its name.
     pub name: String,
-    /// Size of the job's files on it.
+    /// Size of the job's files on the host in KiB.
     pub disk_kib: u64,
-    /// The scale for `disk_kib`: the limit, else the free space when the job began.
+    /// Full scale of `disk_kib`: the limit, or the free space when the job started.
     pub disk_scale_kib: u64,
-    /// The scale for memory: the limit, else the free memory when the job began.
+    /// Full scale of memory in KiB: the limit, or the free memory when the job started.
     pub memory_scale_kib: u64,
 }
 
@@ -215,23 +218,24 @@ pub struct NodeMetrics {
     pub node: u32,
     /// Index of its host in the job.
     pub host: JobHostId,
-    /// Time of the sample, on the clock of the host, in nanoseconds.
+    /// Time of the sample in nanoseconds, by the clock of the host.
     pub sampled_at_ns: u64,
     /// How long the process was observed while its job ran, in nanoseconds.
     pub observed_ns: u64,
-    /// How much of that time it was busy, by its idle flag; all of it if it never sets the flag.
+    /// The busy part of that time, by its idle flag, in nanoseconds. It is all of it if the process
+    /// never sets the flag.
     pub busy_ns: u64,
-    /// Messages sent.
+    /// Number of messages sent.
     pub sent: u64,
-    /// Messages received and released.
+    /// Number of messages received and released.
     pub received: u64,
-    /// Bytes of those sent.
+    /// Number of bytes in the sent messages.
     pub sent_bytes: u64,
-    /// Bytes of those received.
+    /// Number of bytes in the received messages.
     pub received_bytes: u64,
-    /// Resident memory.
+    /// Resident memory in KiB.
     pub memory_kib: u64,
-    /// Processor time, in nanoseconds.
+    /// Processor time in nanoseconds.
     pub cpu_ns: u64,
     /// User monitor 0 (manual 3.5.3).
     pub usr0: u8,

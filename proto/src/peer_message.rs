@@ -1,13 +1,14 @@
-//! Messages between the daemons of a cluster, on the links of `tree/`. What a holder of the cluster
-//! key reports about itself is trusted; numbers of hosts, nodes and jobs are checked all the same.
+//! Messages between the daemons of a cluster, on the links of `tree/`. A holder of the cluster key
+//! is trusted in what it reports about itself. Numbers of hosts, nodes and jobs are checked anyway.
 //!
 //! Both sides begin every link with [`PeerMessage::Hello`]. Three groups of messages follow, in any
-//! order: membership ([`PeerMessage::Join`] to [`PeerMessage::Refused`]), sessions of scrun
-//! ([`PeerMessage::Login`] to [`PeerMessage::SessionEnded`], and
-//! [`PeerMessage::ForwardCredit`]) and jobs ([`PeerMessage::Order`],
-//! [`PeerMessage::Report`]).
+//! order:
+//! - membership ([`PeerMessage::Join`] to [`PeerMessage::Refused`]),
+//! - sessions of scrun ([`PeerMessage::Login`] to [`PeerMessage::SessionEnded`], and
+//!   [`PeerMessage::ForwardCredit`]),
+//! - jobs ([`PeerMessage::Order`], [`PeerMessage::Report`]).
 //!
-//! docs/dev/cluster.md, defines which message may be sent when.
+//! docs/dev/cluster.md defines which message may be sent when.
 
 use std::net::SocketAddr;
 
@@ -17,18 +18,19 @@ use crate::ids::{HostId, JobId};
 use crate::message::OsBytes;
 use crate::nodeset::NodeSet;
 
-/// The server's index.
+/// The number of the server.
 pub const SERVER: HostId = HostId(0);
 
 /// Distinguishes a daemon from all earlier daemons of the same host. A daemon takes a new
-/// incarnation when it has ended everything that it ran: the new number guarantees that nothing is
-/// left.
+/// incarnation when it has ended everything that it ran. The new number guarantees that nothing of
+/// the earlier incarnation is left.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Incarnation(pub u64);
 
-/// Distinguishes a job from all other jobs of the same number, for example of an earlier server.
+/// Distinguishes a job from all other jobs with the same number, for example those of an earlier
+/// server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobIncarnation(pub u64);
 
@@ -40,47 +42,48 @@ pub enum PeerMessage {
     /// To the server: the sender has no parent. Answered by [`PeerMessage::AssignParent`],
     /// [`PeerMessage::Reset`] or [`PeerMessage::Refused`].
     Join(JoinRequest),
-    /// From the server: connect to this parent (maybe the server itself) and send
+    /// From the server: connect to this parent, which may be the server itself, and send
     /// [`PeerMessage::AttachChild`].
     AssignParent(ParentAssignment),
-    /// To the parent: make the sender a child.
+    /// To the parent: accept the sender as a child.
     AttachChild(DaemonInfo),
-    /// Up: these hosts have attached to a parent.
+    /// Up the tree: these hosts have attached to a parent.
     ChildrenJoined(Vec<ChildJoined>),
-    /// Up: these children were lost.
+    /// Up the tree: these children were lost.
     ChildrenLost(Vec<ChildLost>),
     /// Down the tree, from the server: the server is alive.
     Heartbeat(Heartbeat),
-    /// Up, in answer to a heartbeat: the sender, and the hosts that its children have reported
-    /// since the previous heartbeat. A host that is not reported for a long time counts as lost,
-    /// whatever the state of its links.
+    /// Up the tree, in answer to a heartbeat: the sender, and the hosts that its children have
+    /// reported since the previous heartbeat. A host that is not reported for a long time counts as
+    /// lost, independently of the state of its links.
     PresenceReport(NodeSet),
-    /// To a child: the sender has lost its parent; join the server yourself. The link may stay.
+    /// To a child: the sender has lost its parent, and the child has to send [`PeerMessage::Join`]
+    /// to the server. The link may stay.
     ParentLost,
     /// To the parent: the sender has another parent now. The link may stay.
     DetachChild,
-    /// From the server: end everything that you run, and join under a new incarnation.
+    /// From the server: end everything that you run, and join with a new incarnation.
     Reset {
-        /// The daemon that is meant: a daemon that has another incarnation by now ignores the
+        /// The incarnation of the addressed daemon. A daemon with another incarnation ignores the
         /// message.
         incarnation: Incarnation,
-        /// For the log.
+        /// The reason, for the log.
         reason: String,
     },
     /// From the server: the tree has no position for the receiver.
     Refused {
-        /// One line.
+        /// The reason, in one line.
         reason: String,
     },
     /// To the server: a user has logged in at the sender.
     Login {
-        /// Chosen by the sender; unique within its incarnation.
+        /// Chosen by the sender, and unique within its incarnation.
         session: u64,
-        /// What the keeper of the sender's host says about the user.
+        /// The voucher of the keeper on the sender's host, which confirms the user.
         #[serde(with = "serde_bytes")]
         voucher: Vec<u8>,
     },
-    /// To the server: a later voucher for a session.
+    /// To the server: a newer voucher for a session.
     RenewVoucher {
         /// The sender's number of the session.
         session: u64,
@@ -104,9 +107,9 @@ pub enum PeerMessage {
         #[serde(with = "serde_bytes")]
         body: Vec<u8>,
     },
-    /// In either direction: the session has ended; no more messages follow.
+    /// In either direction: the session has ended. No more messages about it follow.
     SessionEnded {
-        /// The number of the session at the host that is not the server.
+        /// The number of the session on the host that is not the server.
         session: u64,
         /// The text for scrun, if the server ends the session.
         reason: String,
@@ -126,18 +129,18 @@ pub enum PeerMessage {
     Report {
         /// The job.
         job: JobId,
-        /// As in [`PeerMessage::Order`].
+        /// The same as in [`PeerMessage::Order`].
         job_incarnation: JobIncarnation,
         /// The encoded report.
         #[serde(with = "serde_bytes")]
         body: Vec<u8>,
     },
-    /// From the server: it has handled messages of a session that the receiver has forwarded. Only
-    /// so many of one user may be on their way (`job/src/host/usage.rs`).
+    /// From the server: it has handled messages of a session that the receiver has forwarded. The
+    /// amount of one user's messages in transit is limited (`job/src/host/usage.rs`).
     ForwardCredit {
         /// The receiver's number of the session.
         session: u64,
-        /// The cost of the messages, in bytes.
+        /// The cost of the messages in bytes.
         cost: u64,
     },
 }
@@ -145,30 +148,30 @@ pub enum PeerMessage {
 /// The identity of the daemon at one end of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The host's number; None if the daemon does not know it yet.
+    /// The host's number. None: the daemon does not know it yet.
     pub host: Option<HostId>,
-    /// Its name in the cluster's list.
+    /// The host's name in the cluster's list.
     pub name: String,
-    /// Its daemon's incarnation.
+    /// The daemon's incarnation.
     pub incarnation: Incarnation,
 }
 
-/// How other daemons reach a daemon, and its state.
+/// The address and the state of a daemon, for other daemons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonInfo {
     /// The host's number.
     pub host: HostId,
-    /// Its daemon's incarnation.
+    /// The daemon's incarnation.
     pub incarnation: Incarnation,
-    /// The address at which it accepts links.
+    /// The address at which the daemon accepts links.
     pub address: SocketAddr,
-    /// The server that it has belonged to since it took its incarnation: everything that it runs
-    /// belongs to that server.
+    /// The server to which the daemon has belonged since it took its incarnation. Everything that
+    /// the daemon runs belongs to that server.
     pub server_incarnation: Option<Incarnation>,
-    /// Number of parents since it took its incarnation, from 1: distinguishes late messages from
-    /// new ones.
+    /// Number of parents since the daemon took its incarnation, from 1. It distinguishes late
+    /// messages from new ones.
     pub attach_seq: u32,
-    /// Bytes of memory of the host; 0 if unknown.
+    /// Memory of the host in bytes; 0 if unknown.
     pub memory: u64,
 }
 
@@ -177,28 +180,27 @@ pub struct DaemonInfo {
 pub struct Heartbeat {
     /// The server's incarnation.
     pub server_incarnation: Incarnation,
-    /// The incarnation of the child that the parent knows, which may be an earlier one: a message
-    /// of the child may be lost with a link while another link existed, and the loss is not
-    /// reported.
+    /// The incarnation of the child that the parent knows. It may be an earlier one: a message of
+    /// the child may be lost with a link while another link exists, and the loss is not reported.
     pub child_incarnation: Incarnation,
-    /// As in [`DaemonInfo`].
+    /// The same as in [`DaemonInfo`].
     pub attach_seq: u32,
 }
 
-/// A daemon without a parent.
+/// The request of a daemon that has no parent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinRequest {
-    /// Its name in the cluster's list.
+    /// The host's name in the cluster's list.
     pub name: String,
-    /// As in [`DaemonInfo`].
+    /// The same as in [`DaemonInfo`].
     pub incarnation: Incarnation,
-    /// As in [`DaemonInfo`].
+    /// The same as in [`DaemonInfo`].
     pub address: SocketAddr,
-    /// As in [`DaemonInfo`].
+    /// The same as in [`DaemonInfo`].
     pub server_incarnation: Option<Incarnation>,
-    /// As in [`DaemonInfo`]: the number of its parents so far.
+    /// The same as in [`DaemonInfo`]: the number of parents so far.
     pub attach_seq: u32,
-    /// The parent that the server had assigned and that it could not reach.
+    /// The parent that the server had assigned, if the daemon could not reach it.
     pub unreachable_parent: Option<HostId>,
 }
 
@@ -209,9 +211,9 @@ pub struct ParentAssignment {
     pub host: HostId,
     /// The server's incarnation.
     pub server_incarnation: Incarnation,
-    /// The parent's number; [`SERVER`] for the server itself.
+    /// The parent's number, which is [`SERVER`] for the server itself.
     pub parent: HostId,
-    /// The address at which the parent accepts links; None for the server, whose address the
+    /// The address at which the parent accepts links. None for the server, whose address the
     /// receiver knows.
     pub parent_address: Option<SocketAddr>,
 }
@@ -230,11 +232,11 @@ pub struct ChildJoined {
 pub struct ChildLost {
     /// The child.
     pub host: HostId,
-    /// Its incarnation when it was lost.
+    /// The child's incarnation when it was lost.
     pub incarnation: Incarnation,
-    /// As in [`DaemonInfo`].
+    /// The same as in [`DaemonInfo`].
     pub attach_seq: u32,
-    /// Why: the error of the link.
+    /// The error of the link.
     pub reason: String,
 }
 
@@ -243,7 +245,7 @@ pub struct ChildLost {
 pub struct User {
     /// The uid from SO_PEERCRED.
     pub uid: u32,
-    /// Its group.
+    /// The user's group.
     pub gid: u32,
     /// The user's name on the login host, as its name services know it.
     pub name: OsBytes,

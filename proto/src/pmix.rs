@@ -1,14 +1,14 @@
 //! Messages between a shepherd and its helper `scored-pmix`, in frames on a stream socket. The
-//! helper serves PMIx to the processes of the job on this host. It runs as the job's user, as the
-//! shepherd does, and the user can make it send any report. The daemons check what goes to other
-//! hosts, as they check each report of a shepherd.
+//! helper serves PMIx to the processes of the job on this host. Helper and shepherd run as the
+//! job's user, who can make the helper send any report. The daemons check everything that goes to
+//! other hosts, as for each report of a shepherd.
 
 use serde::{Deserialize, Serialize};
 
 use crate::job_control::SubsetFence;
 use crate::message::{EnvVar, OsBytes};
 
-/// The descriptor at which the helper finds its socket.
+/// The descriptor of the helper's socket.
 pub const PMIX_SOCKET_FD: i32 = 0;
 
 /// A host of the job.
@@ -16,30 +16,31 @@ pub const PMIX_SOCKET_FD: i32 = 0;
 pub struct PmixHost {
     /// Its name in the job.
     pub name: String,
-    /// The number of ranks on it. They follow those of the host before.
+    /// The number of ranks on the host. They follow the ranks of the previous host.
     pub ranks: u32,
 }
 
 /// A parallel process that starts by PMIx.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PmixNamespace {
-    /// Its number in the stage.
+    /// The number of the element in the stage.
     pub element: u32,
-    /// The name of its namespace, the same one on all hosts. It is secret: a local process that
-    /// knows it could connect in place of a rank.
+    /// The name of its namespace, which is the same on all hosts. It is secret, because a local
+    /// process that knows it could connect in place of a rank.
     pub name: String,
 }
 
-/// What a helper serves: the programs of one stage.
+/// The data that a helper needs to serve the programs of one stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PmixSetup {
-    /// The libpmix that the programs will load, if that is known. Otherwise the system's is used.
+    /// The libpmix that the programs will load, if it is known. Otherwise the system's libpmix is
+    /// used.
     pub library: Option<OsBytes>,
     /// A directory of the job on this host, for the files of the library.
     pub directory: OsBytes,
     /// The job's hosts, in the order of their ranks.
     pub hosts: Vec<PmixHost>,
-    /// The number of this host among them.
+    /// The index of this host among them.
     pub self_host: u32,
     /// The programs.
     pub namespaces: Vec<PmixNamespace>,
@@ -68,44 +69,45 @@ impl PmixSetup {
 pub enum PmixOrder {
     /// The first order.
     Setup(PmixSetup),
-    /// What the ranks of some hosts have put before a fence.
+    /// Entries that the ranks of some hosts have put before a fence.
     FenceEntries {
         /// The parallel process.
         element: u32,
-        /// The fence. None: that of all ranks.
+        /// The fence. None: the fence of all ranks.
         fence: Option<SubsetFence>,
-        /// Blobs of libpmix, one after the other.
+        /// The entries as blobs of libpmix, one after the other.
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },
-    /// All ranks that take part are in the fence, and their entries have come.
+    /// All ranks that take part are in the fence, and their entries have arrived.
     FenceDone {
         /// The parallel process.
         element: u32,
-        /// The fence. None: that of all ranks.
+        /// The fence. None: the fence of all ranks.
         fence: Option<SubsetFence>,
     },
-    /// A rank of another host wants what a rank of this host has put. To be answered by
-    /// [`PmixReport::ModexAnswer`] when that rank has put something.
+    /// A rank of another host requests the entries of a rank of this host.
+    /// [`PmixReport::ModexAnswer`] has to answer it when that rank has put entries.
     ModexRequest {
         /// The parallel process.
         element: u32,
         /// The rank of this host.
         rank: u32,
-        /// The rank has ended: it is to be answered at once. This repeats an earlier order.
+        /// Whether the rank has ended, so that the helper has to answer at once. The order then
+        /// repeats an earlier one.
         is_last_try: bool,
     },
-    /// Answer to [`PmixReport::ModexRequest`].
+    /// The answer to [`PmixReport::ModexRequest`].
     ModexAnswer {
         /// The parallel process.
         element: u32,
         /// The rank of another host.
         rank: u32,
-        /// What it has put: a blob of libpmix. None: nothing.
+        /// The entries of the rank as a blob of libpmix. None: it has put none.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },
-    /// Answer [`PmixReport::Alive`].
+    /// The helper has to answer with [`PmixReport::Alive`].
     ReportAlive,
 }
 
@@ -118,10 +120,10 @@ pub enum PmixReport {
         element: u32,
         /// The rank.
         rank: u32,
-        /// The variables by which it finds the helper.
+        /// The environment variables with which the rank finds the helper.
         environment: Vec<EnvVar>,
     },
-    /// PMIx cannot be served on this host: one line.
+    /// PMIx cannot be served on this host: the reason in one line.
     Unavailable(String),
     /// A rank of this host has called PMIx_Init (MPI_Init).
     Connected {
@@ -141,27 +143,27 @@ pub enum PmixReport {
     InFence {
         /// The parallel process.
         element: u32,
-        /// The fence. None: that of all ranks.
+        /// The fence. None: the fence of all ranks.
         fence: Option<SubsetFence>,
-        /// What they have put: a blob of libpmix.
+        /// The entries that these ranks have put, as a blob of libpmix.
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },
-    /// A rank of this host wants what a rank of another host has put. Reported once until it is
-    /// answered by [`PmixOrder::ModexAnswer`].
+    /// A rank of this host requests the entries of a rank of another host. Reported once until
+    /// [`PmixOrder::ModexAnswer`] answers it.
     ModexRequest {
         /// The parallel process.
         element: u32,
         /// The rank of another host.
         rank: u32,
     },
-    /// Answer to [`PmixOrder::ModexRequest`].
+    /// The answer to [`PmixOrder::ModexRequest`].
     ModexAnswer {
         /// The parallel process.
         element: u32,
         /// The rank of this host.
         rank: u32,
-        /// What it has put: a blob of libpmix. None: nothing.
+        /// The entries of the rank as a blob of libpmix. None: it has put none.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },
@@ -176,6 +178,6 @@ pub enum PmixReport {
         /// Its message.
         text: String,
     },
-    /// Answer to [`PmixOrder::ReportAlive`]: both threads of the helper work.
+    /// The answer to [`PmixOrder::ReportAlive`]: both threads of the helper work.
     Alive,
 }

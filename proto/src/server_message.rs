@@ -1,6 +1,6 @@
-//! The messages from scored to a user's program. Each conversation has its own type of answers, as
-//! each state of a session has its own type of requests ([`crate::message`]). So a receiver has to
-//! handle only what its own requests can cause.
+//! The messages from scored to a user's program. Each conversation has its own type of answers,
+//! like each state of a session has its own type of requests ([`crate::message`]). A receiver thus
+//! has to handle only what its own requests can cause.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,16 +15,16 @@ use crate::observation::Metrics;
 use crate::tool_command::EventBody;
 use crate::tool_start::ToolActionAnswer;
 
-/// From scored to a client that has greeted. Before that scored sends only [`SessionAnswer`].
+/// From scored, after the greetings. Before its greeting, scored sends only [`SessionAnswer`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerMessage {
-    /// About the session itself. Any client may get it.
+    /// About the session itself. Any client may receive it.
     Session(SessionAnswer),
-    /// To a client at the socket of a scout session, right after the greeting.
+    /// To a client at the socket of a scout session, immediately after the greeting.
     ScoutHosts(ScoutHosts),
-    /// To the client that opens a scout session.
+    /// To a client that opens a scout session.
     Scout(ScoutAnswer),
-    /// To a client with a [`crate::message::ConsoleRequest`].
+    /// To a client that has sent a [`crate::message::ConsoleRequest`].
     Console(ConsoleAnswer),
     /// About a job of the session.
     Job(JobMessage<JobAnswer>),
@@ -76,42 +76,43 @@ impl ServerMessage {
     }
 }
 
-/// About a session itself. The greeting of scored and what it sends before that have this form
-/// without [`ServerMessage`] around it.
+/// About a session itself. The greeting of scored, and messages before it, have this form without
+/// an enclosing [`ServerMessage`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SessionAnswer {
-    /// Answer to [`crate::message::Greeting::Hello`], in the same form in every version.
+    /// The answer to [`crate::message::Greeting::Hello`]. Its form is the same in every version.
     Hello {
         /// The sender's protocol version.
         version: u32,
     },
-    /// The session ends, and its jobs with it. The last message.
+    /// The session and its jobs end. This is the last message.
     Refused {
-        /// One line that names the cause.
+        /// One line with the cause.
         reason: String,
         /// Exit code of the user's program.
         code: u8,
     },
     /// A line for the user, without newline.
     Notice {
-        /// The level by which `message=concise` and `message=quiet` filter.
+        /// The level, for the filters `message=concise` and `message=quiet`.
         level: Level,
         /// The line.
         text: String,
     },
 }
 
-/// The hosts of a scout session: its jobs run on these alone.
+/// The hosts of a scout session. Its jobs run only on these hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScoutHosts(pub Vec<HostSpec>);
 
 /// Answers to [`crate::message::SingleUserRequest::OpenScoutSession`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScoutAnswer {
-    /// The path at which the directory of the scout session is about to be made. Sent before it is
-    /// made, so that scout can remove it even if scored dies at any moment.
+    /// The path at which scored is about to create the directory of the scout session. Sent before
+    /// the directory is created, so that scout can remove it even if scored is killed at any
+    /// moment.
     Directory(String),
-    /// Every host's daemon is up.
+    /// The daemons of all hosts run.
     Opened {
         /// Path of the socket at which jobs can be submitted.
         socket: String,
@@ -121,20 +122,20 @@ pub enum ScoutAnswer {
 /// Answers to [`crate::message::ConsoleRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConsoleAnswer {
-    /// To [`crate::message::ConsoleRequest::List`].
+    /// The answer to [`crate::message::ConsoleRequest::List`].
     List(ListAnswer),
-    /// To [`crate::message::ConsoleRequest::Page`].
+    /// The answer to [`crate::message::ConsoleRequest::Page`].
     Page(PageAddress),
-    /// To [`crate::message::ConsoleRequest::SubscribeMetrics`]: one message covers some of the
-    /// hosts and processes.
+    /// The answer to [`crate::message::ConsoleRequest::SubscribeMetrics`]. One message covers some
+    /// of the hosts and processes.
     Metrics(Metrics),
-    /// To [`crate::message::ConsoleRequest::Tool`].
+    /// The answer to [`crate::message::ConsoleRequest::Tool`].
     Tool(ToolAnswer),
-    /// To [`crate::message::ConsoleRequest::ToolAction`].
+    /// The answer to [`crate::message::ConsoleRequest::ToolAction`].
     ToolAction(ToolActionAnswer),
-    /// To [`crate::message::ConsoleRequest::Processes`].
+    /// The answer to [`crate::message::ConsoleRequest::Processes`].
     Processes(ListedProcesses),
-    /// The request has been carried out, or the job of the subscription has ended. The last
+    /// The request has been carried out, or the job of the subscription has ended. This is the last
     /// message.
     Finished {
         /// 0, or the exit code of the job of the subscription.
@@ -150,30 +151,30 @@ pub enum ToolAnswer {
     Programs {
         /// The name of each program.
         names: Vec<String>,
-        /// The nodes of each program.
+        /// The number of nodes of each program.
         nodes: u32,
     },
-    /// The answer of these ranks, or why there is none.
+    /// The answer of these ranks, or the reason why there is none.
     Event {
         /// The ranks.
         ranks: NodeSet,
         /// The answer.
         body: EventBody,
     },
-    /// These ranks have not answered in time, or have ended.
+    /// These ranks have not answered in time, or have exited.
     Missing(NodeSet),
 }
 
 /// Parts of the answer to [`crate::message::ConsoleRequest::Processes`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ListedProcesses {
-    /// A list begins. An earlier one, of a stage that has ended meanwhile, stays incomplete.
+    /// A list begins. An earlier list of a stage that has ended in the meantime stays incomplete.
     Stage {
         /// The stage.
         stage: u32,
         /// The path of the program of each element.
         programs: Vec<OsBytes>,
-        /// The nodes of each element.
+        /// The number of nodes of each element.
         nodes: u32,
     },
     /// Some of the processes. Each node of each element is in one of these messages.
@@ -188,11 +189,11 @@ pub enum ListedProcesses {
 /// A debugger on scrun's terminal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalDebugger {
-    /// The parallel process in the running stage.
+    /// The element in the running stage.
     pub element: u32,
     /// The node.
     pub node: u32,
-    /// What has happened, for a line above the debugger.
+    /// The event, for a line above the debugger.
     pub title: String,
     /// The process.
     pub process: DebuggedProcess,
@@ -205,7 +206,7 @@ pub enum ReportedStacks {
     Part(ToolAnswer),
     /// All parts have been sent.
     End {
-        /// What has happened, for the line above the stacks.
+        /// The event, for the line above the stacks.
         title: String,
     },
 }
@@ -215,14 +216,14 @@ pub enum ReportedStacks {
 pub enum ListAnswer {
     /// Some of the cluster's jobs, at most [`crate::job_list::MAX_JOBS_PER_MESSAGE`].
     Jobs(Vec<JobEntry>),
-    /// Facts about the server, for operators.
+    /// Statistics about the server, for operators.
     Statistics(DaemonStatistics),
 }
 
-/// The page of the cluster, for this user.
+/// The address of the cluster's page for this user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageAddress {
-    /// The server, which serves the page.
+    /// The name of the server, which serves the page.
     pub host: String,
     /// The page's URL, which contains the user's token.
     pub url: String,
@@ -231,31 +232,30 @@ pub struct PageAddress {
 /// About a job of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobAnswer {
-    /// The job has been accepted under this number (the result of `sc_getpid`); every host is
+    /// The job has been accepted with this number (the result of `sc_getpid`), and every host is
     /// ready.
     Accepted {
         /// Job number, from 1.
         job: JobId,
-        /// Nodes of every parallel process.
+        /// Number of nodes of each parallel process.
         nodes: u32,
-        /// Hosts that the job runs on.
+        /// Number of hosts that the job runs on.
         hosts: u32,
     },
-    /// The job was not accepted, and nothing was started. `code` is scrun's exit code. The job's
-    /// last message.
+    /// The job was not accepted, and nothing was started. This is the job's last message.
     Refused {
-        /// One line that names the cause.
+        /// One line with the cause.
         reason: String,
-        /// Exit code.
+        /// Exit code of scrun.
         code: u8,
     },
-    /// scrun may send that many more bytes of standard input.
+    /// scrun may send this number of additional bytes of standard input.
     StdinWindow(u64),
-    /// Node 0 has closed its standard input: send no more.
+    /// Node 0 has closed its standard input. scrun has to send no more input.
     StdinClosed,
     /// Bytes for scrun's standard output or error.
     Output {
-        /// The host that they come from.
+        /// The host whose processes have written them.
         host: JobHostId,
         /// Standard output or standard error.
         stream: Stream,
@@ -263,24 +263,24 @@ pub enum JobAnswer {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// Answer with [`crate::message::JobRequest::Flushed`] once all earlier output has been
-    /// written.
+    /// scrun has to answer with [`crate::message::JobRequest::Flushed`] when it has written all
+    /// earlier output.
     Flush(u64),
     /// A line for the user, without newline.
     Notice {
-        /// The level by which `message=concise` and `message=quiet` filter.
+        /// The level, for the filters `message=concise` and `message=quiet`.
         level: Level,
         /// The line.
         text: String,
     },
-    /// All processes of the job have ended and everything has been reclaimed. The job's last
-    /// message.
+    /// All processes of the job have exited, and all of its resources have been released. This is
+    /// the job's last message.
     Finished(JobEnd),
-    /// The path at which the job's directory on this host is about to be made. Sent before it is
-    /// made, so that scrun can remove it even if scored dies at any moment.
+    /// The path at which scored is about to create the job's directory on this host. Sent before
+    /// the directory is created, so that scrun can remove it even if scored is killed at any
+    /// moment.
     Directory(String),
-    /// A request for bytes of this program, to be sent as
-    /// [`crate::message::JobRequest::FileChunk`].
+    /// A request for bytes of this program. [`crate::message::JobRequest::FileChunk`] answers it.
     FileRequest {
         /// Hash of the program.
         hash: ContentHash,
@@ -289,15 +289,16 @@ pub enum JobAnswer {
         /// Number of bytes.
         length: u64,
     },
-    /// Answer to [`crate::message::JobRequest::SubscribeMetrics`]: one message covers some of the
-    /// hosts and processes.
+    /// The answer to [`crate::message::JobRequest::SubscribeMetrics`]. One message covers some of
+    /// the hosts and processes.
     Metrics(Metrics),
-    /// Answer to [`crate::message::JobRequest::ToolAction`].
+    /// The answer to [`crate::message::JobRequest::ToolAction`].
     ToolAction(ToolActionAnswer),
-    /// A line that a tool has written, without newline; names tool and host.
+    /// A line that a tool has written, without newline. It names the tool and the host.
     ToolOutput(String),
-    /// Answer to [`crate::message::DebuggerRequest::ListProcesses`]. Also sent when every process
-    /// of a held stage waits. Each node of each element of the stage is in one of these messages.
+    /// The answer to [`crate::message::DebuggerRequest::ListProcesses`]. Also sent when every
+    /// process of a held stage waits. Each node of each element of the stage is in one of these
+    /// messages.
     Processes {
         /// The stage.
         stage: u32,
@@ -308,22 +309,22 @@ pub enum JobAnswer {
     },
     /// Stacks of ranks that are about to end after a fault.
     Stacks(ReportedStacks),
-    /// A process wants a debugger on scrun's terminal; answered by
-    /// [`crate::message::JobRequest::DebuggerEnded`].
+    /// A process requests a debugger on scrun's terminal.
+    /// [`crate::message::JobRequest::DebuggerEnded`] answers it.
     OpenDebugger(TerminalDebugger),
-    /// Answer to a message about a job that the session does not have, or no longer has.
-    /// [`crate::message::JobRequest::OutputAck`] and [`crate::message::JobRequest::Flushed`] are
-    /// not answered in this way.
+    /// The answer to a message about a job that the session does not have, or no longer has.
+    /// [`crate::message::JobRequest::OutputAck`] and [`crate::message::JobRequest::Flushed`] do not
+    /// get this answer.
     UnknownJob,
 }
 
-/// What a client expects of scored after the greeting: the answers of one conversation.
+/// The answers of one conversation, which a client expects after the greeting.
 pub trait ConversationAnswer: Sized {
-    /// The answer that a message contains, or nothing if it belongs to another conversation.
+    /// The answer that a message contains. None: the message belongs to another conversation.
     fn from_message(message: ServerMessage) -> Option<Self>;
 }
 
-/// A message as a client receives it that expects the answers `A`.
+/// A message in the form in which a client receives it that expects the answers `A`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionMessage<A> {
     /// About the session itself.
@@ -332,12 +333,13 @@ pub enum SessionMessage<A> {
     Answer(A),
 }
 
-/// The answer to one kind of [`crate::message::ConsoleRequest`], as its client receives it.
+/// The answer to one kind of [`crate::message::ConsoleRequest`], in the form in which its client
+/// receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConsoleReply<A> {
     /// A part of the answer.
     Answer(A),
-    /// As [`ConsoleAnswer::Finished`].
+    /// The same as [`ConsoleAnswer::Finished`].
     Finished {
         /// 0, or the exit code of the job of the subscription.
         code: u8,
@@ -345,7 +347,7 @@ pub enum ConsoleReply<A> {
 }
 
 impl<A: ConversationAnswer> SessionMessage<A> {
-    /// The message as the client expects it, or nothing if it belongs to another conversation.
+    /// The message in the form that the client expects. None: it belongs to another conversation.
     pub(crate) fn from_message(message: ServerMessage) -> Option<Self> {
         match message {
             ServerMessage::Session(answer) => Some(Self::Session(answer)),

@@ -1,7 +1,7 @@
-//! Commands of tools to the processes of a job, and the events with which these answer
+//! Commands of tools to the processes of a job, and the events with which the processes answer
 //! (docs/tools.md). A command goes down the job's tree to the hosts of its ranks. Events come up,
-//! and equal ones merge on the way. The daemons do not read the bodies: [`ToolRequest`] and
-//! [`ToolResult`] are for the tool and for the tool control service of each host.
+//! and equal events are merged on the way. The daemons do not decode the bodies. Only the tool and
+//! the tool control service of each host use [`ToolRequest`] and [`ToolResult`].
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 use crate::message::OsBytes;
 use crate::nodeset::NodeSet;
 
-/// The longest body of a command or an answer, in bytes: the longest message of tool control, and
-/// what carries it.
+/// Length in bytes of the longest body of a command or an answer. The longest message of tool
+/// control and its framing fit into it.
 pub const MAX_TOOL_BODY: usize = 65 << 10;
 
-/// Bytes that the answers to one command may take at a hop of the tree, and at the master.
+/// Largest number of bytes of the answers to one command at a hop of the tree, and at the master.
 pub const MAX_TOOL_ANSWER_BYTES: usize = 3 << 20;
 
-/// Commands of one job that may be without their last event at the same time: two of each debugger
-/// ([`RelayAction`]), and some of consoles.
+/// Largest number of commands of one job that have not got their last event: two of each debugger
+/// ([`RelayAction`]), and a few of consoles.
 pub const MAX_TOOL_COMMANDS: usize = 80;
 
-/// The longest time that a command may name for its answers.
+/// The longest time to wait for answers that a command may specify.
 pub const MAX_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A command, by the number that its sender gave it. It is not used again.
+/// The number that the sender has given to a command. It is not reused.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -36,56 +36,57 @@ impl std::fmt::Display for CommandId {
     }
 }
 
-/// A command to some processes of a parallel process. Each of them gives one event.
+/// A command to some nodes of an element. Each of them answers with one event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCommand {
     /// Its number.
     pub id: CommandId,
-    /// The nodes that it is for.
+    /// The nodes that have to answer.
     pub nodes: NodeSet,
-    /// How long a hop of the tree waits before it passes on what it has, in milliseconds.
+    /// How long a hop of the tree waits before it passes on the events that it has, in
+    /// milliseconds.
     pub wait_ms: u32,
     /// An encoded [`ToolRequest`].
     #[serde(with = "serde_bytes")]
     pub body: Vec<u8>,
 }
 
-/// What some ranks answer to a command.
+/// The answer of some ranks to a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MergedEvent {
-    /// The command that it belongs to.
+    /// The command to which it belongs.
     pub command: CommandId,
-    /// The ranks that it comes from, or is about. In the tree of a job: the nodes of the parallel
-    /// process.
+    /// The ranks that have sent it, or that it concerns. In the tree of a job these are nodes of
+    /// the element.
     pub ranks: NodeSet,
-    /// What it says.
+    /// The body.
     pub body: EventBody,
 }
 
-/// What an event says.
+/// The body of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum EventBody {
-    /// The answer of the ranks, an encoded [`ToolResult`]; only the sender of the command
-    /// understands it.
+    /// The answer of the ranks: an encoded [`ToolResult`], which only the sender of the command
+    /// decodes.
     Answer(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// The branch of these ranks cannot be reached any more.
+    /// The hosts of these ranks can no longer be reached.
     Lost,
-    /// A hop gave up waiting for these ranks, as newer commands needed the room.
+    /// A hop no longer waits for these ranks, because newer commands needed the space.
     Abandoned,
-    /// The ranks answered, but their bodies were beyond the bytes of a command.
+    /// The ranks have answered, but their bodies exceeded the bytes of a command.
     Dropped {
-        /// Events of which the body is missing.
+        /// Number of events without a body.
         events: u64,
     },
 }
 
-/// Why ranks that have not answered a command in time have no answer, for the user.
+/// The reason for the user if ranks have not answered a command in time.
 pub const NOT_ANSWERED: &str = "no answer in time";
-/// Why ranks have none whose service of tools does not know the command.
-pub const OTHER_RELEASE: &str = "its scored-toolctl is of another release";
+/// The reason for the user if the tool control service of the ranks does not know the command.
+pub const OTHER_RELEASE: &str = "its scored-toolctl belongs to another release";
 
 impl EventBody {
-    /// Why the ranks have no answer, for the user. None: they have one.
+    /// The reason for the user why the ranks have no answer. None: they have an answer.
     pub fn failure(&self) -> Option<&'static str> {
         match self {
             Self::Answer(_) => None,
@@ -96,102 +97,100 @@ impl EventBody {
     }
 }
 
-/// What a tool wants of each process.
+/// The request of a tool to each process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolRequest {
-    /// The stacks of all threads: [`ToolResult::Stacks`].
+    /// Get the stacks of all threads: [`ToolResult::Stacks`].
     Stacks {
-        /// With source lines, which keep stacks apart that differ in a line only.
+        /// Whether to include source lines. Stacks that differ only in a line are then different.
         lines: bool,
     },
-    /// The stack, with source lines, of the thread that waits after a fault or in sc_inspectme, as
-    /// it was at the fault: [`ToolResult::Stacks`]. Of a process without such a thread the stacks
-    /// of all.
+    /// Get the stack of the thread that waits after a fault or in sc_inspectme, with source lines,
+    /// as it was at the fault: [`ToolResult::Stacks`]. If a process has no such thread, get the
+    /// stacks of all of its threads.
     FaultStack,
-    /// What a tool of tool control does that has no connection to the service:
-    /// [`ToolResult::Records`].
+    /// An action of a tool that has no connection to the service: [`ToolResult::Records`].
     Relay {
         /// The session of the tool ([`crate::message::ToolSession`]).
         session: u64,
-        /// What it does.
+        /// The action.
         action: RelayAction,
     },
-    /// What a tool wants to know of files: [`ToolResult::File`].
+    /// A question about files: [`ToolResult::File`].
     File(FileQuestion),
-    /// The threads, one by one: [`ToolResult::Threads`].
+    /// Get the threads, one by one: [`ToolResult::Threads`].
     Threads(ThreadDetail),
-    /// What a console does: [`ToolResult::Console`].
+    /// An action of a console: [`ToolResult::Console`].
     Console {
         /// The session of the console ([`crate::message::ToolSession`]).
         session: u64,
-        /// What it does.
+        /// The action.
         action: ConsoleAction,
     },
 }
 
-/// What a tool without a connection does. It is for one process.
+/// An action of a tool that has no connection to the service. It concerns one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RelayAction {
-    /// It sends a record. The answer comes when there is any record for the tool, or after so many
-    /// milliseconds.
+    /// Sends a record. The answer is sent when there is a record for the tool, or after this time.
     Ask {
-        /// A message of tool control; nothing if it is empty.
+        /// A message of tool control. If it is empty, nothing is sent.
         #[serde(with = "serde_bytes")]
         record: Vec<u8>,
-        /// Milliseconds.
+        /// The time in milliseconds.
         wait_ms: u32,
     },
-    /// It takes what comes while it does not ask, such as notices. It is answered as [`Self::Ask`]
-    /// is, and stays while the tool asks, so that a notice of an exit finds its way.
+    /// Receives records while the tool does not ask, such as notices. It is answered like
+    /// [`Self::Ask`], and stays pending while the tool asks, so that a notice of an exit reaches
+    /// the tool.
     Listen {
-        /// Milliseconds.
+        /// The time in milliseconds.
         wait_ms: u32,
     },
-    /// The tool has ended: its processes are as if it had never been there.
+    /// The tool has exited. Its processes are restored to the state without the tool.
     End,
 }
 
-/// The longest wait of a [`RelayAction`]. The daemons do not wait much longer for a service.
+/// The longest time of a [`RelayAction`]. The daemons do not wait much longer for a service.
 pub const MAX_RELAY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a tool wants to know of files as a process sees them. The service reads what its user may
-/// read.
+/// A question about files as a process sees them. The service reads only what its user may read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileQuestion {
-    /// The path of the program: [`FileAnswer::Bytes`].
+    /// Get the path of the program: [`FileAnswer::Bytes`].
     Program,
-    /// Where a link leads: [`FileAnswer::Bytes`].
+    /// Get the target of a link: [`FileAnswer::Bytes`].
     Link(OsBytes),
-    /// What is known about a file: [`FileAnswer::Attributes`].
+    /// Get the attributes of a file: [`FileAnswer::Attributes`].
     Attributes(OsBytes),
-    /// A part of a file: [`FileAnswer::Bytes`], fewer at its end.
+    /// Read a part of a file: [`FileAnswer::Bytes`]. There are fewer bytes at the end of the file.
     Read {
         /// Its path.
         path: OsBytes,
-        /// The first byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// The number of bytes, [`MAX_FILE_PART`] at most.
+        /// The number of bytes, at most [`MAX_FILE_PART`].
         length: u32,
     },
-    /// The name of the thread with this id outside of the job: [`FileAnswer::Bytes`].
+    /// Get the name of the thread that has this id outside of the job: [`FileAnswer::Bytes`].
     ThreadName(u32),
 }
 
-/// The longest part of a file in an answer.
+/// Size in bytes of the largest part of a file in an answer.
 pub const MAX_FILE_PART: u32 = 64 << 10;
 
-/// An answer to a [`FileQuestion`].
+/// The answer to a [`FileQuestion`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileAnswer {
     /// Bytes.
     Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// As stat(2).
+    /// The attributes, as stat(2) returns them.
     Attributes(FileAttributes),
-    /// Why not, as errno(3).
+    /// The error number, see errno(3).
     Errno(i32),
 }
 
-/// What stat(2) says of a regular file. Others are not read.
+/// The attributes of a regular file, from stat(2). Other files are not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileAttributes {
     /// Number of the device.
@@ -200,63 +199,64 @@ pub struct FileAttributes {
     pub inode: u64,
     /// Type and permissions.
     pub mode: u32,
-    /// Number of names.
+    /// Number of hard links.
     pub links: u64,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Time of the last change, in seconds and nanoseconds.
+    /// Time of the last modification, in seconds and nanoseconds.
     pub modified: (i64, i64),
 }
 
-/// What a console wants to know of threads.
+/// The details of threads that a console requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ThreadDetail {
-    /// The stack of the first thread, or of the one at which a tool has stopped the process, with
-    /// source lines.
+    /// The stack of the first thread, or of the thread at which a tool has stopped the process,
+    /// with source lines.
     FirstStack,
     /// The stacks of all threads, with source lines.
     AllStacks,
-    /// Of all threads the state, and the innermost function.
+    /// The state and the innermost function of all threads.
     TopFrames,
 }
 
-/// What a console does to a process. It is a tool as others are: it needs Control authority.
+/// An action of a console on a process. The console is a tool like others, and needs Control
+/// authority.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConsoleAction {
-    /// All threads stop, and stay so until they are released.
+    /// Stop all threads until they are released.
     Hold,
-    /// What is held runs on, without breakpoints and watchpoints.
+    /// Let a held process run, and remove its breakpoints and watchpoints.
     Release,
-    /// What is held runs on; what has stopped stays so.
+    /// Let a held process run. A process that has stopped remains stopped.
     Unhold,
-    /// Threads that come here stop the process.
+    /// Stop the process when a thread reaches this location.
     Break(Location),
-    /// Writes to this memory stop the process.
+    /// Stop the process when it writes to this memory.
     Watch(Location),
-    /// Breakpoints or watchpoints here are removed; those everywhere if no place is named.
+    /// Remove the breakpoints or watchpoints at this location. Without a location, remove all.
     Clear(Option<Location>),
-    /// A process that has stopped runs on.
+    /// Let a stopped process run.
     Continue,
-    /// The thread that has stopped executes one instruction.
+    /// Let the stopped thread execute one instruction.
     Step,
-    /// Nothing; the answer says what the process does.
+    /// Do nothing. The answer contains the state of the process.
     Look,
-    /// The console has ended: its processes are as if it had never been there.
+    /// The console has exited. Its processes are restored to the state without the console.
     End,
 }
 
-/// A place in a process, as a user names it.
+/// A location in a process, as a user specifies it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Location {
     /// An address.
     Address(u64),
-    /// A function, or a variable of the whole program.
+    /// A function, or a global variable of the program.
     Name(String),
-    /// A line of a source file, which may have a path before its name.
+    /// A line of a source file. The file may have a path in front of its name.
     Line {
         /// The file.
         file: String,
@@ -265,35 +265,36 @@ pub enum Location {
     },
 }
 
-/// What the service of a host answers about one process.
+/// The answer of a host's service about one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolResult {
-    /// The stacks of the threads, in order; equal ones once.
+    /// The stacks of the threads, in order. Equal stacks are listed once.
     Stacks {
         /// The stacks.
         stacks: Vec<ThreadStacks>,
-        /// Threads that are not among them, because there were too many.
+        /// Number of threads that are missing, because there were too many.
         omitted: u32,
     },
-    /// What the service has for a tool that has no connection to it.
+    /// The records that the service has for a tool that has no connection to it.
     Records {
-        /// The number of the answer: those of a session come on several ways.
+        /// The number of the answer. It orders the answers of a session, which arrive by several
+        /// ways.
         number: u64,
         /// The records, in order.
         records: Vec<ToolRecord>,
     },
-    /// About a file.
+    /// The answer to a question about a file.
     File(FileAnswer),
     /// The command failed for this process, for this reason.
     Failed(String),
-    /// Its threads, the first one first.
+    /// The threads of the process, the first one first.
     Threads {
         /// The threads.
         threads: Vec<ThreadInfo>,
-        /// Threads that are not among them, because there were too many.
+        /// Number of threads that are missing, because there were too many.
         omitted: u32,
     },
-    /// What the process does after an action of a console.
+    /// The state of the process after an action of a console.
     Console(ProcessState),
 }
 
@@ -304,25 +305,25 @@ pub struct ToolRecord(#[serde(with = "serde_bytes")] pub Vec<u8>);
 /// A thread of a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ThreadInfo {
-    /// Its number in its process, from 1 on, in the order of thread ids.
+    /// Its number in the process, from 1, in the order of thread ids.
     pub number: u32,
     /// Its name.
     pub name: String,
-    /// What it does, if that was asked for.
+    /// Its state, if it was requested.
     pub state: Option<ThreadState>,
     /// Its frames, encoded by `score_stacks::frame::Stack::encode`.
     #[serde(with = "serde_bytes")]
     pub stack: Vec<u8>,
 }
 
-/// What a thread does.
+/// The state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ThreadState {
     /// It runs, or waits for a processor.
     Running,
     /// It sleeps in a system call.
     Sleeping,
-    /// It waits in the kernel, and no signal ends that.
+    /// It waits in the kernel, and no signal can interrupt the wait.
     Uninterruptible,
     /// A signal has stopped it.
     Stopped,
@@ -330,18 +331,18 @@ pub enum ThreadState {
     Held,
 }
 
-/// What a process does for a console.
+/// The state of a process, for a console.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ProcessState {
     /// The console does not hold it.
     Running,
-    /// It stands until it is released.
+    /// It is stopped until it is released.
     Held,
-    /// It stands until it is continued.
+    /// It is stopped until it is continued.
     Stopped {
-        /// Why.
+        /// The reason.
         reason: StopReason,
-        /// The number of the thread that has stopped it.
+        /// The number of the thread that has caused the stop.
         thread: u32,
         /// The innermost frame of this thread, encoded by `score_stacks::frame::Stack::encode`.
         #[serde(with = "serde_bytes")]
@@ -354,22 +355,22 @@ pub enum ProcessState {
 pub enum StopReason {
     /// A breakpoint.
     Breakpoint,
-    /// A write to memory that is watched.
+    /// A write to watched memory.
     Watchpoint,
     /// The end of a step.
     Step,
-    /// A SIGTRAP of the program itself.
+    /// A SIGTRAP that the program itself has raised.
     Trap,
 }
 
 impl ToolRequest {
     /// The body of a command.
     pub fn encode(&self) -> Vec<u8> {
-        // Writing into memory does not fail.
+        // Writing to memory cannot fail.
         postcard::to_stdvec(self).unwrap_or_default()
     }
 
-    /// Reads the body of a command; `None` if it is not one.
+    /// Decodes the body of a command. `None` if it is invalid.
     pub fn decode(body: &[u8]) -> Option<Self> {
         postcard::from_bytes(body).ok()
     }
@@ -381,18 +382,18 @@ impl ToolResult {
         postcard::to_stdvec(self).unwrap_or_default()
     }
 
-    /// Reads the body of an answer; `None` if it is not one.
+    /// Decodes the body of an answer. `None` if it is invalid.
     pub fn decode(body: &[u8]) -> Option<Self> {
         postcard::from_bytes(body).ok()
     }
 }
 
-/// Threads of a process that are of one kind and have the same stack.
+/// Threads of a process that have the same kind and the same stack.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ThreadStacks {
-    /// What the threads are.
+    /// The kind of the threads.
     pub kind: ThreadKind,
-    /// The stack, encoded by `score_stacks::frame::Stack::encode`: equal stacks of different
+    /// The stack, encoded by `score_stacks::frame::Stack::encode`. Equal stacks of different
     /// processes have equal bytes.
     #[serde(with = "serde_bytes")]
     pub stack: Vec<u8>,
@@ -400,7 +401,7 @@ pub struct ThreadStacks {
     pub threads: u32,
 }
 
-/// What a thread is.
+/// The kind of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ThreadKind {
     /// A thread of the program.

@@ -1,5 +1,6 @@
-//! Tools that run beside a job (docs/tools.md): one process on each host, started by start_tool or
-//! by scrun's option `tool`. The daemon of a host starts it, outside of the job's PID namespace.
+//! Tools that run next to a job (docs/tools.md): one process on each host, started by start_tool or
+//! by scrun's option `tool`. The daemon of a host starts the process outside of the job's PID
+//! namespace.
 
 use std::path::PathBuf;
 
@@ -10,32 +11,32 @@ use crate::job_control::Status;
 use crate::message::OsBytes;
 use crate::nodeset::NodeSet;
 
-/// Tools of a job that may run at the same time.
+/// Largest number of tools of a job that run at the same time.
 pub const MAX_TOOLS: usize = 4;
-/// Bytes of path and arguments of a tool together.
+/// Largest number of bytes of path and arguments of a tool together.
 pub const MAX_TOOL_ARGUMENT_BYTES: usize = 64 << 10;
-/// The number of arguments of a tool.
+/// Largest number of arguments of a tool.
 pub const MAX_TOOL_ARGUMENTS: usize = 4096;
-/// Names of hosts in a request.
+/// Largest number of names of hosts in a request.
 pub const MAX_TOOL_HOSTS: usize = 16 << 10;
-/// The longest piece of a tool's output in one message.
+/// Largest number of bytes of a tool's output in one message.
 pub const MAX_TOOL_LINE: usize = 4096;
 
-/// The version of the messages on the tool control sockets, which `tools/protocol` shows.
+/// The version of the messages on the tool control sockets. `tools/protocol` contains it.
 pub const TOOL_CONTROL_VERSION: u8 = 7;
 /// The tool control socket of a host, in the job's directory.
 pub const TOOL_SOCKET: &str = ".toolctl";
-/// The variable with the job's number, of a tool only.
+/// Environment variable of tools: the job's number.
 pub const JOB_ID_ENV: &str = "BG_JOBID";
-/// The variable with the tool's number, of a tool only.
+/// Environment variable of tools: the tool's number.
 pub const TOOL_ID_ENV: &str = "BG_TOOLID";
-/// The variable with the path of the directory of the job for tools, of a tool only.
+/// Environment variable of tools: the path of the directory that describes the job to tools.
 pub const TOOL_DIR_ENV: &str = "SCORE_TOOL_DIR";
 
-/// The variable with the path of the files that were given for the job's tools (`-tool-files`), of
-/// a tool only.
+/// Environment variable of tools: the path of the files that were given for the job's tools
+/// (`-tool-files`).
 pub const TOOL_FILES_ENV: &str = "SCORE_TOOL_FILES";
-/// What stands for that path in the path and the arguments of a tool.
+/// The placeholder for that path in the path and the arguments of a tool.
 pub const TOOL_FILES_PLACEHOLDER: &str = "%{files}";
 /// The directory of these files, in the job's directory.
 pub const TOOL_FILES_DIR: &str = ".tool-files";
@@ -45,12 +46,11 @@ pub fn directory_of(job: JobId) -> PathBuf {
     PathBuf::from(format!(".jobs/{job}"))
 }
 
-/// Where the job of a scrun is. scrun shows it by the name of a memfd that it holds open, which its
-/// user and root find below /proc/PID/fd. So it is found also while scrun is stopped, by ^Z or by a
-/// debugger.
+/// The job of a scrun process. scrun publishes it in the name of a memfd that it holds open. The
+/// user and root find the name in /proc/PID/fd, even while ^Z or a debugger has stopped scrun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScrunJob {
-    /// The process id of the scored of single-user mode. None: the scored of the host.
+    /// The process id of the single-user scored. None: the scored of the host.
     pub daemon: Option<u32>,
     /// The job's number in that daemon, or in the cluster.
     pub job: JobId,
@@ -64,7 +64,7 @@ impl ScrunJob {
         format!("{}{}-{}", Self::PREFIX, self.daemon.unwrap_or(0), self.job)
     }
 
-    /// Reads the target of a link below /proc/PID/fd.
+    /// Parses the target of a link in /proc/PID/fd.
     pub fn from_link(target: &str) -> Option<Self> {
         let name = target.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
         let (daemon, job) = name.strip_prefix(Self::PREFIX)?.split_once('-')?;
@@ -73,7 +73,7 @@ impl ScrunJob {
     }
 }
 
-/// The number of a tool of a job, from 1. A job never uses one twice.
+/// The number of a tool of a job, from 1. A job never uses a number twice.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -88,14 +88,15 @@ impl std::fmt::Display for ToolId {
 /// A tool's program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolProgram {
-    /// Its path, the same on each host. Without a slash it is searched in the job's `PATH`.
+    /// Its path, which is the same on each host. A path without a slash is searched in the job's
+    /// `PATH`.
     pub path: OsBytes,
-    /// Its arguments, without its own name.
+    /// Its arguments, without the name of the program.
     pub arguments: Vec<OsBytes>,
 }
 
 impl ToolProgram {
-    /// The same program, with this path of files for [`TOOL_FILES_PLACEHOLDER`].
+    /// The same program, with [`TOOL_FILES_PLACEHOLDER`] replaced by this path.
     #[must_use]
     pub fn with_files(self, files: &[u8]) -> Self {
         let replace = |text: OsBytes| OsBytes(replace_placeholder(&text.0, files));
@@ -103,10 +104,10 @@ impl ToolProgram {
         Self { path: replace(self.path), arguments }
     }
 
-    /// Checks a program that came from elsewhere.
+    /// Checks a program that was received from elsewhere.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn check(&self) -> Result<(), String> {
         let strings = || std::iter::once(&self.path).chain(&self.arguments);
         let bytes: usize = strings().map(|string| string.0.len() + 1).sum();
@@ -126,7 +127,7 @@ impl ToolProgram {
     }
 }
 
-/// What a user wants of the tools of a job.
+/// A user's request about the tools of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolAction {
     /// Start a tool.
@@ -150,7 +151,7 @@ pub enum ToolAction {
 pub enum ToolActionAnswer {
     /// The tool runs on all hosts, or the signal was delivered.
     Done(ToolId),
-    /// Nothing was done, or nothing is left of it.
+    /// Nothing was done, or everything that was done has been undone.
     Refused {
         /// The exit code of the command.
         code: u8,
@@ -159,67 +160,69 @@ pub enum ToolActionAnswer {
     },
 }
 
-/// To the hosts of a job, about a tool.
+/// An order about a tool, to the hosts of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolOrder {
     /// The tool.
     pub tool: ToolId,
-    /// The hosts: numbers in the job.
+    /// The hosts, by their index in the job.
     pub hosts: NodeSet,
-    /// What they have to do.
+    /// The order.
     pub kind: ToolOrderKind,
 }
 
-/// What the hosts have to do.
+/// The order to the hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolOrderKind {
-    /// Start it. Each host answers [`ToolEventKind::Started`] or [`ToolEventKind::NotStarted`].
+    /// Start the tool. Each host answers [`ToolEventKind::Started`] or
+    /// [`ToolEventKind::NotStarted`].
     Start(ToolProgram),
-    /// Send this signal. Each host answers [`ToolEventKind::Signaled`] if the tool runs there.
+    /// Send this signal to the tool. Each host on which the tool runs answers
+    /// [`ToolEventKind::Signaled`].
     Signal(i32),
 }
 
-/// From a host of a job, about a tool.
+/// A report about a tool, from a host of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolReport {
     /// The host.
     pub host: JobHostId,
     /// The tool.
     pub tool: ToolId,
-    /// What happened.
+    /// The event.
     pub kind: ToolEventKind,
 }
 
-/// What happened to a tool on a host.
+/// An event of a tool on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolEventKind {
-    /// Its program runs.
+    /// The program of the tool runs.
     Started,
-    /// It could not be started.
+    /// The tool could not be started.
     NotStarted {
-        /// 126, 127 or 1.
+        /// Exit code: 126, 127 or 1.
         code: u8,
-        /// One line.
+        /// The reason, in one line.
         reason: String,
     },
-    /// A signal was sent to it.
+    /// A signal was sent to the tool.
     Signaled,
-    /// It has written this line, without newline.
+    /// The tool has written this line, without newline.
     Output(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// It has ended.
+    /// The tool has exited.
     Ended(Status),
 }
 
-/// From a daemon to the process that starts a tool and watches it.
+/// From a daemon to the process that starts and watches a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SupervisorOrder {
-    /// The first order: start it.
+    /// The first order: start the tool.
     Start(SupervisedTool),
-    /// Send this signal.
+    /// Send this signal to the tool.
     Signal(i32),
-    /// The job has ended: send SIGTERM, and kill the tool when its time is over.
+    /// The job has ended: send SIGTERM to the tool, and kill it when its time has passed.
     EndJob,
-    /// Kill it at once.
+    /// Kill the tool at once.
     Kill,
 }
 
@@ -228,7 +231,7 @@ pub enum SupervisorOrder {
 pub struct SupervisedTool {
     /// The job.
     pub job: JobId,
-    /// Its number.
+    /// The number of the tool.
     pub tool: ToolId,
     /// Its program.
     pub program: ToolProgram,
@@ -242,10 +245,10 @@ pub struct SupervisedTool {
     pub files: Option<OsBytes>,
     /// The file mode creation mask.
     pub umask: u32,
-    /// After the end of the job a tool has so long from one touch of its status file to the next,
-    /// in milliseconds.
+    /// After the end of the job: the longest time between two updates of the tool's status file, in
+    /// milliseconds.
     pub silence_ms: u32,
-    /// It is killed so long after the end of the job, in milliseconds.
+    /// After the end of the job: the time after which the tool is killed, in milliseconds.
     pub cleanup_ms: u32,
 }
 
@@ -267,11 +270,11 @@ fn replace_placeholder(text: &[u8], value: &[u8]) -> Vec<u8> {
     result
 }
 
-/// Splits a text into words as a shell does: at blanks, with single quotes, double quotes and
+/// Splits a text into words like a shell: at blanks, with single quotes, double quotes and
 /// backslashes. Nothing is expanded.
 ///
 /// # Errors
-/// One line: a quote or a backslash is not closed, or there are too many words.
+/// One line: a quote is not closed, a backslash is the last character, or there are too many words.
 pub fn split_words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -294,7 +297,7 @@ pub fn split_words(text: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// Appends what is in quotes, up to the closing one.
+/// Appends the text in quotes, up to the closing quote.
 fn quoted(
     quote: char,
     characters: &mut std::str::Chars<'_>,

@@ -1,28 +1,29 @@
 //! Messages between a shepherd and the tool control service of its host, `scored-toolctl`, in
-//! frames on a stream socket. The service has three descriptors from its shepherd: this socket, the
-//! listening socket for tools, and /proc of the PID namespace around the job. The service runs as
-//! the job's user, as the shepherd does, and the user can make it send any report. The daemons
-//! check what goes to other hosts, as they check each report of a shepherd.
+//! frames on a stream socket. The service inherits three descriptors from its shepherd: this
+//! socket, the listening socket for tools, and /proc of the PID namespace around the job.
+//!
+//! Service and shepherd run as the job's user, who can make the service send any report. The
+//! daemons check everything that goes to other hosts, as for each report of a shepherd.
 
 use serde::{Deserialize, Serialize};
 
 use crate::message::OsBytes;
 use crate::tool_command::CommandId;
 
-/// The descriptor at which the service finds its socket.
+/// The descriptor of the service's socket.
 pub const TOOLCTL_SOCKET_FD: i32 = 0;
-/// The descriptor at which it finds the listening socket for tools; /dev/null if there is none.
+/// The descriptor of the listening socket for tools, or of /dev/null if there is none.
 pub const TOOLCTL_LISTENER_FD: i32 = 1;
-/// The descriptor at which it finds /proc of the host's PID namespace; /dev/null if the job has no
+/// The descriptor of /proc of the host's PID namespace, or of /dev/null if the job has no PID
 /// namespace of its own.
 pub const TOOLCTL_PROC_FD: i32 = 2;
 
-/// What the service learns first.
+/// The description of the job, in the first order to the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolctlJob {
     /// The number of the job.
     pub job: u64,
-    /// The number of this host in the job.
+    /// The index of this host in the job.
     pub host: u32,
     /// The job's directory.
     pub directory: OsBytes,
@@ -35,59 +36,60 @@ pub struct ToolProcess {
     pub node: u32,
     /// Its process id, in the PID namespace of the service.
     pub pid: i32,
-    /// The thread that waits after a fault or in sc_inspectme.
+    /// The thread that waits after a fault or in sc_inspectme, if any.
     pub faulting_thread: Option<i32>,
 }
 
-/// To the service.
+/// From the shepherd to the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolctlOrder {
     /// The first order.
     Job(ToolctlJob),
-    /// A process runs.
+    /// A process has been started.
     Started {
-        /// Its rank: the row of the process in the table.
+        /// Its rank, which is its row in the job's process table.
         rank: u32,
-        /// Its number among those of its parallel process on this host.
+        /// Its index among the processes of its element on this host.
         number: u32,
         /// Its process id, in the PID namespace of the service.
         pid: i32,
     },
-    /// A process has ended.
+    /// A process has exited.
     Exited {
         /// Its rank.
         rank: u32,
-        /// In the form of wait(2).
+        /// Its status, as wait(2) reports it.
         status: i32,
     },
-    /// A service before this one has been killed: these breakpoints, by address and byte of the
-    /// program, may still be in the process.
+    /// An earlier service has been killed. These breakpoints may still be in the process: address,
+    /// and original byte of the program.
     RemoveBreakpoints {
         /// Its rank.
         rank: u32,
         /// The breakpoints.
         breakpoints: Vec<(u64, u8)>,
     },
-    /// The service knows the job and its processes: it serves tools from now on.
+    /// The service knows the job and its processes, and has to serve tools from now on.
     ServeTools,
     /// The answer to [`ToolctlReport::TimeQuestion`].
     JobTime {
-        /// Nanoseconds that the job has had, without the slices of others.
+        /// Running time of the job in nanoseconds, without the slices of other jobs.
         ns: u64,
     },
-    /// Nothing is to be done: the service ends, unless a tool has connected meanwhile.
+    /// The service is idle. It has to exit, unless a tool has connected in the meantime.
     Leave,
-    /// The job ends: the service ends when it has told tools of the exits of their processes.
+    /// The job ends. The service has to notify tools of the exits of their processes, and then
+    /// exit.
     End,
-    /// A command to these processes. The service answers for each of them within `wait_ms`.
+    /// A command to these processes. The service has to answer for each of them within `wait_ms`.
     Command {
-        /// The parallel process in the running stage.
+        /// The element in the running stage.
         element: u32,
         /// The number of the command.
         id: CommandId,
         /// The processes.
         processes: Vec<ToolProcess>,
-        /// Milliseconds.
+        /// The time in milliseconds.
         wait_ms: u32,
         /// An encoded [`crate::tool_command::ToolRequest`].
         #[serde(with = "serde_bytes")]
@@ -95,20 +97,20 @@ pub enum ToolctlOrder {
     },
 }
 
-/// From the service.
+/// From the service to the shepherd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolctlReport {
-    /// Whether tools are connected: as long as they are, the service stays.
+    /// Whether tools are connected. The shepherd keeps the service running while they are.
     HasTools(bool),
-    /// For how long has the job been running?
+    /// Requests the running time of the job: [`ToolctlOrder::JobTime`].
     TimeQuestion,
-    /// A breakpoint is about to be set, or the program has another byte there.
+    /// A breakpoint is about to be set, or the original byte at its address has changed.
     BreakpointSet {
         /// The rank of the process.
         rank: u32,
         /// The address.
         address: u64,
-        /// The byte of the program.
+        /// The original byte of the program.
         original: u8,
     },
     /// A breakpoint has been removed.
@@ -118,7 +120,7 @@ pub enum ToolctlReport {
         /// The address.
         address: u64,
     },
-    /// A process has no breakpoints any more.
+    /// A process has no more breakpoints.
     NoBreakpoints {
         /// Its rank.
         rank: u32,

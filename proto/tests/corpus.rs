@@ -1,4 +1,4 @@
-//! Every test run replays the inputs that fuzzing has kept: no input makes a decoder panic.
+//! Replays the inputs that fuzzing has kept, in every test run. No input may make a decoder panic.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! `scored -list` and `scored -kill JOB`: requests of users and operators to the scored of their
-//! host.
+//! `scored -list` and `scored -kill JOB`: send one request to the scored of this host and print the
+//! answer.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use score_proto::job_list::{JobEntry, JobState};
 use score_proto::message::{ConsoleRequest, Login, OsBytes, UserRequest};
 use score_proto::server_message::{ConsoleReply, ListAnswer, SessionAnswer, SessionMessage};
 
-/// How long an answer may take.
+/// How long the daemon may take to send the next part of its answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The request and its destination.
@@ -26,10 +26,10 @@ pub struct ConsoleOptions {
     pub socket: Option<PathBuf>,
 }
 
-/// Sends the request, and prints the answer.
+/// Sends the request and prints the answer.
 ///
 /// # Errors
-/// One line.
+/// One line: the connection failed, or the daemon refused the request.
 pub fn run(options: &ConsoleOptions) -> Result<(), String> {
     let variable = std::env::var_os(SCORED_SOCKET_ENV).map(PathBuf::from);
     let path = options.socket.clone().or(variable).unwrap_or_else(|| DEFAULT_SOCKET.into());
@@ -64,7 +64,7 @@ pub fn run(options: &ConsoleOptions) -> Result<(), String> {
                 ListAnswer::Jobs(jobs) => {
                     jobs.iter().try_for_each(|job| print_line(&job_line(job)))?
                 }
-                // scps prints them.
+                // Only scps prints the statistics.
                 ListAnswer::Statistics(_) => {}
             },
             Some(SessionMessage::Answer(ConsoleReply::Finished { .. })) => return Ok(()),

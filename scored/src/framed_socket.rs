@@ -1,4 +1,4 @@
-//! A connection to the next process of the tree: frames over a stream socket, never blocking.
+//! A connection to another process of this host: frames over a stream socket that never blocks.
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
@@ -37,19 +37,20 @@ pub struct FramedSocket {
     decoder: Decoder,
     out: Vec<u8>,
     sent_len: usize,
-    /// The socket may hold more: mio reports each arrival once only.
+    /// The socket may hold unread data. The flag is needed because mio reports each arrival once
+    /// only.
     readable: bool,
-    /// The time of the first attempt to read that has found a frame begun and not finished.
+    /// The time of the first read attempt that found an incomplete frame.
     frame_begun_at: Option<Instant>,
-    /// The peer has closed the connection, and everything it has sent has been read.
+    /// The peer has closed the connection, and this end has read everything that the peer had sent.
     closed: bool,
-    /// The peer does not read any more. Data that it has sent earlier may still be in the socket.
+    /// The peer does not read any more. Data that it sent earlier may still be in the socket.
     write_failed: bool,
-    /// The token of its registration.
+    /// The token of the socket's registration.
     token: Token,
-    /// The owner does not read now.
+    /// The owner has suspended reading.
     is_paused: bool,
-    /// What mio reports of the socket. None: only that the connection has ended.
+    /// The events that mio reports for the socket. `None`: only the end of the connection.
     interest: Option<Interest>,
 }
 
@@ -57,7 +58,7 @@ impl FramedSocket {
     /// Takes over a connected stream socket.
     ///
     /// # Errors
-    /// As fcntl(2).
+    /// See fcntl(2).
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let stream = StdStream::from(fd);
         stream.set_nonblocking(true)?;
@@ -79,13 +80,13 @@ impl FramedSocket {
     /// Registers the socket with `registry`.
     ///
     /// # Errors
-    /// As epoll_ctl(2).
+    /// See epoll_ctl(2).
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.token = token;
         registry.register(&mut self.stream, token, Interest::READABLE)
     }
 
-    /// Has `registry` report what matters now. To be called before each wait.
+    /// Makes `registry` report only the events that the socket needs now. Call it before each wait.
     pub fn update_interest(&mut self, registry: &Registry) {
         let needed = self.needed_interest();
         if needed == self.interest {
@@ -101,9 +102,11 @@ impl FramedSocket {
     }
 
     fn needed_interest(&self) -> Option<Interest> {
-        // It is known that there is more to read. Each further arrival would only wake the owner.
+        // The socket is known to hold data. A report of each further arrival would only wake the
+        // owner.
         let reads = !(self.is_paused && self.readable);
-        // Without a backlog each message would wake its sender once more when it is read.
+        // Without a backlog, a report of each message that the peer reads would only wake the
+        // owner.
         match (reads, self.backlog() > 0) {
             (true, true) => Some(Interest::READABLE | Interest::WRITABLE),
             (true, false) => Some(Interest::READABLE),
@@ -112,17 +115,17 @@ impl FramedSocket {
         }
     }
 
-    /// mio has reported that there is something to read.
+    /// Records that mio has reported the socket as readable.
     pub fn mark_readable(&mut self) {
         self.readable = true;
     }
 
-    /// Nothing is read before mio reports that there is something.
+    /// Stops reading until mio reports that the socket is readable.
     pub fn wait_until_readable(&mut self) {
         self.readable = false;
     }
 
-    /// Whether [`FramedSocket::receive`] may find more without a further report.
+    /// Whether [`FramedSocket::receive`] may find another message without a further report of mio.
     pub fn may_have_more(&self) -> bool {
         self.readable && !self.closed
     }
@@ -133,18 +136,19 @@ impl FramedSocket {
         self.closed
     }
 
-    /// Sets the longest message that is accepted, in bytes.
+    /// Sets the length in bytes of the longest message that is accepted.
     pub fn set_max_message_len(&mut self, len: usize) {
         self.decoder.set_max_body(len);
     }
 
-    /// Since when the peer owes the rest of a message. None: it does not, as far as its data has
-    /// been read.
+    /// The time since which a message is incomplete. `None`: all data that has been read forms
+    /// complete messages.
     pub fn frame_begun_at(&self) -> Option<Instant> {
         self.frame_begun_at
     }
 
-    /// The owner does not read now, so the peer may not be able to send the rest of a message.
+    /// Suspends reading until the next receive. The time-out of an incomplete message starts again,
+    /// because the peer may not be able to send the rest of the message.
     pub fn pause_reading(&mut self) {
         self.is_paused = true;
         if self.frame_begun_at.is_some() {
@@ -167,8 +171,8 @@ impl FramedSocket {
         self.out.len() - self.sent_len
     }
 
-    /// Queues one message. A message that does not fit into a frame (a peer cannot cause that) is
-    /// dropped.
+    /// Queues one message. A message that does not fit into a frame is dropped; no peer can cause
+    /// such a message.
     pub fn queue<M: Serialize>(&mut self, message: &M) {
         if self.sent_len > 0 && self.sent_len == self.out.len() {
             self.out.clear();
@@ -203,19 +207,20 @@ impl FramedSocket {
         }
     }
 
-    /// The next complete message.
+    /// Returns the next complete message.
     ///
     /// # Errors
-    /// The peer does not use our protocol; the connection is useless.
+    /// The peer violates the protocol. The connection cannot be used any more.
     pub fn receive<M: DeserializeOwned>(&mut self) -> Result<Option<M>, FrameError> {
         self.receive_within(usize::MAX)
     }
 
-    /// As [`FramedSocket::receive`], but reads so often at most: a peer that writes byte by byte
-    /// could keep the caller for ever. There may be more if the result is nothing.
+    /// Like [`FramedSocket::receive`], but reads from the socket at most `max_reads` times.
+    /// Otherwise a peer that writes single bytes could keep the caller busy for ever. If the result
+    /// is `None`, the socket may hold more data.
     ///
     /// # Errors
-    /// As [`FramedSocket::receive`].
+    /// See [`FramedSocket::receive`].
     pub fn receive_within<M: DeserializeOwned>(
         &mut self,
         max_reads: usize,
@@ -234,8 +239,8 @@ impl FramedSocket {
             reads += 1;
             let (stream, decoder) = (&mut self.stream, &mut self.decoder);
             let read = with_read_buffer(|scratch| {
-                // What follows the longest frame stays in the socket: the bound on a frame then is
-                // one on memory.
+                // Data after the longest permitted frame stays in the socket. The limit on a frame
+                // is thus also a limit on memory.
                 let len = scratch.len().min(decoder.max_missing());
                 let count = stream.read(&mut scratch[..len])?;
                 decoder.push(&scratch[..count]);
@@ -294,7 +299,8 @@ mod tests {
 
     #[test]
     fn a_paused_socket_wakes_nobody_until_the_connection_ends() {
-        /// So many fit in the socket, however short they are.
+        /// The socket has room for this many messages, even though the kernel accounts a buffer for
+        /// each.
         const ARRIVALS: usize = 200;
         let (mut peer, socket) = StdStream::pair().unwrap();
         let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(4));

@@ -1,4 +1,6 @@
-//! scored: the cluster operating system, and its shepherd. See docs/launch.md and scored(8).
+//! scored, the cluster operating system: one program for the daemon, the keeper, the shepherd and
+//! their helpers. The first option selects the mode ([`options::Command`]). See docs/launch.md and
+//! scored(8).
 
 mod console;
 mod daemon;
@@ -27,7 +29,7 @@ fn main() -> ExitCode {
         Ok(Command::Service(options)) => daemon::service::run(&options),
         Ok(Command::Console(options)) => console::run(&options).map_err(std::io::Error::other),
         Ok(Command::Shepherd(options)) => {
-            // A fork of a daemon has inherited this.
+            // A shepherd is forked from a daemon and inherits the daemon's signal dispositions.
             sys::process::default_and_block_signals().and_then(|()| shepherd::run(options))
         }
         Ok(Command::Keeper(options)) => keeper::run(options),

@@ -1,4 +1,4 @@
-//! The command line of scored.
+//! The command line of scored: selects the mode of the process and collects its options.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::RangeInclusive;
@@ -15,7 +15,7 @@ use crate::launch::{LaunchOptions, preflight};
 use crate::sys::descriptor;
 use crate::{console, keeper, owner_arg, raw_socket, shepherd, tool_supervisor};
 
-/// What `scored -help` prints.
+/// The text that `scored -help` prints.
 pub const HELP: &str = "\
 usage: scored [-group EXPR] [-file DB] [-server HOST] [-host NAME] [-network NET] [-port N]
               [-key FILE] [-socket PATH] [-user USER] [-operator USER] [-syslog ADDRESS[:PORT]] [-v]
@@ -25,7 +25,7 @@ usage: scored [-group EXPR] [-file DB] [-server HOST] [-host NAME] [-network NET
        scored -try HOSTS [-start WAY] [-links L] [-mtu BYTES] [-rate RATE]
        scored -makekey FILE
        scored -single -control FD [-nonamespace]
-Without -single, -probe and the like, as root: serve every user (multi-user mode).
+Without an option that selects another mode, as root: serve all users (multi-user mode).
   -group EXPR   the hosts of the cluster (scorehosts); default: all of the database
   -file DB      the database; default /etc/score/scorehosts.db, without one this host alone
   -server HOST  the host that runs the server; default: the last
@@ -38,41 +38,41 @@ Without -single, -probe and the like, as root: serve every user (multi-user mode
   -operator U   a user that may end the jobs of others; any number of times
   -syslog A     also send the log to a syslog receiver, by UDP; default port 514
   -ts MS        the length of a time slice, 5 to 60000; default 500
-  -rows N       jobs that may share a processor, 1 to 64; default 8; 1: none do
+  -rows N       jobs that may share a processor, 1 to 64; default 8; 1: no sharing
   -cleanup SEC  how long tools may clean up after the end of their job; default 600
   -v            log logins and jobs
-  -page P       the server's page is at this port of 127.0.0.1, at ADDRESS:PORT, or nowhere (off);
+  -page P       address of the server's page: a port of 127.0.0.1, ADDRESS:PORT, or off;
                 default: a free port of 127.0.0.1, which scps -page prints
-  -list         the jobs of the cluster
+  -list         list the jobs of the cluster
   -kill JOB     end a job: your own, or as operator any job
   -probe        print what this machine allows, and the effect of what is missing
-  -json         as JSON
+  -json         print the report as JSON
   -try HOSTS    start a probe instead of a daemon on each host (names with commas, or local:N for N
                 virtual hosts), print the result, and end it
-  -start WAY    by ssh, slurm, pbs, lsf or sge instead of the method that the environment implies
+  -start WAY    launcher for daemons: ssh, slurm, pbs, lsf or sge; default: from the environment
   -timeout SEC  give up a host that takes longer; default 30
-  -links, -mtu, -rate    networks of virtual hosts, their packet size, a limit such as 200mbit
+  -links, -mtu, -rate    virtual hosts: number of networks, MTU in bytes, rate such as 200mbit
   -makekey FILE write a new cluster key to a new file that only its owner can read
   -single       run one job for the scrun at the other end of descriptor FD
   -control FD   descriptor of the socket to scrun
-  -nonamespace  do without a PID namespace, even if this machine allows one
+  -nonamespace  use no PID namespace, even if this machine permits one
   -help         print this
 In single-user mode scrun starts scored by itself: see scored(8).
 ";
 
-/// Options of SCore's scored that have no effect: name, whether it has a value, explanation.
+/// Options of the original scored that have no effect: name, whether it takes a value, explanation.
 const IGNORED_OPTIONS: &[(&str, bool, &str)] = &[
-    ("-sysmon", true, "the server's page is the monitor of the whole (-page, scps -page)"),
-    ("-session", true, "it chooses among checkpoints, which come with checkpoint and restart"),
+    ("-sysmon", true, "the server's page is the monitor of the cluster (-page, scps -page)"),
+    ("-session", true, "it selects checkpoints, and checkpoint and restart are not implemented"),
     (
         "-restart",
         false,
-        "jobs are taken up again from checkpoints, which come with checkpoint and restart; until \
-         then those that ran are gone, and new ones are taken",
+        "it restarts jobs from checkpoints, and checkpoint and restart are not implemented: \
+         earlier jobs are lost, and new ones are accepted",
     ),
 ];
 
-/// Options that request the default behaviour: no state of an earlier scored is kept.
+/// Options that request the default behaviour: scored keeps no state of an earlier scored.
 const NOOP_OPTIONS: [&str; 2] = ["-reset", "-resetall"];
 
 /// Options that choose a mode and have no value.
@@ -82,32 +82,32 @@ const MODES: [&str; 8] =
 /// The mode of the process.
 #[derive(Debug)]
 pub enum Command {
-    /// `-single`
+    /// `-single`: run one job or scout session for one client.
     Single(daemon::SingleUserOptions),
-    /// `-daemon`: started by a server on other hosts.
+    /// `-daemon`: the daemon of another host, started by a server.
     Daemon(daemon::HostDaemonOptions),
-    /// No mode: serve every user.
+    /// No mode: serve all users (multi-user mode).
     Service(service::ServiceOptions),
-    /// `-list`, `-kill JOB`
+    /// `-list`, `-kill JOB`: send a request to the daemon of this host.
     Console(console::ConsoleOptions),
-    /// `-shepherd`
+    /// `-shepherd`: start and watch the local processes of one job.
     Shepherd(shepherd::ShepherdOptions),
-    /// `-keeper`: does what needs root for a service.
+    /// `-keeper`: perform the privileged actions of a service.
     Keeper(keeper::KeeperOptions),
-    /// `-tool`: starts a tool, and watches it.
+    /// `-tool`: start and watch one tool.
     ToolSupervisor(tool_supervisor::SupervisorOptions),
-    /// `-opener`: opens raw sockets for a shepherd.
+    /// `-opener`: open raw sockets for a shepherd.
     Opener(raw_socket::HelperOptions),
-    /// `-probe`
+    /// `-probe`: report the capabilities of this machine.
     Probe {
         /// `-json`
         json: bool,
     },
-    /// `-try HOSTS`
+    /// `-try HOSTS`: test whether daemons can be started on these hosts.
     Preflight(preflight::PreflightOptions),
-    /// `-makekey FILE`
+    /// `-makekey FILE`: write a new cluster key.
     MakeKey(PathBuf),
-    /// `-greet`: started by `-try` on other hosts.
+    /// `-greet`: the probe that `-try` starts on other hosts.
     PreflightProbe(preflight::ProbeOptions),
     /// `-help`
     Help,
@@ -144,7 +144,7 @@ struct Args {
 /// Parses the command line.
 ///
 /// # Errors
-/// One line that names the wrong word.
+/// One line that names the option or value at fault.
 pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
     let mut args = Args::default();
     let mut remaining = arguments.iter();
@@ -239,7 +239,8 @@ impl Args {
             "-timeout" => {
                 let word = text(value()?);
                 let seconds = word.parse().ok().filter(|seconds| *seconds > 0);
-                let seconds = seconds.ok_or_else(|| format!("-timeout {word}: not seconds"))?;
+                let seconds = seconds
+                    .ok_or_else(|| format!("-timeout {word}: must be a number of seconds"))?;
                 self.launch.arrival_timeout = Some(Duration::from_secs(seconds));
             }
             "-connect" => self.connect = Some(text(value()?)),
@@ -268,7 +269,7 @@ impl Args {
                 let word = text(value()?);
                 let port = word.parse().ok().filter(|port| *port > 0);
                 self.service.port =
-                    Some(port.ok_or_else(|| format!("-port {word}: 1 to 65535 is wanted"))?);
+                    Some(port.ok_or_else(|| format!("-port {word}: must be 1 to 65535"))?);
             }
             "-socket" => self.service.socket = Some(value()?.into()),
             "-network" => self.service.network = Some(text(value()?)),
@@ -292,7 +293,7 @@ impl Args {
             "-kill" => {
                 let word = text(value()?);
                 let number = word.parse();
-                let number = number.map_err(|_| format!("-kill {word}: not a job's number"))?;
+                let number = number.map_err(|_| format!("-kill {word}: not a job number"))?;
                 let kill = ConsoleRequest::Kill(JobId(number));
                 (self.mode, self.console) = (Some("-console"), Some(kill));
             }
@@ -340,7 +341,7 @@ fn within(
     let digits = !shown.is_empty() && shown.bytes().all(|byte| byte.is_ascii_digit());
     let number = shown.parse().ok().filter(|number| digits && range.contains(number));
     let (min, max) = (range.start(), range.end());
-    number.ok_or_else(|| format!("{option} {shown}: {min} to {max} {unit} are possible"))
+    number.ok_or_else(|| format!("{option} {shown}: must be {min} to {max} {unit}"))
 }
 
 fn text(word: &OsStr) -> String {
@@ -349,7 +350,6 @@ fn text(word: &OsStr) -> String {
 
 fn number(option: &str, text: &OsStr) -> Result<OwnedFd, String> {
     let shown = text.to_string_lossy();
-    let number =
-        shown.parse().map_err(|_| format!("{option} {shown}: not a descriptor's number"))?;
+    let number = shown.parse().map_err(|_| format!("{option} {shown}: not a descriptor number"))?;
     descriptor::inherited(number).map_err(|error| format!("{option} {shown}: {error}"))
 }

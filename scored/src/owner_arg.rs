@@ -1,5 +1,5 @@
-//! The owner of a job as an argument on a shepherd's command line: the shepherd becomes the user
-//! before it decodes anything.
+//! The owner of a job as an argument on a shepherd's command line. An argument is used because the
+//! shepherd becomes the user before it decodes any message.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use score_proto::job_control::{Limit, Owner};
 use score_proto::message::OsBytes;
 
-/// `UID:GID:RESOURCE=SOFT/HARD,...:NAME`
+/// Formats an owner as `UID:GID:RESOURCE=SOFT/HARD,...:NAME`.
 pub fn write(owner: &Owner) -> OsString {
     let limit = |limit: &Limit| format!("{}={}/{}", limit.resource, limit.soft, limit.hard);
     let limits: Vec<String> = owner.limits.iter().map(limit).collect();
@@ -17,10 +17,10 @@ pub fn write(owner: &Owner) -> OsString {
     OsString::from_vec(word)
 }
 
-/// Parses an owner.
+/// Parses the format of [`write()`].
 ///
 /// # Errors
-/// One line.
+/// One line that quotes the argument.
 pub fn read(word: &OsStr) -> Result<Owner, String> {
     let format_error = || format!("-owner {}: not UID:GID:LIMITS:NAME", word.to_string_lossy());
     let mut parts = word.as_bytes().splitn(4, |byte| *byte == b':');
@@ -41,7 +41,7 @@ pub fn read(word: &OsStr) -> Result<Owner, String> {
         gid: gid.parse().map_err(|_| format_error())?,
         name: OsBytes(parts.next().ok_or_else(format_error)?.to_vec()),
         limits: limits.ok_or_else(format_error)?,
-        // The shepherd needs none.
+        // The shepherd needs no voucher.
         voucher: Vec::new(),
     })
 }

@@ -1,8 +1,11 @@
-//! The process that starts a tool beside a job, and watches it (`scored -tool`): one for each tool
-//! and host. It is outside of the job's PID namespace, as the user of the job, and a child of the
-//! daemon, or of the keeper in multi-user mode. It inherits what the tool's processes leave, and
-//! ends all of them when the tool's first process ends, when it is ordered to, and when the daemon
-//! is lost. The daemon never waits for it.
+//! The supervisor of a tool (`scored -tool`). For each tool of a job, each host runs one
+//! supervisor, which starts the tool and watches it. The supervisor runs as the user of the job,
+//! but outside of the job's PID namespace. It is a child of the daemon, or of the keeper in
+//! multi-user mode.
+//!
+//! The supervisor adopts orphaned processes of the tool. It kills all processes of the tool when
+//! the tool's first process ends, when it receives the order, and when it loses the daemon. The
+//! daemon never blocks on a supervisor.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CString, OsStr, OsString};
@@ -38,16 +41,17 @@ use crate::sys::pdeathsig::{set_pdeathsig, unblock_signals};
 use crate::sys::process::{self, WaitResult};
 use crate::sys::{credentials, descriptor, realtime};
 
-/// Name of the process.
+/// The name of the process.
 const PROCESS_NAME: &std::ffi::CStr = c"scored-tool";
-/// How often the status file of a tool is looked at after the end of its job, at most.
+/// How often the supervisor checks the tool's status file after the end of the job.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the daemon may take to read the last reports.
 const LAST_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Lines of a tool that are passed on at once, and how often a further one is.
+/// The supervisor forwards this many output lines of a tool at once, then one line in each
+/// interval.
 const LINE_BURST: u32 = 256;
 const LINE_INTERVAL: Duration = Duration::from_millis(50);
-/// Bytes of lines that may wait for the daemon.
+/// Limit of the bytes that wait for the daemon. The supervisor drops further lines.
 const MAX_BACKLOG: usize = 256 << 10;
 
 /// The options of a supervisor.
@@ -55,16 +59,16 @@ const MAX_BACKLOG: usize = 256 << 10;
 pub struct SupervisorOptions {
     /// The socket to the daemon.
     pub control: OwnedFd,
-    /// The user of the job, if it is not the user who has started scored.
+    /// The user of the job, if it is not the user that started scored.
     pub owner: Option<Owner>,
-    /// The files by which it joins the job's cgroup.
+    /// The files through which the supervisor joins the job's cgroup.
     pub membership_files: Vec<PathBuf>,
 }
 
-/// Starts a supervisor. Returns its process id. The caller must have one thread only.
+/// Starts a supervisor and returns its process id. The calling process must have only one thread.
 ///
 /// # Errors
-/// A system call failed.
+/// The error of a failed system call.
 pub fn start(job: Option<(&Owner, &Group)>, control: &OwnedFd) -> io::Result<i32> {
     let number = control.as_raw_fd().to_string();
     let mut args: Vec<OsString> = ["scored", "-tool", "-control", &number].map(Into::into).into();
@@ -86,7 +90,7 @@ pub fn start(job: Option<(&Owner, &Group)>, control: &OwnedFd) -> io::Result<i32
 /// Runs a supervisor until its tool has ended.
 ///
 /// # Errors
-/// A system call failed before there was a tool.
+/// The error of a system call that failed before the tool was started.
 pub fn run(options: SupervisorOptions) -> io::Result<()> {
     process::set_name(PROCESS_NAME);
     process::default_and_block_signals()?;
@@ -114,13 +118,13 @@ pub fn run(options: SupervisorOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// The times of a tool after the end of its job.
+/// The time limits of a tool after the end of its job.
 #[derive(Debug)]
 struct Cleanup {
-    /// It is killed then, whatever it does.
+    /// The tool is killed at this time in any case.
     deadline: Instant,
     silence: Duration,
-    /// The last modification of the status file that was seen, and when it was seen.
+    /// The last observed modification time of the status file, and when it was first observed.
     last_touch: (Option<SystemTime>, Instant),
 }
 
@@ -133,7 +137,7 @@ impl Cleanup {
         }
     }
 
-    /// The status file has this time now. Whether the tool's time is over.
+    /// Records the modification time of the status file. Returns whether the tool's time is over.
     fn is_over(&mut self, touched: Option<SystemTime>, now: Instant) -> bool {
         if touched.is_some() && touched != self.last_touch.0 {
             self.last_touch = (touched, now);
@@ -141,13 +145,13 @@ impl Cleanup {
         now >= self.deadline || now >= self.last_touch.1 + self.silence
     }
 
-    /// When to look again.
+    /// The time of the next check of the status file.
     fn next_look(&self, now: Instant) -> Instant {
         self.deadline.min(self.last_touch.1 + self.silence).min(now + STATUS_INTERVAL)
     }
 }
 
-/// A tool that runs.
+/// A running tool.
 #[derive(Debug)]
 struct RunningTool {
     order: SupervisedTool,
@@ -159,7 +163,7 @@ struct RunningTool {
     cleanup: Option<Cleanup>,
 }
 
-/// The names of a tool in the job's directory for tools.
+/// The files of a tool in the job's directory for tools.
 #[derive(Debug)]
 struct ToolNames {
     link: PathBuf,
@@ -237,7 +241,7 @@ impl Supervisor {
             let left = cleanup.next_look(now).saturating_duration_since(now);
             PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
         });
-        // An error, EINTR too, is the same as an early end of the time.
+        // An error such as EINTR has the effect of an early time-out.
         let _ = poll(&mut polled, timeout);
     }
 
@@ -269,7 +273,7 @@ impl Supervisor {
         }
     }
 
-    /// Reaps what has ended. The end of the tool's first process is the end of the tool.
+    /// Reaps exited children. The tool ends when its first process ends.
     fn reap(&mut self) {
         while let WaitResult::Exited(reaped) = process::reap() {
             if self.tool.as_ref().is_some_and(|tool| tool.pid == reaped.pid) {
@@ -293,7 +297,7 @@ impl Supervisor {
         let touched = touched(&tool.order);
         let is_over = tool.cleanup.as_mut().is_some_and(|cleanup| cleanup.is_over(touched, now));
         if is_over {
-            // Its end is seen by SIGCHLD.
+            // SIGCHLD reports the tool's end.
             process::kill_group(tool.pid, libc::SIGKILL);
         }
     }
@@ -301,7 +305,7 @@ impl Supervisor {
     fn read_output(&mut self) {
         let Some(tool) = &mut self.tool else { return };
         let mut bytes = [0; 4096];
-        // A bounded amount: orders come in between.
+        // The amount is bounded so that orders are handled between reads.
         for _ in 0..16 {
             let Some(output) = &mut tool.output else { return };
             match output.read(&mut bytes) {
@@ -327,7 +331,7 @@ impl Supervisor {
         }
     }
 
-    /// The supervisor ends: so does everything that the tool has started.
+    /// Kills everything that the tool has started, and sends the last reports.
     fn finish(mut self) {
         kill_rest();
         if let Some(tool) = &self.tool {
@@ -343,7 +347,7 @@ impl Supervisor {
 }
 
 impl RunningTool {
-    /// Passes on a line, unless there were too many of them.
+    /// Forwards a line, unless there were too many of them.
     fn pass_line(&mut self, link: &mut FramedSocket) {
         let line = std::mem::take(&mut self.line);
         let now = Instant::now();
@@ -352,7 +356,7 @@ impl RunningTool {
             return;
         }
         if let dropped @ 1.. = std::mem::take(&mut self.dropped_lines) {
-            let text = format!("({dropped} lines that came too fast are not shown)");
+            let text = format!("({dropped} lines are not shown: the tool wrote too fast)");
             link.queue(&ToolEventKind::Output(text.into_bytes()));
         }
         self.limit.take(now);
@@ -360,7 +364,7 @@ impl RunningTool {
     }
 }
 
-/// Kills everything that the tool has left.
+/// Kills the tool's remaining processes.
 fn kill_rest() {
     let deadline = Instant::now() + LAST_REPORT_TIMEOUT;
     while process::kill_descendants_except(&Default::default()) && Instant::now() < deadline {
@@ -368,12 +372,12 @@ fn kill_rest() {
     }
 }
 
-/// When the status file of a tool was touched last.
+/// The last modification time of the tool's status file.
 fn touched(tool: &SupervisedTool) -> Option<SystemTime> {
     fs::symlink_metadata(ToolNames::new(tool).status).ok()?.modified().ok()
 }
 
-/// The path of the tool's program: with a slash as it is, otherwise the first in `PATH`.
+/// Returns the path of the tool's program. A name without a slash is searched in `PATH`.
 fn program_path(tool: &SupervisedTool) -> Option<PathBuf> {
     let path = to_path(&tool.program.path);
     let directory = to_path(&tool.directory);
@@ -388,7 +392,7 @@ fn program_path(tool: &SupervisedTool) -> Option<PathBuf> {
     files.next()
 }
 
-/// Starts a tool. An error has the exit code of the command.
+/// Starts a tool. An error contains the exit code for the command that requested the tool.
 fn spawn(mut order: SupervisedTool) -> Result<RunningTool, (u8, String)> {
     if let Some(files) = &order.files {
         order.program = order.program.with_files(&files.0);
@@ -437,7 +441,7 @@ fn spawn(mut order: SupervisedTool) -> Result<RunningTool, (u8, String)> {
     })
 }
 
-/// Starts the program of a tool. Returns its process id and its output.
+/// Starts the program of a tool. Returns its process id and the pipe with its output.
 fn spawn_program(
     tool: &SupervisedTool,
     program: &Path,
@@ -465,7 +469,7 @@ fn spawn_program(
     set_pdeathsig(&mut command, libc::SIGKILL);
     unblock_signals(&mut command);
     process::set_umask(tool.umask);
-    // This process reaps all of its children.
+    // The child is not waited for here, because the supervisor reaps all of its children.
     let child = command.spawn()?;
     Ok((i32::try_from(child.id()).unwrap_or(0), File::from(output)))
 }
@@ -501,7 +505,7 @@ mod tests {
         let mut silent = begin();
         assert!(!silent.is_over(time(1), after(59)));
         assert!(silent.is_over(time(1), after(60)));
-        // The clock of the file may jump, and the file may be removed.
+        // The modification time of the file may jump, and the file may be removed.
         let mut active = begin();
         for second in (10..600).step_by(50) {
             assert!(!active.is_over(time(1_000_000 - second), after(second)), "{second}");

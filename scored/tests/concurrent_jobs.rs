@@ -1,4 +1,4 @@
-//! Several jobs of one login run at the same time, each with its own output, signals and end.
+//! Several jobs of one login run at the same time. Each has its own output, signals and end.
 
 mod driver;
 
@@ -13,15 +13,15 @@ use score_proto::ids::SessionJobId;
 use score_proto::message::*;
 use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
 
-/// A login with any number of jobs.
+/// A client with one login and any number of jobs.
 struct MultiJobClient {
-    /// Ends scored at the end of the test.
+    /// Ends scored when the test ends.
     _scored: Driver,
     socket: UnixStream,
     decoder: ServerMessageDecoder,
     /// The received messages, by job.
     jobs: BTreeMap<SessionJobId, Outcome>,
-    /// Jobs that scored has reported as unknown.
+    /// The jobs that scored has reported as unknown.
     unknown: Vec<SessionJobId>,
 }
 
@@ -61,7 +61,7 @@ impl MultiJobClient {
         self.jobs.entry(job).or_default()
     }
 
-    /// Reads the available messages; waits 20 ms at most.
+    /// Reads the available messages. Waits at most 20 ms.
     fn step(&mut self) {
         let mut chunk = vec![0; 256 * 1024];
         match self.socket.read(&mut chunk) {
@@ -147,12 +147,12 @@ fn jobs_of_one_login_run_at_the_same_time_and_each_has_its_own_end() {
     client.send(SessionJobId(70_000), &JobRequest::StdinEof);
     assert_eq!(client.until_ended(SessionJobId(70_000)), 0);
     assert_eq!(client.outcome_of(SessionJobId(70_000)).text(), "for the fourth\n");
-    // All other jobs have ended; this one still runs.
+    // All other jobs have ended, but job 1 still runs.
     assert!(client.outcome_of(SessionJobId(1)).end.is_none());
     client.send(SessionJobId(1), &JobRequest::Signal(libc::SIGINT));
     assert_eq!(client.until_ended(SessionJobId(1)), 128 + libc::SIGINT as u8);
     assert_eq!(client.outcome_of(SessionJobId(1)).text(), "up\nup\n");
-    // Its number is free again.
+    // The number of the job may be used again.
     client.jobs.clear();
     client.submit(SessionJobId(1), job(1, vec![sh("echo again")]));
     assert_eq!(
@@ -178,7 +178,7 @@ fn a_duplicate_or_unknown_job_number_is_reported_and_affects_no_other_job() {
     ] {
         client.send(SessionJobId(6), &message);
     }
-    // Such messages are often in flight when a job ends.
+    // Such messages are often in flight when a job ends, so they are not reported.
     client.send(SessionJobId(6), &JobRequest::OutputAck(7));
     client.submit(SessionJobId(7), job(1, vec![sh("exit 9")]));
     assert_eq!(client.until_ended(SessionJobId(7)), 9);

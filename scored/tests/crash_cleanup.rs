@@ -12,11 +12,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use score_proto::message::*;
 
-/// How long processes and files may outlive the death of their owner. The promise is a second,
-/// which `cargo xtask soak kill` verifies; a machine under other load gets more time.
+/// How long processes and files may outlive their owner. The promise is one second, which `cargo
+/// xtask soak kill` verifies. The tests allow more time because the machine may have other load.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A job whose processes have children in sessions of their own. All of them carry a mark.
+/// A job whose processes have children in sessions of their own. The environment of each contains
+/// the returned mark.
 fn stubborn_job(nodes: u32) -> (JobSpec, String) {
     let mark = mark();
     let script = "setsid sleep 1000 & (setsid sh -c 'trap : TERM HUP; sleep 1001' &); \
@@ -79,7 +80,7 @@ fn a_killed_scored_leaves_no_process_and_the_next_start_removes_its_directory() 
         sigkill(driver.child.id() as i32);
         driver.child.wait().unwrap();
         assert_removed_within(CLEANUP_TIMEOUT, "a process", || marked(&mark).is_empty());
-        // The start of another test may have removed it earlier.
+        // Another test may have started a scored that has removed the directory already.
         run(job(1, vec![sh("exit 0")]));
         assert!(!Path::new(&directory).exists());
     }
@@ -148,7 +149,7 @@ fn a_job_can_be_cut_off_at_any_moment() {
         while !driver.closed && driver.outcome.end.is_none() {
             driver.step();
             assert!(Instant::now() < end);
-            // The shepherd may not have been started when its parent was killed.
+            // The shepherd may have been started after the first kill.
             if round % 3 == 2 {
                 children(scored).into_iter().for_each(sigkill);
             }
@@ -159,7 +160,7 @@ fn a_job_can_be_cut_off_at_any_moment() {
         });
     }
     run(job(1, vec![sh("exit 0")]));
-    // Other tests of this file run at the same time. Sixty leftovers would still be noticed.
+    // Other tests of this file run at the same time. Sixty leftovers would still exceed the limit.
     assert!(directories() < 20, "{} directories are left", directories());
 }
 
@@ -221,7 +222,7 @@ fn a_job_beyond_the_descriptor_limit_is_refused_with_both_numbers() {
 #[test]
 fn jobs_of_an_ordinary_user_are_cleaned_up_too() {
     if !nix::unistd::geteuid().is_root() {
-        // Every other test of this file has just shown it.
+        // All other tests of this file have verified this already.
         return;
     }
     let scratch = TempDir::new("ordinary");

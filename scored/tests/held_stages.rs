@@ -1,4 +1,4 @@
-//! For a debugger, the processes of a stage wait before their first instruction.
+//! Held stages: for a debugger, the processes of a stage stop before their first instruction.
 
 mod driver;
 
@@ -14,7 +14,7 @@ fn options() -> [ScoredOptions; 2] {
     [false, true].map(|no_namespace| ScoredOptions { no_namespace, ..ScoredOptions::default() })
 }
 
-/// Starts a held job and waits for the list of so many processes. Returns their ids.
+/// Starts a held job and waits for the list of `count` processes. Returns their process ids.
 fn start_held(spec: JobSpec, options: ScoredOptions, count: usize) -> (Driver, Vec<u32>) {
     let mut driver = Driver::start_as(JobSpec { hold: true, ..spec }, options);
     let pids = next_list(&mut driver, count);
@@ -45,7 +45,7 @@ fn held_processes_are_listed_once_and_run_when_they_are_released() {
         let stages = vec![vec![script.clone(), sh("cat")], vec![script]];
         let (mut driver, pids) = start_held(sequence(3, stages), options, 6);
         assert!(pids.iter().all(|pid| state(*pid) == 'T'), "{pids:?}");
-        // ^Z and fg.
+        // The user presses ^Z and then enters fg.
         driver.send(&JobRequest::Suspend);
         driver.send(&JobRequest::Resume);
         driver.send(&LIST);

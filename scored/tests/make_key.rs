@@ -1,4 +1,4 @@
-//! `scored -makekey FILE`.
+//! `scored -makekey FILE` writes a new cluster key.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

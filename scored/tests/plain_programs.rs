@@ -1,4 +1,4 @@
-//! Plain programs: the behaviour of a job that does not use SCore.
+//! Plain programs: jobs whose programs do not use SCore.
 
 mod driver;
 
@@ -16,7 +16,7 @@ fn four_nodes_print_a_line_each() {
 
 #[test]
 fn the_exit_code_of_a_job_follows_the_documented_rules() {
-    // script of every node, code, part of a notice
+    // The script of each node, the exit code, and a part of a notice.
     for (script, code, notice) in [
         ("exit 0", 0, ""),
         ("exit 3", 3, "exited with code 3"),
@@ -204,10 +204,10 @@ fn a_process_inherits_four_descriptors_default_signals_and_its_own_session() {
                   tr '\\n\\t' '  '; ps -o sid= -p $$ | tr -d ' '; echo $$";
     let text = run(job(1, vec![system(&["bash", "-c", script])])).text();
     let words: Vec<&str> = text.split_whitespace().collect();
-    // ls and grep are children of bash: 3 is the control socket, 4 the directory that ls reads.
+    // Descriptor 3 is the control socket. Descriptor 4 is the directory that ls reads.
     assert_eq!(words[..6], ["0", "1", "2", "3", "4", "SigBlk:"], "{text}");
     assert_eq!(u64::from_str_radix(words[6], 16), Ok(0), "{text}");
-    // 32 and 33 are reserved for libc, which does not let programs use them.
+    // The C library reserves signals 32 and 33, and programs cannot use them.
     let ignored = u64::from_str_radix(words[8], 16).unwrap();
     assert_eq!(ignored & !(3 << 31), 0, "{text}");
     assert_eq!(words[9], words[10], "{text}");

@@ -1,5 +1,5 @@
-//! Programs that communicate with their shepherd. This test's own binary, started again as the
-//! program of the job, acts as libscore, well-behaved or hostile.
+//! Programs that communicate with their shepherd. The job's program is this test binary, which
+//! takes the role of libscore. Some roles are well-behaved, others are hostile.
 
 mod driver;
 
@@ -17,7 +17,7 @@ use score_proto::message::*;
 const ROLE_ENV: &str = "SCORE_TEST_ROLE";
 const CONTROL: RawFd = 3;
 
-/// An element that runs the role of [`ROLE_ENV`] on every node.
+/// An element that runs the role in [`ROLE_ENV`] on each node.
 fn role_element(kind: ProgramKind) -> ElementSpec {
     let test_binary = std::env::current_exe().unwrap();
     element(
@@ -36,7 +36,7 @@ fn start_client(nodes: u32, kind: ProgramKind, role: &str) -> Driver {
     Driver::start(spec)
 }
 
-/// The output of the roles, without that of the test harness.
+/// The output of the roles, without the output of the test harness.
 fn role_output(outcome: &Outcome) -> Vec<String> {
     let mut lines = outcome.lines();
     lines.retain(|line| line.starts_with("> "));
@@ -48,7 +48,7 @@ fn node() -> u32 {
 }
 
 fn print_line(text: &str) {
-    // One write, not through the harness.
+    // A single write that bypasses the test harness keeps the line whole.
     let line = format!("> {} {text}\n", node());
     std::io::stdout().write_all(line.as_bytes()).unwrap();
     std::io::stdout().flush().unwrap();
@@ -59,10 +59,10 @@ fn send_call(call: &Call) {
     send(CONTROL, &body, MsgFlags::empty()).unwrap();
 }
 
-// UNSAFETY: descriptors arrive as numbers.
+// UNSAFETY: received descriptors are numbers.
 #[expect(unsafe_code)]
 fn take_fd(number: RawFd) -> OwnedFd {
-    // SAFETY: just received; it has no other owner.
+    // SAFETY: the descriptor has just been received, so it has no other owner.
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
@@ -211,7 +211,7 @@ fn flood_role() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// Sends requests that cost the shepherd memory, and reads every answer.
+/// Sends requests that consume memory of the shepherd, and does not wait for their replies.
 fn flushes_role() {
     attach();
     let body = frame::encode_datagram(&Call::Flush { id: 1 }).unwrap();
@@ -311,7 +311,7 @@ fn a_program_that_exits_before_score_initialize_is_named() {
     let outcome = run_client(2, ProgramKind::Score, "half");
     assert!(outcome.notices().contains("score_initialize()"), "{}", outcome.notices());
     assert_eq!((outcome.code(), outcome.notices.len()), (1, 1));
-    // The same with a plain program, which need not attach: only the waiting node is reported.
+    // A plain program need not attach, so only the waiting node is reported.
     let outcome = run_client(2, ProgramKind::Plain, "half");
     assert!(outcome.notices().contains("waits in score_initialize()"), "{}", outcome.notices());
 }
@@ -329,7 +329,8 @@ fn sc_flush_returns_when_scrun_has_written_everything() {
     let outcome = driver.finish();
     assert_eq!(outcome.code(), 137);
     let text = String::from_utf8_lossy(&outcome.err).into_owned();
-    // The first node to get an answer kills itself and the other one: its own output is complete.
+    // The first node that gets a reply kills itself, which ends the other node. Its own output is
+    // complete.
     assert!(text.contains("partial") && text.len() >= 300_007, "{}", text.len());
 }
 
@@ -354,7 +355,7 @@ fn garbage_on_a_control_socket_costs_its_own_job_with_a_reason() {
     let outcome = run_client(2, ProgramKind::Score, "garbage");
     assert_eq!(outcome.code(), 1);
     let notices = outcome.notices();
-    assert!(notices.contains("node ") && notices.contains("are no call"), "{notices}");
+    assert!(notices.contains("node ") && notices.contains("malformed call"), "{notices}");
 }
 
 #[test]
@@ -367,7 +368,7 @@ fn a_process_that_calls_without_reading_the_answers_is_ended() {
 #[test]
 fn a_process_that_flushes_without_waiting_is_ended() {
     let mut driver = start_client(1, ProgramKind::Score, "flushes");
-    // No flush is confirmed.
+    // The driver confirms no flush.
     driver.flushing = false;
     let outcome = driver.finish();
     assert_eq!(outcome.code(), 1);

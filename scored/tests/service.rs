@@ -1,5 +1,5 @@
-//! A scored that serves every user, with clients other than scrun: false claims, garbage, clients
-//! that send nothing, and very many clients at once. All of it needs root, as multi-user mode does.
+//! A service with clients other than scrun: false claims, garbage, silent clients, and very many
+//! clients at once. Everything here needs root, as multi-user mode does.
 
 mod driver;
 
@@ -56,7 +56,7 @@ fn clients_that_send_nothing_or_garbage_are_dropped_and_the_service_continues() 
         let mut client = UnixStream::connect(service.socket()).unwrap();
         let _ = client.write_all(garbage);
     }
-    // On the daemons' port: nothing, garbage, a length that is too long, byte by byte.
+    // Connections to the daemons' port: silent ones, garbage, an excessive length, single bytes.
     let port = ("127.0.0.1", service.port);
     let mut trickling: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(port).ok()).collect();
     for garbage in [&[0xff_u8; 65536][..], b"GET / HTTP/1.0\r\n\r\n", &[0; 1000]] {
@@ -95,12 +95,12 @@ fn the_log_goes_to_a_syslog_receiver_too() {
         let count = receiver.recv(&mut packet).unwrap();
         String::from_utf8_lossy(&packet[..count]).into_owned()
     };
-    // It reports the address of its page before it is ready.
+    // The service reports the address of its page before it is ready.
     let (first, page, second) = (line(), line(), line());
     assert!(page.contains("page at http://127.0.0.1:"), "{page}");
     assert!(first.starts_with("<28>1 - ") && first.contains("checkpoint"), "{first}");
     assert!(second.starts_with("<30>1 - ") && second.contains("ready: server of 2"), "{second}");
-    // The output on standard error does not change.
+    // The lines on standard error have no syslog header.
     service.until_logged("scored: ready: server of 2");
 }
 
@@ -128,7 +128,7 @@ fn systemd_is_notified_that_the_service_is_up_and_then_that_its_loop_runs() {
     let path = folder.join(format!("score-notify-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let socket = UnixDatagram::bind(&path).unwrap();
-    // As that of systemd: services that do not run as root write to it.
+    // systemd's socket has this mode, too, because services that do not run as root write to it.
     std::fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
     socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let variables = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "200000")];
@@ -148,7 +148,7 @@ fn systemd_is_notified_that_the_service_is_up_and_then_that_its_loop_runs() {
         assert!(last.starts_with("WATCHDOG=1\nSTATUS=server: 1 of 2 hosts up, jobs: "), "{last}");
     }
     assert!(last.ends_with("jobs: 1"), "{last}");
-    // Ten messages of 100 ms each: not more often than that.
+    // The interval of the ten messages is 100 ms, so they take at least 900 ms.
     assert!(started_at.elapsed() > Duration::from_millis(900), "{:?}", started_at.elapsed());
     assert!(service.is_alive());
     std::fs::remove_file(path).unwrap();
@@ -178,7 +178,7 @@ fn a_thousand_clients_that_connect_at_once_and_log_in_late_are_all_served() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     let mut clients: Vec<Client> = (0..1000).map(|_| Client::connect(&service.socket())).collect();
-    // A scrun that the kernel interrupts between the two.
+    // The delay represents a scrun that is interrupted between connecting and sending.
     std::thread::sleep(Duration::from_millis(500));
     for client in &mut clients {
         client.send(&[hello(), login(0), ConsoleRequest::List.into()]);
@@ -191,7 +191,8 @@ fn a_thousand_clients_that_connect_at_once_and_log_in_late_are_all_served() {
 #[test]
 fn four_thousand_queued_jobs_are_kept_within_bounds_and_none_is_lost() {
     const JOBS: usize = 4_000;
-    /// So many clients log in at once, of whom none is dropped to make room for others.
+    /// The number of clients that log in at once. None of so few is dropped to make room for
+    /// others.
     const BATCH: usize = 500;
     let Some(service) = Service::start_with(1, &["-rows", "1"]) else { return };
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
@@ -212,13 +213,13 @@ fn four_thousand_queued_jobs_are_kept_within_bounds_and_none_is_lost() {
     assert!(last.notices.contains(&format!("{} jobs ahead", JOBS - 1)), "{}", last.notices);
     let grown = service.memory().saturating_sub(memory_before) / JOBS as u64;
     assert!(grown < 32, "{grown} KiB a job");
-    // Free slots: the first jobs run, in their order.
+    // With the slot free, the first jobs run in their order.
     holder.send(&[JobRequest::Kill]);
     for client in &mut clients[..20] {
         assert_eq!(client.until_ended(), 0, "{}", client.notices);
         assert_eq!(client.out, "ran\n");
     }
-    // All other clients disconnect at once, and the service is free again.
+    // All other clients disconnect at once. The service is then free for others.
     drop(clients);
     let mut next = Client::submit(&service.socket(), 1, spec("echo next", &["wait"]));
     assert_eq!((next.until_ended(), next.out.as_str()), (0, "next\n"));

@@ -1,5 +1,5 @@
-//! A job that is stopped and continued, with and without a PID namespace. Every descendant is
-//! stopped, whatever its session. A process that had stopped itself stays stopped.
+//! A job is stopped and continued, with and without a PID namespace. All of its descendants are
+//! stopped, whatever their session. A process that has stopped itself stays stopped.
 
 mod driver;
 
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use driver::*;
 use score_proto::message::*;
 
-/// Writes continuously: a process, a child of it, and a child of that in a session of its own. One
-/// more process stops itself, and reports it if it is continued.
+/// A process, its child, and a grandchild in another session write continuously. Another process
+/// stops itself, and writes a file if it is continued.
 const SCRIPT: &str = "cd FOLDER; trap '' TSTP TERM INT HUP
 write() { while :; do echo x >> $1; sleep 0.01; done; }
 (sh -c 'kill -STOP $$; echo woken >> woken') &

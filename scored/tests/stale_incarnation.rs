@@ -1,5 +1,5 @@
-//! A real daemon that receives orders of jobs that are not meant for it: for another incarnation of
-//! its host, or of another job that had the same number.
+//! Sends orders to a real daemon that are not meant for it: for another incarnation of its host, or
+//! for another job with the same number.
 
 mod driver;
 
@@ -24,7 +24,7 @@ const LIMITS: LinkTimeouts =
     LinkTimeouts { handshake_timeout: TEST_TIMEOUT, silence_timeout: TEST_TIMEOUT };
 const JOB: JobId = JobId(9);
 
-/// This test as the server, and a daemon that has joined.
+/// This test in the role of the server, with a daemon that has joined.
 struct Server {
     stream: TcpStream,
     link: Link,
@@ -49,7 +49,7 @@ impl Server {
         let (stream, peer_address) = listener.accept().unwrap();
         stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let link = Link::accept(&Key::from_bytes(KEY), LIMITS, Duration::ZERO);
-        // Replaced when the daemon has sent its own.
+        // A placeholder for the daemon's own message.
         let join = JoinRequest {
             name: String::new(),
             incarnation: Incarnation(0),
@@ -101,7 +101,7 @@ impl Server {
         self.send_job_order(job_incarnation, JobOrder::StartJob(start.into()));
     }
 
-    /// The first received message that `select` accepts.
+    /// Receives messages until `select` accepts one.
     fn until<T>(&mut self, what: &str, select: impl Fn(PeerMessage) -> Option<T>) -> T {
         let end = Instant::now() + TEST_TIMEOUT;
         let mut chunk = [0; 65536];
@@ -139,7 +139,7 @@ impl Server {
         })
     }
 
-    /// Starts the job's processes and waits for their output.
+    /// Starts the processes of the job and waits for this line of output.
     fn run(&mut self, job_incarnation: JobIncarnation, line: &str) {
         let ready = HopReport::Tree(Report::Job(JobReport::Ready));
         self.report("ready", job_incarnation, |report| (report == ready).then_some(()));
@@ -177,7 +177,7 @@ fn a_job_placed_on_an_earlier_incarnation_of_the_host_is_not_started() {
         _ => None,
     });
     assert!(reason.contains("has restarted since"), "{reason}");
-    // The same number, for this incarnation.
+    // A job with the same number, placed on the present incarnation.
     server.send_placement(JobIncarnation(2), incarnation);
     server.send_begin(JobIncarnation(2), "echo up; exec sleep 300");
     server.run(JobIncarnation(2), "up");
@@ -194,12 +194,12 @@ fn a_late_order_of_an_earlier_job_does_not_affect_the_job_that_reuses_its_number
         server.send_job_order(JobIncarnation(1), late);
     }
     server.send_order(JobIncarnation(1), &HopOrder::Abort);
-    // A new job ends the rest of its predecessor, whichever server leads that one.
+    // A new job ends its predecessor with the same number, even if another server leads that job.
     let mark = mark();
     server.send_placement(JobIncarnation(3), incarnation);
     server.send_begin(JobIncarnation(3), &format!("export {mark}; echo second; exec sleep 300"));
     server.run(JobIncarnation(3), "second");
-    // The process has printed its line, and is about to exec the program that carries the mark.
+    // The process has printed its line, but may not have executed the program with the mark yet.
     let end = Instant::now() + TEST_TIMEOUT;
     while marked(&mark).len() != 1 {
         assert!(Instant::now() < end, "{:?}", marked(&mark));

@@ -1,4 +1,4 @@
-//! The option `debug`: which debugger processes get that have a fault or call sc_inspectme (manual
+//! The option `debug`: selects the debugger for processes that fault or call sc_inspectme (manual
 //! 2.4.4).
 
 use std::io::IsTerminal;
@@ -12,15 +12,16 @@ use crate::options::ScrunOptions;
 use crate::options::value::DDT;
 use crate::usage::StartError;
 
-/// Commands of gdb, in the user's directory or installed.
+/// File of gdb commands, in the user's directory or installed.
 const SCRIPT_NAME: &str = "score.gdb";
-/// The installed one, from the directory of scrun.
+/// The installed file, relative to the directory of scrun.
 const INSTALLED_SCRIPT: &str = "../share/score/score.gdb";
 
-/// The debuggers that the options ask for, if any. `directory`: that of the user.
+/// The debuggers that the options request, if any. `directory` is the working directory of the
+/// user.
 ///
 /// # Errors
-/// DDT is not installed.
+/// If DDT is requested and not installed.
 pub fn from_options(
     options: &ScrunOptions,
     directory: &Path,
@@ -43,7 +44,8 @@ pub fn from_options(
     Ok(Some(DebuggerSpec { max_count, kind: kind_of_gdb(directory) }))
 }
 
-/// The first of: an xterm; the commands of the user's file; the terminal; those that are installed.
+/// Chooses how gdb runs. The first that is available: an xterm, the commands in the user's file,
+/// the terminal, the installed commands.
 fn kind_of_gdb(directory: &Path) -> DebuggerKind {
     if std::env::var_os("DISPLAY").is_some_and(|display| !display.is_empty()) {
         return DebuggerKind::Xterm;
@@ -63,7 +65,7 @@ fn kind_of_gdb(directory: &Path) -> DebuggerKind {
     installed.unwrap_or(DebuggerKind::Script(None))
 }
 
-/// An executable file of this name in the directories of PATH.
+/// Finds an executable file of this name in the directories of PATH.
 fn find_in_path(name: &str) -> Option<PathBuf> {
     use nix::unistd::{AccessFlags, access};
     let path = std::env::var_os("PATH")?;

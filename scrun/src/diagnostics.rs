@@ -1,10 +1,10 @@
-//! Lines of scrun or scout itself on standard error: filtered by `message=`, coloured on a
-//! terminal.
+//! Writes the messages of scrun and scout to standard error. `message=` filters them, and on a
+//! terminal their prefix is coloured.
 
 use score_proto::message::Level;
 use std::io::{IsTerminal, Write};
 
-/// How lines are shown.
+/// Writes lines of a program to standard error, in a given form.
 #[derive(Debug, Clone, Copy)]
 pub struct Reporter {
     /// Name of the program that reports, as the prefix of each line.

@@ -1,4 +1,4 @@
-//! Builds the job for scored from the command line.
+//! Builds the job that scrun submits to scored, from the command line.
 
 use crate::debugger;
 use crate::elf::LibrarySearchPath;
@@ -35,8 +35,8 @@ pub fn resolve_programs(
     stages: &Stages,
     search_path: &ProgramSearchPath,
 ) -> Result<ResolvedPrograms, StartError> {
-    // All programs are found before any request is read: a missing program is an error before
-    // any trial run.
+    // All programs are found before any request is read, so that a missing program is reported
+    // before any trial run.
     let resolved = stages
         .iter()
         .map(|stage| stage.iter().map(|element| resolve(element, search_path)).collect())

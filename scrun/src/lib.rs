@@ -148,7 +148,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
     session::run(spec, config)
 }
 
-/// Prints the text and gives the exit code. A closed reader is not an error; a full disk is one.
+/// Prints the text and returns the exit code. A closed reader is not an error; a full disk is one.
 fn print(text: &str) -> Result<u8, StartError> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -159,7 +159,7 @@ fn print(text: &str) -> Result<u8, StartError> {
     }
 }
 
-/// Fuzzing entry: any bytes as a SCORE_OPTIONS value and, cut at newlines, as option words.
+/// Entry for fuzzing: any bytes as a SCORE_OPTIONS value and, split at newlines, as option words.
 pub fn fuzz_options(bytes: &[u8]) {
     use std::os::unix::ffi::OsStrExt;
     let words: Vec<OsString> =
@@ -184,7 +184,7 @@ pub fn fuzz_options(bytes: &[u8]) {
     }
 }
 
-/// Fuzzing entry: any bytes, cut at newlines, as the words of a job.
+/// Entry for fuzzing: any bytes, split at newlines, as the words of a job.
 ///
 /// # Panics
 /// If an accepted job is parsed differently after its words have been escaped again.
@@ -206,7 +206,7 @@ pub fn fuzz_pipeline(bytes: &[u8]) {
     }
 }
 
-/// Fuzzing entry: any bytes as an ELF file.
+/// Entry for fuzzing: any bytes as an ELF file.
 pub fn fuzz_elf(bytes: &[u8]) {
     // Both results can be correct; only a panic is an error.
     let _ = elf::request_of_bytes(bytes);

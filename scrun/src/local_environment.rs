@@ -1,6 +1,6 @@
-//! The available hosts in single-user mode (manual, scrun(1), `group`, `file`): those that an
-//! option names, else those of a batch job's allocation, else this machine. A database is read only
-//! if an option requires it.
+//! The available hosts in single-user mode (manual, scrun(1), `group`, `file`). They are the hosts
+//! that an option names, else the hosts of a batch job's allocation, else this machine. A database
+//! is read only if an option requires it.
 
 use crate::networks;
 use crate::options::{OptionArg, ScrunOptions};
@@ -52,7 +52,7 @@ impl LocalEnvironment<'_> {
         }
     }
 
-    /// The hosts that options or a batch system name; `None` if neither names any.
+    /// The hosts that options or a batch system name. `None` if neither names any.
     ///
     /// # Errors
     /// An option with a wrong value or file, or an invalid allocation.
@@ -109,8 +109,8 @@ impl LocalEnvironment<'_> {
         path.as_deref().map(load).transpose()
     }
 
-    /// The networks of this machine in the database. For a job on this machine alone, which
-    /// reads the database only for the option `network`.
+    /// The networks of this machine in the database. For a job on this machine alone, the database
+    /// is read only if the option `network` is given.
     ///
     /// # Errors
     /// An invalid database.
@@ -189,7 +189,7 @@ fn value(given: &OptionArg) -> &str {
     given.value.as_deref().unwrap_or_default()
 }
 
-/// The kind of programs that this machine runs.
+/// The binary type of this machine.
 pub fn bintype() -> String {
     format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS)
 }

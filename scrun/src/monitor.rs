@@ -1,5 +1,5 @@
 //! `monitor` (manual 3.5.3): `scmon` displays the activity of the job, in its own window or on
-//! this terminal. scrun forwards the metrics; if scmon reads slowly, it gets fewer of them.
+//! this terminal. scrun forwards the metrics, and drops some if scmon reads slowly.
 
 use crate::session::daemon::sibling_binary;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -20,7 +20,7 @@ pub const REPORT_INTERVAL_MS: u32 = 500;
 const SCMON_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Capacity of the pipe in bytes: enough for the metrics of a thousand processes at once.
 const PIPE_CAPACITY_LEN: i32 = 1 << 20;
-/// Maximum bytes of standard error that wait for scmon. More are written over the display.
+/// Maximum bytes of standard error that wait for scmon. Further bytes are written over the display.
 const MAX_BUFFERED_STDERR_BYTES: usize = 4 << 20;
 
 /// The displays that are available to scrun.
@@ -32,7 +32,7 @@ struct DisplayCapabilities {
     xterm: bool,
     /// The job's standard output is a terminal.
     stdout: bool,
-    /// There is a controlling terminal.
+    /// scrun has a controlling terminal.
     terminal: bool,
 }
 
@@ -80,7 +80,7 @@ pub fn takes_input(target: MonitorTarget) -> bool {
     target == MonitorTarget::Terminal && stdin().is_terminal()
 }
 
-/// A monitor that is to be started when the job has a number.
+/// A monitor that starts when the job has a number.
 #[derive(Debug, Clone)]
 pub struct MonitorRequest {
     /// The place of the display.
@@ -94,11 +94,11 @@ pub struct MonitorRequest {
 pub struct Monitor {
     child: Child,
     pipe: PipeWriter,
-    /// Our copy of the pipe's read end, if scmon opens it by its path.
+    /// Our copy of the pipe's read end, if scmon opens the pipe by its path under /proc.
     _reader: Option<PipeReader>,
     /// Frames that are not yet written to the pipe.
     unsent: Vec<u8>,
-    /// Standard error is the terminal on which scmon draws: its lines go to scmon, too.
+    /// Standard error is the terminal on which scmon draws, so its lines are sent to scmon.
     shares_terminal: bool,
 }
 
@@ -110,7 +110,7 @@ impl Monitor {
     pub fn start(request: &MonitorRequest, job: JobId) -> Result<Self, String> {
         let failed = |object: &str, error: std::io::Error| format!("monitor: {object}: {error}");
         let (reader, pipe) = std::io::pipe().map_err(|error| failed("pipe", error))?;
-        // With a smaller pipe the display is only updated less often.
+        // With a smaller pipe, the display is updated less often.
         let _ = fcntl(pipe.as_fd(), FcntlArg::F_SETPIPE_SZ(PIPE_CAPACITY_LEN));
         fcntl(pipe.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
             .map_err(|errno| failed("pipe", errno.into()))?;
@@ -148,7 +148,8 @@ impl Monitor {
         Ok(Self { child, pipe, _reader: inherited_reader, unsent: Vec::new(), shares_terminal })
     }
 
-    /// Forwards metrics, or drops them while earlier ones wait. False: the user has closed scmon.
+    /// Forwards metrics, or drops them while earlier ones wait. Returns false if the user has
+    /// closed scmon.
     pub fn send_metrics(&mut self, metrics: &Metrics) -> bool {
         if !self.send() || matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
             return false;
@@ -161,7 +162,8 @@ impl Monitor {
         self.send()
     }
 
-    /// Takes bytes that would be written over the display. False: the caller must write them.
+    /// Takes bytes that would be written over the display. If it returns false, the caller must
+    /// write them.
     pub fn send_stderr(&mut self, bytes: &[u8]) -> bool {
         if !self.shares_terminal || self.unsent.len() > MAX_BUFFERED_STDERR_BYTES {
             return false;
@@ -189,7 +191,7 @@ impl Monitor {
     }
 
     /// Ends scmon, because the job has ended or the display is closed. scmon restores the terminal.
-    /// Returns the bytes of standard error that scmon has not taken; the caller must write them.
+    /// Returns the bytes of standard error that scmon has not received; the caller must write them.
     pub fn close(mut self) -> Vec<u8> {
         let deadline = Instant::now() + SCMON_EXIT_TIMEOUT;
         while !self.unsent.is_empty() && Instant::now() < deadline && self.send() {

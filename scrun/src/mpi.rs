@@ -1,4 +1,4 @@
-//! Which programs of a job are MPI programs, and how they are started.
+//! Determines which programs of a job are MPI programs, and how they are started.
 
 mod python;
 
@@ -12,16 +12,16 @@ use crate::elf::{self, LibrarySearchPath};
 use crate::options::ScrunOptions;
 use python::PythonEnvironment;
 
-/// An MPI library, by the way in which its programs start.
+/// An MPI library, named by how its programs start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MpiLibrary {
-    /// MPICH and what shares its interface: by PMI.
+    /// MPICH and libraries with its interface. Programs start by PMI.
     Mpich(Transport),
-    /// Open MPI: by PMIx.
+    /// Open MPI. Programs start by PMIx.
     OpenMpi {
         /// How it can send messages.
         transport: Transport,
-        /// The libpmix that it loads, if its files tell.
+        /// The libpmix that it loads, if its files name it.
         pmix: Option<PathBuf>,
     },
 }
@@ -29,19 +29,19 @@ pub enum MpiLibrary {
 /// How an MPI library can send messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// Also by libfabric, and so by PM.
+    /// Also by libfabric, and therefore by PM.
     Libfabric,
-    /// By others only, as far as is known.
+    /// As far as is known, not by libfabric.
     Other,
 }
 
-/// Whether a program's messages go over PM.
+/// Whether the messages of a program are sent over PM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum PmUse {
     Pm,
     /// Its MPI library does not use libfabric.
     NoLibfabric,
-    /// This variable of the environment chooses something else.
+    /// This environment variable selects something else.
     Excluded {
         variable: &'static str,
         value: String,
@@ -51,8 +51,8 @@ enum PmUse {
 /// The value of the option `mpi`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MpiOption {
-    /// Whatever the program and its libraries need. Or a folder was given: that, too, but with the
-    /// MPI library of the folder.
+    /// The program and the libraries that it needs decide. If the value is a directory, the program
+    /// uses the MPI library in it.
     Auto,
     /// All programs are MPI programs that start by PMI, unless they use libscore.
     Mpich,
@@ -62,21 +62,21 @@ enum MpiOption {
     None,
 }
 
-/// The values of the option that are words.
+/// The words that the option accepts.
 pub const OPTION_VALUES: [&str; 4] = ["auto", "mpich", "openmpi", "none"];
 
-/// Where Open MPI has its module for libfabric, seen from the folder of the library. Debian has its
-/// modules in folders of its own.
+/// The module of Open MPI for libfabric, relative to the directory of the library. Debian installs
+/// the modules in separate directories.
 const LIBFABRIC_MODULES: [&str; 3] = [
     "openmpi/mca_mtl_ofi.so",
     "openmpi/lib/openmpi3/mca_mtl_ofi.so",
     "openmpi/lib/openmpi/mca_mtl_ofi.so",
 ];
 
-/// Checks a value of the option that is the absolute path of a folder of libraries.
+/// Checks a value of the option that is the absolute path of a directory of libraries.
 ///
 /// # Errors
-/// There is no MPI library of MPICH's interface in it.
+/// If the directory has no MPI library with MPICH's interface.
 pub fn check_library_folder(folder: &str) -> Result<(), String> {
     match MPICH_LIBRARY_NAMES.iter().any(|name| Path::new(folder).join(name).is_file()) {
         true => Ok(()),
@@ -88,7 +88,8 @@ pub fn check_library_folder(folder: &str) -> Result<(), String> {
 }
 
 impl MpiLibrary {
-    /// The MPI library of this name (DT_NEEDED), if it is one.
+    /// The MPI library with this file name (DT_NEEDED), or `None` if the name is not that of an MPI
+    /// library.
     pub fn of_needed(name: &[u8]) -> Option<Self> {
         match name {
             b"libmpi.so.12" | b"libmpich.so.12" | b"libmpi_abi.so.1" => {
@@ -99,7 +100,8 @@ impl MpiLibrary {
         }
     }
 
-    /// This library, at this path, with what its own needs tell about it.
+    /// Adds what the files of the library at `path` show: whether it can use libfabric, and its
+    /// libpmix.
     pub fn with_needs(
         self,
         path: Option<&Path>,
@@ -151,15 +153,15 @@ impl MpiOption {
     }
 }
 
-/// The name of libpmix (DT_NEEDED).
+/// The file name of libpmix (DT_NEEDED).
 pub const PMIX_LIBRARY_NAME: &[u8] = b"libpmix.so.2";
 
-/// Whether a library of this name (DT_NEEDED) is libfabric. Wheels give it names of their own.
+/// Whether a library of this name (DT_NEEDED) is libfabric. Python wheels append to its name.
 pub fn is_libfabric(name: &[u8]) -> bool {
     name.starts_with(b"libfabric")
 }
 
-/// The MPI library that a Python program would use, if this is one.
+/// The MPI library that a Python program would use. `None` if `program` is not run by Python.
 pub fn library_of_python(program: &Path, loader: &mut LibrarySearchPath) -> Option<MpiLibrary> {
     let environment = PythonEnvironment::current();
     let interpreter = python::interpreter(program, &environment.path)?;
@@ -167,8 +169,8 @@ pub fn library_of_python(program: &Path, loader: &mut LibrarySearchPath) -> Opti
     Some(with_transport_of(library, &path, loader))
 }
 
-/// The library on which a program runs that needs `library`: that of the folder which the option
-/// names, if it names one.
+/// The MPI library with which a program runs that needs `library`. If the option `mpi` names a
+/// directory, it is the library of that directory.
 pub fn effective_library(
     options: &ScrunOptions,
     library: Option<MpiLibrary>,
@@ -186,7 +188,7 @@ pub fn effective_library(
     }
 }
 
-/// `library`, which is at this path, with what it can send messages by.
+/// Adds to `library`, which is at `path`, how it can send messages.
 fn with_transport_of(
     library: MpiLibrary,
     path: &Path,
@@ -199,7 +201,7 @@ fn with_transport_of(
 }
 
 impl PmUse {
-    /// `variable`: the environment.
+    /// Reads the environment by `variable`.
     fn of(library: Option<&MpiLibrary>, variable: impl Fn(&str) -> Option<String>) -> Self {
         let usable = library.filter(|library| library.transport() == Transport::Libfabric);
         let Some(library) = usable else { return Self::NoLibfabric };
@@ -215,12 +217,12 @@ fn variable_of_process(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Whether the processes of a program with this MPI library are told to send messages over PM.
+/// Whether scored sets up the processes of a program with this MPI library to use PM.
 pub fn uses_pm(library: Option<&MpiLibrary>) -> bool {
     PmUse::of(library, variable_of_process) == PmUse::Pm
 }
 
-/// The libpmix that a program of this kind loads, if that is known.
+/// The libpmix that a program of this kind loads, if it is known.
 pub fn pmix_library(kind: ProgramKind, library: Option<&MpiLibrary>) -> Option<OsBytes> {
     match (kind, library?) {
         (ProgramKind::Mpi(MpiStart::Pmix), MpiLibrary::OpenMpi { pmix, .. }) => {
@@ -230,8 +232,8 @@ pub fn pmix_library(kind: ProgramKind, library: Option<&MpiLibrary>) -> Option<O
     }
 }
 
-/// Whether Python runs this program. Its files are not copied to other hosts: an interpreter finds
-/// its modules, and the MPI library, by its own place.
+/// Whether Python runs this program. Its files are not copied to other hosts, because an
+/// interpreter finds its modules and the MPI library relative to its own path.
 pub fn is_run_by_python(program: &Path) -> bool {
     python::interpreter(program, &PythonEnvironment::current().path).is_some()
 }
@@ -246,7 +248,7 @@ pub fn program_kind(options: &ScrunOptions, library: Option<&MpiLibrary>) -> Pro
     }
 }
 
-/// What the user should know about the start of this program.
+/// Returns a message to the user about the start of this program, if there is one.
 pub fn notice(
     options: &ScrunOptions,
     name: &str,
@@ -260,13 +262,13 @@ pub fn notice(
     }
 }
 
-/// What the user should know if messages do not go over PM.
+/// The message to the user if the messages of the program are not sent over PM.
 fn pm_notice(name: &str, pm_use: PmUse) -> Option<String> {
     match pm_use {
         PmUse::Pm => None,
         PmUse::NoLibfabric => Some(format!(
             "{name}: its messages do not go over PM, because its MPI library does not use \
-             libfabric as far as its files tell; -mpi=LIBDIR runs it on one that does"
+             libfabric as far as its files show; -mpi=LIBDIR runs it on one that does"
         )),
         PmUse::Excluded { variable, value } => Some(format!(
             "{name}: its messages do not go over PM, because {variable} is set to '{value}'; \

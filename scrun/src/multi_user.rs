@@ -24,8 +24,8 @@ pub struct ClusterRequest {
     pub shape: AllocationRequest,
 }
 
-/// The cluster request of the options, if the job is for multi-user mode: the option `scored` is
-/// given, and neither `group` nor `file` is to its left.
+/// The cluster request of the options, if the job is for multi-user mode. This is the case if the
+/// option `scored` is given, and neither `group` nor `file` is to its left.
 ///
 /// # Errors
 /// Invalid numbers, or options that only single-user mode supports.
@@ -89,7 +89,7 @@ fn shape(options: &ScrunOptions, request: &Request) -> Result<AllocationRequest,
     let nodes = match shape {
         AllocationRequest::FewestHosts(nodes) => u64::from(nodes),
         AllocationRequest::HostsByProcs { hosts, procs } => u64::from(hosts) * u64::from(procs),
-        // The server checks the limits for these.
+        // The server checks the limits for these shapes.
         AllocationRequest::AllFreeSlots { .. }
         | AllocationRequest::Exclusive { .. }
         | AllocationRequest::EveryHost { .. } => u64::from(min_nodes),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_become_what_the_server_can_place() {
+    fn node_options_become_requests_that_the_server_can_place() {
         let any = Request::default();
         assert_eq!(shape("-nodes=5", &any), Ok(AllocationRequest::FewestHosts(5)));
         assert_eq!(
@@ -179,7 +179,7 @@ mod tests {
             shape("-hosts=2", &any),
             Ok(AllocationRequest::Exclusive { hosts: 2, min_nodes, max_nodes })
         );
-        // The server knows which hosts are of that kind.
+        // The server selects the hosts of that kind.
         assert_eq!(
             shape("-nodes=3x2.linux.opteron", &any),
             Ok(AllocationRequest::HostsByProcs { hosts: 3, procs: 2 })

@@ -26,7 +26,7 @@ pub fn select_networks(
     choose(hosts, &names, sets).map_err(|line| match options.get("network") {
         Some(given) => {
             let value = given.value.as_deref().unwrap_or_default();
-            // The network that the line names, else the first one.
+            // The network that the message names, or the first one.
             let network = names.iter().find(|name| line.contains(&format!("{name:?}")));
             let offset = network.and_then(|name| value.find(name.as_str())).unwrap_or(0);
             StartError::usage(given.in_value(offset), format!("network={value}: {line}"))
@@ -35,8 +35,8 @@ pub fn select_networks(
     })
 }
 
-/// The networks of a host: those of its record in the database or of its scout session. A virtual
-/// host without any has the networks of its links.
+/// The networks of a host: the networks of its record in the database or of its scout session. A
+/// virtual host without any has the networks of its links.
 pub fn host_networks(host: &Host, links: u32) -> Vec<HostNetwork> {
     if host.is_virtual && host.interfaces.is_empty() {
         return virtual_host_networks(links);
@@ -62,7 +62,8 @@ pub fn endpoints(networks: &[HostNetwork]) -> Vec<HostInterface> {
     networks.iter().map(end).collect()
 }
 
-/// All links as one trunk, by UDP or raw. Several links are also networks of their own, by UDP.
+/// A trunk of all links, by UDP and by raw packets. If there are several links, each is also a
+/// network of its own, by UDP.
 fn virtual_host_networks(links: u32) -> Vec<HostNetwork> {
     let link = |number: u32| format!("eth{number}");
     let all_links: Vec<String> = (0..links).map(link).collect();

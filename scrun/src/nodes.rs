@@ -22,7 +22,7 @@ impl HostAssignment {
         self.hosts.iter().fold(0, |sum, host| sum.saturating_add(host.procs))
     }
 
-    /// `HxP`, or the numbers of nodes on all hosts if they differ.
+    /// The layout as `HxP`, or the numbers of nodes on all hosts if they differ.
     pub fn layout(&self) -> String {
         let procs: Vec<u32> = self.hosts.iter().map(|host| host.procs).collect();
         match procs.first() {
@@ -220,7 +220,7 @@ mod tests {
                 request_for((1, 99), Some(2)),
                 ["5 nodes", "2 of SCORE_RSRC_NUM_PROCS(2)"],
             ),
-            ("-nodes=8", request_for((1, 99), Some(2)), ["4 hosts are needed", "1 is at hand"]),
+            ("-nodes=8", request_for((1, 99), Some(2)), ["4 hosts are needed", "1 is available"]),
             ("-nodes=1x3", request_for((1, 99), Some(2)), ["3 per host", "NUM_PROCS(2)"]),
             ("", request_for((1, 2), Some(3)), ["3 nodes", "1 to 2"]),
             ("-nodes=1.vax", request_for((1, 9), None), ["bintype 'vax'", std::env::consts::ARCH]),
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(kinds, [HostKind::Local, HostKind::Remote, HostKind::Remote]);
         assert_eq!(assigned("-nodes=4").unwrap().hosts[0].name, "n1");
         let error = assigned("-nodes=11").unwrap_err();
-        assert!(error.line.contains("3 hosts with 10 processors at hand"), "{}", error.line);
+        assert!(error.line.contains("3 hosts with 10 processors available"), "{}", error.line);
         assert!(assigned("-group=local:2").unwrap().hosts[0].kind == HostKind::Virtual);
         let malformed = |name: &str| slurm(name).map(|_| OsString::from("n[1-"));
         let local_env = LocalEnvironment { env_var: &malformed, ..self::local_env() };
@@ -321,6 +321,6 @@ mod tests {
         let error = node_count("-group=pcc,nodes=5x1", Request::default()).unwrap();
         assert_eq!(error, 5, "four hosts and a spare");
         let error = node_count("-group=pcc,nodes=6x1", Request::default()).unwrap_err();
-        assert_eq!(error, "nodes=6x1: 6 hosts are needed, 5 are at hand");
+        assert_eq!(error, "nodes=6x1: 6 hosts are needed, 5 are available");
     }
 }

@@ -1,4 +1,4 @@
-//! Programs that other hosts request: a program is identified by the hash of its content, and is
+//! The programs that other hosts request. A program is identified by the hash of its content. It is
 //! read with the user's permissions when a host requests it.
 
 use crate::mpi;
@@ -14,10 +14,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of chunks of one reply. The host requests the rest again.
+/// Maximum number of chunks of one reply. The host requests the rest in a further request.
 const MAX_CHUNKS_PER_REPLY: u64 = 16;
 
-/// Where the bytes are that a host may request.
+/// The source of the bytes that a host may request.
 #[derive(Debug)]
 enum Source {
     File(PathBuf),
@@ -66,7 +66,7 @@ impl ProgramStore {
         Ok(store)
     }
 
-    /// Adds the folder for the job's tools.
+    /// Adds the directory for the job's tools.
     pub fn add_tool_files(
         &mut self,
         spec: &mut JobSpec,
@@ -76,8 +76,8 @@ impl ProgramStore {
         spec.tool_files = Some(Box::new(content));
     }
 
-    /// A chunk of a program. Empty if the program is not part of the job, if the offset is at the
-    /// end of the file, or if the file cannot be read.
+    /// Reads a chunk of a program. Returns no bytes at the end of the file, if the program is not
+    /// part of the job, or if the file cannot be read.
     pub fn read(&self, hash: &ContentHash, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length.min(MAX_IO_CHUNK)];
         let read = match self.0.get(hash) {
@@ -101,7 +101,7 @@ impl ProgramStore {
     }
 }
 
-/// Reads as many bytes as there are.
+/// Reads until `bytes` is full or the file ends. Returns the number of bytes.
 ///
 /// # Errors
 /// As pread(2).

@@ -1,5 +1,5 @@
 //! The options `tool` and `tool-arguments`: a tool that runs on every host before the first process
-//! of the job does. Debuggers put them in front of the options of their user.
+//! of the job. Debuggers put these options in front of the user's options.
 
 use score_proto::exit_code::EXIT_USAGE;
 use score_proto::message::OsBytes;
@@ -11,7 +11,7 @@ use crate::usage::StartError;
 /// The tool that the options name, if any.
 ///
 /// # Errors
-/// Arguments without a tool, or more of them than a tool may have.
+/// If there are arguments without a tool, or more arguments than a tool may have.
 pub fn from_options(options: &ScrunOptions) -> Result<Option<ToolProgram>, StartError> {
     let value = |key: &str| options.get(key).and_then(|given| given.value.clone());
     let arguments = value("tool-arguments").map(|text| split_words(&text)).transpose();

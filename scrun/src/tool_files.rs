@@ -1,6 +1,6 @@
-//! The option `tool-files`: a folder that each host of the job gets for the job's tools. It is sent
-//! as one file ([`score_proto::file_tree`]), which is never written here: its bytes are read from
-//! the files of the folder when a host requests them.
+//! The option `tool-files`: a directory that each host of the job gets for the job's tools. It is
+//! sent as one archive ([`score_proto::file_tree`]). scrun never writes the archive to disk: when a
+//! host requests bytes, scrun reads them from the files of the directory.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -21,10 +21,10 @@ use crate::options::ScrunOptions;
 use crate::program_store::read_full_at;
 use crate::usage::{StartError, printable};
 
-/// Bytes that are hashed at once.
+/// Number of bytes that are hashed at once.
 const HASH_LEN: usize = 1 << 20;
 
-/// A file of the folder, and where its bytes are in the whole.
+/// A file of the directory, and the position of its bytes in the archive.
 #[derive(Debug)]
 struct Part {
     offset: u64,
@@ -32,7 +32,7 @@ struct Part {
     path: PathBuf,
 }
 
-/// The folder as one file.
+/// The directory as one archive.
 #[derive(Debug)]
 pub struct FolderArchive {
     list: Vec<u8>,
@@ -40,8 +40,8 @@ pub struct FolderArchive {
     size: u64,
 }
 
-/// The folder that the option names, if any, and the hash of the whole. What cannot be sent is an
-/// error before anything is.
+/// The directory that the option names, if any, and the hash of the archive. A directory that
+/// cannot be sent is an error before anything is sent.
 ///
 /// # Errors
 /// The first file at fault.
@@ -63,11 +63,11 @@ pub fn from_options(
 }
 
 impl FolderArchive {
-    /// Lists the folder.
+    /// Lists the directory.
     fn open(folder: &Path) -> Result<Self, String> {
         let folder = fs::canonicalize(folder).map_err(|error| error.to_string())?;
         let (mut tree, mut parts) = (FileTree::default(), Vec::new());
-        // Relative paths of directories that are still to be read.
+        // Relative paths of directories that are not yet read.
         let mut directories = vec![PathBuf::new()];
         let mut sum: u64 = 0;
         while let Some(directory) = directories.pop() {
@@ -100,7 +100,7 @@ impl FolderArchive {
         Ok(Self { size: list.len() as u64 + sum, list, parts })
     }
 
-    /// Reads the whole.
+    /// Computes the hash and the size of the archive.
     fn digest(&self) -> Result<FileDigest, String> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.list);
@@ -123,10 +123,11 @@ impl FolderArchive {
         Ok(FileDigest { hash: *hasher.finalize().as_bytes(), size: self.size })
     }
 
-    /// Bytes of the whole, fewer at its end.
+    /// Reads bytes of the archive from `offset` on. Returns their number, which is lower at its
+    /// end.
     ///
     /// # Errors
-    /// A file can no longer be read.
+    /// If a file can no longer be read.
     pub fn read_at(&self, bytes: &mut [u8], mut offset: u64) -> io::Result<usize> {
         let mut count = 0;
         if let Some(list) = usize::try_from(offset).ok().and_then(|at| self.list.get(at..)) {
@@ -146,7 +147,7 @@ impl FolderArchive {
             count += read;
             offset += read as u64;
             if read < wanted {
-                // It has become shorter: the host sees that from the hash.
+                // The file has become shorter. The host detects this by the hash.
                 break;
             }
         }
@@ -161,13 +162,14 @@ fn at(path: &Path, reason: &str) -> String {
     }
 }
 
-/// No file whose open waits for its other end, and none outside of the folder.
+/// Opens a file for reading. Does not wait for the other end of a FIFO, and does not follow a
+/// symbolic link out of the directory.
 fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
     File::options().read(true).custom_flags(flags.bits()).open(path)
 }
 
-/// In a fixed order, so that an equal folder has an equal hash.
+/// The names in a directory, in a fixed order, so that equal directories have equal hashes.
 fn sorted_names(directory: &Path) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -261,12 +263,12 @@ mod tests {
             assert_eq!(*blake3::hash(&whole).as_bytes(), digest.hash);
         }
         assert_eq!(archive.read_at(&mut [0; 8], u64::MAX).unwrap(), 0);
-        // The same again has the same hash; a longer file has not.
+        // The same directory has the same hash. After a file has grown, the hash differs.
         let again = || FolderArchive::open(&scratch.folder()).unwrap().digest().unwrap();
         assert_eq!(again(), digest);
         fs::write(scratch.folder().join("z"), "123456").unwrap();
         assert_ne!(again().hash, digest.hash);
-        // The list was made before.
+        // The list was made before the file became shorter.
         fs::write(scratch.folder().join("z"), "1").unwrap();
         assert!(archive.digest().unwrap_err().contains("shorter"));
     }

@@ -31,7 +31,7 @@ pub fn run_for_request(path: &Path, request: &mut Request) -> Result<(), StartEr
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|error| io_error(error.into()))?;
     let mut child = spawn(path, writer).map_err(io_error)?;
     let written = read_request(&reader, Instant::now() + TRIAL_RUN_TIMEOUT);
-    // The request is complete, or cannot become so: the rest of this run is not needed.
+    // The request is complete or has failed: the rest of this run is not needed.
     let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
     let _ = child.wait();
     let written = written.map_err(io_error)?;
@@ -59,7 +59,7 @@ fn spawn(path: &Path, writer: OwnedFd) -> std::io::Result<Child> {
         .spawn()
 }
 
-/// Reads to the end of the pipe; `None` if the deadline passes before.
+/// Reads to the end of the pipe. Returns `None` if the deadline passes first.
 fn read_request(reader: &OwnedFd, deadline: Instant) -> std::io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 1024];

@@ -28,7 +28,7 @@ pub struct StartError {
 }
 
 impl StartError {
-    /// A wrong word: exit code 2.
+    /// An error in a word of the command line, with exit code 2.
     pub fn usage(position: ErrorPosition, line: impl Into<String>) -> Self {
         Self { line: line.into(), position, code: EXIT_USAGE }
     }
@@ -79,7 +79,7 @@ fn prefix(text: &OsStr, offset: usize) -> &OsStr {
     OsStr::from_bytes(&bytes[..offset.min(bytes.len())])
 }
 
-/// Makes a word safe for a terminal: `?` replaces each character that is not printable, so that
+/// Makes a word safe for a terminal. `?` replaces each character that is not printable, so that
 /// each character has one column.
 pub fn printable(text: &OsStr) -> String {
     text.to_string_lossy()

@@ -15,7 +15,8 @@ impl Scratch {
         Self(root)
     }
 
-    /// A program with the notes LIBRARY and RUN, and this body of main. `fd` is the descriptor.
+    /// Compiles a program with the notes LIBRARY and RUN and this body of main. In the body, `fd`
+    /// is the descriptor for the request.
     fn program(&self, name: &str, body: &str) -> PathBuf {
         let text = format!(
             "#include <stdlib.h>\n#include <unistd.h>\n\

@@ -1,4 +1,4 @@
-//! What carries the commands of one server out.
+//! The interface to the debug engine that executes the commands of one server.
 
 use std::os::fd::BorrowedFd;
 
@@ -6,18 +6,19 @@ use score_tools::merge::{CommandId, MonotonicTime};
 
 use crate::message::{DebugEvent, Operation};
 
-/// A debug engine for one process. Nothing here waits.
+/// A debug engine for one process. None of its functions waits.
 pub trait Backend {
-    /// Begins an operation. It gets exactly one answer, from a later [`Backend::progress`].
+    /// Begins an operation. A later [`Backend::progress`] returns exactly one answer to it.
     fn begin(&mut self, command: CommandId, operation: Operation, now: MonotonicTime);
 
-    /// Goes on, and returns the answers.
+    /// Does the work that is possible without waiting, and returns answers.
     fn progress(&mut self, now: MonotonicTime) -> Vec<(CommandId, DebugEvent)>;
 
-    /// What to wait for to be readable before the next [`Backend::progress`].
+    /// The descriptors to wait for before the next [`Backend::progress`]. They must become
+    /// readable.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// When [`Backend::progress`] is due at the latest.
+    /// The latest time for the next [`Backend::progress`].
     fn deadline(&self) -> Option<MonotonicTime>;
 
     /// Output of the process since the last call, if it is forwarded.
@@ -26,7 +27,7 @@ pub trait Backend {
     }
 }
 
-/// The master has no process.
+/// The back end of the master, which has no process.
 #[derive(Debug, Default)]
 pub struct NoBackend {
     answers: Vec<(CommandId, DebugEvent)>,

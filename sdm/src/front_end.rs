@@ -1,4 +1,4 @@
-//! The front end: sends commands to the master, and gets the merged events.
+//! The front end: sends commands to the master and receives the merged events.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,27 +15,28 @@ use crate::message::{DebugCommand, DownMessage, INIT_COMMAND, Operation, TreeIni
 use crate::transport::tcp::{Connection, WireUp};
 use crate::transport::wait_until_ready;
 
-/// The end of the connection to the master that the user is at.
+/// The user's end of the connection to the master.
 #[derive(Debug)]
 pub struct FrontEnd {
     listener: TcpListener,
     key: Key,
     started_at: Instant,
-    /// Connections that have not proved to belong to the job; the first that does is the master.
+    /// Connections whose peers have not yet proved that they hold the key of the job. The first
+    /// that does is the master.
     unproved: Vec<Connection<DownMessage>>,
     master: Option<Connection<DownMessage>>,
     waiting: VecDeque<DownMessage>,
     last_command: CommandId,
 }
 
-/// Most connections that have not proved to belong to the job.
+/// Maximum number of connections whose peers have not yet proved that they hold the key.
 const MAX_UNPROVED: usize = 16;
 
 impl FrontEnd {
-    /// Waits for a master at `address`; its port may be 0.
+    /// Listens for a master at `address`. If its port is 0, the system chooses a port.
     ///
     /// # Errors
-    /// The system does not let it listen there.
+    /// If listening at the address fails.
     pub fn listen(address: SocketAddr, key: &Key) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -50,15 +51,15 @@ impl FrontEnd {
         })
     }
 
-    /// The connection string of the master.
+    /// The connection string for the master.
     ///
     /// # Errors
-    /// The system does not say where it listens.
+    /// If the system does not report the address of the listener.
     pub fn connection_string(&self) -> io::Result<String> {
         Ok(self.listener.local_addr()?.to_string())
     }
 
-    /// Sends the initialisation; its events have the number [`INIT_COMMAND`].
+    /// Sends the initialisation. Its events have the command number [`INIT_COMMAND`].
     pub fn init(&mut self, init: TreeInit) {
         self.send(DownMessage::Init(init));
     }
@@ -76,7 +77,7 @@ impl FrontEnd {
         id
     }
 
-    /// Ends the debugging.
+    /// Ends the debugging session.
     pub fn quit(&mut self) {
         self.send(DownMessage::Quit);
     }
@@ -89,10 +90,10 @@ impl FrontEnd {
         }
     }
 
-    /// The next event or line of output; none if there is none within `timeout`.
+    /// The next event or line of output. `None` if none arrives within `timeout`.
     ///
     /// # Errors
-    /// The master is lost, or the system cannot wait.
+    /// If the master is lost, or if waiting fails.
     pub fn receive(&mut self, timeout: Duration) -> io::Result<Option<UpMessage>> {
         let deadline = self.started_at.elapsed() + timeout;
         loop {

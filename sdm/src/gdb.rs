@@ -1,8 +1,8 @@
 //! gdb as the back end of one server: one gdb for one process (SDM "GDB Backend").
 //!
-//! [`mi`] reads its output, [`session`] decides without I/O what to write and what to answer, and
-//! [`process`] has the pipes. A gdb that ends, hangs or prints what is no GDB/MI gives an error as
-//! the answer of this rank, and is killed.
+//! [`mi`] parses its output. [`session`] decides, without I/O, which commands and answers to send.
+//! [`process`] has the pipes. If gdb ends, hangs, or prints text that is not GDB/MI, it is killed,
+//! and the answer of this rank is an error.
 
 pub mod mi;
 mod process;

@@ -1,6 +1,7 @@
-//! What one server or the master does with messages: `(input, now) -> actions`, without I/O.
+//! The behaviour of one server or the master, as a state machine without I/O: `(input, now) ->
+//! actions`.
 //!
-//! The master is a hop without a process of its own; its parent is the front end.
+//! The master is a hop without a process of its own. Its parent is the front end.
 
 use score_proto::nodeset::NodeSet;
 use score_tools::merge::output::{LineCutter, MERGE_WINDOW, OutputLine, OutputMerger};
@@ -15,56 +16,56 @@ use crate::message::{
 };
 use crate::routing::Routing;
 
-/// Most messages that wait for the connection to a child.
+/// Maximum number of messages that wait for the connection to a child.
 const MAX_WAITING: usize = 512;
 
-/// Longest reason for a lost child in an event.
+/// Maximum length of the reason for a lost child in an event, in bytes.
 const MAX_REASON_LEN: usize = 400;
 
-/// Who a hop is.
+/// The role of a hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HopRole {
-    /// The master: it has no process, and learns its id from the initialisation.
+    /// The master. It has no process, and the initialisation determines its id.
     Master,
     /// The server with this id.
     Server(u32),
 }
 
-/// What a hop learns.
+/// An input of a hop.
 #[derive(Debug, Clone)]
 pub enum HopInput {
-    /// From the parent, or for the master from the front end.
+    /// A message from the parent. The parent of the master is the front end.
     FromParent(DownMessage),
-    /// From a child.
+    /// A message from a child.
     FromChild(u32, UpMessage),
-    /// A child is connected, and has proved who it is.
+    /// A child is connected and has proved its identity.
     ChildConnected(u32),
-    /// A child cannot be reached, or not any more.
+    /// A child cannot be reached, or its connection is lost, for this reason.
     ChildLost(u32, String),
-    /// The parent cannot be reached any more.
+    /// The connection to the parent is lost.
     ParentLost,
-    /// The answer of the own process.
+    /// An answer of this hop's own process.
     Answer(CommandId, DebugEvent),
-    /// What the own process has written.
+    /// Output of this hop's own process.
     Output(Vec<u8>),
-    /// Time has passed, see [`Hop::deadline`].
+    /// Time has passed; see [`Hop::deadline`].
     Tick,
 }
 
-/// What a hop has to do.
+/// An action for the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HopAction {
     /// Connect to these children.
     Connect(Vec<u32>, RoutingTable),
     /// Send to a child.
     ToChild(u32, DownMessage),
-    /// Send to the parent, or for the master to the front end.
+    /// Send to the parent. The parent of the master is the front end.
     ToParent(UpMessage),
-    /// Have the own process do this.
+    /// Let this hop's own process execute an operation.
     Perform(CommandId, Operation),
-    /// A message was refused; the text is for a log.
+    /// Log that a message was refused, with this text.
     Refuse(String),
-    /// End.
+    /// End this hop.
     Quit,
 }
 
@@ -78,7 +79,7 @@ struct Child {
 
 #[derive(Debug)]
 enum ChildState {
-    /// Messages wait for the connection.
+    /// These messages wait for the connection.
     Connecting(Vec<DownMessage>),
     Connected,
     Lost,
@@ -88,20 +89,20 @@ enum ChildState {
 #[derive(Debug)]
 pub struct Hop {
     role: HopRole,
-    /// None before the initialisation.
+    /// `None` before the initialisation.
     tree: Option<HopTree>,
     cutter: LineCutter,
     output: OutputMerger,
-    /// When an unfinished line of the own process is passed on.
+    /// The time at which an unfinished line of the own process is passed on.
     partial_deadline: Option<MonotonicTime>,
 }
 
-/// What a hop knows after the initialisation.
+/// The data of a hop after the initialisation.
 #[derive(Debug)]
 struct HopTree {
     own: NodeSet,
     children: Vec<Child>,
-    /// Source 0 is the hop itself, source n its child n-1.
+    /// Source 0 is the hop itself, and source n is its child n-1.
     merger: Merger,
 }
 
@@ -112,13 +113,13 @@ impl Hop {
         Self { role, tree: None, cutter, output, partial_deadline: None }
     }
 
-    /// When [`HopInput::Tick`] is due.
+    /// The time at which [`HopInput::Tick`] is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         let merger = self.tree.as_ref().and_then(|tree| tree.merger.deadline());
         merger.into_iter().chain(self.output.deadline()).chain(self.partial_deadline).min()
     }
 
-    /// Takes one input and adds what has to be done to `actions`.
+    /// Handles one input and appends the resulting actions to `actions`.
     pub fn step(&mut self, input: HopInput, now: MonotonicTime, actions: &mut Vec<HopAction>) {
         match input {
             HopInput::FromParent(DownMessage::Init(init)) => self.on_init(&init, now, actions),
@@ -173,8 +174,8 @@ impl Hop {
         self.tree.as_mut()?.children.iter_mut().find(|child| child.id == id)
     }
 
-    /// Steps 2 to 7 of the initialisation: connect to the children, pass the initialisation on,
-    /// answer it.
+    /// Steps 2 to 7 of the initialisation: connects to the children, passes the initialisation on,
+    /// and answers it.
     fn on_init(&mut self, init: &TreeInit, now: MonotonicTime, actions: &mut Vec<HopAction>) {
         if self.tree.is_some() {
             return actions.push(HopAction::Refuse("a second initialisation".to_owned()));
@@ -276,7 +277,8 @@ impl Hop {
         }
     }
 
-    /// Passes on all lines, and an unfinished one of the own process: it may be a prompt.
+    /// Passes on all lines, and also an unfinished line of the own process, because it may be a
+    /// prompt.
     fn pass_output(&mut self, now: MonotonicTime, actions: &mut Vec<HopAction>) {
         self.partial_deadline = None;
         if let (Some(line), Some(tree)) = (self.cutter.take_partial(), &self.tree) {
@@ -288,7 +290,7 @@ impl Hop {
 }
 
 impl HopTree {
-    /// Has the merger take an input, and passes on what it passes on.
+    /// Gives an input to the merger, and passes on the events that the merger passes on.
     fn merge(&mut self, input: MergeInput, now: MonotonicTime, actions: &mut Vec<HopAction>) {
         let mut merged = Vec::new();
         self.merger.step(input, now, &mut merged);
@@ -304,8 +306,8 @@ impl HopTree {
         }));
     }
 
-    /// Begins to wait for the events of a command. A refused one is answered for all its ranks:
-    /// above, somebody waits for them.
+    /// Begins to wait for the events of a command. If too many commands are open, the command is
+    /// answered for all its ranks, because the hop above waits for them.
     fn open(
         &mut self,
         command: &DebugCommand,
@@ -344,7 +346,7 @@ impl HopTree {
         all
     }
 
-    /// Sends to each child of which a descendant is in the set.
+    /// Sends a message to each child whose branch contains a rank of the set.
     fn forward(
         &mut self,
         ranks: &NodeSet,
@@ -364,7 +366,8 @@ impl HopTree {
         }
     }
 
-    /// The whole branch of a child is lost. If it was never there, an event of its own says why.
+    /// Records that the whole branch of a child is lost. If the child was never connected, a
+    /// separate event gives the reason.
     fn on_child_lost(
         &mut self,
         id: u32,

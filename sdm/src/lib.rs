@@ -1,11 +1,11 @@
-//! The scalable debug manager: commands go to sets of processes, and equal events merge (SDM,
+//! The scalable debug manager. Commands go to sets of processes, and equal events merge (SDM,
 //! docs/tools.md N1 to N47).
 //!
 //! N processes have N servers, with the ids 0 to N-1, and one master, with the id N. They form a
-//! tree ([`routing`]), through which commands go down and events come up. What one of them does
-//! with a message is decided in [`hop`], without I/O. A [`transport`] carries the messages, and a
-//! [`backend`] carries the commands out, for example [`gdb`]. A [`server::Server`] joins the three.
-//! At the tree of a job's daemons the hops are the daemons (`commands/src/sdm_tree/`).
+//! tree ([`routing`]). Commands go down the tree and events come up. [`hop`] decides, without I/O,
+//! how a server or the master handles a message. A [`transport`] carries the messages, and a
+//! [`backend`] such as [`gdb`] executes the commands. A [`server::Server`] joins the three. If the
+//! tree of a job's daemons is used, the daemons are the hops (`commands/src/sdm_tree/`).
 //!
 //! | SDM | here |
 //! |---|---|

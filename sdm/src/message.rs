@@ -1,4 +1,4 @@
-//! What goes down and up the tree.
+//! The messages that go down and up the tree.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -12,22 +12,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::routing::TreeShape;
 
-/// The initialisation is the first command; its events are [`DebugEvent::Ready`].
+/// The number of the initialisation, which is the first command. Its events are
+/// [`DebugEvent::Ready`].
 pub const INIT_COMMAND: CommandId = CommandId(0);
 
-/// Longest text of an event; what is longer is cut.
+/// Maximum length of the text of an event in bytes. Longer text is cut.
 pub const MAX_TEXT_LEN: usize = 64 << 10;
 
-/// To the children.
+/// A message to the children.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DownMessage {
-    /// The first message.
+    /// The initialisation, which is the first message.
     Init(TreeInit),
     /// A command for some servers.
     Command(DebugCommand),
-    /// The sender of a command waits no longer for its events.
+    /// Closes a command: its sender no longer waits for its events.
     Close(CommandId),
-    /// All servers end, and their processes with them unless these were attached to.
+    /// Ends all servers and their processes. Processes that were attached to run on.
     Quit,
 }
 
@@ -38,24 +39,25 @@ pub struct TreeInit {
     pub servers: u32,
     /// Shape of the tree.
     pub shape: TreeShape,
-    /// Where the servers of the branch are.
+    /// The hosts of the branch's servers.
     pub table: RoutingTable,
-    /// How long to wait until a merged event says who is ready.
+    /// Time after which the hops pass on the events that they have, to report which servers are
+    /// ready.
     pub timeout: Duration,
 }
 
-/// The address of each server's host, by id, and the port where the search for it begins.
+/// The address of each server's host, by id, and the port at which the search for a server begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutingTable {
     /// The id of the first server of the table.
     pub first: u32,
     /// The hosts in order of the ids of their servers.
     pub hosts: Vec<HostServers>,
-    /// The port that the servers got.
+    /// The port that the servers were given.
     pub port: u16,
 }
 
-/// Servers with neighbouring ids on one host.
+/// Servers with consecutive ids on one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostServers {
     /// Address of the host.
@@ -77,7 +79,7 @@ impl RoutingTable {
         None
     }
 
-    /// The part that a branch needs.
+    /// The part of the table that a branch needs.
     pub fn part(&self, branch: Range<u32>) -> Self {
         let mut hosts = Vec::new();
         let mut start = u64::from(self.first);
@@ -97,20 +99,20 @@ impl RoutingTable {
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DebugCommand {
-    /// Its number; [`INIT_COMMAND`] is taken.
+    /// Its number. [`INIT_COMMAND`] is reserved.
     pub id: CommandId,
-    /// The servers that it is for.
+    /// The servers that execute the command.
     pub ranks: NodeSet,
-    /// How long a hop waits until it passes on the events that it has.
+    /// Time after which a hop passes on the events that it has.
     pub timeout: Duration,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
 }
 
-/// What a server does with its process. Each gives one event.
+/// An operation of a server on its process. Each operation has one event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operation {
-    /// Starts a program; the event is its first stop, or its end.
+    /// Starts a program. The event is its first stop, or its end.
     Start {
         /// The program.
         executable: String,
@@ -119,7 +121,7 @@ pub enum Operation {
         /// Whether it stops in main.
         stop_in_main: bool,
     },
-    /// Attaches to processes that exist.
+    /// Attaches to existing processes.
     Attach {
         /// The rank of the first process.
         first: u32,
@@ -128,27 +130,27 @@ pub enum Operation {
     },
     /// Sets a breakpoint.
     Break {
-        /// Function, `file:line` or `*address`.
+        /// A function, `file:line` or `*address`.
         location: String,
     },
-    /// Continues; the event is the next stop, or the end of the process.
+    /// Continues the process. The event is its next stop, or its end.
     Continue,
-    /// Runs to the next line, into functions.
+    /// Runs to the next line, also into functions.
     Step,
-    /// Runs to the next line, over functions.
+    /// Runs to the next line, without stopping in functions.
     Next,
     /// Runs until the function returns.
     Finish,
-    /// Stops a process that runs.
+    /// Stops a running process.
     Interrupt,
     /// Lists the frames of the current thread.
     Where,
     /// Evaluates an expression.
     Print {
-        /// In the language of the program.
+        /// The expression, in the language of the program.
         expression: String,
     },
-    /// Gives bytes to the standard input of a program that was started.
+    /// Writes bytes to the standard input of a program that was started here.
     Input {
         /// The bytes.
         #[serde(with = "serde_bytes")]
@@ -161,7 +163,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The part that a branch needs.
+    /// The part of the operation that a branch needs.
     pub fn part(&self, branch: Range<u32>) -> Self {
         match self {
             Self::Attach { first, pids } => {
@@ -174,26 +176,26 @@ impl Operation {
     }
 }
 
-/// To the parent.
+/// A message to the parent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpMessage {
-    /// What some servers answer to a command.
+    /// An answer of servers to a command.
     Event(MergedEvent),
-    /// A line that some processes have written.
+    /// A line that processes have written.
     Output(OutputLine),
 }
 
-/// What one server answers. It has nothing that differs between equal processes, as pids or
-/// addresses of frames do, so that equal answers merge.
+/// An answer of a server. It contains nothing that differs between equal processes, such as process
+/// ids or frame addresses, so that equal answers merge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DebugEvent {
-    /// The server has its place in the tree.
+    /// The server has joined the tree.
     Ready,
     /// The process has stopped.
     Stopped {
-        /// Why.
+        /// The reason.
         reason: StopReason,
-        /// Where.
+        /// The location.
         frame: StackFrame,
     },
     /// The process has ended.
@@ -210,49 +212,49 @@ pub enum DebugEvent {
     BreakpointSet {
         /// Its number.
         number: u32,
-        /// Where it is, as far as the debugger says.
+        /// Its location, as far as the debugger reports it.
         frame: StackFrame,
     },
     /// The frames, the innermost first.
     Frames(Vec<StackFrame>),
     /// The value of an expression.
     Value(String),
-    /// Done, without a result.
+    /// The operation is done and has no result.
     Done,
-    /// It could not be done.
+    /// The operation has failed, for this reason.
     Failed(String),
-    /// The server could not be reached; the reason comes from its parent.
+    /// The server could not be reached. Its parent gives the reason.
     Unreachable(String),
 }
 
-/// Why a process has stopped.
+/// The reason why a process has stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopReason {
-    /// It reached a breakpoint.
+    /// The process has reached a breakpoint.
     Breakpoint,
-    /// A step is at its end.
+    /// A step is complete.
     StepDone,
     /// A signal arrived.
     Signal(String),
     /// The debugger has attached.
     Attached,
-    /// What the debugger calls it.
+    /// Another reason, in the debugger's words.
     Other(String),
 }
 
 /// A frame of a stack.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackFrame {
-    /// Name of the function; empty if it has none.
+    /// Name of the function. Empty if it has none.
     pub function: String,
-    /// Source file, or the module that the address is in.
+    /// The source file, or the module that contains the address.
     pub file: String,
-    /// Line, 0 if it is not known.
+    /// The line number, or 0 if it is unknown.
     pub line: u32,
 }
 
 impl DebugEvent {
-    /// The body of an event. An event that is too long says only that.
+    /// The body of an event. For an event that is too long, the body is an error that says so.
     pub fn to_body(&self) -> EventBody {
         let bytes = frame::encode_datagram(self).unwrap_or_default();
         if !bytes.is_empty() && bytes.len() <= score_tools::merge::MAX_EVENT_BODY_LEN {
@@ -262,7 +264,7 @@ impl DebugEvent {
         EventBody::Answer(frame::encode_datagram(&failed).unwrap_or_default())
     }
 
-    /// What a body says; none if no server has sent it.
+    /// Decodes a body. Returns `None` if the body does not come from a server.
     pub fn from_body(body: &EventBody) -> Option<Self> {
         match body {
             EventBody::Answer(bytes) => frame::decode_datagram(bytes).ok(),
@@ -271,7 +273,7 @@ impl DebugEvent {
     }
 }
 
-/// Cuts a text at a boundary of characters.
+/// Cuts a text to at most `max_len` bytes, at a character boundary.
 pub fn cut_text(text: &str, max_len: usize) -> String {
     let mut end = text.len().min(max_len);
     while !text.is_char_boundary(end) {

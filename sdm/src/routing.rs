@@ -1,8 +1,8 @@
-//! Where each server is in the tree. Each computes its parent and its children by itself, from
-//! its id, the number of servers and the shape of the tree (SDM "Communications Network").
+//! The place of each server in the tree. Each server computes its parent and its children from its
+//! id, the number of servers and the shape of the tree (SDM "Communications Network").
 //!
-//! Position 0 of the tree is the master, and position p the server p-1. Every branch is a range of
-//! ids, so that the set of a branch is one range.
+//! Position 0 of the tree is the master, and position p is the server p-1. Every branch is a range
+//! of ids, so one range represents the servers of a branch.
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ use score_tree::range_tree::Subtree;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Most servers of one master.
+/// Maximum number of servers of one master.
 pub const MAX_SERVERS: u32 = MAX_NODES - 1;
 
-/// Most children of one hop in a k-ary tree.
+/// Maximum number of children of one hop in a k-ary tree.
 pub const MAX_FAN_OUT: u32 = 256;
 
 /// The shape of a tree.
@@ -22,22 +22,22 @@ pub const MAX_FAN_OUT: u32 = 256;
 pub enum TreeShape {
     /// A binomial tree: the master has one child for each power of two.
     Binomial,
-    /// Up to this many children a hop, with branches of nearly equal size.
+    /// At most this many children per hop, with branches of nearly equal size.
     Kary(u32),
 }
 
-/// Why there is no such tree.
+/// The reason why there is no such tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RoutingError {
-    /// No server, or too many.
+    /// There are no servers, or too many.
     #[error("{0} servers; there must be 1 to {MAX_SERVERS}")]
     Servers(u32),
-    /// A hop would have no child, or too many.
+    /// A hop would have no children, or too many.
     #[error("{0} children a hop; there must be 1 to {MAX_FAN_OUT}")]
     FanOut(u32),
 }
 
-/// A tree of servers with its master.
+/// A tree of servers and their master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Routing {
     servers: u32,
@@ -79,7 +79,7 @@ impl Routing {
         position.checked_sub(1).unwrap_or(self.servers)
     }
 
-    /// The subtree at a position of a k-ary tree, and the position above it.
+    /// The subtree at a position of a k-ary tree, and the position of its parent.
     fn find(&self, fan_out: u32, position: u32) -> (Subtree, u32) {
         let (mut subtree, mut parent) = (Subtree::whole(self.servers + 1), 0);
         while subtree.root() != position {
@@ -90,7 +90,7 @@ impl Routing {
         (subtree, parent)
     }
 
-    /// The parent of a server; none for the master.
+    /// The parent of a server. `None` for the master.
     pub fn parent(&self, id: u32) -> Option<u32> {
         let position = self.position(id);
         let parent = match (position, self.shape) {
@@ -101,7 +101,8 @@ impl Routing {
         Some(self.id(parent))
     }
 
-    /// The children of a server or of the master; the largest branch of a binomial tree is first.
+    /// The children of a server or of the master. In a binomial tree, the largest branch comes
+    /// first.
     pub fn children(&self, id: u32) -> Vec<u32> {
         let position = self.position(id);
         match self.shape {
@@ -118,7 +119,7 @@ impl Routing {
         }
     }
 
-    /// The servers of the branch of `id`, with itself; all of them for the master.
+    /// The servers of the branch of `id`, including `id`. For the master, all servers.
     pub fn branch(&self, id: u32) -> Range<u32> {
         let position = self.position(id);
         let end = match self.shape {

@@ -1,4 +1,4 @@
-//! A hop with its connections and its back end: a server, or the master.
+//! A server or the master: joins a hop, its connections and its back end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,37 +14,37 @@ use crate::hop::{Hop, HopAction, HopInput, HopRole};
 use crate::transport::tcp::TcpTransport;
 use crate::transport::{Transport, TransportEvent};
 
-/// Most lines of refused messages that are kept for the log.
+/// Maximum number of lines about refused messages that are kept for the log.
 const MAX_REFUSALS: usize = 64;
 
-/// Whether a server goes on.
+/// Whether a server continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerState {
     /// Call [`Server::progress`] again.
     Running,
-    /// The front end has ended the debugging, or the parent is lost.
+    /// The front end has ended the debugging session, or the parent is lost.
     Ended,
 }
 
-/// Why a server or the master cannot begin.
+/// The reason why a server or the master cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The connection string of the master.
-    #[error("{0:?} is no address of a front end; give ADDRESS:PORT")]
+    /// The connection string of the master is invalid.
+    #[error("{0:?}: not an address of a front end; use ADDRESS:PORT")]
     FrontEndAddress(String),
-    /// The connection string of a server.
-    #[error("{0:?} is no port of a server; give a number from 1024 to 65535")]
+    /// The connection string of a server is invalid.
+    #[error("{0:?}: not a port of a server; use a number from 1024 to 65535")]
     ServerPort(String),
-    /// No id, or none that can be one.
+    /// There is no id, or it is invalid.
     #[error("{SELF_NODE_ENV} is not the number of a server; start servers with it set")]
     ServerId,
-    /// The front end did not accept, after all attempts.
+    /// The front end has not accepted a connection in any attempt.
     #[error("cannot connect to the front end at {0} in {1} attempts: {2}")]
     FrontEnd(SocketAddr, u32, io::Error),
-    /// All ports are in use.
+    /// All tried ports are in use.
     #[error("no free port from {0} on, after {1} attempts: {2}")]
     NoPort(u16, u32, io::Error),
-    /// The handshake cannot begin.
+    /// The handshake cannot be started.
     #[error("cannot begin a link: {0}")]
     Link(#[from] score_tree::link::LinkError),
     /// A system call failed.
@@ -62,8 +62,8 @@ pub struct Server<T, B> {
     refusals: Vec<String>,
 }
 
-/// The master of servers that are connected by TCP: connects to the front end, whose address and
-/// port `connection` gives, by a fixed number of attempts.
+/// A master for servers that are connected by TCP. Connects to the front end at the address and
+/// port in `connection`, in a limited number of attempts.
 ///
 /// # Errors
 /// See [`StartError`].
@@ -77,8 +77,8 @@ pub fn sdm_master_init(
     Ok(Server::new(HopRole::Master, transport, NoBackend::default()))
 }
 
-/// A server with gdb as back end: waits for its parent at the port that `connection` gives, or the
-/// next free one. The id comes from the environment.
+/// A server with gdb as its back end. It listens for its parent at the port in `connection`, or at
+/// the next free port. The environment gives the id.
 ///
 /// # Errors
 /// See [`StartError`].
@@ -91,7 +91,7 @@ pub fn sdm_server_init(
     Ok((server_with_id(connection, id, key)?, id))
 }
 
-/// The same with an id that the caller has got in another way.
+/// Like [`sdm_server_init`], but with an id that the caller gives.
 ///
 /// # Errors
 /// See [`StartError`].
@@ -128,20 +128,20 @@ impl<T: Transport, B: Backend> Server<T, B> {
         &mut self.backend
     }
 
-    /// Lines about refused messages, for a log.
+    /// Lines about refused messages, for a log. Each line is returned once.
     pub fn take_refusals(&mut self) -> Vec<String> {
         std::mem::take(&mut self.refusals)
     }
 
-    /// When [`Server::progress`] has something to do without a message.
+    /// The time at which [`Server::progress`] has work to do even if no message arrives.
     pub fn deadline(&self) -> Option<Duration> {
         self.hop.deadline().into_iter().chain(self.backend.deadline()).min()
     }
 
-    /// Handles what has arrived; waits for it up to `timeout`.
+    /// Handles messages that have arrived. Waits for them for up to `timeout`.
     ///
     /// # Errors
-    /// The system cannot wait.
+    /// If waiting fails.
     pub fn progress(&mut self, timeout: Duration) -> io::Result<ServerState> {
         let until = self.transport.now() + timeout;
         let until = self.deadline().map_or(until, |deadline| deadline.min(until));
@@ -172,7 +172,7 @@ impl<T: Transport, B: Backend> Server<T, B> {
         Ok(self.state)
     }
 
-    /// What the process wrote before an answer goes up before it.
+    /// Passes the process's output on before an answer that follows it.
     fn take_output(&mut self) {
         let output = self.backend.take_output();
         if !output.is_empty() {

@@ -1,7 +1,7 @@
-//! How messages get from hop to hop: the network is pluggable (SDM "Overview").
+//! The interface of the network between hops, which is pluggable (SDM "Overview").
 //!
-//! [`memory`] simulates a network, [`tcp`] connects by a routing table. The tree of the daemons of
-//! a job is a third one, where the client of these daemons is (`commands/src/sdm_tree/`).
+//! [`memory`] simulates a network, and [`tcp`] connects by a routing table. A third transport, the
+//! tree of a job's daemons, is next to the client of these daemons (`commands/src/sdm_tree/`).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,60 +16,61 @@ use crate::message::{DownMessage, RoutingTable, UpMessage};
 pub mod memory;
 pub mod tcp;
 
-/// What has arrived.
+/// An event of the network.
 #[derive(Debug, Clone)]
 pub enum TransportEvent {
-    /// A message of the parent; of the front end for the master.
+    /// A message from the parent. The parent of the master is the front end.
     FromParent(DownMessage),
-    /// A message of a child.
+    /// A message from a child.
     FromChild(u32, UpMessage),
-    /// A child is connected and has proved who it is.
+    /// A child is connected and has proved its identity.
     ChildConnected(u32),
-    /// A child cannot be reached, or not any more, for this reason.
+    /// A child cannot be reached, or its connection is lost, for this reason.
     ChildLost(u32, String),
-    /// The parent cannot be reached any more.
+    /// The connection to the parent is lost, for this reason.
     ParentLost(String),
 }
 
-/// Connections of one hop to its parent and its children. Messages of one connection stay in
-/// order. A message that cannot be delivered ends its connection: none is missing in between.
+/// The connections of one hop to its parent and its children. Messages of one connection stay in
+/// order. A message that cannot be delivered ends its connection, so no message is missing in
+/// between.
 pub trait Transport {
-    /// Begins to connect to children. Each gives a [`TransportEvent::ChildConnected`] or a
-    /// [`TransportEvent::ChildLost`].
+    /// Begins to connect to children. Each child later causes a [`TransportEvent::ChildConnected`]
+    /// or a [`TransportEvent::ChildLost`].
     fn connect_children(&mut self, children: &[u32], table: &RoutingTable);
 
-    /// Sends to a child that is connected.
+    /// Sends a message to a connected child.
     fn send_to_child(&mut self, child: u32, message: DownMessage);
 
-    /// Sends to the parent.
+    /// Sends a message to the parent.
     fn send_to_parent(&mut self, message: UpMessage);
 
-    /// The next event that has arrived; does not wait.
+    /// The next event that has arrived. Does not wait.
     fn receive(&mut self) -> Option<TransportEvent>;
 
-    /// The time that the hop goes by.
+    /// The current time of the hop.
     fn now(&self) -> MonotonicTime;
 
-    /// Waits until something arrives, one of `others` is readable, or it is `until`.
+    /// Waits until something arrives, one of `others` is readable, or the time is `until`.
     ///
     /// # Errors
-    /// The system cannot wait.
+    /// If waiting fails.
     fn wait(&mut self, until: MonotonicTime, others: &[BorrowedFd<'_>]) -> io::Result<()>;
 
-    /// Whether the parent reads too slowly: no output of the process is read meanwhile.
+    /// Whether the parent reads too slowly. The output of the process is not read in this case.
     fn is_congested(&self) -> bool {
         false
     }
 
-    /// Sends what still waits, if the peers take it at once.
+    /// Sends the remaining messages, as far as the peers accept them at once.
     fn finish(&mut self) {}
 }
 
-/// Waits until one of `descriptors` is ready for what it is asked for, one of `others` has input,
-/// or `timeout` is over. The timeout is rounded up to milliseconds.
+/// Waits until one of `descriptors` is ready for its flags, one of `others` is readable, or
+/// `timeout` has passed. The timeout is rounded up to milliseconds.
 ///
 /// # Errors
-/// The system cannot wait.
+/// If poll(2) fails.
 pub fn wait_until_ready(
     descriptors: Vec<(BorrowedFd<'_>, PollFlags)>,
     others: &[BorrowedFd<'_>],

@@ -1,4 +1,4 @@
-//! Programs that are no gdb: the rank gets an error, and nothing is left running.
+//! Programs that do not behave like gdb: the rank gets an error, and no process is left running.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ fn a_program_that_is_missing_prints_rubbish_or_ends_at_once_is_an_error_of_the_r
     assert!(rubbish.starts_with("gdb printed \"-q -nx --interpreter=mi3"), "{rubbish}");
     let ended = error_of("false");
     assert_eq!(ended, "gdb has ended: exit status: 1");
-    // An endless line is cut off at its greatest length.
+    // A line without end is cut at the maximum length.
     let folder = std::env::temp_dir().join(format!("sdm-bad-gdb-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let script = folder.join("gdb");

@@ -1,4 +1,4 @@
-//! Connection strings of the master and of servers that lead nowhere.
+//! Invalid connection strings of the master and of servers.
 
 use std::net::TcpListener;
 
@@ -11,12 +11,12 @@ fn a_string_that_leads_nowhere_is_an_error_that_names_it() {
     let key = Key::generate().unwrap();
     let text = |error: StartError| error.to_string();
     let error = sdm_master_init("login:seven", &key).unwrap_err();
-    assert_eq!(text(error), "\"login:seven\" is no address of a front end; give ADDRESS:PORT");
+    assert_eq!(text(error), "\"login:seven\": not an address of a front end; use ADDRESS:PORT");
     for port in ["80", "70000", "", "-1"] {
         let error = server_with_id(port, 0, &key).unwrap_err();
         assert!(matches!(&error, StartError::ServerPort(named) if named == port), "{error}");
     }
-    // A port at which nobody listens: it was free a moment ago.
+    // A port at which no program listens: it was free a moment ago.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = sdm_master_init(&free.to_string(), &key).unwrap_err();
     let expected = format!("cannot connect to the front end at {free} in 20 attempts");
@@ -29,7 +29,7 @@ fn a_server_takes_the_next_free_port_and_gives_up_where_there_is_none() {
     let first = TcpTransport::server(0, 41_000, &key).unwrap();
     let second = TcpTransport::server(1, first.port(), &key).unwrap();
     assert!(second.port() > first.port());
-    // The last port is taken: by this server, or by another program before it.
+    // The last port is in use, by this server or by another program.
     let _last = TcpTransport::server(3, u16::MAX, &key);
     let error = TcpTransport::server(4, u16::MAX, &key).unwrap_err().to_string();
     let expected = format!("no free port from 65535 on, after {PORT_ATTEMPTS} attempts");

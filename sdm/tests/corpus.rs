@@ -1,4 +1,4 @@
-//! Every test run replays the inputs that fuzzing has kept: no line makes the reader panic.
+//! Replays the committed inputs of fuzzing: no line makes the parser panic.
 
 use std::fs;
 use std::path::Path;

@@ -48,17 +48,17 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Longest time that a test waits for anything.
+/// Time limit for each wait of a test.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Each tree has its own ports.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(20_000);
 
-/// A folder that is removed at the end, with the program in it.
+/// A directory with the program. It is removed at the end.
 struct Program(PathBuf);
 
 impl Program {
-    /// None, and a line, if a program of Debian is missing.
+    /// Builds the program. If gdb or gcc is missing, prints a line and returns `None`.
     fn build(name: &str) -> Option<Self> {
         for tool in ["gdb", "gcc"] {
             if Command::new(tool).arg("--version").output().is_err() {
@@ -96,8 +96,8 @@ impl Drop for Program {
 /// The port and the key of a server that is started as a process of this test program.
 const SERVER_ENV: &str = "SDM_TEST_SERVER";
 
-/// The other tests start this one in processes of its own, as servers with their ids in the
-/// environment. Without an id there is no server.
+/// The other tests start this test in separate processes, as servers whose ids are in the
+/// environment. Without an id it is a test of the error.
 #[test]
 fn a_server_process_has_its_id_from_the_environment() {
     let Ok(text) = std::env::var(SERVER_ENV) else {
@@ -119,13 +119,14 @@ struct Debugging {
 }
 
 impl Debugging {
-    /// `missing` are servers that are never started.
+    /// Starts everything, except the servers in `missing`.
     fn start(servers: u32, shape: TreeShape, port: u16, missing: &[u32]) -> Self {
         let key = Key::generate().unwrap();
         let mut front_end = FrontEnd::listen("127.0.0.1:0".parse().unwrap(), &key).unwrap();
         let connection = front_end.connection_string().unwrap();
         let mut processes = Vec::new();
-        // The last id is started first: the search has to find out who listens where.
+        // The server with the last id starts first, so that the search has to find the right port
+        // of each server.
         for id in (0..servers).rev().filter(|id| !missing.contains(id)) {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(["--exact", "a_server_process_has_its_id_from_the_environment", "-q"]);
@@ -147,7 +148,7 @@ impl Debugging {
         NodeSet::from(0..self.servers)
     }
 
-    /// All events of a command, until each rank is in one.
+    /// All events of a command. Waits until each rank is in an event.
     fn events(&mut self, command: CommandId, ranks: &NodeSet) -> Vec<(String, Option<DebugEvent>)> {
         let mut missing = ranks.clone();
         let mut events = Vec::new();
@@ -178,7 +179,7 @@ impl Debugging {
         self.events(command, ranks)
     }
 
-    /// Waits until just these ranks have written a line.
+    /// Waits until exactly these ranks have written a line.
     fn await_output(&mut self, text: &str, ranks: &NodeSet) {
         let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -212,7 +213,7 @@ impl Debugging {
 }
 
 impl Drop for Debugging {
-    /// After a failure no server is left.
+    /// Kills the servers that are left after a failure.
     fn drop(&mut self) {
         for process in &mut self.processes {
             let _ = process.kill();
@@ -221,7 +222,7 @@ impl Drop for Debugging {
     }
 }
 
-/// A port from which on some are free.
+/// The first of some ports that are probably free.
 fn free_ports() -> u16 {
     NEXT_PORT.fetch_add(PORT_ATTEMPTS as u16, Ordering::Relaxed)
         + (std::process::id() % 100) as u16 * 200
@@ -258,7 +259,7 @@ fn equal_answers_of_all_ranks_are_one_event_from_the_breakpoint_in_main_to_the_e
     assert_eq!((events.len(), frame.function.as_str()), (1, "work"));
     let events = debugging.run(&all, Operation::Continue);
     assert_eq!(events, one(stopped(StopReason::Breakpoint, "work", 6)));
-    // Some ranks only; the events of the others are not waited for.
+    // Only some ranks execute the command. The test does not wait for events of the others.
     let some: NodeSet = [0, 3].into_iter().collect();
     let events = debugging.run(&some, Operation::Next);
     assert_eq!(events, [("0, 3".to_owned(), stopped(StopReason::StepDone, "work", 7))]);
@@ -292,7 +293,7 @@ fn equal_answers_of_all_ranks_are_one_event_from_the_breakpoint_in_main_to_the_e
 
     let events = debugging.run(&all, Operation::Continue);
     assert_eq!(events, one(Some(DebugEvent::Exited { code: 3 })));
-    // Its argument arrived as it was. What ranks write may come later than their ends.
+    // The argument arrived unchanged. Output of ranks may arrive after their exit events.
     let line = "hello 'it's \"me\" $HOME'\n";
     debugging.await_output(line, &all);
     assert!(debugging.output.iter().all(|(_, text)| text == line), "{:?}", debugging.output);
@@ -308,23 +309,23 @@ fn a_gdb_that_is_killed_is_an_error_of_its_rank_and_a_process_that_runs_can_be_i
     let all = debugging.all();
     debugging.events(INIT_COMMAND, &all);
     debugging.run(&all, program.start(&["a", "wait"], true));
-    // All of them run on, and wait for ever.
+    // All processes run on and wait for input.
     let running = debugging.front_end.command(all.clone(), TEST_TIMEOUT, Operation::Continue);
     debugging.await_output("waiting\n", &all);
-    // Input goes to some ranks, and the answer has them.
+    // Input goes to some ranks, and the answer contains these ranks.
     let others: NodeSet = [0, 2].into_iter().collect();
     let events = debugging.run(&others, Operation::Input { bytes: b"ping\n".to_vec() });
     assert_eq!(events, [("0, 2".to_owned(), Some(DebugEvent::Done))]);
     debugging.await_output("read ping\n", &others);
     let second: u32 = debugging.processes[1].id();
-    // gdb is the only child of the server, of one of its threads.
+    // gdb is the only child of the server. A thread of the server has started it.
     let threads = std::fs::read_dir(format!("/proc/{second}/task")).unwrap();
     let children = threads.map(|thread| thread.unwrap().path().join("children"));
     let children = children.filter_map(|path| std::fs::read_to_string(path).ok());
     let gdb = children.collect::<String>().trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(gdb), nix::sys::signal::Signal::SIGKILL)
         .unwrap();
-    // The servers were started from the last rank on: the second one is that of rank 1.
+    // The servers were started from the last rank on, so the second one belongs to rank 1.
     let interrupt = debugging.front_end.command(others.clone(), TEST_TIMEOUT, Operation::Interrupt);
     let mut events = Vec::new();
     let (mut missing, mut missing_interrupt) = (all.clone(), others.clone());
@@ -417,7 +418,7 @@ fn a_program_that_is_not_there_and_a_program_without_main_are_errors_that_name_i
 #[test]
 fn another_program_on_the_port_is_passed_over_and_a_server_that_is_not_there_is_named() {
     let port = free_ports();
-    // One listener that says nothing, and one that answers with rubbish.
+    // One listener sends nothing, and another one answers with invalid bytes.
     let silent = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let rubbish = TcpListener::bind(("127.0.0.1", port + 1)).unwrap();
     std::thread::spawn(move || {
@@ -426,7 +427,7 @@ fn another_program_on_the_port_is_passed_over_and_a_server_that_is_not_there_is_
             let _ = stream.unwrap().write_all(&[b'x'; 4096]);
         }
     });
-    // Another job on the same host, with another key.
+    // A server of another job on the same host, with another key.
     let other_key = Key::generate().unwrap();
     let mut other = server_with_id(&(port + 2).to_string(), 0, &other_key).unwrap();
     std::thread::spawn(
@@ -438,7 +439,7 @@ fn another_program_on_the_port_is_passed_over_and_a_server_that_is_not_there_is_
     assert_eq!(events[0], ("0-2".to_owned(), Some(DebugEvent::Ready)));
     let (ranks, Some(DebugEvent::Unreachable(text))) = &events[1] else { panic!("{events:?}") };
     assert_eq!((ranks.as_str(), events.len()), ("3", 2));
-    assert!(text.contains("it is at none of the ports"), "{text}");
+    assert!(text.contains("not found at any of the ports"), "{text}");
     drop(silent);
     debugging.end();
 }

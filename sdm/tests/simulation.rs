@@ -1,5 +1,5 @@
-//! Trees of servers on a network in memory: seeded delays, servers that are lost, commands to sets
-//! of ranks. What reaches the front end is held against what each server has answered.
+//! Trees of servers on a network in memory, with seeded delays, lost servers and commands to sets
+//! of ranks. The events at the front end are compared with the answers of the servers.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -19,10 +19,10 @@ use score_sdm::transport::memory::{FRONT_END, MemoryNetwork, MemoryTransport};
 use score_sdm::transport::{Transport, TransportEvent};
 use score_tools::merge::{CommandId, EventBody, MonotonicTime};
 
-/// A process that answers after a time of its own, with one of a few values.
+/// A process that answers each command after a given delay, with one of a few values.
 struct SimulatedProcess {
     rank: u32,
-    /// Of the first command, and of the second.
+    /// The delays of the first and the second command.
     delays: [Duration; 2],
     answers: Vec<(MonotonicTime, CommandId, DebugEvent)>,
 }
@@ -103,7 +103,7 @@ impl Simulation {
         self.network.kill(rank);
     }
 
-    /// Lets time pass up to `until`, from event to event.
+    /// Advances the time to `until`, from event to event.
     fn run(&mut self, until: MonotonicTime) {
         loop {
             let mut next = self.network.next_arrival().into_iter().chain(self.master.deadline());
@@ -118,7 +118,7 @@ impl Simulation {
                 if !self.killed[rank]
                     && server.progress(Duration::ZERO).unwrap() == ServerState::Ended
                 {
-                    // The end of a process closes its connections.
+                    // When a process exits, its connections close.
                     self.kill(rank as u32);
                 }
             }
@@ -132,7 +132,7 @@ impl Simulation {
         self.network.advance_to(until);
     }
 
-    /// What was received of a command: each rank is in one event at most.
+    /// The received events of a command. Checks that each rank is in at most one event.
     fn events(&self, command: CommandId) -> BTreeMap<EventBody, NodeSet> {
         let (mut seen, mut all) = (NodeSet::new(), BTreeMap::<EventBody, NodeSet>::new());
         for event in self.received.iter().filter(|event| event.command == command) {
@@ -189,7 +189,8 @@ proptest! {
         let lost = lost.map(|(index, when)| (index.index(servers as usize) as u32, when));
         let branch = lost.map_or(NodeSet::new(), |(rank, _)| routing.branch(rank).into());
         let all = NodeSet::from(0..servers);
-        // Before the start, between the initialisation and a command, or while it is under way.
+        // The server is lost before the start, between the initialisation and a command, or during
+        // a command.
         if let Some((rank, 0)) = lost {
             simulation.kill(rank);
         }
@@ -213,7 +214,7 @@ proptest! {
             simulation.kill(rank);
             simulation.run(30 * second);
         }
-        // A command for some ranks, and before its end one for all of them.
+        // A command for some ranks and, before it ends, another command for all ranks.
         let ranks: NodeSet = ranks.into_iter().filter(|rank| *rank < servers).collect();
         let timeout = if is_patient { 60 * second } else { second / 2 };
         simulation.send(print(1, &ranks, timeout));
@@ -239,7 +240,7 @@ proptest! {
 
         simulation.send(DownMessage::Quit);
         simulation.run(300 * second);
-        // A server that no parent has found does not belong to a tree.
+        // A server that its parent has not found does not belong to a tree.
         let found = all.difference(&match lost {
             Some((_, 0)) => branch,
             _ => NodeSet::new(),

@@ -1,4 +1,4 @@
-//! `stacks PID...`: prints the stacks of processes, as gdb's `thread apply all bt` would.
+//! `stacks PID...`: prints the stacks of processes, like gdb's `thread apply all bt`.
 
 use score_stacks::StackReader;
 use score_stacks::frame::Detail;
@@ -12,7 +12,7 @@ fn main() {
     for result in StackReader::new().stacks_of(&pids, Detail::Lines) {
         match result {
             Ok(process) => {
-                println!("process {} stood still for {:?}", process.pid, process.held_for);
+                println!("process {} was stopped for {:?}", process.pid, process.held_for);
                 for thread in &process.threads {
                     println!("  thread {} ({})", thread.tid, thread.name);
                     for frame in thread.stack.frames.iter().rev() {

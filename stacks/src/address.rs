@@ -1,4 +1,4 @@
-//! From the name of a symbol to its address in the file's own numbering: functions and data.
+//! Finds the address of a function or data symbol by its name, in the file's own numbering.
 
 use object::LittleEndian as LE;
 use object::elf;
@@ -6,7 +6,7 @@ use object::pod;
 
 use crate::elf::{Elf, MAX_FILE_BYTES, ReadAt, Section};
 
-/// The entry point of the file, in its own numbering. Nothing if this is no ELF file of 64 bits.
+/// The entry point of the file, in its own numbering. `None` if the file is not a 64-bit ELF file.
 pub fn entry_point(file: &(impl ReadAt + ?Sized)) -> Option<u64> {
     let bytes = file.read_at(0, size_of::<elf::FileHeader64<LE>>() as u64)?;
     let (header, _) = pod::from_bytes::<elf::FileHeader64<LE>>(&bytes).ok()?;
@@ -15,8 +15,8 @@ pub fn entry_point(file: &(impl ReadAt + ?Sized)) -> Option<u64> {
     is_ours.then(|| header.e_entry.get(LE))
 }
 
-/// The address of the symbol of this name that the file defines. A symbol that other files see
-/// comes before one of the file alone. Thread-local ones have no address of their own.
+/// The address of a symbol that the file defines. A global symbol takes precedence over a local
+/// one. Thread-local symbols are not found, because they have no address of their own.
 pub fn address_of(file: &(impl ReadAt + ?Sized), name: &str) -> Option<u64> {
     let elf = Elf::parse(file)?;
     let mut budget = MAX_FILE_BYTES;
@@ -34,7 +34,7 @@ pub fn address_of(file: &(impl ReadAt + ?Sized), name: &str) -> Option<u64> {
     local
 }
 
-/// The address of a symbol in a table, and whether other files see it.
+/// The address of a symbol in a table, and whether the symbol is global.
 fn find(
     elf: &Elf,
     table: &Section,
@@ -89,7 +89,7 @@ mod tests {
         let (elf, mut budget) = (Elf::parse(&file).unwrap(), MAX_FILE_BYTES);
         let functions = SymbolTable::read(&elf, &file, &mut budget);
         assert_eq!(functions.name_of(main).as_deref(), Some("main"));
-        // Data; libc defines it, and this program only names it.
+        // A data symbol, which libc defines and this program only refers to.
         assert!(address_of(&libc_file(), "environ").is_some_and(|address| address != 0));
         assert_eq!(address_of(&file, "environ"), None);
         assert!(entry_point(&file).is_some_and(|entry| entry != 0));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_has_no_symbol() {
+    fn a_file_that_is_not_elf_has_no_symbol() {
         for bytes in [&b""[..], b"\x7fELF", &[0x7f; 200]] {
             assert_eq!((entry_point(bytes), address_of(bytes, "main")), (None, None));
         }

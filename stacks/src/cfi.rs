@@ -1,7 +1,8 @@
-//! One step of unwinding by call frame information (`.eh_frame`, `.debug_frame`), as hostile input.
+//! One step of unwinding by call frame information (`.eh_frame`, `.debug_frame`). The input is not
+//! trusted.
 //!
-//! All registers that a function saves are followed, so that code that addresses its frame by
-//! another register than `rsp` and `rbp`, and the frames of signals, are unwound, too.
+//! All registers that a function saves are tracked. Therefore functions that address their frame by
+//! another register than `rsp` and `rbp` can be unwound, and so can signal frames.
 
 use std::sync::OnceLock;
 
@@ -16,17 +17,19 @@ use crate::elf::{Elf, ReadAt};
 use crate::memory::StackCopy;
 use crate::registers::{REGISTER_COUNT, RIP, RSP, Registers};
 
-/// Longest entry that is read: the instructions of one function, or what functions share.
+/// Maximum length of an entry in bytes: the instructions of one function, or those that functions
+/// share.
 const MAX_ENTRY_LEN: usize = 1 << 20;
-/// Most functions of a table that has no index of its own.
+/// Maximum number of functions in a table that has no index of its own.
 const MAX_INDEX_ENTRIES: usize = 1 << 21;
-/// Operations of one expression. An expression may jump back, and so need not end.
+/// Maximum number of operations of one expression, because an expression with a jump back may not
+/// end.
 const MAX_OPERATIONS: u32 = 512;
-/// Length of a row of `.eh_frame_hdr`.
+/// The length of a row of `.eh_frame_hdr` in bytes.
 const TABLE_ROW_LEN: usize = 8;
 /// `DW_EH_PE_datarel | DW_EH_PE_sdata4`.
 const TABLE_ROW_ENCODING: u8 = 0x3b;
-/// Registers that a function must leave as they were: rbx, rbp, r12 to r15.
+/// The registers that a function must preserve: rbx, rbp, r12 to r15.
 const PRESERVED: [u16; 6] = [3, 6, 12, 13, 14, 15];
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
@@ -40,7 +43,7 @@ pub struct UnwindTables {
     bases: BaseAddresses,
     eh_frame_address: u64,
     eh_frame_hdr_address: u64,
-    /// Made only if `.eh_frame_hdr` has no table, or one of a form that linkers do not write.
+    /// Built only if `.eh_frame_hdr` has no table, or a table in a form that linkers do not write.
     eh_frame_index: OnceLock<Vec<IndexEntry>>,
     debug_frame_index: OnceLock<Vec<IndexEntry>>,
 }
@@ -55,22 +58,23 @@ struct IndexEntry {
 /// The frame of the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CallerFrame {
-    /// Its registers; `rip` is the address to which the call returns.
+    /// Its registers. `rip` is the return address of the call.
     pub registers: Registers,
-    /// Whether the callee is what a signal handler returns to: the caller was interrupted at `rip`.
+    /// Whether the callee is the code to which a signal handler returns. The caller was then
+    /// interrupted at `rip`.
     pub was_interrupted: bool,
 }
 
-/// What the tables say of one function.
+/// The result of unwinding one function.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CfiStep {
-    /// They have nothing for this address.
+    /// The tables have no entry for this address.
     NotCovered,
-    /// They say that nobody called it.
+    /// The function has no caller.
     Outermost,
-    /// They cannot be followed: they are damaged, or the stack is.
+    /// The tables or the stack are damaged, so the caller cannot be found.
     Broken,
-    /// They lead to the caller.
+    /// The frame of the caller.
     Caller(CallerFrame),
 }
 
@@ -94,7 +98,7 @@ impl UnwindTables {
         }
     }
 
-    /// The frame of the caller of the function at `address`, which is in the file's own numbering.
+    /// Finds the caller of the function at `address`, which is in the file's own numbering.
     pub fn step(
         &self,
         context: &mut UnwindContext<usize>,
@@ -134,8 +138,8 @@ impl UnwindTables {
         find(self.eh_frame_index.get_or_init(|| make_index(eh_frame, &self.bases)), address)
     }
 
-    /// The rows of `.eh_frame_hdr`, in the form that all linkers write: the begin of a function and
-    /// its entry, as 32-bit numbers relative to the section.
+    /// The rows of `.eh_frame_hdr`, in the form that all linkers write. A row is the start of a
+    /// function and its entry, as 32-bit numbers relative to the section.
     fn sorted_table(&self) -> Option<&[[u8; TABLE_ROW_LEN]]> {
         let [version, _, count_encoding, row_encoding, ..] = *self.eh_frame_hdr.as_slice() else {
             return None;
@@ -187,7 +191,7 @@ fn make_index<'a, S: UnwindSection<Bytes<'a>>>(
 ) -> Vec<IndexEntry> {
     let mut index = Vec::new();
     let mut entries = section.entries(bases);
-    // Functions follow what they share, so that it is parsed once.
+    // Functions follow their common entry, so cache it to parse it only once.
     let mut shared: Option<CommonInformationEntry<Bytes<'a>>> = None;
     while index.len() < MAX_INDEX_ENTRIES {
         let Ok(Some(entry)) = entries.next() else { break };
@@ -217,7 +221,7 @@ fn find(index: &[IndexEntry], address: u64) -> Option<usize> {
     index[..after].last().filter(|entry| address < entry.end).map(|entry| entry.offset)
 }
 
-/// A frame whose caller is looked for.
+/// A frame whose caller is to be found.
 struct CfiFrame<'f, 'a, S> {
     section: &'f S,
     function: &'f FrameDescriptionEntry<Bytes<'a>>,
@@ -227,7 +231,8 @@ struct CfiFrame<'f, 'a, S> {
 
 impl<'a, S: UnwindSection<Bytes<'a>>> CfiFrame<'_, 'a, S> {
     fn caller(&self, row: &UnwindTableRow<usize>) -> CfiStep {
-        // No rule, or an undefined return address: the first function of a thread.
+        // Without a rule, or with an undefined return address, this is the first function of a
+        // thread.
         let return_rule = row.register(Register(RIP));
         if matches!(return_rule, None | Some(RegisterRule::Undefined)) {
             return CfiStep::Outermost;
@@ -254,7 +259,7 @@ impl<'a, S: UnwindSection<Bytes<'a>>> CfiFrame<'_, 'a, S> {
         CfiStep::Caller(CallerFrame { registers: caller, was_interrupted })
     }
 
-    /// The canonical frame address, by which registers were saved.
+    /// The canonical frame address. Saved registers are addressed relative to it.
     fn frame_address(&self, rule: &CfaRule<usize>) -> Option<u64> {
         match rule {
             CfaRule::RegisterAndOffset { register, offset } => {
@@ -325,7 +330,8 @@ mod tests {
 
     const STACK: u64 = 0x1000;
 
-    /// The frame of the caller by the forged tables of the corpus, from an offset in their code.
+    /// The frame of the caller according to the forged tables of the corpus, at an offset in their
+    /// code.
     fn step_at(file: &str, offset: u64, words: &[u64]) -> CfiStep {
         let path = format!("{}/corpus/modules/{file}", env!("CARGO_MANIFEST_DIR"));
         let bytes = std::fs::read(path).unwrap();
@@ -346,7 +352,7 @@ mod tests {
 
     #[test]
     fn an_expression_reads_the_copied_stack_and_nothing_else() {
-        // The frame address is at rsp + 8, and the return address is before it.
+        // The frame address is rsp + 8, and the return address is before it.
         let CfiStep::Caller(caller) = step_at("expressions", 2, &[0, STACK + 32, 0, 0x77]) else {
             panic!("no caller");
         };

@@ -1,4 +1,4 @@
-//! The answers of a job's ranks to a request for their stacks, merged into prefix trees.
+//! Merges the answers of a job's ranks to a request for their stacks into prefix trees.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,31 +11,32 @@ use crate::frame::Stack;
 use crate::render::{self, RenderLimits};
 use crate::tree::StackTree;
 
-/// The steps of a frame, beside those of its ranges.
+/// The number of steps that each frame costs, in addition to the steps of its ranges.
 pub const STEPS_OF_FRAME: usize = 16;
 
-/// How much a collector takes, for one that others pay for. The rest is named as too much.
+/// The limits of a collector that runs in a process of several users. Ranks whose stacks exceed a
+/// limit are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CollectBounds {
-    /// Bytes of all answers.
+    /// Maximum number of bytes of all answers.
     pub bytes: usize,
-    /// Frames of the trees.
+    /// Maximum number of frames of the trees.
     pub nodes: usize,
-    /// The work: a step for each range of ranks that is merged at a frame, and
-    /// [`STEPS_OF_FRAME`] for the frame.
+    /// Maximum number of steps of work. A frame costs [`STEPS_OF_FRAME`] steps, and one more step
+    /// for each range of ranks that is merged at the frame.
     pub steps: usize,
 }
 
 impl Default for CollectBounds {
-    /// A user's own process bounds the trees only.
+    /// For a process of the user, only the trees are limited.
     fn default() -> Self {
         Self { bytes: usize::MAX, nodes: usize::MAX, steps: usize::MAX }
     }
 }
 
 impl CollectBounds {
-    /// Whether there is room for a stack beside `nodes` frames, which have `ranges` ranges at most.
-    /// The work for it is counted.
+    /// Whether a stack fits in addition to `nodes` frames, each with at most `ranges` ranges.
+    /// Deducts its work.
     fn take_stack(&mut self, stack: &Stack, ranges: usize, nodes: usize) -> bool {
         let frames = stack.frames.len();
         let steps = frames.saturating_mul(ranges.saturating_add(STEPS_OF_FRAME));
@@ -45,35 +46,35 @@ impl CollectBounds {
     }
 }
 
-/// Why ranks are not in trees that have no more room.
+/// The reason for ranks whose stacks exceed the limits.
 const TOO_MUCH: &str = "too many different stacks; scdb JOB stacks -ranks RANKS shows them";
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct CollectedStacks {
-    /// The name of each program of the stage, and its nodes.
+    /// The name of each program of the stage, and the number of nodes of each program.
     pub programs: (Vec<String>, u32),
-    /// Threads of the program.
+    /// The stacks of threads of the program.
     pub program_threads: StackTree,
-    /// Communication threads of libpm.
+    /// The stacks of communication threads of libpm.
     pub communication_threads: StackTree,
-    /// Threads of each rank that were not shown.
+    /// The number of threads that are not shown, and the ranks with this number.
     omitted: BTreeMap<u32, NodeSet>,
-    /// Ranks that could not be looked at, by reason.
+    /// The ranks without stacks, by reason.
     pub failed: BTreeMap<String, NodeSet>,
-    /// What may still be taken.
+    /// The remaining limits.
     room: CollectBounds,
-    /// The ranges of ranks that have answered.
+    /// The number of ranges of ranks that have answered.
     ranges: usize,
 }
 
 impl CollectedStacks {
-    /// A collector that takes no more than this.
+    /// A collector with limits.
     pub fn bounded(bounds: CollectBounds) -> Self {
         Self { room: bounds, ..Self::default() }
     }
 
-    /// An answer has come.
+    /// Adds an answer.
     pub fn add(&mut self, answer: ToolAnswer) {
         match answer {
             ToolAnswer::Programs { names, nodes } => self.programs = (names, nodes),
@@ -128,7 +129,7 @@ impl CollectedStacks {
         }
     }
 
-    /// Whether there is room for so many bytes of an answer.
+    /// Whether this number of bytes of an answer fits. Deducts them.
     fn take_bytes(&mut self, len: usize) -> bool {
         let left = self.room.bytes.checked_sub(len);
         self.room.bytes = left.unwrap_or(0);
@@ -139,7 +140,7 @@ impl CollectedStacks {
         self.failed.entry(reason).or_default().union(ranks);
     }
 
-    /// The trees as lines.
+    /// The trees as text.
     pub fn text(&self, limits: RenderLimits) -> String {
         let mut text = self.program_lines() + &render::text(&self.program_threads, limits);
         if self.communication_threads.root().threads > 0 {
@@ -149,14 +150,14 @@ impl CollectedStacks {
         text
     }
 
-    /// The programs with their ranks, if there are several.
+    /// The programs with their ranks, if there are several programs.
     fn program_lines(&self) -> String {
         let (names, nodes) = &self.programs;
         let mut text = String::new();
         if names.len() > 1 {
             for (first, name) in (0u32..).step_by(*nodes as usize).zip(names) {
                 let ranks = NodeSet::from(first..first + nodes);
-                // Writing into memory does not fail.
+                // Writing to a String cannot fail.
                 let _ = writeln!(text, "{name}: ranks {ranks}");
             }
         }
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_bounds_is_named_and_the_rest_is_shown() {
+    fn stacks_beyond_the_limits_are_named_and_the_rest_is_shown() {
         let small = |change: fn(&mut CollectBounds)| {
             let mut bounds = CollectBounds::default();
             change(&mut bounds);
@@ -201,7 +202,7 @@ mod tests {
         let problems = vec![format!("rank 4, 6: {TOO_MUCH}")];
         assert_eq!(small(|bounds| bounds.bytes = 20), (4, problems.clone()));
         assert_eq!(small(|bounds| bounds.nodes = 3), (4, problems.clone()));
-        // The second stack has two ranges, which are merged with that of the first one.
+        // The second stack has two ranges, which are merged with the range of the first stack.
         let steps = 2 * (STEPS_OF_FRAME + 1) + 2 * (STEPS_OF_FRAME + 3);
         assert_eq!(steps, 72);
         assert_eq!(small(|bounds| bounds.steps = 71), (4, problems));

@@ -1,5 +1,5 @@
-//! Files with the debug information of a stripped program: by its build id, or by the name and
-//! check sum that the program has for it.
+//! Finds the file with the debug information of a stripped program, by the build id or by the name
+//! and check sum in the program.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -9,10 +9,10 @@ use crate::dwarf::DebugSections;
 use crate::elf::{Elf, MAX_FILE_BYTES, ReadAt};
 use crate::module::{Module, Origin};
 
-/// Where distributions install debug information.
+/// The directory in which distributions install debug information.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
 
-/// The file with the debug information of `module`, if there is one apart from it.
+/// Finds the separate file with the debug information of `module`, if there is one.
 pub fn find(module: &Module) -> Option<(Elf, File)> {
     by_build_id(module).or_else(|| by_link(module))
 }
@@ -23,7 +23,7 @@ fn by_build_id(module: &Module) -> Option<(Elf, File)> {
     let (directory, rest) = digits.split_at(2);
     let installed = PathBuf::from(format!("{DEBUG_ROOT}/.build-id/{directory}/{rest}.debug"));
     let mut candidates = vec![installed];
-    // What gdb or another client of debuginfod has fetched before.
+    // The cache of gdb or another client of debuginfod.
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home);
     let fetched = std::env::var_os("DEBUGINFOD_CACHE_PATH").map(PathBuf::from);
@@ -35,7 +35,8 @@ fn by_build_id(module: &Module) -> Option<(Elf, File)> {
     })
 }
 
-/// `.gnu_debuglink`: a file name, zeros up to a multiple of four, and a check sum.
+/// Finds the file by `.gnu_debuglink`: a file name, zeros up to a multiple of four, and a check
+/// sum.
 fn by_link(module: &Module) -> Option<(Elf, File)> {
     let Origin::File(_, program) = &module.origin else { return None };
     let link = module.elf.read(&module.origin, ".gnu_debuglink", &mut (1 << 12))?;
@@ -61,7 +62,7 @@ fn open(path: &Path) -> Option<(Elf, File)> {
     Some((elf, file))
 }
 
-/// The CRC-32 of a whole file, of a length that would be read anyhow.
+/// The CRC-32 of a whole file. `None` if the file is longer than the limit for reading it.
 fn check_sum(file: &File) -> Option<u32> {
     let len = file.metadata().ok()?.len();
     if len > MAX_FILE_BYTES {
@@ -78,12 +79,13 @@ fn check_sum(file: &File) -> Option<u32> {
     Some(sum.sum())
 }
 
-/// The debug information in the file of a module itself.
+/// Reads the debug information in the file of a module itself.
 pub fn own_debug_sections(module: &Module) -> Option<DebugSections> {
     DebugSections::read(&module.elf, &module.origin, &mut MAX_FILE_BYTES.clone())
 }
 
-/// The debug information of a module: its own, or that of the file that was split from it.
+/// Reads the debug information of a module, from its own file or from the file that was split from
+/// it.
 pub fn debug_sections(module: &Module) -> Option<DebugSections> {
     own_debug_sections(module).or_else(|| {
         let (elf, file) = find(module)?;
@@ -91,7 +93,7 @@ pub fn debug_sections(module: &Module) -> Option<DebugSections> {
     })
 }
 
-/// The symbols of the file that was split from a module without symbols.
+/// Reads the symbols of the file that was split from a module without symbols.
 pub fn split_symbols(module: &Module) -> Option<crate::symbols::SymbolTable> {
     let (elf, file) = find(module)?;
     let reader: &dyn ReadAt = &file;

@@ -1,13 +1,13 @@
-//! Names of symbols as the programmer wrote them: C++, Rust, and modules of Fortran.
+//! Converts mangled symbol names to names of the source: C++, Rust, and modules of Fortran.
 
 use std::fmt::{self, Write};
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 
-/// Longest name that is shown. A mangled name can stand for one that is exponentially longer.
+/// Maximum length of a name in bytes. A mangled name can represent an exponentially longer name.
 pub const MAX_NAME_LEN: usize = 1024;
 
-/// The name that the source has for a symbol; other names stay as they are.
+/// The name of a symbol in the source. Names that are not mangled are only cleaned.
 pub fn demangle(symbol: &str) -> String {
     let (symbol, version) = match symbol.find('@') {
         Some(at) => symbol.split_at(at),
@@ -18,7 +18,7 @@ pub fn demangle(symbol: &str) -> String {
     clean(&name)
 }
 
-/// Without what a terminal would take for commands, and of limited length.
+/// Removes control characters, which a terminal could interpret, and limits the length.
 pub fn clean(name: &str) -> String {
     let mut text = LimitedText::default();
     for letter in name.chars().filter(|letter| !letter.is_control()) {
@@ -36,7 +36,7 @@ fn rust(symbol: &str) -> Option<String> {
     Some(text.finish())
 }
 
-/// Without parameters and result: a line of a tree has no room for them.
+/// Demangles without parameters and result, which would make a line of a tree too long.
 fn cpp(symbol: &str) -> Option<String> {
     if !symbol.starts_with("_Z") && !symbol.starts_with("__Z") {
         return None;
@@ -52,7 +52,7 @@ fn cpp(symbol: &str) -> Option<String> {
     Some(text.finish())
 }
 
-/// gfortran: `__module_MOD_procedure`. Intel: `module_mp_procedure_`. LLVM:
+/// Handles gfortran's `__module_MOD_procedure`, Intel's `module_mp_procedure_` and LLVM's
 /// `_QMmodulePprocedure`.
 fn fortran(symbol: &str) -> Option<String> {
     let is_name = |name: &str| {
@@ -71,7 +71,7 @@ fn fortran(symbol: &str) -> Option<String> {
     is_ours.then(|| format!("{module}::{procedure}{clone}"))
 }
 
-/// Text that ends with `...` where it would get too long.
+/// Text that ends with `...` if it would be too long.
 #[derive(Default)]
 struct LimitedText {
     text: String,
@@ -128,7 +128,8 @@ mod tests {
 
     #[test]
     fn a_name_that_grows_exponentially_is_cut() {
-        // Each template argument is twice the one before: S_ and the next refer to it.
+        // Each template argument is twice as long as the one before: S_ and the following names
+        // refer to it.
         let mut symbol = "_Z1fI1AIiiE".to_owned();
         for index in 0..30 {
             let reference = match index {

@@ -1,9 +1,9 @@
-//! Functions, inlined functions and source lines from DWARF, as hostile input.
+//! Functions, inlined functions and source lines from DWARF. The input is not trusted.
 //!
-//! DWARF can be written so that reading it takes any time and memory: units share line programs,
-//! and one byte of such a program is a row. [`MeteredReader`] counts what is read, and fails when
-//! the budget of a query is spent. Rows and entries cost at least one read each, so that memory is
-//! bounded as well. It also fails when the parser has called itself too often.
+//! Reading forged DWARF can take unlimited time and memory, because units share line programs and
+//! one byte of such a program can be a row. [`MeteredReader`] counts the reads, and fails when the
+//! budget of a query is used up. A row or entry costs at least one read, so memory is also bounded.
+//! The reader also fails if the parser calls itself too deeply.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -19,25 +19,26 @@ use gimli::{
 use crate::elf::{Elf, ReadAt};
 use crate::frame::SourceLine;
 
-/// Reads that all queries to one file may take together in one go. The C library takes a million.
+/// Maximum number of reads of all queries to one file in one pass. The C library takes a million.
 const MAX_READS: u64 = 16 << 20;
-/// So long addresses of one file are looked for in one go; those left have the names of symbols.
+/// Time limit for the addresses of one file in one pass. The remaining addresses get the names of
+/// symbols.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of stack that the parser may use. It calls itself for inlined functions within inlined
-/// functions, which a byte each is enough to forge.
+/// functions, and a byte each is sufficient to forge these.
 const MAX_RECURSION_BYTES: usize = 8 << 20;
-/// Inlined functions that are shown of one address.
+/// Maximum number of inlined functions that are shown for one address.
 const MAX_INLINED: usize = 32;
-/// Places of one line, such as those of an inlined function.
+/// Maximum number of addresses of one line, such as a line of an inlined function.
 const MAX_LINE_ADDRESSES: usize = 64;
 const MAX_PATH_LEN: usize = 1024;
 
-/// A function that DWARF has for an address. Of inlined functions the innermost comes first.
+/// A function at an address according to DWARF. For inlined functions, the innermost comes first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DwarfFrame {
-    /// The mangled name, or the plain one if there is none.
+    /// The mangled name, or the plain name if there is no mangled one.
     pub symbol: Option<String>,
-    /// The place in the source.
+    /// The location in the source.
     pub source: Option<SourceLine>,
 }
 
@@ -47,7 +48,7 @@ pub struct DebugSections {
 }
 
 impl DebugSections {
-    /// Reads the sections; nothing if there is no debug information.
+    /// Reads the sections. Returns `None` if there is no debug information.
     pub fn read(elf: &Elf, file: &(impl ReadAt + ?Sized), budget: &mut u64) -> Option<Self> {
         elf.section(SectionId::DebugInfo.name())?;
         let needed = |id| {
@@ -61,21 +62,22 @@ impl DebugSections {
         Some(Self { sections: DwarfSections::load(load).ok()? })
     }
 
-    /// What DWARF has for each of the addresses, which are in the file's own numbering.
+    /// The functions at each of the addresses, which are in the file's own numbering.
     ///
-    /// A thread of its own has the stack for it, and so does no harm if it panics.
+    /// The query runs in a separate thread. The thread has a sufficient stack, and if it panics,
+    /// the caller is not affected.
     pub fn frames(&self, addresses: &[u64]) -> HashMap<u64, Vec<DwarfFrame>> {
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("stacks-names".to_owned());
             let thread = thread.stack_size(2 * MAX_RECURSION_BYTES);
             let query = thread.spawn_scoped(scope, || self.query(addresses));
-            // Without a thread, or after a panic, names come from symbols.
+            // If there is no thread, or after a panic, the caller uses the names of symbols.
             query.ok().and_then(|query| query.join().ok()).unwrap_or_default()
         })
     }
 
-    /// The addresses at which the code of a source line begins, in the file's own numbering, and
-    /// the next line of this file that has code. `file` is the end of its path.
+    /// The addresses at which the code of a source line begins, in the file's own numbering. Also
+    /// returns the next line of this file that has code. `file` is the end of the file's path.
     pub fn addresses_of_line(&self, file: &str, line: u32) -> (Vec<u64>, Option<u32>) {
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("stacks-lines".to_owned());
@@ -100,7 +102,7 @@ impl DebugSections {
             before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
         };
         let (mut addresses, mut next) = (Vec::new(), None::<u32>);
-        // Rows of one line that follow each other are one place.
+        // Consecutive rows of one line belong to one address range.
         let mut end_of_last = None;
         for (address, len, row) in rows {
             if Instant::now() >= deadline {
@@ -141,7 +143,8 @@ impl DebugSections {
 
 fn frames_of(context: &Context<MeteredReader<'_>>, address: u64) -> Vec<DwarfFrame> {
     let mut found = Vec::new();
-    // addr2line adds to an address without a check. No program has code in the kernel's half.
+    // addr2line adds to an address without an overflow check. No program has code in the kernel's
+    // half of the address space.
     if address > i64::MAX as u64 {
         return found;
     }
@@ -163,21 +166,21 @@ fn frames_of(context: &Context<MeteredReader<'_>>, address: u64) -> Vec<DwarfFra
     found
 }
 
-/// What the readers of one query may still do.
+/// The remaining budget of the readers of one query.
 #[derive(Debug)]
 struct ReadBudget {
     reads_left: Cell<u64>,
     stack_start: usize,
 }
 
-/// An address on the stack of this call.
+/// Returns an address on the stack of this call.
 #[inline]
 fn stack_address() -> usize {
     let local = 0u8;
     std::ptr::from_ref(&local).addr()
 }
 
-/// A reader that fails when the reads of a budget are spent, or when calls are nested too deep.
+/// A reader that fails when the budget of reads is used up, or when calls are nested too deeply.
 #[derive(Debug, Clone, Copy)]
 struct MeteredReader<'a> {
     bytes: EndianSlice<'a, LittleEndian>,
@@ -238,7 +241,7 @@ impl Reader for MeteredReader<'_> {
 
     fn find(&self, byte: u8) -> GimliResult<usize> {
         let found = Reader::find(&self.bytes, byte);
-        // The search has looked at all bytes up to there.
+        // The search has read all bytes up to the result.
         let len = found.as_ref().map_or(self.bytes.len(), |len| *len);
         self.spend(1 + len as u64 / 16)?;
         found

@@ -1,5 +1,6 @@
-//! Headers, sections and notes of an ELF file for x86-64, as hostile input: every read is bounded,
-//! and goes through a buffer, because a mapped file may be cut while it is read (SIGBUS).
+//! Headers, sections and notes of an ELF file for x86-64. The input is not trusted: every read is
+//! bounded. Reads copy to a buffer, because a mapped file may be truncated while it is read
+//! (SIGBUS).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,18 +9,18 @@ use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
 
-/// Largest section that is read, compressed or not.
+/// Maximum length of a section, compressed and decompressed, in bytes.
 pub const MAX_SECTION_LEN: u64 = 256 << 20;
-/// Most bytes that all sections of one file may take in memory.
+/// Maximum bytes of memory for all sections of one file.
 pub const MAX_FILE_BYTES: u64 = 768 << 20;
 const MAX_SECTIONS: usize = 1 << 16;
 const MAX_SEGMENTS: usize = 1 << 10;
 const MAX_NOTE_BYTES: u64 = 1 << 16;
 const MAX_BUILD_ID_LEN: usize = 64;
 
-/// Something that can be read at any offset, and may change meanwhile.
+/// A source that can be read at any offset. It may change during reading.
 pub trait ReadAt {
-    /// `len` bytes from `offset` on; nothing unless all of them are there.
+    /// Reads `len` bytes from `offset` on. Returns `None` if fewer bytes are available.
     fn read_at(&self, offset: u64, len: u64) -> Option<Vec<u8>>;
 }
 
@@ -33,7 +34,8 @@ impl ReadAt for [u8] {
 
 impl ReadAt for File {
     fn read_at(&self, offset: u64, len: u64) -> Option<Vec<u8>> {
-        // A file with holes may claim any length. Memory is taken only for what the file has.
+        // A sparse file can have any length. Allocate memory only for bytes within the length of
+        // the file.
         let file_len = self.metadata().ok()?.len();
         if len > MAX_SECTION_LEN || offset.checked_add(len)? > file_len {
             return None;
@@ -49,11 +51,11 @@ impl ReadAt for File {
 pub struct Segment {
     /// Address in the file's own numbering.
     pub address: u64,
-    /// Where its bytes are in the file.
+    /// The offset of its bytes in the file.
     pub offset: u64,
-    /// How many bytes the file has of it.
+    /// The number of its bytes in the file.
     pub file_len: u64,
-    /// Whether it has code.
+    /// Whether it contains code.
     pub is_executable: bool,
 }
 
@@ -62,33 +64,33 @@ pub struct Segment {
 pub struct Section {
     /// Its name.
     pub name: Vec<u8>,
-    /// What it has, `SHT_*`.
+    /// The type, `SHT_*`.
     pub kind: u32,
-    /// `SHF_*`.
+    /// The flags, `SHF_*`.
     pub flags: u64,
     /// Address in the file's own numbering.
     pub address: u64,
-    /// Where it is in the file.
+    /// The offset in the file.
     pub offset: u64,
-    /// Its length there.
+    /// The length in the file.
     pub len: u64,
-    /// The section that it refers to.
+    /// The index of the section that it refers to.
     pub link: usize,
 }
 
-/// What the headers of a file say.
+/// The contents of a file's headers.
 #[derive(Debug, Clone, Default)]
 pub struct Elf {
-    /// Its mapped parts.
+    /// The mapped parts.
     pub segments: Vec<Segment>,
-    /// Its sections.
+    /// The sections.
     pub sections: Vec<Section>,
-    /// The note that names this build.
+    /// The build id, which identifies this build.
     pub build_id: Option<Vec<u8>>,
 }
 
 impl Elf {
-    /// Reads the headers. Nothing if this is no ELF file for x86-64.
+    /// Reads the headers. Returns `None` if this is not an ELF file for x86-64.
     pub fn parse(file: &(impl ReadAt + ?Sized)) -> Option<Self> {
         let header_bytes = file.read_at(0, size_of::<elf::FileHeader64<LE>>() as u64)?;
         let (header, _) = pod::from_bytes::<elf::FileHeader64<LE>>(&header_bytes).ok()?;
@@ -141,7 +143,7 @@ impl Elf {
     ) -> Option<()> {
         let entry_len = size_of::<elf::SectionHeader64<LE>>();
         let start = header.e_shoff.get(LE);
-        // Numbers that do not fit into 16 bits stand in the first section.
+        // Numbers that do not fit into 16 bits are in the first section header.
         let first_bytes = file.read_at(start, entry_len as u64)?;
         let (first, _) = pod::from_bytes::<elf::SectionHeader64<LE>>(&first_bytes).ok()?;
         let count = match header.e_shnum.get(LE) {
@@ -162,17 +164,17 @@ impl Elf {
         Some(())
     }
 
-    /// The section of this name.
+    /// The section with this name.
     pub fn section(&self, name: &str) -> Option<&Section> {
         self.sections.iter().find(|section| section.name == name.as_bytes())
     }
 
-    /// Address of a section in the file's numbering.
+    /// The address of a section in the file's own numbering.
     pub fn section_address(&self, name: &str) -> Option<u64> {
         self.section(name).map(|section| section.address)
     }
 
-    /// The bytes of a section, decompressed. They are taken off the budget.
+    /// The bytes of a section, decompressed. Their number is deducted from the budget.
     pub fn read(
         &self,
         file: &(impl ReadAt + ?Sized),
@@ -184,7 +186,7 @@ impl Elf {
 
     /// The address, in the file's own numbering, of the byte at `offset` in the file.
     pub fn address_of_offset(&self, offset: u64) -> Option<u64> {
-        // Segments share pages at their ends; code is looked for there first.
+        // Segments may share a page at their ends. Prefer segments with code.
         let holds = |segment: &&Segment| {
             let within = offset.checked_sub(segment.offset);
             within.is_some_and(|within| within < segment.file_len)
@@ -196,12 +198,12 @@ impl Elf {
 }
 
 impl Section {
-    /// Whether it has instructions.
+    /// Whether it contains instructions.
     pub fn is_code(&self) -> bool {
         self.flags & elf::SHF_EXECINSTR.0 != 0
     }
 
-    /// The bytes, decompressed. They are taken off the budget.
+    /// The bytes, decompressed. Their number is deducted from the budget.
     pub fn read(&self, file: &(impl ReadAt + ?Sized), budget: &mut u64) -> Option<Vec<u8>> {
         if self.kind == elf::SHT_NOBITS.0 || self.len > MAX_SECTION_LEN {
             return None;
@@ -237,13 +239,13 @@ fn decompress(bytes: &[u8], budget: &mut u64) -> Option<Vec<u8>> {
         return None;
     }
     *budget = budget.checked_sub(len)?;
-    // Memory grows with what comes out, whatever length is announced.
+    // Memory grows with the decompressed data, and not with the announced length.
     let mut plain = Vec::new();
     flate2::read::ZlibDecoder::new(rest).take(len).read_to_end(&mut plain).ok()?;
     (plain.len() as u64 == len).then_some(plain)
 }
 
-/// The build id among the notes at `offset`.
+/// Finds the build id among the notes at `offset`.
 fn read_build_id(file: &(impl ReadAt + ?Sized), offset: u64, len: u64) -> Option<Vec<u8>> {
     let bytes = file.read_at(offset, len.min(MAX_NOTE_BYTES))?;
     let mut rest = bytes.as_slice();

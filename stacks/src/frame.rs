@@ -1,23 +1,23 @@
-//! Named frames and stacks, in the form in which they are compared, sent and shown.
+//! Named frames and stacks, in the form in which they are compared, sent and displayed.
 
 use serde::{Deserialize, Serialize};
 
-/// Most frames of a stack that is sent.
+/// Maximum number of frames of a stack that is sent.
 pub const MAX_STACK_FRAMES: usize = 512;
-/// Longest encoded stack.
+/// Maximum length of an encoded stack in bytes.
 pub const MAX_ENCODED_LEN: usize = 1 << 20;
 
-/// A place in the source.
+/// A location in the source.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SourceLine {
-    /// The file, as the compiler had it.
+    /// The path of the file that the compiler has recorded.
     pub file: String,
     /// The line.
     pub line: u32,
 }
 
-/// One frame, without what differs from process to process for no reason of the program: equal
-/// frames of many processes are equal here.
+/// One frame. It contains nothing that differs between processes without significance for the
+/// program, so that corresponding frames of many processes are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Frame {
     /// A function that has a name.
@@ -26,41 +26,41 @@ pub enum Frame {
         name: String,
         /// The file of the program or library.
         module: String,
-        /// The line, if it is known and asked for.
+        /// The source line, if it is known and requested.
         source: Option<SourceLine>,
-        /// Whether the compiler put it into the function around it.
+        /// Whether the compiler has inlined it into the surrounding function.
         is_inlined: bool,
     },
     /// Code without a name.
     Address {
-        /// The file, or the region of memory.
+        /// The file, or the memory region.
         module: String,
         /// The address in the file's own numbering, or the offset in the region.
         offset: u64,
     },
-    /// A place without a mapping; addresses differ between processes, and are not shown.
+    /// An address outside all mappings. The address differs between processes, so it is not stored.
     Unmapped,
-    /// A signal interrupted the frame outside of this one.
+    /// A signal interrupted the next outer frame.
     Signal,
-    /// So many frames were left out.
+    /// This number of frames was left out.
     Omitted(u64),
-    /// Stack or unwind tables lead no further outwards.
+    /// The stack or the unwind tables do not lead to a further outer frame.
     Broken,
-    /// The stack is longer than what is copied of one.
+    /// The stack is longer than the part that is copied.
     Truncated,
     /// The thread could not be stopped.
     NotStopped,
-    /// A tree has no room for the frames further inwards.
+    /// The tree has no room for the inner frames.
     Cut,
 }
 
-/// How much of a frame takes part in comparisons.
+/// The parts of a frame that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Detail {
     /// The function.
     #[default]
     Functions,
-    /// Function and line.
+    /// The function and the line.
     Lines,
 }
 
@@ -71,33 +71,33 @@ pub struct Stack {
     pub frames: Vec<Frame>,
 }
 
-/// Why bytes are not a stack.
+/// The reason why bytes are not a valid stack, or a stack cannot be encoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StackError {
-    /// The bytes are not a stack, or have a rest.
-    #[error("{len} bytes are no encoded stack: the sender has another version; update it")]
+    /// The bytes are not a stack, or there are further bytes after it.
+    #[error("{len} bytes are not an encoded stack: the sender has another version; update it")]
     Malformed {
-        /// How many bytes there are.
+        /// The number of bytes.
         len: usize,
     },
-    /// More frames or bytes than a stack may have.
+    /// The stack has too many frames or bytes.
     #[error(
         "a stack of {frames} frames and {len} bytes: {MAX_STACK_FRAMES} and {MAX_ENCODED_LEN} \
              at most may be sent; shorten it"
     )]
     TooLong {
-        /// How many frames it has; 0 if they were not read.
+        /// The number of frames, or 0 if they were not decoded.
         frames: usize,
-        /// How many bytes it has.
+        /// The number of bytes.
         len: usize,
     },
 }
 
 impl Stack {
-    /// The compact form. Equal stacks have equal bytes, on whatever host they were taken.
+    /// Encodes the stack. Equal stacks have equal bytes, on every host.
     ///
     /// # Errors
-    /// If the stack has too many frames, or takes too many bytes.
+    /// If the stack has too many frames or bytes.
     pub fn encode(&self) -> Result<Vec<u8>, StackError> {
         let frames = self.frames.len();
         let bytes = postcard::to_stdvec(self).unwrap_or_default();
@@ -107,10 +107,10 @@ impl Stack {
         Ok(bytes)
     }
 
-    /// The stack of bytes that come from elsewhere.
+    /// Decodes a stack. The bytes are not trusted.
     ///
     /// # Errors
-    /// If they are no stack, or one beyond the limits.
+    /// If the bytes are not a stack, or if the stack exceeds the limits.
     pub fn decode(bytes: &[u8]) -> Result<Self, StackError> {
         let len = bytes.len();
         if len > MAX_ENCODED_LEN {

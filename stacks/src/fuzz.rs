@@ -1,4 +1,4 @@
-//! Fuzzing entry: any bytes as a file that is mapped into a process.
+//! Entry for fuzzing: any bytes as a file that is mapped into a process.
 
 use gimli::UnwindContext;
 
@@ -8,14 +8,14 @@ use crate::memory::{MemoryCopy, StackCopy};
 use crate::module::{Module, Origin};
 use crate::registers::{RBP, Registers};
 
-/// Addresses that are looked up in each file.
+/// Maximum number of addresses that are looked up in each file.
 const MAX_ADDRESSES: usize = 64;
-/// Frames that are followed from each address.
+/// Maximum number of frames that are unwound from each address.
 const MAX_STEPS: usize = 16;
 const STACK_START: u64 = 0x7fff_0000;
 
-/// Reads any bytes as a module, unwinds from addresses in it over a stack made of the same bytes,
-/// and looks for names and lines. All of it is bounded, and nothing panics.
+/// Reads any bytes as a module. Unwinds from addresses in it over a stack of the same bytes, and
+/// looks up names and lines. All of this is bounded, and must not panic.
 pub fn fuzz(bytes: &[u8]) {
     let module = Module::read("/lib/fuzz.so", Origin::Memory(bytes.to_vec()));
     let addresses = addresses_of(&module, bytes);
@@ -42,8 +42,8 @@ pub fn fuzz(bytes: &[u8]) {
     }
 }
 
-/// Addresses at which something may be: the begins of segments and sections with code, what is
-/// spread over them, and a few that no file should have.
+/// Addresses to look up: the starts of segments and of sections with code, addresses spread over
+/// them, and some addresses that are never valid.
 fn addresses_of(module: &Module, bytes: &[u8]) -> Vec<u64> {
     let mut addresses = vec![0, 1, u64::MAX, u64::MAX / 2, bytes.len() as u64];
     let sections = module.elf.sections.iter().filter(|section| section.is_code());

@@ -1,16 +1,15 @@
-//! Stacks of processes: copied while a process stands still, unwound and named afterwards, and
-//! merged into a prefix tree.
+//! Stacks of processes. They are copied while a process is stopped. Afterwards they are unwound,
+//! named, and merged into a prefix tree.
 //!
 //! 1. [`capture`](capture::capture) copies registers and stacks of all threads of a process.
-//! 2. [`unwind`](unwind::unwind) follows the copies by the unwind tables of the mapped files.
+//! 2. [`unwind`](unwind::unwind) unwinds the copies by the unwind tables of the mapped files.
 //! 3. [`NameCache`](names::NameCache) finds functions and source lines.
-//! 4. [`StackTree`](tree::StackTree) merges them; [`render`] shows it.
-//!    [`CollectedStacks`](collected::CollectedStacks) does so with the answers of a job's ranks.
+//! 4. [`StackTree`](tree::StackTree) merges stacks, and [`render`] formats the tree.
+//!    [`CollectedStacks`](collected::CollectedStacks) does this for the answers of a job's ranks.
 //!
-//! [`LocationFinder`](location::LocationFinder) goes the other way, from a name or a line to an
-//! address.
+//! [`LocationFinder`](location::LocationFinder) finds the address of a name or a line.
 //!
-//! [`StackReader`] does the first three, and keeps what processes of a job have in common.
+//! [`StackReader`] does the first three steps, and keeps the data that processes of a job share.
 
 pub mod address;
 pub mod capture;

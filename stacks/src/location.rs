@@ -1,4 +1,4 @@
-//! From the names and source lines that a user gives to addresses in a process.
+//! Finds the addresses in a process for the names and source lines that a user gives.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -10,45 +10,46 @@ use crate::maps::{self, Mapping};
 use crate::module::{Module, ModuleCache};
 use crate::symbols;
 
-/// Bytes of symbols that are read for one name in one file.
+/// Maximum bytes of symbols that are read to find one name in one file.
 const MAX_SYMBOL_BYTES: u64 = 1 << 30;
 
-/// Locations that are kept, each with a file.
+/// Maximum number of cached results. Each is a location in one file.
 const MAX_KNOWN: usize = 1024;
 
-/// What a location is wanted for.
+/// The purpose of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Its instructions.
+    /// To find instructions.
     Code,
-    /// Its value.
+    /// To find a value in memory.
     Data,
 }
 
 /// A part of a process's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// Where it begins.
+    /// The address of its first byte.
     pub address: u64,
-    /// Its length; 0 if that is not known.
+    /// Its length in bytes, or 0 if it is unknown.
     pub len: u64,
 }
 
-/// A file that is mapped, and what is added to its own addresses.
+/// A mapped file, and the difference between addresses in the process and in the file.
 struct LoadedModule {
     module: Arc<Module>,
     bias: u64,
 }
 
-/// What a file has for a location, in its own numbering.
+/// The places of a location in one file, in the file's own numbering.
 #[derive(Debug, Clone, Default)]
 struct OwnPlaces {
     places: Vec<Place>,
-    /// The next line that has code.
+    /// The next line with code.
     next_line: Option<u32>,
 }
 
-/// What was looked for in a file. Processes of a job ask one after the other.
+/// A cached result for one file. The processes of a job search for the same location one after the
+/// other.
 #[derive(Debug)]
 struct KnownPlaces {
     module: Arc<Module>,
@@ -57,7 +58,7 @@ struct KnownPlaces {
     found: OwnPlaces,
 }
 
-/// Finds locations, and keeps what processes have in common.
+/// Finds locations, and caches the data that processes share.
 #[derive(Debug, Default)]
 pub struct LocationFinder {
     modules: ModuleCache,
@@ -65,7 +66,8 @@ pub struct LocationFinder {
 }
 
 impl LocationFinder {
-    /// The places of a location; a line may have several. The program comes before its libraries.
+    /// Finds the places of a location. A line may have several. The program is searched before its
+    /// libraries.
     ///
     /// # Errors
     /// One line: there is no such place.
@@ -144,7 +146,7 @@ impl LocationFinder {
     }
 }
 
-/// The files with code, in the order of their addresses, the program first.
+/// The files with code, in the order of their addresses. The program comes first.
 fn loaded_modules(pid: i32, mappings: &[Mapping], modules: &mut ModuleCache) -> Vec<LoadedModule> {
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let program = program.to_string_lossy();
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named_with_what_to_do() {
+    fn a_location_that_does_not_exist_is_named_with_a_remedy() {
         let line = |line| Location::Line { file: "location.rs".to_owned(), line };
         let name = || Location::Name("no_such_name_anywhere".to_owned());
         for (location, purpose, part) in [

@@ -1,41 +1,41 @@
-//! The mappings of a process, from the text of `/proc/PID/maps`.
+//! Parses the mappings of a process from the text of `/proc/PID/maps`.
 
 use std::ops::Range;
 
-/// Most mappings that are kept of one process. What lies in others is shown as an address.
+/// Maximum number of mappings of one process. Code in further mappings is shown as an address.
 pub const MAX_MAPPINGS: usize = 1 << 16;
 
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
-    /// The addresses.
+    /// The range of addresses.
     pub range: Range<u64>,
-    /// Whether the process may read what is in it.
+    /// Whether the process may read the memory.
     pub is_readable: bool,
-    /// Whether the process may execute what is in it.
+    /// Whether the process may execute the memory.
     pub is_executable: bool,
-    /// Where in the file the mapping begins.
+    /// The offset in the file at which the mapping begins.
     pub file_offset: u64,
-    /// Major and minor number of the file's device; zeros without a file.
+    /// Major and minor number of the file's device. Both are 0 if there is no file.
     pub device: (u32, u32),
-    /// The file's inode; 0 without a file.
+    /// The inode of the file, or 0 if there is no file.
     pub inode: u64,
-    /// The path, a name in brackets, or nothing.
+    /// The path, a name in brackets, or an empty string.
     pub name: String,
 }
 
 impl Mapping {
-    /// Whether a file is mapped that still has the path [`name`](Self::name), or once had it.
+    /// Whether a file is mapped. The file has or had the path [`name`](Self::name).
     pub fn is_file(&self) -> bool {
         self.inode != 0 && self.name.starts_with('/')
     }
 
-    /// Whether the file had been unlinked, or replaced, when the mapping was read.
+    /// Whether the file had been unlinked or replaced when the mapping was read.
     pub fn is_deleted(&self) -> bool {
         self.is_file() && self.name.ends_with(DELETED)
     }
 
-    /// The path without the kernel's note that the file has been unlinked.
+    /// The path, without the kernel's mark of an unlinked file.
     pub fn path(&self) -> &str {
         self.name.strip_suffix(DELETED).unwrap_or(&self.name)
     }
@@ -43,18 +43,19 @@ impl Mapping {
 
 const DELETED: &str = " (deleted)";
 
-/// All mappings in order of their addresses. Lines that are not understood are left out.
+/// Parses all mappings and sorts them by address. Invalid lines are skipped.
 pub fn parse(text: &[u8]) -> Vec<Mapping> {
     let lines = text.split(|byte| *byte == b'\n');
     let mut mappings: Vec<Mapping> =
         lines.filter_map(parse_line).filter(|mapping| !mapping.range.is_empty()).collect();
     mappings.truncate(MAX_MAPPINGS);
-    // The kernel lists them so. A text of other origin must not mislead the binary search.
+    // The kernel lists mappings in this order. Sorting makes sure that other text cannot mislead
+    // the binary search.
     mappings.sort_by_key(|mapping| mapping.range.start);
     mappings
 }
 
-/// The mapping that has `address`.
+/// The mapping that contains `address`.
 pub fn find(mappings: &[Mapping], address: u64) -> Option<&Mapping> {
     let after = mappings.partition_point(|mapping| mapping.range.start <= address);
     mappings[..after].last().filter(|mapping| mapping.range.contains(&address))
@@ -91,7 +92,8 @@ fn split_at(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     Some((&text[..index], &text[index + 1..]))
 }
 
-/// The number of up to 16 digits. It is read as bytes, because a process stands still meanwhile.
+/// Parses a number of up to 16 hexadecimal digits. It works on bytes, because this is fast and the
+/// process is stopped meanwhile.
 fn hexadecimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 16 {
         return None;

@@ -1,17 +1,17 @@
-//! Memory of other processes, and the copies of stacks that are made of it.
+//! Reads memory of other processes, and holds copies of stacks.
 
 use std::io::IoSliceMut;
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
-/// Memory that can be read while a process stands still.
+/// The memory of a stopped process.
 pub trait Memory {
-    /// Reads bytes from `address` on; returns how many could be read, from the first on.
+    /// Reads bytes from `address` on. Returns the number of bytes that could be read.
     fn read(&self, address: u64, buffer: &mut [u8]) -> usize;
 }
 
-/// The memory of a process that this one may trace.
+/// The memory of a process that this process may trace.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessMemory {
     pid: Pid,
@@ -32,12 +32,12 @@ impl Memory for ProcessMemory {
     }
 }
 
-/// A piece of memory as it was while the process stood still.
+/// A copy of a piece of memory, made while the process was stopped.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryCopy {
-    /// Where it begins.
+    /// The address of the first byte.
     pub start: u64,
-    /// What was there.
+    /// The bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -55,7 +55,7 @@ impl MemoryCopy {
         address.checked_sub(self.start).is_some_and(|offset| offset < self.bytes.len() as u64)
     }
 
-    /// The word of eight bytes at `address`, if all of it was copied.
+    /// The word of eight bytes at `address`, if the copy contains all of it.
     pub fn word(&self, address: u64) -> Option<u64> {
         let offset = usize::try_from(address.checked_sub(self.start)?).ok()?;
         let bytes = self.bytes.get(offset..offset.checked_add(8)?)?;
@@ -63,13 +63,13 @@ impl MemoryCopy {
     }
 }
 
-/// What was copied of the stack of one thread: the used part, and after a signal that was taken on
-/// a stack of its own also the used part of the stack that it interrupted.
+/// The copy of the stack of one thread. It contains the used part of the stack. If a signal handler
+/// runs on a separate stack, it also contains the used part of the interrupted stack.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StackCopy {
-    /// The pieces, the one with the stack pointer first.
+    /// The pieces. The piece with the stack pointer comes first.
     pub pieces: Vec<MemoryCopy>,
-    /// Whether the used part was longer than what is copied of a thread.
+    /// Whether the used part was longer than the maximum that is copied.
     pub is_truncated: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Files that are mapped into processes: opened so that the right one is read, and kept across the
-//! processes of a job, which have the same ones.
+//! The files that are mapped into processes. This module makes sure that the right file is opened,
+//! and caches the files, because the processes of a job share them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,20 +13,21 @@ use crate::maps::Mapping;
 use crate::memory::{Memory, MemoryCopy, ProcessMemory};
 use crate::symbols::SymbolTable;
 
-/// Most files whose tables are kept.
+/// Maximum number of files whose tables are cached.
 const MAX_MODULES: usize = 2048;
-/// Most bytes of tables that are kept; then all are read again when they are needed.
+/// Maximum bytes of cached tables. If it is reached, the cache is emptied.
 const MAX_KEPT_BYTES: u64 = 2 << 30;
-/// So much of a file is compared with memory, if its device and inode say nothing.
+/// Number of bytes of a file that are compared with memory, if device and inode do not identify the
+/// file.
 const COMPARED_LEN: usize = 4096;
 const MAX_NAME_LEN: usize = 255;
 
-/// A file, or the kernel's vdso, as far as unwinding and naming need it.
+/// A file or the kernel's vdso, with the data that unwinding and naming need.
 #[derive(Debug)]
 pub struct Module {
-    /// Last part of its path.
+    /// The last part of its path.
     pub name: Arc<str>,
-    /// How it was read; debug information is read from there when it is needed.
+    /// The source of its bytes. Debug information is read from it on demand.
     pub origin: Origin,
     /// Its headers.
     pub elf: Elf,
@@ -36,10 +37,10 @@ pub struct Module {
     symbol_budget: u64,
 }
 
-/// Where the bytes of a module are.
+/// The source of the bytes of a module.
 #[derive(Debug)]
 pub enum Origin {
-    /// In a file, which is kept open, and has or had this path.
+    /// A file, which is kept open, and its present or former path.
     File(File, PathBuf),
     /// In memory.
     Memory(Vec<u8>),
@@ -55,7 +56,8 @@ impl ReadAt for Origin {
 }
 
 impl Module {
-    /// Reads headers and unwind tables. What cannot be read is empty: the name is there always.
+    /// Reads headers and unwind tables. Parts that cannot be read are empty. The name is always
+    /// present.
     pub fn read(name: &str, origin: Origin) -> Self {
         let mut budget = MAX_FILE_BYTES;
         let elf = Elf::parse(&origin).unwrap_or_default();
@@ -70,7 +72,7 @@ impl Module {
         }
     }
 
-    /// Its functions, which are read at the first call.
+    /// The functions. They are read at the first call.
     pub fn symbols(&self) -> &SymbolTable {
         self.symbols.get_or_init(|| {
             let mut budget = self.symbol_budget;
@@ -88,13 +90,13 @@ impl Module {
     }
 }
 
-/// The last part of a path, without what a terminal would take for commands.
+/// The last part of a path, without control characters, which a terminal could interpret.
 fn clean_name(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or(path);
     name.chars().filter(|letter| !letter.is_control()).take(MAX_NAME_LEN).collect()
 }
 
-/// What tells one content of a file from another.
+/// Identifies one version of the content of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct FileKey {
     device: u64,
@@ -104,7 +106,7 @@ struct FileKey {
     changed_at: (i64, i64),
 }
 
-/// The modules that have been read.
+/// A cache of modules.
 #[derive(Debug, Default)]
 pub struct ModuleCache {
     modules: HashMap<FileKey, Arc<Module>>,
@@ -113,7 +115,7 @@ pub struct ModuleCache {
 }
 
 impl ModuleCache {
-    /// The module of a mapping of the process of thread `tid`, if its file can be read.
+    /// The module of a mapping in the process of thread `tid`, if its file can be read.
     pub fn module(&mut self, tid: i32, mapping: &Mapping) -> Option<Arc<Module>> {
         if !mapping.is_file() {
             return None;
@@ -141,7 +143,7 @@ impl ModuleCache {
         Some(module)
     }
 
-    /// The module of the code that the kernel mapped into a process.
+    /// The module of the code that the kernel has mapped into a process.
     pub fn vdso(&mut self, copy: &MemoryCopy) -> Arc<Module> {
         let is_same = |module: &&Arc<Module>| match &module.origin {
             Origin::Memory(bytes) => *bytes == copy.bytes,
@@ -156,14 +158,15 @@ impl ModuleCache {
     }
 }
 
-/// Finds the file of a mapping. The result is a descriptor for the path alone: nothing has been
-/// opened yet that would wait, or act because of being opened.
+/// Finds the file of a mapping. Returns a path descriptor (O_PATH): this opens no file that could
+/// block or have side effects when it is opened.
 fn locate(tid: i32, mapping: &Mapping) -> Option<(File, std::fs::Metadata)> {
     let path = mapping.path();
     let by_address =
         format!("/proc/{tid}/map_files/{:x}-{:x}", mapping.range.start, mapping.range.end);
-    // The first is the file itself, but some kernels keep it for the administrator. The second is
-    // right in the namespace of the process, the third after the process has exited.
+    // `by_address` is the file itself, but some kernels permit it only to root. `in_root` is
+    // correct in the mount namespace of the process, and `exe` also finds a deleted program. The
+    // plain path works after the process has exited.
     let exe = format!("/proc/{tid}/exe");
     let in_root = format!("/proc/{tid}/root{path}");
     let is_exact = |metadata: &std::fs::Metadata| {
@@ -178,8 +181,8 @@ fn locate(tid: i32, mapping: &Mapping) -> Option<(File, std::fs::Metadata)> {
             return Some(found);
         }
     }
-    // A file system that has layers shows other numbers in the list of mappings. Then the begin of
-    // the file, which has the build id, must be the same as in memory.
+    // A layered file system shows other numbers in the list of mappings. In this case the start of
+    // the file, which contains the build id, must be the same as in memory.
     let found = open_path(Path::new(&in_root))?;
     let file = open_located(&found.0)?;
     has_same_start(tid, mapping, &file).then_some(found)

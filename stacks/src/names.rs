@@ -1,4 +1,4 @@
-//! From addresses in modules to functions and source lines.
+//! Finds functions and source lines for addresses in modules.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,10 +9,11 @@ use crate::frame::{Detail, Frame, SourceLine, Stack};
 use crate::module::Module;
 use crate::unwind::{CodePlace, StackEnd, UnwoundFrame, UnwoundThread};
 
-/// Most addresses whose names are kept; then all are looked for again.
+/// Maximum number of addresses with cached names. If it is exceeded, the cache is emptied.
 const MAX_KEPT_NAMES: usize = 1 << 19;
 
-/// A function at an address; several if some are inlined, the innermost first.
+/// A function at an address. An address has several if functions are inlined, with the innermost
+/// first.
 #[derive(Debug, Clone)]
 struct FunctionName {
     name: String,
@@ -20,10 +21,11 @@ struct FunctionName {
     is_inlined: bool,
 }
 
-/// Names that have been found.
+/// A cache of names.
 #[derive(Debug, Default)]
 pub struct NameCache {
-    /// By the place of the module in memory, where it stays as long as the map holds it.
+    /// By the address of the module in memory. The map holds the module, so the address stays
+    /// valid.
     modules: HashMap<usize, ModuleNames>,
     kept_names: usize,
 }
@@ -35,8 +37,8 @@ struct ModuleNames {
 }
 
 impl NameCache {
-    /// Finds the names of all addresses of all threads. One call for many processes reads the debug
-    /// information of each file once.
+    /// Finds the names of all addresses of all threads. Call it once for many processes, because
+    /// each call reads the debug information of each file once.
     pub fn find_names<'t>(&mut self, threads: impl Iterator<Item = &'t UnwoundThread>) {
         let mut wanted: BTreeMap<usize, (Arc<Module>, BTreeSet<u64>)> = BTreeMap::new();
         for frame in threads.flat_map(|thread| &thread.frames) {
@@ -63,7 +65,7 @@ impl NameCache {
         }
     }
 
-    /// The stack of a thread, the outermost frame first.
+    /// The stack of a thread, with the outermost frame first.
     pub fn stack(&self, thread: &UnwoundThread, detail: Detail) -> Stack {
         let mut frames = Vec::new();
         match thread.end {
@@ -108,14 +110,15 @@ impl NameCache {
     }
 }
 
-/// The names of addresses of one module.
+/// The names of addresses in one module.
 fn names_in(module: &Module, addresses: &[u64]) -> HashMap<u64, Arc<[FunctionName]>> {
     let debug = debug_file::debug_sections(module);
     let mut dwarf = debug.map(|debug| debug.frames(addresses)).unwrap_or_default();
     let mut split = None;
     let mut symbol_of = |address: u64| {
         let own = module.symbols().name_of(address);
-        // Names of a stripped library are those that it exports; its debug file has all.
+        // A stripped library has names only for the functions that it exports. Its debug file has
+        // all names.
         own.or_else(|| {
             let split = split.get_or_insert_with(|| debug_file::split_symbols(module));
             split.as_ref()?.name_of(address)

@@ -1,4 +1,4 @@
-//! Stacks of many processes of one job on one host.
+//! Reads the stacks of many processes of one job on one host.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::unwind::{UnwoundThread, unwind};
 /// The named stack of one thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadStack {
-    /// The thread.
+    /// The thread id.
     pub tid: i32,
     /// Its name.
     pub name: String,
-    /// Whether it waits in the kernel and could not be stopped (state D).
+    /// Whether the thread waits in the kernel and could not be stopped (state D).
     pub is_uninterruptible: bool,
     /// Its frames.
     pub stack: Stack,
@@ -24,17 +24,17 @@ pub struct ThreadStack {
 /// The named stacks of one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessStacks {
-    /// The process.
+    /// The process id.
     pub pid: i32,
-    /// Its threads, the first one first.
+    /// Its threads. The first thread of the process comes first.
     pub threads: Vec<ThreadStack>,
-    /// At most so long a thread stood still.
+    /// The longest time for which a thread was stopped.
     pub held_for: Duration,
-    /// Threads that were not looked at, because there are too many.
+    /// The number of threads that were not captured, because there are too many.
     pub omitted_threads: usize,
 }
 
-/// Reads stacks, and keeps the tables and names of the files that processes have in common.
+/// Reads stacks, and caches the tables and names of files, because processes share them.
 #[derive(Debug, Default)]
 pub struct StackReader {
     modules: ModuleCache,
@@ -42,13 +42,13 @@ pub struct StackReader {
 }
 
 impl StackReader {
-    /// A reader that has read nothing.
+    /// A reader with an empty cache.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The stacks of the processes, in the same order. Each process stands still only while it is
-    /// copied. The names of all are looked for together, after that.
+    /// The stacks of the processes, in the same order. Each process is stopped only while it is
+    /// copied. The names of all processes are found together afterwards.
     pub fn stacks_of(
         &mut self,
         pids: &[i32],
@@ -61,7 +61,7 @@ impl StackReader {
         self.name(unwound, detail)
     }
 
-    /// The stacks of a process that somebody else has copied.
+    /// The stacks in a snapshot, which the caller has made.
     pub fn stacks_in(&mut self, snapshot: &Snapshot, detail: Detail) -> ProcessStacks {
         let process = self.unwind(snapshot);
         self.names.find_names(process.threads.iter());

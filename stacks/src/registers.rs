@@ -1,29 +1,29 @@
-//! Registers of a thread, by the numbers that DWARF has for them.
+//! The registers of a thread, by their DWARF numbers.
 
 use libc::user_regs_struct;
 
-/// Registers that unwinding knows: the 16 general ones and the return address, which is `rip`.
+/// Number of registers that unwinding uses: the 16 general registers and the return address `rip`.
 pub const REGISTER_COUNT: usize = 17;
 
-/// Number of `rdi` in DWARF for x86-64.
+/// The DWARF number of `rdi` on x86-64.
 pub const RDI: u16 = 5;
-/// Number of `rbp` in DWARF for x86-64.
+/// The DWARF number of `rbp` on x86-64.
 pub const RBP: u16 = 6;
-/// Number of `rsp` in DWARF for x86-64.
+/// The DWARF number of `rsp` on x86-64.
 pub const RSP: u16 = 7;
-/// Number of `rip`, the column of the return address, in DWARF for x86-64.
+/// The DWARF number of `rip`, the column of the return address, on x86-64.
 pub const RIP: u16 = 16;
 
-/// What is known of the registers of one frame. `rip` and `rsp` are always known.
+/// The known registers of one frame. `rip` and `rsp` are always known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registers {
     values: [u64; REGISTER_COUNT],
-    /// A bit for each register that is known.
+    /// One bit for each known register.
     known: u32,
 }
 
 impl Registers {
-    /// A frame of which only the instruction and the stack pointer are known.
+    /// A frame of which only the instruction pointer and the stack pointer are known.
     pub fn new(rip: u64, rsp: u64) -> Self {
         let mut registers = Self { values: [0; REGISTER_COUNT], known: 0 };
         registers.set(RIP, rip);
@@ -41,13 +41,13 @@ impl Registers {
         self.values[usize::from(RSP)]
     }
 
-    /// The value of a register by its number in DWARF, if it is known.
+    /// The value of the register with this DWARF number, if it is known.
     pub fn get(&self, number: u16) -> Option<u64> {
         let value = self.values.get(usize::from(number))?;
         (self.known >> number & 1 == 1).then_some(*value)
     }
 
-    /// Sets a register; numbers that unwinding does not know are ignored.
+    /// Sets a register. Numbers that unwinding does not use are ignored.
     pub fn set(&mut self, number: u16, value: u64) {
         if let Some(slot) = self.values.get_mut(usize::from(number)) {
             *slot = value;
@@ -55,7 +55,7 @@ impl Registers {
         }
     }
 
-    /// Forgets a register, which the caller of this frame did not save.
+    /// Marks a register as unknown. `rip` and `rsp` always stay known.
     pub fn forget(&mut self, number: u16) {
         if usize::from(number) < REGISTER_COUNT && number != RIP && number != RSP {
             self.known &= !(1 << number);

@@ -1,4 +1,4 @@
-//! A prefix tree as text, for Graphviz, and as JSON.
+//! Formats a prefix tree as text, for Graphviz, and as JSON.
 
 use std::fmt::Write;
 
@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 use crate::frame::Frame;
 use crate::tree::{StackTree, TreeNode};
 
-/// Most ranges of ranks in a label; of more ranges the rest is counted.
+/// Maximum number of ranges of ranks in a label. Ranks of further ranges are only counted.
 const MAX_LABEL_RANGES: usize = 12;
-/// Longest label of a node for Graphviz.
+/// Maximum length of a label for Graphviz, in characters.
 const MAX_LABEL_LEN: usize = 120;
 
-/// How much of a tree is shown. What is left out is shown as `...`.
+/// Limits for the displayed part of a tree. Omitted parts are shown as `...`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RenderLimits {
-    /// Most frames below each other.
+    /// Maximum depth in frames.
     pub max_depth: usize,
-    /// Most nodes.
+    /// Maximum number of nodes.
     pub max_nodes: usize,
 }
 
@@ -28,7 +28,8 @@ impl Default for RenderLimits {
     }
 }
 
-/// A set of ranks, as `0-3,7`. `max_ranges` ranges are shown; more are counted.
+/// Formats a set of ranks, as in `0-3,7`. Shows `max_ranges` ranges, and counts the ranks of the
+/// others.
 fn rank_list(ranks: &NodeSet, max_ranges: usize) -> String {
     let mut text = String::new();
     for (index, range) in ranks.ranges().take(max_ranges).enumerate() {
@@ -46,7 +47,7 @@ fn rank_list(ranks: &NodeSet, max_ranges: usize) -> String {
     text
 }
 
-/// What stands at a node: its ranks, and the number of threads if a rank has several.
+/// The label of a node: its ranks, and the number of threads if a rank has several.
 fn rank_label(node: &TreeNode) -> String {
     let ranks = rank_list(&node.ranks, MAX_LABEL_RANGES);
     match (node.threads, u64::from(node.ranks.len())) {
@@ -55,8 +56,8 @@ fn rank_label(node: &TreeNode) -> String {
     }
 }
 
-/// The tree as lines. A frame that alone is called by the one before it stands right below it, so
-/// that a stack without branches needs no indentation.
+/// Formats the tree as lines. A frame that is the only child is shown directly below its parent, so
+/// a stack without branches needs no indentation.
 pub fn text(tree: &StackTree, limits: RenderLimits) -> String {
     let mut lines = String::new();
     let mut writer = TextWriter { lines: &mut lines, limits, nodes: 0 };
@@ -75,7 +76,7 @@ struct TextWriter<'a> {
 impl TextWriter<'_> {
     fn children(&mut self, node: &TreeNode, indent: &str, depth: usize) {
         let children = by_threads(node);
-        // Threads that are in a frame itself are a branch like any other.
+        // Threads in the frame itself are a branch like any other.
         let is_chain = children.len() == 1 && node.own_threads() == 0;
         for (index, (frame, child)) in children.iter().enumerate() {
             if depth >= self.limits.max_depth || self.nodes >= self.limits.max_nodes {
@@ -88,7 +89,7 @@ impl TextWriter<'_> {
             let is_last = index + 1 == children.len();
             let corner = if is_last { "`- " } else { "|- " };
             let corner = if is_chain && depth > 0 { "" } else { corner };
-            // A chain has the ranks of the frame before it.
+            // In a chain, the ranks are those of the frame above.
             let label = match is_chain && depth > 0 {
                 true => String::new(),
                 false => format!("  {}", rank_label(child)),
@@ -104,14 +105,14 @@ impl TextWriter<'_> {
     }
 }
 
-/// The children, those with the most threads first.
+/// The children. Those with the most threads come first.
 fn by_threads(node: &TreeNode) -> Vec<(&Frame, &TreeNode)> {
     let mut children: Vec<_> = node.children.iter().collect();
     children.sort_by_key(|(_, child)| std::cmp::Reverse(child.threads));
     children
 }
 
-/// The tree in the language of Graphviz: a node a frame, with the ranks at the edges.
+/// Formats the tree for Graphviz: a node for each frame, with the ranks at the edges.
 pub fn dot(tree: &StackTree, limits: RenderLimits) -> String {
     let mut writer = DotWriter { lines: String::new(), limits, nodes: 1 };
     writer.lines.push_str("digraph stacks {\n  node [shape=box];\n");
@@ -148,7 +149,7 @@ impl DotWriter {
     }
 }
 
-/// A string of Graphviz: names come from programs, and must not end it.
+/// Escapes a string for Graphviz. Names come from programs, and must not end the string.
 fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for letter in text.chars().take(MAX_LABEL_LEN) {
@@ -160,7 +161,7 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// The tree as JSON: each node has `frame`, `ranks`, `threads` and `children`.
+/// Formats the tree as JSON. Each node has `frame`, `ranks`, `threads` and `children`.
 pub fn json(tree: &StackTree, limits: RenderLimits) -> Value {
     let mut nodes = 0;
     let root = tree.root();
@@ -252,7 +253,7 @@ all ranks [0-7: 22 threads]
     }
 
     #[test]
-    fn what_is_left_out_is_visible() {
+    fn omitted_parts_are_visible() {
         let limits = RenderLimits { max_depth: 2, ..RenderLimits::default() };
         let shown = text(&tree(), limits);
         assert!(shown.contains("`- ... 2 branches left out"), "{shown}");

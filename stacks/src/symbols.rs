@@ -1,4 +1,4 @@
-//! Symbol tables: from an address to the name of the function that has it.
+//! Symbol tables: find the function that contains an address.
 
 use object::LittleEndian as LE;
 use object::elf;
@@ -7,24 +7,24 @@ use object::pod;
 use crate::demangle::demangle;
 use crate::elf::{Elf, ReadAt, Section};
 
-/// Most symbols that are kept of one table.
+/// Maximum number of symbols that are kept of one table.
 const MAX_SYMBOLS: usize = 4 << 20;
-/// Longest name of a symbol that is shown; C++ has very long ones.
+/// Maximum length of a symbol name in bytes. Names of C++ can be very long.
 pub const MAX_SYMBOL_LEN: usize = 4096;
-/// Sections with code in which names without a type are taken for functions.
+/// Maximum number of code sections in which symbols without a type count as functions.
 const MAX_CODE_SECTIONS: usize = 64;
-/// Symbols that are looked at before an address, if those right before it are too short.
+/// Maximum number of symbols before an address that are checked, if the nearest ones are too short.
 const MAX_STEPS_BACK: usize = 16;
-/// Length of one entry of the linkage tables on x86-64.
+/// The length of one entry of the linkage tables on x86-64, in bytes.
 const LINKAGE_ENTRY_LEN: u64 = 16;
 
-/// The functions of one file by address.
+/// The functions of one file, by address.
 #[derive(Debug, Default)]
 pub struct SymbolTable {
-    /// Sorted by address, one symbol an address.
+    /// Sorted by address, with one symbol for each address.
     symbols: Vec<Symbol>,
     names: Vec<u8>,
-    /// Functions of other files, in the order of the linkage table.
+    /// Functions of other files, in the order of the entries of the linkage table.
     linkage: Vec<u32>,
     linkage_names: Vec<u8>,
     linkage_ranges: Vec<LinkageRange>,
@@ -33,7 +33,7 @@ pub struct SymbolTable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Symbol {
     address: u64,
-    /// Smaller is better, if several symbols have the address.
+    /// If several symbols have the address, the one with the smallest rank is kept.
     rank: u8,
     len: u64,
     name: u32,
@@ -43,12 +43,12 @@ struct Symbol {
 struct LinkageRange {
     start: u64,
     end: u64,
-    /// Entries at its begin that belong to no function.
+    /// The number of entries at the start that belong to no function.
     reserved: u64,
 }
 
 impl SymbolTable {
-    /// Reads the table of all symbols, or else of those for dynamic linking.
+    /// Reads the table of all symbols or, if it is empty, the table for dynamic linking.
     pub fn read(elf: &Elf, file: &(impl ReadAt + ?Sized), budget: &mut u64) -> Self {
         let mut table = Self::default();
         for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
@@ -59,12 +59,12 @@ impl SymbolTable {
         table
     }
 
-    /// Reads which function each entry of the linkage table jumps to.
+    /// Reads the function to which each entry of the linkage table jumps.
     pub fn read_linkage(&mut self, elf: &Elf, file: &(impl ReadAt + ?Sized), budget: &mut u64) {
         let _ = self.try_read_linkage(elf, file, budget);
     }
 
-    /// Whether there is no symbol.
+    /// Whether there are no symbols.
     pub fn is_empty(&self) -> bool {
         self.symbols.is_empty()
     }
@@ -115,7 +115,7 @@ impl SymbolTable {
                 symbols.get(index as usize).map_or(0, |symbol| symbol.st_name.get(LE))
             })
             .collect();
-        // `.plt` begins with the entry that resolves names; `.plt.sec` has none.
+        // `.plt` begins with an entry that resolves names, and `.plt.sec` does not.
         self.linkage_ranges = [(".plt", 1), (".plt.sec", 0)]
             .iter()
             .filter_map(|(name, reserved)| {
@@ -127,12 +127,12 @@ impl SymbolTable {
         Some(())
     }
 
-    /// Name of the function that has `address`, which is in the file's own numbering.
+    /// The name of the function that contains `address`, which is in the file's own numbering.
     pub fn name_of(&self, address: u64) -> Option<String> {
         self.symbol_name(address).or_else(|| self.linkage_name(address))
     }
 
-    /// The address of a function, by the symbol, or else by the name that the source has for it.
+    /// The address of a function by its symbol or, if there is none, by its name in the source.
     pub fn address_of(&self, name: &str) -> Option<u64> {
         let symbol_of = |symbol: &&Symbol| string(&self.names, symbol.name);
         let is_symbol = |symbol: &&Symbol| {
@@ -149,7 +149,7 @@ impl SymbolTable {
     fn symbol_name(&self, address: u64) -> Option<String> {
         let after = self.symbols.partition_point(|symbol| symbol.address <= address);
         let before = self.symbols[..after].iter().rev().take(MAX_STEPS_BACK);
-        // A symbol without length, as assembly has them, reaches to the next one.
+        // A symbol without a length, as in assembly, extends to the next symbol.
         let symbol = before.enumerate().find_map(|(steps, symbol)| {
             let is_hit = match symbol.len {
                 0 => steps == 0,
@@ -169,7 +169,7 @@ impl SymbolTable {
     }
 }
 
-/// A variable of a whole file: address and length.
+/// The address and length of a global or static variable.
 pub fn variable(
     elf: &Elf,
     file: &(impl ReadAt + ?Sized),
@@ -203,7 +203,7 @@ fn function(symbol: &elf::Sym64<LE>, is_code: &impl Fn(u64) -> bool) -> Option<S
     }
     let len = symbol.st_size.get(LE);
     let is_global = symbol.st_bind() == elf::STB_GLOBAL;
-    // First those with a length, then functions, then names that are seen outside of the file.
+    // Prefer symbols with a length, then functions, then global symbols.
     let rank = u8::from(len == 0) << 2 | u8::from(!is_function) << 1 | u8::from(!is_global);
     Some(Symbol { address, rank, len, name: symbol.st_name.get(LE) })
 }

@@ -1,5 +1,5 @@
-//! The prefix tree of the stacks of many ranks: frames that stacks have in common from their outer
-//! end on are one node, with the ranks and the number of threads that are in it.
+//! The prefix tree of the stacks of many ranks. The common outer frames of stacks are one node,
+//! with the ranks and the number of threads in it.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +8,26 @@ use score_proto::nodeset::NodeSet;
 use crate::ProcessStacks;
 use crate::frame::{Frame, Stack};
 
-/// Most nodes of a tree. What would make more is put together as `...`.
+/// Maximum number of nodes of a tree. Frames beyond it are combined as `...`.
 pub const MAX_TREE_NODES: usize = 1 << 17;
-/// Most frames below each other.
+/// Maximum depth of a tree in frames.
 pub const MAX_TREE_DEPTH: usize = crate::frame::MAX_STACK_FRAMES;
 
-/// The ranks and threads of a node, and the nodes of what they have called.
+/// The ranks and threads of a node, and the nodes of the functions that they have called.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TreeNode {
-    /// Ranks that have a thread here.
+    /// The ranks that have a thread here.
     pub ranks: NodeSet,
-    /// How many threads they have here, together.
+    /// The total number of their threads here.
     pub threads: u64,
-    /// What these threads have called. A thread that is in no child is in this frame.
+    /// The functions that these threads have called. A thread that is in no child is in this frame.
     pub children: BTreeMap<Frame, TreeNode>,
 }
 
-/// A prefix tree. The root is no frame: it has all ranks and threads.
+/// A prefix tree. The root is not a frame: it has all ranks and threads.
 ///
-/// Merging is associative and commutative. Only beyond [`MAX_TREE_NODES`] it depends on the order
-/// which frames become `...`; ranks and threads are never lost.
+/// Merging is associative and commutative. If there are more than [`MAX_TREE_NODES`] nodes, the
+/// order determines which frames become `...`. Ranks and threads are never lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StackTree {
     root: TreeNode,
@@ -45,12 +45,12 @@ impl StackTree {
         &self.root
     }
 
-    /// How many frames it has.
+    /// The number of frames.
     pub fn node_count(&self) -> usize {
         self.nodes
     }
 
-    /// Adds a stack that `threads` threads of `ranks` have.
+    /// Adds a stack that each of `threads` threads of `ranks` has.
     pub fn insert(&mut self, stack: &Stack, ranks: &NodeSet, threads: u64) {
         let mut node = &mut self.root;
         node.add(ranks, threads);
@@ -66,7 +66,7 @@ impl StackTree {
         }
     }
 
-    /// Adds all threads of the process that is `rank`.
+    /// Adds all threads of the process of `rank`.
     pub fn insert_process(&mut self, rank: u32, process: &ProcessStacks) {
         for thread in &process.threads {
             self.insert(&thread.stack, &NodeSet::one(rank), 1);
@@ -85,13 +85,13 @@ impl TreeNode {
         self.threads = self.threads.saturating_add(threads);
     }
 
-    /// Puts threads whose further frames have no room below one node that says so.
+    /// Adds threads whose further frames have no room, below one node that represents these frames.
     fn add_cut(&mut self, ranks: &NodeSet, threads: u64, nodes: &mut usize) {
         *nodes += usize::from(!self.children.contains_key(&Frame::Cut));
         self.children.entry(Frame::Cut).or_default().add(ranks, threads);
     }
 
-    /// Threads that are in this frame itself.
+    /// The number of threads that are in this frame itself.
     pub fn own_threads(&self) -> u64 {
         let below = self.children.values().map(|child| child.threads);
         self.threads.saturating_sub(below.fold(0, u64::saturating_add))
@@ -127,7 +127,7 @@ mod tests {
         Stack { frames: numbers.iter().map(|number| function(*number)).collect() }
     }
 
-    /// What a plain list of all threads says of a path.
+    /// The ranks and threads of a path, from a plain list of all threads.
     fn threads_in(all: &[(Vec<u8>, u32)], path: &[u8]) -> (NodeSet, u64) {
         let within: Vec<_> = all.iter().filter(|(stack, _)| stack.starts_with(path)).collect();
         (within.iter().map(|(_, rank)| *rank).collect(), within.len() as u64)

@@ -1,4 +1,4 @@
-//! From copies of registers and stacks to addresses in modules.
+//! Unwinds copies of stacks to addresses in modules.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,31 +13,32 @@ use crate::memory::StackCopy;
 use crate::module::{Module, ModuleCache};
 use crate::registers::{RBP, Registers};
 
-/// Most frames that are followed of one thread.
+/// Maximum number of frames that are unwound of one thread.
 const MAX_STEPS: usize = 1 << 14;
-/// Most frames that are kept of one thread. Of a longer stack the middle is left out.
+/// Maximum number of frames that are kept of one thread. The middle of a longer stack is left out.
 pub const MAX_FRAMES: usize = 256;
-/// Frames that are kept from the outer end of a stack that is too long: there the stacks of many
-/// processes are alike.
+/// Number of outer frames that are kept of a stack that is too long. The outer frames of many
+/// processes are equal.
 const KEPT_OUTER_FRAMES: usize = 64;
-/// Most entries of a trace-back in addresses, by the layout of Get Thread Data.
+/// Maximum number of entries of a trace-back in addresses. The layout of Get Thread Data determines
+/// it.
 pub const MAX_TRACE_BACK: usize = 400;
-/// Most signals whose handlers are on one stack.
+/// Maximum number of signal frames on one stack.
 const MAX_SIGNAL_FRAMES: usize = 32;
-/// So long the stacks of one process are unwound; tables may be made to be slow.
+/// Time limit for unwinding the stacks of one process, because unwind tables may be forged to be
+/// slow.
 const UNWIND_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where an address lies.
+/// The location of an address.
 #[derive(Debug, Clone)]
 pub enum CodePlace {
-    /// In a file, or the vdso; the address is in the file's own numbering.
+    /// In a file or the vdso. The address is in the file's own numbering.
     Module(Arc<Module>, u64),
-    /// In memory that comes from no file that could be read; the offset is that in the file or in
-    /// the region.
+    /// In memory without a readable file. The offset is relative to the file or to the region.
     Region(Arc<str>, u64),
-    /// In no mapping.
+    /// Outside all mappings.
     Nowhere(u64),
-    /// In the code to which a signal handler returns; the next frame was interrupted.
+    /// In the code to which a signal handler returns. The next frame was interrupted.
     SignalReturn,
 }
 
@@ -46,14 +47,14 @@ pub enum CodePlace {
 pub enum UnwoundFrame {
     /// A frame.
     Code(CodeFrame),
-    /// So many frames were left out here.
+    /// This number of frames was left out here.
     Omitted(usize),
 }
 
 /// A frame with its addresses in the process.
 #[derive(Debug, Clone)]
 pub struct CodeFrame {
-    /// Where its code is. A return address is taken to be in the call before it.
+    /// The location of its code. For a return address, it is the location of the call before it.
     pub place: CodePlace,
     /// The next instruction of this frame.
     pub instruction: u64,
@@ -66,18 +67,18 @@ pub struct CodeFrame {
 pub struct TraceBackEntry {
     /// The stack pointer of the frame.
     pub frame_address: u64,
-    /// Where the frame returns to; 0 in the outermost one.
+    /// The return address of the frame, or 0 in the outermost frame.
     pub return_address: u64,
 }
 
-/// Why a stack has no more frames.
+/// The reason why a stack has no more frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StackEnd {
-    /// The first function of the thread was reached.
+    /// The unwinding has reached the first function of the thread.
     Complete,
-    /// Stack or tables lead nowhere.
+    /// The stack or the unwind tables do not lead to a further frame.
     Broken,
-    /// The stack is longer than what is copied or followed of one.
+    /// The stack is longer than the part that is copied or unwound.
     Truncated,
     /// The thread could not be stopped.
     NotStopped,
@@ -86,20 +87,20 @@ pub enum StackEnd {
 /// An unwound thread.
 #[derive(Debug, Clone)]
 pub struct UnwoundThread {
-    /// The thread.
+    /// The thread id.
     pub tid: i32,
     /// Its name.
     pub name: String,
-    /// Whether it waited in the kernel and could not be stopped (state D).
+    /// Whether the thread waited in the kernel and could not be stopped (state D).
     pub is_uninterruptible: bool,
-    /// Its frames, the innermost first.
+    /// Its frames, with the innermost first.
     pub frames: Vec<UnwoundFrame>,
-    /// Why there are no more.
+    /// The reason why there are no more frames.
     pub end: StackEnd,
 }
 
 impl UnwoundThread {
-    /// The frames by their addresses, the innermost first, up to [`MAX_TRACE_BACK`].
+    /// The frames as addresses, with the innermost first. At most [`MAX_TRACE_BACK`] frames.
     pub fn trace_back(&self) -> Vec<TraceBackEntry> {
         let frames = self.frames.iter().map_while(|frame| match frame {
             UnwoundFrame::Code(frame) => Some(frame),
@@ -155,11 +156,11 @@ fn shorten(all: Vec<CodeFrame>) -> Vec<UnwoundFrame> {
     frames
 }
 
-/// Mappings of one process, with the modules that were needed so far.
+/// The mappings of one process, with the modules that were needed so far.
 struct AddressSpace<'a> {
     snapshot: &'a Snapshot,
     modules: &'a mut ModuleCache,
-    /// By the start of the mapping.
+    /// By the start address of the mapping.
     places: HashMap<u64, MappedCode>,
 }
 
@@ -216,7 +217,7 @@ fn region_name(mapping: &Mapping) -> Arc<str> {
     if name.is_empty() { "[anon]".into() } else { name.into() }
 }
 
-/// The way along one stack.
+/// The state of unwinding one stack.
 struct Walk<'w, 'a> {
     space: &'w mut AddressSpace<'a>,
     context: &'w mut UnwindContext<usize>,
@@ -228,8 +229,9 @@ impl Walk<'_, '_> {
     fn frames(&mut self, mut registers: Registers) -> (Vec<CodeFrame>, StackEnd) {
         let mut frames = Vec::new();
         let mut signal_frames = 0;
-        // The first frame, and one that a signal interrupted, stand at their next instruction. All
-        // others stand behind a call, which may be the last instruction of its function.
+        // In the first frame, and in a frame that a signal has interrupted, `rip` is the next
+        // instruction. In all other frames it is the instruction after a call, which may be the
+        // last instruction of the function.
         let mut is_exact = true;
         loop {
             let address = registers.rip().wrapping_sub(u64::from(!is_exact));
@@ -260,7 +262,8 @@ impl Walk<'_, '_> {
                 return (frames, StackEnd::Complete);
             }
             signal_frames += usize::from(caller.was_interrupted);
-            // Stacks grow down, so that callers are further up; only a signal may change the stack.
+            // Stacks grow down, so callers have higher stack pointers. Only a signal may switch to
+            // another stack.
             let is_further = match is_first {
                 true => next.rsp() >= registers.rsp() && *next != registers,
                 false => next.rsp() > registers.rsp(),
@@ -282,8 +285,8 @@ impl Walk<'_, '_> {
         if self.stack.is_truncated { StackEnd::Truncated } else { StackEnd::Broken }
     }
 
-    /// The caller of a function without tables: of compiled code that keeps frame pointers, of a
-    /// jump to where no code is, or of a function that has not yet used the stack.
+    /// Finds the caller of a function without tables. This can be compiled code that keeps frame
+    /// pointers, a jump to an address without code, or a function that has not yet used the stack.
     fn by_frame_pointer(&self, registers: &Registers, is_exact: bool) -> Option<CallerFrame> {
         let chain =
             registers.get(RBP).filter(|frame| *frame >= registers.rsp()).and_then(|frame| {

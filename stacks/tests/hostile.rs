@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use score_stacks::fuzz;
 
-/// Far beyond what a file should take, even on a busy machine and without optimization.
+/// Time limit for a file, which is far longer than necessary, even on a busy machine without
+/// optimization.
 const FILE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Few for every run; `PROPTEST_CASES` asks for more.
+/// The number of test cases. It is small by default, and `PROPTEST_CASES` sets it.
 fn cases() -> u32 {
     let asked = std::env::var("PROPTEST_CASES").ok();
     asked.and_then(|cases| cases.parse().ok()).unwrap_or(400)
@@ -36,8 +37,8 @@ fn the_corpus_of_modules_does_no_harm() {
     }
 }
 
-/// 20,000 units that all have all addresses, and share a line program of 200,000 rows: 96 GB if
-/// each is read.
+/// 20,000 units that contain all addresses and share a line program of 200,000 rows. Reading it for
+/// each unit would need 96 GB.
 const FORGED_UNITS: &str = "
     .section .debug_abbrev
     .byte 1, 0x11, 0, 0x11, 0x01, 0x12, 0x07, 0x10, 0x17, 0, 0, 0
@@ -70,8 +71,8 @@ const FORGED_UNITS: &str = "
 _start: nop
 ";
 
-/// A million inlined functions, each within the one before. A parser that calls itself for each of
-/// them overruns its stack.
+/// A million nested inlined functions. A parser that calls itself for each of them would overrun
+/// its stack.
 const NESTED_FUNCTIONS: &str = "
     .section .debug_abbrev
     .byte 1, 0x11, 1, 0x11, 0x01, 0x12, 0x07, 0, 0
@@ -97,7 +98,7 @@ const NESTED_FUNCTIONS: &str = "
 _start: nop
 ";
 
-/// Reads a forged program; returns the time that it took, if gcc is installed.
+/// Reads a forged program. Returns the time that it took, or `None` if gcc is not installed.
 fn fuzz_assembly(name: &str, source: &str) -> Option<Duration> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (path, program) = (directory.join(format!("{name}.s")), directory.join(name));

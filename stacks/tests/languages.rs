@@ -1,4 +1,4 @@
-//! Stacks of programs in several languages, and of files with their debug information elsewhere.
+//! Stacks of programs in several languages, and of programs with separate debug information.
 
 mod support;
 
@@ -96,7 +96,7 @@ fn a_stripped_program_is_shown_by_module_and_offset() {
         Frame::Address { module, offset } => module == "stacks-stripped" && *offset > 0,
         _ => false,
     };
-    // descend twice, main and _start.
+    // The frames are descend (twice), main and _start.
     assert_eq!(stack.frames.iter().filter(is_ours).count(), 4, "{:#?}", lines(stack));
     assert_complete(stack);
     assert!(lines(stack).iter().any(|line| line.starts_with("stacks-stripped+0x")));
@@ -125,7 +125,7 @@ fn compressed_debug_information_is_read() {
     assert!(lines.iter().any(|line| line.starts_with("descend at threads.c:")), "{lines:#?}");
 }
 
-/// Splits the debug information of a program from it, as distributions do.
+/// Splits the debug information from a program, as distributions do.
 fn split(program: &Path, debug: &Path, link: bool) -> bool {
     let (program, debug) = (program.to_str().unwrap(), debug.to_str().unwrap());
     let link_option = format!("--add-gnu-debuglink={debug}");
@@ -159,7 +159,7 @@ fn debug_information_is_found_by_build_id() {
     let elf = score_stacks::elf::Elf::parse(std::fs::read(&program).unwrap().as_slice()).unwrap();
     let id = elf.build_id.expect("the linker writes one by default");
     let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-    // The cache of debuginfod's clients needs no rights of root.
+    // The cache of debuginfod's clients needs no root rights.
     let cache = program.with_extension("cache");
     std::fs::create_dir_all(cache.join(&digits)).unwrap();
     std::fs::copy(&debug, cache.join(&digits).join("debuginfo")).unwrap();

@@ -1,4 +1,4 @@
-//! Processes in all states: what is shown of them, and that they go on as before.
+//! Processes in all states: which stacks are shown, and that the processes go on unaffected.
 
 mod support;
 
@@ -70,7 +70,7 @@ fn a_stopped_process_is_shown_and_stays_stopped_without_a_further_stop() {
         assert_in_order(&running.stacks().threads[0].stack, &["calls", "main"]);
         running.await_state('T');
     }
-    // The parent is not notified of a second stop, and of the end of this one once.
+    // The parent is not notified of a second stop. It is notified once of the end of this stop.
     let flags = WaitPidFlag::WUNTRACED | WaitPidFlag::WCONTINUED | WaitPidFlag::WNOHANG;
     assert_eq!(waitpid(pid, Some(flags)), Ok(WaitStatus::StillAlive));
     kill(pid, Signal::SIGCONT).unwrap();
@@ -100,7 +100,8 @@ fn a_stop_in_the_midst_of_captures_is_not_lost() {
     }
 }
 
-/// A control group of the test's own, if there is such a hierarchy and the test may make one.
+/// Makes a control group for the test. Returns `None` if there is no such hierarchy or the test may
+/// not use it.
 fn make_group(kind: &str, file: &str) -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
     let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
@@ -190,7 +191,7 @@ fn a_parent_in_vfork_is_reported_without_waiting_for_it_and_its_child_is_shown()
     let child: i32 = children.trim().parse().unwrap();
     assert_in_order(&stacks_of(child).threads[0].stack, &["main"]);
     assert_eq!((running.state(), state_of(child)), ('D', 'S'));
-    // Nobody traces the parent any more, though it could not be detached while it waited.
+    // The parent is no longer traced, although it could not be detached while it waited.
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     assert!(status.contains("TracerPid:\t0"), "{status}");
     kill(Pid::from_raw(child), Signal::SIGKILL).unwrap();
@@ -223,7 +224,7 @@ fn a_trace_back_has_the_addresses_of_all_frames() {
     assert_eq!(trace_back[0].frame_address, registers.rsp());
     let [callees @ .., outermost] = trace_back.as_slice() else { panic!("{trace_back:?}") };
     assert_eq!(outermost.return_address, 0);
-    // Each return address stands right before the frame of the caller.
+    // Each return address is directly before the frame of the caller.
     for (entry, caller) in callees.iter().zip(&trace_back[1..]) {
         let saved = stack.word(caller.frame_address - 8);
         assert_eq!(saved, Some(entry.return_address));
@@ -290,7 +291,7 @@ fn a_process_that_has_exited_or_never_was_is_refused() {
     }
     let pid = child.id() as i32;
     assert!(matches!(capture(pid), Err(CaptureError::Exited { .. })));
-    // Its parent gets its status.
+    // The parent gets the exit status.
     assert_eq!(child.wait().unwrap().into_raw(), 0);
     assert!(matches!(capture(pid), Err(CaptureError::NoSuchProcess { .. })));
 }
@@ -302,7 +303,7 @@ fn another_user_and_an_undumpable_process_are_refused_with_the_reason() {
         return eprintln!("skipped: only root can act as another user");
     }
     let Some(program) = states_program() else { return };
-    // Where every user may read and execute.
+    // Copy the program to a directory in which every user may read and execute it.
     let public = std::env::temp_dir().join(format!("stacks-{}", std::process::id()));
     std::fs::copy(example_program(), &public).unwrap();
     let as_nobody = |pid: i32| {
@@ -333,7 +334,7 @@ fn another_user_and_an_undumpable_process_are_refused_with_the_reason() {
 fn a_tracer_that_holds_a_process_gets_the_same_stacks() {
     let Some(running) = start("spin") else { return };
     let pid = Pid::from_raw(running.pid());
-    // In a thread of its own, whose end releases the process.
+    // In a separate thread, whose end releases the process.
     let held = std::thread::spawn(move || {
         use nix::sys::ptrace;
         ptrace::seize(pid, ptrace::Options::empty()).unwrap();

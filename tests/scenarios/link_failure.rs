@@ -55,7 +55,7 @@ fn a_link_that_is_down_for_five_seconds_only_delays_the_job() {
     env.write_file("over", "");
     let outcome = job.wait().expect_code(0);
     assert!(outcome.text().contains("played "), "{outcome}");
-    let warning = "host local1, node 1: network link eth0 carries nothing now";
+    let warning = "host local1, node 1: network link eth0 failed";
     let warnings = outcome.stderr.matches(warning).count();
     assert_eq!(warnings, 1, "{outcome}");
 }

@@ -117,7 +117,7 @@ fn bytes_that_are_no_message_of_the_provider_end_the_job() {
     for hosts in HOSTS {
         let line = format!("scrun {hosts} {} forge", program.display());
         let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run().expect_code(1);
-        let _ = outcome.assert_stderr(&["libpm-fi: node 1", "the job cannot go on"]);
+        let _ = outcome.assert_stderr(&["libpm-fi: node 1", "the job cannot continue"]);
     }
 }
 

@@ -121,7 +121,7 @@ fn a_trunk_of_two_goes_on_when_one_of_its_links_is_cut() {
         assert!(outcome.text().contains("played "), "{outcome}");
         let outcome = outcome.assert_stderr(&["over eth0", "over eth1", "link 0 ", "link 1 "]);
         for link in ["eth0", "eth1"] {
-            let warning = format!("host local1, node 1: network link {link} carries nothing now");
+            let warning = format!("host local1, node 1: network link {link} failed");
             assert!(count_lines(&outcome, &warning) <= 1, "{outcome}");
         }
     }

@@ -82,11 +82,11 @@ fn memory_that_is_promised_to_a_job_is_waited_for() {
 fn a_slice_or_a_number_of_rows_out_of_range_is_refused_with_the_range() {
     let env = TestEnv::new();
     for (args, expected) in [
-        (["-ts", "4"], "-ts 4: 5 to 60000 milliseconds are possible"),
-        (["-ts", "60001"], "-ts 60001: 5 to 60000 milliseconds are possible"),
-        (["-ts", "1e3"], "-ts 1e3: 5 to 60000 milliseconds are possible"),
-        (["-rows", "0"], "-rows 0: 1 to 64 jobs a processor are possible"),
-        (["-rows", "65"], "-rows 65: 1 to 64 jobs a processor are possible"),
+        (["-ts", "4"], "-ts 4: must be 5 to 60000 milliseconds"),
+        (["-ts", "60001"], "-ts 60001: must be 5 to 60000 milliseconds"),
+        (["-ts", "1e3"], "-ts 1e3: must be 5 to 60000 milliseconds"),
+        (["-rows", "0"], "-rows 0: must be 1 to 64 jobs a processor"),
+        (["-rows", "65"], "-rows 65: must be 1 to 64 jobs a processor"),
     ] {
         let outcome = env.command(score_tests::binaries::program("scored")).args(&args).run();
         assert!(outcome.code == 2 && outcome.stderr.contains(expected), "{outcome}");

@@ -129,7 +129,7 @@ fn scrun_takes_the_sessions_hosts_and_starts_no_daemon() {
     let text: String = outcome.text().replace(' ', "");
     let expected = "20\n21\n22\n23\nlocal0\nlocal1\n2\nlocal0\nlocal1\n0\n[]\n";
     assert_eq!(text, expected, "{outcome}");
-    let _ = outcome.assert_stderr(&["8 nodes on 4 hosts", "9 hosts are needed, 4 are at hand"]);
+    let _ = outcome.assert_stderr(&["8 nodes on 4 hosts", "9 hosts are needed, 4 are available"]);
 
     let running = start_waiting_session(&env, "scrun -nodes=4x1 system sleep 300 &");
     env.wait_for_process("process of the job", |process| process.command == "sleep 300");
@@ -182,7 +182,7 @@ fn an_impossible_request_is_refused_by_name() {
     let env = TestEnv::new();
     for (args, code, expected) in [
         (&["-g", "nosuchgroup"][..], 2, "nosuchgroup"),
-        (&["-g", "local:0"], 2, "'0' is no number of virtual hosts"),
+        (&["-g", "local:0"], 2, "'0' is not a number of virtual hosts"),
         (&["-X", "-g", "local:2"], 2, "-X: X11 forwarding is not built"),
         (&["-catwalk", "d", "ls"], 2, "-catwalk: Catwalk"),
         (&["-g", "local:2", "-mtu", "none"], 1, "mtu"),

@@ -1,5 +1,5 @@
-//! A tool's end of a tool control socket: it connects, sends requests, and receives answers and
-//! notices. Messages are those of [`score_tools::wire`].
+//! The client end of a tool control socket: connects, sends requests, and receives answers and
+//! notices. [`score_tools::wire`] defines the messages.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,10 +19,10 @@ use score_tools::wire::{Header, MAX_MESSAGE_LEN, MessageType, ToolRequest};
 pub struct ToolConnection {
     socket: OwnedFd,
     job: u64,
-    /// The number of this tool: 0 until the first Attach is answered.
+    /// The number of this tool. 0 until the answer to the first Attach.
     tool: u32,
     last_sequence: u32,
-    /// Notices that came while an answer was awaited.
+    /// Notices that arrived before an awaited answer.
     notices: VecDeque<Vec<u8>>,
 }
 
@@ -31,10 +31,10 @@ fn timed_out() -> io::Error {
 }
 
 impl ToolConnection {
-    /// Connects to a socket of `jobs/ID`. `tool`: the number that start_tool has given, or 0.
+    /// Connects to a socket of `jobs/ID`. `tool` is the number that start_tool has assigned, or 0.
     ///
     /// # Errors
-    /// As connect(2).
+    /// Returns the errors of connect(2).
     pub fn connect(path: &Path, job: u64, tool: u32) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
@@ -47,19 +47,19 @@ impl ToolConnection {
         self.tool
     }
 
-    /// Sends bytes as one record, whatever they are.
+    /// Sends arbitrary bytes as one record.
     ///
     /// # Errors
-    /// As send(2).
+    /// Returns the errors of send(2).
     pub fn send_record(&self, record: &[u8]) -> io::Result<()> {
         send(self.socket.as_raw_fd(), record, MsgFlags::MSG_NOSIGNAL)?;
         Ok(())
     }
 
-    /// The next record. Empty: the service has closed the connection.
+    /// Receives the next record. It is empty if the service has closed the connection.
     ///
     /// # Errors
-    /// As recv(2); TimedOut.
+    /// Returns the errors of recv(2), or TimedOut.
     pub fn receive_record(&self, timeout: Duration) -> io::Result<Vec<u8>> {
         let mut buffer = vec![0; MAX_MESSAGE_LEN];
         let len = self.receive_into(&mut buffer, timeout)?;
@@ -68,16 +68,17 @@ impl ToolConnection {
     }
 
     /// Receives the next record into a buffer of [`MAX_MESSAGE_LEN`] bytes, and returns its length.
-    /// 0: the service has closed the connection.
+    /// Returns 0 if the service has closed the connection.
     ///
     /// # Errors
-    /// As recv(2); TimedOut.
+    /// Returns the errors of recv(2), or TimedOut.
     pub fn receive_into(&self, buffer: &mut [u8], timeout: Duration) -> io::Result<usize> {
         let deadline = Instant::now() + timeout;
         loop {
             match recv(self.socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(len) => return Ok(len),
-                // It was closed with messages of ours that were not read.
+                // The service has closed the connection without reading all of this tool's
+                // messages.
                 Err(Errno::ECONNRESET) => return Ok(0),
                 Err(Errno::EINTR) => continue,
                 Err(Errno::EAGAIN) => {}
@@ -93,10 +94,10 @@ impl ToolConnection {
         }
     }
 
-    /// Sends a request for a rank. Returns the number that its answer repeats.
+    /// Sends a request for a rank. Returns the sequence number, which the answer repeats.
     ///
     /// # Errors
-    /// As send(2); a request that does not fit into a message.
+    /// Returns the errors of send(2), or an error if the request does not fit into a message.
     pub fn send(&mut self, rank: u32, request: &ToolRequest<'_>) -> io::Result<u32> {
         self.last_sequence += 1;
         let header = Header::new(self.job, rank, self.tool, self.last_sequence);
@@ -105,10 +106,11 @@ impl ToolConnection {
         Ok(self.last_sequence)
     }
 
-    /// Sends a request for a rank, and waits for its answer. Notices that come before it are kept.
+    /// Sends a request for a rank, and waits for its answer. Keeps notices that arrive before it.
     ///
     /// # Errors
-    /// As send(2) and recv(2); TimedOut; UnexpectedEof if the service has closed the connection.
+    /// Returns the errors of send(2) and recv(2), TimedOut, or UnexpectedEof if the service has
+    /// closed the connection.
     pub fn ask(
         &mut self,
         rank: u32,
@@ -132,10 +134,10 @@ impl ToolConnection {
         }
     }
 
-    /// The next notice; `None` if the service has closed the connection.
+    /// Receives the next notice. Returns `None` if the service has closed the connection.
     ///
     /// # Errors
-    /// As recv(2); TimedOut.
+    /// Returns the errors of recv(2), or TimedOut.
     pub fn notice(&mut self, timeout: Duration) -> io::Result<Option<Vec<u8>>> {
         if let Some(record) = self.notices.pop_front() {
             return Ok(Some(record));
@@ -147,21 +149,21 @@ impl ToolConnection {
                 Some(header) if header.kind == MessageType::Notify.number() => {
                     return Ok(Some(record));
                 }
-                // The answer to a request that nobody waits for any more.
+                // The answer to a request that the tool does not wait for any more.
                 Some(_) => {}
             }
         }
     }
 }
 
-/// Readable: a record has come, or the service has closed the connection.
+/// Readable if a record has arrived, or if the service has closed the connection.
 impl AsFd for ToolConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// The header of a record. `None` if it has none.
+/// The header of a record. `None`, if the record has no valid header.
 fn header_of(record: &[u8]) -> Option<Header> {
     let (header, _) = score_tools::wire::ServiceMessage::decode(record).ok()?;
     Some(header)

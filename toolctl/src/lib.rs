@@ -1,5 +1,5 @@
-//! The tool control service of a job on one host, which alone traces the processes of the job, and
-//! a tool's end of its socket.
+//! The tool control service of a job on one host, which is the only tracer of the job's processes.
+//! Also the client end of its socket, for tools.
 
 pub mod client;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

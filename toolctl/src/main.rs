@@ -1,6 +1,6 @@
-//! `scored-toolctl`: the tool control service of a job on one host. Its shepherd starts it for the
-//! first tool that connects or sends a command, as the job's user and in the job's PID namespace,
-//! and ends it when there has been none for a while.
+//! `scored-toolctl`: the tool control service of a job on one host. The shepherd starts it for the
+//! first tool that connects or sends a command. It runs as the job's user and in the job's PID
+//! namespace. The shepherd ends it when it has had no tool for a while.
 #![forbid(unsafe_code)]
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -9,7 +9,7 @@ mod service;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What a user who starts it reads.
+/// The usage text, for a user who starts the program.
 const USAGE: &str = "\
 scored-toolctl reads and controls the processes of a job for tools. scored starts it; see
 scored-toolctl(8).
@@ -23,7 +23,8 @@ fn main() {
         }
         std::process::exit(if argument == "-help" { 0 } else { 2 });
     }
-    // It goes on while the job is stopped: the user must not have it do something else then.
+    // The service continues while the job is stopped, so the user must not be able to manipulate
+    // it.
     let undumpable = nix::sys::prctl::set_dumpable(false).map_err(io::Error::from);
     if let Err(error) = undumpable.and_then(|()| serve()) {
         eprintln!("scored-toolctl: {error}");
@@ -31,7 +32,7 @@ fn main() {
     }
 }
 
-/// Serves with the descriptors of the shepherd ([`score_proto::toolctl`]).
+/// Runs the service with the descriptors of the shepherd ([`score_proto::toolctl`]).
 fn serve() -> io::Result<()> {
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let copy = |fd: &dyn AsFd| -> io::Result<OwnedFd> { fd.as_fd().try_clone_to_owned() };

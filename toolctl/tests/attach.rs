@@ -1,4 +1,4 @@
-//! Attaching, stopping, continuing and detaching; registers and memory.
+//! Tests of attaching, stopping, continuing and detaching, of registers and memory.
 
 mod support;
 
@@ -99,7 +99,7 @@ fn registers_are_read_and_set() {
     let mut kernel_segment = session.special(tid);
     kernel_segment.base.cs = 0x10;
     assert!(session.ask(tid, Request::SetSpecial(kernel_segment)).is_err());
-    // A thread of another process is none of this one.
+    // A thread of another process does not belong to this one.
     let own = nix::unistd::gettid().as_raw();
     assert_eq!(session.ask(own, Request::GetGeneral), Err(TraceError::NoThread(own)));
     session.detach();
@@ -232,11 +232,11 @@ fn a_process_in_a_group_stop_stays_in_it() {
     session.until("stop", |_| is_stopped(pid));
     session.tracer.attach(pid).unwrap();
     session.pump_for(Duration::from_millis(50));
-    // Registers are seen, and it goes on standing.
+    // The registers can be read, and the process remains stopped.
     let worker = session.thread("worker-0");
     session.general(worker);
     let before = session.variable("spots", 0);
-    // A system call for a tool does not wait for the next slice, and does not end the stop.
+    // A system call for a tool neither waits for the next slice nor ends the group stop.
     let Ok(Answer::Address(address)) = session.ask(pid, Request::Allocate(4096)) else {
         panic!("no memory");
     };
@@ -328,6 +328,6 @@ fn a_refusal_names_its_reason() {
     assert!(refused.to_string().contains(&strace.to_string()), "{refused}");
     other.kill().unwrap();
     other.wait().unwrap();
-    // When it has left, the same process can be attached.
+    // After it is detached, the same process can be attached.
     tracer.attach(pid).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Breakpoints, steps, watchpoints, notices and signals.
+//! Tests of breakpoints, steps, watchpoints, notices and signals.
 
 mod support;
 
@@ -20,7 +20,7 @@ fn a_breakpoint_suspends_all_threads_and_is_passed_without_losing_a_hit() {
     assert_eq!(session.raw_byte(spot), INT3);
     assert_eq!(session.tracer.read_memory(pid, spot, 1).unwrap(), [original], "it is hidden");
     let first = session.notice();
-    // From here on each hit is counted: all threads have met the breakpoint before.
+    // From here on each hit is counted, because all threads have reached the breakpoint before.
     let start = session.variable("spots", 0);
     let mut hits = 0;
     let mut notice = first;
@@ -35,7 +35,8 @@ fn a_breakpoint_suspends_all_threads_and_is_passed_without_losing_a_hit() {
         session.tracer.continue_process(pid, notice.tid).unwrap();
         notice = session.notice();
     }
-    // Threads at the breakpoint have given a notice, or will: no thread has slipped through.
+    // Each thread at the breakpoint has caused a notice or will do so. No thread has passed it
+    // unnoticed.
     let passed = session.variable("spots", 0) - start;
     assert!(passed <= hits && passed >= hits - 5, "{passed} of {hits}");
     assert!(session.tracer.reset_breakpoint(pid, spot, original ^ 1).is_err());
@@ -72,7 +73,7 @@ fn a_step_moves_one_thread_by_one_instruction() {
     let mut notice = session.notice();
     let sleeping = session.tracer.step(pid, pid);
     assert!(matches!(sleeping, Err(TraceError::WrongState(..))), "{sleeping:?}");
-    // Other threads may have met the breakpoint in the same moment: their notices come first.
+    // Other threads may have reached the breakpoint at the same moment. Their notices come first.
     while session.tracer.step(pid, notice.tid).unwrap() == StepOutcome::NoticePending {
         notice = session.notice();
     }
@@ -134,7 +135,7 @@ fn a_held_thread_stays_held_through_continue_and_step() {
 fn signals_of_the_set_give_notices_and_go_on_as_the_tool_says() {
     let Some(mut session) = Session::attached("1") else { return };
     let pid = session.pid;
-    // Not in the set: delivered.
+    // The signal is not in the set, so it is delivered.
     session.tell("r");
     assert!(session.done().contains("handled 1"));
     session.tracer.set_notify(pid, SignalSet::of(&[libc::SIGUSR1, libc::SIGSEGV])).unwrap();
@@ -163,7 +164,7 @@ fn signals_of_the_set_give_notices_and_go_on_as_the_tool_says() {
     assert_eq!((step.reason, step.instruction), (NoticeReason::Step, session.address("count")));
     session.tracer.continue_process(pid, 0).unwrap();
     assert!(session.done().contains("handled 3"));
-    // A fault.
+    // A fault causes a notice, too.
     session.tell("g");
     let fault = session.notice();
     assert_eq!((fault.signal, fault.access), (libc::SIGSEGV, 0x1230));
@@ -186,7 +187,7 @@ fn a_tool_sends_signals_to_threads_and_processes() {
     session.tracer.send_signal(pid, worker, libc::SIGUSR1).unwrap();
     let notice = session.notice();
     assert_eq!((notice.tid, notice.signal), (worker, libc::SIGUSR1));
-    // A second one stays pending until the thread goes on, and gives a notice of its own.
+    // A second signal remains pending until the thread continues, and causes its own notice.
     session.tracer.send_signal(pid, worker, libc::SIGUSR1).unwrap();
     session.pump_for(Duration::from_millis(20));
     session.assert_no_notice();
@@ -196,7 +197,7 @@ fn a_tool_sends_signals_to_threads_and_processes() {
     session.tracer.continue_process(pid, 0).unwrap();
     assert!(session.tracer.send_signal(pid, worker, 0).is_err());
     assert!(session.tracer.send_signal_to_process(pid, 65).is_err());
-    // Held threads are passed over; if all are held nothing is pending.
+    // Held threads are skipped. If all threads are held, no signal is pending.
     for tid in session.tracer.threads(pid) {
         if tid != worker {
             session.tracer.hold(pid, tid).unwrap();
@@ -265,7 +266,7 @@ fn threads_that_are_created_in_a_suspension_are_suspended() {
         session.notice();
         let churned = session.variable("churned", 0);
         session.pump_for(Duration::from_millis(1));
-        // A new thread, and one that was in the kernel, may need a moment to stop there.
+        // A new thread, and a thread that was in the kernel, may need a moment to stop.
         session.until("stop of all threads", |session| {
             let is_still = |tid| {
                 let state = procfs::ThreadStat::read(pid, tid).map(|stat| stat.state);
@@ -356,8 +357,8 @@ fn a_hostile_program_is_no_more_than_itself() {
         }
     }
     session.tracer.set_breakpoint(pid, spot, BreakpointKind::Normal).unwrap();
-    // It wants to be traced by its parent, forks hundreds of times, and executes itself in a
-    // thread that is not the first one, while others are held.
+    // The program requests to be traced by its parent, and forks hundreds of times. Then a thread
+    // that is not the first one calls exec, while other threads are held.
     session.tell("p");
     assert!(session.done().contains("handled 0"), "it has a tracer");
     session.tell("b");
@@ -425,7 +426,7 @@ fn watchpoints_show_reads_and_writes_of_their_thread() {
         session.ask(pid, Request::ResetWatchpoint(watched)),
         Err(TraceError::Address(watched))
     );
-    // Reads alone: the hit of the write is not shown, that of the read is.
+    // For reads only: the hit of the write is not reported, and that of the read is.
     session.ask(pid, range(watched, 8, WatchKind::Read)).unwrap();
     session.tell("l");
     assert_eq!(session.notice().reason, NoticeReason::WatchRead);
@@ -437,7 +438,7 @@ fn watchpoints_show_reads_and_writes_of_their_thread() {
         session.ask(pid, range(watched + 32, 1, WatchKind::Write)),
         Err(TraceError::NoDebugRegister(pid))
     );
-    // Another thread has registers of its own.
+    // Another thread has its own registers.
     let worker = session.thread("worker-0");
     session.ask(worker, range(watched + 32, 16, WatchKind::Write)).unwrap();
     session.detach();

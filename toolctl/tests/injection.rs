@@ -1,4 +1,5 @@
-//! System calls that the process makes for a tool: memory, and the handler of fast breakpoints.
+//! Tests of system calls that the process executes for a tool: memory, and the handler of fast
+//! breakpoints.
 
 mod support;
 

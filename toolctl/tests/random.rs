@@ -1,5 +1,6 @@
-//! Random work of a tool in a program under slices of 10 ms. The program counts the same thing
-//! twice, so that an instruction that was left out, or executed twice, shows.
+//! A test with random actions of a tool on a program that is scheduled in slices of 10 ms. The
+//! program counts each event twice, so that an instruction that was skipped or executed twice is
+//! detected.
 
 mod support;
 
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use score_toolctl::tracer::*;
 use support::Session;
 
-/// Numbers that a seed decides.
+/// Random numbers from a seed.
 struct Random(u64);
 
 impl Random {
@@ -24,7 +25,7 @@ impl Random {
     }
 }
 
-/// One thing that a tool does. What is refused because of the state of a thread is no error.
+/// Does one random action of a tool. Refusals because of the state of a thread are not errors.
 fn act(session: &mut Session, random: &mut Random) {
     let (pid, spot, watched) = (session.pid, session.address("spot"), session.address("watched"));
     let tid = random.pick(&session.tracer.threads(pid));
@@ -54,7 +55,7 @@ fn act(session: &mut Session, random: &mut Random) {
         }
         _ => _ = tracer.release_all(pid),
     }
-    // A notice of the process is answered sooner or later.
+    // Sooner or later the notices of the process are answered.
     if random.below(3) > 0 {
         match random.below(2) {
             0 => _ = session.tracer.continue_process(pid, 0),
@@ -64,7 +65,7 @@ fn act(session: &mut Session, random: &mut Random) {
 }
 
 fn run(seed: u64, time: Duration) {
-    // A seed replays the tool's part; the kernel's part differs from run to run.
+    // The seed replays the actions of the tool. The behaviour of the kernel differs between runs.
     println!("seed {seed}");
     let Some(mut session) = Session::start(&["schedule", "400", "4"]) else { return };
     session.tracer.attach(session.pid).unwrap();

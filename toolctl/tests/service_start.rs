@@ -1,4 +1,4 @@
-//! A tool that connects before the service knows its job and processes is answered when it does.
+//! Tests that a tool that connects before the service has its orders is answered when they arrive.
 
 use std::fs::File;
 use std::io::Write;
@@ -37,7 +37,8 @@ fn a_tool_that_is_faster_than_the_first_orders_waits_for_them() {
         .stderr(proc)
         .spawn()
         .unwrap();
-    // Long enough for it to reach its loop; without an order it says nothing.
+    // This is enough time for the service to reach its loop. It sends nothing before it has an
+    // order.
     assert!(tool.receive_record(Duration::from_millis(200)).is_err());
     let job = ToolctlJob { job: JOB, host: 0, directory: OsBytes(b"/tmp".to_vec()) };
     let mut give = |order: ToolctlOrder| {
@@ -49,7 +50,7 @@ fn a_tool_that_is_faster_than_the_first_orders_waits_for_them() {
     give(ToolctlOrder::ServeTools);
     let record = tool.receive_record(Duration::from_secs(20)).unwrap();
     let (header, message) = ServiceMessage::decode(&record).unwrap();
-    // There is no rank; the job is the right one.
+    // The rank does not exist, but the job is the right one.
     assert_ne!(header.code(), Some(ReturnCode::JobIdError), "{message:?}");
     assert_eq!(header.job, JOB);
     give(ToolctlOrder::End);

@@ -1,4 +1,5 @@
-//! The gang scheduler stops and continues processes while tools work in them; tracers are killed.
+//! Tests with a gang scheduler that stops and continues processes while tools act on them, and with
+//! killed tracers.
 
 mod support;
 
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 use score_toolctl::tracer::*;
 use support::Session;
 
-/// The slices that a scheduler has given to its program, and the stops that it has seen. The
-/// program ends after it.
+/// The number of slices that a scheduler has given to its program, and of stops that it has seen.
+/// Ends the program.
 fn slices_of(session: &mut Session) -> (i64, i64) {
     let stderr = BufReader::new(session.child.stderr.take().unwrap());
     let mut lines = stderr.lines().map(|line| line.unwrap());
@@ -82,7 +83,7 @@ fn the_scheduler_sees_its_stops_while_a_tool_looks_and_steps() {
     assert!(stops > slices / 2, "{stops} stops seen in {slices} slices");
 }
 
-/// Not a test by itself: the body of a tracer that is killed. It works until then.
+/// Not a test by itself, but the main function of a tracer that is killed. It works until then.
 #[test]
 fn tracer_that_is_killed() {
     let Ok(command) = std::env::var("TRACER_COMMAND") else { return };
@@ -153,13 +154,13 @@ fn threads_run_on_when_a_tracer_that_holds_them_is_killed() {
 
 #[test]
 fn a_killed_tracer_leaves_its_breakpoints_in_the_text() {
-    // The kernel detaches, and restores nothing: whoever comes next finds int3 in the text.
+    // The kernel detaches the process but restores nothing: int3 remains in the text.
     let Some(mut session) = Session::start(&["0"]) else { return };
     let spot = session.address("spot");
     let original = session.raw_byte(spot);
     kill_a_tracer(&session, "breakpoint", Duration::from_millis(30));
     assert_eq!(session.raw_byte(spot), 0xcc);
-    // With the original byte, another tracer puts it right before anybody gets there.
+    // With the original byte, another tracer restores it before a thread executes it.
     session.tracer.attach(session.pid).unwrap();
     session.tracer.remove_leftovers(session.pid, &[(spot, original)]).unwrap();
     session.detach();
@@ -170,7 +171,7 @@ fn a_killed_tracer_leaves_its_breakpoints_in_the_text() {
 
 #[test]
 fn a_killed_tracer_leaves_its_debug_registers_to_the_next_one() {
-    // The kernel detaches, and keeps the debug registers: a hit is a SIGTRAP.
+    // The kernel detaches the process but keeps the debug registers: a hit is a SIGTRAP.
     let Some(mut session) = Session::start(&["1"]) else { return };
     kill_a_tracer(&session, "watch", Duration::from_millis(50));
     session.tell("w");
@@ -236,7 +237,7 @@ fn a_process_killed_at_any_moment_ends_and_the_tracer_lives() {
     }
 }
 
-/// Not a test by itself: a tracer of another user, who may do nothing.
+/// Not a test by itself, but a tracer of another user, which has no permissions.
 #[test]
 fn tracer_of_another_user() {
     let Ok(command) = std::env::var("TRACER_COMMAND") else { return };
@@ -289,7 +290,7 @@ fn a_process_that_is_not_dumpable_is_refused_by_name() {
     assert!(text.contains("Err(OtherUser(1, 0))"), "{text}");
 }
 
-/// A control group of version 2 of its own, which is removed at the end.
+/// A new control group of version 2, which is removed at the end.
 struct ControlGroup(std::path::PathBuf);
 
 impl ControlGroup {
@@ -309,7 +310,7 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // It may have ended together with its processes.
+        // The control group may have ended together with its processes.
         _ = std::fs::write(self.0.join("cgroup.freeze"), "0");
         let start = Instant::now();
         while std::fs::remove_dir(&self.0).is_err() && start.elapsed() < Duration::from_secs(5) {
@@ -347,7 +348,7 @@ fn a_frozen_process_is_looked_at_and_stays_frozen() {
         }
         group.write("cgroup.freeze", "0");
         if round < 9 {
-            // A process at a breakpoint counts as frozen, too.
+            // A process at a breakpoint also counts as frozen.
             session.notice();
             group.write("cgroup.freeze", "1");
             session.until("freeze", |_| is_frozen());

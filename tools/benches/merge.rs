@@ -1,4 +1,5 @@
-//! Time of the merging of 1,000 different stacks at one hop, by the number of servers below it.
+//! Measures the time of merging 1,000 different stacks at one hop, by the number of servers below
+//! it.
 
 #![allow(missing_docs)]
 
@@ -15,7 +16,8 @@ mod tree;
 const ARITY: u32 = 16;
 const STACKS: u32 = 1000;
 
-/// What 16 children with `servers / 16` servers each send to a hop: each stack once a child.
+/// The events that 16 children with `servers / 16` servers each send to a hop: each child sends
+/// each stack once.
 fn events(servers: u32) -> Vec<(usize, MergedEvent)> {
     let mut events = Vec::new();
     for child in 0..ARITY {

@@ -1,5 +1,5 @@
-//! Tools in a running job (docs/tools.md): the messages of tool control, the authority between
-//! several tools, and the merging of events. No I/O.
+//! Tools for running jobs (docs/tools.md): the messages of tool control, the authority of several
+//! tools over processes, and the merging of events. This crate does no I/O.
 
 pub mod authority;
 pub mod merge;

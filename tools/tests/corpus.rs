@@ -1,5 +1,5 @@
-//! Every test run replays the inputs that fuzzing has kept: no input makes the codec of tool
-//! control panic, and what can be read is written and read the same.
+//! Replays the inputs that fuzzing has kept. The codec of tool control must not panic, and each
+//! decoded message must be the same after it is encoded and decoded again.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! 100,000 servers in a tree of 16 children a hop answer with 1,000 different stacks
-//! (docs/tools.md, N47 and E6 to E8). What is counted here does not depend on the machine; times
-//! are those of `cargo bench -p score-tools`.
+//! 100,000 servers in a tree with 16 children for each hop answer with 1,000 different stacks
+//! (docs/tools.md, N47 and E6 to E8). The results do not depend on the machine. `cargo bench -p
+//! score-tools` measures times.
 
 #[path = "merge_scale/tree.rs"]
 mod tree;
@@ -13,7 +13,7 @@ use score_tools::merge::EventBody;
 const ARITY: usize = 16;
 const STACKS: u32 = 1000;
 
-/// Most memory of this process so far.
+/// The peak memory of this process so far, in bytes.
 fn peak_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
@@ -21,7 +21,7 @@ fn peak_memory() -> usize {
     kib << 10
 }
 
-/// Simulates and holds what the root passes on against a plain union.
+/// Simulates the tree, and compares the events of the root with a plain union.
 fn run(servers: usize) -> Vec<tree::LevelCounts> {
     let result = tree::simulate(servers, ARITY, STACKS);
     let mut expected = BTreeMap::<usize, NodeSet>::new();
@@ -48,12 +48,12 @@ fn a_hundred_thousand_servers_with_a_thousand_stacks_give_the_root_a_bounded_num
     }
     println!("peak of the whole simulation: {} MiB", peak >> 20);
 
-    // Each child passes each stack on once, and the hop has one of its own: whatever the number of
-    // servers. Of 10,000 servers some branches do not have all stacks.
+    // Each child passes each stack on once, and the hop adds one of its own, whatever the number of
+    // servers. With 10,000 servers, some branches do not have all stacks.
     let max_events = ARITY * STACKS as usize + 1;
     assert_eq!(large[0].max_events, max_events, "the root has no more events than it must");
     assert!(large.iter().chain(&small).all(|level| level.max_events <= max_events));
-    // The bodies count, and 8 bytes for each rank at most.
+    // The bodies count, and at most 8 bytes for each rank.
     let body_len = tree::stack(999).len();
     assert!(large[0].max_bytes <= max_events * body_len + 100_000 * 8);
     assert!(large[0].max_held_bytes <= STACKS as usize * (body_len + 128) + 100_000 * 8);

@@ -24,16 +24,16 @@ const FILE_MODE: u32 = 0o600;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; KEY_LEN]);
 
-/// Why a text is not a key.
+/// The reason why a text is not a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum TextError {
-    /// Another length.
+    /// The text has the wrong length.
     #[error("a key has {TEXT_LEN} characters, this text has {0}: it may be truncated")]
     Length(usize),
-    /// It does not have the prefix of a key.
+    /// The text does not have the prefix of a key.
     #[error("not a cluster key: missing prefix {PREFIX:?}")]
     Prefix,
-    /// A character that is not a hexadecimal digit.
+    /// The text contains a character that is not a hexadecimal digit.
     #[error("character {0} is not a hexadecimal digit")]
     Digit(usize),
     /// The checksum does not match.
@@ -41,7 +41,7 @@ pub enum TextError {
     Checksum,
 }
 
-/// Why a key file cannot be used.
+/// The reason why a key file cannot be used.
 #[derive(Debug, Error)]
 pub enum FileError {
     /// The file cannot be opened, read or written.
@@ -50,24 +50,25 @@ pub enum FileError {
     /// The file already exists.
     #[error("key file {0} already exists; remove it first if no host uses it")]
     Exists(PathBuf),
-    /// Not a regular file.
+    /// The file is not a regular file.
     #[error("key file {0} is not a regular file")]
     NotRegular(PathBuf),
-    /// Other users may read or write it.
+    /// Other users may read or write the file.
     #[error(
         "key file {0} has mode {1:03o}: other users may have read it; make a new key with mode 600"
     )]
     Mode(PathBuf, u32),
-    /// It belongs to another user.
+    /// The file belongs to another user.
     #[error("key file {0} belongs to uid {1}: it must belong to root or to uid {2}")]
     Owner(PathBuf, u32, u32),
-    /// Its content is not a key.
+    /// The content of the file is not a key.
     #[error("key file {0}: {1}")]
     Text(PathBuf, TextError),
 }
 
 impl Key {
-    /// A new key. In single-user mode it exists as long as the job and is not stored in any file.
+    /// Generates a new key. In single-user mode the key exists as long as the job and is not stored
+    /// in any file.
     ///
     /// # Errors
     /// If the kernel provides no random bytes.
@@ -77,12 +78,12 @@ impl Key {
         Ok(Key(bytes))
     }
 
-    /// The key of these bytes, for tests and simulations.
+    /// The key that consists of these bytes, for tests and simulations.
     pub const fn from_bytes(bytes: [u8; KEY_LEN]) -> Key {
         Key(bytes)
     }
 
-    /// The bytes, for the handshake, and for keys that are derived from it.
+    /// The bytes of the key, for the handshake and for deriving other keys.
     pub fn bytes(&self) -> &[u8; KEY_LEN] {
         &self.0
     }
@@ -96,11 +97,11 @@ impl Key {
     /// Reads a key file.
     ///
     /// # Errors
-    /// One line that names the file and what is wrong with it.
+    /// One line with the name of the file and the problem.
     pub fn load(path: &Path) -> Result<Key, FileError> {
         let io_error = |error| FileError::Io(path.to_owned(), error);
-        // Opening a FIFO would wait for a writer: check before the open. The opened file is checked
-        // again.
+        // The file type is checked before the file is opened, because opening a FIFO would wait for
+        // a writer. The opened file is checked again.
         if !fs::metadata(path).map_err(io_error)?.is_file() {
             return Err(FileError::NotRegular(path.to_owned()));
         }
@@ -122,10 +123,10 @@ impl Key {
         text.trim_end().parse().map_err(|error| FileError::Text(path.to_owned(), error))
     }
 
-    /// Writes a new key file, readable by its owner only; never overwrites a file.
+    /// Writes a new key file that only its owner can read. Never overwrites a file.
     ///
     /// # Errors
-    /// One line that names the file and what is wrong.
+    /// One line with the name of the file and the problem.
     pub fn save(&self, path: &Path) -> Result<(), FileError> {
         let io_error = |error| FileError::Io(path.to_owned(), error);
         let mut options = OpenOptions::new();
@@ -139,17 +140,17 @@ impl Key {
             .and_then(|()| file.write_all(format!("{}\n", self.to_text()).as_bytes()))
             .and_then(|()| file.sync_all());
         result.map_err(|error| {
-            // A partial key is useless, and would block the next attempt.
+            // A partial key is useless and would block the next attempt.
             let _ = fs::remove_file(path);
             io_error(error)
         })
     }
 }
 
-/// Makes a new key in a new file, for `scored -makekey FILE`.
+/// Generates a key and writes it to a new file, for `scored -makekey FILE`.
 ///
 /// # Errors
-/// One line that names the file and what is wrong; an existing file is never overwritten.
+/// One line with the name of the file and the problem. An existing file is never overwritten.
 pub fn make(path: &Path) -> Result<(), FileError> {
     let key = Key::generate().map_err(|error| FileError::Io("/dev/urandom".into(), error))?;
     key.save(path)

@@ -1,4 +1,4 @@
-//! The tree of daemons on several hosts: see docs/dev/cluster.md. No sockets here.
+//! The tree of daemons on several hosts; see docs/dev/cluster.md. This crate opens no sockets.
 #![forbid(unsafe_code)]
 
 pub mod key;

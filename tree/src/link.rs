@@ -1,17 +1,17 @@
-//! One link between two daemons: encrypted, authenticated by the cluster key, kept alive. Sans I/O:
-//! the caller moves the bytes of the connection and passes the time. A time is the duration since
-//! any fixed moment on a clock that does not jump.
+//! One link between two daemons: encrypted, authenticated by the cluster key, and kept alive. This
+//! module does no I/O: the caller moves the bytes of the connection and passes the time. A time is
+//! the duration since any fixed moment on a clock that does not jump.
 //!
 //! The calls of an event loop:
 //!
-//! - readable: read at most about 64 KiB, [`Link::push`], then [`Link::next`] until it returns
-//!   none; at the end of the stream, [`Link::on_eof`] gives the reason;
+//! - readable: read at most about 64 KiB and call [`Link::push`], then [`Link::next`] until it
+//!   returns none; at the end of the stream, [`Link::on_eof`] returns the reason;
 //! - writable: write from [`Link::outgoing`], then [`Link::mark_written`];
-//! - at [`Link::deadline`], after all received bytes were pushed: [`Link::tick`];
-//! - at any error: one attempt to write the remaining bytes, log the error, close.
+//! - at [`Link::deadline`], after all received bytes were pushed: call [`Link::tick`];
+//! - at any error: try once to write the remaining bytes, log the error, close.
 //!
-//! The caller that accepts connections also limits how many are in the handshake at the same time.
-//! Each costs about 200 bytes here until its first flight is complete, and ends after
+//! The caller that accepts connections also has to limit how many are in the handshake at the same
+//! time. Each costs about 200 bytes here until its first flight is complete, and ends after
 //! [`LinkTimeouts::handshake_timeout`].
 
 use std::time::Duration;
@@ -29,27 +29,27 @@ use handshake::Handshake;
 
 use crate::key::Key;
 
-/// Time on a clock that does not jump.
+/// A time on a clock that does not jump.
 pub type MonotonicTime = Duration;
 
-/// Bytes that may be queued for a peer that does not read.
+/// The largest number of bytes that may be queued for a peer that does not read.
 pub const MAX_QUEUED: usize = 4 * MAX_BODY;
-/// Buffers that grew beyond this are freed once they are empty.
+/// Buffers that have grown beyond this are freed when they are empty.
 const MAX_RETAINED_CAPACITY: usize = 16 * 1024;
-/// By how much a link with slow heartbeats extends its timeout; also the largest factor that a peer
-/// may announce.
+/// The factor by which a link with slow heartbeats extends its timeout, and the largest factor that
+/// a peer may announce.
 const SLOW_HEARTBEAT_FACTOR: u8 = 5;
 const MAX_HEARTBEAT_FACTOR: u8 = 10;
-/// Most bytes of the reason in a close record.
+/// The longest reason in a close record, in bytes.
 const MAX_REASON_LEN: usize = 400;
 
 /// The timeouts of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkTimeouts {
-    /// Longest duration of the handshake.
+    /// The longest duration of the handshake.
     pub handshake_timeout: Duration,
-    /// A link on which nothing was received for that long is dead. A keepalive is sent after a
-    /// third of it, or after a quarter if the event loop is awake anyway. Thus the keepalives of a
+    /// A link on which nothing was received for this time is dead. A keepalive is sent after a
+    /// third of it, or after a quarter if the event loop is awake anyway. So the keepalives of a
     /// daemon's links fall into few iterations of the loop, and a peer's keepalive is answered in
     /// the iteration that it wakes.
     pub silence_timeout: Duration,
@@ -60,7 +60,7 @@ pub struct LinkTimeouts {
 pub struct Link {
     state: State,
     timeouts: LinkTimeouts,
-    /// Received records, from `consumed` on.
+    /// Received records. Bytes before `consumed` are done.
     received: Vec<u8>,
     consumed: usize,
     /// The fragments of an incomplete message.
@@ -70,14 +70,14 @@ pub struct Link {
     /// Messages that wait for the end of the handshake, and their number of bytes.
     queued_messages: Vec<Vec<u8>>,
     queued_bytes: usize,
-    /// Time of the last received bytes; before the link is open, the time of its start.
+    /// The time of the last received bytes. Before the link is open, the time of its start.
     last_received_at: MonotonicTime,
-    /// Time of the last sent record.
+    /// The time of the last sent record.
     last_sent_at: MonotonicTime,
-    /// Time of the event loop's last call.
+    /// The time of the event loop's last call.
     last_active_at: MonotonicTime,
-    /// By which factor the timeout of this side, and of the peer as announced, is longer than
-    /// usual.
+    /// The factors by which the timeouts of this side and, as announced, of the peer are longer
+    /// than usual.
     heartbeat_factor: u8,
     peer_heartbeat_factor: u8,
 }
@@ -90,7 +90,7 @@ enum State {
 }
 
 impl Link {
-    /// The side that connects.
+    /// The end of a link that connects.
     ///
     /// # Errors
     /// [`LinkError::Noise`].
@@ -100,7 +100,7 @@ impl Link {
         Ok(Self { out, ..Self::new(handshake, timeouts, now) })
     }
 
-    /// The side that accepts the connection.
+    /// The end of a link that accepts the connection.
     pub fn accept(key: &Key, timeouts: LinkTimeouts, now: MonotonicTime) -> Self {
         Self::new(Handshake::accept(key), timeouts, now)
     }
@@ -169,10 +169,10 @@ impl Link {
         sealed.map_err(|error| self.fail(error))
     }
 
-    /// The next whole message, or `None` until more bytes have been added.
+    /// Returns the next whole message, or `None` until more bytes have been added.
     ///
     /// # Errors
-    /// The link has ended; all earlier messages have been returned.
+    /// The link has ended. All earlier messages have been returned.
     #[expect(clippy::should_implement_trait, reason = "generic over the message")]
     pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, LinkError> {
         loop {
@@ -237,8 +237,9 @@ impl Link {
         None
     }
 
-    /// Switches to slow heartbeats, or back; the peer is told immediately how long it may have to
-    /// wait. For a link whose purpose other links also serve. No effect before the link is open.
+    /// Switches to slow heartbeats, or back. The peer is notified at once how long it may have to
+    /// wait. Slow heartbeats are for a link that has an alternative. No effect before the link is
+    /// open.
     ///
     /// # Errors
     /// The link has ended.
@@ -258,10 +259,10 @@ impl Link {
         }
     }
 
-    /// Queues a message; before the link is open, until it opens.
+    /// Queues a message. Before the link is open, the message waits until it opens.
     ///
     /// # Errors
-    /// The message was not queued, and the link is unchanged.
+    /// The message was not queued. The link is unchanged.
     pub fn send<M: Serialize>(&mut self, message: &M, now: MonotonicTime) -> Result<(), SendError> {
         let body = frame::encode_datagram(message).map_err(|_| SendError::TooLong)?;
         if self.queued() + body.len() > MAX_QUEUED {
@@ -285,7 +286,7 @@ impl Link {
         Ok(())
     }
 
-    /// Closes this side and sends the reason to the peer; nothing can be sent after it.
+    /// Closes this side and sends the reason to the peer. Nothing can be sent after it.
     pub fn close(&mut self, reason: &str) {
         if let State::Open(keys) = &mut self.state {
             let mut end = reason.len().min(MAX_REASON_LEN);
@@ -299,12 +300,12 @@ impl Link {
         self.state = State::Failed(LinkError::Closed);
     }
 
-    /// The bytes to be written to the connection.
+    /// The bytes to write to the connection.
     pub fn outgoing(&self) -> &[u8] {
         &self.out[self.written..]
     }
 
-    /// So many bytes of [`Link::outgoing`] have been written.
+    /// Records that this many bytes of [`Link::outgoing`] were written.
     pub fn mark_written(&mut self, bytes: usize) {
         self.written = (self.written + bytes).min(self.out.len());
         if self.written > MAX_BODY {
@@ -314,12 +315,12 @@ impl Link {
         recycle_buffer(&mut self.out, &mut self.written);
     }
 
-    /// Number of queued bytes, for back-pressure.
+    /// The number of queued bytes, for back-pressure.
     pub fn queued(&self) -> usize {
         self.outgoing().len() + self.queued_bytes
     }
 
-    /// How long this side may be silent before its peer considers it dead, as announced to the
+    /// How long this side may be silent before the peer considers it dead, as announced to the
     /// peer.
     fn local_timeout(&self) -> MonotonicTime {
         self.timeouts.silence_timeout * u32::from(self.heartbeat_factor)
@@ -355,7 +356,7 @@ impl Link {
                 return Err(self.fail(LinkError::HandshakeTimeout(self.timeouts.handshake_timeout)));
             }
             State::Handshake(_) => {}
-            // This side itself did not run: the peer gets its full timeout again.
+            // This side itself did not run, so the peer gets its full timeout again.
             State::Open(_) if inactive > local_timeout * 2 / 3 => self.last_received_at = now,
             State::Open(_) if peer_silence >= peer_timeout => {
                 return Err(self.fail(LinkError::IdleTimeout(peer_timeout)));
@@ -375,7 +376,7 @@ impl Link {
         Ok(())
     }
 
-    /// The stream has ended: returns the reason, as far as it is known.
+    /// The stream has ended. Returns the reason, if it is known.
     pub fn on_eof(&mut self) -> LinkError {
         let error = match &self.state {
             State::Handshake(handshake) if handshake.is_initiator() => LinkError::HandshakeEof,
@@ -419,8 +420,8 @@ fn recycle_buffer(buffer: &mut Vec<u8>, consumed: &mut usize) {
     }
 }
 
-/// Fuzzing entry: any bytes, as an unauthenticated sender may send them to either side, and as a
-/// peer that holds the key may send them inside records.
+/// Fuzzing entry. The bytes are used as input from an unauthenticated sender on either side, and as
+/// input inside records from a peer that holds the key.
 ///
 /// # Panics
 /// If an unauthenticated sender makes a link buffer more than its first flight.

@@ -1,18 +1,18 @@
-//! The range tree: position `p` owns the range `p..end`; its children split `p+1..end` into at most
-//! `k` ranges of nearly equal size. A subtree is a range, so the path to any position is found by
-//! one search, and sets of positions merge into few ranges.
+//! The range tree. Position `p` owns the range `p..end`, and its children split `p+1..end` into at
+//! most `k` ranges of nearly equal size. Because a subtree is a range, one search finds the path to
+//! any position, and sets of positions merge into few ranges.
 
 use std::ops::Range;
 
-/// Most children of one position.
+/// The largest number of children of a position.
 pub const FAN_OUT: u32 = 8;
 
-/// The part of the tree that one position is the root of.
+/// The part of the tree below one position, which is its root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subtree(Range<u32>);
 
 impl Subtree {
-    /// The whole tree of `count` positions (at least 1).
+    /// The whole tree of `count` positions. A count of 0 counts as 1.
     pub fn whole(count: u32) -> Subtree {
         Subtree(0..count.max(1))
     }
@@ -27,12 +27,13 @@ impl Subtree {
         self.0.clone()
     }
 
-    /// The subtrees of the children, in order, none empty.
+    /// The subtrees of the children, in order. None of them is empty.
     pub fn children(&self) -> impl Iterator<Item = Subtree> + use<> {
         self.split(FAN_OUT)
     }
 
-    /// The same with another number of children at most. All positions of a tree use the same.
+    /// Like [`Subtree::children`], with a different largest number of children. All positions of a
+    /// tree must use the same number.
     pub fn split(&self, fan_out: u32) -> impl Iterator<Item = Subtree> + use<> {
         let rest = self.0.start + 1..self.0.end;
         let descendant_count = rest.end - rest.start;
@@ -44,12 +45,13 @@ impl Subtree {
         (0..count).map(move |i| Subtree(boundary(i)..boundary(i + 1)))
     }
 
-    /// The child's subtree that contains `position`; None for the root and for positions outside.
+    /// The subtree of the child that contains `position`. None for the root and for positions
+    /// outside.
     pub fn child_containing(&self, position: u32) -> Option<Subtree> {
         self.children().find(|child| child.0.contains(&position))
     }
 
-    /// The ancestors of `position` from this subtree's root to its parent.
+    /// The ancestors of `position`, from the root of this subtree to the parent of `position`.
     pub fn ancestors(&self, position: u32) -> Vec<u32> {
         let mut ancestors = Vec::new();
         let mut subtree = self.clone();

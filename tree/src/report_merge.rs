@@ -1,5 +1,5 @@
-//! How the reports of a job merge on their way up: equal reports about different nodes become one
-//! report.
+//! Merges the reports of a job on their way to the master: equal reports about different nodes
+//! become one report.
 
 use score_proto::job_control::{
     ElementReport, JobReport, MAX_BLOCK_PIDS, ProcessBlock, Report, ShepherdReport, SwitchReport,
@@ -8,19 +8,19 @@ use score_proto::nodeset::NodeSet;
 
 use crate::report_queue;
 
-/// Most statistics of processes in one report.
+/// The largest number of process statistics in one report.
 const MAX_USAGES: usize = 4096;
 
-/// Most bytes of entries of PMI in one report that has been merged.
+/// The largest number of bytes of PMI entries in one merged report.
 const MAX_MERGED_FENCE_BYTES: usize = 256 << 10;
 
-/// Which other reports a report must not change places with.
+/// The other reports whose order relative to this report must not change.
 enum Scope<'a> {
-    /// Those about the same nodes of the element.
+    /// Reports about the same nodes of the element.
     Nodes(u32, &'a NodeSet),
-    /// None.
+    /// No report.
     Independent,
-    /// All but the independent ones.
+    /// All reports except independent ones.
     Whole,
 }
 
@@ -79,7 +79,7 @@ fn element_scope(element: u32, report: &ElementReport) -> Scope<'_> {
     }
 }
 
-/// Appends entries, if the result is not too long.
+/// Appends entries if the result is not too long. Returns whether it did.
 fn extend<T: Clone>(ours: &mut Vec<T>, theirs: &[T]) -> bool {
     let fits = ours.len() + theirs.len() <= MAX_USAGES;
     if fits {
@@ -112,7 +112,7 @@ fn merge_job(ours: &mut JobReport, theirs: &JobReport) -> bool {
     }
 }
 
-/// Both are about the same element.
+/// Merges two reports about the same element. Returns whether they could be merged.
 fn merge_element(ours: &mut ElementReport, theirs: &ElementReport) -> bool {
     let (nodes, other_nodes) = match (ours, theirs) {
         (ElementReport::WaitStates { waits }, ElementReport::WaitStates { waits: other_waits }) => {

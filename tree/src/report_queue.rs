@@ -1,17 +1,18 @@
-//! The queue of reports on their way up: reports that can be counted merge while they wait.
+//! The queue of reports on their way to the master. Reports of the same kind merge while they wait.
 //!
-//! A report merges into a queued one of its kind, at any distance, but never past a report about
-//! the same nodes. Therefore reports about one node arrive in the order in which they were made.
+//! A report merges with a queued report of its kind, even if others are between them, but never
+//! past a report about the same nodes. Therefore reports about one node arrive in the order in
+//! which they were made.
 
 use std::collections::VecDeque;
 
-/// A message that goes up the tree.
+/// A message on its way to the master.
 pub trait Mergeable: Sized {
-    /// Merges `other`, the later one, into this one. False: they are of different kinds, or the
-    /// result would be too long, and nothing has changed.
+    /// Merges `other`, the later report, into this one. Returns false, without a change, if they
+    /// are of different kinds or if the result would be too long.
     fn merge(&mut self, other: &Self) -> bool;
 
-    /// Whether both concern some node, so that their order matters.
+    /// Whether both concern a common node, so that their order matters.
     fn concerns(&self, other: &Self) -> bool;
 }
 
@@ -28,10 +29,10 @@ impl<R: Mergeable> CoalescingQueue<R> {
         Self { reports: VecDeque::new(), limit }
     }
 
-    /// Adds a report, merged if it can be.
+    /// Adds a report, merged with a queued one if possible.
     ///
     /// # Errors
-    /// Returns the report if the queue is full: the producer of reports then has to wait.
+    /// Returns the report if the queue is full. The producer then has to wait.
     pub fn push(&mut self, report: R) -> Result<(), R> {
         for queued in self.reports.iter_mut().rev() {
             if queued.merge(&report) {
@@ -48,12 +49,12 @@ impl<R: Mergeable> CoalescingQueue<R> {
         Ok(())
     }
 
-    /// The next report to be sent.
+    /// Takes the next report to send.
     pub fn pop(&mut self) -> Option<R> {
         self.reports.pop_front()
     }
 
-    /// Number of queued reports.
+    /// The number of queued reports.
     pub fn len(&self) -> usize {
         self.reports.len()
     }
@@ -162,7 +163,8 @@ mod tests {
             };
             let mut last = [u32::MAX; 5];
             for (number, (node, step)) in events.into_iter().enumerate() {
-                // A step is reported once in a row: merging keeps sets, not counts.
+                // The same step is never reported twice in a row, because merging keeps sets and
+                // not counts.
                 let report = if step == 2 || last[node as usize] == step {
                     last[node as usize] = 9;
                     sent[node as usize].push((9, number as u32));

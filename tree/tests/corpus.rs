@@ -1,4 +1,4 @@
-//! Every test run replays the inputs that fuzzing has kept: no input makes a link panic or grow.
+//! Replays the inputs that fuzzing has kept. No input makes a link panic or grow.
 
 use std::fs;
 use std::path::Path;

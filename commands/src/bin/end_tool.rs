@@ -1,4 +1,4 @@
-//! `end_tool`: sends a signal to a tool that runs beside a job.
+//! `end_tool`: sends a signal to a tool that runs next to a job.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;

@@ -32,7 +32,8 @@ fn main() -> ExitCode {
     }
     score_runtime::initialize();
     let identity = NodeIdentity::current();
-    // All nodes have the same arguments. Node 0 reports for all, with the exit code of the command.
+    // All nodes have the same arguments. Node 0 reports for all of them, with the exit code of the
+    // command.
     let is_first = identity.node == 0;
     let result = match options {
         Ok(options) if options.help => Ok(USAGE.to_owned()),

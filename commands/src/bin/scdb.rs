@@ -1,4 +1,4 @@
-//! `scdb`: looks into the processes of a running job, holds and continues them.
+//! `scdb`: shows what the processes of a running job do, holds them and continues them.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
 //! `scorec++`: the C++ compiler for SCore programs (manual, scorecc(1)). Cargo does not allow `+`
-//! in a name: build.rs and the installer each make a link with the right name in the directory of
-//! this program.
+//! in a name. Therefore build.rs and the installer make a link with the right name in the directory
+//! of this program.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

@@ -1,4 +1,4 @@
-//! `start_tool`: starts a tool beside a running job.
+//! `start_tool`: starts a tool next to a running job.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;

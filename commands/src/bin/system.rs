@@ -1,6 +1,6 @@
-//! `system`: runs a sequential program on every node (manual, system(6)). For `system` in a job,
-//! the shepherd starts that program itself. This binary is for jobs that name it by its path, and
-//! reports an error without scrun.
+//! `system`: runs a sequential program on every node (manual, system(6)). If a job names `system`
+//! without a path, the shepherd starts the program itself. This binary is for jobs that name it by
+//! its path. It also reports an error if it is run without scrun.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     ExitCode::from(if is_missing { EXIT_NOT_FOUND } else { EXIT_NOT_EXECUTABLE })
 }
 
-/// All nodes have the same arguments. Node 0 reports for all.
+/// All nodes have the same arguments. Node 0 reports for all of them.
 fn refuse(is_first: bool, reason: &str) -> ExitCode {
     if is_first {
         eprint!("system: {reason}\n{USAGE}");

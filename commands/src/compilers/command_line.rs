@@ -1,4 +1,4 @@
-//! The command line of a compiler wrapper: the wrapper's options are removed, all other words are
+//! The command line of a compiler wrapper. The wrapper's options are removed. All other words are
 //! passed on in order.
 
 use std::ffi::OsString;
@@ -7,23 +7,24 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// A parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct WrapperArgs {
-    /// `-script`: the wrapper whose settings are used.
+    /// `-script`: the wrapper whose settings apply.
     pub script: Option<String>,
-    /// `-compiler`: name in the compiler list.
+    /// `-compiler`: the name in the compiler list.
     pub compiler: Option<String>,
-    /// `-compiler-path`: the compiler itself.
+    /// `-compiler-path`: the path of the compiler.
     pub compiler_path: Option<OsString>,
     /// `-nostatic`.
     pub nostatic: bool,
-    /// `-nockpt` or `-nocheckpoint`, as it was written.
+    /// `-nockpt` or `-nocheckpoint`, as the user wrote it.
     pub nockpt: Option<String>,
     /// `-show`.
     pub show: bool,
     /// Words that are not options of the wrapper.
     pub compiler_args: Vec<OsString>,
-    /// The command line names input to compile or link.
+    /// The command line names a file to compile or link.
     has_input: bool,
-    /// An option says that no program is linked, or none that may contain SCore's libraries.
+    /// An option says that no program is linked, or that the program must not contain SCore's
+    /// libraries.
     stops_before_link: bool,
 }
 
@@ -32,11 +33,11 @@ pub struct WrapperArgs {
 pub enum ParseStop {
     /// `-help` was given.
     HelpRequested,
-    /// An option of the wrapper is wrong.
+    /// An option of the wrapper is invalid.
     Invalid(String),
 }
 
-/// Options of compilers whose value is the next word, which is then not an input file.
+/// Options of compilers whose value is the next word. That word is then not an input file.
 const OPTIONS_WITH_VALUE: &[&str] = &[
     "-o",
     "-I",
@@ -118,7 +119,7 @@ impl WrapperArgs {
             (_, "-show") => self.show = true,
             (_, "-help" | "--help") => return Err(ParseStop::HelpRequested),
             (_, "-scash" | "-scash_smp") => {
-                let reason = "SCASH, the distributed shared memory, is no part of this SCore; \
+                let reason = "SCASH, the distributed shared memory, is not part of this SCore; \
                            OpenMP programs run on one host with the compiler's own -fopenmp";
                 return Err(ParseStop::Invalid(format!("{text}: {reason}")));
             }
@@ -140,7 +141,7 @@ impl WrapperArgs {
     }
 }
 
-/// The value of one of our options: after `=`, or the next word.
+/// The value of one of the wrapper's options: the text after `=`, or the next word.
 fn value(
     word: &OsString,
     name: &str,

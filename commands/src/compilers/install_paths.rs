@@ -1,4 +1,4 @@
-//! The directories of SCore's headers and libraries, found from the path of the running command.
+//! Finds the directories of SCore's headers and libraries from the path of the running command.
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +18,9 @@ pub enum InstallPathError {
     Library(&'static str, PathBuf),
 }
 
-/// The directories that belong to the running command: PREFIX/include, PREFIX/lib and PREFIX/etc
-/// for PREFIX/bin. In the build tree: the directory of the command and the source tree's headers.
+/// The directories that belong to the running command. For a command in PREFIX/bin they are
+/// PREFIX/include, PREFIX/lib and PREFIX/etc. For a command in the build tree they are the
+/// directory of the command and the headers of the source tree.
 #[derive(Debug)]
 pub struct InstallPaths {
     prefix: PathBuf,
@@ -39,8 +40,8 @@ impl InstallPaths {
         let prefix = folder.parent().unwrap_or(folder).to_path_buf();
         let installed = folder.ends_with("bin") && prefix.join("lib").is_dir();
         let lib = if installed { prefix.join("lib") } else { folder.to_path_buf() };
-        // The target directory may be outside the source tree. Then the path of this crate at
-        // compile time is used.
+        // The target directory may be outside the source tree. The path of this crate at compile
+        // time is used in that case.
         let source = folder
             .ancestors()
             .find(|ancestor| ancestor.join("ffi-c/include/pm.h").is_file())
@@ -55,7 +56,7 @@ impl InstallPaths {
         found.cloned().ok_or(InstallPathError::Headers(folders[0].clone(), self.source.clone()))
     }
 
-    /// The directory with all these libraries.
+    /// The directory that has all these libraries.
     pub fn lib(&self, names: &[&'static str]) -> Result<&Path, InstallPathError> {
         match names.iter().find(|name| !self.lib.join(name).is_file()) {
             Some(missing) => Err(InstallPathError::Library(missing, self.lib.clone())),
@@ -63,7 +64,7 @@ impl InstallPaths {
         }
     }
 
-    /// The site's own compiler list. It may not exist.
+    /// The path of the site's own compiler list, which may not exist.
     pub fn site_file(&self) -> PathBuf {
         self.prefix.join("etc/compilers/site")
     }

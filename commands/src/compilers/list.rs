@@ -13,8 +13,8 @@ pub const SCRIPTS: [&str; 5] = ["scorecc", "scorec++", "scoref77", "scoref90", "
 /// The name of a compiler, and its command.
 type CompilerEntry = (&'static str, &'static str);
 
-/// The compilers of each wrapper that are always listed, and (last) those that are listed only if
-/// they are installed.
+/// For each wrapper, the compilers that are always listed, and the compilers that are listed only
+/// if they are installed.
 const BUILT_IN: [(&str, &[CompilerEntry], &[CompilerEntry]); 5] = [
     ("scorecc", &[("gnu", "gcc"), ("clang", "clang")], &[("pgi", "pgcc"), ("intel", "icx")]),
     ("scorec++", &[("gnu", "g++"), ("clang", "clang++")], &[("pgi", "pgc++"), ("intel", "icpx")]),
@@ -32,10 +32,10 @@ pub enum ListError {
     /// A line of the site's file is invalid.
     #[error("{0}:{1}: {2}")]
     Line(PathBuf, usize, String),
-    /// No such script.
+    /// There is no such script.
     #[error("there is no script {0:?}; there are: {1}")]
     Script(String, String),
-    /// No such environment.
+    /// There is no such environment.
     #[error("there is no environment {0:?}; there are: score, mpi")]
     Environment(String),
     /// The script has no such compiler.
@@ -43,12 +43,12 @@ pub enum ListError {
     Compiler(&'static str, String, String, String),
 }
 
-/// The list.
+/// The compiler list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compilers {
-    /// Script, and its compilers as (name, path), the default first.
+    /// Each script, with its compilers as (name, path). The default comes first.
     scripts: Vec<(String, Vec<(String, String)>)>,
-    /// Alias, and the name of its compiler.
+    /// Each alias, with the name of its compiler.
     aliases: Vec<(String, String)>,
 }
 
@@ -96,7 +96,7 @@ impl Compilers {
         Ok(())
     }
 
-    /// Adds the compilers of a line in its order, in front of those of earlier lines.
+    /// Adds the compilers of a line in its order, in front of the compilers of earlier lines.
     fn add_script(&mut self, script: &str, compilers: &[&str]) -> Result<(), String> {
         let position = self.scripts.iter().position(|(name, _)| name == script);
         let earlier = position.map(|index| self.scripts[index].1.clone()).unwrap_or_default();
@@ -125,7 +125,7 @@ impl Compilers {
         Ok(())
     }
 
-    /// The scripts, built-in ones first.
+    /// The scripts. Built-in ones come first.
     pub fn scripts(&self) -> impl Iterator<Item = &str> {
         self.scripts.iter().map(|(name, _)| name.as_str())
     }
@@ -141,7 +141,8 @@ impl Compilers {
         Ok(self.scripts().filter(|script| is_member(script)).collect())
     }
 
-    /// A script's compilers as (name, path), the default first, and aliases if `aliases` is set.
+    /// A script's compilers as (name, path), with the default first. Includes the aliases if
+    /// `aliases` is set.
     pub fn for_script(&self, script: &str, aliases: bool) -> Result<Vec<(&str, &str)>, ListError> {
         let found = self.scripts.iter().find(|(name, _)| name == script);
         let Some((_, compilers)) = found else {
@@ -181,8 +182,9 @@ impl Compilers {
     }
 }
 
-/// The value for a script in a list of `SCRIPT=VALUE` or `VALUE`, separated by spaces or commas:
-/// the entry of its name, else the first without a name (manual, scorecc(1), ENVIRONMENT).
+/// The value for a script in a list of `SCRIPT=VALUE` or `VALUE`, separated by spaces or commas. It
+/// is the entry with the script's name or, if there is none, the first entry without a name
+/// (manual, scorecc(1), ENVIRONMENT).
 pub fn choose(value: &str, script: &str) -> Option<String> {
     let entries = || value.split([' ', ',', '\t']).filter(|entry| !entry.is_empty());
     let named = entries().find_map(|entry| entry.split_once('=').filter(|pair| pair.0 == script));

@@ -71,7 +71,8 @@ impl ListArgs {
         Ok(Self { filter, check, path, noalias, default })
     }
 
-    /// The lines to print. With several scripts, each begins with its script and a colon.
+    /// The lines to print. If there are several scripts, each line begins with its script and a
+    /// colon.
     pub fn lines(
         &self,
         compilers: &Compilers,

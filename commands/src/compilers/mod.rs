@@ -24,7 +24,7 @@ use list::{Compilers, ListError};
 /// The reason why the compiler was not run.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// An option of the wrapper is wrong.
+    /// An option of the wrapper is invalid.
     #[error("{0}")]
     Usage(String),
     /// An error of the compiler list.
@@ -35,7 +35,8 @@ pub enum Error {
     InstallPaths(#[from] InstallPathError),
 }
 
-/// The wrapper named `script`: builds the compiler's command line and becomes the compiler.
+/// The wrapper named `script`: builds the command line of the compiler, and replaces itself by the
+/// compiler.
 pub fn main(script: &'static str) -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let args = match WrapperArgs::parse(words) {
@@ -72,9 +73,9 @@ fn command(script: &str, args: &WrapperArgs) -> Result<Vec<OsString>, Error> {
     Ok(command)
 }
 
-/// The compiler to run. The first of these that is given: `-compiler-path`; `SCORE_COMPILERS`; the
-/// path of the compiler named by `-compiler`; the one named by `SCORE_BUILD_COMPILERS`; the
-/// script's default.
+/// Selects the compiler. The first of these that is given: `-compiler-path`, `SCORE_COMPILERS`, the
+/// compiler that `-compiler` names, the compiler that `SCORE_BUILD_COMPILERS` names, the script's
+/// default.
 fn compiler_path(
     script: &str,
     args: &WrapperArgs,
@@ -99,8 +100,10 @@ fn compiler_path(
     Ok(chosen.into())
 }
 
-/// The arguments for the linker. Static: one archive, which contains PM, and the libraries that
-/// Rust's runtime uses; libc stays dynamic. Dynamic: the shared objects, found by an rpath.
+/// The arguments for the linker.
+///
+/// Static: one archive, which contains PM, and the libraries that Rust's runtime uses. libc stays
+/// dynamic. Dynamic: the shared objects, which the loader finds by an rpath.
 fn libraries(args: &WrapperArgs, paths: &InstallPaths) -> Result<Vec<OsString>, Error> {
     if args.nostatic {
         let folder = paths.lib(&["libscore.so", "libpm.so"])?;
@@ -119,7 +122,7 @@ fn option_with_path(option: &str, path: &std::path::Path) -> OsString {
     word
 }
 
-/// Prints notes and executes the compiler in this process. Returns only if that fails.
+/// Prints notes and replaces this process by the compiler. Returns only if that fails.
 fn run(script: &str, args: &WrapperArgs, command: Vec<OsString>) -> ExitCode {
     if let Some(option) = &args.nockpt {
         eprintln!("{script}: note: {option} has no effect yet: programs are not checkpointed");
@@ -135,7 +138,7 @@ fn run(script: &str, args: &WrapperArgs, command: Vec<OsString>) -> ExitCode {
         "{script}: cannot run the compiler {compiler}: {error}; \
          `score_compiler_list -script {script} -check` shows the installed compilers"
     );
-    // As a shell: 127 not found, 126 not executable.
+    // The exit codes are those of a shell: 127 not found, 126 not executable.
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound {
         EXIT_NOT_FOUND
     } else {

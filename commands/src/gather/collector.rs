@@ -1,4 +1,4 @@
-//! Node 0 of `gather`: receives the bytes of one node after the other and writes them.
+//! Node 0 of `gather`: receives the bytes of the nodes, one node after the other, and writes them.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -24,11 +24,11 @@ pub struct Collector<R, W> {
     nodes_to_close: VecDeque<u32>,
     remaining_sources: VecDeque<u32>,
     turn: CurrentSource,
-    /// `None` after the input has ended.
+    /// `None` once the input has ended.
     input: Option<R>,
     input_name: String,
-    /// This node's input is not requested. It is read and dropped, so that the program on the left
-    /// does not block.
+    /// The input of this node is not requested. The node reads and drops it, so that the program on
+    /// the left does not block.
     discard: bool,
     output: W,
     queue: Tee,
@@ -161,7 +161,7 @@ impl<R: Read + AsFd, W: Write + AsFd> Collector<R, W> {
         Ok(true)
     }
 
-    /// Notifies the other nodes that the output is closed, so that they end, too.
+    /// Notifies the other nodes that the output is closed, so that they also end.
     fn send_closed(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
         let mut progressed = false;
         while let Some(node) = self.nodes_to_close.front() {

@@ -1,4 +1,4 @@
-//! A node of `gather` other than the collecting one.
+//! A node of `gather` other than the collecting node.
 
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,11 +8,13 @@ use crate::gather::spool::{CHUNK_LEN, Spool};
 use crate::node_protocol::Message;
 use crate::transport::{IoProgress, NodeError, NodeTask, Transport, try_read};
 
-/// The use of the input.
+/// What the node does with its input.
 enum InputMode {
-    /// It is sent to the collector when it is this node's turn. `read_ahead`: read it before, too.
+    /// The node sends its input to the collector when it is this node's turn. If `read_ahead` is
+    /// set, it also reads the input before its turn.
     Forward { spool: Spool, read_ahead: bool, warned: bool },
-    /// It is not requested, but is read so that the program on the left does not block.
+    /// The input is not requested. The node reads and drops it, so that the program on the left
+    /// does not block.
     Discard,
 }
 

@@ -1,4 +1,5 @@
-//! `gather` (manual, gather(6)): node 0 writes the standard input of all nodes, node by node.
+//! `gather` (manual, gather(6)): node 0 writes the standard input of all nodes, in the order of the
+//! nodes.
 #![forbid(unsafe_code)]
 
 pub mod collector;
@@ -41,7 +42,7 @@ const MAX_SPOOL_BYTES_PER_HOST: u64 = 1 << 30;
 /// Runs `gather` on one node.
 ///
 /// # Errors
-/// The node cannot continue, and the job must end.
+/// If the node cannot continue, so that the job must end.
 pub fn run(
     runner: &mut NodeRunner,
     identity: NodeIdentity,
@@ -77,9 +78,9 @@ pub fn run(
     runner.run(&mut contributor)
 }
 
-/// Opens the file of this process: the one with its node number, else the file that the processes
-/// of a host share. The shared file is read by the first process of the host, or by the requested
-/// node. The other processes get an empty input.
+/// Opens the input file of this process: the file with its node number, or otherwise the file that
+/// the processes of a host share. The first process of the host reads the shared file, or the node
+/// that `-node` names. The other processes get an empty input.
 fn open_input(
     name: &OsStr,
     identity: NodeIdentity,

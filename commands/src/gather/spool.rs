@@ -1,7 +1,7 @@
-//! A queue of bytes until it is the node's turn: a part in memory, the rest in a nameless file, up
-//! to a limit. The programs to the left of `gather` can thus continue while earlier nodes are
-//! gathered. Without it, `scatter == cat == gather` would hang for ever, because scatter waits for
-//! the slowest node and that node waits for its turn.
+//! A queue for the bytes of a node until it is the node's turn. A part of the queue is in memory,
+//! and the rest is in a nameless file with a size limit. The programs to the left of `gather` can
+//! thus continue while earlier nodes are gathered. Without the queue, `scatter == cat == gather`
+//! would hang, because scatter waits for the slowest node and that node waits for its turn.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,13 +9,13 @@ use std::os::unix::fs::FileExt;
 
 use crate::transport::{IoProgress, NodeError, try_read};
 
-/// Bytes that each of the two ends keeps in memory.
+/// Maximum bytes that each end of the queue keeps in memory.
 pub const CHUNK_LEN: usize = 64 * 1024;
 
 /// Creates the file when it is needed.
 pub type OpenSpoolFile = Box<dyn FnMut() -> io::Result<File>>;
 
-/// The queue: head, then file, then tail.
+/// The queue: first `head`, then the file, then `tail`.
 pub struct Spool {
     head: Vec<u8>,
     head_offset: usize,
@@ -29,7 +29,7 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// An empty queue that spills up to `max_file_len` bytes to the file from `open_file`.
+    /// An empty queue that spills up to `max_file_len` bytes to the file that `open_file` creates.
     pub fn new(max_file_len: u64, open_file: OpenSpoolFile) -> Self {
         Self {
             head: Vec::new(),
@@ -49,7 +49,7 @@ impl Spool {
         self.file_full
     }
 
-    /// Bytes that were written to the file.
+    /// Number of bytes that were written to the file.
     pub fn spilled_len(&self) -> u64 {
         self.file_end
     }
@@ -99,7 +99,7 @@ impl Spool {
                 self.tail.clear();
                 Ok(())
             }
-            // A full disk is not an error: the writer on the left waits, as at a full pipe.
+            // A full disk is not an error: the writer on the left waits, as with a full pipe.
             Err(error) if is_disk_full(&error) => {
                 self.file_full = true;
                 Ok(())
@@ -111,7 +111,7 @@ impl Spool {
     /// The next available bytes. Empty if the queue is empty.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// If the file cannot be read.
     pub fn read_slice(&mut self) -> Result<&[u8], NodeError> {
         if self.head_offset == self.head.len() {
             self.head_offset = 0;

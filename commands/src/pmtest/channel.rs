@@ -1,5 +1,5 @@
-//! PM's C functions as pmtest calls them: by address, so that pmtest measures the calls of a C
-//! program, without inlining by the linker.
+//! PM's C functions as pmtest calls them. It calls them by address, so that the linker cannot
+//! inline them and pmtest measures the calls of a C program.
 
 // UNSAFETY: calls C functions, and reads and writes the buffers that they return.
 #![expect(unsafe_code)]
@@ -41,22 +41,24 @@ pub struct Channel {
     release: ContextFn,
 }
 
-/// PM's return value as a result.
+/// Converts PM's return value to a result.
 pub(super) fn check(call: &'static str, code: c_int) -> Result<(), PmError> {
     if code == 0 { Ok(()) } else { Err(PmError { call, code }) }
 }
 
-/// Copies as a program with small messages of a known size does: one word by a move, not by memcpy.
+/// Copies `length` bytes like a program whose small messages have a known size: one word by a move,
+/// not by memcpy.
 ///
 /// # Safety
 /// As for [`std::ptr::copy_nonoverlapping`].
 #[inline(always)]
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     if length == 8 {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller guarantees: both pointers are valid for 8 bytes.
         unsafe { to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned()) };
     } else {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller guarantees: both pointers are valid for `length` bytes that do not
+        // overlap.
         unsafe { to.copy_from_nonoverlapping(from, length) };
     }
 }
@@ -68,7 +70,7 @@ impl Channel {
     }
 
     fn new(context: *mut pmContext) -> Self {
-        // black_box hides from the compiler which functions these are.
+        // black_box hides from the compiler which functions are called.
         Self {
             context,
             get_send_buffer: black_box(pmGetSendBuffer as GetSendBuffer),
@@ -143,7 +145,8 @@ impl Channel {
     }
 }
 
-/// Two composites on one shmem device, both in this process: without scrun and a second core.
+/// Opens two composites on one shmem device, both in this process. They need neither scrun nor a
+/// second core.
 ///
 /// # Errors
 /// The error of PM.

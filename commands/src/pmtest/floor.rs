@@ -1,6 +1,6 @@
-//! Two baselines, in memory that both processes map. The floor of the machine: the two cores only
-//! bounce one cache line. The bare ring: each bounce has a payload, which one process copies in
-//! and the other copies out.
+//! Two baselines, in memory that both processes map. The floor: the two cores only bounce one cache
+//! line. The bare ring: each bounce has a payload, which one process copies in and the other copies
+//! out.
 
 // UNSAFETY: maps shared memory, uses words of it as atomics and copies into and out of the rest.
 #![expect(unsafe_code)]
@@ -15,13 +15,13 @@ use score_runtime::sc;
 
 const FILE_NAME: &str = ".pmtest-floor";
 const PAGE: usize = 4096;
-/// Bytes of the ring for the payloads of one direction: the same as in libpm for two nodes.
+/// Bytes of the ring for the payloads of one direction. libpm has as many for two nodes.
 const BUFFER_LEN: usize = 256 << 10;
 const MAPPING_LEN: usize = PAGE + 2 * BUFFER_LEN;
 /// Bytes between the words of the page, because the processor may prefetch the adjacent line.
 const LINE_STRIDE_LEN: usize = 128;
-/// Number of polls of the line after which the process yields once. A process with a core of its
-/// own never polls that often.
+/// Number of polls of the line after which the process yields once. A process that has a core to
+/// itself never polls that often.
 const SPINS_BEFORE_YIELD: u32 = 1 << 20;
 
 /// The memory of the two baselines.
@@ -33,11 +33,12 @@ pub struct FloorProbe {
 }
 
 impl FloorProbe {
-    /// Maps the memory. All nodes must call this. Only the two measuring nodes map it, and the
-    /// node with `is_first` creates it. `None` on several hosts, which share no memory.
+    /// Maps the memory. All nodes must call this. Only the two measuring nodes map the memory, and
+    /// the node with `is_first` creates it. Returns `None` if there are several hosts, because they
+    /// share no memory.
     ///
     /// # Errors
-    /// The file cannot be created, opened or mapped, or a barrier failed.
+    /// If the file cannot be created, opened or mapped, or if a barrier failed.
     pub fn open(is_first: bool, is_second: bool) -> io::Result<Option<Self>> {
         if score_runtime::num_host() > 1 {
             return Ok(None);
@@ -67,7 +68,8 @@ impl FloorProbe {
         Ok(Self { map: MmapRaw::map_raw(file)?, count: 0, exchange_count: 0 })
     }
 
-    /// The words: 0 is bounced; 1 and 2 count the payloads of the first and of the second process.
+    /// The words of the page: word 0 is bounced. Words 1 and 2 count the payloads of the first and
+    /// of the second process.
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < PAGE / LINE_STRIDE_LEN);
         // SAFETY: the word is inside the first page of the mapping, is aligned, and is valid as
@@ -83,7 +85,7 @@ impl FloorProbe {
         unsafe { self.map.as_mut_ptr().add(PAGE + usize::from(!is_first) * BUFFER_LEN + offset) }
     }
 
-    /// Does `round_trips` round trips with the bytes of `out`, which the other process reads into
+    /// Does `round_trips` round trips with the bytes of `out`. The other process reads them into
     /// its `into`.
     ///
     /// # Panics
@@ -114,7 +116,7 @@ impl FloorProbe {
         self.exchange_count += u64::from(round_trips);
     }
 
-    /// Does `round_trips` round trips of the line. The first process begins.
+    /// Does `round_trips` round trips of the cache line. The first process begins.
     pub fn bounce(&mut self, is_first: bool, round_trips: u32) {
         let word = self.word(0);
         let mut count = self.count;

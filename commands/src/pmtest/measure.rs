@@ -34,7 +34,8 @@ pub struct MeasuringNode<'a> {
 }
 
 impl<'a> MeasuringNode<'a> {
-    /// `mtu` is the length of the longest message. `bare_ring`: measure a bare ring instead of PM.
+    /// `mtu` is the length of the longest message. If `bare_ring` is set, measures a bare ring
+    /// instead of PM.
     pub fn new(channel: &'a Channel, is_first: bool, mtu: usize, bare_ring: bool) -> Self {
         let send_buffer = (0..mtu).map(|i| i as u8).collect();
         Self { channel, is_first, send_buffer, receive_buffer: vec![0; mtu], bare_ring }
@@ -58,7 +59,7 @@ impl<'a> MeasuringNode<'a> {
         Ok(())
     }
 
-    /// Does round trips through PM, or through the bare ring if that is measured.
+    /// Does round trips through PM, or through the bare ring if it is measured.
     fn exchange_messages(
         &mut self,
         floor: &mut Option<&mut FloorProbe>,
@@ -82,7 +83,7 @@ impl<'a> MeasuringNode<'a> {
     /// Measures the floor (if there is one) and messages alternately, for `rounds` rounds.
     ///
     /// # Errors
-    /// A PM function failed.
+    /// If a PM function failed.
     pub fn latency(
         &mut self,
         mut floor: Option<&mut FloorProbe>,
@@ -119,10 +120,10 @@ impl<'a> MeasuringNode<'a> {
         })
     }
 
-    /// Messages per second in one direction, of the best batch.
+    /// The messages per second in one direction, of the best batch.
     ///
     /// # Errors
-    /// A PM function failed.
+    /// If a PM function failed.
     pub fn rate(&mut self, size: usize) -> Result<f64, PmError> {
         let count = MESSAGES_PER_BURST.min(MAX_BURST_BYTES / size);
         let mut rates = Samples::default();
@@ -134,11 +135,11 @@ impl<'a> MeasuringNode<'a> {
         Ok(rates.max())
     }
 
-    /// Bytes per second in one direction, of the best batch. A block that is longer than the MTU is
-    /// sent in several messages.
+    /// The bytes per second in one direction, of the best batch. A block that is longer than the
+    /// MTU is sent in several messages.
     ///
     /// # Errors
-    /// A PM function failed.
+    /// If a PM function failed.
     pub fn bandwidth(&mut self, size: usize) -> Result<f64, PmError> {
         let chunk = size.min(self.send_buffer.len());
         let chunks = size.div_ceil(chunk);
@@ -146,8 +147,8 @@ impl<'a> MeasuringNode<'a> {
         let mut rates = Samples::default();
         for _ in 0..BURST_COUNT {
             let start = Instant::now();
-            // The last chunk of each block may be shorter. Equal chunks would change the size of
-            // the block.
+            // The last chunk of each block may be shorter than the others. With equal chunks the
+            // block would have another size.
             for _ in 0..count {
                 self.one_direction(chunk, chunks - 1)?;
                 self.one_direction(size - chunk * (chunks - 1), 1)?;
@@ -158,7 +159,8 @@ impl<'a> MeasuringNode<'a> {
         Ok(rates.max())
     }
 
-    /// Node 1 replies after it has received all messages. Node 0 then stops the clock.
+    /// Sends one batch. Node 1 replies after it has received all messages, and node 0 then stops
+    /// the clock.
     fn burst(&mut self, size: usize, count: usize) -> Result<(), PmError> {
         self.one_direction(size, count)?;
         self.acknowledge()

@@ -60,10 +60,10 @@ fn pm_error(error: impl std::fmt::Display) -> PmtestError {
     (error.to_string(), EXIT_FAILED)
 }
 
-/// `-alone`: one thread is sender and receiver.
+/// `-alone`: one thread is both sender and receiver.
 ///
 /// # Errors
-/// A PM function failed.
+/// If a PM function failed.
 pub fn bench_single_node(messages: u64) -> Result<(), PmtestError> {
     let [sender, receiver] = open_loopback_pair().map_err(pm_error)?;
     let mut into = [0; 8];
@@ -79,10 +79,10 @@ pub fn bench_single_node(messages: u64) -> Result<(), PmtestError> {
     Ok(())
 }
 
-/// `-rma -alone`: one thread with puts to its own process.
+/// `-rma -alone`: one thread does puts to its own process.
 ///
 /// # Errors
-/// A PM function failed.
+/// If a PM function failed.
 pub fn bench_puts_single_node(puts: u64) -> Result<(), PmtestError> {
     let ends = open_loopback_pair().map_err(pm_error)?;
     rma::puts_single_node(&ends, puts)
@@ -94,7 +94,7 @@ pub fn bench_puts_single_node(puts: u64) -> Result<(), PmtestError> {
 /// Runs pmtest on one node under scrun. Returns the output of node 0.
 ///
 /// # Errors
-/// A measurement that is not possible here, or a failure.
+/// If a measurement is not possible here, or has failed.
 pub fn run(identity: NodeIdentity, options: &PmtestOptions) -> Result<String, PmtestError> {
     let net = Net::open(0).filter(|_| identity.nodes >= 2);
     let mut net = net.ok_or(("needs two nodes: scrun -nodes=2 pmtest".to_owned(), EXIT_USAGE))?;
@@ -127,14 +127,14 @@ pub fn run(identity: NodeIdentity, options: &PmtestOptions) -> Result<String, Pm
         return Ok(format!("{:#}\n", serde_json::Value::from(objects)));
     }
     let pinned = match core {
-        Some(_) => "each pinned to a core of its own",
+        Some(_) => "each pinned to its own core",
         None => "not pinned",
     };
     let header = format!("nodes 0 and 1 of {}, {pinned}; times one way\n", identity.nodes);
     Ok(header + &results::table(&results))
 }
 
-/// `-rma` on nodes 0 and 1.
+/// Runs `-rma` on nodes 0 and 1.
 fn bench_rma(
     channel: &Channel,
     identity: NodeIdentity,
@@ -164,7 +164,7 @@ fn bench_rma(
     Ok(rma::table(&results))
 }
 
-/// `-pin` on nodes 0 and 1.
+/// Runs `-pin` on nodes 0 and 1.
 fn bench_pin_cache(
     channel: &Channel,
     identity: NodeIdentity,
@@ -212,7 +212,7 @@ fn bench_messages(
     Ok(results)
 }
 
-/// Opens the floor, and waits until the other nodes have sent, so that their messages do not
+/// Opens the floor, and waits until the other nodes have sent their messages, so that these do not
 /// disturb the measurement.
 fn sync_start(
     channel: &Channel,
@@ -237,7 +237,7 @@ fn sync_start(
     Ok(floor)
 }
 
-/// Lets the other nodes end.
+/// Lets the other nodes exit.
 fn release_idle_nodes(
     channel: &Channel,
     identity: NodeIdentity,

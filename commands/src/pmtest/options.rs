@@ -7,12 +7,12 @@ use thiserror::Error;
 /// The behaviour of the nodes that do not measure.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum IdleNodeMode {
-    /// It has sent to both, and sleeps in a blocking receive.
+    /// The node has sent to both measuring nodes, and sleeps in a blocking receive.
     #[default]
     Receive,
-    /// It has sent to both, and waits in sc_barrier.
+    /// The node has sent to both measuring nodes, and waits in sc_barrier.
     Barrier,
-    /// It has never sent, and waits in sc_barrier.
+    /// The node has never sent, and waits in sc_barrier.
     Never,
 }
 
@@ -31,7 +31,7 @@ pub struct PmtestOptions {
     pub json: bool,
     /// The behaviour of the other nodes.
     pub idle_mode: IdleNodeMode,
-    /// Rounds, each with the floor and messages.
+    /// Number of rounds. Each round measures the floor and messages.
     pub rounds: u32,
     /// All nodes measure in pairs, for two seconds.
     pub pairs: bool,
@@ -42,7 +42,7 @@ pub struct PmtestOptions {
     pub unpinned: bool,
     /// Measure remote memory.
     pub rma: bool,
-    /// MiB of each memory area that remote memory is measured on.
+    /// Size of each memory area for remote memory access, in MiB.
     pub area_mib: usize,
     /// Measure transfers that lock and unlock their memory.
     pub pin: bool,
@@ -65,7 +65,7 @@ pub enum PmtestOptionError {
     #[error("{0} {1:?}: must be a positive integer")]
     NotANumber(&'static str, String),
     /// An unknown value of `-silent`.
-    #[error("-silent {0:?}: there are receive, barrier and never")]
+    #[error("-silent {0:?}: must be receive, barrier or never")]
     UnknownIdleMode(String),
     /// Options that exclude each other.
     #[error("{0} and {1} exclude each other")]
@@ -103,7 +103,7 @@ impl PmtestOptions {
         };
         let mut words = args.into_iter().map(|word| word.to_string_lossy().into_owned());
         while let Some(word) = words.next() {
-            // Two hyphens are the same as one: both forms are common.
+            // Two minus signs are accepted like one, because both forms are common.
             match word.strip_prefix("--").map_or(word.clone(), |rest| format!("-{rest}")).as_str() {
                 "-latency" => options.latency = true,
                 "-bandwidth" => options.bandwidth = true,
@@ -157,10 +157,10 @@ impl PmtestOptions {
         Ok(self)
     }
 
-    /// The sizes to measure: the given ones, or the default ones up to `mtu`.
+    /// The sizes to measure: the given sizes, or the default sizes up to `mtu`.
     ///
     /// # Errors
-    /// A size that is longer than a message, if more than the bandwidth is measured.
+    /// A size that is longer than a message, if latency or rate is measured.
     pub fn sizes_for_mtu(&self, mtu: usize) -> Result<Vec<usize>, usize> {
         if self.sizes.is_empty() {
             return Ok(SIZES.into_iter().filter(|size| *size <= mtu).collect());

@@ -1,5 +1,5 @@
 //! `-pairs`: pairs of nodes bounce a message for a fixed time. There may be more pairs than cores.
-//! The result shows how evenly the processors are shared.
+//! The result shows how evenly the pairs share the processors.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_int;

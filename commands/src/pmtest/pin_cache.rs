@@ -1,6 +1,6 @@
-//! `pmtest -pin`: the benefit of the pin-down cache, as in the experiment of 1998 that introduced
-//! it. Measures the bandwidth of transfers that lock their memory before and unlock it after, with
-//! hits and with misses in the cache.
+//! `pmtest -pin`: measures the benefit of the pin-down cache, as the experiment of 1998 did that
+//! introduced it. Each transfer locks its memory before and unlocks it after. The bandwidth is
+//! measured with hits and with misses in the cache.
 
 // UNSAFETY: calls C functions that take addresses, and maps memory for them.
 #![expect(unsafe_code)]
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 
 use crate::pmtest::channel::{Channel, PmError, check};
 
-/// Sizes that are measured if none is given.
+/// Default sizes.
 pub const SIZES: [usize; 9] = [1024, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144, 1 << 20];
-/// Bytes in a round of one size, and the range of the number of transfers.
+/// Bytes in a round of one size, and minimum and maximum of the number of transfers.
 const BYTES_PER_ROUND: usize = 16 << 20;
 const TRANSFER_RANGE: (usize, usize) = (16, 256);
 
-/// One size: bytes per second with all hits and with all misses.
+/// The bytes per second for one size, if all transfers hit the cache and if all miss it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PinResult {
     size: usize,
@@ -28,10 +28,10 @@ pub struct PinResult {
     misses: f64,
 }
 
-/// Runs the measurement on node 0, or on node 1, which only waits.
+/// Runs the measurement on node 0. On node 1 it only waits.
 ///
 /// # Errors
-/// A PM function failed: ENOSYS if the network has no remote memory.
+/// If a PM function failed. ENOSYS if the network has no remote memory.
 pub fn run(
     channel: &Channel,
     is_first: bool,
@@ -64,7 +64,7 @@ pub fn run(
     Ok(results)
 }
 
-/// Bytes per second, in the time from lock to unlock.
+/// The bytes per second, measured from lock to unlock.
 fn transfers(
     channel: &Channel,
     remote_handle: u64,
@@ -111,7 +111,7 @@ fn transfer(
             code => return check(name, code),
         }
     };
-    // SAFETY: PM checks context and handles; there is no other use of the memory.
+    // SAFETY: PM checks context and handles. Nothing else uses the memory.
     retry_while_busy("pmWrite", &|| unsafe {
         pmWrite(context, 1, remote_handle, local_handle, size)
     })?;
@@ -141,7 +141,8 @@ impl MappedBuffer {
         Ok(memory)
     }
 
-    /// Replaces the pages of the first bytes, which makes their registrations in the cache invalid.
+    /// Replaces the pages of the first `bytes` bytes. Their registrations in the cache become
+    /// invalid.
     fn replace_pages(&self, bytes: usize) -> Result<(), PmError> {
         // SAFETY: inside the mapping, to which no reference exists.
         if unsafe { libc::madvise(self.addr.cast(), bytes, libc::MADV_DONTNEED) } != 0 {
@@ -155,7 +156,7 @@ impl MappedBuffer {
 
 impl Drop for MappedBuffer {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; there is no further use.
+        // SAFETY: `new` has mapped the memory, and nothing uses it after this.
         unsafe { libc::munmap(self.addr.cast(), self.len) };
     }
 }

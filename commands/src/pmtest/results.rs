@@ -17,17 +17,18 @@ impl Samples {
         self.0.push(sample);
     }
 
-    /// The smallest sample; NaN if there is none.
+    /// The smallest sample, or NaN if there is none.
     pub fn min(&self) -> f64 {
         self.0.iter().copied().fold(f64::NAN, f64::min)
     }
 
-    /// The largest sample; NaN if there is none.
+    /// The largest sample, or NaN if there is none.
     pub fn max(&self) -> f64 {
         self.0.iter().copied().fold(f64::NAN, f64::max)
     }
 
-    /// The smallest sample that is not exceeded by `fraction` of all samples; NaN if there is none.
+    /// The smallest sample that at least `fraction` of all samples do not exceed. NaN if there is
+    /// none.
     pub fn quantile(&self, fraction: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -39,13 +40,13 @@ impl Samples {
 /// The latency of one size, one way, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Latency {
-    /// Best batch of round trips, halved.
+    /// The best batch of round trips, halved.
     pub min: f64,
-    /// Median batch.
+    /// The median batch, halved.
     pub median: f64,
-    /// 99.9th percentile of single round trips, halved.
+    /// The 99.9th percentile of single round trips, halved.
     pub p999: f64,
-    /// The floor: best batch of round trips of a cache line, halved; NaN between hosts.
+    /// The floor: the best batch of round trips of a cache line, halved. NaN between hosts.
     pub floor: f64,
 }
 
@@ -54,11 +55,11 @@ pub struct Latency {
 pub struct SizeResult {
     /// Bytes per message.
     pub size: usize,
-    /// With `-latency`.
+    /// Latency, if it is measured.
     pub latency: Option<Latency>,
-    /// With `-bandwidth`: bytes per second.
+    /// Bandwidth in bytes per second, if it is measured.
     pub bandwidth: Option<f64>,
-    /// With `-rate`: messages per second.
+    /// Messages per second, if the rate is measured.
     pub rate: Option<f64>,
 }
 
@@ -87,7 +88,7 @@ impl SizeResult {
     }
 }
 
-/// The results as a table, with the measured columns.
+/// The results as a table. Only measured columns are shown.
 pub fn table(results: &[SizeResult]) -> String {
     let has = |predicate: fn(&SizeResult) -> bool| results.iter().any(predicate);
     let mut text = format!("{:>9}", "bytes");

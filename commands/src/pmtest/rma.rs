@@ -23,7 +23,7 @@ use crate::pmtest::results::Samples;
 type RmaFn = unsafe extern "C" fn(*mut pmContext, c_int, u64, u64, usize) -> c_int;
 type IsDone = unsafe extern "C" fn(*mut pmContext) -> c_int;
 
-/// Sizes that are measured if none is given.
+/// Default sizes.
 pub const SIZES: [usize; 7] = [8, 64, 1024, 4096, 65_536, 1 << 20, 4 << 20];
 /// Bytes in a batch, and its maximum number of copies.
 const BATCH_BYTES: usize = 64 << 20;
@@ -34,10 +34,10 @@ const BATCHES: u32 = 12;
 const ROUND_TRIPS_PER_BATCH: u64 = 32;
 const TRIP_BATCHES: usize = 50;
 
-/// The method of a copy, which is a column of the table.
+/// The method of a copy. Each method is a column of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CopyMethod {
-    /// pmWrite (true) or pmRead between memory of pmAlloc.
+    /// pmWrite (true) or pmRead between memory from pmAlloc.
     PmAlloc(bool),
     Memcpy,
     /// pmWrite (true) or pmRead between other memory.
@@ -62,7 +62,8 @@ pub struct RmaResult {
     size: usize,
     /// Puts of 8 bytes: minimum and median one way, and the floor, in nanoseconds.
     put: Option<[f64; 3]>,
-    /// Bytes per second, in the order of [`COPY_METHODS`]; NaN: not possible on this system.
+    /// Bytes per second, in the order of [`COPY_METHODS`]. NaN if a method is not possible on this
+    /// system.
     rates: [f64; COPY_METHODS.len()],
 }
 
@@ -81,13 +82,13 @@ pub struct Rma<'a> {
     channel: &'a Channel,
     context: *mut pmContext,
     is_first: bool,
-    /// Bytes of each area.
+    /// Size of each area in bytes.
     area_len: usize,
     pm_buffers: BufferPair,
     plain_buffers: BufferPair,
-    /// Destination of memcpy.
+    /// The destination of memcpy.
     memcpy_target: *mut u8,
-    /// The process id of the other process, if both are in one pid namespace.
+    /// The process id of the other process, if both processes are in one pid namespace.
     pid: Option<i32>,
     offset: usize,
     trip_count: u64,
@@ -108,7 +109,7 @@ impl<'a> Rma<'a> {
     /// Allocates the areas and exchanges their handles with the other node.
     ///
     /// # Errors
-    /// A PM function failed: ENOSYS if the network has no remote memory.
+    /// If a PM function failed. ENOSYS if the network has no remote memory.
     pub fn new(channel: &'a Channel, is_first: bool, area_len: usize) -> Result<Self, PmError> {
         let context = channel.as_ptr();
         let mut addr = null_mut();
@@ -179,7 +180,7 @@ impl<'a> Rma<'a> {
     /// Does all measurements for one size.
     ///
     /// # Errors
-    /// A PM function failed.
+    /// If a PM function failed.
     pub fn measure(
         &mut self,
         size: usize,
@@ -197,7 +198,8 @@ impl<'a> Rma<'a> {
         Ok(RmaResult { size, put, rates: rates.map(|rates| rates.max()) })
     }
 
-    /// Bytes per second of one batch: node 0 copies, and node 1 replies to node 0's last message.
+    /// The bytes per second of one batch. Node 0 copies, and node 1 replies to the last message of
+    /// node 0.
     fn measure_batch(&mut self, method: CopyMethod, size: usize) -> Result<f64, PmError> {
         let count = (BATCH_BYTES.min(self.area_len) / size).clamp(1, MAX_COPIES_PER_BATCH);
         let mut word = [0; 8];
@@ -220,7 +222,7 @@ impl<'a> Rma<'a> {
         Ok(if all_copied { rate } else { f64::NAN })
     }
 
-    /// Does one copy at this offset of the areas; false: not possible.
+    /// Does one copy at this offset of the areas. Returns false if it is not possible.
     #[inline(always)]
     fn copy_once(&self, method: CopyMethod, offset: usize, size: usize) -> Result<bool, PmError> {
         match method {
@@ -270,7 +272,7 @@ impl<'a> Rma<'a> {
         let (remote, local) =
             (buffers.remote_handle + offset as u64, buffers.local_handle + offset as u64);
         loop {
-            // SAFETY: PM checks context and handles; there is no other use of the area.
+            // SAFETY: PM checks context and handles. Nothing else uses the area.
             match unsafe { black_box(call)(self.context, self.peer(), remote, local, size) } {
                 libc::ENOBUFS | libc::EBUSY => {}
                 code => return check(name, code),
@@ -298,14 +300,14 @@ impl<'a> Rma<'a> {
     }
 
     /// Measures puts of 8 bytes in both directions. Each node replies when it sees the put in its
-    /// memory. Returns minimum, median and floor.
+    /// memory. Returns the minimum, the median and the floor.
     fn measure_puts(
         &mut self,
         mut floor: Option<&mut FloorProbe>,
         rounds: u32,
     ) -> Result<[f64; 3], PmError> {
         let [mut line_samples, mut batch_samples] = [const { Samples::empty() }; 2];
-        // SAFETY: two aligned words of the area; the other process writes only the first.
+        // SAFETY: these are two aligned words of the area. The other process writes only the first.
         let (received, sent) = unsafe {
             (
                 AtomicU64::from_ptr(self.pm_buffers.addr.cast()),
@@ -377,7 +379,7 @@ impl<'a> Rma<'a> {
 /// Does `puts` puts of 8 bytes from the first of two nodes of this process to the second.
 ///
 /// # Errors
-/// A PM function failed, or a put did not arrive (EIO).
+/// If a PM function failed. EIO if a put did not arrive.
 pub fn puts_single_node(ends: &[Channel; 2], puts: u64) -> Result<(), PmError> {
     let mut buffers = [(null_mut(), 0); 2];
     for (end, (addr, handle)) in ends.iter().zip(&mut buffers) {
@@ -386,7 +388,7 @@ pub fn puts_single_node(ends: &[Channel; 2], puts: u64) -> Result<(), PmError> {
         // SAFETY: as above.
         check("pmMLock", unsafe { pmMLock(end.as_ptr(), -1, *addr, 8, &raw mut *handle) })?;
     }
-    // SAFETY: 8 bytes each at the start of a page, used only as words.
+    // SAFETY: each address is 8 bytes at the start of a page, and they are used only as words.
     let [from, to] = buffers.map(|(addr, _)| unsafe { AtomicU64::from_ptr(addr.cast()) });
     for number in 1..=puts {
         from.store(number, Ordering::Relaxed);
@@ -402,7 +404,7 @@ pub fn puts_single_node(ends: &[Channel; 2], puts: u64) -> Result<(), PmError> {
     Ok(())
 }
 
-/// Identifies the machine and the pid namespace of this process. 0: unknown.
+/// Identifies the machine and the pid namespace of this process. 0 if they are unknown.
 fn pid_namespace_id() -> u64 {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits = boot.replace('-', "");
@@ -421,15 +423,15 @@ fn await_word(word: &AtomicU64, value: u64) {
             std::thread::yield_now();
         }
         // Without the pause, polling would pull the cache line away from the process that is about
-        // to write it.
+        // to write to it.
         std::hint::spin_loop();
     }
 }
 
-/// The sizes to measure: the requested ones, or the default ones up to `max_size`.
+/// The sizes to measure: the requested sizes, or the default sizes up to `max_size`.
 ///
 /// # Errors
-/// A requested size that is more than `max_size`.
+/// A requested size above `max_size`.
 pub fn sizes(requested: &[usize], max_size: usize) -> Result<Vec<usize>, usize> {
     if requested.is_empty() {
         return Ok(SIZES.into_iter().filter(|size| *size <= max_size).collect());
@@ -499,7 +501,7 @@ pub fn table(results: &[RmaResult]) -> String {
     text + "\n"
 }
 
-/// The error message for the user.
+/// The error message for the user. It explains ENOSYS.
 pub fn explain(option: &str, error: &PmError) -> String {
     if error.has_code(libc::ENOSYS) {
         let why = io::Error::from_raw_os_error(libc::ENOSYS);

@@ -28,7 +28,7 @@ Copies scrun's standard input to the standard output of every scatter process.
 /// Runs `scatter` on one node.
 ///
 /// # Errors
-/// The node cannot continue, and the job must end.
+/// If the node cannot continue, so that the job must end.
 pub fn run(
     runner: &mut NodeRunner,
     identity: NodeIdentity,
@@ -46,7 +46,8 @@ pub fn run(
     let output = match &options.file {
         _ if !is_selected => None,
         None => Some((standard_output()?, "standard output".to_owned())),
-        // One process on each host writes the file: the first, unless `-node` names another one.
+        // One process on each host writes the file: the first process, or the node that `-node`
+        // names.
         Some(name) if identity.process == 0 || options.node.is_some() => Some(create_output(name)?),
         Some(_) => None,
     };

@@ -1,9 +1,9 @@
-//! One node of the pipeline: it receives bytes from standard input (node 0) or from the previous
+//! One node of the pipeline. It receives bytes from standard input (node 0) or from the previous
 //! node. It sends them to its own output and to the next node, each at its own speed.
 //!
-//! A node whose output is closed keeps forwarding. If all later outputs are closed, too, it sends
-//! [`Message::Closed`] to the previous node and ends. The command thus ends when the last output is
-//! closed.
+//! A node whose output is closed continues to forward. If all later outputs are also closed, it
+//! sends [`Message::Closed`] to the previous node and ends. The command therefore ends when the
+//! last output is closed.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -29,7 +29,7 @@ struct Downstream {
     end_sent: bool,
 }
 
-/// One node of the pipeline; see the module.
+/// One node of the pipeline; see the [module](self).
 pub struct Relay<R, W> {
     source: Source<R>,
     output: Option<W>,
@@ -193,7 +193,7 @@ impl<R: Read + AsFd, W: Write + AsFd> Relay<R, W> {
         Ok(progressed)
     }
 
-    /// Sends a grant to the previous node, or that this node needs no more data.
+    /// Sends a grant to the previous node, or a message that this node needs no more data.
     fn send_upstream(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
         let no_readers = self.has_no_readers();
         let Source::Node { node, credit_window } = &mut self.source else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! The commands of scdb: what a user types, and what it means.
+//! The commands of scdb: parses the words that a user types.
 
 use score_hosts::name_suggestion::nearest;
 use score_proto::nodeset::NodeSet;
@@ -10,9 +10,9 @@ pub const COMMANDS: &str = "\
   where [RANKS] [-all]            the stack of the first thread, or the one that has stopped;
                                   or of all threads
   threads [RANKS]                 the threads: number, name, state, innermost function
-  print EXPRESSION [RANKS]        its value, by gdb; a rank that runs stands meanwhile
+  print EXPRESSION [RANKS]        its value, by gdb; a running rank is stopped meanwhile
   hold [RANKS]                    stop all threads until continue or release
-  break LOCATION [RANKS]          stop where a thread comes to a function, FILE:LINE or *ADDRESS
+  break LOCATION [RANKS]          stop when a thread reaches a function, FILE:LINE or *ADDRESS
   watch LOCATION [RANKS]          stop after a write to a variable, or to *ADDRESS
   clear [LOCATION] [RANKS]        remove a breakpoint or watchpoint; without LOCATION all of them
   continue [RANKS] [&]            run on, and wait for the next stop; with & without waiting
@@ -21,7 +21,7 @@ pub const COMMANDS: &str = "\
   release [RANKS]                 undo all of these, and run on
   help                            this list
   quit                            end scdb; the ranks run on
-RANKS are such as 0-3,7 or all, which is meant without them.
+RANKS are ranks such as 0-3,7, or all; default: all.
 ";
 
 const NAMES: &[&str] = &[
@@ -29,35 +29,35 @@ const NAMES: &[&str] = &[
     "wait", "release", "help", "quit",
 ];
 
-/// Ranks of a command. None: all.
+/// The ranks of a command. `None` means all ranks.
 pub type Ranks = Option<NodeSet>;
 
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// `stacks`
+    /// `stacks`: one tree of the stacks of all threads.
     Stacks {
-        /// Of these ranks.
+        /// The ranks.
         ranks: Ranks,
-        /// With source lines.
+        /// Whether to show source lines.
         lines: bool,
-        /// For Graphviz.
+        /// Whether to print the tree for Graphviz.
         dot: bool,
     },
-    /// `where`, `threads`
+    /// `where` and `threads`.
     Threads(Ranks, ThreadDetail),
-    /// A command that changes something, or ends such a change.
+    /// A command that changes processes, or undoes a change.
     Act(Ranks, ConsoleAction),
-    /// `continue`
+    /// `continue`: lets ranks run on.
     Continue {
-        /// These ranks.
+        /// The ranks.
         ranks: Ranks,
-        /// Whether the command ends at once.
+        /// Whether the command returns at once, without waiting for a stop.
         in_background: bool,
     },
-    /// `print`
+    /// `print`: the value of an expression.
     Print(Ranks, String),
-    /// `wait`
+    /// `wait`: waits until the ranks have stopped or ended.
     Wait(Ranks),
     /// `help`
     Help,
@@ -66,10 +66,10 @@ pub enum Command {
 }
 
 impl Command {
-    /// Parses a line of a console. None: it has no command.
+    /// Parses a line of a console. Returns `None` if the line has no command.
     ///
     /// # Errors
-    /// The faulty word, and what to do.
+    /// The word at fault, and what to do.
     pub fn parse_line(line: &str) -> Result<Option<Self>, String> {
         let line = line.split_once('#').map_or(line, |(before, _)| before);
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -82,12 +82,12 @@ impl Command {
     /// Parses the words of a command.
     ///
     /// # Errors
-    /// The faulty word, and what to do.
+    /// The word at fault, and what to do.
     pub fn parse(words: &[&str]) -> Result<Self, String> {
         let Some((name, rest)) = words.split_first() else {
-            return Err(format!("the command is missing; there are: {}", NAMES.join(", ")));
+            return Err(format!("the command is missing; valid commands: {}", NAMES.join(", ")));
         };
-        // Its words are those of the program's language.
+        // The words of an expression follow the syntax of the program's language.
         if *name == "print" {
             return parse_print(rest);
         }
@@ -133,14 +133,15 @@ impl Command {
         Ok(command)
     }
 
-    /// Whether what it does lasts as long as the console, so that it has no use by itself.
+    /// Whether the effect of the command lasts only as long as the console. Such a command is
+    /// useless outside a console.
     pub fn needs_console(&self) -> bool {
         matches!(self, Self::Act(..) | Self::Continue { .. } | Self::Wait(_))
     }
 }
 
-/// An expression, and the ranks behind it: `x 0-3`. In `x - 3` the last word belongs to the
-/// expression.
+/// Splits an expression and the ranks after it, as in `x 0-3`. In `x - 3` the last word belongs to
+/// the expression.
 fn parse_print(words: &[&str]) -> Result<Command, String> {
     let (ranks, expression) = match words {
         [expression @ .., "-ranks" | "--ranks", ranks] => (
@@ -167,19 +168,19 @@ fn parse_print(words: &[&str]) -> Result<Command, String> {
 fn unknown_command(name: &str) -> String {
     match nearest(name, NAMES.iter().copied()) {
         Some(suggestion) => format!("{name}: unknown command; did you mean {suggestion}?"),
-        None => format!("{name}: unknown command; there are: {}", NAMES.join(", ")),
+        None => format!("{name}: unknown command; valid commands: {}", NAMES.join(", ")),
     }
 }
 
-/// Words of a command that were not looked at.
+/// The words of a command that are not yet parsed.
 struct Words<'a> {
     options: Vec<&'a str>,
     words: Vec<&'a str>,
-    /// Of `-ranks`.
+    /// The value of `-ranks`.
     ranks: Ranks,
 }
 
-/// After these an expression goes on.
+/// If a word ends with one of these, the expression continues with the next word.
 const OPERATORS: &[char] = &['+', '-', '*', '/', '%', '&', '|', '^', '<', '>', '=', '!', '~', ','];
 
 const OPTIONS: &[&str] = &["ranks", "lines", "dot", "all"];
@@ -217,7 +218,7 @@ impl<'a> Words<'a> {
         self.words.pop_if(|word| *word == wanted).is_some()
     }
 
-    /// The location, which comes before the ranks.
+    /// Takes the location, which comes before the ranks.
     fn location(&mut self) -> Result<Option<Location>, String> {
         match self.words.first() {
             Some(word) if !is_ranks(word) => {
@@ -240,7 +241,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// There must be no more.
+    /// Checks that no word is left.
     fn end(self, command: &str) -> Result<(), String> {
         if let Some(option) = self.options.first() {
             return Err(format!("-{option}: {command} has no such option"));
@@ -256,10 +257,10 @@ fn is_ranks(word: &str) -> bool {
     word == "all" || word.starts_with(|letter: char| letter.is_ascii_digit())
 }
 
-/// Parses a place in a program.
+/// Parses a location in a program.
 ///
 /// # Errors
-/// The word, and what it has to be.
+/// The word, and the form that it must have.
 pub fn parse_location(word: &str) -> Result<Location, String> {
     if let Some(address) = word.strip_prefix('*') {
         let digits = address.strip_prefix("0x").unwrap_or(address);
@@ -268,7 +269,7 @@ pub fn parse_location(word: &str) -> Result<Location, String> {
             .map(Location::Address)
             .map_err(|_| format!("{word}: not an address such as *0x4011d6"));
     }
-    // C++ and Rust have `::` in names.
+    // Names of C++ and Rust contain `::`.
     let line = word.rsplit_once(':').filter(|(file, _)| !file.ends_with(':'));
     match line {
         Some((file, line)) => match line.parse() {
@@ -281,7 +282,7 @@ pub fn parse_location(word: &str) -> Result<Location, String> {
     }
 }
 
-/// Parses a set of ranks, such as `0-3,8`.
+/// Parses a set of ranks such as `0-3,8`.
 fn parse_ranks(text: &str) -> Result<NodeSet, String> {
     let wrong = || format!("{text}: not a set of ranks such as 0-3,8");
     let mut ranks = NodeSet::new();
@@ -297,7 +298,7 @@ fn parse_ranks(text: &str) -> Result<NodeSet, String> {
     Ok(ranks)
 }
 
-/// A set of ranks, as [`parse_ranks`] reads it.
+/// Formats a set of ranks in the form that [`parse_ranks`] accepts.
 pub fn ranks_text(ranks: &NodeSet) -> String {
     let part = |range: std::ops::Range<u32>| match range.end - range.start {
         1 => range.start.to_string(),
@@ -357,7 +358,7 @@ mod tests {
     fn every_error_names_the_faulty_word() {
         for (text, part) in [
             ("stack", "stack: unknown command; did you mean stacks?"),
-            ("frobnicate", "there are: stacks, where"),
+            ("frobnicate", "valid commands: stacks, where"),
             ("where -al", "-al: unknown option; did you mean -all?"),
             ("threads -all", "-all: threads has no such option"),
             ("hold 3-1", "3-1: not a set of ranks"),

@@ -1,4 +1,4 @@
-//! The console of scdb: commands one after the other, from a terminal or from a file.
+//! The console of scdb: executes commands one after the other, from a terminal or from a file.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -19,26 +19,26 @@ use super::command::{COMMANDS, Command};
 use super::session::{Answers, Interrupted, Session};
 use super::{print as print_values, render, stacks};
 
-/// The longest line of a file with commands.
+/// Maximum length of a line in a file of commands, in bytes.
 const MAX_LINE: u64 = 64 << 10;
-/// Commands that are kept.
+/// Maximum number of commands in the history.
 const MAX_HISTORY: usize = 1000;
-/// Where they are kept, in the user's home directory.
+/// The history file, in the user's home directory.
 const HISTORY_FILE: &str = ".scdb_history";
-/// How soon a process that was continued is looked at, first and later.
+/// The first and the longest interval between two checks whether a continued process has stopped.
 const LOOK_INTERVALS: (Duration, Duration) =
     (Duration::from_millis(10), Duration::from_millis(500));
 
-/// What a command has given.
+/// The result of a command.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// For standard output.
+    /// The text for standard output.
     pub text: String,
-    /// Ranks that could not do it: a line for each reason.
+    /// A line for each reason why ranks could not execute the command.
     pub problems: Vec<String>,
 }
 
-/// Why scdb ends.
+/// The exit code of scdb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExitCode(pub u8);
 
@@ -46,17 +46,17 @@ impl ExitCode {
     const SUCCESS: Self = Self(0);
 }
 
-/// A job and the form of the answers.
+/// A job, and the form in which answers are shown.
 pub struct Console {
     session: Session,
     is_json: bool,
-    /// Ranks that have breakpoints or watchpoints, and so may stop.
+    /// Ranks that have breakpoints or watchpoints, and may therefore stop.
     may_stop: NodeSet,
-    /// Waiting for stops ends after the time of `-wait`.
+    /// Whether waiting for stops is limited by the time of `-wait`.
     has_wait_limit: bool,
 }
 
-/// Prints as it comes, so that a user sees stops while others run.
+/// Prints text at once, so that a user sees stops while other ranks run.
 type Print<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
 
 fn print(text: &str) -> io::Result<()> {
@@ -80,7 +80,7 @@ impl Console {
         Self { session, is_json, may_stop: NodeSet::new(), has_wait_limit: true }
     }
 
-    /// Carries out one command. `line`: as the user has given it.
+    /// Executes one command. `line` is the command as the user typed it.
     ///
     /// # Errors
     /// One line with the reason.
@@ -161,9 +161,10 @@ impl Console {
         Outcome { text, problems: render::failures(answers) }
     }
 
-    /// The outcome of a command whose stops have been printed already, unless as JSON.
+    /// The outcome of a command whose stops have already been printed. With JSON, it contains the
+    /// stops.
     fn waited(&self, line: &str, begun: Answers, mut stops: Answers) -> Outcome {
-        // Ranks that end while they are waited for are no failure of the command.
+        // If a rank ends while the command waits for it, the command has not failed.
         let ended = std::mem::take(&mut stops.failed);
         let mut outcome = Outcome { text: String::new(), problems: render::failures(&begun) };
         if self.is_json {
@@ -176,7 +177,8 @@ impl Console {
         outcome
     }
 
-    /// Waits until all of these ranks have stopped or ended, and prints each stop.
+    /// Waits until all of these ranks have stopped or ended. Prints each stop, unless the output is
+    /// JSON.
     fn wait_for(
         &mut self,
         mut running: NodeSet,
@@ -240,7 +242,7 @@ fn states_running(answers: &Answers) -> NodeSet {
     running
 }
 
-/// All ranks that have answered with a state.
+/// All ranks that have answered with a result.
 fn states(answers: &Answers) -> NodeSet {
     let mut all = NodeSet::new();
     for (_, ranks) in &answers.results {
@@ -249,7 +251,7 @@ fn states(answers: &Answers) -> NodeSet {
     all
 }
 
-/// Carries out one command and prints what it gives.
+/// Executes one command and prints its outcome.
 pub fn run_one(mut console: Console, line: &str, command: Command) -> ExitCode {
     match step(&mut console, line, command, &|| false) {
         Ok(()) => ExitCode::SUCCESS,
@@ -261,12 +263,12 @@ pub fn run_one(mut console: Console, line: &str, command: Command) -> ExitCode {
     }
 }
 
-/// Prints the help.
+/// Prints the help text.
 pub fn print_help(text: &str) -> ExitCode {
     print(text).map_or_else(|error| output_failure(&error), |()| ExitCode::SUCCESS)
 }
 
-/// Why a command has not done all that was wanted.
+/// The reason why a command has not succeeded.
 enum Failure {
     Command(Vec<String>),
     Output(io::Error),
@@ -295,7 +297,7 @@ fn step(
     }
 }
 
-/// Commands of a file, or of standard input, until one fails.
+/// Executes the commands of a file, or of standard input, until one fails.
 pub fn run_batch(mut console: Console, path: Option<&Path>) -> ExitCode {
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let mut input: Box<dyn BufRead> = match path.map(File::open) {
@@ -334,12 +336,12 @@ pub fn run_batch(mut console: Console, path: Option<&Path>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Whether scdb is used by a user at a terminal.
+/// Whether a user runs scdb at a terminal.
 pub fn is_at_terminal() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// The SIGINT of ^C while a command runs. The line editor takes ^C as a key.
+/// Receives the SIGINT of ^C while a command runs. The line editor reads ^C as a key.
 struct InterruptKey(SignalFd);
 
 impl InterruptKey {
@@ -350,7 +352,7 @@ impl InterruptKey {
         Ok(Self(SignalFd::with_flags(&mask, flags)?))
     }
 
-    /// Whether it was pressed since the last call.
+    /// Whether ^C was pressed since the last call.
     fn was_pressed(&self) -> bool {
         let mut was_pressed = false;
         while matches!(self.0.read_signal(), Ok(Some(_))) {
@@ -365,7 +367,7 @@ fn history_path() -> Option<PathBuf> {
     Some(Path::new(&home).join(HISTORY_FILE))
 }
 
-/// Commands of a user at a terminal, until `quit` or ^D.
+/// Executes the commands of a user at a terminal, until `quit` or ^D.
 pub fn run_terminal(mut console: Console, prompt: &str) -> ExitCode {
     console.has_wait_limit = false;
     let begun = InterruptKey::new().map_err(ReadlineError::from).and_then(|key| {
@@ -380,7 +382,7 @@ pub fn run_terminal(mut console: Console, prompt: &str) -> ExitCode {
         }
     };
     let history = history_path();
-    // Without one there are no earlier commands.
+    // If there is no history file, there are no earlier commands.
     history.iter().for_each(|path| _ = editor.load_history(path));
     let code = loop {
         let line = match editor.readline(prompt) {
@@ -405,7 +407,7 @@ pub fn run_terminal(mut console: Console, prompt: &str) -> ExitCode {
                 continue;
             }
         };
-        // What was pressed before is not for this command.
+        // Ignore a ^C that was pressed before this command.
         key.was_pressed();
         match step(&mut console, line, command, &|| key.was_pressed()) {
             Ok(()) => {}

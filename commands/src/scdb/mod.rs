@@ -1,12 +1,12 @@
-//! `scdb`: looks into the processes of a running job, holds and continues them.
+//! `scdb`: shows what the processes of a running job do, holds them and continues them.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `command.rs` | the commands that a user gives |
-//! | `session.rs` | the job: commands, and the session that ends with scdb |
-//! | `console.rs` | commands carried out, of a command line, a file or a terminal |
+//! | `command.rs` | the commands of a user |
+//! | `session.rs` | sends commands to the job, and keeps the session that ends with scdb |
+//! | `console.rs` | executes commands of a command line, a file or a terminal |
 //! | `render.rs`, `stacks.rs` | answers as text and JSON |
-//! | `gdb/` | a debugger at one rank |
+//! | `gdb/` | a debugger for one rank |
 //! | `print/` | values of an expression, by gdb |
 
 pub(crate) mod command;
@@ -37,10 +37,11 @@ const USAGE: [&str; 2] = [
 usage: scdb JOB [COMMAND | -batch FILE] [-json] [-wait SECONDS] [-socket PATH]
        scdb JOB gdb RANK [-listen] [-socket PATH]
   Shows what the processes of your job are doing, holds and continues them. Without COMMAND it is a
-  console. What it holds and where it breaks lasts until it ends; then the ranks run on.
+  console. Holds and breakpoints last until it ends; then the ranks run on.
   gdb gives a debugger one rank of your job, on any host, by gdb's remote protocol:
       gdb -ex 'target remote | scdb 7 gdb 0'
-  The rank stands while the debugger wants it, and goes on when the debugger leaves or is killed.
+  The rank is stopped while the debugger requires it. It runs on when the debugger leaves or is
+  killed.
   JOB           number of a job of the cluster (scps); without a cluster PROCESS@HOST, where
                 PROCESS is the scrun of the job
 commands:
@@ -50,20 +51,20 @@ commands:
 options:
   -batch FILE   the commands of this file, or of standard input (-), until one fails
   -json         a line of JSON for each command
-  -wait SECONDS wait so long for answers (10 if not given), and without a terminal for stops
+  -wait SECONDS time limit for answers and, without a terminal, for stops; default 10
   -listen       print the path of a socket, and serve the debugger that connects to it:
                 gdb -ex 'target remote PATH', lldb -o 'process connect unix-connect://PATH'
   -socket PATH  socket of the scored of this host; default: SCORED_SOCKET, else
                 /run/scored/scored.sock
   -help         this text
-  Exit code: 0, or 1 if a command failed for a rank, or 2 for a wrong word.
+  Exit code: 0, or 1 if a command failed for a rank, or 2 for an invalid word.
 ",
 ];
 
-/// Options of scdb itself; those of commands are others.
+/// Options of scdb itself, without those of commands.
 const OPTION_NAMES: &[&str] = &["batch", "json", "wait", "socket", "help"];
 
-/// How long to wait for answers without `-wait`.
+/// Time limit for answers without `-wait`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The parsed command line.
@@ -71,16 +72,16 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum ScdbOptions {
     /// `-help`
     Help,
-    /// A job, and where commands come from.
+    /// `scdb JOB`, with commands from one source.
     Job(JobOptions),
-    /// `gdb`
+    /// `gdb`: a debugger for one rank.
     Gdb(GdbOptions),
 }
 
-/// A job, and where commands come from.
+/// A job, and the source of the commands.
 #[derive(Debug, PartialEq, Eq)]
 pub struct JobOptions {
-    /// As the user has named it.
+    /// The job as the user has named it.
     name: String,
     address: JobAddress,
     input: Input,
@@ -89,14 +90,14 @@ pub struct JobOptions {
     socket: Option<PathBuf>,
 }
 
-/// Where commands come from.
+/// The source of the commands.
 #[derive(Debug, PartialEq, Eq)]
 enum Input {
-    /// The command line: as given, and parsed.
+    /// The command line: its text, and the parsed command.
     Command(String, Command),
     /// A file, or standard input.
     Batch(Option<PathBuf>),
-    /// The terminal, if there is one, else standard input.
+    /// The terminal if there is one, or standard input.
     Console,
 }
 
@@ -104,7 +105,7 @@ impl ScdbOptions {
     /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The faulty word, with the valid ones.
+    /// The word at fault, and the valid words.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut words: Vec<String> = Vec::new();
         let (mut is_json, mut batch) = (false, None);
@@ -120,7 +121,7 @@ impl ScdbOptions {
                     timeout = parse_timeout(&value)?;
                 }
                 Some("socket") => socket = Some(args.value(&arg)?.into()),
-                // It is for the command.
+                // The option belongs to the command.
                 Some(_) if words.len() > 1 => words.push(arg.text().to_owned()),
                 Some(_) => return Err(arg.unknown(OPTION_NAMES)),
                 None => words.push(arg.text().to_owned()),
@@ -133,7 +134,7 @@ impl ScdbOptions {
         let address = JobAddress::parse(name)?;
         if let ["gdb", command @ ..] = command {
             if is_json || batch.is_some() || timeout != DEFAULT_TIMEOUT {
-                return Err("gdb: of the options it has -listen and -socket only".to_owned());
+                return Err("gdb: the only options are -listen and -socket".to_owned());
             }
             let (rank, place) = parse_gdb(command)?;
             return Ok(Self::Gdb(GdbOptions { address, rank, place, socket }));
@@ -163,7 +164,7 @@ impl ScdbOptions {
     }
 }
 
-/// Parses the words after `gdb`: the rank, and where the debugger is.
+/// Parses the words after `gdb`: the rank, and how the debugger connects.
 fn parse_gdb(words: &[&str]) -> Result<(u32, DebuggerPlace), String> {
     let (mut rank, mut place) = (None, DebuggerPlace::Pipe);
     for word in words {
@@ -182,7 +183,7 @@ fn parse_gdb(words: &[&str]) -> Result<(u32, DebuggerPlace), String> {
     Ok((rank.ok_or("the rank is missing")?, place))
 }
 
-/// Parses seconds.
+/// Parses a number of seconds.
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().map(Duration::from_secs);
     let valid = seconds.filter(|time| !time.is_zero() && *time <= MAX_ANSWER_TIMEOUT);
@@ -191,7 +192,7 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// Carries the commands out. Returns the exit code.
+/// Executes the commands. Returns the exit code.
 pub fn execute(options: ScdbOptions) -> u8 {
     let options = match options {
         ScdbOptions::Help => {
@@ -255,7 +256,7 @@ mod tests {
             (&["7", "gdb", "-1"], "-1: gdb has no such option"),
             (&["7", "gdb", "0", "1"], "1: unknown word"),
             (&["7", "gdb", "0", "-lines"], "-lines: gdb has no such option"),
-            (&["7", "gdb", "0", "-json"], "of the options it has -listen and -socket only"),
+            (&["7", "gdb", "0", "-json"], "the only options are -listen and -socket"),
         ] {
             let error = parse(words).unwrap_err();
             assert!(error.contains(expected), "{words:?}: {error}");

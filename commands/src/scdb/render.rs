@@ -1,4 +1,4 @@
-//! Answers of ranks as text, and as JSON.
+//! Formats the answers of ranks as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::command::ranks_text;
 use super::session::Answers;
 
-/// `rank 3`, `ranks 0-2,7`
+/// Formats ranks, as in `rank 3` or `ranks 0-2,7`.
 pub fn ranks_label(ranks: &NodeSet) -> String {
     match ranks.len() {
         1 => format!("rank {}", ranks_text(ranks)),
@@ -21,13 +21,13 @@ pub fn ranks_label(ranks: &NodeSet) -> String {
     }
 }
 
-/// Why ranks have no answer: a line for each reason.
+/// A line for each reason why ranks have no answer.
 pub fn failures(answers: &Answers) -> Vec<String> {
     let line = |(reason, ranks): (&String, &NodeSet)| format!("{}: {reason}", ranks_label(ranks));
     answers.failed.iter().map(line).collect()
 }
 
-/// Stacks of threads, each once with all ranks that have it.
+/// The stacks of threads. Each stack is stored once, with all ranks that have it.
 type Stacks = BTreeMap<(u32, String, Vec<u8>), NodeSet>;
 
 fn merged_stacks(answers: &Answers) -> Vec<(ThreadInfo, NodeSet)> {
@@ -46,7 +46,7 @@ fn merged_stacks(answers: &Answers) -> Vec<(ThreadInfo, NodeSet)> {
     stacks
 }
 
-/// The frames of a thread, the innermost first.
+/// The frames of a stack, the innermost first.
 fn frames(stack: &[u8]) -> Vec<Frame> {
     let mut frames = Stack::decode(stack).map(|stack| stack.frames).unwrap_or_default();
     frames.reverse();
@@ -63,10 +63,10 @@ fn state_name(state: ThreadState) -> &'static str {
     }
 }
 
-/// The answers to `where` and `threads`.
+/// Formats the answers to `where` and `threads`.
 pub fn threads_text(answers: &Answers, detail: ThreadDetail) -> String {
     let mut text = String::new();
-    // Writing into memory does not fail.
+    // Writing to a String cannot fail.
     if detail == ThreadDetail::TopFrames {
         for (result, ranks) in &answers.results {
             let ToolResult::Threads { threads, omitted } = result else { continue };
@@ -127,7 +127,7 @@ fn thread_json(thread: &ThreadInfo) -> Value {
     value
 }
 
-/// Where a thread has stopped: `main.c:12 in solve`.
+/// The location where a thread has stopped, as in `main.c:12 in solve`.
 fn place(stack: &[u8]) -> String {
     match frames(stack).first() {
         Some(Frame::Function { name, source: Some(SourceLine { file, line }), .. }) => {
@@ -140,7 +140,7 @@ fn place(stack: &[u8]) -> String {
     }
 }
 
-/// What a process does, in words.
+/// The state of a process, as text.
 pub fn state_text(state: &ProcessState) -> String {
     match state {
         ProcessState::Running => "running".to_owned(),
@@ -188,7 +188,7 @@ fn state_json(state: &ProcessState) -> Value {
     }
 }
 
-/// All answers.
+/// Formats all answers as JSON.
 pub fn answers_json(command: &str, answers: &Answers) -> Value {
     let to_answer = |(result, ranks): &(ToolResult, NodeSet)| {
         let mut value = match result {

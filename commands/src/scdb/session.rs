@@ -1,5 +1,5 @@
-//! scdb's end of a job: commands, each with a connection of its own, and the session in which the
-//! job has what scdb changes.
+//! scdb's connections to a job. Each command has its own connection. The job keeps scdb's changes
+//! for as long as the session exists.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -19,20 +19,20 @@ use super::gdb::RankService;
 use crate::job_address::JobAddress;
 use crate::scored_client::{QueryStream, Reply};
 
-/// The last answer comes this long after the time that was asked for, at most.
+/// Additional time until the last answer must have arrived, after the time limit of the command.
 const ANSWER_GRACE: Duration = Duration::from_secs(15);
-/// How long to wait for a message before the user is looked at.
+/// Interval at which a wait for answers checks whether the user has interrupted the command.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether the user wants the running command to end.
+/// Returns whether the user has interrupted the running command.
 pub type Interrupted<'a> = &'a dyn Fn() -> bool;
 
-/// The answers of ranks to a command; equal ones once.
+/// The answers of ranks to a command. Equal answers are stored once.
 #[derive(Debug, Default)]
 pub struct Answers {
-    /// What the ranks said, by the encoded result.
+    /// The results, with the ranks that gave them.
     pub results: Vec<(ToolResult, NodeSet)>,
-    /// Ranks without an answer, by reason.
+    /// The ranks without an answer, by reason.
     pub failed: BTreeMap<String, NodeSet>,
 }
 
@@ -61,32 +61,32 @@ impl Answers {
         }
     }
 
-    /// These ranks have no answer.
+    /// Records that these ranks have no answer.
     pub fn fail(&mut self, reason: String, ranks: &NodeSet) {
         self.failed.entry(reason).or_default().union(ranks);
     }
 
-    /// In the order of the first ranks.
+    /// Sorts the results by their first ranks.
     fn sort(&mut self) {
         self.results.sort_by_key(|(_, ranks)| ranks.first());
     }
 }
 
-/// A job, as scdb reaches it.
+/// A connection to a job.
 pub struct Session {
     target: ScrunJob,
     socket: Option<PathBuf>,
     timeout: Duration,
-    /// As long as this is open the job keeps what scdb has changed.
+    /// While this is open, the job keeps scdb's changes.
     link: Option<(QueryStream, BegunSession)>,
 }
 
-/// A session that has begun.
+/// The data of a session that has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BegunSession {
-    /// Its number.
+    /// The number of the session.
     pub number: u64,
-    /// The ranks of all programs of the job.
+    /// The number of ranks of all programs of the job.
     pub ranks: u32,
 }
 
@@ -103,15 +103,15 @@ impl Session {
         Ok(Self { target: address.find()?, socket, timeout, link: None })
     }
 
-    /// How long to wait for answers.
+    /// The time limit for answers.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Sends a command with this time for its answers, and returns the stream of these.
+    /// Sends a command with a time limit for its answers. Returns the stream of the answers.
     ///
     /// # Errors
-    /// One line: the job has no daemon any more.
+    /// One line: the job no longer has a daemon.
     pub fn send(
         &self,
         ranks: Ranks,
@@ -128,10 +128,10 @@ impl Session {
         QueryStream::open_at(self.target, ConsoleRequest::Tool(call), self.socket.clone())
     }
 
-    /// Sends a command, and passes on each answer.
+    /// Sends a command, and passes each answer to `on_answer`.
     ///
     /// # Errors
-    /// One line: it is refused, or the user has interrupted it.
+    /// One line: scored has refused the command, or the user has interrupted it.
     pub fn stream(
         &self,
         ranks: Ranks,
@@ -142,7 +142,7 @@ impl Session {
         let mut query = self.send(ranks, request, self.timeout)?;
         let deadline = Instant::now() + self.timeout + ANSWER_GRACE;
         loop {
-            // The deadline of this loop is the one that counts.
+            // The deadline of this loop applies, not that of the stream.
             query.expect_silence();
             match query.next_reply_within::<ToolAnswer>(POLL_INTERVAL)? {
                 Reply::Answer(answer) => on_answer(answer),
@@ -174,7 +174,7 @@ impl Session {
         Ok(answers)
     }
 
-    /// Changes something in processes, or looks at what has become of a change.
+    /// Changes something in processes, or queries the state of a change.
     ///
     /// # Errors
     /// As [`Session::stream`].
@@ -188,12 +188,12 @@ impl Session {
         self.ask(ranks, &ToolRequest::Console { session, action }, interrupted)
     }
 
-    /// A rank, as a debugger reaches it.
+    /// The service of a rank, for a debugger.
     pub fn rank(&self, rank: u32) -> RankService {
         RankService::new(self.target, rank, self.socket.clone())
     }
 
-    /// Changes something in one rank, in the session of this number.
+    /// Changes something in one rank, in the session with this number.
     ///
     /// # Errors
     /// As [`Session::stream`].
@@ -207,18 +207,18 @@ impl Session {
         self.ask(Some(NodeSet::one(rank)), &request, &|| false)
     }
 
-    /// Ends the session: what has changed is undone.
+    /// Ends the session. The job undoes its changes.
     pub fn end(&mut self) {
         self.link = None;
     }
 
-    /// The session, which begins with the first change.
+    /// Returns the session. It begins with the first change.
     ///
     /// # Errors
     /// One line: the job has ended, or has no processes now.
     pub fn begin(&mut self) -> Result<BegunSession, String> {
         if let Some((link, session)) = &mut self.link {
-            // It has something to say at its end only.
+            // The daemon sends a message on this connection only when the session ends.
             link.expect_silence();
             return match link.next_reply_within::<ToolAnswer>(Duration::ZERO) {
                 Ok(Reply::End) => Err("the job has ended".to_owned()),

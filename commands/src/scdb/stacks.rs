@@ -10,18 +10,18 @@ use super::command::Ranks;
 use super::console::Outcome;
 use super::session::{Interrupted, Session};
 
-/// How the tree is printed.
+/// The output format of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Lines.
+    /// Text.
     Text,
-    /// For Graphviz.
+    /// The language of Graphviz.
     Dot,
     /// JSON.
     Json,
 }
 
-/// The trees in the form that was asked for.
+/// Formats the trees.
 fn outcome(line: &str, collected: &CollectedStacks, form: Form) -> Outcome {
     let limits = RenderLimits::default();
     let text = match form {
@@ -44,7 +44,7 @@ fn outcome(line: &str, collected: &CollectedStacks, form: Form) -> Outcome {
     Outcome { text, problems: collected.problems() }
 }
 
-/// Asks for the stacks. `line`: the command as the user has given it.
+/// Requests the stacks. `line` is the command as the user typed it.
 ///
 /// # Errors
 /// As [`Session::stream`].
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_has_come_is_shown_and_what_has_not_come_is_named() {
+    fn received_stacks_are_shown_and_missing_ranks_are_named() {
         let outcome = outcome("stacks", &collected(), Form::Text);
         for part in ["scatter: ranks 0-3\na.out: ranks 4-7\n", "main", "read", "solve", "progress"]
         {

@@ -1,6 +1,6 @@
-//! Draws the display: a line for each host and each of its processes, sorted by host. A line has,
-//! for every metric, a number, a bar whose length and colour show the value, and the values of the
-//! last periods. Pure: from the model to cells.
+//! Draws the display: a line for each host and each of its processes, sorted by host. For every
+//! metric, a line has a number, a bar whose length and colour show the value, and the values of the
+//! last periods. The functions are pure: they draw a model into cells.
 
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
@@ -9,7 +9,7 @@ use score_monitor::{History, Host, JobView, Metric, Process};
 
 use super::format;
 
-/// Columns of the names, of a number, and the minimum for a bar.
+/// Width of the names and of a number in columns, and minimum width of a bar.
 const NAME_WIDTH: u16 = 14;
 const NUMBER_WIDTH: u16 = 8;
 const MIN_BAR_WIDTH: u16 = 3;
@@ -96,7 +96,7 @@ fn rows(view: &JobView, hosts_only: bool) -> Vec<Row<'_>> {
     rows
 }
 
-/// The areas of the metrics.
+/// Divides the area into a column for each metric.
 fn columns(area: Rect, count: usize) -> Vec<Rect> {
     let count = count.max(1) as u16;
     let width = area.width.saturating_sub(NAME_WIDTH) / count;
@@ -160,7 +160,7 @@ fn draw_row(
     }
 }
 
-/// From green over yellow to red.
+/// The colour of a value: from green over yellow to red.
 fn heat_color(share: f32) -> Color {
     let component = |share: f32| (share.clamp(0.0, 1.0) * 220.0) as u8;
     Color::Rgb(component(share * 2.0), component(2.0 - share * 2.0), 0)
@@ -170,7 +170,8 @@ const FULL_BLOCK: &str = "█";
 const BAR_BLOCKS: [&str; 8] = ["▏", "▎", "▍", "▌", "▋", "▊", "▉", FULL_BLOCK];
 const HISTORY_BLOCKS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", FULL_BLOCK];
 
-/// A full cell also has its colour as background, so that it shows in fonts without these symbols.
+/// Sets the symbol and colour of a cell. A full cell also gets its colour as background, so that it
+/// shows in fonts without these symbols.
 fn fill(cell: &mut Cell, symbol: &str, color: Color) {
     cell.set_symbol(symbol).set_fg(color);
     if symbol == FULL_BLOCK {

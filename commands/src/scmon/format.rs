@@ -90,8 +90,8 @@ pub fn table(view: &JobView, kinds: &[Metric]) -> String {
     out.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// A line for programs. It is built from structs, not from JSON values that look up each name,
-/// because formatting is most of the processor time of scmon.
+/// A line of JSON for one period. It is built from structs instead of JSON values, which look up
+/// each name, because formatting takes most of scmon's processor time.
 #[derive(Serialize)]
 struct JsonReport {
     at_s: f64,
@@ -181,7 +181,7 @@ impl From<&Process> for JsonProcess {
     }
 }
 
-/// One line for programs.
+/// One line of JSON for programs.
 pub fn json(view: &JobView, job: JobId, seconds: f64) -> String {
     let line = JsonReport {
         at_s: rounded(seconds),
@@ -189,7 +189,7 @@ pub fn json(view: &JobView, job: JobId, seconds: f64) -> String {
         job,
         processes: view.processes().into_iter().map(JsonProcess::from).collect(),
     };
-    // Only a map whose keys are not strings could fail.
+    // Serialising fails only for a map whose keys are not strings.
     let mut text = serde_json::to_string(&line).unwrap_or_default();
     text.push('\n');
     text

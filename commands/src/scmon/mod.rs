@@ -43,10 +43,11 @@ usage: scmon [options] JOB
 
 /// Interval between two polls of the keyboard.
 const KEY_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Lines of standard error that are kept until the terminal is restored, and number of lines shown.
+/// Lines of standard error that are kept until the terminal is restored, and number of lines that
+/// are shown.
 const MAX_STDERR_LINES: usize = 1000;
 const SHOWN_STDERR_LINES: usize = 4;
-/// Periods before the SVG is written, and its columns and lines.
+/// Periods before the SVG is written, and its size in columns and lines.
 const PERIODS_BEFORE_SVG: u32 = 40;
 const SVG_CELLS: (u16, u16) = (120, 30);
 
@@ -74,7 +75,8 @@ struct MonitoredJob {
     number: JobId,
     started_at: Instant,
     view: JobView,
-    /// Bytes that the job has written to standard error, if this is the same terminal.
+    /// Bytes that the job has written to standard error, if standard error is the terminal of
+    /// scmon.
     stderr: Vec<u8>,
     /// Number of messages with metrics.
     metrics_count: u64,
@@ -123,7 +125,8 @@ impl MonitoredJob {
     }
 }
 
-/// Handles a reply that arrives within `timeout`. False: the job has ended, which is not an error.
+/// Handles a reply that arrives within `timeout`. Returns false if the job has ended, which is not
+/// an error.
 fn receive_reports(
     source: &mut MetricsSource,
     timeout: Duration,
@@ -166,9 +169,9 @@ fn run_interactive(
     }
 }
 
-/// `-once`, `-json` and `-svg`. Each line is for one period. Lines after the first are printed when
-/// the last metrics of the period arrive, because this process is awake then. Without them, a line
-/// is printed half a period late.
+/// Prints lines for `-once`, `-json` and `-svg`. Each line is for one period. A line after the
+/// first is printed when the last metrics of the period arrive, because this process is awake then.
+/// If they do not arrive, the line is printed half a period late.
 fn print(
     options: &ScmonOptions,
     source: &mut MetricsSource,

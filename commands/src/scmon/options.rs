@@ -41,7 +41,7 @@ impl ScmonOptions {
     /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The faulty word, with the valid ones.
+    /// The word at fault, and the valid words.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut options = Self {
             job: None,

@@ -1,4 +1,4 @@
-//! The terminal: it is put into raw mode, drawn on, and always restored at the end.
+//! The terminal: puts it into raw mode, draws on it, and always restores it at the end.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -35,7 +35,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Opens the terminal of standard output, else the controlling one.
+    /// Opens the terminal of standard output or, if there is none, the controlling terminal.
     ///
     /// # Errors
     /// If there is no terminal.
@@ -57,7 +57,7 @@ impl Screen {
     /// Draws the display.
     ///
     /// # Errors
-    /// The terminal has hung up.
+    /// If the terminal has hung up.
     pub fn draw(
         &mut self,
         view: &JobView,
@@ -75,7 +75,7 @@ impl Screen {
     /// The action for a key that the user types within `timeout`.
     ///
     /// # Errors
-    /// The terminal has hung up.
+    /// If the terminal has hung up.
     pub fn next_action(&mut self, timeout: Duration) -> io::Result<Option<UserAction>> {
         if !event::poll(timeout)? {
             return Ok(None);

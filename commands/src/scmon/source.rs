@@ -1,5 +1,5 @@
 //! The source of the metrics: scored, or a pipe from scrun. If drawing is slow, received messages
-//! wait, and scored sends fewer.
+//! wait, and scored sends fewer of them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};

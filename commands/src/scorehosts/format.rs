@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::HostFilter;
 
-/// The names, in one line or one per line.
+/// The names, in one line or with one name per line.
 pub(super) fn names(hosts: &[Host], one_per_line: bool) -> String {
     let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
     if names.is_empty() {
@@ -21,7 +21,7 @@ fn plural(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Notes about the number of hosts, and about hosts that are out of order.
+/// Lines about the number of hosts, and about hosts that are out of order.
 pub(super) fn notes(available: &AvailableHosts, filter: HostFilter) -> Vec<String> {
     let replaced = available.replaced.iter();
     let replaced =
@@ -36,7 +36,7 @@ pub(super) fn notes(available: &AvailableHosts, filter: HostFilter) -> Vec<Strin
     notes
 }
 
-/// All attributes of the hosts.
+/// All attributes of the hosts, as JSON.
 pub(super) fn json(available: &AvailableHosts, database: Option<&Database>) -> String {
     let host = |host: &Host| {
         json!({

@@ -11,9 +11,9 @@ pub enum HostFilter {
     /// Usable hosts, with spares for the others (`-r`).
     #[default]
     Usable,
-    /// All (`-i`).
+    /// All hosts (`-i`).
     All,
-    /// All, and their spares (`-s`).
+    /// All hosts and their spares (`-s`).
     AllWithSpares,
     /// Hosts that are out of order (`-d`).
     Defective,
@@ -49,7 +49,7 @@ impl ScorehostsOptions {
     /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The faulty word, with the valid ones.
+    /// The word at fault, and the valid words.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut options = Self::default();
         let mut filter_option = None;

@@ -87,7 +87,7 @@ fn hosts(job: &JobEntry) -> String {
     }
 }
 
-/// Replaces control characters, which could control the terminal.
+/// Replaces control characters, because they could control the terminal.
 fn printable(name: &str) -> String {
     name.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }

@@ -1,5 +1,6 @@
-//! The front end of the scalable debug manager at the tree of a job, with the master in the same
-//! process: what [`score_sdm::front_end::FrontEnd`] is at a master elsewhere.
+//! The front end of the scalable debug manager for the tree of a job, with the master in the same
+//! process. It corresponds to [`score_sdm::front_end::FrontEnd`], which talks to a master in
+//! another process.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,8 +19,8 @@ use score_tools::merge::CommandId;
 use super::JobTree;
 use crate::job_address::JobAddress;
 
-/// A job of this user under the control of the scalable debug manager. When this ends, the job is
-/// as if it had never been there.
+/// A job of this user under the control of the scalable debug manager. When this is dropped, all
+/// changes to the job are undone.
 pub struct TreeFrontEnd {
     master: Server<JobTree, NoBackend>,
     servers: u32,
@@ -27,8 +28,8 @@ pub struct TreeFrontEnd {
 }
 
 impl TreeFrontEnd {
-    /// Finds the job, and initialises the tree. The events of the initialisation have the number
-    /// [`INIT_COMMAND`].
+    /// Finds the job, and initialises the tree. The events of the initialisation have the command
+    /// number [`INIT_COMMAND`].
     ///
     /// # Errors
     /// One line: there is no such job.
@@ -45,7 +46,7 @@ impl TreeFrontEnd {
         Ok(Self { master, servers, last_command: INIT_COMMAND })
     }
 
-    /// The number of servers: the ranks of the job.
+    /// The number of servers, which is the number of ranks of the job.
     pub fn servers(&self) -> u32 {
         self.servers
     }
@@ -63,12 +64,12 @@ impl TreeFrontEnd {
         id
     }
 
-    /// Nobody waits any longer for the events of a command.
+    /// Closes a command: its further events are dropped.
     pub fn close(&mut self, command: CommandId) {
         self.send(DownMessage::Close(command));
     }
 
-    /// Ends the debugging.
+    /// Ends the debugging session.
     pub fn quit(&mut self) {
         self.send(DownMessage::Quit);
     }
@@ -77,10 +78,10 @@ impl TreeFrontEnd {
         self.master.transport_mut().send_from_front_end(message);
     }
 
-    /// The next event; none if there is none within `timeout`.
+    /// The next event. `None` if none arrives within `timeout`.
     ///
     /// # Errors
-    /// The system cannot wait.
+    /// If waiting fails.
     pub fn receive(&mut self, timeout: Duration) -> io::Result<Option<UpMessage>> {
         let deadline = Instant::now() + timeout;
         loop {

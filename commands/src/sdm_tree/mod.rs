@@ -1,12 +1,11 @@
-//! The tree of a job's daemons as a network of the scalable debug manager: the third [`Transport`]
-//! beside TCP and memory (docs/tools.md, N4 and ruling O46). Hosts need no connections to each
-//! other, and nothing but SCore has to be installed on them.
+//! The tree of a job's daemons as a network of the scalable debug manager. It is a third
+//! [`Transport`], in addition to TCP and memory (docs/tools.md). Hosts need no connections to each
+//! other, and only SCore has to be installed on them.
 //!
-//! The daemons are the hops: they pass a command on to the hosts of its ranks, and merge equal
-//! events by the merger that hops of [`score_sdm`] have, too. The master therefore has one child,
-//! whose branch is the whole job: its initialisation has the shape `TreeShape::Kary(1)`. The tool
-//! control service of each host is the back end; `operations.rs` says what it does of each
-//! operation.
+//! The daemons are the hops. They pass a command on to the hosts of its ranks, and merge equal
+//! events with the merger that hops of [`score_sdm`] use. The master therefore has one child, whose
+//! branch is the whole job: the initialisation has the shape `TreeShape::Kary(1)`. The tool control
+//! service of each host is the back end. `operations.rs` maps each operation to its requests.
 
 mod front_end;
 mod operations;
@@ -39,17 +38,17 @@ pub use front_end::TreeFrontEnd;
 
 /// The only child of the master: the id of the first server.
 const BRANCH: u32 = 0;
-/// How often processes that run are looked at, if somebody waits for their stop.
+/// Interval at which running processes are checked, if a command waits for their stop.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How long the daemons have for an answer to such a look.
+/// Time limit for the daemons to answer such a check.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A command without its last event.
+/// A command whose last event is not yet sent.
 #[derive(Debug)]
 struct RunningCommand {
     id: CommandId,
     purpose: Purpose,
-    /// Ranks that owe an event.
+    /// Ranks whose event is still missing.
     unanswered: NodeSet,
     state: CommandState,
 }
@@ -59,10 +58,10 @@ enum CommandState {
     /// The daemons have been asked.
     Asking {
         query: QueryStream,
-        /// Ranks that have said that they still run.
+        /// Ranks that have reported that they still run.
         running: NodeSet,
     },
-    /// The ranks run, and are looked at again at this time.
+    /// The ranks run. They are checked again at this time.
     Waiting(MonotonicTime),
 }
 
@@ -72,13 +71,13 @@ pub struct JobTree {
     started_at: Instant,
     running: Vec<RunningCommand>,
     events: VecDeque<TransportEvent>,
-    /// For the front end, which is in the same process.
+    /// Messages for the front end, which is in the same process.
     for_front_end: VecDeque<UpMessage>,
 }
 
 impl JobTree {
-    /// Finds a job of this user. `socket`: that of the scored of this host, if it is not the usual
-    /// one.
+    /// Finds a job of this user. `socket` is the socket of the scored of this host, if it is not
+    /// the default.
     ///
     /// # Errors
     /// One line: there is no such job.
@@ -92,8 +91,8 @@ impl JobTree {
         })
     }
 
-    /// The number of servers that the initialisation has to name: the ranks of all programs of the
-    /// job.
+    /// The number of servers that the initialisation must name: the number of ranks of all programs
+    /// of the job.
     ///
     /// # Errors
     /// One line: the job has no processes now, or has ended.
@@ -101,7 +100,7 @@ impl JobTree {
         self.session.begin().map(|begun| begun.ranks)
     }
 
-    /// The front end sends a message.
+    /// Handles a message of the front end.
     pub fn send_from_front_end(&mut self, message: DownMessage) {
         self.events.push_back(TransportEvent::FromParent(message));
     }
@@ -160,7 +159,7 @@ impl JobTree {
         }
     }
 
-    /// Takes what has come for a command. The command is put back unless it has ended.
+    /// Handles the answers that have arrived for a command. Keeps the command unless it has ended.
     fn progress(&mut self, mut command: RunningCommand) {
         let id = command.id;
         let (query, running) = match &mut command.state {
@@ -180,7 +179,7 @@ impl JobTree {
             }
             CommandState::Asking { query, running } => (query, running),
         };
-        // The hops have the time of the command.
+        // The hops enforce the time limit of the command.
         query.expect_silence();
         let (ranks, body) = match query.next_reply_within(Duration::ZERO) {
             Ok(Reply::Pending | Reply::Notice(_)) => return self.running.push(command),
@@ -201,7 +200,7 @@ impl JobTree {
                         }
                     }
                 }
-                // A lost host, and what a hop has no room for.
+                // A lost host, or events that a hop has dropped because it has no room.
                 other => (ranks, other),
             },
             Ok(Reply::End) => {

@@ -1,14 +1,14 @@
-//! What the tool control service does of each operation of the scalable debug manager, and its
-//! answers in the words of the scalable debug manager.
+//! Maps each operation of the scalable debug manager to requests of the tool control service, and
+//! converts the answers.
 //!
 //! | operation | here |
 //! |---|---|
-//! | `Attach` | all threads are held; the processes are those of the job, by rank |
-//! | `Break` | a breakpoint at a function, `file:line` or `*address` |
-//! | `Continue` | runs on; the event is the next stop |
-//! | `Interrupt` | all threads are held |
-//! | `Where` | the stack of the thread that has stopped, with lines |
-//! | `Detach` | breakpoints are removed, and the process runs on |
+//! | `Attach` | holds all threads; the processes are those of the job, by rank |
+//! | `Break` | sets a breakpoint at a function, `file:line` or `*address` |
+//! | `Continue` | lets the process run on; the event is the next stop |
+//! | `Interrupt` | holds all threads |
+//! | `Where` | returns the stack of the thread that has stopped, with source lines |
+//! | `Detach` | removes breakpoints, and lets the process run on |
 //! | `Start`, `Input`, `Kill` | refused: scrun has the programs and their input |
 //! | `Step`, `Next`, `Finish`, `Print` | refused: they need gdb (`scdb JOB gdb RANK`) |
 
@@ -20,12 +20,12 @@ use score_stacks::frame::{Frame, Stack};
 
 use crate::scdb::command::parse_location;
 
-/// What a command waits for.
+/// The answer that a command waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {
-    /// The processes are held, for the first time.
+    /// The first hold of the processes.
     Attach,
-    /// Something is done; the event is this.
+    /// The completion of a request. The event is this.
     Done(DebugEvent),
     /// The next stop.
     Stop,
@@ -33,19 +33,20 @@ pub enum Purpose {
     Frames,
 }
 
-/// What the answer of a rank means.
+/// The meaning of a rank's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RankAnswer {
     /// The event of the command.
     Event(DebugEvent),
-    /// It runs, and the command waits for its stop.
+    /// The rank runs, and the command waits for its stop.
     StillRunning,
 }
 
-/// The request for an operation, and what it waits for. `session`: the console's.
+/// The request for an operation, and the answer that it waits for. `session` is the number of the
+/// console's session.
 ///
 /// # Errors
-/// Why this operation is not done here.
+/// The reason why this operation is not supported.
 pub fn plan(operation: Operation, session: u64) -> Result<(Purpose, ToolRequest), String> {
     let console = |action| ToolRequest::Console { session, action };
     let refused = |what: &str| Err(format!("{what}; the daemons do not do it"));
@@ -74,7 +75,7 @@ pub fn plan(operation: Operation, session: u64) -> Result<(Purpose, ToolRequest)
 }
 
 impl Purpose {
-    /// What an answer means. None: it answers another request.
+    /// Interprets an answer. Returns `None` if it answers another request.
     pub fn answer_of(&self, result: ToolResult) -> Option<RankAnswer> {
         let event = match (self, result) {
             (_, ToolResult::Failed(reason)) => DebugEvent::Failed(reason),
@@ -115,7 +116,7 @@ impl Purpose {
     }
 }
 
-/// The frames of a thread, the innermost first.
+/// The frames of a stack, the innermost first.
 fn frames(stack: &[u8]) -> Vec<StackFrame> {
     let frames = Stack::decode(stack).map(|stack| stack.frames).unwrap_or_default();
     let to_frame = |frame: Frame| match frame {
@@ -163,13 +164,13 @@ mod tests {
         let ended = ToolResult::Failed("it has ended".to_owned());
         let failed = DebugEvent::Failed("it has ended".to_owned());
         assert_eq!(purpose.answer_of(ended), Some(RankAnswer::Event(failed)));
-        // An answer to another request is none.
+        // An answer to another request is ignored.
         let other = ToolResult::Stacks { stacks: Vec::new(), omitted: 0 };
         assert_eq!(purpose.answer_of(other), None);
     }
 
     #[test]
-    fn what_the_daemons_do_not_do_is_refused_with_who_does_it() {
+    fn an_unsupported_operation_is_refused_and_the_error_says_what_supports_it() {
         for (operation, who) in [
             (Operation::Kill, "scrun"),
             (Operation::Input { bytes: Vec::new() }, "scrun"),

@@ -1,4 +1,4 @@
-//! pmtest(1). `cargo xtask bench` checks the values, because a test machine is busy.
+//! pmtest(1). `cargo xtask bench` checks the measured values, because a test machine is busy.
 
 use serde_json::Value;
 

@@ -104,7 +104,8 @@ fn processor_time(line: &str) -> f64 {
 #[test]
 fn waiting_for_input_uses_no_processor_time() {
     let waiting = processor_time("scrun -nodes=4 scatter < <(sleep 2)");
-    // Spinning processes use processor time, but other programs on the machine may leave little.
+    // Spinning processes use processor time, but other programs on the machine may leave little of
+    // it.
     let spinning = processor_time("scrun -nodes=4 pmtest -pairs");
     assert!(
         waiting < 0.6 && spinning > 2.0 * waiting,

@@ -1,4 +1,4 @@
-//! The commands without scrun.
+//! Tests of the commands without scrun.
 
 use std::process::{Command, Output};
 

@@ -3,7 +3,7 @@
 //! their packages.
 //!
 //! rustc hides symbols with a version script without a name. GNU ld refuses such a script together
-//! with one that has a name. Therefore the compiler is told to use `ffi-c/link/ld.bfd` as its
+//! with one that has a name. Therefore this crate makes the compiler use `ffi-c/link/ld.bfd` as its
 //! linker, which drops rustc's script and calls the real linker.
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ struct Library {
     name: &'static str,
     soname: &'static str,
     map: &'static str,
-    /// What its names begin with.
+    /// Prefixes of the names that it exports.
     prefixes: &'static [&'static str],
 }
 
@@ -60,16 +60,16 @@ pub fn shared_object(name: &str, soname: &str, map: &str) {
     }
 }
 
-/// Makes a link `folder/link_name -> ../name` in the build tree, for a shared object that is
-/// looked for under that name.
+/// Makes a link `folder/link_name -> ../name` in the build tree, for a shared object that programs
+/// search for under that name.
 pub fn link_in_folder(name: &str, folder: &str, link_name: &str) {
     let folder = profile_dir().join(folder);
     fs::create_dir_all(&folder).expect("the target directory is writable");
     make_link(&format!("../{name}"), &folder.join(link_name));
 }
 
-/// Makes a link `link_name -> name` in the build tree, for a shared object that has a name which
-/// cargo cannot write.
+/// Makes a link `link_name -> name` in the build tree, for a shared object with a name that cargo
+/// cannot produce.
 pub fn link_beside(name: &str, link_name: &str) {
     make_link(name, &profile_dir().join(link_name));
 }
@@ -81,19 +81,19 @@ fn make_link(target: &str, path: &Path) {
     }
 }
 
-/// Links the package's shared object against libpm.so.2, so that a process has one copy of PM, in
-/// libpm.so. It is found in the folder of the package's shared object.
+/// Links the package's shared object against libpm.so.2, so that a process has one copy of PM. The
+/// loader finds libpm.so.2 in the directory of the package's shared object.
 pub fn against_pm() {
     against(&PM);
     println!("cargo:rustc-cdylib-link-arg=-Wl,-rpath,$ORIGIN");
 }
 
-/// The same for libscore.so.6.
+/// Links the package's shared object against libscore.so.6.
 pub fn against_score() {
     against(&SCORE);
 }
 
-/// Has libpm.so.2 and libscore.so.6 found in the folder above as well.
+/// Makes the loader also search the parent directory for libpm.so.2 and libscore.so.6.
 pub fn search_folder_above() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-rpath,$ORIGIN/..");
 }
@@ -121,8 +121,8 @@ fn against(library: &Library) {
     println!("cargo:rerun-if-env-changed=CC");
 }
 
-/// An empty C function for each name of a version script that begins like this. Names of variables
-/// become functions, too: the linker needs the name only.
+/// Returns an empty C function for each name of a version script with one of these prefixes. Names
+/// of variables also become functions, because the linker needs only the name.
 fn functions(map: &str, prefixes: &[&str]) -> String {
     let names = map.split([';', ':', '\n']).map(str::trim);
     let names = names.filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)));

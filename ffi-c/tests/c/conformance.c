@@ -303,7 +303,7 @@ static void composing(void) {
 
 static void a_message(pmContext *const at[]);
 
-/* Messages and remote memory by the promise that calls come one at a time, without pauses. */
+/* Messages and remote memory with pmSetSerialized, and without pauses. */
 static void serialized(void) {
     int n;
 

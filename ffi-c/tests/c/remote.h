@@ -12,8 +12,8 @@ static void remote_done(pmContext **end) {
 }
 
 /*
- * Three operations on node 1, the second of which fails on completion, by their numbers. `bad` is
- * a locked page that is not mapped.
+ * Three operations on node 1, identified by number. The second one fails on completion. `bad` is a
+ * locked page that is not mapped.
  */
 static void remote_status(pmContext **end, pmAddrHandle local, pmAddrHandle remote,
                           pmAddrHandle bad) {
@@ -52,7 +52,7 @@ static void remote_status(pmContext **end, pmAddrHandle local, pmAddrHandle remo
     IS(EIO, pmIsReadDone(end[0]));
 }
 
-/* The same with regions of its own. */
+/* remote_status twice, with regions of its own. */
 static void remote_status_of_every_kind(pmContext **end) {
     static char here[64], there[64];
     long page = sysconf(_SC_PAGESIZE);
@@ -71,7 +71,7 @@ static void remote_status_of_every_kind(pmContext **end) {
     munmap(hole, (size_t)page);
 }
 
-/* A region of each node, written and read as words, also in parts. */
+/* Writes and reads a region of each node, also in parts, and checks all errors. */
 static void remote_memory(pmContext **end, char *here, char *there) {
     pmAddrHandle local = 0, remote = 0, again = 0;
 

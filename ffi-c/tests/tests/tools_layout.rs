@@ -22,7 +22,7 @@ fn snake(name: &str) -> String {
     snake
 }
 
-/// What C must say, and the C expression for it.
+/// C expressions, and the values that they must have.
 fn facts() -> Vec<(String, usize)> {
     let mut facts = Vec::new();
     for layout in wire::layouts() {
@@ -95,7 +95,7 @@ fn score_tools_h_has_the_offsets_and_numbers_of_rust() {
     }
 }
 
-/// A tool in C writes a message by the header alone, and Rust reads it.
+/// A tool in C writes a message with only the header, and Rust reads it.
 #[test]
 fn a_message_that_c_writes_is_read_by_rust() {
     let text = r#"
@@ -141,8 +141,8 @@ fn a_message_that_c_writes_is_read_by_rust() {
     }
 }
 
-/// The library reads and writes the structure of score_toolctl.h at these places, as it asserts
-/// itself, and the sizes of the messages that it copies.
+/// The library asserts the offsets of the structure in score_toolctl.h, and the sizes of the
+/// messages that it copies. Here C checks the same numbers.
 #[test]
 fn score_toolctl_h_has_the_layout_of_the_library() {
     let text = "

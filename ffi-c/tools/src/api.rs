@@ -26,7 +26,7 @@ const TD_VERSION: c_int = 22;
 const MISSING: Failure = Failure::Argument("a pointer is NULL, or a text is not UTF-8");
 const NO_CONNECTION: c_int = -libc::EINVAL;
 
-/// Puts as much of a text into room of C as fits, with its NUL.
+/// Copies as much of a text into a buffer of C as fits, with a NUL.
 ///
 /// # Safety
 /// The rule of the crate.
@@ -39,7 +39,7 @@ unsafe fn put_text(room: *mut c_char, len: usize, text: &str) {
     room[used] = 0;
 }
 
-/// A new connection for C, or NULL and the reason.
+/// Returns a new connection to C, or NULL and the reason in the buffer.
 ///
 /// # Safety
 /// The rule of the crate.
@@ -82,10 +82,10 @@ unsafe extern "C" fn score_toolctl_close(pointer: *mut Connection) {
     if pointer.is_null() {
         return;
     }
-    // SAFETY: by the rule it came from `give_connection`, and is not used any more.
+    // SAFETY: by the rule it came from `give_connection`, and the caller no longer uses it.
     let connection = unsafe { Box::from_raw(pointer) };
     for handle in connection.handles.values() {
-        // SAFETY: `score_toolctl_process` made it by Box::into_raw, and keeps it here only.
+        // SAFETY: `score_toolctl_process` made it with Box::into_raw, and stores it only here.
         drop(unsafe { Box::from_raw(*handle) });
     }
 }
@@ -111,7 +111,7 @@ unsafe extern "C" fn score_toolctl_fd(pointer: *const Connection) -> c_int {
     unsafe { pointer.as_ref() }.map_or(-1, Connection::descriptor)
 }
 
-/// A rank, or all.
+/// Converts a rank of C; `None` means all ranks.
 fn selected(rank: c_int) -> Result<Option<u32>, Failure> {
     match rank {
         ALL_RANKS => Ok(None),
@@ -121,11 +121,11 @@ fn selected(rank: c_int) -> Result<Option<u32>, Failure> {
     }
 }
 
-/// The arguments of Attach: priority and tag.
+/// Checks and converts the arguments of Attach: priority and tag.
 fn identity(priority: c_int, tag: Option<&str>) -> Result<(u8, [u8; 8]), Failure> {
-    // The service refuses those above 99.
+    // The service refuses priorities above 99.
     let priority = u8::try_from(priority)
-        .map_err(|_| Failure::Argument("a priority is a number of 0 to 99"))?;
+        .map_err(|_| Failure::Argument("a priority is a number from 0 to 99"))?;
     let bytes = tag.ok_or(MISSING)?.as_bytes();
     let mut tag = [0; 8];
     let place = tag.get_mut(..bytes.len());
@@ -175,7 +175,7 @@ unsafe extern "C" fn score_toolctl_detach(pointer: *mut Connection, rank: c_int)
     finish(connection, result)
 }
 
-/// What C asks for with Control authority.
+/// Decodes the settings of Control authority; NULL means the defaults.
 fn settings(message: Option<&[u8; CONTROL_LEN]>) -> Result<Control, Failure> {
     let Some(message) = message else {
         return Ok(Control {
@@ -197,7 +197,7 @@ fn settings(message: Option<&[u8; CONTROL_LEN]>) -> Result<Control, Failure> {
         WatchPolicy::from_number(number(60)),
     );
     let (Some(start_notice), Some(trap_mode), Some(watch_policy)) = (start, trap, policy) else {
-        return Err(Failure::Argument("a setting of Control has a value that it cannot have"));
+        return Err(Failure::Argument("a setting of Control has an invalid value"));
     };
     let (notify_set, signal) = (u64::from_ne_bytes(set), number(48));
     Ok(Control { notify_set, signal, start_notice, trap_mode, watch_policy })
@@ -210,7 +210,7 @@ unsafe extern "C" fn score_toolctl_control(
     message: *const [u8; CONTROL_LEN],
     holder: *mut [u8; CONTROL_ACK_LEN],
 ) -> c_int {
-    // SAFETY: the rule of the crate; the arrays have the bytes of the structures.
+    // SAFETY: the rule of the crate; the arrays have the sizes of the structures.
     let (Some(connection), message, holder) =
         (unsafe { (connection(pointer), message.as_ref(), holder.as_mut()) })
     else {
@@ -250,7 +250,7 @@ unsafe extern "C" fn score_toolctl_leave(pointer: *mut Connection) -> c_int {
     finish(connection, result)
 }
 
-/// A Query or an Update.
+/// Carries out a Query or an Update.
 ///
 /// # Safety
 /// The rule of the crate.
@@ -311,7 +311,7 @@ unsafe extern "C" fn score_toolctl_notice(
     };
     let (Some(notice), Some(len)) = (notice, len) else { return finish(connection, Err(MISSING)) };
     (*notice, *len) = (std::ptr::null(), 0);
-    // Below 0 there is no end.
+    // A negative number means no time limit.
     let timeout = u64::try_from(milliseconds).ok().map(Duration::from_millis);
     let result = connection.next_notice(timeout).map(|record| {
         (*notice, *len) = (connection.give(&record).cast(), record.len());
@@ -342,12 +342,12 @@ unsafe extern "C" fn score_toolctl_thread(handle: *mut ProcessHandle, id: libc::
 
 /// The version of the glibc that this tool runs with.
 fn own_glibc() -> String {
-    // SAFETY: it returns a string that is never freed.
+    // SAFETY: the function returns a string that is never freed.
     let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
     version.to_string_lossy().into_owned()
 }
 
-/// What an error of td_ta_new means.
+/// The text for an error of td_ta_new.
 fn thread_db_text(rank: u32, error: c_int, theirs: &str, ours: &str) -> String {
     match error {
         0 => String::new(),
@@ -357,10 +357,10 @@ fn thread_db_text(rank: u32, error: c_int, theirs: &str, ours: &str) -> String {
              or load (dlopen) the libthread_db.so.1 that belongs to it"
         ),
         TD_NOLIBTHREAD => format!(
-            "rank {rank}: libthread_db finds no thread library in the process; before its loader \
-             has run there is none"
+            "rank {rank}: libthread_db finds no thread library in the process; its loader may not \
+             have run yet"
         ),
-        error => format!("rank {rank}: libthread_db fails with error {error} of <thread_db.h>"),
+        error => format!("rank {rank}: libthread_db returned error {error} of <thread_db.h>"),
     }
 }
 
@@ -373,7 +373,7 @@ unsafe extern "C" fn score_toolctl_thread_db_error(
     let Some((connection, rank)) = (unsafe { process(handle) }) else {
         return c"the process is NULL".as_ptr();
     };
-    // The reason why a callback failed says more than what libthread_db made of it.
+    // The reason why a callback failed is more precise than the error of libthread_db.
     let text = match connection.glibc_version(rank) {
         Ok(theirs) => thread_db_text(rank, error, &theirs, &own_glibc()),
         Err(failure) => failure.to_string(),
@@ -419,10 +419,10 @@ mod tests {
     #[test]
     fn a_text_is_cut_to_its_room_with_its_nul() {
         let mut room = [b'x'; 5];
-        // SAFETY: the room is what the arguments say.
+        // SAFETY: the buffer has at least 4 bytes.
         unsafe { put_text(room.as_mut_ptr().cast(), 4, "reason") };
         assert_eq!(&room, b"rea\0x");
-        // SAFETY: NULL has no room.
+        // SAFETY: NULL with length 0 is valid.
         unsafe { put_text(std::ptr::null_mut(), 0, "reason") };
     }
 }

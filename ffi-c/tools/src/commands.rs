@@ -1,4 +1,4 @@
-//! Commands as C has them: data laid out as in score_tools.h.
+//! Commands in their form in C: their data have the layout of score_tools.h.
 
 // UNSAFETY: reads and writes structures of C.
 #![expect(unsafe_code)]
@@ -25,7 +25,7 @@ pub struct CommandOfC {
     answer_len: usize,
 }
 
-// The header has them at the same places; ffi-c/tests compares it with these numbers.
+// The offsets in score_toolctl.h are the same; ffi-c/tests compares them with these numbers.
 const _: () = {
     assert!(size_of::<CommandOfC>() == 40);
     assert!(std::mem::offset_of!(CommandOfC, return_code) == 4);
@@ -35,31 +35,31 @@ const _: () = {
     assert!(std::mem::offset_of!(CommandOfC, answer_len) == 32);
 };
 
-/// A command, from data that begin with the thread id.
+/// Decodes a command from data that begin with the thread id.
 fn command(number: u16, set: CommandSet, data: &[u8]) -> Result<Command<'_>, Failure> {
     let kind = CommandKind::from_number(number).filter(|kind| kind.set() == set);
     let kind = kind.ok_or(Failure::Argument(
-        "a command's kind is none of this message: see SCORE_TOOLS_CMD_*",
+        "this message has no command of this kind: see SCORE_TOOLS_CMD_*",
     ))?;
     let thread = data.first_chunk().map(|thread| u32::from_ne_bytes(*thread));
     let request = CommandRequest::read(kind, data).map_err(|error| match error {
         ReadError::Short => {
             "the data of a command are shorter than its structure, or than its count"
         }
-        ReadError::Value(_) => "a member of a command's data has a value that it cannot have",
+        ReadError::Value(_) => "a member of a command's data has an invalid value",
     });
     match (thread, request) {
         (Some(thread), Ok(request)) => Ok(Command { thread, request }),
         (_, Err(problem)) => Err(Failure::Argument(problem)),
-        (None, _) => Err(Failure::Argument("the data of a command begin with the thread id")),
+        (None, _) => Err(Failure::Argument("the data of a command must begin with the thread id")),
     }
 }
 
 impl Connection {
-    /// Carries out commands of C, and gives it codes and answers.
+    /// Carries out commands of C, and stores their codes and answers in them.
     ///
     /// # Safety
-    /// The data of each command are as its members say.
+    /// `request` of each command points to `request_len` bytes, or is NULL.
     pub unsafe fn carry_out_for_c(
         &mut self,
         rank: u32,
@@ -88,7 +88,7 @@ impl Connection {
         for (one, (code, offset, len)) in commands.iter_mut().zip(places) {
             one.return_code = code;
             if len > 0 {
-                // The data of an answer lie within the record, as was checked.
+                // `result_data` has checked that the data are within the record.
                 one.answer = given.wrapping_add(offset).cast();
                 one.answer_len = len;
             }
@@ -114,9 +114,9 @@ mod tests {
         assert!(command(hold + 1, CommandSet::Update, &thread).is_err());
         let get = CommandKind::GetMemory.number();
         assert!(command(get, CommandSet::Query, &[0; 23]).is_err());
-        // A value of an enum that there is not.
+        // An invalid value of an enum.
         assert!(command(get, CommandSet::Query, &[9; 24]).is_err());
-        // More bytes are announced than there are.
+        // The count is larger than the number of bytes.
         let mut set = [0; 32];
         set[16..20].copy_from_slice(&5u32.to_ne_bytes());
         let number = CommandKind::SetMemory.number();

@@ -1,4 +1,5 @@
-//! A connection, and what this tool has set in the processes that it is attached to.
+//! A connection to the tool control service, and what this tool has set in the processes to which
+//! it is attached.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::env;
@@ -24,73 +25,74 @@ use score_tools::wire::{
 use crate::failure::Failure;
 use crate::traces::Trace;
 
-/// How long an answer may take.
+/// Time limit for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The signal by which a process is stopped. The service never gives a notice of SIGSTOP, which the
-/// scheduler uses.
+/// The signal that stops a process. It is not SIGSTOP, because the service never sends a notice of
+/// SIGSTOP, which the scheduler uses.
 pub const STOP_SIGNAL: u32 = libc::SIGTRAP as u32;
 
-/// What is known of a rank.
+/// The state of a rank to which the tool is attached.
 #[derive(Debug, Default)]
 pub struct Rank {
-    /// What the tool asked for with Control authority, while it has it.
+    /// The settings of Control authority, while the tool has it.
     pub control: Option<Control>,
     /// What this tool has set in the process.
     pub traces: Vec<Trace>,
-    /// [`STOP_SIGNAL`] has been sent, and its notice has not come.
+    /// [`STOP_SIGNAL`] was sent, and its notice has not arrived.
     pub is_stop_coming: bool,
     /// Its process id on the host.
     pub pid: Option<i32>,
 }
 
-/// A connection.
+/// A connection to the service of a host.
 #[derive(Debug)]
 pub struct Connection {
     service: ToolConnection,
     job: u64,
-    /// The ranks that the tool is attached to.
+    /// The ranks to which the tool is attached.
     pub ranks: BTreeMap<u32, Rank>,
-    /// Notices that the tool has not taken, the oldest first.
+    /// Notices that the tool has not read, the oldest first.
     notices: VecDeque<Vec<u8>>,
-    /// The last answer or notice that C was given, at an alignment for its structures.
+    /// The last answer or notice that was returned to C, aligned for its structures.
     given: Vec<u64>,
     /// Why the last call failed.
     pub text: CString,
-    /// Handles that C has of processes, by rank.
+    /// Handles of processes that were returned to C, by rank.
     pub handles: BTreeMap<u32, *mut crate::ProcessHandle>,
 }
 
 /// The value of a variable that start_tool sets.
 fn number_of<T: std::str::FromStr>(name: &str) -> Result<T, String> {
     let value = env::var(name).map_err(|_| {
-        format!("{name} is not set: start the tool by start_tool, or use score_toolctl_connect")
+        format!("{name} is not set: start the tool with start_tool, or use score_toolctl_connect")
     })?;
-    value.parse().map_err(|_| format!("{name} is {value:?}, which is no number"))
+    value.parse().map_err(|_| format!("{name}: {value:?} is not a number"))
 }
 
 impl Connection {
-    /// Connects to the host of a tool that start_tool has started.
+    /// Connects to the service by the environment variables that start_tool sets.
     pub fn open() -> Result<Self, String> {
         let (job, tool) = (number_of(JOB_ID_ENV)?, number_of(TOOL_ID_ENV)?);
         let directory = env::var_os(TOOL_DIR_ENV)
-            .ok_or_else(|| format!("{TOOL_DIR_ENV} is not set: start the tool by start_tool"))?;
+            .ok_or_else(|| format!("{TOOL_DIR_ENV} is not set: start the tool with start_tool"))?;
         let nodes = PathBuf::from(directory).join("toolctl_node");
         let entries =
             fs::read_dir(&nodes).map_err(|error| format!("{}: {error}", nodes.display()))?;
-        let socket = entries.flatten().next().ok_or_else(|| {
-            format!("{}: the host has no socket: has the job ended?", nodes.display())
-        })?;
+        let socket = entries
+            .flatten()
+            .next()
+            .ok_or_else(|| format!("{}: no socket: the job may have ended", nodes.display()))?;
         Self::connect(&socket.path(), job, tool)
     }
 
-    /// Connects to a socket of a directory of the job.
+    /// Connects to a socket in the directory of a job.
     pub fn connect(path: &Path, job: u64, tool: u32) -> Result<Self, String> {
         let fail = |error: io::Error| format!("{}: {error}", path.display());
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(format!("{}: this names no socket", path.display()));
+            return Err(format!("{}: not the path of a socket", path.display()));
         };
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        // An address has room for 107 bytes, and directories may have longer names.
+        // The address of a socket has at most 107 bytes; paths of directories may be longer.
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let folder = open(folder, flags, Mode::empty()).map_err(|errno| fail(errno.into()))?;
         let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
@@ -106,12 +108,12 @@ impl Connection {
         })
     }
 
-    /// Keeps the reason of a failure, or "" after a success.
+    /// Stores the reason of a failure, or "" after a success.
     pub fn set_text(&mut self, text: &str) {
         self.text = CString::new(text.replace('\0', "?")).unwrap_or_default();
     }
 
-    /// Keeps a record for C until the next call, at an alignment for its structures.
+    /// Stores a record for C until the next call, aligned for its structures.
     pub fn give(&mut self, record: &[u8]) -> *const u8 {
         self.given.clear();
         self.given.extend(record.chunks(8).map(|part| {
@@ -127,7 +129,7 @@ impl Connection {
         self.service.tool()
     }
 
-    /// The descriptor, for poll(2).
+    /// The descriptor of the socket, for poll(2).
     pub fn descriptor(&self) -> i32 {
         self.service.as_fd().as_raw_fd()
     }
@@ -136,14 +138,14 @@ impl Connection {
         Failure::Service { job: self.job, error }
     }
 
-    /// Sends a request, and returns its acknowledgement if it was not refused.
+    /// Sends a request, and returns its acknowledgement unless the service refuses the request.
     fn ask(&mut self, rank: u32, request: &ToolRequest<'_>) -> Result<Vec<u8>, Failure> {
         let answer = self.service.ask(rank, request, ANSWER_TIMEOUT);
         let record = answer.map_err(|error| self.service_failure(error))?;
         let (header, message) = self.decode(&record)?;
         match (header.return_code, message) {
             (0, _) => Ok(record),
-            // Of an Attach to all ranks, this is the one at fault.
+            // If the request was an Attach to all ranks, the header names the rank at fault.
             (_, ServiceMessage::AttachRefused(reason)) => {
                 Err(Failure::NotTraced { rank: header.rank, reason })
             }
@@ -156,7 +158,7 @@ impl Connection {
             .map_err(|fault| self.service_failure(io::Error::other(fault.to_string())))
     }
 
-    /// Attaches. Returns the ranks.
+    /// Attaches to a rank, or to all. Returns the attached ranks.
     pub fn attach(
         &mut self,
         rank: Option<u32>,
@@ -172,7 +174,7 @@ impl Connection {
         Ok(ranks)
     }
 
-    /// Detaches, and forgets what was set.
+    /// Detaches from a rank, or from all, and forgets what was set.
     pub fn detach(&mut self, rank: Option<u32>) -> Result<(), Failure> {
         let body = Detach { select: select(rank) };
         let record = self.ask(rank.unwrap_or(0), &ToolRequest::Detach(body))?;
@@ -183,7 +185,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks for Control authority. Returns who has it, and whether that is this tool.
+    /// Requests Control authority. Returns the acknowledgement, which names the tool that has
+    /// authority, and whether it is this tool.
     pub fn control(
         &mut self,
         rank: u32,
@@ -191,7 +194,7 @@ impl Connection {
     ) -> Result<(Vec<u8>, Result<ControlAck, Failure>), Failure> {
         let mut settings = settings;
         if self.ranks.get(&rank).is_some_and(|it| it.is_stop_coming) {
-            // Else the program would get it.
+            // Otherwise the program would get the signal.
             settings.notify_set |= 1 << (STOP_SIGNAL - 1);
         }
         let request = ToolRequest::Control(settings);
@@ -213,7 +216,7 @@ impl Connection {
         Ok((record, result))
     }
 
-    /// Carries out commands, whose codes are in the answer, and notes what they have set.
+    /// Carries out commands, and records what they have set. Their codes are in the answer.
     pub fn carry_out(
         &mut self,
         rank: u32,
@@ -266,7 +269,7 @@ impl Connection {
         read(&results).ok_or_else(|| self.wrong_answer())
     }
 
-    /// An Update of one command that has no answer.
+    /// Carries out an Update of one command without answer data.
     pub fn update(
         &mut self,
         rank: u32,
@@ -276,7 +279,7 @@ impl Connection {
         self.succeed(rank, &[Command { thread, request }], |_| Some(()))
     }
 
-    /// A Query of one command.
+    /// Carries out a Query of one command.
     pub fn query<T>(
         &mut self,
         rank: u32,
@@ -289,13 +292,13 @@ impl Connection {
         })
     }
 
-    /// An answer that is none to the request.
+    /// The failure for an answer that does not belong to the request.
     pub fn wrong_answer(&self) -> Failure {
-        self.service_failure(io::Error::other("the answer is not that of the request"))
+        self.service_failure(io::Error::other("the answer does not belong to the request"))
     }
 
-    /// The next notice that the service sends, without those that wait here. `None`: the time is
-    /// over. A signal to this process ends it, too.
+    /// Receives the next notice from the service, regardless of stored notices. Fails with
+    /// ETIMEDOUT after the deadline, and with EINTR if a signal interrupts the wait.
     fn receive_notice(&mut self, deadline: Option<Instant>) -> Result<Vec<u8>, Failure> {
         loop {
             match self.service.notice(Duration::ZERO) {
@@ -314,7 +317,7 @@ impl Connection {
             let limit = match left {
                 None => PollTimeout::NONE,
                 Some(Duration::ZERO) => return Err(Failure::NoNotice(Errno::ETIMEDOUT)),
-                // One millisecond more than what is cut off.
+                // poll has a resolution of milliseconds: round up.
                 Some(left) => PollTimeout::try_from(left + Duration::from_millis(1))
                     .unwrap_or(PollTimeout::MAX),
             };
@@ -326,14 +329,14 @@ impl Connection {
         }
     }
 
-    /// A process that has ended has nothing of this tool any more.
+    /// Removes the state of a rank if the notice reports that its process has ended.
     fn note_notice(&mut self, record: &[u8]) {
         if let Ok((header, ServiceMessage::Notify(Notice::Exit(_)))) = self.decode(record) {
             self.ranks.remove(&header.rank);
         }
     }
 
-    /// Whether a notice is that of the signal which this library has sent.
+    /// Returns the rank if a notice is that of the signal which this library has sent.
     fn take_own_stop(&mut self, record: &[u8]) -> Option<u32> {
         match self.decode(record) {
             Ok((header, ServiceMessage::Notify(Notice::Signal(notice)))) => {
@@ -347,7 +350,7 @@ impl Connection {
         }
     }
 
-    /// The next notice for the tool.
+    /// Returns the next notice for the tool.
     pub fn next_notice(&mut self, timeout: Option<Duration>) -> Result<Vec<u8>, Failure> {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
@@ -356,20 +359,20 @@ impl Connection {
                 None => self.receive_notice(deadline)?,
             };
             match self.take_own_stop(&record) {
-                // It came behind another notice at which ps_pstop had ended.
+                // ps_pstop had returned at an earlier notice. The tool must not see this one.
                 Some(rank) => self.proceed(rank)?,
                 None => return Ok(record),
             }
         }
     }
 
-    /// Continue Process.
+    /// Continues the process.
     pub fn proceed(&mut self, rank: u32) -> Result<(), Failure> {
         self.update(rank, 0, CommandRequest::ContinueProcess(score_tools::wire::NoData {}))
     }
 
-    /// Waits for the notice of the signal that was sent. True: it has come. False: another notice
-    /// of this rank came before it, and waits for the tool.
+    /// Waits for the notice of the signal that was sent. Returns true if it has arrived, and false
+    /// if another notice of this rank came first, which is stored for the tool.
     pub fn wait_for_own_stop(&mut self, rank: u32) -> Result<bool, Failure> {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         loop {

@@ -1,5 +1,5 @@
-//! Why a call failed: in words, as a result of the functions of score_toolctl.h, and as a result of
-//! the callbacks of libthread_db.
+//! The failures of calls, with their texts, and their results in the functions of score_toolctl.h
+//! and in the callbacks of libthread_db.
 
 use std::ffi::c_int;
 use std::io;
@@ -7,7 +7,7 @@ use std::io;
 use nix::errno::Errno;
 use score_tools::wire::{CommandCode, CommandKind, ReturnCode};
 
-/// Results of the callbacks, as proc_service.h numbers them.
+/// Results of the callbacks, with the numbers of proc_service.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum PsError {
@@ -19,7 +19,7 @@ pub enum PsError {
     BadProcess = 2,
     /// PS_BADLID: there is no such thread.
     BadThread = 3,
-    /// PS_BADADDR: there is no memory.
+    /// PS_BADADDR: there is no memory at this address.
     BadAddress = 4,
     /// PS_NOSYM: there is no such symbol.
     NoSymbol = 5,
@@ -30,7 +30,7 @@ pub enum PsError {
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The connection.
+    /// The connection failed.
     #[error("the tool control service of job {job}: {error}")]
     Service {
         /// The job.
@@ -38,21 +38,21 @@ pub enum Failure {
         /// What happened.
         error: io::Error,
     },
-    /// No notice came in time, or a signal came first.
-    #[error("no notice has come: {0}")]
+    /// No notice arrived in time, or a signal interrupted the wait.
+    #[error("no notice: {0}")]
     NoNotice(Errno),
-    /// The kernel does not give a process to the service.
+    /// The kernel does not let the service trace a process.
     #[error("rank {rank}: {reason}")]
     NotTraced {
         /// The rank.
         rank: u32,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The service refused a message.
     #[error("rank {rank}: {}", refusal(*code, *errno))]
     Refused {
-        /// The rank that the message was for.
+        /// The rank in the message.
         rank: u32,
         /// The return code.
         code: u32,
@@ -69,15 +69,15 @@ pub enum Failure {
         /// Its code.
         code: u32,
     },
-    /// An argument from C.
+    /// An argument from C is invalid.
     #[error("{0}")]
     Argument(&'static str),
-    /// The ids of threads.
+    /// A thread id is invalid.
     #[error("rank {rank}: thread {thread} {problem}")]
     Thread {
         /// The rank.
         rank: u32,
-        /// What the caller has named.
+        /// The id that the caller has passed.
         thread: i32,
         /// What is wrong with it.
         problem: &'static str,
@@ -92,8 +92,8 @@ pub enum Failure {
         /// The symbol.
         name: String,
     },
-    /// The answer has no legacy area of the floating point registers.
-    #[error("rank {rank}: the processor gives no floating point registers of this thread")]
+    /// The answer has no legacy area of floating point registers.
+    #[error("rank {rank}: no floating point registers of this thread")]
     NoFloatRegisters {
         /// The rank.
         rank: u32,
@@ -107,7 +107,7 @@ fn refusal(code: u32, errno: u32) -> String {
     };
     let text = match known {
         ReturnCode::ToolControlRequired => {
-            "only the tool with Control authority may do this: ask for it (score_toolctl_control)"
+            "only the tool with Control authority may do this: request it (score_toolctl_control)"
         }
         ReturnCode::ToolControlConflict => {
             "another tool has Control authority: wait for the notice that it is available"
@@ -117,9 +117,9 @@ fn refusal(code: u32, errno: u32) -> String {
         }
         ReturnCode::ToolRankNotFound => "the tool is not attached to it (score_toolctl_attach)",
         ReturnCode::ProcessIdError => "there is no such rank on this host, or it has not started",
-        ReturnCode::ToolProcessExiting => "its process has ended, or is about to",
+        ReturnCode::ToolProcessExiting => "its process has ended or is ending",
         ReturnCode::ToolPriorityConflict => {
-            "another tool is attached with this priority: take another one"
+            "another tool is attached with this priority: use another priority"
         }
         ReturnCode::ToolPriorityError => "the highest priority is 99",
         ReturnCode::ToolMaxAttachedExceeded => "four tools are attached, which is the limit",
@@ -146,15 +146,15 @@ fn command_fault(code: u32) -> String {
         CommandCode::ThreadInvalid => {
             "there is no such live thread, or it is not in the state for this command"
         }
-        CommandCode::AddressError => "the process has nothing at this address",
-        CommandCode::PendingNotify => "a notice of a signal is pending: take it and continue",
-        CommandCode::PreviousCommandFailed => "a command before it has failed",
-        CommandCode::ProcessExiting => "the process ends",
+        CommandCode::AddressError => "the process has no memory or breakpoint at this address",
+        CommandCode::PendingNotify => "a notice of a signal is pending: read it and continue",
+        CommandCode::PreviousCommandFailed => "an earlier command of the message has failed",
+        CommandCode::ProcessExiting => "the process is ending",
         CommandCode::BreakpointFailed => {
-            "the breakpoint could not be set or removed: is the text as it was?"
+            "the breakpoint could not be set or removed: the program may have changed its text"
         }
         CommandCode::HardwareUnavailable => "no debug register is free",
-        CommandCode::MemoryUnavailable => "the process cannot get memory now: try again later",
+        CommandCode::MemoryUnavailable => "the process cannot allocate memory now: try again later",
         other => return format!("{other:?} ({code})"),
     };
     text.to_owned()
@@ -167,7 +167,7 @@ impl Failure {
             Self::Service { error, .. } => match error.kind() {
                 io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => Errno::EPIPE,
                 io::ErrorKind::TimedOut => Errno::ETIMEDOUT,
-                // The text of a message that is too full.
+                // The message is too long.
                 _ => error.raw_os_error().map_or(Errno::EMSGSIZE, Errno::from_raw),
             },
             Self::NoNotice(errno) => *errno,
@@ -213,7 +213,7 @@ impl Failure {
         }
     }
 
-    /// Whether the process has ended: then nothing of the tool is left in it.
+    /// Whether the process has ended. Then nothing that the tool has set remains.
     pub fn is_end_of_process(&self) -> bool {
         match self {
             Self::Refused { code, .. } => [

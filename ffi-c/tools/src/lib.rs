@@ -1,9 +1,9 @@
 //! The C ABI of tool control, `libscoretools.so`: the functions of `ffi-c/include/score_toolctl.h`,
-//! whose comments document them, and the callbacks of libthread_db (proc_service.h), so that its
-//! functions work on a rank.
+//! whose comments document them, and the callbacks of libthread_db (proc_service.h), so that
+//! libthread_db works on a rank.
 //!
-//! libthread_db takes its callbacks from the program that loads it. A tool that is linked against
-//! this library has them.
+//! libthread_db takes its callbacks from the symbols of the program that loads it. A tool that is
+//! linked against this library exports them.
 //!
 //! # Safety
 //! One safety rule holds for all; C cannot express it, but score_toolctl.h states it. A pointer is
@@ -53,11 +53,11 @@ unsafe fn connection<'a>(pointer: *mut Connection) -> Option<&'a mut Connection>
 unsafe fn process<'a>(pointer: *mut ProcessHandle) -> Option<(&'a mut Connection, u32)> {
     // SAFETY: not NULL, so by the rule a handle of a connection that is not closed.
     let (connection, rank) = unsafe { pointer.as_ref().map(|it| (it.connection, it.rank)) }?;
-    // SAFETY: handles are freed with their connection, which is therefore there.
+    // SAFETY: handles are freed with their connection, so that the connection exists.
     unsafe { connection.as_mut() }.map(|connection| (connection, rank))
 }
 
-/// A result for C; the text of a failure is kept.
+/// Converts a result for C, and stores the text of a failure in the connection.
 fn finish(connection: &mut Connection, result: Result<(), Failure>) -> c_int {
     connection.set_text("");
     match result {
@@ -94,7 +94,7 @@ unsafe fn bytes<'a>(pointer: *const u8, len: usize) -> Option<&'a [u8]> {
     }
 }
 
-/// Room of C for `len` entries. NULL is valid if there are none.
+/// An array of C with `len` entries. NULL is valid if there are none.
 ///
 /// # Safety
 /// The rule of the crate.

@@ -1,4 +1,4 @@
-//! The callbacks of libthread_db, as proc_service.h declares them.
+//! The callbacks of libthread_db, which proc_service.h declares.
 
 // UNSAFETY: exports C functions, which take pointers; the rule is that of the crate.
 #![expect(unsafe_code)]
@@ -12,7 +12,7 @@ use crate::{ProcessHandle, array, bytes, finish, process, text};
 
 const MISSING: Failure = Failure::Argument("a pointer is NULL, or a name is not UTF-8");
 
-/// Carries out a callback. The text of a failure is kept for score_toolctl_error.
+/// Carries out a callback, and stores the text of a failure for score_toolctl_error.
 ///
 /// # Safety
 /// The rule of the crate.
@@ -71,7 +71,7 @@ unsafe extern "C" fn ps_ptread(
     buffer: *mut c_void,
     len: usize,
 ) -> PsError {
-    // Text and data are in one address space here.
+    // Text and data are in the same address space on Linux.
     // SAFETY: the rule of the crate.
     unsafe { ps_pdread(handle, address, buffer, len) }
 }
@@ -145,7 +145,7 @@ unsafe extern "C" fn ps_lsetfpregs(
     }
 }
 
-/// The process id on the host; -1 if there is no such process any more.
+/// Returns the process id on the host, or -1 if the process does not exist.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ps_getpid(handle: *mut ProcessHandle) -> libc::pid_t {
     let mut pid = -1;

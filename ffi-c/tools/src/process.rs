@@ -1,4 +1,4 @@
-//! What the callbacks of libthread_db do, by commands of tool control.
+//! Implements the callbacks of libthread_db by commands of tool control.
 
 use std::borrow::Cow;
 use std::fs;
@@ -17,9 +17,9 @@ use crate::failure::Failure;
 pub const REGISTERS: usize = 27;
 /// Bytes of a prfpregset_t of x86-64: the first part of an XSAVE area.
 pub const FLOAT_LEN: usize = 512;
-/// What follows in an XSAVE area: the components that are used.
+/// Offset in an XSAVE area of its header, which begins with the components in use (XSTATE_BV).
 const USED_COMPONENTS: usize = 512;
-/// Bytes at the end of the first part that the kernel uses.
+/// Offset in the first part from which on the bytes are reserved for the kernel.
 const SOFTWARE_BYTES: usize = 464;
 
 /// A register of a prgregset_t.
@@ -64,20 +64,20 @@ const PLACES: [Place; REGISTERS] = [
     Special(SpecialRegister::Gs),
 ];
 
-/// The id that a thread has in its own PID namespace.
+/// The id of a thread in its own PID namespace.
 fn inner_id(status: &str) -> Option<i32> {
     let list = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     list.split_whitespace().last()?.parse().ok()
 }
 
-/// Which thread an id names: `outer` ids are those of this host, each with that which the process
-/// sees itself. libthread_db reads ids out of the process, and tools have those of the host.
+/// Converts a thread id to the id on this host. `ids` are pairs: the id on this host, and the id in
+/// the PID namespace of the process. libthread_db uses the latter, tools use the former.
 fn resolve(ids: &[(i32, Option<i32>)], named: i32) -> Result<i32, &'static str> {
     let is_outer = ids.iter().any(|(outer, _)| *outer == named);
     let inner = ids.iter().find(|(_, inner)| *inner == Some(named)).map(|(outer, _)| *outer);
     match (is_outer, inner) {
         (true, Some(other)) if other != named => Err(
-            "is another one inside the job's PID namespace: name it by the other of its two ids",
+            "could mean two threads, because the job's PID namespace has other ids: use the thread's other id",
         ),
         (true, _) => Ok(named),
         (false, Some(outer)) => Ok(outer),
@@ -102,7 +102,7 @@ impl Connection {
         Ok(pid)
     }
 
-    /// The id of a thread in messages.
+    /// Converts a thread id to the id in messages.
     pub fn thread(&mut self, rank: u32, named: i32) -> Result<u32, Failure> {
         let tasks = format!("/proc/{}/task", self.process_id(rank)?);
         let entries = fs::read_dir(&tasks).into_iter().flatten().flatten();
@@ -120,7 +120,7 @@ impl Connection {
         })
     }
 
-    /// Reads memory, in as many messages as it needs.
+    /// Reads memory, in several messages if necessary.
     pub fn read_memory(
         &mut self,
         rank: u32,
@@ -143,14 +143,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes memory, in as many messages as it needs.
+    /// Writes memory, in several messages if necessary.
     pub fn write_memory(&mut self, rank: u32, address: u64, bytes: &[u8]) -> Result<(), Failure> {
         let mut address = address;
         for part in bytes.chunks(MAX_MEMORY_LEN as usize) {
             let head = SetMemoryHead {
                 address,
                 access: SpeculativeAccess::Permitted,
-                // The callback cannot say, and a debugger writes where the user wants.
+                // The callback has no such parameter, and a debugger writes where the user wants.
                 shared: SharedAccess::Allowed,
             };
             let memory = SetMemory { head, bytes: Cow::Borrowed(part) };
@@ -160,7 +160,7 @@ impl Connection {
         Ok(())
     }
 
-    /// General and special registers of one moment.
+    /// Reads general and special registers at the same time.
     fn both_registers(
         &mut self,
         rank: u32,
@@ -179,7 +179,7 @@ impl Connection {
         })
     }
 
-    /// The registers of a thread, as a prgregset_t has them.
+    /// Reads the registers of a thread, in the order of a prgregset_t.
     pub fn registers(&mut self, rank: u32, named: i32) -> Result<[u64; REGISTERS], Failure> {
         let thread = self.thread(rank, named)?;
         let (general, special) = self.both_registers(rank, thread)?;
@@ -189,7 +189,7 @@ impl Connection {
         }))
     }
 
-    /// Sets the registers of a thread. Those that a prgregset_t does not have stay as they are.
+    /// Sets the registers of a thread. Registers that a prgregset_t does not have do not change.
     pub fn set_registers(
         &mut self,
         rank: u32,
@@ -226,7 +226,7 @@ impl Connection {
         }
     }
 
-    /// The floating point registers of a thread, as a prfpregset_t has them.
+    /// Reads the floating point registers of a thread, in the layout of a prfpregset_t.
     pub fn float_registers(&mut self, rank: u32, named: i32) -> Result<[u8; FLOAT_LEN], Failure> {
         let thread = self.thread(rank, named)?;
         let (_, area) = self.float_area(rank, thread)?;
@@ -235,7 +235,8 @@ impl Connection {
         Ok(registers)
     }
 
-    /// Sets the floating point registers of a thread. The upper parts of vector registers stay.
+    /// Sets the floating point registers of a thread. The upper parts of vector registers do not
+    /// change.
     pub fn set_float_registers(
         &mut self,
         rank: u32,
@@ -245,16 +246,16 @@ impl Connection {
         let thread = self.thread(rank, named)?;
         let (features, mut area) = self.float_area(rank, thread)?;
         area[..SOFTWARE_BYTES].copy_from_slice(&values[..SOFTWARE_BYTES]);
-        // x87 and SSE are used from now on: else they would be set to their initial state.
+        // Mark x87 and SSE as in use. Otherwise the kernel would set them to their initial state.
         area[USED_COMPONENTS] |= 0b11;
         let head = FloatRegistersHead { features };
         let registers = FloatRegisters { head, bytes: area.into() };
         self.update(rank, thread, CommandRequest::SetFloatRegisters(registers))
     }
 
-    /// The base of the segment fs or gs of a thread.
+    /// Reads the base of the segment fs or gs of a thread.
     pub fn thread_area(&mut self, rank: u32, named: i32, segment: i32) -> Result<u64, Failure> {
-        // These are places in a prgregset_t.
+        // <sys/reg.h> numbers the registers of a prgregset_t.
         let base = match segment {
             libc::FS => SpecialRegister::FsBase,
             libc::GS => SpecialRegister::GsBase,
@@ -278,7 +279,8 @@ impl Connection {
         })
     }
 
-    /// Stops all threads, by the notice of a signal. A process that stands at a notice is stopped.
+    /// Stops all threads by a signal of which the service sends a notice. A process that has
+    /// stopped at another notice is stopped already.
     pub fn stop(&mut self, rank: u32) -> Result<(), Failure> {
         let state = self.ranks.get(&rank);
         let is_coming = state.is_some_and(|state| state.is_stop_coming);
@@ -308,10 +310,10 @@ impl Connection {
         self.wait_for_own_stop(rank).map(drop)
     }
 
-    /// Lets all threads go on that are not held.
+    /// Continues all threads that are not held.
     pub fn go_on(&mut self, rank: u32) -> Result<(), Failure> {
         self.proceed(rank)?;
-        // Another notice came before that of our signal: that one is not for the tool.
+        // Another notice came before the notice of our signal, which the tool must not see.
         while self.ranks.get(&rank).is_some_and(|state| state.is_stop_coming) {
             if !self.wait_for_own_stop(rank)? {
                 return Ok(());
@@ -321,11 +323,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Holds a thread, and waits until it stands.
+    /// Holds a thread, and waits until it has stopped.
     pub fn hold(&mut self, rank: u32, named: i32) -> Result<(), Failure> {
         let thread = self.thread(rank, named)?;
         self.update(rank, thread, CommandRequest::HoldThread(NoData {}))?;
-        // It stands for this command, and does not go on behind it.
+        // This command waits until the thread has stopped, and the thread remains stopped.
         self.both_registers(rank, thread).map(drop)
     }
 
@@ -346,7 +348,7 @@ mod tests {
         assert_eq!(resolve(&ids, 500), Ok(500));
         assert_eq!(resolve(&ids, 3), Ok(500));
         assert_eq!(resolve(&ids, 700), Ok(700));
-        // 4 is the id of two threads.
+        // The id 4 could mean two threads.
         assert!(resolve(&ids, 4).is_err_and(|text| text.contains("namespace")));
         assert!(resolve(&ids, 77).is_err_and(|text| text.contains("none")));
         // Without a namespace both ids are the same.

@@ -1,5 +1,5 @@
-//! Addresses of symbols in a process: by the aux vector, the loader's list of loaded objects, and
-//! the symbol tables of their files.
+//! Finds addresses of symbols in a process: from the auxiliary vector, the loader's list of loaded
+//! objects, and the symbol tables of their files.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -24,15 +24,15 @@ const MAX_DYNAMIC_ENTRIES: u64 = 1024;
 const MAX_OBJECTS: usize = 4096;
 const MAX_PATH_LEN: usize = 4096;
 const PAGE_LEN: u64 = 4096;
-/// Names of the string with the version of glibc: since 2.34, and before.
+/// Names of the string with the version of glibc: from 2.34 on, and in earlier versions.
 const VERSION_NAMES: [&str; 2] = ["__nptl_version", "nptl_version"];
 const MAX_VERSION_LEN: usize = 32;
 
 /// A file that the process has loaded.
 struct LoadedObject {
-    /// Its path as the process knows it. Empty: the program.
+    /// Its path in the process. Empty: the program.
     path: String,
-    /// By how much it was moved.
+    /// Difference between addresses in the process and in the file.
     bias: u64,
 }
 
@@ -41,39 +41,39 @@ impl LoadedObject {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Its file, as the process sees it, or as this tool does.
+    /// Opens its file at the path in the process's root, or else in the root of this tool.
     fn open(&self, pid: i32) -> Option<File> {
         if self.path.is_empty() {
             return open_file(Path::new(&format!("/proc/{pid}/exe")));
         }
         let within = PathBuf::from(format!("/proc/{pid}/root{}", self.path));
         let paths = [within, PathBuf::from(&self.path)];
-        // The vdso has a name, and no file.
+        // The vdso has a name, but no file.
         paths.iter().filter(|_| self.path.starts_with('/')).find_map(|path| open_file(path))
     }
 }
 
-/// Opens a file, and nothing that could let this tool wait.
+/// Opens a regular file. Other files, such as FIFOs, could block this tool.
 fn open_file(path: &Path) -> Option<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     file.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(file)
 }
 
-/// The object of this file name before the others, which keep their order.
+/// Moves the object with this file name to the front; the others keep their order.
 fn named_first(mut objects: Vec<LoadedObject>, name: Option<&str>) -> Vec<LoadedObject> {
     objects.sort_by_key(|it| name != Some(it.file_name()));
     objects
 }
 
-/// The word at this place.
+/// Reads the word at an offset; 0 if there is none.
 fn word(bytes: &[u8], offset: usize) -> u64 {
     let word = bytes.get(offset..offset + 8).and_then(|word| word.try_into().ok());
     word.map_or(0, u64::from_ne_bytes)
 }
 
 impl Connection {
-    /// The address of a symbol: of the object of this file name, if it has one, or else of the
-    /// first object in the loader's order.
+    /// Finds the address of a symbol: in the object with this file name, if the object defines the
+    /// symbol, or else in the first object that does, in the loader's order.
     pub fn look_up(&mut self, rank: u32, object: Option<&str>, name: &str) -> Result<u64, Failure> {
         let pid = self.process_id(rank)?;
         let objects = named_first(self.loaded_objects(rank, pid)?, object);
@@ -83,7 +83,7 @@ impl Connection {
         found.ok_or_else(|| Failure::NoSymbol { rank, name: name.to_owned() })
     }
 
-    /// The version of the glibc of a process.
+    /// Reads the version of the glibc of a process.
     pub fn glibc_version(&mut self, rank: u32) -> Result<String, Failure> {
         let address = match self.look_up(rank, None, VERSION_NAMES[0]) {
             Err(Failure::NoSymbol { .. }) => self.look_up(rank, None, VERSION_NAMES[1])?,
@@ -92,7 +92,7 @@ impl Connection {
         self.read_text(rank, address, MAX_VERSION_LEN)
     }
 
-    /// The program, and what its loader has loaded, in the loader's order.
+    /// Lists the program and the objects that its loader has loaded, in the loader's order.
     fn loaded_objects(&mut self, rank: u32, pid: i32) -> Result<Vec<LoadedObject>, Failure> {
         let request = CommandRequest::GetAuxVectors(NoData {});
         let vector = self.query(rank, 0, request, |answer| match answer {
@@ -114,8 +114,8 @@ impl Connection {
         Ok(objects)
     }
 
-    /// The begin of the loader's list, which it has put into the program's dynamic section. `None`:
-    /// the program has no loader, or it has not run.
+    /// Finds the first entry of the loader's list, whose address is in the program's dynamic
+    /// section. `None`: the program has no loader, or the loader has not run yet.
     fn first_link_map(
         &mut self,
         rank: u32,
@@ -142,8 +142,8 @@ impl Connection {
         Ok(Some(word(&head, 8)).filter(|map| *map != 0))
     }
 
-    /// Adds the objects of the loader's list behind the program, which is its first one. The
-    /// process may change the list meanwhile: a part that cannot be read ends it.
+    /// Adds the objects of the loader's list, except the first one, which is the program. The
+    /// process may change the list meanwhile: the list ends at an entry that cannot be read.
     fn add_link_maps(
         &mut self,
         rank: u32,
@@ -174,12 +174,12 @@ impl Connection {
         Ok(())
     }
 
-    /// A string that ends with NUL, or after so many bytes.
+    /// Reads a string that ends with NUL, or after `max_len` bytes.
     fn read_text(&mut self, rank: u32, address: u64, max_len: usize) -> Result<String, Failure> {
         let mut text = Vec::new();
         while text.len() < max_len {
             let start = address.wrapping_add(text.len() as u64);
-            // What is behind the page may not be there.
+            // The next page may not be mapped.
             let len = (PAGE_LEN - start % PAGE_LEN).min(256) as usize;
             let mut part = vec![0; len];
             self.read_memory(rank, start, &mut part)?;

@@ -1,4 +1,5 @@
-//! What a tool has set in a process, so that it can take it back before it leaves.
+//! Records what a tool has set in a process, so that the library can undo it before the tool
+//! leaves.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,9 @@ use score_tools::wire::{
 use crate::connection::{Connection, Rank};
 use crate::failure::Failure;
 
-/// How long a notice may take that the service has announced.
+/// Time limit for a notice that the service has announced.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a process may have notices in a row while a tool leaves.
+/// Time limit for successive notices of a process while a tool leaves.
 const NOTICES_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Something that a tool has set.
@@ -23,16 +24,16 @@ pub enum Trace {
     Breakpoint(u64),
     /// A watchpoint of a thread at this address.
     Watchpoint(u32, u64),
-    /// Memory: address and bytes.
+    /// Allocated memory: address and length in bytes.
     Memory(u64, u64),
-    /// A handler of SIGTRAP.
+    /// A handler of SIGTRAP at this address.
     TrapHandler(u64),
-    /// A thread that is held.
+    /// This thread is held.
     Held(u32),
 }
 
 impl Rank {
-    /// A command has succeeded.
+    /// Records the effect of a command that has succeeded.
     pub fn note(&mut self, command: &Command<'_>, result: &CommandResult<'_>) {
         let thread = result.thread;
         match (&command.request, &result.answer) {
@@ -61,7 +62,7 @@ impl Rank {
             (CommandRequest::HoldThread(_), _) => self.add(Trace::Held(thread)),
             (CommandRequest::ReleaseThread(_), _) => self.remove(Trace::Held(thread)),
             (CommandRequest::ReleaseControl(_), _) => {
-                // What is left belongs to the tool that takes over.
+                // The rest belongs to the next tool with Control authority.
                 self.traces.clear();
                 self.control = None;
             }
@@ -81,8 +82,8 @@ impl Rank {
 }
 
 impl Connection {
-    /// Takes back what was set in a rank, and releases Control authority. A process that has ended
-    /// has nothing left.
+    /// Undoes what the tool has set in a rank, and releases Control authority. In a process that
+    /// has ended there is nothing to undo.
     pub fn clean_up(&mut self, rank: u32) -> Result<(), Failure> {
         match self.try_clean_up(rank) {
             Err(failure) if failure.is_end_of_process() => {
@@ -98,7 +99,7 @@ impl Connection {
         if state.control.is_none() {
             return Ok(());
         }
-        // Others are taken back, too, if one cannot be. The last one set goes first.
+        // In reverse order. If one cannot be undone, the others still are.
         let mut problem = None;
         for trace in state.traces.clone().into_iter().rev() {
             match self.take_back(rank, trace) {
@@ -132,7 +133,7 @@ impl Connection {
             Trace::Held(thread) => (thread, CommandRequest::ReleaseThread(NoData {})),
         };
         match self.update(rank, thread, request) {
-            // A thread that has ended takes its watchpoints and its hold with it.
+            // If a thread has ended, its watchpoints and its hold no longer exist.
             Err(Failure::Command { code, .. })
                 if code == CommandCode::ThreadInvalid.number() && thread != 0 =>
             {
@@ -145,7 +146,7 @@ impl Connection {
         }
     }
 
-    /// The four bytes that the program has at an address.
+    /// Reads the four bytes of the program at an address.
     fn instruction_at(&mut self, rank: u32, address: u64) -> Result<u32, Failure> {
         let access = SpeculativeAccess::Permitted;
         let range = MemoryRange { address, length: 4, access };
@@ -157,8 +158,8 @@ impl Connection {
         })
     }
 
-    /// Releases Control authority. Threads that stand at notices which the tool has not taken go on
-    /// with their signals.
+    /// Releases Control authority. Threads that have stopped at notices which the tool has not read
+    /// continue with their signals.
     fn release_after_notices(&mut self, rank: u32) -> Result<(), Failure> {
         let mut timeout = Duration::ZERO;
         let deadline = Instant::now() + NOTICES_TIMEOUT;
@@ -178,7 +179,7 @@ impl Connection {
                 }
             }
             match self.proceed(rank) {
-                // It does not stand yet for the notice that comes.
+                // The thread has not stopped yet for the announced notice.
                 Err(Failure::Command { code, .. })
                     if code == CommandCode::ThreadInvalid.number() => {}
                 result => result?,
@@ -190,13 +191,13 @@ impl Connection {
         Err(Failure::Command { rank, command, code })
     }
 
-    /// Release Control.
+    /// Releases Control authority.
     pub fn release(&mut self, rank: u32) -> Result<(), Failure> {
         let notify = ReleaseNotify::No;
         self.update(rank, 0, CommandRequest::ReleaseControl(ReleaseOption { notify }))
     }
 
-    /// Cleans up all ranks, and detaches from all. The first problem is the result.
+    /// Cleans up all ranks, and detaches from them. Returns the first failure.
     pub fn leave(&mut self) -> Result<(), Failure> {
         let mut problem = None;
         for rank in self.ranks.keys().copied().collect::<Vec<_>>() {

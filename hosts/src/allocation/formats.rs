@@ -5,7 +5,7 @@ use crate::error::printable;
 use crate::{MAX_HOSTS, MAX_NODES, hostlist};
 use std::collections::HashMap;
 
-/// Name and slots of each host; no host appears twice.
+/// The name and the slots of each host. No host appears twice.
 pub(super) type Slots = Vec<(String, u32)>;
 
 #[derive(Default)]
@@ -17,7 +17,7 @@ struct SlotListBuilder {
 impl SlotListBuilder {
     fn add(&mut self, name: &str, slots: u32) -> Result<(), String> {
         if host_name_error(name).is_some() || name.starts_with('(') {
-            return Err(format!("'{}' is no name of a host", printable(name)));
+            return Err(format!("'{}' is not a valid name of a host", printable(name)));
         }
         let index = *self.index_by_name.entry(name.to_owned()).or_insert_with(|| {
             self.slots.push((name.to_owned(), 0));
@@ -32,7 +32,7 @@ impl SlotListBuilder {
     }
 
     fn finish(self) -> Result<Slots, String> {
-        if self.slots.is_empty() { Err("no host is in it".into()) } else { Ok(self.slots) }
+        if self.slots.is_empty() { Err("it contains no host".into()) } else { Ok(self.slots) }
     }
 }
 
@@ -41,7 +41,7 @@ fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number| digits && (1..=MAX_NODES).contains(number))
 }
 
-/// `n[1-2,07],x` and, with the name of its variable, `8(x3),2`.
+/// Parses `n[1-2,07],x` and, with the name of its variable, `8(x3),2`.
 pub(super) fn slurm(nodes: &str, slots: Option<(&str, &str)>) -> Result<Slots, String> {
     let mut names = Vec::new();
     let (mut start, mut inside) = (0, false);
@@ -68,7 +68,10 @@ pub(super) fn slurm(nodes: &str, slots: Option<(&str, &str)>) -> Result<Slots, S
             None => (number(part), Some(1)),
         };
         let (Some(count), Some(times)) = (count, times) else {
-            return Err(format!("'{}' is no number of slots (8(x3) is expected)", printable(part)));
+            return Err(format!(
+                "'{}' is not a number of slots (8(x3) is expected)",
+                printable(part)
+            ));
         };
         counts.extend(std::iter::repeat_n(count, (times as usize).min(MAX_HOSTS)));
         if counts.len() > MAX_HOSTS {
@@ -88,7 +91,7 @@ pub(super) fn slurm(nodes: &str, slots: Option<(&str, &str)>) -> Result<Slots, S
     builder.finish()
 }
 
-/// Names, repeated once per slot.
+/// Parses names that are repeated once per slot.
 pub(super) fn repeated<'a>(names: impl Iterator<Item = &'a str>) -> Result<Slots, String> {
     let mut builder = SlotListBuilder::default();
     for name in names.map(str::trim).filter(|name| !name.is_empty()) {
@@ -97,7 +100,7 @@ pub(super) fn repeated<'a>(names: impl Iterator<Item = &'a str>) -> Result<Slots
     builder.finish()
 }
 
-/// `host slots host slots ...`
+/// Parses `host slots host slots ...`.
 pub(super) fn pairs(text: &str) -> Result<Slots, String> {
     let mut builder = SlotListBuilder::default();
     let mut words = text.split_whitespace();
@@ -109,7 +112,7 @@ pub(super) fn pairs(text: &str) -> Result<Slots, String> {
     builder.finish()
 }
 
-/// Lines of host, slots and further fields, which are ignored.
+/// Parses lines of host, slots and further fields, which are ignored.
 pub(super) fn host_file(text: &str) -> Result<Slots, String> {
     let mut builder = SlotListBuilder::default();
     for line in text.lines() {

@@ -1,10 +1,10 @@
-//! Inside a job of a batch system: the hosts that it has allocated, read from its environment.
+//! The allocation of a batch system: the hosts of the surrounding job, read from the environment.
 //!
 //! | system | job | hosts and slots |
 //! |---|---|---|
 //! | Slurm | `SLURM_JOB_ID` | `SLURM_JOB_NODELIST`, `SLURM_JOB_CPUS_PER_NODE` |
-//! | PBS | `PBS_JOBID` | the file `PBS_NODEFILE`: a line for each slot |
-//! | LSF | `LSB_JOBID` | `LSB_MCPU_HOSTS`: host, slots, ...; else `LSB_HOSTS`: a name per slot |
+//! | PBS | `PBS_JOBID` | the file `PBS_NODEFILE`: one line per slot |
+//! | LSF | `LSB_JOBID` | `LSB_MCPU_HOSTS`: host, slots, ...; else `LSB_HOSTS`: one name per slot |
 //! | Grid Engine | `JOB_ID` | the file `PE_HOSTFILE`: host and slots in each line |
 
 mod formats;
@@ -18,13 +18,13 @@ use std::path::Path;
 /// A batch system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchSystem {
-    /// Slurm: remote processes by `srun`.
+    /// Slurm, which starts remote processes by `srun`.
     Slurm,
-    /// PBS and Torque: by `pbsdsh` or `pbs_tmrsh`.
+    /// PBS and Torque, by `pbsdsh` or `pbs_tmrsh`.
     Pbs,
-    /// LSF: by `blaunch`.
+    /// LSF, by `blaunch`.
     Lsf,
-    /// Grid Engine: by `qrsh -inherit`.
+    /// Grid Engine, by `qrsh -inherit`.
     GridEngine,
 }
 
@@ -44,14 +44,14 @@ impl std::fmt::Display for BatchSystem {
 pub struct Allocation {
     /// The batch system.
     pub system: BatchSystem,
-    /// Its name for the job.
+    /// The batch system's name of the job.
     pub job: String,
-    /// Name and slots of each host, in the batch system's order; no host appears twice.
+    /// The name and the slots of each host, in the batch system's order. No host appears twice.
     pub hosts: Vec<(String, u32)>,
 }
 
 impl Allocation {
-    /// As hosts for placement: a slot counts as a processor.
+    /// The allocated hosts, for placement. A slot counts as a processor.
     pub fn hosts(&self) -> Vec<Host> {
         let host = |(name, slots): &(String, u32)| Host {
             name: name.clone(),
@@ -65,7 +65,7 @@ impl Allocation {
 /// The allocation of a process with this environment, if there is one.
 ///
 /// # Errors
-/// A variable or file of the batch system that is malformed, by name.
+/// If a variable or file of the batch system is malformed; the error names it.
 pub fn allocation(
     variable: &dyn Fn(&str) -> Option<OsString>,
     read: ReadFile<'_>,
@@ -76,7 +76,8 @@ pub fn allocation(
         let Some(path) = text(name) else { return Ok(None) };
         let file_error = |what: String| format!("{name}={}: {what}", printable(&path));
         let bytes = read(Path::new(&path)).map_err(|error| file_error(error.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|_| file_error("this is no text".into()))?;
+        let text =
+            String::from_utf8(bytes).map_err(|_| file_error("not valid UTF-8 text".into()))?;
         Ok(Some((name, text)))
     };
     let list = |name: &'static str| text(name).map(|value| (name, value));
@@ -116,7 +117,7 @@ pub fn allocation(
     Ok(None)
 }
 
-/// Fuzzing entry: the text as the value of every variable that a batch system sets.
+/// Fuzzing entry. The text is the value of every variable that a batch system sets.
 pub(crate) fn fuzz(text: &str) {
     for system in ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"] {
         let variable = |name: &str| {
@@ -170,9 +171,9 @@ mod tests {
         for (nodes, cpus, part) in [
             ("n[1-2", "1(x2)", "SLURM_JOB_NODELIST: n[1-2: '[' is not closed"),
             ("n[1-2]", "1", "2 hosts, but SLURM_JOB_CPUS_PER_NODE=1 is for 1"),
-            ("n1", "0", "'0' is no number of slots"),
-            ("n1", "1(x99999999999)", "'1(x99999999999)' is no number of slots"),
-            ("(null)", "1", "'(null)' is no name of a host"),
+            ("n1", "0", "'0' is not a number of slots"),
+            ("n1", "1(x99999999999)", "'1(x99999999999)' is not a number of slots"),
+            ("(null)", "1", "'(null)' is not a valid name of a host"),
         ] {
             let error = with(nodes, cpus).unwrap_err();
             assert!(error.contains(part) && error.contains("Slurm"), "{error}");

@@ -1,4 +1,4 @@
-//! A `scorehosts.db`: its hosts, groups and networks.
+//! A parsed `scorehosts.db`: its hosts, groups and networks.
 
 mod record;
 mod resolve;
@@ -14,10 +14,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The reserved word, which cannot be the name of a host or group: `local:N` are virtual hosts.
+/// The reserved word in `local:N`, which means virtual hosts. No host or group can have this name.
 pub const LOCAL_KEYWORD: &str = "local";
 
-/// Why a word cannot be the name of a host.
+/// Checks whether a word can be the name of a host. Returns the reason if it cannot.
 pub(crate) fn host_name_error(word: &str) -> Option<String> {
     record::name_error(word, false)
 }
@@ -25,48 +25,48 @@ pub(crate) fn host_name_error(word: &str) -> Option<String> {
 /// A host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Host {
-    /// Its name, as in the record.
+    /// The name of the host, as in the record.
     pub name: String,
-    /// The address to connect to, if not the name.
+    /// The address to connect to, if it is not the name.
     pub address: Option<String>,
-    /// Its processors (`cores`; `smp` in SCore 5).
+    /// The number of processors (`cores`; `smp` in SCore 5).
     pub processors: Option<u32>,
-    /// Its sockets.
+    /// The number of sockets.
     pub sockets: Option<u32>,
-    /// Its kind of processor.
+    /// The kind of processor.
     pub cpugen: Option<String>,
-    /// Its speed, as written in the record.
+    /// The speed, as written in the record.
     pub speed: Option<String>,
-    /// Its kind of programs (`nodes=4.BINTYPE`).
+    /// The kind of programs (`nodes=4.BINTYPE`).
     pub bintype: Option<String>,
-    /// Its networks.
+    /// The networks of the host.
     pub networks: Vec<String>,
-    /// Its groups.
+    /// The groups of the host.
     pub groups: Vec<String>,
-    /// Spare hosts for it.
+    /// The spare hosts that can replace it.
     pub spares: Vec<String>,
-    /// The host of SCore's lock server (`msgb`); read and without effect.
+    /// The host of SCore's lock server (`msgb`). It is parsed but has no effect.
     pub lock_server: Option<String>,
     /// Attributes that the site has defined.
     pub site_attributes: BTreeMap<String, Vec<String>>,
-    /// Whether it is marked as out of order.
+    /// Whether the host is marked as out of order.
     pub defect: bool,
-    /// Whether it is one of `local:N`.
+    /// Whether the host is one of `local:N`.
     pub is_virtual: bool,
-    /// Its interfaces to its networks, in the order of the networks.
+    /// Interfaces to the networks, in the order of the networks.
     pub interfaces: Vec<HostInterface>,
 }
 
 /// A host's interface to a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostInterface {
-    /// The network's name.
+    /// The name of the network.
     pub network: String,
-    /// Its device.
+    /// The device of the network.
     pub device: String,
     /// See [`Network::is_trusted`].
     pub trusted: bool,
-    /// Interfaces of this host, or addresses; none if the route decides.
+    /// Interfaces of this host, or addresses. Empty if the route decides.
     pub links: Vec<String>,
     /// The configured addressing of its RDMA adapter ([`attributes::RDMA_ADDRESS_ATTRIBUTES`]).
     pub addressing: Vec<(String, String)>,
@@ -91,9 +91,9 @@ impl Host {
 /// A network: a device of PM with its settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Network {
-    /// Its name.
+    /// The name of the network.
     pub name: String,
-    /// Its device (`type`).
+    /// The device of the network (`type`).
     pub device: String,
     /// Attributes that apply to all hosts.
     pub settings: BTreeMap<String, Vec<String>>,
@@ -108,13 +108,13 @@ impl Network {
         host_values.or_else(|| self.settings.get(name)).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the operator trusts everyone on this network: raw wires are allowed.
+    /// Whether the operator trusts every user of this network, so that raw wires are allowed.
     pub fn is_trusted(&self) -> bool {
         self.settings.get("trusted").is_some_and(|value| value[0] == "yes")
     }
 
-    /// The interfaces of a host on this network, several for a trunk (`links`, else `netdev`); none
-    /// if the route decides.
+    /// The interfaces of a host on this network (`links`, else `netdev`). A trunk has several.
+    /// Empty if the route decides.
     pub fn links(&self, host: &str) -> &[String] {
         match self.setting(host, "links") {
             [] => self.setting(host, "netdev"),
@@ -122,7 +122,7 @@ impl Network {
         }
     }
 
-    /// A host's interface.
+    /// The interface of a host to this network.
     fn interface(&self, host: &str) -> HostInterface {
         let links = match self.links(host) {
             [] => self.setting(host, "address"),
@@ -145,14 +145,14 @@ impl Network {
     }
 }
 
-/// A set of hosts without the hosts that are out of order.
+/// Available hosts: a set of hosts in which spares replace hosts that are out of order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AvailableHosts {
     /// The hosts, with spares in the positions of the hosts that they replace.
     pub hosts: Vec<Host>,
-    /// Replaced host and its spare.
+    /// Each replaced host and its spare.
     pub replaced: Vec<(String, String)>,
-    /// Hosts without a spare.
+    /// Hosts that are out of order and have no spare.
     pub missing: Vec<String>,
 }
 
@@ -162,19 +162,19 @@ pub struct Database {
     file: String,
     hosts: Vec<Host>,
     networks: Vec<Network>,
-    /// Group and members, in the order of the file.
+    /// Groups and their members, in the order of the file.
     groups: Vec<(String, Vec<usize>)>,
     by_name: HashMap<String, usize>,
-    /// First labels of names; None if several hosts have the same label.
+    /// First labels of names. None if several hosts have the same label.
     by_label: HashMap<String, Option<usize>>,
     by_group: HashMap<String, usize>,
 }
 
 impl Database {
-    /// Reads a database, and the list of defects in its directory if there is one.
+    /// Reads a database, and the list of defective hosts in its directory if there is one.
     ///
     /// # Errors
-    /// The first error in them.
+    /// The first error in these files.
     pub fn load(path: &Path, read: ReadFile<'_>) -> Result<Self, ParseError> {
         let parse_error = |path: &Path, error: std::io::Error| ParseError {
             file: path.to_string_lossy().into_owned(),
@@ -194,10 +194,10 @@ impl Database {
         Ok(database)
     }
 
-    /// Parses the text of a database; `file` is its name in errors.
+    /// Parses the text of a database. `file` is its name in errors.
     ///
     /// # Errors
-    /// The first error in it or in a file that it includes.
+    /// The first error in the text or in a file that it includes.
     pub fn parse(file: &str, bytes: &[u8], read: ReadFile<'_>) -> Result<Self, ParseError> {
         let records = record::read(&preprocess::lines(file, bytes, read)?)?;
         let (hosts, networks) = resolve::resolve(records)?;
@@ -220,10 +220,10 @@ impl Database {
         Ok(database)
     }
 
-    /// Marks the hosts of a list, one a line, as out of order.
+    /// Marks the hosts of a list, one per line, as out of order.
     ///
     /// # Errors
-    /// A line that is not a known host.
+    /// If a line is not a known host.
     pub fn mark_defects(
         &mut self,
         file: &str,
@@ -232,7 +232,7 @@ impl Database {
     ) -> Result<(), ParseError> {
         for line in preprocess::lines(file, bytes, read)? {
             if let Some(extra) = line.get(1) {
-                return Err(extra.error(&extra.text, "one host a line is expected"));
+                return Err(extra.error(&extra.text, "one host per line is expected"));
             }
             let names = crate::hostlist::expand(&line[0].text);
             for name in names.map_err(|what| line[0].error(&line[0].text, what))? {
@@ -245,14 +245,14 @@ impl Database {
         Ok(())
     }
 
-    /// Whether it has hosts without any attributes: a mere list.
+    /// Whether no host has attributes, so that the database is only a list of hosts.
     pub fn is_host_list(&self) -> bool {
         let is_name_only =
             |host: &Host| *host == Host { name: host.name.clone(), ..Host::default() };
         self.networks.is_empty() && self.hosts.iter().all(is_name_only)
     }
 
-    /// Its name in errors.
+    /// The name of the database in errors.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -267,7 +267,7 @@ impl Database {
         &self.networks
     }
 
-    /// The network with that name.
+    /// The network with this name.
     pub fn network(&self, name: &str) -> Option<&Network> {
         self.networks.iter().find(|network| network.name == name)
     }
@@ -283,7 +283,7 @@ impl Database {
         Some(members.iter().map(|index| &self.hosts[*index]))
     }
 
-    /// The host with that name, or with that first label if only one host has it.
+    /// The host with this name, or with this first label if only one host has it.
     pub fn host(&self, name: &str) -> Option<&Host> {
         self.index(name).map(|index| &self.hosts[index])
     }
@@ -293,7 +293,7 @@ impl Database {
         known.or_else(|| self.by_label.get(name).copied().flatten())
     }
 
-    /// The error for a name that this database does not have, with the valid names.
+    /// The error message for a name that this database does not have. It suggests valid names.
     pub fn unknown_name_error(&self, name: &str) -> String {
         if self.by_label.contains_key(name) {
             let has_label = |host: &&Host| host.name.split('.').next() == Some(name);
@@ -310,7 +310,7 @@ impl Database {
         format!("no host or group of {}; {hint}", crate::error::printable(&self.file))
     }
 
-    /// A set of hosts without those that are out of order: spares replace them as long as there are
+    /// A set of hosts without hosts that are out of order. Spares replace them as long as there are
     /// spares (score_doc 7, scorehosts.db, DEFECT LIST).
     pub fn available(&self, requested: Vec<Host>) -> AvailableHosts {
         let mut used_names: HashSet<String> =

@@ -1,6 +1,6 @@
-//! Lines to records: a name, then `ATTRIBUTE=VALUE[,VALUE]...`. Lines with the same name form one
-//! record; values of equal attributes are joined; `~` in front of the name marks the host as out of
-//! order (score_doc 7).
+//! Parses lines into records: a name, then `ATTRIBUTE=VALUE[,VALUE]...`. Lines with the same name
+//! form one record, and the values of equal attributes are joined. A `~` in front of the name marks
+//! the host as out of order (score_doc 7).
 
 use super::LOCAL_KEYWORD;
 use crate::MAX_HOSTS;
@@ -12,22 +12,22 @@ use std::collections::HashMap;
 /// One record.
 #[derive(Debug)]
 pub struct Record {
-    /// Its name.
+    /// The name of the record.
     pub name: String,
-    /// The word of its first occurrence.
+    /// The word of the name's first occurrence.
     pub word: Word,
-    /// Whether one of its lines marks it as out of order.
+    /// Whether a line of the record marks the host as out of order.
     pub defect: bool,
-    /// Its attributes in order.
+    /// The attributes in order.
     pub attributes: Vec<Attribute>,
 }
 
 /// One attribute as written.
 #[derive(Debug, Clone)]
 pub struct Attribute {
-    /// Its name.
+    /// The name of the attribute.
     pub name: String,
-    /// At least one.
+    /// The values, at least one.
     pub values: Vec<String>,
     /// The word in the file.
     pub word: Word,
@@ -64,7 +64,7 @@ pub fn read(lines: &[Vec<Word>]) -> Result<Vec<Record>, ParseError> {
     Ok(records)
 }
 
-/// The names at the beginning of a line: one, or a range.
+/// The names at the beginning of a line: one name, or a range.
 fn names(name: &str, word: &Word) -> Result<Vec<String>, ParseError> {
     if name.contains('=') {
         let what = "a line begins with the name of its record, then ATTRIBUTE=VALUE";
@@ -79,7 +79,8 @@ fn names(name: &str, word: &Word) -> Result<Vec<String>, ParseError> {
     }
 }
 
-/// Why a word cannot be the name of a host, a group or, with `/`, a host's interface to a network.
+/// Checks whether a word can be the name of a host, a group or, with `/`, a host's interface to a
+/// network. Returns the reason if it cannot.
 pub fn name_error(name: &str, allows_slash: bool) -> Option<String> {
     let number = name.strip_prefix(LOCAL_KEYWORD);
     if number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit())) {

@@ -1,4 +1,5 @@
-//! Records to hosts and networks: every attribute is checked, every name must be defined.
+//! Converts records to hosts and networks. It checks every attribute, and every name must be
+//! defined.
 
 use super::record::{Attribute, Record, name_error};
 use super::{Host, Network};
@@ -10,10 +11,10 @@ use crate::error::{ParseError, join_names};
 use crate::name_suggestion::nearest;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Attributes of one record, with the values of equal ones joined.
+/// The attributes of one record, with the values of equal attributes joined.
 type Values = BTreeMap<String, Vec<String>>;
 
-/// Makes hosts and networks from records.
+/// Converts records to hosts and networks.
 ///
 /// # Errors
 /// The first attribute or name that is wrong.
@@ -45,7 +46,7 @@ pub fn resolve(records: Vec<Record>) -> Result<(Vec<Host>, Vec<Network>), ParseE
             }
         }
         let interface = |name: &String| {
-            // The name of a device needs no record.
+            // A device can be used by its name without a record.
             let device_network =
                 || Network { name: name.clone(), device: name.clone(), ..Network::default() };
             match networks.iter().find(|network| network.name == *name) {
@@ -59,7 +60,7 @@ pub fn resolve(records: Vec<Record>) -> Result<(Vec<Host>, Vec<Network>), ParseE
     Ok((resolved, networks))
 }
 
-/// Checks names of networks, spares and groups in an attribute.
+/// Checks the names of networks, spares and groups in an attribute.
 fn check_references(
     attribute: &Attribute,
     hosts: &HashSet<&str>,
@@ -78,7 +79,7 @@ fn check_references(
             "spare" if !hosts.contains(value.as_str()) => {
                 unknown_name_error(value, hosts.iter().copied(), "host")
             }
-            "group" if hosts.contains(value.as_str()) => "a host has this name, too".into(),
+            "group" if hosts.contains(value.as_str()) => "a host has this name too".into(),
             "group" => match name_error(value, false) {
                 Some(what) => what,
                 None => continue,
@@ -90,7 +91,7 @@ fn check_references(
     Ok(())
 }
 
-/// The error for a name that is not defined, with the defined ones.
+/// The error message for a name that is not defined. It suggests defined names.
 fn unknown_name_error<'a>(
     word: &str,
     candidates: impl Iterator<Item = &'a str>,
@@ -138,7 +139,7 @@ fn check_adapter_attributes(record: &Record, device: &str) -> Result<(), ParseEr
     }
 }
 
-/// A `NETWORK/HOST` record.
+/// Parses a `NETWORK/HOST` record.
 fn parse_interface(
     record: &Record,
     networks: &mut [Network],
@@ -196,8 +197,7 @@ fn parse_host(record: &Record) -> Result<Host, ParseError> {
     Ok(host)
 }
 
-/// The values of a record's attributes, each checked. SCore 5's names are replaced by those of
-/// SCore 7.
+/// The checked values of a record's attributes. Names of SCore 5 are replaced by those of SCore 7.
 fn checked_values(
     record: &Record,
     definitions: &'static [AttributeDef],

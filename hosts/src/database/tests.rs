@@ -134,7 +134,7 @@ fn a_list_of_defects_marks_hosts() {
     assert_eq!(defects, [false, true, true, true]);
     for (list, expected) in [
         ("comp1\n\ncomp7\n", "list:3: comp7: no host or group of db; did you mean 'comp0'?"),
-        ("comp1 comp2\n", "list:1: comp2: one host a line is expected"),
+        ("comp1 comp2\n", "list:1: comp2: one host per line is expected"),
     ] {
         let error = database.mark_defects("list", list.as_bytes(), &read_nothing).unwrap_err();
         assert_eq!(error.to_string(), expected);
@@ -161,7 +161,7 @@ fn an_error_names_file_line_word_and_remedy() {
         ("a network=etherent", "db:1: etherent: no network of this file; did you mean 'ethernet'?"),
         ("a network=sci", "db:1: sci: no network of this file; there are: agent-udp, ethernet"),
         ("a spare=b", "db:1: b: no host of this file; did you mean 'a'?"),
-        ("a group=b\nb group=g", "db:1: b: a host has this name, too"),
+        ("a group=b\nb group=g", "db:1: b: a host has this name too"),
         ("local", "db:1: local: 'local' is reserved (local:N are virtual hosts)"),
         ("local3", "db:1: local3: 'local3' is reserved"),
         ("a group=local", "db:1: local: 'local' is reserved"),

@@ -1,6 +1,6 @@
-//! The only place that decides what a user may do with a job. Whoever acts takes the permit, which
-//! nothing else can make. docs/security.md, "Who may send what", has the table; a test compares it
-//! with this code.
+//! Decides what a user may do with a job. No other code decides this. Functions that act on a job
+//! take a permit, which only this module can make. The table of permissions is in docs/security.md,
+//! "Who may send what". A test compares the table with this code.
 
 use super::server::ServerState;
 use score_proto::ids::JobId;
@@ -10,20 +10,21 @@ use score_proto::ids::JobId;
 pub struct Requester {
     /// The user.
     pub uid: u32,
-    /// Root, and the users that the operator of the cluster has named.
+    /// True for root, and for users that the cluster's configuration names as operators.
     pub is_operator: bool,
 }
 
-/// What a user wants to do with a job.
+/// An action of a user on a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobAction {
-    /// End it.
+    /// End the job.
     Kill,
-    /// Get its metrics.
+    /// Get the metrics of the job.
     Watch,
-    /// Read its processes, and change them: tools do.
+    /// Read and change the processes of the job, as tools do.
     Debug,
-    /// See its state, its share and its number of nodes. Number, user and hosts are no secret.
+    /// See the state, the share and the number of nodes of the job. Its number, user and hosts are
+    /// public.
     SeeDetails,
 }
 
@@ -50,7 +51,7 @@ impl JobPermit {
         self.job
     }
 
-    /// A permit that nobody has given: state machines must survive it.
+    /// A permit that was not granted. State machines must survive it.
     #[cfg(test)]
     pub fn forged(uid: u32, job: JobId) -> Self {
         Self { uid, job }
@@ -72,17 +73,17 @@ pub fn authorize(
         JobAction::Kill | JobAction::Watch | JobAction::SeeDetails => {
             is_own || requester.is_operator
         }
-        // The processes have the rights of their user, and an operator may have fewer.
+        // The processes have the rights of their user. An operator may have fewer rights.
         JobAction::Debug => is_own,
     };
     match (is_permitted, action) {
         (true, _) => Ok(JobPermit { uid: requester.uid, job }),
         (false, JobAction::Debug) => Err(no_own_job(job)),
-        (false, _) => Err(format!("job {job} is another user's, and you are no operator")),
+        (false, _) => Err(format!("job {job} is another user's, and you are not an operator")),
     }
 }
 
-/// A tool's user does not learn whether a job of that number exists.
+/// The user of a tool does not learn whether a job of another user exists.
 fn no_own_job(job: JobId) -> String {
     format!("you have no job {job}; scps lists your jobs")
 }
@@ -98,10 +99,10 @@ impl ServerState {
         Requester { uid, is_operator: self.is_operator(uid) }
     }
 
-    /// Decides on an action on a job, as [`authorize`].
+    /// Decides on an action on a job, like [`authorize`].
     ///
     /// # Errors
-    /// One line for the user; also if there is no such job.
+    /// One line for the user, also if there is no such job.
     pub fn authorize(&self, uid: u32, action: JobAction, job: JobId) -> Result<JobPermit, String> {
         let owner_uid = self.owner_of(job).ok_or_else(|| match action {
             JobAction::Debug => no_own_job(job),

@@ -12,7 +12,7 @@ use super::JobRequest;
 use super::placement::{self, HostShare, HostSlots, PlacementPolicy};
 use super::server::ServerState;
 
-/// Bytes of what the manual calls MB.
+/// Bytes of a MB, as the manual counts.
 const MB: u64 = 1 << 20;
 
 /// The hosts that a search considers.
@@ -22,7 +22,7 @@ pub(super) enum HostScope {
     AvailableNow,
     /// Hosts that are up, as if no job ran.
     AllUp,
-    /// All hosts that are not defect, as if all were up and no job ran.
+    /// All hosts that are not defective, as if all were up and no job ran.
     AllUsable,
 }
 
@@ -32,7 +32,7 @@ struct Candidate {
     host: HostId,
     slots: u32,
     used_slots: u32,
-    /// Bytes that are not promised to other jobs.
+    /// Bytes of memory that are not promised to other jobs.
     free_memory: u64,
 }
 
@@ -52,7 +52,7 @@ impl ServerState {
     ) -> Option<Vec<HostShare>> {
         let (min_nodes, rows) = (request.allocation.min_slots(), self.rows(scope));
         if scope == HostScope::AvailableNow && !self.config.oversubscribe {
-            // Most searches end here when the cluster is full.
+            // A shortcut: most searches end here when the cluster is full.
             let free = self.hosts.iter().map(|host| {
                 let capacity = u64::from(host.config.slots) * u64::from(rows);
                 capacity.saturating_sub(host.used_slots.into())
@@ -82,13 +82,13 @@ impl ServerState {
         found
     }
 
-    /// The rows that a job can fill. As if no job ran, this is one row.
+    /// The number of rows that a job can use. If no job is assumed to run, this is one row.
     fn rows(&self, scope: HostScope) -> u32 {
         if scope == HostScope::AvailableNow { self.config.rows.max(1) } else { 1 }
     }
 
-    /// The hosts of the pool that a request can use; None if it wants every host and one is
-    /// missing.
+    /// The hosts of the pool that a request can use. None if the request needs every host and one
+    /// is missing.
     fn eligible(
         &self,
         pool: Option<&NodeSet>,
@@ -150,7 +150,7 @@ impl ServerState {
         (bytes > 0).then_some(bytes)
     }
 
-    /// Hosts that a job shares with other jobs.
+    /// The hosts that a job shares with other jobs.
     pub fn shared_hosts(&self, job: JobId) -> Vec<HostId> {
         let shares = self.shares(job).unwrap_or_default().iter();
         let shared = shares.filter(|share| self.hosts[share.host.index()].used_slots > share.procs);
@@ -215,7 +215,7 @@ fn memory_shortage(request: &JobRequest, hosts: &[Candidate], scope: HostScope) 
     )
 }
 
-/// Places a job if each host has this many rows. In the first row a job has its slots for itself.
+/// Places a job if each host has this many rows. In the first row a job has its slots alone.
 fn fit(shape: AllocationRequest, candidates: &[Candidate], rows: u32) -> Option<Vec<HostShare>> {
     let host_slots: Vec<_> =
         candidates.iter().map(|candidate| candidate.host_slots(rows)).collect();

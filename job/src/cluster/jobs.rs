@@ -12,9 +12,10 @@ use super::placement::HostShare;
 use super::server::ServerState;
 use super::{ClusterAction, JobPermit, JobRequest, MonotonicTime, SessionId};
 
-/// The largest priority (manual, scrun(1), `priority`).
+/// The largest value of a priority (scrun(1), `priority`).
 const LOWEST_PRIORITY: u8 = 15;
-/// Jobs of other users that may overtake a waiting job on its hosts; then it comes first.
+/// The number of jobs of other users that may overtake a waiting job on its hosts. After that, the
+/// waiting job is placed first.
 const MAX_BYPASSES: u32 = 32;
 
 /// A login.
@@ -39,7 +40,7 @@ pub struct ClusterJob {
     pub(super) uid: u32,
     request: JobRequest,
     state: State,
-    /// The time from which it waits, or has its hosts.
+    /// Since when the job waits, or has its hosts.
     state_since: MonotonicTime,
 }
 
@@ -48,7 +49,7 @@ pub struct ClusterJob {
 enum State {
     Waiting {
         queue_key: (u8, u64),
-        /// Jobs of other users that were started before it on hosts that it may use.
+        /// The number of jobs of other users that were started before it on hosts that it may use.
         bypass_count: u32,
     },
     Running(RunningJob),
@@ -61,9 +62,9 @@ struct RunningJob {
     /// Shares whose hosts may still hold resources of the job.
     unreleased_shares: NodeSet,
     code: Option<u8>,
-    /// Why the job is ended early.
+    /// Why the job is being ended early.
     reason: Option<String>,
-    /// When its user is notified in any case.
+    /// The time by which the user is notified in any case.
     report_deadline: Option<MonotonicTime>,
     end_reported: bool,
 }
@@ -82,24 +83,24 @@ impl ClusterJob {
 /// A job as an operator sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// Its number.
+    /// The number of the job.
     pub job: JobId,
-    /// Its user.
+    /// The user of the job.
     pub uid: u32,
-    /// Its hosts; empty while it waits.
+    /// The hosts of the job. Empty while it waits.
     pub shares: Vec<HostShare>,
-    /// Why it is being ended, if it is.
+    /// Why the job is being ended, if it is.
     pub ending: Option<String>,
     /// The requested priority.
     pub priority: u8,
-    /// Its processes; while it waits, the smallest number that it accepts.
+    /// The number of its processes. While the job waits, the smallest number that it accepts.
     pub nodes: u32,
-    /// The time from which it waits, or has its hosts.
+    /// Since when the job waits, or has its hosts.
     pub state_since: MonotonicTime,
 }
 
 impl ServerState {
-    /// All jobs that wait, run, or are being cleaned up after, by number.
+    /// All jobs that wait, run or are being cleaned up, by number.
     pub fn list(&self) -> impl Iterator<Item = Summary> + '_ {
         self.jobs.iter().map(|(number, job)| {
             let (shares, ending) = match &job.state {
@@ -123,7 +124,7 @@ impl ServerState {
         }
     }
 
-    /// Whether a job has asked for hosts of its own.
+    /// Whether a job has requested whole hosts.
     pub fn wants_whole_hosts(&self, job: JobId) -> bool {
         let found = self.jobs.get(&job);
         found.is_some_and(|job| {
@@ -131,7 +132,7 @@ impl ServerState {
         })
     }
 
-    /// How many jobs go before a waiting one, if all of them start in their order.
+    /// The number of jobs that start before a waiting job, if all of them start in order.
     pub fn jobs_ahead(&self, number: JobId) -> Option<usize> {
         let job = self.jobs.get(&number)?;
         let State::Waiting { queue_key, .. } = job.state else { return None };
@@ -151,7 +152,8 @@ impl ServerState {
         } else if user_sessions
             >= limits.sessions_per_user.min(limits.sessions - self.sessions.len())
         {
-            // Nobody may have more than is left for all others: a few users cannot take all.
+            // No user may have more logins than are left for all other users. So a few users cannot
+            // take all of them.
             format!("you are logged in {user_sessions} times, which is the limit for one user now")
         } else {
             self.users.entry(uid).or_default().session_count += 1;
@@ -211,11 +213,11 @@ impl ServerState {
         if let Some(shares) = free_shares.filter(|_| !wait) {
             self.start(job, shares);
         } else {
-            // This applies even if there are free slots: other jobs may have waited longer for
-            // them.
+            // The queue applies even if there are free slots: other jobs may have waited longer for
+            // these slots.
             self.schedule();
             let is_waiting = matches!(self.jobs[&job].state, State::Waiting { .. });
-            // The job fits only while a host is down, and other jobs come first.
+            // The job fits only because a host is down, and other jobs come first.
             if is_waiting && let Some(rejection) = self.unsatisfiable_reason(job) {
                 self.pending.remove(uid, queue_key);
                 self.remove_job(job);
@@ -245,7 +247,7 @@ impl ServerState {
         }
         let last = request.pools.iter().filter_map(NodeSet::last).max();
         if last.is_some_and(|last| last as usize >= self.hosts.len()) {
-            return Err("a host that is not in the cluster is wanted".to_owned());
+            return Err("a requested host is not in the cluster".to_owned());
         }
         let left = limits.spec_bytes.saturating_sub(self.spec_bytes);
         let wanted = bytes.saturating_add(request.spec_bytes);
@@ -255,18 +257,19 @@ impl ServerState {
                 self.spec_bytes
             ));
         }
-        // Nobody may have more than is left for all others: a few users cannot take all.
+        // No user may have more bytes than are left for all other users. So a few users cannot take
+        // all of them.
         let max_bytes = limits.spec_bytes_per_user.min(left);
         if wanted > max_bytes {
             return Err(format!(
-                "your jobs take {bytes} bytes of the server; at most {max_bytes} are given to one \
-                 user now"
+                "your jobs take {bytes} bytes of the server; the limit for one user is \
+                 now {max_bytes}"
             ));
         }
         Ok(())
     }
 
-    /// A number that no existing job has, and that no job has had for a long time.
+    /// Returns a number that no existing job has, and that was not used for a long time.
     fn allocate_job_id(&mut self) -> JobId {
         loop {
             let job = self.next_job;
@@ -283,7 +286,7 @@ impl ServerState {
         for job in self.pending.heads() {
             let job = &self.jobs[&job];
             let State::Waiting { bypass_count: MAX_BYPASSES.., .. } = job.state else { continue };
-            // A job that needs hosts that are down does not keep other jobs waiting.
+            // If a waiting job needs hosts that are down, it does not delay other jobs.
             if self.search(&job.request, HostScope::AllUp, &reserved).is_some() {
                 let all_hosts = || NodeSet::from(0..self.hosts.len() as u32);
                 reserved.union(&job.request.allowed_hosts().unwrap_or_else(all_hosts));
@@ -292,8 +295,8 @@ impl ServerState {
         reserved
     }
 
-    /// Starts the jobs that fit: each user's first job, users alternately. Jobs that were overtaken
-    /// too often come before all others.
+    /// Starts the jobs that fit: the first job of each user, users alternately. Jobs that were
+    /// overtaken too often come before all others.
     pub(super) fn schedule(&mut self) {
         self.needs_scheduling = false;
         loop {
@@ -363,7 +366,7 @@ impl ServerState {
         self.actions.push(ClusterAction::Start { session, tag, job: number, shares, incarnations });
     }
 
-    /// Kills a running job. The first reason is the one that is reported.
+    /// Kills a running job. If there are several reasons, the first one is reported.
     fn end_running(&mut self, number: JobId, reason: &str, now: MonotonicTime) {
         let report_deadline = now + self.config.times.cleanup;
         let Some(ClusterJob { state: State::Running(run), .. }) = self.jobs.get_mut(&number) else {
@@ -512,8 +515,8 @@ impl ServerState {
         self.needs_scheduling = true;
     }
 
-    /// Handles jobs that have ended but have hosts that did not confirm their cleanup. The user of
-    /// such a job need not wait for them.
+    /// Handles jobs that have ended while some of their hosts have not confirmed their cleanup.
+    /// After the deadline, the user of such a job is notified without these confirmations.
     pub(super) fn tick_jobs(&mut self, now: MonotonicTime) {
         let is_due = |job: &ClusterJob| job.deadline().is_some_and(|due| due <= now);
         let overdue = self.jobs.iter().filter(|(_, job)| is_due(job)).map(|(number, _)| *number);
@@ -528,7 +531,7 @@ impl ServerState {
             let unreleased: Vec<_> = unreleased.take(8).collect();
             self.actions.push(ClusterAction::Ended { session, tag, job: number, code, reason });
             let names: Vec<_> = unreleased.into_iter().map(|host| self.name(host)).collect();
-            self.log(format!("job {number} is over and still held by {}", names.join(", ")));
+            self.log(format!("job {number} has ended but is held by {}", names.join(", ")));
         }
     }
 }

@@ -8,8 +8,8 @@
 //! | Suspect | its link, or one above it, was lost | Join, Joined; time: Down |
 //! | Down | declared down; its jobs are ended | Join under a new incarnation |
 //!
-//! An incarnation that was declared down never joins again: it has to clean up and to return under
-//! a new one.
+//! An incarnation that was declared down never joins again. Its daemon has to clean up and join
+//! under a new incarnation.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,12 +25,12 @@ use score_tree::range_tree::Subtree;
 use super::server::ServerState;
 use super::{ClusterAction, HostConfig, MonotonicTime};
 
-/// Incarnations of a host that are remembered as declared down.
+/// The largest number of fenced incarnations that are remembered per host.
 const MAX_FENCED_INCARNATIONS: usize = 8;
 /// A host that was not reported for this multiple of the silence limit is lost. A report rises by
-/// one level at each beat, which is a third of that limit.
+/// one level at each heartbeat, and heartbeats are sent three times per silence limit.
 const LOST_AFTER_SILENCE_LIMITS: u32 = 4;
-/// Hosts that are moved to a nearer parent in one step at most.
+/// The largest number of hosts that are moved to a nearer parent in one step.
 const REBALANCE_BATCH: usize = 64;
 
 /// A host.
@@ -38,16 +38,17 @@ const REBALANCE_BATCH: usize = 64;
 pub struct ClusterHost {
     pub config: HostConfig,
     state: HostState,
-    /// Its daemon, unless it is Absent.
+    /// The daemon of the host, unless the host is Absent.
     pub member: Option<DaemonInfo>,
     parent: HostId,
     /// When its parent last reported it.
     last_reported_at: MonotonicTime,
-    /// It could not reach this parent: only hosts above that parent are offered.
+    /// A parent that the host could not reach. The host is offered only ancestors above this
+    /// parent.
     unreachable_parent: Option<HostId>,
     /// Incarnations that were declared down.
     fenced: VecDeque<Incarnation>,
-    /// Slots that jobs have, in all rows.
+    /// Slots that jobs occupy, in all rows.
     pub used_slots: u32,
     /// Bytes of memory that are promised to jobs.
     pub promised_memory: u64,
@@ -56,7 +57,7 @@ pub struct ClusterHost {
 #[derive(Debug)]
 enum HostState {
     Absent,
-    /// `was_up`: it was already Up under this incarnation, and may run jobs.
+    /// `was_up`: the host was already Up under this incarnation and may run jobs.
     Joining {
         deadline: MonotonicTime,
         was_up: bool,
@@ -100,7 +101,7 @@ impl ClusterHost {
         matches!(self.state, HostState::Up)
     }
 
-    /// Whether it may still have jobs.
+    /// Whether jobs may still run on the host.
     fn may_have_jobs(&self) -> bool {
         match self.state {
             HostState::Absent | HostState::Down => false,
@@ -109,7 +110,7 @@ impl ClusterHost {
         }
     }
 
-    /// Whether it can be a parent, at least soon.
+    /// Whether the host can be a parent now or soon.
     fn can_be_parent(&self) -> bool {
         matches!(self.state, HostState::Up | HostState::Joining { .. })
     }
@@ -172,7 +173,7 @@ impl ServerState {
     pub(super) fn on_join(&mut self, join: JoinRequest, now: MonotonicTime) {
         let Some(host) = self.host_named(&join.name).filter(|host| *host != SERVER) else {
             let name: String = join.name.chars().take(100).collect();
-            return self.log(format!("{name:?} wants to join and is no host of this cluster"));
+            return self.log(format!("join refused: {name:?} is not a host of this cluster"));
         };
         if self.must_reset(host, join.incarnation, join.server_incarnation) {
             return;
@@ -183,7 +184,7 @@ impl ServerState {
         let mut same_incarnation = false;
         if let Some(known) = found.member.as_mut().filter(|m| m.incarnation == join.incarnation) {
             if join.attach_seq < known.attach_seq {
-                // It has found a parent since then.
+                // The host has found a parent since it sent this request.
                 return;
             }
             (known.attach_seq, same_incarnation) = (join.attach_seq, true);
@@ -210,7 +211,7 @@ impl ServerState {
         } else if same_incarnation {
             found.state = HostState::Joining { deadline, was_up: found.may_have_jobs() };
         }
-        // Another incarnation than the known one is accepted only when it has a parent.
+        // A new incarnation is accepted only when it has a parent.
         if let Some(unreachable) = join.unreachable_parent.filter(|parent| *parent != SERVER) {
             let earlier = found.unreachable_parent;
             found.unreachable_parent =
@@ -264,7 +265,7 @@ impl ServerState {
         found.last_reported_at = now;
         if is_new {
             found.unreachable_parent = None;
-            // Hosts that could not reach its predecessor may try again.
+            // Hosts that could not reach the previous incarnation may try again.
             for other in
                 self.hosts.iter_mut().filter(|other| other.unreachable_parent == Some(host))
             {
@@ -308,14 +309,14 @@ impl ServerState {
         self.suspect_descendants(host, self.config.times.silence, now);
     }
 
-    /// All descendants of this host have lost their parent, or will within `detection_time`. Each
-    /// of them dials for itself.
+    /// All descendants of this host have lost their parent, or will notice the loss within
+    /// `detection_time`. Each of them dials separately.
     fn suspect_descendants(&mut self, host: HostId, detection_time: Duration, now: MonotonicTime) {
         let deadline = now + detection_time + self.config.times.grace;
         let name = self.name(host).to_owned();
         let mut is_descendant = vec![false; self.hosts.len()];
         is_descendant[host.index()] = true;
-        // A parent has a smaller number than its children.
+        // Each parent has a smaller number than its children.
         for index in host.index() + 1..self.hosts.len() {
             let found = &mut self.hosts[index];
             if is_descendant[found.parent.index()] && found.is_up() {
@@ -338,12 +339,12 @@ impl ServerState {
         found.fenced.push_back(incarnation);
         self.actions.push(ClusterAction::HostDown { host, incarnation, reason: text.clone() });
         self.on_host_down(host, &text, now);
-        // A daemon that hangs and was replaced may have sent a beat only now. The loss of other
-        // daemons is already known.
+        // A daemon that was suspended and replaced may just have sent a heartbeat. The loss of
+        // other daemons is already known.
         self.suspect_descendants(host, self.config.times.silence * 3 / 2, now);
     }
 
-    /// The server itself did not run for a while: no host is suspected because of that time.
+    /// The server itself did not run for some time. This time is not counted against any host.
     fn extend_deadlines(&mut self, delay: MonotonicTime) {
         for host in &mut self.hosts {
             host.last_reported_at += delay;
@@ -409,8 +410,8 @@ impl ServerState {
         }
     }
 
-    /// Moves hosts that were adopted while their own parent was unreachable back to it, a batch at
-    /// a time.
+    /// Moves hosts back to their own parent if they were adopted while it was unreachable. One call
+    /// moves at most one batch.
     fn rebalance(&mut self) {
         let mut move_count = 0;
         for host in self.host_ids() {

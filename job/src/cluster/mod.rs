@@ -1,7 +1,7 @@
-//! The logic of a cluster: membership, logins and the placement of jobs. Pure state machines
-//! `(state, event, now) -> actions`, without sockets and clocks. [`ServerState`] runs in the
-//! server, [`tree_member::Member`] in the daemon of every other host. The shell carries their
-//! messages.
+//! The logic of a cluster: membership, logins and the placement of jobs. It consists of pure state
+//! machines `(state, event, now) -> actions`, without sockets and clocks. [`ServerState`] runs in
+//! the server, [`tree_member::Member`] in the daemon of every other host. The daemon (crate scored)
+//! carries their messages.
 //!
 //! # A whole lifecycle
 //!
@@ -18,11 +18,11 @@
 //! | the host did not return: `Tick` | `HostDown`; `End` for its jobs, with its name |
 //! | it returns after that: `Received(Join)` | `Send(Reset)`; it cleans up and joins again |
 //!
-//! The shell calls [`ServerState::on`] with every event, and with `Tick` at
+//! The daemon calls [`ServerState::on`] with every event, and with `Tick` at
 //! [`ServerState::deadline`]. It performs all actions in order. Messages may be late, duplicated or
-//! lost with their link; links may break at any time.
+//! lost with their link. Links may break at any time.
 //!
-//! # Obligations of the shell
+//! # Obligations of the daemon
 //!
 //! - A daemon refuses to start a share that is meant for another incarnation than its own, and
 //!   reports that it has released the share. It reports the same if it is ordered to kill a share
@@ -31,9 +31,10 @@
 //!   during one.
 //! - If a link of a job breaks, the daemon below it kills its part of that job. The job's master
 //!   ends the other parts, and the server is notified by `Finished`.
-//! - Received messages are read before `Tick` is reported. A machine that was stopped reads first.
-//! - [`Timeouts::silence`] is longer than an interruption that must do no harm: TCP tries again
-//!   about 6 s after the beginning of an interruption of 5 s.
+//! - Received messages are read before `Tick` is reported. A machine that was stopped first reads
+//!   the messages that have arrived meanwhile.
+//! - [`Timeouts::silence`] is longer than an interruption that must do no harm. After an
+//!   interruption of 5 s, TCP retransmits about 6 s after the beginning of the interruption.
 
 use std::time::Duration;
 
@@ -83,15 +84,16 @@ pub struct ClusterConfig {
     pub hosts: Vec<HostConfig>,
     /// Times.
     pub times: Timeouts,
-    /// The first job's number. A restarted server must not reuse the numbers of its predecessor.
+    /// The number of the first job. A restarted server must not reuse the numbers of its
+    /// predecessor.
     pub first_job: JobId,
-    /// Jobs that may share a slot alternately.
+    /// The number of jobs that may use a slot alternately.
     pub rows: u32,
     /// Bytes of memory of the server's own host; 0 if unknown.
     pub memory: u64,
-    /// Single-user mode: a job alone on the cluster may have more processes than there are slots.
+    /// Single-user mode: a job that is alone on the cluster may have more processes than slots.
     pub oversubscribe: bool,
-    /// Users that may stop the jobs of others; root always may.
+    /// Users that may stop the jobs of others. Root always may.
     pub operators: Vec<u32>,
     /// Limits on the requests of one user and of all users together.
     pub limits: ClusterLimits,
@@ -100,26 +102,28 @@ pub struct ClusterConfig {
 /// A host as it is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostConfig {
-    /// Its name.
+    /// The name of the host.
     pub name: String,
-    /// Processes that jobs may have on it: its processors, unless the operator configures
-    /// otherwise.
+    /// The number of processes that jobs may have on the host. The default is its number of
+    /// processors.
     pub slots: u32,
-    /// The hosts that it replaces while they are missing; empty if it is no spare.
+    /// The hosts that it replaces while they are missing. Empty if the host is not a spare.
     pub spare_for: NodeSet,
-    /// Marked as defect: never used.
+    /// The host is marked as defective and never used.
     pub defect: bool,
 }
 
-/// Time limits. A host is reported as down at the latest `silence + grace` after it has died. If
-/// its parent in the tree died at the same time, the limit is `2 * silence + grace`.
+/// Time limits. A host is reported as down at most `silence + grace` after its death. If its parent
+/// in the tree died at the same time, the limit is `2 * silence + grace`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     /// The limit of [`score_tree::link::LinkTimeouts::silence_timeout`].
     pub silence: Duration,
-    /// From the loss of a host until it is down. In this time it may dial again.
+    /// The time from the loss of a host until it is declared down. In this time the host may dial
+    /// again.
     pub grace: Duration,
-    /// From a job's end until its user is notified, even if a host has not confirmed its cleanup.
+    /// The time from a job's end until its user is notified, even if a host has not confirmed its
+    /// cleanup.
     pub cleanup: Duration,
     /// Membership changes on their way up the tree wait this long for more changes.
     pub merge: Duration,
@@ -171,20 +175,20 @@ impl Default for ClusterLimits {
 pub struct JobRequest {
     /// Hosts and processes.
     pub allocation: AllocationRequest,
-    /// It gets hosts of one of these sets; if the list is empty, any hosts.
+    /// The job gets hosts of one of these sets. If the list is empty, it gets any hosts.
     pub pools: Vec<NodeSet>,
     /// Whether it queues if it cannot start now.
     pub wait: bool,
-    /// 0 to 15; among the waiting jobs of its user a smaller one goes first.
+    /// 0 to 15. Among the waiting jobs of one user, the smallest priority goes first.
     pub priority: u8,
-    /// Bytes of memory that it may use on each of its hosts; 0 if the job does not specify it.
+    /// Bytes of memory that the job may use on each of its hosts; 0 if the job does not specify it.
     pub memory: u64,
-    /// Bytes that the shell keeps for the job (its JobSpec), for the limits.
+    /// Bytes that the daemon keeps for the job (its JobSpec), counted against the limits.
     pub spec_bytes: u64,
 }
 
 impl JobRequest {
-    /// All hosts that the job may use; None for any.
+    /// All hosts that the job may use. None means any hosts.
     pub fn allowed_hosts(&self) -> Option<NodeSet> {
         self.pools.iter().cloned().reduce(|mut all, pool| {
             all.union(&pool);
@@ -199,8 +203,8 @@ impl JobRequest {
 pub enum ClusterEvent {
     /// A daemon has sent a membership message. Other messages do not concern this state machine.
     Received {
-        /// The sender, as its Hello on this link claimed (any number while it does not know its
-        /// own).
+        /// The host that the Hello of this link has named. A sender that does not know its number
+        /// yet may use any number.
         from: HostId,
         /// The message.
         message: PeerMessage,
@@ -212,14 +216,14 @@ pub enum ClusterEvent {
         /// The reason that the link reported.
         reason: String,
     },
-    /// A user has logged in; the daemon of its host vouches for it.
+    /// A user has logged in. The daemon of the user's host confirms the identity.
     Login {
         /// The login.
         session: SessionId,
         /// The user.
         user: User,
     },
-    /// A job.
+    /// A session submits a job.
     Submit {
         /// The session of the job.
         session: SessionId,
@@ -228,7 +232,7 @@ pub enum ClusterEvent {
         /// The request.
         request: JobRequest,
     },
-    /// The session wants its job ended.
+    /// The session requests the end of its job.
     Cancel {
         /// The session of the job.
         session: SessionId,
@@ -245,7 +249,7 @@ pub enum ClusterEvent {
     Released {
         /// The job.
         job: JobId,
-        /// Its hosts.
+        /// The hosts, by their index in the shares of the job.
         hosts: NodeSet,
     },
     /// The job's logic has ended.
@@ -261,10 +265,10 @@ pub enum ClusterEvent {
     Tick,
 }
 
-/// An action for the shell.
+/// An action for the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterAction {
-    /// Send this over the existing link, or dial. If it cannot be sent, the shell reports
+    /// Send this over the existing link, or dial. If it cannot be sent, the daemon reports
     /// `LinkLost`.
     Send {
         /// The destination.
@@ -276,7 +280,7 @@ pub enum ClusterAction {
     HostUp {
         /// The host.
         host: HostId,
-        /// Its daemon.
+        /// The incarnation of its daemon.
         incarnation: Incarnation,
     },
     /// A host is declared down: close its link. [`ClusterAction::End`] follows for each of its
@@ -284,7 +288,7 @@ pub enum ClusterAction {
     HostDown {
         /// The host.
         host: HostId,
-        /// Its daemon.
+        /// The incarnation of its daemon.
         incarnation: Incarnation,
         /// The reason, with the host's name.
         reason: String,
@@ -304,7 +308,7 @@ pub enum ClusterAction {
         session: SessionId,
         /// The session's number for the job.
         tag: SessionJobId,
-        /// One line.
+        /// The reason, in one line.
         reason: String,
     },
     /// Run the job on these hosts, in this order.
@@ -324,7 +328,7 @@ pub enum ClusterAction {
     End {
         /// The job.
         job: JobId,
-        /// One line.
+        /// The reason, in one line.
         reason: String,
     },
     /// The only final message about a job that was queued or started.
@@ -344,7 +348,7 @@ pub enum ClusterAction {
     SessionClosed {
         /// The session.
         session: SessionId,
-        /// One line.
+        /// The reason, in one line.
         reason: String,
     },
     /// A line for the log.

@@ -1,11 +1,11 @@
-//! The queue of waiting jobs. Users alternate. The jobs of one user are ordered by priority, then
-//! by submission. A user with ten thousand jobs gets one turn like any other.
+//! The queue of waiting jobs. Users take turns. The jobs of one user are ordered by priority, then
+//! by submission. A user with ten thousand jobs gets one turn like any other user.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use score_proto::ids::JobId;
 
-/// The position of a job among those of its user: priority (smaller first), then number.
+/// The position of a job among the jobs of its user: priority (smaller first), then number.
 type QueueKey = (u8, u64);
 
 /// The jobs that wait.
@@ -33,7 +33,7 @@ impl PendingQueue {
         key
     }
 
-    /// Takes a job out.
+    /// Removes a job.
     pub fn remove(&mut self, uid: u32, key: QueueKey) {
         let Some(jobs) = self.users.get_mut(&uid) else { return };
         if jobs.remove(&key).is_some() {
@@ -45,7 +45,7 @@ impl PendingQueue {
         }
     }
 
-    /// A job of this user has started: the user moves to the end of the line.
+    /// A job of this user has started. The user moves to the end of the order of turns.
     pub fn rotate_user(&mut self, uid: u32) {
         if let Some(index) = self.turns.iter().position(|turn| *turn == uid) {
             self.turns.remove(index);
@@ -58,7 +58,7 @@ impl PendingQueue {
         self.turns.iter().filter_map(|uid| self.users.get(uid)?.values().next().copied())
     }
 
-    /// How many jobs go before this one if users alternate.
+    /// The number of jobs that start before this job if users take turns.
     pub fn jobs_ahead(&self, uid: u32, key: QueueKey) -> usize {
         let own_ahead = self.users.get(&uid).map_or(0, |jobs| jobs.range(..key).count());
         let own_position =
@@ -70,12 +70,12 @@ impl PendingQueue {
         own_ahead + others.map(started_before).sum::<usize>()
     }
 
-    /// Jobs of this user that wait.
+    /// The number of waiting jobs of this user.
     pub fn user_job_count(&self, uid: u32) -> usize {
         self.users.get(&uid).map_or(0, BTreeMap::len)
     }
 
-    /// Jobs that wait.
+    /// The number of waiting jobs.
     pub fn len(&self) -> usize {
         self.job_count
     }
@@ -117,7 +117,7 @@ mod tests {
         let other = waiting.push(2, 8, JobId(100));
         assert_eq!(waiting.jobs_ahead(1, keys[0]), 0);
         assert_eq!(waiting.jobs_ahead(2, other), 1);
-        // The second of the first user comes after the other's only one.
+        // The second job of the first user comes after the only job of the other user.
         assert_eq!(waiting.jobs_ahead(1, keys[1]), 2);
         assert_eq!(waiting.jobs_ahead(1, keys[9]), 10);
         waiting.rotate_user(1);

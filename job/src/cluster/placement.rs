@@ -1,6 +1,6 @@
 //! The placement of a job. Each host has a number of slots, normally its processors, and a number
-//! of rows of them, one for each time slice. Pure arithmetic on a list of candidate hosts for one
-//! row: the free slots of the first row are for a job alone, those of a further row are shared in
+//! of rows, one for each time slice. This is pure arithmetic on a list of candidate hosts for one
+//! row. A job in the first row has its slots alone. A job in a further row shares its slots in
 //! time.
 
 use std::ops::RangeInclusive;
@@ -11,18 +11,18 @@ use score_proto::ids::HostId;
 /// A host that may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostSlots {
-    /// Its number.
+    /// The number of the host.
     pub host: HostId,
     /// All of its slots.
     pub slots: u32,
-    /// The slots that a job may have.
+    /// The slots that a new job may have.
     pub free: u32,
-    /// Processes that jobs already have on it, for 1024 slots.
+    /// Processes that jobs already have on the host, scaled to 1024 slots.
     pub load: u64,
 }
 
 impl HostSlots {
-    /// A host with this many rows, of which jobs have `used` slots.
+    /// A host with this many rows. Jobs have `used` slots in them.
     pub fn new(host: HostId, slots: u32, used: u32, rows: u32) -> Self {
         let free = slots.saturating_mul(rows).saturating_sub(used).min(slots);
         Self { host, slots, free, load: u64::from(used) * 1024 / u64::from(slots.max(1)) }
@@ -32,9 +32,10 @@ impl HostSlots {
 /// The order in which fitting hosts are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlacementPolicy {
-    /// The tightest hosts first: large hosts stay whole for the jobs that need them.
+    /// The hosts with the fewest free slots first. Large hosts stay free for the jobs that need
+    /// them.
     BestFit,
-    /// The hosts where the job waits least for its slices.
+    /// The hosts with the smallest load, where the job waits least for its slices.
     LeastLoaded,
 }
 
@@ -56,7 +57,7 @@ pub struct HostShare {
     pub procs: u32,
 }
 
-/// Finds free slots among `candidates`. Shares come in the order of the job's hosts: those with
+/// Finds free slots among `candidates`. The shares are in the order of the job's hosts: hosts with
 /// more processes first, then by number.
 pub fn place(
     shape: AllocationRequest,
@@ -84,9 +85,9 @@ fn total_procs(shares: &[HostShare]) -> u32 {
     shares.iter().fold(0, |sum, share| sum.saturating_add(share.procs))
 }
 
-/// Selects hosts that are free with all of their slots: those with the least load, then the first
-/// ones. The largest or the smallest hosts are used only if no other choice has a requested number
-/// of nodes.
+/// Selects hosts on which all slots are free: those with the least load first, then by number. The
+/// largest or the smallest hosts are used only if no other choice gives a requested number of
+/// nodes.
 fn whole_hosts(
     host_count: u32,
     node_range: RangeInclusive<u32>,
@@ -113,7 +114,7 @@ fn whole_hosts(
     Some(chosen)
 }
 
-/// Places a job without regard to slots: only a job that has all hosts for itself may do so.
+/// Places a job without regard to slots. Only a job that has all hosts for itself may do so.
 pub fn place_oversubscribed(
     shape: AllocationRequest,
     candidates: &[HostSlots],
@@ -147,8 +148,8 @@ pub fn place_oversubscribed(
 }
 
 /// Distributes `nodes` processes over these hosts in blocks that differ by at most one. The first
-/// `nodes % host_count` blocks get one more. The host numbers increase among blocks of the same
-/// size.
+/// `nodes % host_count` blocks have one process more. Among blocks of the same size, the host
+/// numbers increase.
 fn distribute_evenly(nodes: u32, mut hosts: Vec<HostId>, host_count: u32) -> Vec<HostShare> {
     let larger_blocks = (nodes % host_count) as usize;
     hosts[..larger_blocks].sort_unstable();
@@ -283,7 +284,8 @@ mod tests {
             shares(place(AllocationRequest::FewestHosts(9), &candidates_with_free(&[1, 4, 5, 2]))),
             [(2, 5), (1, 4)]
         );
-        // An even distribution does not fit: the second host has one slot, and so has the third.
+        // An even distribution does not fit, because the second and the third host have one slot
+        // each.
         assert_eq!(
             place(AllocationRequest::FewestHosts(9), &candidates_with_free(&[8, 1, 1])),
             None
@@ -347,7 +349,7 @@ mod tests {
             placed_pairs(AllocationRequest::Exclusive { hosts: 1, min_nodes: 1, max_nodes: 9 }),
             [(1, 4)]
         );
-        // All of a row, and no more than a row.
+        // All slots of a row, and no more.
         assert_eq!(
             placed_pairs(AllocationRequest::AllFreeSlots { min_nodes: 1, max_nodes: 99 }),
             [(0, 4), (1, 4), (3, 4), (2, 2)]
@@ -398,7 +400,7 @@ mod tests {
                 ),
             ] {
                 let Some(found) = place(shape, &sites) else {
-                    // If all hosts are equal, no request that fits in sum is rejected.
+                    // If all hosts are equal, a request is never rejected if its sum fits.
                     let equal = free.iter().all(|slots| *slots == free[0]);
                     let is_grid = matches!(shape, AllocationRequest::HostsByProcs { .. });
                     let none = total == 0 || wanted > total;

@@ -1,4 +1,4 @@
-//! Queries that the server's shell makes on the cluster state.
+//! Queries of the daemon about the state of the cluster.
 
 use score_proto::ids::{HostId, JobId};
 use score_proto::peer_message::{Incarnation, SERVER};
@@ -16,12 +16,12 @@ impl ServerState {
         if host == SERVER { None } else { self.incarnation(host) }
     }
 
-    /// The number of jobs that wait.
+    /// The number of waiting jobs.
     pub fn pending_count(&self) -> usize {
         self.pending.len()
     }
 
-    /// The number of jobs of all users, those that wait included.
+    /// The number of jobs of all users, including waiting jobs.
     pub fn job_count(&self) -> usize {
         self.jobs.len()
     }

@@ -17,7 +17,7 @@ pub struct ServerState {
     pub(super) config: ClusterConfig,
     pub(super) hosts: Vec<ClusterHost>,
     pub(super) names: BTreeMap<String, HostId>,
-    /// A host has joined: other hosts may have a nearer parent now.
+    /// A host has joined, so other hosts may have a nearer parent now.
     pub(super) needs_rebalance: bool,
     pub(super) next_beat_at: MonotonicTime,
     /// The time of the last event.
@@ -95,7 +95,7 @@ impl ServerState {
                 lost_hosts.into_iter().for_each(|lost| self.on_lost(lost, now))
             }
             PeerMessage::PresenceReport(hosts) => self.on_present(&hosts, now),
-            // A child that moves is reported again by its new parent.
+            // The new parent of a child that moves reports it again.
             PeerMessage::DetachChild => {}
             other => {
                 let text: String = format!("{other:?}").chars().take(60).collect();
@@ -126,7 +126,7 @@ impl ServerState {
         self.hosts.get(host.index()).is_some_and(|found| host == SERVER || found.is_up())
     }
 
-    /// The address where a host accepts links. The shares of a job need it to connect to each
+    /// The address at which a host accepts links. The shares of a job use it to connect to each
     /// other.
     pub fn address(&self, host: HostId) -> Option<std::net::SocketAddr> {
         Some(self.hosts.get(host.index())?.member.as_ref()?.address)

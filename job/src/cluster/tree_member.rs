@@ -8,10 +8,10 @@
 //! | `Received(AssignParent)` | `SetAddress` of the parent's address, `Send(AttachChild)` |
 //! | `AttachChild`, `ChildrenJoined`, `ChildrenLost` of a child | soon one `Send` of all changes |
 //! | `Received(Heartbeat)` | `Send(Heartbeat)` to children, `Send(PresenceReport)` to the parent |
-//! | that beat was for a predecessor | `Send(AttachChild)` as well |
+//! | a `Heartbeat` for a predecessor of this daemon | also `Send(AttachChild)` |
 //! | `LinkLost` of the parent, or `ParentLost` | `Send(ParentLost)` to all children, `Send(Join)` |
-//! | no beat for one and a half times the silence limit | the same, without that parent |
-//! | `Reset`, another server, or no beat for twice that limit and the grace | `ResetHost` |
+//! | no heartbeat for 1.5 times the silence limit | the same; the join excludes that parent |
+//! | `Reset`, another server, or no heartbeat for twice that limit plus the grace | `ResetHost` |
 //! | `ResetDone` with a new incarnation | `Send(Join)` |
 
 use std::collections::BTreeMap;
@@ -25,23 +25,24 @@ use score_proto::peer_message::{
 
 use super::{MonotonicTime, Timeouts};
 
-/// Changes that may wait for a parent; if there are more, the children have to join again.
+/// The largest number of changes that wait for a parent. If there are more, the children have to
+/// join again.
 const MAX_PENDING_CHANGES: usize = 16 * 1024;
-/// Changes in one message.
+/// The largest number of changes in one message.
 const MAX_CHANGES_PER_MESSAGE: usize = 1024;
 
 /// The configuration of a daemon at its start.
 #[derive(Debug, Clone)]
 pub struct MemberConfig {
-    /// Its name in the cluster's list.
+    /// The name of the host in the cluster's list.
     pub name: String,
-    /// Its first incarnation.
+    /// The first incarnation of the daemon.
     pub incarnation: Incarnation,
-    /// Its address for links.
+    /// The address at which the daemon accepts links.
     pub address: SocketAddr,
     /// Bytes of memory of this host; 0 if unknown.
     pub memory: u64,
-    /// If its parent started it: its own number, and the parent's.
+    /// If its parent started the daemon: the daemon's own number and the number of the parent.
     pub host_and_parent: Option<(HostId, HostId)>,
     /// Times.
     pub times: Timeouts,
@@ -52,7 +53,7 @@ pub struct MemberConfig {
 pub enum MemberEvent {
     /// A message of membership.
     Received {
-        /// From this host.
+        /// The sender.
         from: HostId,
         /// The message.
         message: PeerMessage,
@@ -64,16 +65,16 @@ pub enum MemberEvent {
         /// The reason that the link reported.
         reason: String,
     },
-    /// The reset of [`MemberAction::ResetHost`] is done; the daemon's new incarnation.
+    /// The reset of [`MemberAction::ResetHost`] is complete. Carries the daemon's new incarnation.
     ResetDone(Incarnation),
     /// The time [`Member::deadline`] is reached.
     Tick,
 }
 
-/// An action for the shell.
+/// An action for the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberAction {
-    /// Send this over the existing link, or dial. If it cannot be sent, the shell reports
+    /// Send this over the existing link, or dial. If it cannot be sent, the daemon reports
     /// `LinkLost`.
     Send {
         /// The destination.
@@ -81,11 +82,11 @@ pub enum MemberAction {
         /// The message.
         message: PeerMessage,
     },
-    /// From now on the host has this address.
+    /// The address of a host, valid from now on.
     SetAddress {
         /// The host.
         host: HostId,
-        /// Its address for links.
+        /// The address at which the host accepts links.
         address: SocketAddr,
     },
     /// End every job and close every session on this host, and report [`MemberEvent::ResetDone`].
@@ -99,11 +100,11 @@ pub enum MemberAction {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Requests a parent from the server at this time (again).
+    /// Requests a parent from the server at this time, for the first time or again.
     Joining { retry_at: MonotonicTime },
-    /// Has a parent. `confirmed` after the first message from it.
+    /// Has a parent. `confirmed` is set by the first message from the parent.
     Attached { parent: HostId, confirmed: bool },
-    /// Waits for the shell to clean up.
+    /// Waits until the daemon has cleaned up.
     Resetting,
 }
 
@@ -115,23 +116,23 @@ pub struct Member {
     host: Option<HostId>,
     server: Option<Incarnation>,
     attach: u32,
-    /// An assigned parent that it could not reach.
+    /// An assigned parent that this daemon could not reach.
     unreachable_parent: Option<HostId>,
     /// Incarnation and attachment of each child.
     children: BTreeMap<HostId, (Incarnation, u32)>,
-    /// Hosts that the children have reported since the last beat.
+    /// Hosts that the children have reported since the last heartbeat.
     present_hosts: NodeSet,
     pending_joined: Vec<ChildJoined>,
     pending_lost: Vec<ChildLost>,
-    /// When the pending changes are sent up.
+    /// When the pending changes are sent to the parent.
     flush_at: Option<MonotonicTime>,
-    /// The time of the last beat of the server.
+    /// The time of the server's last heartbeat.
     last_beat_at: MonotonicTime,
     actions: Vec<MemberAction>,
 }
 
 impl Member {
-    /// The state of a daemon that has just started and runs no jobs; call [`Member::on`] with
+    /// The state of a daemon that has just started and runs no jobs. Call [`Member::on`] with
     /// `Tick` at once.
     pub fn new(config: MemberConfig, now: MonotonicTime) -> Self {
         Self {
@@ -156,12 +157,12 @@ impl Member {
         self.config.incarnation
     }
 
-    /// Its number, once assigned.
+    /// The number of this host, once it was assigned.
     pub fn host(&self) -> Option<HostId> {
         self.host
     }
 
-    /// Its parent, if it has one.
+    /// The parent, if the daemon has one.
     pub fn parent(&self) -> Option<HostId> {
         match self.state {
             State::Attached { parent, .. } => Some(parent),
@@ -191,7 +192,7 @@ impl Member {
         next.min(self.fence_deadline()).min(self.reparent_deadline())
     }
 
-    /// When it looks for another parent because no beat arrives from this one.
+    /// When the daemon looks for another parent because its parent sends no heartbeat.
     fn reparent_deadline(&self) -> MonotonicTime {
         match self.state {
             State::Attached { .. } => self.last_beat_at + self.config.times.silence * 3 / 2,
@@ -199,7 +200,7 @@ impl Member {
         }
     }
 
-    /// When it ends all jobs on this host because no beat of the server arrives.
+    /// When the daemon ends all jobs on this host because no heartbeat of the server arrives.
     fn fence_deadline(&self) -> MonotonicTime {
         match (self.server, self.state) {
             (None, _) | (_, State::Resetting) => MonotonicTime::MAX,
@@ -237,7 +238,8 @@ impl Member {
                 if !self.belongs_to(assignment.server_incarnation, now) {
                     return;
                 }
-                // Changes that were sent to a parent that never answered are lost with it.
+                // Changes that were sent to a parent that has never answered are lost with that
+                // parent.
                 let parent_unconfirmed = matches!(
                     self.state,
                     State::Attached { parent, confirmed: false } if parent != assignment.parent
@@ -253,13 +255,13 @@ impl Member {
                 }
                 self.attach_to(assignment.parent);
             }
-            // The parent may have hung while the server was restarted. Its server incarnation is
-            // not checked.
+            // The parent may have been suspended while the server was restarted. Therefore the
+            // server incarnation of this heartbeat is not checked.
             PeerMessage::Heartbeat(_) if self.parent() != Some(from) => {
                 self.send(from, PeerMessage::DetachChild)
             }
             PeerMessage::Heartbeat(beat) => {
-                // The same applies to a parent that knows a predecessor of this daemon only.
+                // The same holds for a parent that knows only a predecessor of this daemon.
                 let names_old_server = beat.child_incarnation != self.config.incarnation
                     && self.server.is_some_and(|server| server != beat.server_incarnation);
                 if !names_old_server && self.belongs_to(beat.server_incarnation, now) {
@@ -347,8 +349,8 @@ impl Member {
         beat.into_iter().for_each(|beat| self.send(child, beat));
     }
 
-    /// Whether this is the server whose jobs run here. If it is another one, this host resets
-    /// itself.
+    /// Whether the jobs on this host belong to this server. If they belong to another one, this
+    /// host resets itself.
     fn belongs_to(&mut self, server: Incarnation, now: MonotonicTime) -> bool {
         match self.server {
             Some(known) if known != server => {
@@ -390,7 +392,8 @@ impl Member {
         }
     }
 
-    /// There is no parent any more: each child looks for one too, and reports its own changes.
+    /// The parent is lost. Each child looks for a new parent too, and reports its own changes
+    /// there.
     fn lose_parent(&mut self, now: MonotonicTime) {
         for child in std::mem::take(&mut self.children).into_keys() {
             self.send(child, PeerMessage::ParentLost);
@@ -402,7 +405,7 @@ impl Member {
         self.state = State::Joining { retry_at: now };
     }
 
-    /// Leaves its parent without having another one.
+    /// Leaves the parent before there is another one.
     fn leave_parent(&mut self, reason: &str, now: MonotonicTime) {
         if let (Some(parent), Some(host)) = (self.parent(), self.host) {
             let (incarnation, attach) = (self.config.incarnation, self.attach);
@@ -423,7 +426,8 @@ impl Member {
 
     fn start_reset(&mut self, reason: &str, now: MonotonicTime) {
         if self.state != State::Resetting {
-            // No daemon may rely on the jobs of this host, however long the cleanup takes.
+            // No daemon may rely on the jobs of this host from now on, however long the cleanup
+            // takes.
             self.leave_parent(reason, now);
             self.state = State::Resetting;
             self.actions.push(MemberAction::ResetHost { reason: reason.to_owned() });
@@ -448,18 +452,18 @@ impl Member {
 
     fn tick(&mut self, now: MonotonicTime) {
         if now >= self.fence_deadline() {
-            self.start_reset("no beat of the server for too long", now);
+            self.start_reset("no heartbeat of the server for too long", now);
         }
         if now >= self.reparent_deadline()
             && let Some(parent) = self.parent()
         {
-            self.leave_parent("no beat from its parent", now);
+            self.leave_parent("no heartbeat from its parent", now);
             self.unreachable_parent = Some(parent);
         }
         if let State::Joining { retry_at } = self.state
             && now >= retry_at
         {
-            // The request is repeated if no answer arrives.
+            // The request is repeated if no answer arrives in this time.
             self.state = State::Joining { retry_at: now + self.config.times.silence };
             if let Some((_, parent)) = self.config.host_and_parent.take() {
                 self.attach_to(parent);

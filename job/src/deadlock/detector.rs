@@ -1,4 +1,4 @@
-//! The job master's part: rounds, and the verdict.
+//! The detector in the job master: it begins rounds and gives the verdict.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub enum DetectorEvent {
         stop_seq: SwitchSeq,
     },
     /// The job is being stopped, or has stopped. When it runs again, hosts whose processes are idle
-    /// report it again.
+    /// report again.
     Stopped {
         /// The number of the stop.
         switch_seq: SwitchSeq,
@@ -60,15 +60,16 @@ pub enum DetectorAction {
     Release,
     /// The job is deadlocked, and still stopped.
     Verdict,
-    /// All have been idle for a long time, which cannot be proved to last. Nothing is done for it.
+    /// All processes have been idle for a long time, but the detector cannot prove that this will
+    /// last. No action follows.
     Suspicion,
 }
 
-/// All are idle, and nothing is under way.
+/// All processes are idle, and no message is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct QuietPeriod {
     since: MonotonicTime,
-    /// Messages that have been sent.
+    /// Messages that have been sent so far.
     sent: u64,
 }
 
@@ -91,9 +92,10 @@ enum State {
 pub struct Detector {
     nodes: u32,
     state: State,
-    /// All are idle, by reports that follow this stop. None: some process is busy.
+    /// All are idle, according to reports that follow this stop. None: some process is busy.
     idle_since_stop: Option<SwitchSeq>,
-    /// Some are stopped by a debugger and the others idle, by reports that follow this stop.
+    /// A debugger has stopped some processes and the others are idle, according to reports that
+    /// follow this stop.
     held_since_stop: Option<SwitchSeq>,
     /// The last stop of the job.
     last_stop: SwitchSeq,
@@ -101,7 +103,7 @@ pub struct Detector {
     backoff: Duration,
     recheck_delay: Duration,
     quiet_period: Option<QuietPeriod>,
-    /// A hang was suspected. It is not suspected again.
+    /// A hang was suspected. The suspicion is not repeated.
     has_suspected: bool,
 }
 
@@ -122,12 +124,12 @@ impl Detector {
         }
     }
 
-    /// All are idle, as reported after the last stop: the stop that the reports follow.
+    /// The stop that the idle reports follow, if all processes are idle since the last stop.
     pub fn idle_since_stop(&self) -> Option<SwitchSeq> {
         self.idle_since_stop.filter(|stop_seq| *stop_seq >= self.last_stop)
     }
 
-    /// A debugger has stopped some and the others are idle, as reported after the last stop.
+    /// Whether a debugger has stopped some processes and the others are idle since the last stop.
     pub fn is_held(&self) -> bool {
         self.held_since_stop.is_some_and(|stop_seq| stop_seq >= self.last_stop)
     }
@@ -152,7 +154,7 @@ impl Detector {
     }
 
     /// Whether rounds are in progress. The job has to run meanwhile: a stop counts as a run of all
-    /// threads, so rounds before and after a stop report a change.
+    /// threads, so the rounds before and after it differ.
     pub fn is_suspecting(&self) -> bool {
         !matches!(self.state, State::Busy | State::Backoff(_) | State::Deadlocked)
     }
@@ -182,7 +184,8 @@ impl Detector {
                 }
                 Vec::new()
             }
-            // A process that a debugger has stopped may do anything next: it counts as busy here.
+            // A process that a debugger has stopped can continue at any time, so it counts as busy
+            // here.
             (DetectorEvent::SomeBusy | DetectorEvent::SomeHeld { .. }, state) => {
                 self.idle_since_stop = None;
                 self.held_since_stop = match event {
@@ -247,7 +250,7 @@ impl Detector {
                 self.recheck_delay = (self.recheck_delay * 2).min(MAX_BACKOFF_INTERVAL);
                 Vec::new()
             }
-            // No process polls while it is stopped.
+            // Stopped processes do not poll, so polls are not checked.
             State::ConfirmRound if all_still_idle => {
                 self.state = State::Deadlocked;
                 vec![DetectorAction::Verdict]
@@ -263,12 +266,12 @@ impl Detector {
         }
     }
 
-    /// Whether all have been idle for so long, and have sent nothing, that a hang is suspected.
+    /// Whether all processes have been idle, with nothing sent, long enough to suspect a hang.
     pub fn suspects_hang(&self, now: MonotonicTime) -> bool {
         self.quiet_period.is_some_and(|period| now >= period.since + SUSPICION_DELAY)
     }
 
-    /// Whether a hang is suspected now, for the first time. All are idle, and have sent so many
+    /// Whether a hang is suspected now for the first time. All are idle and have sent this many
     /// messages, all of which have been received.
     fn is_hang_suspected(&mut self, sent: u64, now: MonotonicTime) -> bool {
         match self.quiet_period {
@@ -285,7 +288,8 @@ impl Detector {
     fn start_round1(&mut self) -> Vec<DetectorAction> {
         self.state = State::Round1;
         self.recheck_delay = RECHECK_INTERVAL;
-        // A gap: no host may compare this round with the last round of another suspicion.
+        // Leaves a gap in the numbers, so that no host compares this round with the last round of
+        // an earlier suspicion.
         self.round = self.round.next();
         self.take_snapshot(false)
     }

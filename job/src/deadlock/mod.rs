@@ -13,22 +13,23 @@
 //! rule, the model finds a false suspicion:
 //!
 //! - A thread that becomes busy clears its idle slot, then counts the turn, and only then
-//!   continues. Turns are read before the slots: if a thread counted before it cleared its slot, it
-//!   could be seen idle with the new count. Everything else is read after the slots.
+//!   continues. Turns are read before the slots. If a thread counted the turn before it cleared its
+//!   slot, a sample could find it idle with the new count. Everything else is read after the slots.
 //! - A process is idle when all of its threads are idle.
 //! - A message is received when it is released, and the process that releases it is busy (manual
 //!   2.5, figure 2.9).
-//! - A spinning process may wait for memory that a remote write changed before the end of round 1.
-//!   It must have polled in vain twice since then. "Since" needs a third round: an action of the
-//!   process after its own sample in round 1 may have preceded the write of a process that was
-//!   sampled later.
-//! - A spinning process may also wait for an answer of its launcher (PMI). From the second round on
-//!   it counts as busy unless all of its questions are answered and all answers are taken. It asks
-//!   only while it is busy.
-//! - From the second round on every thread is sampled, in the kernel too. A thread that does not
-//!   report its state must sleep so that only its own process can wake it, and must not have run
-//!   between rounds 2 and 3. So at the instant between these rounds no thread was about to wake
-//!   another one. Counters are read after that: a thread that has sent since then would have run.
+//! - A spinning process may wait for memory that a remote write has changed before the first round
+//!   ended. The process must have polled in vain twice since the end of that round. A third round
+//!   is needed to check this. An action of the process after its own sample in the first round may
+//!   have preceded the write of a process that was sampled later.
+//! - A spinning process may also wait for an answer of its launcher (PMI). From the second round
+//!   on, it counts as busy unless all of its questions are answered and all answers are taken. It
+//!   asks only while it is busy.
+//! - From the second round on, every thread is sampled in the kernel too. A thread that does not
+//!   report its state must sleep in such a way that only its own process can wake it, and must not
+//!   have run between rounds 2 and 3. So at the instant between these rounds no thread was about to
+//!   wake another one. Counters are read after that: a thread that has sent since then would have
+//!   run.
 //!
 //! These rules give a *suspicion*. One stop of the gang confirms it: no counter has changed, and
 //! every thread is at the place where it reported to wait.
@@ -46,8 +47,8 @@
 //! | round 1 for 30 s: idle, sums equal, nothing sent | `Suspicion`, once |
 //! | `Stopped`: the slice has ended | rounds begin again when all report idle in the next slice |
 //!
-//! A job yields its slice when all of its processes are idle, but not during rounds: otherwise they
-//! would fit into no slice.
+//! A job yields its slice when all of its processes are idle, but not during rounds. Otherwise the
+//! rounds would not fit into a slice.
 
 use std::time::Duration;
 
@@ -62,11 +63,13 @@ pub use detector::{Detector, DetectorAction, DetectorEvent};
 pub use score_proto::observation::ActivitySample;
 pub use snapshot::{LastRound, ProcessSnapshot};
 
-/// The delay from a round without a deadlock to the next while all are idle; doubled up to a
+/// The delay from a round without a deadlock to the next while all are idle. It is doubled up to a
 /// second.
 const MIN_BACKOFF_INTERVAL: Duration = Duration::from_millis(2);
 const MAX_BACKOFF_INTERVAL: Duration = Duration::from_secs(1);
-/// How long all are idle, and nothing is sent, before a hang is suspected that cannot be proved.
+/// How long all processes must be idle, with nothing sent, before a hang is suspected without
+/// proof.
 pub const SUSPICION_DELAY: Duration = Duration::from_secs(30);
-/// The delay until a third round is repeated because a process has not polled; doubled likewise.
+/// The delay before a third round is repeated because a process has not polled. It is doubled up to
+/// a second.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(1);

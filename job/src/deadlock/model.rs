@@ -1,8 +1,9 @@
-//! The detector with all interleavings of small parallel processes. Threads send, write into each
-//! other's memory, poll, take messages and become idle. They ask their launcher, and poll for its
-//! answer while they are idle. Helpers report nothing, are woken, wake each other and send. All of
-//! them advance step by step while they are sampled word by word, one process after the other in
-//! any order. No suspicion may be wrong. If any one rule is disabled, some suspicion is wrong.
+//! Checks the detector against all interleavings of small parallel processes. Threads send, write
+//! into each other's memory, poll, take messages and become idle. They ask their launcher, and poll
+//! for its answer while they are idle. Helper threads report nothing, are woken, wake each other
+//! and send. All threads advance step by step while they are sampled word by word, one process
+//! after the other in any order. The model checks that no suspicion is wrong. If any single rule is
+//! disabled, some suspicion must be wrong.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -17,21 +18,21 @@ use crate::cluster::MonotonicTime;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum ThreadPhase {
     Busy,
-    /// Counted as sent, not yet published.
+    /// The message is counted as sent, but not yet published.
     Sending(usize),
-    /// At the head of the loop: reads the memory.
+    /// At the head of the loop, before it reads the memory.
     Waiting,
-    /// It has read the memory, and polls.
+    /// The thread has read the memory and polls.
     Polling,
-    /// It has a message.
+    /// The thread has taken a message.
     Taken,
-    /// It has an answer of the launcher.
+    /// The thread has taken an answer of the launcher.
     Answered,
-    /// The slot is clear.
+    /// The idle slot is clear.
     Woken {
         message: bool,
     },
-    /// The turn is counted; the message is still to be released.
+    /// The turn is counted. The message is not yet released.
     Releasing,
 }
 
@@ -60,18 +61,18 @@ pub enum DisabledRule {
 enum Question {
     None,
     Asked,
-    /// The answer has not been taken.
+    /// The answer has arrived and has not been taken.
     Answered,
 }
 
 /// A thread that never reports its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Helper {
-    /// In a futex, where only its own process can wake it; it has run this often.
+    /// In a futex, where only its own process can wake it. The number counts its runs.
     Asleep(u64),
     /// Woken, and about to run.
     Woken(u64),
-    /// Counted as sent, not yet published.
+    /// The message is counted as sent, but not yet published.
     Sending(u64, usize),
 }
 
@@ -81,7 +82,7 @@ struct ModelProcess {
     slots: Vec<bool>,
     turns: u64,
     polls: u64,
-    /// The value of `polls` at the last sample. `polls` exceeds it by two at most, which keeps the
+    /// The value of `polls` at the last sample. `polls` exceeds it by at most two, which keeps the
     /// model finite.
     polls_seen: u64,
     sent: u64,
@@ -100,7 +101,7 @@ struct PartialSnapshot {
     next_word: usize,
     sample: ProcessSnapshot,
     slots: Vec<bool>,
-    /// Helpers are sampled too.
+    /// Whether helpers are sampled too.
     reads_helpers: bool,
     helpers: Vec<Helper>,
 }
@@ -127,7 +128,7 @@ pub struct ModelState {
     /// How often helpers may still be woken.
     wakes_left: u8,
     questions_left: u8,
-    /// There are remote writes or questions: a waiting process spins, and looks for both between
+    /// There are remote writes or questions. A waiting process spins, and checks for both between
     /// polls.
     spins: bool,
     detector: Detector,
@@ -157,7 +158,7 @@ pub struct Bounds {
 /// See the [module](self).
 pub struct Model {
     disabled: DisabledRule,
-    /// Hashes: whole states would fill the memory.
+    /// Hashes of states. Whole states would need too much memory.
     pub visited: HashSet<u64>,
     pending: Vec<ModelState>,
     /// The state of a wrong suspicion.
@@ -218,7 +219,8 @@ impl ModelState {
         !self.spins && self.processes.iter().all(|process| process.helpers.is_empty())
     }
 
-    /// Returns true for a suspicion. The model ends with it: it must be correct without any stop.
+    /// Returns true for a suspicion. The model ends with it, because a suspicion must be correct
+    /// without a stop.
     fn perform(&mut self, actions: Vec<DetectorAction>) -> bool {
         let mut suspicion = false;
         for action in actions {
@@ -368,7 +370,7 @@ impl Model {
         self.add(next);
     }
 
-    /// Clears the slot, then counts the turn; then the thread continues.
+    /// Clears the slot, then counts the turn, and only then lets the thread continue.
     fn wake(&self, process: &mut ModelProcess, t: usize, message: bool) {
         match self.disabled {
             DisabledRule::SlotFirst => process.turns += 1,
@@ -484,13 +486,13 @@ impl Model {
                 }
             }
             word if word <= threads => reading.slots.push(process.slots[word - 1]),
-            // Before the counters are read: a helper that runs after that has run by the next
-            // sample.
+            // Helpers are read before the counters: a helper that runs after this read has run by
+            // the next sample.
             word if word <= threads + reading.helpers_read(process) => {
                 reading.helpers.push(process.helpers[word - threads - 1]);
             }
             word => match word - threads - reading.helpers_read(process) {
-                // Words that always stay 0 are read along with the others.
+                // Words that always stay 0 need no step of their own.
                 1 if state.spins => reading.sample.polls = process.polls,
                 1 => reading.sample.sent = process.sent,
                 2 if state.spins => reading.sample.remote_in_flight = process.remote,

@@ -8,20 +8,21 @@ use score_proto::observation::{ActivitySample, SampleRound};
 pub struct ProcessSnapshot {
     /// The number of times that one of its threads became busy.
     pub turns: u64,
-    /// All of its threads have set idle, or are in sc_barrier, and no reply is in flight to it.
+    /// All threads of the process have set idle or are in sc_barrier, and no reply to it is in
+    /// flight.
     pub idle: bool,
-    /// Empty polls.
+    /// The number of empty polls.
     pub polls: u64,
-    /// It does not sleep: it polls.
+    /// The process polls instead of sleeping.
     pub is_spinning: bool,
-    /// Messages that it sent.
+    /// Messages that the process has sent.
     pub sent: u64,
-    /// Messages that it received and released.
+    /// Messages that the process has received and released.
     pub received: u64,
     /// Remote reads and writes that are outstanding.
     pub remote_in_flight: u64,
-    /// A fingerprint of the places of its threads, and of how often those that sleep have run; None
-    /// if the threads were not sampled.
+    /// A fingerprint of the places of the threads, and of how often the sleeping threads have run.
+    /// None if the threads were not sampled.
     pub threads: Option<u64>,
 }
 
@@ -30,25 +31,25 @@ pub struct ProcessSnapshot {
 pub struct LastRound {
     round: SampleRound,
     snapshots: Vec<ProcessSnapshot>,
-    /// Empty polls of each process, as of the second consecutive round.
+    /// Empty polls of each process in the second consecutive round.
     baseline_polls: Vec<u64>,
 }
 
 impl LastRound {
-    /// Whether this round directly follows the last.
+    /// Whether `round` directly follows the recorded round.
     pub fn follows(&self, round: SampleRound) -> bool {
         round == self.round.next() && !self.snapshots.is_empty()
     }
 
-    /// Whether the round directly before this one has sampled threads too.
+    /// Whether the round directly before `round` has sampled threads too.
     pub fn has_thread_states(&self, round: SampleRound) -> bool {
         self.follows(round) && self.snapshots.iter().any(|sample| sample.threads.is_some())
     }
 
-    /// Records round `round` with these samples, always of the same processes in the same order,
-    /// and compares it with the round before. Only the directly preceding round counts: a host that
-    /// missed one reports that everything has changed. `stopped`: the processes could not run while
-    /// they were sampled.
+    /// Records the samples of a round, always of the same processes in the same order, and compares
+    /// them with the round before. Only the directly preceding round counts: a host that missed a
+    /// round reports that everything has changed. `stopped` means that the processes could not run
+    /// while they were sampled.
     pub fn compare_round(
         &mut self,
         round: SampleRound,
@@ -60,14 +61,15 @@ impl LastRound {
             samples.iter().enumerate().fold(ActivitySample::EMPTY, |seen, (index, sample)| {
                 let previous = self.snapshots.get(index).filter(|_| follows);
                 let baseline_polls = self.baseline_polls.get(index).filter(|_| follows);
-                // The values that the round before found in an idle process held from then to now.
-                // So they held at the instant between the rounds too, which is the same for all.
+                // The values that the round before found in an idle process were valid from then to
+                // now. So they were valid at the instant between the rounds too, which is the same
+                // for all hosts.
                 let baseline = previous.filter(|_| !stopped).copied().unwrap_or(*sample);
                 seen.combine(ActivitySample {
                     node_count: 1,
                     idle: sample.idle,
                     unchanged: previous.is_some_and(|previous| {
-                        // A stop counts as a run.
+                        // A stop counts as a run of each thread.
                         let threads_compared = previous.threads.is_some() && !stopped;
                         let threads_unchanged =
                             !threads_compared || previous.threads == sample.threads;

@@ -1,4 +1,4 @@
-//! The detector in its [model](super::model), and alone.
+//! Tests of the detector in its [model](super::model) and alone.
 
 use score_proto::job_control::SwitchSeq;
 use score_proto::observation::SampleRound;
@@ -112,8 +112,8 @@ fn snapshots_become_rare_while_all_are_idle_without_deadlock() {
     ));
 }
 
-/// Rounds of an element whose threads cannot be proved to wait, for this long. `busy_at`: when it
-/// is busy for a moment. Returns the times of suspicions.
+/// Runs rounds for this many seconds on an element whose threads cannot be proved to wait. At
+/// `busy_at` the element is busy for a moment. Returns the times of suspicions.
 fn suspicions(seconds: u64, busy_at: Option<u64>) -> Vec<Duration> {
     let mut detector = Detector::new(1);
     let (mut history, mut now) = (LastRound::default(), MonotonicTime::ZERO);
@@ -131,7 +131,8 @@ fn suspicions(seconds: u64, busy_at: Option<u64>) -> Vec<Duration> {
         }
         match actions.first() {
             Some(DetectorAction::TakeSnapshot { round, .. }) => {
-                // The first round reads claims alone, the second finds a thread elsewhere.
+                // The first round reads only the idle flags. The second round finds a thread
+                // elsewhere.
                 let idle = !history.follows(*round);
                 let sample = ProcessSnapshot { idle, ..ProcessSnapshot::default() };
                 let activity = history.compare_round(*round, &[sample], false);
@@ -176,7 +177,7 @@ fn a_spinning_process_that_has_not_polled_is_waited_for() {
             }
             [] => {
                 now = detector.deadline().unwrap();
-                // One poll in each round, at the end.
+                // After 20 steps, the process polls once in each round.
                 sample.polls += u64::from(round > 20);
                 actions = detector.on(DetectorEvent::Tick, now);
             }

@@ -1,7 +1,7 @@
-//! The gang scheduler: several parallel jobs on the same processors, each as if it were alone. All
+//! The gang scheduler: several parallel jobs use the same processors, each as if it were alone. All
 //! processes of a job run in the same slice on all of its hosts, or none does. A pure state machine
-//! `(event, now) -> actions`. The shell carries stops and starts to the hosts, and their
-//! acknowledgements back.
+//! `(event, now) -> actions`. The daemon sends stops and starts to the hosts, and reports their
+//! acknowledgements.
 //!
 //! # The lifecycle of a slice
 //!
@@ -20,20 +20,20 @@
 //!
 //! # Selection of the running jobs
 //!
-//! A **row** is a set of jobs that fit at the same time. Each slice has its own row. The job with
-//! the smallest usage for its priority comes first, newcomers before all, then every further job
-//! that still fits. A job that competes with no other job is therefore in every row and is never
-//! stopped for a slice.
+//! A **row** is a set of jobs that fit at the same time. Each slice has its own row. Newcomers come
+//! first, then the job with the smallest usage for its priority, then every further job that still
+//! fits. A job that competes with no other job is therefore in every row and is never stopped for a
+//! slice.
 //!
-//! The usage of a job is counted in time of slices, divided by its weight `2^(-priority/2)`
-//! (manual, scrun(1), `priority`; smaller number, larger share). A job that yields its slice is
-//! charged all of it.
+//! The usage of a job is its time in slices, divided by its weight `2^(-priority/2)` (scrun(1),
+//! `priority`: a smaller number is a larger share). A job that yields its slice is charged the
+//! whole slice.
 //!
 //! # Rotations
 //!
-//! If all running jobs are equivalent and on one host, and no event has happened for several
-//! slices, that host rotates them without orders for half a second: `StartRotation`. Only the stop
-//! of the last turn is reported; then the scheduler decides again. Any earlier event ends the
+//! If all running jobs are equivalent and on one host, and no event has occurred for several
+//! slices, that host rotates them for half a second without orders (`StartRotation`). Only the stop
+//! of the last turn is reported. Then the scheduler decides again. Any earlier event ends the
 //! rotation: the scheduler sends `Stop` for all of its jobs, and no job runs before all have
 //! `Stopped`.
 
@@ -89,15 +89,15 @@ impl Default for GangConfig {
 /// The reason why a job is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldReason {
-    /// Its user has suspended it.
+    /// The user has suspended the job.
     User,
-    /// Its output is not accepted.
+    /// The output of the job is blocked.
     OutputBlocked,
-    /// Its processes are inspected.
+    /// The processes of the job are inspected.
     Inspection,
-    /// Its processes wait for a debugger before their first instruction.
+    /// The processes of the job wait for a debugger before their first instruction.
     HeldStage,
-    /// Its processes have debuggers.
+    /// The processes of the job have debuggers.
     Debugger,
 }
 
@@ -106,14 +106,14 @@ pub enum HoldReason {
 pub enum GangEvent {
     /// A job can run from now on, on these hosts. None of its processes runs yet.
     Enter {
-        /// Its number.
+        /// The number of the job.
         job: JobId,
-        /// Its shares, each host once.
+        /// The shares of the job, each host once.
         shares: Vec<HostShare>,
-        /// 0 to [`LOWEST_PRIORITY`]; larger values count as that.
+        /// 0 to [`LOWEST_PRIORITY`]. Larger values count as the lowest priority.
         priority: u8,
     },
-    /// The job has ended, or is being ended.
+    /// The job has ended, or its end has begun.
     Leave(JobId),
     /// All hosts of the job have carried out the stop of this number.
     Stopped {
@@ -122,7 +122,7 @@ pub enum GangEvent {
         /// The number of the `Stop`.
         switch_seq: SwitchSeq,
     },
-    /// All of its processes are idle, and no message is outstanding.
+    /// All processes of the job are idle, and no message is outstanding.
     Idle(JobId),
     /// The job is not idle any more.
     Busy(JobId),
@@ -134,40 +134,41 @@ pub enum GangEvent {
     Hold(JobId, HoldReason),
     /// Ends a `Hold`.
     Release(JobId, HoldReason),
-    /// Time has passed: see [`GangScheduler::deadline`].
+    /// Time has passed. See [`GangScheduler::deadline`].
     Tick,
 }
 
-/// A stop without an order: each host carries it out by its own clock. All hosts stop at the same
-/// time, without the latency of an order.
+/// A stop without an order, which each host carries out by its own clock. All hosts stop at the
+/// same time, without the latency of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimedStop {
-    /// Its number, like that of an order; larger than all earlier ones.
+    /// The number of the stop, larger than all earlier ones.
     pub switch_seq: SwitchSeq,
-    /// The time that the job runs first.
+    /// The time for which the job runs first.
     pub after: Duration,
 }
 
-/// An action for the shell. Actions are performed in order.
+/// An action for the daemon. Actions are performed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GangAction {
     /// Stop the job on all of its hosts, then report `Stopped` with this number.
     Stop {
         /// The job.
         job: JobId,
-        /// The number of this stop; larger than all earlier ones.
+        /// The number of this stop, larger than all earlier ones.
         switch_seq: SwitchSeq,
     },
-    /// Start or continue the job on all of its hosts. Orders reach a host in their order.
+    /// Start or continue the job on all of its hosts. Orders reach each host in the order in which
+    /// they are sent.
     Run {
         /// The job.
         job: JobId,
-        /// The timed stop of the job; it replaces an earlier one.
+        /// The timed stop of the job. It replaces an earlier one.
         stop: Option<TimedStop>,
     },
     /// Run these jobs alternately on their one host, each for this length, starting with the first.
-    /// The last turn ends with `Stopped`. An earlier turn ends with it too if the host aborts the
-    /// rotation after that turn.
+    /// The last turn ends with `Stopped`. If the host aborts the rotation after an earlier turn,
+    /// that turn ends with `Stopped` too.
     StartRotation {
         /// The jobs.
         jobs: Vec<JobId>,
@@ -189,7 +190,7 @@ pub enum GangAction {
     },
     /// A job with `Hold` has stopped everywhere.
     Held(JobId),
-    /// A host has not stopped this job within [`GangConfig::stop_timeout`]: ask the hosts for the
-    /// stop, and name the host. The job continues to run.
+    /// A host has not stopped this job within [`GangConfig::stop_timeout`]. Request the stop from
+    /// the hosts, and name the late host. The job continues to run.
     StopTimedOut(JobId),
 }

@@ -1,4 +1,4 @@
-//! Rotations: the actions of a host without orders, and all events that can interrupt them.
+//! Tests of rotations: the actions of a host without orders, and all events that can interrupt it.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ impl SimRotation {
 }
 
 impl GangSimulation {
-    /// A job gets another order, or has ended.
+    /// Cancels the rotation of a job that gets another order or has ended.
     pub fn cancel_rotation(&mut self, host: HostId, job: JobId) {
         if self.rotations.get(&host).is_some_and(|rotation| rotation.jobs.contains(&Some(job))) {
             self.rotations.remove(&host);
@@ -80,7 +80,7 @@ impl GangSimulation {
     }
 }
 
-/// Jobs of two processes each on one host of two slots, from the start.
+/// Enters this many jobs of two processes on one host of two slots.
 fn equal_jobs(jobs: u32, slice: Duration, seed: u64) -> GangSimulation {
     let mut sim = GangSimulation::new(1, 2, slice, seed);
     for job in (1..=jobs).map(JobId) {
@@ -128,7 +128,7 @@ fn only_equal_jobs_that_are_alone_on_a_host_rotate() {
     }
 }
 
-/// Jobs that have begun to rotate.
+/// Jobs whose rotation has started.
 struct StartedRotation {
     gang: GangScheduler,
     jobs: Vec<JobId>,
@@ -136,12 +136,12 @@ struct StartedRotation {
     first: SwitchSeq,
     turn_count: u32,
     began_at: MonotonicTime,
-    /// The number of stops without an order, before.
+    /// The number of stops without an order before the rotation.
     timed_stops: u32,
 }
 
 impl StartedRotation {
-    /// Jobs of one process on a host of one slot; None if they do not rotate.
+    /// Runs jobs of one process on a host of one slot until they rotate. None if they do not.
     fn of(job_count: u32, slice: Duration) -> Option<Self> {
         let config = GangConfig { slice, ..GangConfig::default() };
         let mut gang = GangScheduler::new(config, BTreeMap::from([(HostId(0), 1)]));
@@ -189,7 +189,7 @@ impl StartedRotation {
         Self { gang, jobs, first, turn_count, began_at, timed_stops }
     }
 
-    /// The host stops the job of this turn, and no other follows.
+    /// The host stops the job of this turn. No other turn follows.
     fn end_after(&mut self, turns: u32) -> Vec<GangAction> {
         let job = self.jobs[(turns as usize - 1) % self.jobs.len()];
         let switch_seq = self.first + u64::from(turns - 1);
@@ -201,7 +201,8 @@ impl StartedRotation {
     }
 }
 
-/// Two jobs that have begun to rotate; the number of the first stop, and the time of the start.
+/// Two jobs that have begun to rotate. Returns also the number of the first stop and the time of
+/// the start.
 fn two_jobs_in_rotation() -> (GangScheduler, SwitchSeq, MonotonicTime) {
     let rotation = StartedRotation::of(2, MS * 10).unwrap();
     (rotation.gang, rotation.first, rotation.began_at)
@@ -228,7 +229,7 @@ fn a_rotation_that_its_host_ends_is_charged_to_its_jobs_by_their_turns() {
         let mut rotation = StartedRotation::of(2, MS * 10).unwrap();
         let actions = rotation.end_after(turns);
         assert_eq!(actions[0], rotation.ended_action(turns));
-        // After an odd number of turns, the second job has had one turn less.
+        // After an odd number of turns, the second job has had one turn less than the first.
         if turns % 2 == 1 {
             assert_eq!(started_jobs(&actions)[0], rotation.jobs[1], "{actions:?}");
         }

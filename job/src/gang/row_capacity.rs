@@ -29,7 +29,7 @@ impl<'a> SlotUsage<'a> {
         })
     }
 
-    /// Adds a job, whether it fits or not.
+    /// Adds a job without checking whether it fits.
     pub fn add(&mut self, shares: &[HostShare]) {
         for share in shares {
             let used = self.used.entry(share.host).or_default();

@@ -16,7 +16,7 @@ use crate::cluster::{HostShare, MonotonicTime};
 use planned_stops::TIMED_STOP_GRACE;
 use rotation::Rotation;
 
-/// `1024 * 2^(p/2)`: the cost of a nanosecond for a job of priority p.
+/// `1024 * 2^(p/2)`: the cost of one nanosecond for a job of priority p.
 const PRIORITY_WEIGHTS: [u128; LOWEST_PRIORITY as usize + 1] = [
     1024, 1448, 2048, 2896, 4096, 5793, 8192, 11585, 16384, 23170, 32768, 46341, 65536, 92682,
     131_072, 185_364,
@@ -28,17 +28,17 @@ pub struct GangScheduler {
     config: GangConfig,
     slots: BTreeMap<HostId, u32>,
     jobs: BTreeMap<JobId, GangJob>,
-    /// The jobs of the current slice, whether they already run or not.
+    /// The jobs of the current slice, including those that do not run yet.
     row: BTreeSet<JobId>,
     /// The time at which the slice began.
     slice_began_at: MonotonicTime,
-    /// The length of the slice, while a job waits for its end.
+    /// The length of the slice. None if no job waits for its end.
     slice_length: Option<Duration>,
     /// Some jobs of the row do not run yet.
     switching: bool,
     /// The part of the shared slice that each newcomer gets.
     newcomer_slice: Option<Duration>,
-    /// The jobs of a rotation; they are the row.
+    /// The rotation. Its jobs are the row.
     rotation: Option<Rotation>,
     /// The number of slices that have ended as planned since the last disturbance.
     stable_slices: u32,
@@ -50,26 +50,26 @@ pub struct GangScheduler {
 struct GangJob {
     shares: Vec<HostShare>,
     cost: u128,
-    /// The time that it has run, weighted by its cost.
+    /// The time that the job has run, weighted by its cost.
     weighted_usage: u128,
     state: JobState,
     age: JobAge,
     hold_bits: u8,
     asleep_until: Option<MonotonicTime>,
-    /// It has been idle since it runs.
+    /// The job has been idle since it began to run.
     is_idle: bool,
-    /// Its last turn ended because it was idle.
+    /// The last turn of the job ended because it was idle.
     was_idle: bool,
-    /// It has given up this slice.
+    /// The job has given up this slice.
     yielded: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum JobState {
-    /// None of its processes runs.
+    /// No process of the job runs.
     Stopped,
     Running(JobRun),
-    /// It is in a rotation with other jobs.
+    /// The job is in a rotation with other jobs.
     InRotation,
     Stopping {
         switch_seq: SwitchSeq,
@@ -97,15 +97,16 @@ struct PlannedStop {
 enum StopCause {
     /// Other jobs have its processors next, or it may not run.
     Row,
-    /// Its rotation was aborted. It may be stopped or not, and is not resumed if it does not stop.
+    /// The rotation was aborted. The job may already be stopped. It is not resumed if it does not
+    /// stop.
     RotationAborted,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobAge {
-    /// It has not had a slice yet, or shares its first one with other newcomers.
+    /// The job has not had a slice yet, or shares its first one with other newcomers.
     Newcomer,
-    /// Its first slice is the current one.
+    /// The current slice is the job's first slice.
     FirstSlice,
     Settled,
 }
@@ -137,24 +138,25 @@ impl GangJob {
         }
     }
 
-    /// It has a slice now. The slice is its first one if others have to wait for it.
+    /// The job has a slice now. The slice is its first one if others have to wait for it.
     fn begin_slice(&mut self, others_wait: bool) {
         let is_first = self.age == JobAge::Newcomer && others_wait;
         self.age = if is_first { JobAge::FirstSlice } else { JobAge::Settled };
     }
 
-    /// Whether it may be in a row.
+    /// Whether the job may be in a row.
     fn may_run(&self) -> bool {
         self.hold_bits == 0 && self.asleep_until.is_none()
     }
 
-    /// Whether it does not need its processors.
+    /// Whether the job does not need its processors.
     fn can_yield(&self) -> bool {
         self.is_idle && !self.yielded && self.is_running()
     }
 
     fn charge_usage(&mut self, now: MonotonicTime) {
-        // Time in which the job stops does not count: a slow host is not the job's fault.
+        // The time in which the job stops does not count: the job is not responsible for a slow
+        // host.
         if let JobState::Running(run) = &mut self.state {
             self.weighted_usage += now.saturating_sub(run.counted_at).as_nanos() * self.cost;
             run.counted_at = now;
@@ -204,7 +206,7 @@ impl GangScheduler {
         std::mem::take(&mut self.actions)
     }
 
-    /// When the next `Tick` is due at the latest; to be queried after each event.
+    /// When the next `Tick` is due at the latest. Query it after each event.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         let rotation_end = self.rotation.as_ref().map(Rotation::deadline);
         let is_planned = self.jobs.values().any(|job| job.planned_stop().is_some());
@@ -230,7 +232,7 @@ impl GangScheduler {
         self.slice_length.is_some()
     }
 
-    /// The jobs that have their processors, in ascending order; of a rotation only the first job.
+    /// The jobs that have their processors, in ascending order. Of a rotation, only the first job.
     pub fn running(&self) -> impl Iterator<Item = JobId> + '_ {
         let first = self.rotation.as_ref().map(Rotation::first);
         let runs = move |(id, job): &(&JobId, &GangJob)| match job.state {
@@ -240,8 +242,7 @@ impl GangScheduler {
         self.jobs.iter().filter(runs).map(|(id, _)| *id)
     }
 
-    /// Whether a job is suspended: by its user or a debugger, or because its output is not
-    /// accepted.
+    /// Whether a job is suspended: by its user or a debugger, or because its output is blocked.
     pub fn is_suspended(&self, id: JobId) -> bool {
         let reasons = [
             HoldReason::User,
@@ -323,7 +324,7 @@ impl GangScheduler {
         self.refill_row(now);
     }
 
-    /// A job has stopped by its timer: it has had a whole slice, whatever other clocks show.
+    /// A job has stopped by its timer: it has had a whole slice, even if other clocks differ.
     fn on_timed_stop(&mut self, id: JobId, now: MonotonicTime) {
         self.charge_all(now);
         self.stable_slices += 1;
@@ -331,7 +332,7 @@ impl GangScheduler {
         self.slice_length =
             self.slice_length.map(|length| length.min(now.saturating_sub(self.slice_began_at)));
         self.end_slice_if_over(now);
-        // Not before the end of the slice, which records whether the job was idle.
+        // Only after the end of the slice, because that records whether the job was idle.
         self.update_job(id, |job| job.is_idle = false);
     }
 
@@ -417,8 +418,8 @@ impl GangScheduler {
         self.jobs.iter().filter(|(_, job)| predicate(job)).map(|(id, _)| *id).collect()
     }
 
-    /// A host has not stopped its part of these jobs: the jobs that run get another slice. A held
-    /// job still has to stop, and so have all jobs of a rotation, of which one runs.
+    /// A host has not stopped its part of these jobs. The jobs that run get another slice. A held
+    /// job still has to stop. So has each job of an aborted rotation, because one of them runs.
     fn resume_late(&mut self, late_jobs: &[JobId], now: MonotonicTime) {
         self.stable_slices = 0;
         let deadline = now + self.config.stop_timeout;
@@ -474,7 +475,7 @@ impl GangScheduler {
         }
     }
 
-    /// Completes the row, and begins to apply it.
+    /// Completes the row and starts to apply it.
     fn complete_row(&mut self, now: MonotonicTime) {
         let had_jobs = !self.row.is_empty();
         let mut slot_usage = SlotUsage::empty(&self.slots);
@@ -511,7 +512,7 @@ impl GangScheduler {
         } else {
             return self.apply_row(now);
         }
-        // Jobs that continue to run have this slice as well.
+        // Jobs that continue to run have this slice too.
         for id in self.row.clone() {
             self.update_job(id, |job| {
                 if job.is_running() {
@@ -522,8 +523,7 @@ impl GangScheduler {
         self.apply_row(now);
     }
 
-    /// Stops the jobs that are not in the row, and runs those that are, if their processors are
-    /// free.
+    /// Stops the jobs that are not in the row. Runs the jobs of the row whose processors are free.
     fn apply_row(&mut self, now: MonotonicTime) {
         let deadline = now + self.config.stop_timeout;
         for (id, job) in &mut self.jobs {
@@ -533,7 +533,8 @@ impl GangScheduler {
                     planned_stop.map_or(self.last_switch_seq + 1, |stop| stop.switch_seq);
                 self.last_switch_seq = self.last_switch_seq.max(switch_seq);
                 job.state = JobState::Stopping { switch_seq, deadline, cause: StopCause::Row };
-                // The job's time has ended: it is about to stop, or has stopped already.
+                // If the planned time has come, the job is about to stop or has stopped, and needs
+                // no order.
                 if planned_stop
                     .is_none_or(|stop| now < stop.at || stop.at + TIMED_STOP_GRACE <= now)
                 {
@@ -555,7 +556,7 @@ impl GangScheduler {
             }
         }
         if self.switching && self.row.iter().all(|id| self.jobs[id].is_running()) {
-            // A slice counts from the time at which its last job runs.
+            // The length of a slice is measured from the time at which its last job runs.
             (self.slice_began_at, self.switching) = (now, false);
         }
     }

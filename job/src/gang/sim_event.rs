@@ -29,14 +29,14 @@ pub enum GangSimEvent {
         job: JobId,
         seq: SwitchSeq,
     },
-    /// A job is to rotate, at this position of so many.
+    /// A job joins a rotation. `position` is its index and the number of jobs.
     Turns {
         host: HostId,
         job: JobId,
         position: (usize, usize),
         params: (SwitchSeq, u32, Duration),
     },
-    /// The next turn of a host begins, by this number.
+    /// The next turn of a host begins, with this number.
     Turn {
         host: HostId,
         seq: SwitchSeq,

@@ -1,4 +1,4 @@
-//! The scheduler, step by step: holds, sleep, idle jobs, and hosts that stop a job too late.
+//! Tests of single steps of the scheduler: holds, sleep, idle jobs, and late stops.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn running(gang: &GangScheduler) -> Vec<JobId> {
     gang.running().collect()
 }
 
-/// The number of the only action, which stops this job.
+/// The number of the stop, which must be the only action and concern this job.
 fn stop_of(job: JobId, actions: &[GangAction]) -> SwitchSeq {
     match actions {
         [GangAction::Stop { job: stopped, switch_seq }] if *stopped == job => *switch_seq,
@@ -39,7 +39,7 @@ fn stop_of(job: JobId, actions: &[GangAction]) -> SwitchSeq {
     }
 }
 
-/// The stop of the only action, which runs this job until then.
+/// The timed stop of the run, which must be the only action and concern this job.
 fn timed_stop_of(job: JobId, actions: &[GangAction]) -> TimedStop {
     match actions {
         [GangAction::Run { job: started, stop: Some(stop) }] if *started == job => *stop,
@@ -47,7 +47,7 @@ fn timed_stop_of(job: JobId, actions: &[GangAction]) -> TimedStop {
     }
 }
 
-/// Stops the first job for the second one, which runs from 5 ms on.
+/// Stops the first job for the second job, which runs from 5 ms on.
 fn two_jobs() -> (GangScheduler, TimedStop) {
     let mut gang = scheduler();
     assert_eq!(gang.on(enter(FIRST, 0), START), [run(FIRST)]);
@@ -150,7 +150,7 @@ fn a_job_sleeps_until_the_latest_time_that_it_has_named() {
 #[test]
 fn an_idle_job_gives_way_at_once_to_a_busy_one_and_later_to_an_idle_one() {
     let (mut gang, _) = two_jobs();
-    // The third job is held: it does not wait for the processor.
+    // The third job is held, so it does not wait for the processor.
     gang.on(enter(THIRD, 0), MS * 5);
     gang.on(GangEvent::Hold(THIRD, HoldReason::User), MS * 5);
     let actions = gang.on(GangEvent::Idle(SECOND), MS * 6);

@@ -9,13 +9,13 @@ use score_proto::job_control::SwitchSeq;
 
 use crate::cluster::MonotonicTime;
 
-/// Buckets per factor of two: a value is correct within a tenth.
+/// The number of buckets per factor of two. A value is correct within a tenth.
 const BUCKETS_PER_OCTAVE: u32 = 8;
 
-/// The gang switches so far.
+/// The latencies of the gang switches so far.
 #[derive(Debug, Default)]
 pub struct LatencyHistogram {
-    /// Orders to stop that are not yet carried out.
+    /// Orders to stop that were not carried out yet.
     stop_orders: BTreeMap<JobId, (SwitchSeq, MonotonicTime)>,
     /// The number of stops in each bucket of the logarithmic scale of microseconds.
     counts: BTreeMap<u32, u64>,
@@ -34,7 +34,7 @@ fn bucket_micros(bucket: u32) -> f64 {
 }
 
 impl LatencyHistogram {
-    /// A job was ordered to stop, by the order of this number.
+    /// A job was ordered to stop by the order with this number.
     pub fn on_stop_ordered(&mut self, job: JobId, switch_seq: SwitchSeq, now: MonotonicTime) {
         self.stop_orders.insert(job, (switch_seq, now));
     }

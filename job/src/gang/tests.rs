@@ -1,5 +1,5 @@
-//! A simulated cluster whose hosts take their time. Tests: exclusive use of processors, shares,
-//! newcomers, idle jobs, and hosts that do not answer. A failing seed is in the message.
+//! Tests in a simulated cluster whose hosts answer with delays: exclusive use of processors,
+//! shares, newcomers, idle jobs, and hosts that do not answer. A failing seed is in the message.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -26,15 +26,15 @@ pub struct GangSimulation {
     /// The number by which a host stops a job by its timer.
     pub planned: BTreeMap<(HostId, JobId), SwitchSeq>,
     pub rotations: BTreeMap<HostId, SimRotation>,
-    /// The number of turns, and how often a host lost one.
+    /// The number of turns, and how often a host has lost one.
     pub turn_count: u64,
     pub lost_turns: u64,
-    /// Once in this many turns a host aborts the rotation, or does not answer.
+    /// On average, once in this many turns a host aborts the rotation or does not answer.
     pub fault_odds: u64,
     /// The number of stops that were ordered, and of those that were carried out without an order.
     pub ordered_stops: u64,
     pub timed_stops: u64,
-    /// The time of the last event that reaches a host: orders keep their order.
+    /// The time of the last event that reaches a host, which keeps orders in order.
     last_arrival_at: BTreeMap<HostId, MonotonicTime>,
     slots: BTreeMap<HostId, u32>,
     /// The running shares of each host, with the time of their start.
@@ -45,7 +45,7 @@ pub struct GangSimulation {
     row_count: u64,
     late_jobs: Vec<JobId>,
     held_jobs: Vec<JobId>,
-    /// This host answers later by this time.
+    /// This host answers later than others by this time.
     pub slow_host: Option<(HostId, Duration)>,
     script: Vec<GangEvent>,
 }
@@ -118,7 +118,7 @@ impl GangSimulation {
         self.push_event(time, event);
     }
 
-    /// Whether an action lets a job run that was stopped.
+    /// Whether an action starts a job that was stopped.
     fn starts_row(&self, action: &GangAction) -> bool {
         let is_stopped = |job: &JobId| {
             let mut shares = self.shares[job].iter();
@@ -190,7 +190,7 @@ impl GangSimulation {
         }
     }
 
-    /// The acknowledgement of this number is expected from all hosts of a job.
+    /// Records that all hosts of a job have to acknowledge the stop of this number.
     pub fn expect_acks(&mut self, job: JobId, switch_seq: SwitchSeq) {
         let hosts = self.shares.get(&job).into_iter().flatten().map(|share| share.host);
         let hosts = hosts.collect();
@@ -208,7 +208,7 @@ impl GangSimulation {
         }
     }
 
-    /// Asserts the main invariant: no processor has two jobs.
+    /// Starts a share. Asserts the main invariant: no processor has two jobs.
     pub fn start_share(&mut self, host: HostId, job: JobId, seed: u64) {
         let Some(job_shares) = self.shares.get(&job) else { return };
         let procs = job_shares.iter().find(|share| share.host == host).unwrap().procs;
@@ -375,7 +375,7 @@ fn second_of_two() -> (GangScheduler, TimedStop) {
     (gang, planned)
 }
 
-/// A host whose thread does not stop the job by its timer gets an order.
+/// A host whose timer does not stop the job gets an order.
 #[test]
 fn a_timed_stop_that_does_not_happen_is_ordered() {
     let (mut gang, planned) = second_of_two();
@@ -390,7 +390,7 @@ fn a_job_left_alone_has_its_planned_stop_cancelled() {
     let (mut gang, planned) = second_of_two();
     let actions = gang.on(GangEvent::Leave(JobId(1)), MS * 100);
     assert!(matches!(actions[..], [GangAction::Run { job: JobId(2), stop: None }]), "{actions:?}");
-    // The stop that was already in flight: the job is to run, and runs.
+    // The stop was already in flight. The job is in the row, and runs again.
     assert_eq!(
         gang.on(GangEvent::Stopped { job: JobId(2), switch_seq: planned.switch_seq }, MS * 501),
         []
@@ -432,7 +432,7 @@ fn jobs_that_do_not_overlap_run_side_by_side() {
         let event = sim.enter(job, &hosts, 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
-    // Half of each host per job: both jobs always fit.
+    // Each job uses half of each host, so both jobs always fit.
     let mut halves = GangSimulation::new(2, 2, MS * 20, 7);
     for job in [1, 2].map(JobId) {
         let event = halves.enter(job, &[0, 1], 1, 8);
@@ -489,7 +489,7 @@ fn several_newcomers_share_a_slice_in_equal_parts() {
 #[test]
 fn a_newcomer_that_continues_into_its_shared_slice_is_no_newcomer_any_more() {
     let mut sim = GangSimulation::new(2, 2, MS * 20, 5);
-    // The fourth job has to wait for the third alone, so that the second continues.
+    // The fourth job has to wait only for the third, so the second continues.
     let jobs: [(&[u32], u32); 4] = [(&[0, 1], 0), (&[0], 100), (&[1], 110), (&[1], 112)];
     for ((hosts, at), job) in jobs.into_iter().zip((1..).map(JobId)) {
         let event = sim.enter(job, hosts, 2, 8);
@@ -503,8 +503,8 @@ fn a_newcomer_that_continues_into_its_shared_slice_is_no_newcomer_any_more() {
 #[test]
 fn a_job_that_ran_where_no_other_fitted_owes_nothing_for_it() {
     let mut sim = GangSimulation::new(3, 2, MS * 20, 9);
-    // While the other jobs of its hosts are held, the third, of the least priority, has the hosts
-    // for itself. Later one of the others always runs at the same time as the first.
+    // While the other jobs of its hosts are held, the third job, which has the lowest priority, has
+    // the hosts for itself. Later one of the others always runs at the same time as the first.
     let jobs: [(&[u32], u8); 4] = [(&[0], 0), (&[0, 1], 0), (&[1, 2], 15), (&[1], 0)];
     for ((hosts, priority), job) in jobs.into_iter().zip((1..).map(JobId)) {
         let event = sim.enter(job, hosts, 2, priority);
@@ -516,7 +516,7 @@ fn a_job_that_ran_where_no_other_fitted_owes_nothing_for_it() {
     }
     sim.run(MS * 2_100, 9);
     let earlier = sim.run_time(JobId(3));
-    // Its share is one in 182 of each of two rows, and its debt is two slices at most.
+    // Its share is one in 182 of each of two rows, and its debt is at most two slices.
     sim.run(MS * 2_100 + MS * 21 * 182 * 5, 9);
     assert!(sim.run_time(JobId(3)) > earlier, "{earlier:?}: {:?}", sim.gang);
 }
@@ -528,7 +528,7 @@ fn an_idle_job_gives_way_within_two_milliseconds() {
         let event = sim.enter(job, &[0, 1], 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
-    // Job 1 is busy in its first slice alone; its hosts report idle 1 ms after it runs.
+    // Job 1 is alone and busy in its first slice. Its hosts report idle 1 ms after it runs.
     let mut idle_at = Vec::new();
     for ms in 0..9_000u32 {
         idle_at.push(MS * (600 + ms));
@@ -612,7 +612,7 @@ fn a_host_that_does_not_stop_costs_a_longer_slice_and_is_reported() {
     assert!(sim.row_count > rows + 80, "{} rows, before {rows}", sim.row_count);
 }
 
-/// The seeds of the environment, or the default number of seeds.
+/// The seeds that the environment names, or the default number of seeds.
 pub fn seeds(default_count: u64) -> std::ops::RangeInclusive<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     match number("SCORE_SIM_SEED") {

@@ -1,8 +1,8 @@
-//! What a host of a job sends to other hosts, as the daemon of the host lets it pass: what its
-//! processes exchange by PMI and PMIx (the entries of fences, and questions about single nodes and
-//! their answers, "direct modex"), and the list of its processes for a debugger. They go over links
-//! that belong to all users: a faulty or hostile shepherd must not have more of them on their way
-//! than its share, nor answer what nobody has asked.
+//! Limits what a host of a job sends to other hosts. This includes the data that its processes
+//! exchange by PMI and PMIx: entries of fences, and questions about single nodes and their answers
+//! ("direct modex"). It also includes the list of its processes for a debugger. All users share the
+//! links that carry these messages. A faulty or hostile shepherd must not have more of them in
+//! flight than its share, and must not answer a question that was not asked.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,29 +16,29 @@ use score_proto::nodeset::NodeSet;
 
 use crate::validate::MAX_ELEMENTS;
 
-/// What a host of a job has on its way.
+/// The messages of a host that are in flight.
 #[derive(Debug, Default)]
 pub struct ExchangeLimits {
     /// Elements whose processes on this host are in a fence, and the bytes of their entries.
     fences: BTreeMap<u32, usize>,
-    /// The same for fences of some nodes.
+    /// Fences of a subset of the nodes, likewise.
     subset_fences: HashMap<(u32, SubsetFence), usize>,
     /// Element and node of another host about which this host has asked.
     requested: BTreeSet<(u32, u32)>,
-    /// Element and node of this host, and the host that has asked about it.
+    /// Element and node of this host, and the host that has asked about the node.
     questions: BTreeSet<(u32, u32, JobHostId)>,
     /// Process identifiers that the host may still list.
     unlisted: usize,
 }
 
 impl ExchangeLimits {
-    /// A further stage begins.
+    /// A new stage begins.
     pub fn clear(&mut self) {
-        // The order to hold a stage comes before that to start it.
+        // The order to hold a stage arrives before the order to start it.
         *self = Self { unlisted: self.unlisted, ..Self::default() };
     }
 
-    /// The shepherd gets an order for a debugger, after which it may have to list its processes.
+    /// The shepherd gets an order for a debugger. It may have to list its processes for this order.
     pub fn on_debugger(&mut self, order: DebuggerOrder, placement: &Placement) {
         if matches!(order, DebuggerOrder::HoldStage | DebuggerOrder::ListProcesses) {
             let nodes = placement.self_placement().map_or(0, |host| host.nodes);
@@ -65,7 +65,7 @@ impl ExchangeLimits {
         left.is_some()
     }
 
-    /// Whether the shepherd may report this now. `placement` is that of this host.
+    /// Whether the shepherd may send this report now. `placement` is that of this host.
     pub fn may_report(&mut self, placement: &Placement, report: &ShepherdReport) -> bool {
         match report {
             ShepherdReport::Job(JobReport::Processes { blocks, .. }) => {
@@ -106,8 +106,8 @@ impl ExchangeLimits {
         }
     }
 
-    /// Whether the processes on this host may be in a fence now, with so many bytes of entries: no
-    /// job has more than one fence of an element on its way.
+    /// Whether the processes on this host may enter a fence now, with this many bytes of entries.
+    /// An element has at most one fence in flight.
     fn begin_fence(
         &mut self,
         placement: &Placement,
@@ -134,7 +134,7 @@ impl ExchangeLimits {
         may_begin
     }
 
-    /// Whether the processes on this host may be in a fence of some nodes now.
+    /// Whether the processes on this host may enter a fence of a subset of the nodes now.
     fn begin_subset_fence(
         &mut self,
         placement: &Placement,
@@ -165,7 +165,7 @@ impl ExchangeLimits {
         may_begin
     }
 
-    /// The shepherd gets an order, after which it may report more.
+    /// The shepherd gets an order. It may send more reports because of this order.
     pub fn on_order(&mut self, self_host: JobHostId, element: u32, order: &ElementOrder) {
         match order {
             ElementOrder::FenceDone => {

@@ -1,12 +1,12 @@
-//! One question to all children of a node, and their answers.
+//! One question to all children of a node, and the children's answers.
 
-/// A question that is asked again and again: each time has a number. It is complete when each
-/// child has answered or is excused.
+/// A question that can be repeated; each repetition has a number. The question is complete when
+/// each child has answered or is excused.
 #[derive(Debug)]
 pub struct Gather<T> {
     number: u64,
     state: State,
-    /// By child.
+    /// The answers of the children, by child index.
     answers: Vec<Answer<T>>,
 }
 
@@ -22,7 +22,7 @@ enum Answer<T> {
     None,
     /// To the question of this number, and to all earlier ones.
     Given(u64, T),
-    /// The child has no hosts: nobody answers.
+    /// The child has no hosts and cannot answer.
     NotNeeded,
 }
 
@@ -33,17 +33,17 @@ impl<T: Copy> Gather<T> {
         Self { number: 0, state: State::NotAsked, answers: have_hosts.map(answer).collect() }
     }
 
-    /// Asks the question of this number. An earlier one is not answered any more.
+    /// Asks the question with this number. Answers to an earlier question no longer count.
     pub fn ask(&mut self, number: u64) {
         (self.number, self.state) = (number, State::Open);
     }
 
-    /// Asks the question that follows the last.
+    /// Asks the question with the next number.
     pub fn ask_next(&mut self) {
         self.ask(self.number + 1);
     }
 
-    /// The question is not answered any more.
+    /// Withdraws the question.
     pub fn cancel(&mut self) {
         self.state = State::NotAsked;
     }
@@ -63,8 +63,8 @@ impl<T: Copy> Gather<T> {
         self.state == State::Complete
     }
 
-    /// A child answers the question of this number, perhaps before it is asked here. Of several
-    /// answers the first to the latest question counts.
+    /// A child answers the question with this number, possibly before it is asked here. Of several
+    /// answers, the first answer to the latest question counts.
     pub fn on_answer(&mut self, child_index: usize, number: u64, value: T) {
         match self.answers.get_mut(child_index) {
             Some(Answer::Given(last, _)) if *last >= number => {}
@@ -75,7 +75,7 @@ impl<T: Copy> Gather<T> {
         }
     }
 
-    /// Whether a child has answered the last question, or needs not.
+    /// Whether a child has answered the last question, or need not answer.
     pub fn has_answered(&self, child_index: usize) -> bool {
         match self.answers.get(child_index) {
             Some(Answer::Given(number, _)) => *number >= self.number,
@@ -84,8 +84,8 @@ impl<T: Copy> Gather<T> {
         }
     }
 
-    /// The last answer of each child, with its number, if the question is complete now: each child
-    /// has answered or is excused. Some are of excused children, and old.
+    /// If the question is complete now, returns the last answer of each child, with its number. The
+    /// answer of an excused child may be to an earlier question.
     pub fn take(&mut self, is_excused: impl Fn(usize) -> bool) -> Option<Vec<(u64, T)>> {
         let is_answered = |child_index| self.has_answered(child_index) || is_excused(child_index);
         if !self.is_open() || !(0..self.answers.len()).all(is_answered) {

@@ -1,9 +1,9 @@
-//! Rotation: jobs of this host take their slices one after the other, as the gang scheduler has
-//! decided for a bounded time ([`crate::gang`]). All work at the end of a turn is in this module:
-//! the only message goes to the switch thread of the next job's shepherd. The code for an ordinary
-//! slice is cold in the caches after each turn, and it took longer than the stop itself.
+//! Rotation: jobs of this host take their slices alternately, as the gang scheduler has decided for
+//! a bounded time ([`crate::gang`]). All work at the end of a turn is in this module. The only
+//! message goes to the switch thread of the next job's shepherd. The code for an ordinary slice is
+//! not used here, because it is cold in the caches after each turn.
 //!
-//! A job starts only after this process has received the report that the previous job has stopped.
+//! A job starts only after this daemon has received the report that the previous job has stopped.
 //! Any other order to stop or run one of the jobs ends the rotation for all of them. Later orders
 //! are handled as without a rotation.
 
@@ -21,12 +21,12 @@ pub struct HostRotation {
 
 #[derive(Debug)]
 struct ActiveRotation {
-    /// By position; None if the order for that position has not come yet.
+    /// The jobs by position. None: the order for the position has not arrived yet.
     jobs: Vec<Option<JobId>>,
     idle_check_interval_us: u32,
     /// The parameters that came with the first order.
     params: job_control::LocalRotation,
-    /// The turn that runs. None until all orders have come.
+    /// The current turn. None until all orders have arrived.
     current_turn: Option<u32>,
 }
 
@@ -49,8 +49,8 @@ impl ActiveRotation {
 }
 
 impl HostRotation {
-    /// Takes an order for a job of this host. Returns the order that is to be sent instead, and the
-    /// job whose shepherd gets it.
+    /// Handles an order for a job of this host. Returns the order to send instead, and the job
+    /// whose shepherd gets it.
     pub fn on_order(&mut self, job: JobId, order: SwitchOrder) -> Option<(JobId, SwitchOrder)> {
         match order {
             SwitchOrder::Run {
@@ -66,12 +66,12 @@ impl HostRotation {
         }
     }
 
-    /// The rotation ends, whosever turn it is.
+    /// Ends the rotation, independent of the current turn.
     pub fn end(&mut self) {
         self.rotation = None;
     }
 
-    /// The daemon itself has stopped a job. If it was one of the rotation, the rotation ends.
+    /// The daemon itself has stopped a job. If the job is part of the rotation, the rotation ends.
     pub fn end_with(&mut self, job: JobId) {
         self.rotation.take_if(|rotation| rotation.jobs.contains(&Some(job)));
     }

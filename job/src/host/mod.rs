@@ -1,5 +1,5 @@
 //! The decisions of one host's daemon: its node in the range tree of each job, its rotation of
-//! jobs, and what users may use of it.
+//! jobs, and the limits of its users.
 
 mod exchange_limits;
 mod gather;

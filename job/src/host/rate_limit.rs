@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// Tokens that come at a constant rate, up to a number.
+/// A bucket to which tokens are added at a constant rate, up to its capacity.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenBucket {
     capacity: u32,
     interval: Duration,
-    /// The time at which the bucket has been full, or will be.
+    /// The time at which the bucket was full, or will be full.
     full_at: Instant,
 }
 
@@ -17,12 +17,12 @@ impl TokenBucket {
         Self { capacity, interval, full_at: now }
     }
 
-    /// Takes one token, even if there is none: then it is owed.
+    /// Takes one token. If there is no token, the caller owes one.
     pub fn take(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.interval;
     }
 
-    /// The time at which there is a token again. None: there is one now.
+    /// The time at which a token will be available. None: a token is available now.
     pub fn next_at(&self, now: Instant) -> Option<Instant> {
         let slack = self.interval * self.capacity.saturating_sub(1);
         (self.full_at > now + slack).then(|| self.full_at - slack)
@@ -45,7 +45,7 @@ mod tests {
         assert_eq!(bucket.next_at(start + interval), None);
         bucket.take(start + interval);
         assert_eq!(bucket.next_at(start + interval), Some(start + 2 * interval));
-        // A token that was owed comes first.
+        // The token that is owed is paid first.
         bucket.take(start + interval);
         assert_eq!(bucket.next_at(start + interval), Some(start + 3 * interval));
         // The bucket is full again, and no fuller.

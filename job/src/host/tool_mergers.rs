@@ -1,4 +1,4 @@
-//! The answers to commands of tools, as they merge at one host's node of a job's range tree.
+//! Merges the answers to commands of tools at one host's node of a job's range tree.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use score_tools::merge::{MergeAction, MergeBounds, MergeInput, Merger, timeout_o
 
 use crate::cluster::MonotonicTime;
 
-/// Bytes of answers to all commands that wait here. A job has many parallel processes, and the
-/// bounds of a merger are those of one command to one of them.
+/// Bytes of answers to all commands that wait here. A merger bounds the bytes of one command to one
+/// parallel process, but a job may have many parallel processes.
 const MAX_HELD_BYTES: usize = 2 * MAX_TOOL_ANSWER_BYTES;
 
 const BOUNDS: MergeBounds = MergeBounds {
@@ -22,19 +22,20 @@ const BOUNDS: MergeBounds = MergeBounds {
     body_len: MAX_TOOL_BODY,
 };
 
-/// A merger for each parallel process of the running stage that a tool has sent a command to. The
+/// A merger for each parallel process of the running stage to which a tool has sent a command. The
 /// sources are the children of the node.
 #[derive(Debug, Default)]
 pub struct ToolMergers(BTreeMap<u32, Merger>);
 
 impl ToolMergers {
-    /// A further stage begins.
+    /// A new stage begins.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// A command passes this node on its way down. `nodes_of_children`: the nodes of each child.
-    /// The command gets the time that the children have. Returns reports for the parent.
+    /// A command passes this node on its way down. `nodes_of_children` are the nodes of each child.
+    /// The time of the command is reduced to the time that the children have. Returns reports for
+    /// the parent.
     pub fn on_command(
         &mut self,
         element: u32,
@@ -67,7 +68,7 @@ impl ToolMergers {
         self.step(element, MergeInput::Event { source, event }, now)
     }
 
-    /// Nothing more comes from a child. Returns reports for the parent.
+    /// A child sends no further events. Returns reports for the parent.
     pub fn on_child_closed(&mut self, source: usize, now: MonotonicTime) -> Vec<Report> {
         self.step_all(&MergeInput::SourceLost { source }, now)
     }
@@ -77,7 +78,7 @@ impl ToolMergers {
         self.step_all(&MergeInput::Tick, now)
     }
 
-    /// When [`ToolMergers::on_tick`] has something to do.
+    /// When [`ToolMergers::on_tick`] is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         self.0.values().filter_map(Merger::deadline).min()
     }
@@ -98,7 +99,7 @@ impl ToolMergers {
         }
         let to_report = |action| match action {
             MergeAction::Pass(event) => Some(ElementReport::ToolEvent(event).of(element)),
-            // What a faulty or hostile child has sent goes no further.
+            // Input of a faulty or hostile child is not forwarded.
             MergeAction::Complete(_)
             | MergeAction::Refuse { .. }
             | MergeAction::RefuseCommand { .. } => None,
@@ -142,7 +143,7 @@ mod tests {
         node.on_shepherd_report(ShepherdReport::Element { element: 0, report });
     }
 
-    /// What goes up, and the child index and time of each command that goes down.
+    /// The reports to the parent, and the child index and time of each command to a child.
     fn outgoing(node: &mut TreeNode) -> (Vec<Report>, Vec<(usize, u32)>) {
         let (mut reports, mut commands) = (Vec::new(), Vec::new());
         for message in node.take_outgoing() {
@@ -167,7 +168,7 @@ mod tests {
     fn a_command_goes_to_the_hosts_of_its_nodes_and_equal_answers_go_up_as_one() {
         let mut node = root_node();
         send(&mut node, 1, NodeSet::from(1..4));
-        // Hosts below have less time, so that their answers are there in time.
+        // Child hosts get less time, so that their answers arrive in time.
         assert_eq!(outgoing(&mut node), (Vec::new(), vec![(0, 7000), (1, 7000)]));
         from_shepherd(&mut node, event(1, 1..2, said("main")));
         node.on_report(1, event(1, 3..4, said("main")).of(0));
@@ -201,7 +202,8 @@ mod tests {
         let mut node = root_node();
         send(&mut node, 1, NodeSet::from(0..6));
         outgoing(&mut node);
-        // Of other hosts, of a command that nobody has sent, again, of an element without command.
+        // From other hosts, for an unknown command, a second time, for an element without a
+        // command.
         from_shepherd(&mut node, event(1, 2..6, said("forged")));
         from_shepherd(&mut node, event(2, 0..2, said("forged")));
         from_shepherd(&mut node, event(1, 0..2, said("main")));
@@ -229,9 +231,9 @@ mod tests {
             let event = MergedEvent { command: CommandId(1), ranks: NodeSet::one(0), body };
             assert_eq!(mergers.on_event(0, element, event, Duration::ZERO), []);
         }
-        // The sets and the table take some more.
+        // The sets and the table need a little more.
         assert!(mergers.held_bytes() < MAX_HELD_BYTES + MAX_TOOL_BODY);
-        // No rank is lost: those whose answers were too much are named.
+        // No rank is lost: ranks whose answers were too long are named.
         let reports = mergers.on_tick(Duration::from_secs(8));
         let is_dropped = |report: &&Report| {
             let body = EventBody::Dropped { events: 1 };

@@ -1,9 +1,9 @@
-//! One host's node of a job's range tree. Orders go on to the host's own shepherd and to the child
-//! hosts; reports come from these children and go up. There are no sockets in this module.
+//! One host's node of a job's range tree. It passes orders to the host's own shepherd and to the
+//! child hosts. It merges their reports and passes them up. There are no sockets in this module.
 //!
-//! The output of each child keeps its order. It moves only as far as the next hop has taken the
-//! earlier output. Everything else does not wait for output; see docs/dev/cluster.md, "A job on
-//! many hosts".
+//! The output of each child keeps its order. Output is forwarded only as far as the next hop has
+//! granted credit. All other messages pass without waiting for output; see docs/dev/cluster.md, "A
+//! job on many hosts".
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,10 +24,10 @@ use super::tool_mergers::ToolMergers;
 use crate::cluster::MonotonicTime;
 use crate::validate::MAX_ELEMENTS;
 
-/// The largest number of reports that wait for the end of a turn of the loop.
+/// The largest number of reports that wait for the end of an iteration of the daemon's loop.
 const MAX_PENDING_REPORTS: usize = 4096;
 
-/// Bytes of programs that a child may have requested and not received, in all.
+/// Bytes of programs that a child may have requested and not yet received, over all requests.
 const MAX_REQUESTED_FILE_BYTES: u64 = 64 << 20;
 
 /// The index of the host's own shepherd among the children. The others are the child hosts, in
@@ -51,16 +51,16 @@ pub enum Outgoing {
 struct Child {
     /// The hosts that report through this child.
     hosts: std::ops::Range<u32>,
-    /// Output, and the reports that keep their place after it.
+    /// Output, and the reports that must not overtake it.
     queue: VecDeque<OutputReport>,
-    /// Bytes of output that have gone on and for which no new credit has been granted yet.
+    /// Bytes of output that were forwarded and for which no new credit was granted yet.
     credit_to_grant: u64,
     /// Bytes of programs that the child has requested and that have not been sent to it.
     requested_file_bytes: u64,
-    /// The host and the stream of the child's last output if that has ended in the middle of a
+    /// The host and the stream of the child's last output, if that output ended in the middle of a
     /// line.
     open_line: Option<(JobHostId, Stream)>,
-    /// Nothing more comes from the child.
+    /// The child sends no further reports.
     is_closed: bool,
     /// The child's last report about each element of the running stage.
     idle_summaries: BTreeMap<u32, IdleSummary>,
@@ -80,18 +80,18 @@ impl Child {
     }
 }
 
-/// The only number of the questions that are asked once in a job.
+/// The number of questions that are asked only once in a job.
 const ONLY_ONCE: u64 = 1;
 
-/// What all children are asked.
+/// The questions to all children.
 #[derive(Debug)]
 struct Questions {
     /// Whether the job can start. Asked by [`TreeNode::new`].
     ready: Gather<()>,
-    /// Whether all output has gone up. Each order to drain has the next number.
+    /// Whether all output was forwarded. Each order to drain has the next number.
     drained: Gather<()>,
-    /// Whether the job has stopped; the number is the stop's. It is also asked by an order to run
-    /// for a certain time.
+    /// Whether the job has stopped. The number is that of the stop. An order to run for a limited
+    /// time also asks this question.
     stopped: Gather<()>,
     /// The time that the job took.
     finished: Gather<u64>,
@@ -113,12 +113,12 @@ impl Questions {
     }
 }
 
-/// A question to these children.
+/// A question to these children. Children without hosts need not answer.
 fn new_gather<T: Copy>(children: &[Child]) -> Gather<T> {
     Gather::new(children.iter().map(|child| !child.hosts.is_empty()))
 }
 
-/// An order as the child gets it.
+/// The form in which a child receives an order.
 fn to_child(child_index: usize, order: Order) -> Outgoing {
     if child_index != SHEPHERD_CHILD {
         return Outgoing::Child(child_index, HopOrder::Tree(order));
@@ -141,7 +141,7 @@ pub struct TreeNode {
     tool_mergers: ToolMergers,
     /// The time of the last order or tick.
     now: MonotonicTime,
-    /// Bytes of output that may go up.
+    /// Bytes of output that may be forwarded to the parent.
     credit: u64,
     /// The child whose last output ended in the middle of a line.
     mid_line_child: Option<usize>,
@@ -149,7 +149,7 @@ pub struct TreeNode {
     last_served: usize,
     killed: bool,
     questions: Questions,
-    /// The last report that has gone up about each element of the running stage.
+    /// The last report about each element of the running stage that was sent to the parent.
     idle_summaries: BTreeMap<u32, IdleSummary>,
     pending_reports: CoalescingQueue<Report>,
     outgoing: Vec<Outgoing>,
@@ -171,7 +171,7 @@ impl TreeNode {
         Self::with_children(placement, children.collect())
     }
 
-    /// The node above the first host. It runs no processes.
+    /// The node above the first host of a job that begins on another host. It runs no processes.
     pub fn at_master(placement: Placement) -> Self {
         let all_hosts = 0..placement.hosts.len() as u32;
         let mut no_shepherd = Child::new(0..0);
@@ -216,7 +216,7 @@ impl TreeNode {
         &self.placement
     }
 
-    /// The hosts of the children that have been ordered to stop and have not stopped yet.
+    /// The hosts of the children that were ordered to stop and have not stopped yet.
     pub fn unstopped_hosts(&self) -> impl Iterator<Item = std::ops::Range<u32>> + '_ {
         let is_stopping = self.questions.stopped.is_open();
         let children = self.children.iter().enumerate();
@@ -241,19 +241,19 @@ impl TreeNode {
         self.children.iter().any(exceeds_credit)
     }
 
-    /// Whether the shepherd has reported for an element that all of its local processes are idle.
+    /// Whether the shepherd has reported that all local processes of some element are idle.
     pub fn is_idle(&self) -> bool {
         self.children
             .first()
             .is_some_and(|child| child.idle_summaries.values().any(IdleSummary::needs_no_processor))
     }
 
-    /// Whether the last report has gone up.
+    /// Whether the last report was sent to the parent.
     pub fn is_finished(&self) -> bool {
         self.questions.finished.is_complete()
     }
 
-    /// Passes the placement of the job on to the child hosts: their first order.
+    /// Sends the placement of the job to the child hosts, as their first order.
     pub fn announce_placement(&mut self) {
         for (child_index, child) in
             self.children.iter().enumerate().skip(1).filter(|(_, child)| !child.is_closed)
@@ -270,7 +270,7 @@ impl TreeNode {
         self.now = now;
     }
 
-    /// When [`TreeNode::on_tick`] has something to do.
+    /// When [`TreeNode::on_tick`] is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         self.tool_mergers.deadline()
     }
@@ -325,7 +325,7 @@ impl TreeNode {
         self.forward_output();
     }
 
-    /// Whether an order about an element is for hosts of this child.
+    /// Whether an order about an element concerns hosts of this child.
     fn is_for(&self, child: &Child, order: &ElementOrder) -> bool {
         let node_range = self.node_range(child);
         !child.hosts.is_empty()
@@ -342,7 +342,7 @@ impl TreeNode {
         first.first_node..last.node_range().end
     }
 
-    /// Sends an order to these children, unless they are lost.
+    /// Sends an order to the selected children, except to lost ones.
     fn pass_on(&mut self, order: Order, is_for: impl Fn(usize, &Child) -> bool) {
         let children = self.children.iter().enumerate();
         let receivers = children.filter(|(index, child)| !child.is_closed && is_for(*index, child));
@@ -382,7 +382,7 @@ impl TreeNode {
             SwitchOrder::Run { stop_condition, .. } => match stop_condition {
                 StopCondition::Unchanged => {}
                 StopCondition::OnOrder => self.questions.stopped.cancel(),
-                // The job will stop without a further order.
+                // The job will stop without another order.
                 StopCondition::After { switch_seq: seq, .. }
                 | StopCondition::LocalRotation(LocalRotation { first_switch_seq: seq, .. }) => {
                     self.questions.stopped.ask(seq.0);
@@ -398,7 +398,7 @@ impl TreeNode {
         }
         let report = match report {
             ShepherdReport::Program { child, answer } => return self.on_file_answer(child, answer),
-            // The daemon has kept it.
+            // The daemon itself has handled this report.
             ShepherdReport::ToolsPrepared(_) => return,
             ShepherdReport::FileRequest(request) => Report::FileRequest(request),
             ShepherdReport::Output(report) => Report::Output(report),
@@ -408,14 +408,14 @@ impl TreeNode {
         self.on_report(SHEPHERD_CHILD, report);
     }
 
-    /// A report has come from a child, or is made in its place.
+    /// A child has sent a report, or the daemon makes one in place of the child.
     pub fn on_report(&mut self, child_index: usize, report: Report) {
         let Some(child) = self.children.get_mut(child_index) else { return };
         if let Report::Element { element, .. }
         | Report::Switch(SwitchReport::IdleSummary { element, .. }) = &report
             && *element as usize >= MAX_ELEMENTS
         {
-            // No job has such an element: a faulty or hostile shepherd reports it.
+            // No job has such an element: the report comes from a faulty or hostile shepherd.
             return;
         }
         match report {
@@ -454,7 +454,7 @@ impl TreeNode {
     }
 
     /// The child through which the host gets programs from the parent: its own shepherd. The node
-    /// above the first host has none, and passes them on.
+    /// above the first host has no shepherd and passes programs on to the first host.
     fn program_child(&self) -> usize {
         if self.has_shepherd() { SHEPHERD_CHILD } else { SHEPHERD_CHILD + 1 }
     }
@@ -463,8 +463,8 @@ impl TreeNode {
         self.children.first().is_some_and(|child| !child.hosts.is_empty())
     }
 
-    /// A child requests bytes of a program: the shepherd from the parent, a child host from the
-    /// shepherd.
+    /// A child requests bytes of a program. A request of the shepherd goes to the parent. A request
+    /// of a child host goes to the shepherd.
     fn on_file_request(&mut self, child_index: usize, request: FileRequest) {
         if child_index == self.program_child() {
             return self.outgoing.push(Outgoing::Parent(Report::FileRequest(request)));
@@ -476,8 +476,8 @@ impl TreeNode {
         self.outgoing.push(Outgoing::Shepherd(ShepherdOrder::SendFile { child, request }));
     }
 
-    /// The shepherd answers the request of a child host. It must not send more than the child has
-    /// requested: the link to that host belongs to all users.
+    /// The shepherd answers the request of a child host. It must not send more bytes than the child
+    /// has requested, because all users share the link to that host.
     fn on_file_answer(&mut self, child: u32, answer: ProgramAnswer) {
         let child_index = child as usize;
         let Some(child) = self.children.get_mut(child_index).filter(|child| !child.is_closed)
@@ -492,26 +492,26 @@ impl TreeNode {
         }
     }
 
-    /// A child is lost: nothing more comes from it. The loss is reported to the parent.
+    /// A child is lost and sends no further reports. The loss is reported to the parent.
     pub fn on_child_lost(&mut self, child_index: usize, code: u8, reason: String) {
         if let Some(child) = self.children.get_mut(child_index)
             && !child.is_closed
             && !self.questions.finished.has_answered(child_index)
         {
             let hosts = child.hosts.clone();
-            // The loss is reported before anything that the child's end completes.
+            // The parent must get the loss before any report that the loss of the child completes.
             self.flush_pending_reports();
             self.outgoing.push(Outgoing::Parent(Report::HostsLost { code, hosts, reason }));
         }
         self.close_child(child_index);
     }
 
-    /// Nothing more comes from a child.
+    /// A child sends no further reports.
     pub fn close_child(&mut self, child_index: usize) {
         if let Some(child) = self.children.get_mut(child_index) {
             child.is_closed = true;
             if let Some((host, stream)) = child.open_line.take() {
-                // The nodes above wait for the end of this line, and hold back all others.
+                // The nodes above hold back all other output until this line ends.
                 let (bytes, is_partial_line) = (b"\n".to_vec(), false);
                 let text = OutputReport::Text { host, stream, bytes, is_partial_line };
                 child.queue.push_back(text);
@@ -522,8 +522,9 @@ impl TreeNode {
         self.forward_output();
     }
 
-    /// A child has sampled an element. The answers of all children go up as one report, after all
-    /// of their earlier reports. A lost child never answers, but then the job ends.
+    /// A child has sampled an element. The samples of all children are sent to the parent as one
+    /// report, after all of the children's earlier reports. A lost child never answers, but then
+    /// the job ends.
     fn on_sample(
         &mut self,
         child_index: usize,
@@ -533,7 +534,7 @@ impl TreeNode {
     ) {
         let samples = self.questions.samples.entry(element);
         let samples = samples.or_insert_with(|| new_gather(&self.children));
-        // The first answer to a round asks for it.
+        // The first answer to a round opens the question for it.
         if samples.number() < round.0 {
             samples.ask(round.0);
         }
@@ -545,8 +546,8 @@ impl TreeNode {
         }
     }
 
-    /// Reports whether all children are idle, if that has changed or if all have been through a
-    /// further stop. A host that has not reported counts as busy.
+    /// Reports whether all children are idle, if the state has changed or if all children have gone
+    /// through a further stop. A host that has not reported counts as busy.
     fn report_idle(&mut self) {
         let elements: BTreeSet<u32> =
             self.children.iter().flat_map(|child| child.idle_summaries.keys().copied()).collect();
@@ -562,7 +563,7 @@ impl TreeNode {
         }
     }
 
-    /// The messages that are to be sent at the end of a turn of the loop.
+    /// Returns the messages to send at the end of an iteration of the daemon's loop.
     pub fn take_outgoing(&mut self) -> Vec<Outgoing> {
         self.report_idle();
         self.flush_pending_reports();
@@ -596,7 +597,7 @@ impl TreeNode {
         }
     }
 
-    /// The user may read no more output: the end of the job does not wait for it from now on.
+    /// The job is killed. Its end no longer waits for output, because the user may not read it.
     fn on_kill(&mut self) {
         self.killed = true;
         for child_index in 0..self.children.len() {
@@ -609,13 +610,13 @@ impl TreeNode {
         self.forward_output();
     }
 
-    /// All output of a child has gone up.
+    /// All output of a child was forwarded.
     fn on_drained(&mut self, child_index: usize) {
         let number = self.questions.drained.number();
         self.questions.drained.on_answer(child_index, number, ());
     }
 
-    /// Moves the reports that may go up now.
+    /// Forwards the output that the credit covers.
     fn forward_output(&mut self) {
         while let Some(child_index) = self.next_output_child() {
             let child = &mut self.children[child_index];
@@ -642,7 +643,7 @@ impl TreeNode {
         self.report_complete();
     }
 
-    /// Reports what all children have answered.
+    /// Reports each question that all children have answered.
     fn report_complete(&mut self) {
         let is_done = |child_index: usize| {
             let child = &self.children[child_index];
@@ -656,18 +657,18 @@ impl TreeNode {
                 || self.questions.finished.has_answered(child_index)
         };
         if let Some(answers) = self.questions.stopped.take(is_over) {
-            // Of several turns of a rotation, the last one counts.
+            // In a rotation, the last of several stops counts.
             let last = answers.into_iter().map(|(switch_seq, ())| switch_seq).max().unwrap_or(0);
             let switch_seq = SwitchSeq(last.max(self.questions.stopped.number()));
             self.queue_report(Report::Switch(SwitchReport::Stopped { switch_seq }));
         }
-        // The job of a lost child ends: it needs no report.
+        // A question about readiness needs no answer of a lost child, because its job ends.
         if self.questions.ready.take(|_| false).is_some() {
             self.queue_report(Report::Job(JobReport::Ready));
         }
     }
 
-    /// The child whose output goes next, if there is one.
+    /// The child whose output is forwarded next, if any has output.
     fn next_output_child(&mut self) -> Option<usize> {
         if let Some(child_index) = self.mid_line_child {
             let child = &self.children[child_index];

@@ -8,7 +8,7 @@ use score_proto::message::MAX_IO_CHUNK;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::JobIncarnation;
 
-/// Host 0 of three hosts; the other two are its children.
+/// The node of host 0 of three hosts. The other two are its children.
 fn root_node() -> TreeNode {
     let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
     let tree_node = TreeNode::new(Placement::new(JobIncarnation(0), hosts));
@@ -88,7 +88,7 @@ fn a_job_has_stopped_when_every_remaining_host_has() {
     assert_eq!(tree_node.unstopped_hosts().map(|hosts| hosts.start).collect::<Vec<_>>(), [1]);
     tree_node.close_child(1);
     assert_eq!(reports_to_parent(&mut tree_node), [stopped(4)]);
-    // A report that is late, about an order that another order has followed.
+    // A late report, about an order that another order has replaced.
     order_stop(&mut tree_node, 6);
     tree_node.on_report(0, stopped(6));
     tree_node.on_order(Order::Switch(SwitchOrder::Run {
@@ -115,12 +115,12 @@ fn hosts_that_stop_by_themselves_are_waited_for_without_an_order() {
     };
     tree_node.on_order(run(StopCondition::After { run_us: 500, switch_seq: SwitchSeq(4) }));
     [0, 2].into_iter().for_each(|host| tree_node.on_report(host, stopped(4)));
-    // A new idle check interval changes nothing.
+    // A new interval of the idle check has no effect on stops.
     tree_node.on_order(run(StopCondition::Unchanged));
     assert_eq!(reports_to_parent(&mut tree_node), []);
     tree_node.on_report(1, stopped(4));
     assert_eq!(reports_to_parent(&mut tree_node), [stopped(4)]);
-    // The hosts were about to stop when the stop was cancelled.
+    // The hosts were already about to stop when the stop was cancelled.
     tree_node.on_order(run(StopCondition::After { run_us: 500, switch_seq: SwitchSeq(7) }));
     tree_node.on_order(run(StopCondition::OnOrder));
     (0..3).for_each(|host| tree_node.on_report(host, stopped(7)));
@@ -167,7 +167,7 @@ fn after_a_stop_every_host_must_report_idle_again() {
     assert_eq!(reports_to_parent(&mut tree_node), [idle(3)]);
     tree_node.on_report(1, idle(1));
     assert_eq!(reports_to_parent(&mut tree_node), [], "the parent has that report");
-    // They stop by an order, then by themselves. One of them goes through another stop between.
+    // All stop by an order, then by their timers. One of them goes through another stop in between.
     for (stop_seq, first_seq) in [(2, 2), (5, 4)] {
         tree_node.on_report(0, idle_after(first_seq, 1));
         tree_node.on_report(1, idle_after(stop_seq, 1));
@@ -238,7 +238,7 @@ fn a_shepherd_reports_one_fence_of_its_own_nodes_until_all_hosts_are_in_it() {
     // One of the two nodes has ended.
     assert!(reported(0, in_fence(1..2, most)));
     assert!(!reported(0, in_fence(0..2, 1)), "it is in the fence already");
-    // All elements together have a bound, too.
+    // There is a limit for all elements together, too.
     let elements = MAX_FENCE_BYTES_PER_HOST / most;
     let count = (1..100).filter(|element| reported(*element, in_fence(0..2, most))).count();
     assert_eq!(count, elements - 1);
@@ -266,7 +266,7 @@ fn a_shepherd_asks_and_answers_no_more_than_it_may_about_single_nodes() {
         !reports.is_empty()
     }
     let request = |asker, node| ElementReport::ModexRequest { asker: JobHostId(asker), node };
-    // In the name of another host, about itself, and about nodes that there are not.
+    // In the name of another host, about itself, and about a node that does not exist.
     let node = own_nodes.end;
     for wrong in [request(1, node), request(0, own_nodes.start), request(0, nodes)] {
         assert!(!reported(&mut tree_node, 0, wrong));
@@ -301,7 +301,7 @@ fn a_shepherd_asks_and_answers_no_more_than_it_may_about_single_nodes() {
     assert!(!reported(&mut tree_node, 1, answer(1, 1)), "another element");
     assert!(reported(&mut tree_node, 0, answer(1, MAX_MODEX_BYTES)));
     assert!(!reported(&mut tree_node, 0, answer(1, 1)), "it is answered");
-    // A question to another host is none to this one.
+    // A question to another host does not permit an answer of this host.
     tree_node.on_order(question(1));
     assert!(matches!(tree_node.take_outgoing()[..], [Outgoing::Child(..)]));
     assert!(!reported(&mut tree_node, 0, answer(1, 1)));
@@ -326,7 +326,7 @@ fn fences_of_some_nodes_have_bounds_and_their_orders_go_to_the_hosts_of_these_no
         assert!(reports.is_empty() || reports == [report.of(0)], "{reports:?}");
         !reports.is_empty()
     };
-    // Hosts have the nodes 0 and 1, 2 and 3, 4 and 5.
+    // The hosts have the nodes 0 and 1, 2 and 3, and 4 and 5.
     let first = fence(&[0, 2], 0);
     for wrong in [
         report(fence(&[0, 1, 2], 0), &[0], 0),
@@ -519,7 +519,7 @@ fn programs_go_from_the_parent_to_the_shepherd_and_from_there_to_child_hosts() {
     tree_node.on_order(Order::Program(chunk()));
     let to_shepherd = Outgoing::Shepherd(ShepherdOrder::Program(chunk()));
     assert_eq!(tree_node.take_outgoing(), [to_shepherd]);
-    // Not more than was requested, nor to nobody.
+    // The answer must not exceed the request, and must go to a child that has one.
     let answer = |child| ShepherdReport::Program { child, answer: chunk() };
     for child in [1, 0, 3, u32::MAX] {
         tree_node.on_shepherd_report(answer(child));
@@ -528,7 +528,7 @@ fn programs_go_from_the_parent_to_the_shepherd_and_from_there_to_child_hosts() {
     tree_node.on_shepherd_report(answer(2));
     tree_node.on_shepherd_report(answer(2));
     assert_eq!(tree_node.take_outgoing(), [to_host(2, Order::Program(chunk()))]);
-    // The node above the first host passes requests and answers on.
+    // The node above the first host forwards requests and answers.
     let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
     let mut tree_node = TreeNode::at_master(Placement::new(JobIncarnation(0), hosts));
     tree_node.on_report(1, Report::FileRequest(request(100)));
@@ -589,7 +589,7 @@ fn a_host_is_lost_once_and_not_after_it_has_finished() {
     }
     let lost_report = Report::HostsLost { code: 1, hosts: 1..2, reason: "cut".to_owned() };
     assert_eq!(reports_to_parent(&mut tree_node), [lost_report]);
-    // No order goes to a host that is lost.
+    // No order is sent to a lost host.
     tree_node.on_order(Order::Job(JobOrder::StdinEof));
     let expected = [Outgoing::Shepherd(ShepherdOrder::Job(JobOrder::StdinEof))];
     assert_eq!(tree_node.take_outgoing(), expected);
@@ -654,7 +654,7 @@ fn a_shepherd_lists_its_own_processes_and_only_when_it_is_asked() {
         assert!(!listed(&mut tree_node, &wrong), "{wrong:?}");
     }
     assert!(listed(&mut tree_node, &own));
-    // As often as it could have parallel processes.
+    // The host may list its processes once for each possible parallel process.
     let more = (0..2 * MAX_ELEMENTS).filter(|_| listed(&mut tree_node, &own)).count();
     assert_eq!(more, MAX_ELEMENTS - 1);
 }

@@ -1,5 +1,6 @@
-//! The durations of the turns of the daemon's loop. A turn lasts from the return of poll to the
-//! next poll. Nobody else is served meanwhile: a long turn is an error or an attack.
+//! The durations of the iterations ("turns") of the daemon's loop. A turn lasts from the return of
+//! poll to the next poll. The daemon serves nobody else during a turn, so a long turn is an error
+//! or an attack.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +8,9 @@ use score_proto::daemon_statistics::DaemonStatistics;
 
 use crate::cluster::authorization::StatisticsPermit;
 
-/// A longer turn is logged.
+/// Turns that take longer are logged.
 const LONG_TURN_LATENCY: Duration = Duration::from_millis(50);
-/// The seconds in which the longest recent turn is searched.
+/// The number of seconds in which the longest recent turn is searched.
 const RECENT_SECONDS: usize = 60;
 
 /// The parts of a turn, in their order.
@@ -25,7 +26,7 @@ pub enum TurnPhase {
     Signals,
     /// Decisions about jobs.
     Jobs,
-    /// Messages to others, and the start of jobs.
+    /// Sending of messages, and the start of jobs.
     Sending,
     /// Requests to the status page.
     Page,
@@ -48,7 +49,7 @@ impl TurnPhase {
     }
 }
 
-/// Measures the turn that goes on.
+/// Measures the current turn.
 #[derive(Debug)]
 pub struct TurnClock {
     created_at: Instant,
@@ -77,7 +78,7 @@ impl TurnClock {
         self.longest_phase = (TurnPhase::Events, Duration::ZERO);
     }
 
-    /// A phase ends, and the next one begins.
+    /// A phase ends, and the next phase begins.
     pub fn end_phase(&mut self, phase: TurnPhase, now: Instant) {
         let duration = now.saturating_duration_since(self.phase_started_at);
         if duration > self.longest_phase.1 {
@@ -86,12 +87,12 @@ impl TurnClock {
         self.phase_started_at = now;
     }
 
-    /// The start of the current phase, which is the last time that the clock knows.
+    /// The start of the current phase. This is the latest time that the clock knows.
     pub fn phase_started_at(&self) -> Instant {
         self.phase_started_at
     }
 
-    /// The turn ends with its last phase. Returns a line for the log if it was a long one.
+    /// The turn ends with its last phase. Returns a line for the log if the turn was long.
     pub fn end_turn(&mut self, now: Instant) -> Option<String> {
         self.end_phase(TurnPhase::Deadlines, now);
         let duration = now.saturating_duration_since(self.turn_started_at);
@@ -107,7 +108,7 @@ impl TurnClock {
         })
     }
 
-    /// The numbers for operators.
+    /// The statistics for operators.
     pub fn statistics(&self, _: &StatisticsPermit, now: Instant) -> DaemonStatistics {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let longest_recent =
@@ -125,7 +126,8 @@ impl TurnClock {
 struct TurnTimes {
     count: u64,
     longest: Duration,
-    /// The longest turn that ended in each of the last seconds, by the second's remainder.
+    /// The longest turn that ended in each of the last seconds, indexed by the second modulo the
+    /// length.
     longest_by_second: [Duration; RECENT_SECONDS],
     last_second: u64,
 }
@@ -158,7 +160,7 @@ impl TurnTimes {
         self.count += 1;
     }
 
-    /// The longest turn that has ended in the last minute, in whole seconds of the daemon's time.
+    /// The longest turn that ended in the last minute, in whole seconds of the daemon's time.
     fn longest_recent(&self, now: Duration) -> Duration {
         let oldest = now.as_secs().saturating_sub(RECENT_SECONDS as u64 - 1);
         let kept_since = self.last_second.saturating_sub(RECENT_SECONDS as u64 - 1);
@@ -190,7 +192,7 @@ mod tests {
         assert_eq!(times.longest_recent(ms(31_000)), ms(30));
         assert_eq!(times.longest_recent(ms(60_999)), ms(30));
         assert_eq!(times.longest_recent(ms(61_000)), ms(20));
-        // Nothing has been recorded for long.
+        // Nothing has been recorded for a long time.
         assert_eq!(times.longest_recent(ms(90_999)), ms(20));
         assert_eq!(times.longest_recent(ms(91_000)), ms(0));
         times.record(ms(1), ms(500_000));

@@ -1,32 +1,31 @@
-//! What users use of this daemon by the messages of their sessions: memory, and processor time. It
-//! is counted for each user in one place. A user who has nothing left waits; other users do not
-//! notice it.
+//! Counts the resources of this daemon that each user's sessions use: memory and processor time. A
+//! user who has used up a limit has to wait. Other users are not affected.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Bytes of unfinished and unsent messages of all sessions of one user. While a user has more, no
-/// session of this user is read.
+/// Bytes of unfinished and unsent messages of all sessions of one user. While a user has more, the
+/// daemon reads no session of this user.
 pub const MAX_SESSION_BYTES: u64 = 64 << 20;
 /// Bytes of messages that a host has forwarded for one user and that the server has not handled.
 pub const FORWARD_WINDOW: u64 = 1 << 20;
-/// Added to the length of each forwarded message: many short ones cost more than their bytes.
+/// Bytes that are added to the length of each forwarded message, because many short messages cost
+/// more than their bytes.
 const FORWARD_OVERHEAD: u64 = 64;
-/// Processor time that a user may use at once. Then the user waits until time has been refilled.
+/// Processor time that a user may use at once. After that the user waits until time was refilled.
 /// The daemon runs before all normal processes, so this is also how long a user can stop the jobs
 /// of others on the daemon's processor.
 pub const TIME_WINDOW: Duration = Duration::from_millis(2);
-/// One of several users gets this part of the daemon's processor, if the user asks for it all the
-/// time.
+/// If several users share the host, each of them gets at most this part of the daemon's processor.
 const MIN_SHARE_DIVISOR: u32 = 8;
-/// A user gets this part while nobody else uses this host.
+/// While only one user uses this host, the user gets this part of the processor.
 const LONE_SHARE_DIVISOR: u32 = 4;
-/// All users together get this part.
+/// All users together get this part of the processor.
 const TOTAL_SHARE_DIVISOR: u32 = 2;
-/// How long a user counts as one who shares this host, after the daemon has worked for the user.
+/// How long a user counts as present after the daemon has worked for the user.
 const PRESENT_WINDOW: Duration = Duration::from_secs(1);
 
-/// What a forwarded message of this length costs in [`FORWARD_WINDOW`].
+/// The cost of a forwarded message of this length in [`FORWARD_WINDOW`].
 pub fn forward_cost(len: usize) -> u64 {
     len as u64 + FORWARD_OVERHEAD
 }
@@ -37,7 +36,7 @@ struct UserCharges {
     forwarded_bytes: u64,
     /// Processor time that was used and has not been refilled.
     time: Duration,
-    /// Until when the user counts as one who shares this host.
+    /// The time until which the user counts as present.
     present_until: Option<Instant>,
 }
 
@@ -51,13 +50,13 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// No user has used anything.
+    /// The state in which no user has used anything.
     pub fn new(now: Instant) -> Self {
         let share_divisor = LONE_SHARE_DIVISOR;
         Self { by_uid: HashMap::new(), refilled_at: now, share_divisor }
     }
 
-    /// The daemon has worked so long for a user.
+    /// Records that the daemon has worked this long for a user.
     pub fn charge_time(&mut self, uid: u32, time: Duration) {
         let present_until = self.refilled_at + PRESENT_WINDOW;
         self.change(uid, |usage| {
@@ -66,7 +65,7 @@ impl Usage {
         });
     }
 
-    /// Gives all users the time that has become theirs since the last call. `uids_of_jobs` are the
+    /// Refills the time of all users for the period since the last call. `uids_of_jobs` are the
     /// owners of this host's jobs.
     pub fn refill_time(&mut self, now: Instant, uids_of_jobs: impl Iterator<Item = u32>) {
         let elapsed = now.saturating_duration_since(self.refilled_at);
@@ -83,7 +82,7 @@ impl Usage {
         });
     }
 
-    /// The divisor now: all users who have used time have the same share.
+    /// The current divisor. All users who have used time have the same share.
     fn current_share_divisor(&self, now: Instant) -> u32 {
         let users = self.by_uid.values().filter(|usage| !usage.time.is_zero()).count();
         let users = u32::try_from(users).unwrap_or(u32::MAX);
@@ -100,13 +99,13 @@ impl Usage {
         self.by_uid.get(&uid).is_none_or(|usage| usage.time < TIME_WINDOW)
     }
 
-    /// How long the user has to wait who gets time first. None: all users have time.
+    /// The time until the first waiting user has time again. None: all users have time.
     pub fn next_refill(&self) -> Option<Duration> {
         let owed = self.by_uid.values().filter_map(|usage| usage.time.checked_sub(TIME_WINDOW));
         Some(owed.min()?.saturating_mul(self.share_divisor))
     }
 
-    /// The messages of a session take another number of bytes than before.
+    /// Updates the number of bytes that the messages of a session take.
     pub fn change_session_bytes(&mut self, uid: u32, before: u64, now: u64) {
         self.change(uid, |usage| {
             usage.session_bytes = usage.session_bytes.saturating_sub(before).saturating_add(now);

@@ -1,6 +1,6 @@
-//! The gang scheduler in the daemon that leads jobs. Requests of job masters go to
-//! [`crate::gang`]. Its decisions go to the job masters, and from there down the range trees. See
-//! docs/time-sharing.md.
+//! The gang scheduler in the daemon that leads jobs. It passes requests of job masters to
+//! [`crate::gang`], and the decisions of the scheduler to the job masters. The masters send them
+//! down the range trees. See docs/time-sharing.md.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -18,17 +18,18 @@ use crate::master::{GangRequest, MasterEvent};
 
 /// A job is suspended if its output has been blocked for this time.
 const OUTPUT_STALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval of the idle check of a job's processes, in microseconds, while another job waits for
-/// its processors. A job whose processes are all idle gives up its slice within 2 ms.
+/// The interval of the idle check of a job's processes, in microseconds, while another job waits
+/// for its processors. A job whose processes are all idle gives up its slice within 2 ms.
 const CONTENDED_POLL_INTERVAL_US: u32 = 1500;
-/// Bounds of the interval while no job waits. Within them it is a quarter of a slice.
+/// The bounds of the interval while no job waits. Between them, the interval is a quarter of a
+/// slice.
 const UNCONTENDED_POLL_INTERVAL_RANGE: [Duration; 2] =
     [Duration::from_millis(2), Duration::from_millis(50)];
 
 /// The host of all jobs of single-user mode.
 pub const SINGLE_USER_HOST: HostId = HostId(0);
 
-/// A job's output is blocked since this time.
+/// The output of a job is blocked since this time.
 #[derive(Debug, Clone, Copy)]
 struct OutputStall {
     stalled_at: MonotonicTime,
@@ -40,10 +41,10 @@ struct OutputStall {
 pub struct GangDriver {
     scheduler: GangScheduler,
     config: GangConfig,
-    /// Jobs that run.
+    /// The jobs that run.
     running: BTreeSet<JobId>,
     output_stalls: BTreeMap<JobId, OutputStall>,
-    /// Jobs that did not stop in time and that the user has been warned of.
+    /// Jobs that did not stop in time and about which the user was warned.
     warned_jobs: BTreeSet<JobId>,
     requests: VecDeque<(JobId, GangRequest)>,
     /// For tests: a fixed interval of the idle check in microseconds.
@@ -53,7 +54,7 @@ pub struct GangDriver {
 }
 
 impl GangDriver {
-    /// For single-user mode: any number of jobs of one user run at the same time.
+    /// The driver for single-user mode: any number of jobs of one user run at the same time.
     pub(super) fn new(fixed_poll_us: Option<u32>) -> Self {
         let config = GangConfig::default();
         Self {
@@ -72,7 +73,7 @@ impl GangDriver {
         (self.scheduler, self.config) = (GangScheduler::new(config, slots), config);
     }
 
-    /// Which jobs have their processors, in ascending order.
+    /// The jobs that have their processors, in ascending order.
     pub fn running(&self) -> impl Iterator<Item = JobId> + '_ {
         self.scheduler.running()
     }
@@ -82,8 +83,7 @@ impl GangDriver {
         self.scheduler.is_suspended(job)
     }
 
-    /// When the scheduler or a stalled output needs the next [`super::Input::Tick`], if no event
-    /// comes earlier.
+    /// When the next [`super::Input::Tick`] is due, for the scheduler or a blocked output.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         let pending_stalls = self.output_stalls.values().filter(|stall| !stall.is_suspended);
         let stall_deadlines = pending_stalls.map(|stall| stall.stalled_at + OUTPUT_STALL_TIMEOUT);
@@ -166,12 +166,13 @@ impl GangDriver {
         })
     }
 
-    /// A job is over. Its output may have been blocked again since it has left the scheduler.
+    /// A job has ended. Its output may have been blocked again after it left the scheduler.
     pub(super) fn forget_output(&mut self, job: JobId) {
         self.output_stalls.remove(&job);
     }
 
-    /// A job's output is blocked now, or is not. Returns what the scheduler has to know.
+    /// Records whether a job's output is blocked. Returns a request for the scheduler if one is
+    /// due.
     fn on_output(
         &mut self,
         job: JobId,
@@ -204,7 +205,7 @@ impl Jobs {
         }
     }
 
-    /// Does everything that is due by the clock or because output is blocked or not.
+    /// Handles blocked output and everything that is due by the clock.
     pub(super) fn tick_gang(&mut self) {
         for job in self.led_job_ids() {
             let is_blocked = self.led_node(job).is_some_and(|node| node.is_blocked());
@@ -272,8 +273,8 @@ impl Jobs {
         }
     }
 
-    /// A job has begun to wait for processors, or no job waits any more. The idle check of the
-    /// running jobs becomes more frequent or less frequent.
+    /// A job has begun to wait for processors, or no job waits any more. Changes the interval of
+    /// the idle check of the running jobs.
     fn send_poll_interval(&mut self) {
         for job in self.gang.running.iter().copied().collect::<Vec<_>>() {
             let idle_check_interval_us = self.gang.poll_interval_us();

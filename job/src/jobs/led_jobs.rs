@@ -1,4 +1,4 @@
-//! The jobs that a daemon leads, and who watches them.
+//! The jobs that a daemon leads, and the watchers of these jobs.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl Jobs {
         self.led_jobs.keys().copied().collect()
     }
 
-    /// Whether a job that this daemon leads seems to hang, which cannot be proved.
+    /// Whether a job that this daemon leads seems to hang, but no deadlock can be proved.
     pub fn suspects_hang(&self, job: JobId, now: MonotonicTime) -> bool {
         self.led_jobs.get(&job).is_some_and(|led_job| led_job.master.suspects_hang(now))
     }
@@ -65,12 +65,12 @@ impl Jobs {
         self.on_master_order(job, order);
     }
 
-    /// Takes the position at the master of a job. The first host of the job is this host or another
-    /// one.
+    /// Enters the tree at the position of the master. The first host of the job may be this host or
+    /// another one.
     fn enter_led_tree(&mut self, job: JobId, placement: Placement) {
         let first_name = placement.hosts.first().map(|first| first.name.as_str());
         let own_name = self.identity.as_ref().map(|identity| identity.name.as_str());
-        // A daemon without links has jobs on its own host only.
+        // A daemon without links only has jobs on its own host.
         let is_above_first_host = own_name.is_some() && first_name != own_name;
         let (position, tree_node) = match is_above_first_host {
             true => (TreePosition::above_first_host(job), TreeNode::at_master(placement)),
@@ -134,7 +134,8 @@ impl Jobs {
         self.handle_gang_requests();
     }
 
-    /// Removes a job's master. What a lost host could not remove itself is removed here.
+    /// Removes the master of a job, and requests the removal of directories that lost hosts have
+    /// left. Returns whether the job had a master.
     fn forget_led_job(&mut self, job: JobId) -> bool {
         let Some(led_job) = self.led_jobs.remove(&job) else { return false };
         self.gang.forget_output(job);
@@ -191,7 +192,7 @@ impl Jobs {
         }
     }
 
-    /// Whether a session is that of a tool that keeps something in processes.
+    /// Whether this session belongs to a tool that keeps state in processes.
     pub fn is_tool_session(&self, session_key: SessionKey) -> bool {
         self.tool_sessions.contains_key(&session_key)
     }

@@ -1,10 +1,10 @@
-//! All jobs of one daemon: those that it leads, and its part in those that run on its host. There
-//! are no sockets, processes or clocks here: an [`Input`] tells what has happened, and the daemon
+//! All jobs of one daemon: the jobs that it leads, and its part in the jobs that run on its host.
+//! There are no sockets, processes or clocks here. An [`Input`] reports an event, and the daemon
 //! carries out each [`Effect`].
 //!
 //! | file | contents |
 //! |---|---|
-//! | `led_jobs.rs` | the masters of the jobs that this daemon leads, and who watches these jobs |
+//! | `led_jobs.rs` | the masters of the jobs that this daemon leads, and their watchers |
 //! | `tree_positions.rs` | this daemon's positions in the range trees of jobs |
 //! | `gang_driver.rs` | the gang scheduler of the jobs that this daemon leads |
 
@@ -42,19 +42,19 @@ use led_jobs::LedJob;
 pub use tree_positions::Parent;
 use tree_positions::{TreeLinks, TreePosition};
 
-/// The daemon's number of a link to another daemon. The daemon chooses it, and never uses it again
-/// while it runs: what arrives late about a link that is closed concerns no other one.
+/// The daemon's number of a link to another daemon. The daemon never reuses a number while it runs,
+/// so a late event of a closed link cannot be attributed to another link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub usize);
 
-/// The daemon's number of a session with a front end, on this host or another one. The daemon
-/// chooses it, and never uses it again while it runs. For other daemons and for the keeper it is
-/// the session's number at its own host.
+/// The daemon's number of a session with a front end, on this host or another one. The daemon never
+/// reuses a number while it runs. In messages to other daemons and to the keeper, it identifies the
+/// session at its own host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey(pub usize);
 
 impl SessionKey {
-    /// The number as it stands in messages.
+    /// The number as it is used in messages.
     pub fn number(self) -> u64 {
         self.0 as u64
     }
@@ -70,7 +70,7 @@ impl SessionKey {
 pub struct ClientJob {
     /// The session.
     pub session_key: SessionKey,
-    /// The number that scrun has given the job. [`SESSION_JOB`] stands for the session itself.
+    /// The number that scrun has given the job. [`SESSION_JOB`] means the session itself.
     pub job: SessionJobId,
 }
 
@@ -84,7 +84,7 @@ impl ClientJob {
 /// A job that this daemon is to lead. All of its hosts are up.
 #[derive(Debug)]
 pub struct NewJob {
-    /// What the hosts of the job learn.
+    /// The data that the hosts of the job get.
     pub start: JobStart,
     /// The hosts, in the order of their nodes.
     pub placement: Placement,
@@ -94,12 +94,12 @@ pub struct NewJob {
     pub allocations: Vec<HostShare>,
 }
 
-/// What this daemon is called among daemons. A daemon without links has no identity.
+/// The identity of this daemon among daemons. A daemon without links has no identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostIdentity {
     /// The name of its host.
     pub name: String,
-    /// Distinguishes it from the daemons that have run there before.
+    /// Distinguishes the daemon from earlier daemons on the host.
     pub incarnation: Incarnation,
 }
 
@@ -119,37 +119,37 @@ pub enum LocalReport {
         /// A line for the user.
         reason: String,
     },
-    /// Nothing more comes, and the shepherd had nothing to report.
+    /// The shepherd sends no further report and had nothing to report.
     Closed,
 }
 
-/// What has happened.
+/// An event for the jobs of this daemon.
 #[derive(Debug)]
 pub enum Input {
-    /// A job begins that this daemon leads.
+    /// Begin a job that this daemon leads.
     Begin(Box<NewJob>),
     /// The session that has submitted a job requests this.
     FromSession(JobId, JobRequest),
-    /// A session watches a job, or the page does; 0 ms: it does no more.
+    /// A session or the status page watches a job. A period of 0 ms ends this.
     Subscribe {
         /// The job.
         job: JobId,
-        /// Who gets the metrics.
+        /// The recipient of the metrics.
         subscriber: Subscriber,
         /// The period in milliseconds.
         period_ms: u32,
     },
     /// A session sends a command of a tool to the processes of a job.
     Tool(SessionKey, ToolCall),
-    /// A reader of the status page wants the stacks of a job.
+    /// A reader of the status page requests the stacks of a job.
     PageStacks(JobId),
-    /// A session starts a tool beside this job, or sends one a signal.
+    /// A session starts a tool for this job, or sends a signal to one.
     ToolAction(SessionKey, JobId, ToolAction),
-    /// A session is that of a tool that keeps something in processes of a job.
+    /// A tool session begins, in which a tool keeps state in processes of a job.
     ToolSession(SessionKey, ToolSession),
-    /// It has ended.
+    /// A tool session has ended.
     ToolSessionEnded(SessionKey),
-    /// A session wants the processes of a job listed.
+    /// A session requests the list of the processes of a job.
     ListProcesses(SessionKey, JobId),
     /// The cluster ends a job.
     Fail {
@@ -160,9 +160,9 @@ pub enum Input {
         /// A line for the user.
         reason: String,
     },
-    /// An order for a job has come over a link.
+    /// An order for a job has arrived over a link.
     Order(LinkId, JobTag, HopOrder),
-    /// A report about a job has come over a link.
+    /// A report about a job has arrived over a link.
     Report(LinkId, JobTag, HopReport),
     /// The answer to [`Effect::Connect`].
     Connected {
@@ -177,45 +177,45 @@ pub enum Input {
     LinkLost(LinkId, String),
     /// A report of this host's part of a job.
     Local(JobId, LocalReport),
-    /// Neither the session nor the parent of a job needs it any more.
+    /// Neither the session nor the parent of a job needs the job any more.
     Abort(JobId),
-    /// Every job on this host ends, and none reports.
+    /// End every job on this host without reports.
     AbortAllHere,
     /// Time has passed.
     Tick,
 }
 
-/// The number of a job, and what distinguishes it from all other jobs that ever had the number.
+/// The number of a job, and a value that distinguishes it from all other jobs with this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobTag {
     /// The number.
     pub job: JobId,
-    /// Random.
+    /// A random number.
     pub incarnation: JobIncarnation,
 }
 
-/// A connection of a job's range tree that is to be made.
+/// A connection of a job's range tree that is to be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
     position: TreePosition,
     child_index: usize,
 }
 
-/// What the daemon has to do. Effects are carried out in their order.
+/// An action for the daemon. Effects are carried out in order.
 #[derive(Debug)]
 pub enum Effect {
-    /// Send this to the session that has submitted the job, unless the session uses the job's
-    /// number for another job by now.
+    /// Send this to the session that has submitted the job, unless the session now uses the job's
+    /// number for another job.
     ToClient(JobId, ClientJob, JobAnswer),
     /// Send this to a session that watches a job, or that has sent a command of a tool.
     ToSession(SessionKey, ConsoleAnswer),
-    /// Refuse the command of a tool that this session has sent, for this reason.
+    /// Refuse the command that the tool of this session has sent, for this reason.
     RefuseSession(SessionKey, String),
     /// Metrics of a job for the status page.
     PageMetrics(JobId, Metrics),
-    /// Stacks of a job that the status page has asked for.
+    /// Stacks of a job that the status page has requested.
     PageStacks(JobId, PageStacks),
-    /// Find or open a link to this host, and answer with [`Input::Connected`] at once.
+    /// Find or open a link to this host, and report [`Input::Connected`] at once.
     Connect(Connection, HostPlacement),
     /// Send an order over a link.
     SendOrder(LinkId, JobTag, HopOrder),
@@ -235,24 +235,24 @@ pub enum Effect {
     HostsLost(Vec<String>),
     /// Remove these directories of a job on hosts that share this machine's disk.
     RemoveDirectories(Vec<String>),
-    /// A job that this daemon has led is over, with this code.
+    /// A job that this daemon has led has ended with this code.
     Finished(JobId, u8),
     /// A host has not stopped the job in time.
     StopTimedOut(Option<ClientJob>, String),
     /// The gang scheduler has made decisions.
     RowStarted,
-    /// These jobs have taken this number of turns on their processors since that time.
+    /// These jobs have taken this number of turns on their processors since this time.
     Rotated(Vec<JobId>, u32, MonotonicTime),
 }
 
 /// A job that begins on this host.
 #[derive(Debug)]
 pub struct Launch {
-    /// What the hosts of the job learn.
+    /// The data that the hosts of the job get.
     pub start: Arc<JobStart>,
     /// The hosts of the job.
     pub placement: Placement,
-    /// Who has to know the path of the job's directory before it exists.
+    /// The parent. It has to know the path of the job's directory before the directory exists.
     pub parent: Parent,
     /// The session of the job, if this daemon leads it.
     pub client_job: Option<ClientJob>,
@@ -270,7 +270,7 @@ pub struct Jobs {
     rotation: HostRotation,
     /// The session of each watcher, and the job.
     watchers: BTreeMap<SessionKey, JobId>,
-    /// The session of each tool that keeps something in processes, and the job.
+    /// The session of each tool that keeps state in processes, and its job.
     tool_sessions: BTreeMap<SessionKey, JobId>,
     /// Whether hosts of jobs share this machine's disk.
     keeps_directories: bool,
@@ -279,7 +279,7 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// No jobs. `fixed_poll_us` is for tests, see [`GangDriver`].
+    /// The state without jobs. `fixed_poll_us` is for tests; see [`GangDriver`].
     pub fn new(fixed_poll_us: Option<u32>) -> Self {
         Self {
             identity: None,
@@ -296,28 +296,28 @@ impl Jobs {
         }
     }
 
-    /// The daemon has links from now on, or another incarnation.
+    /// The daemon has links from now on, or a new incarnation.
     pub fn set_identity(&mut self, identity: HostIdentity) {
         self.identity = Some(identity);
     }
 
-    /// Hosts of jobs share this machine's disk: what a lost one leaves there is removed here.
+    /// Hosts of jobs share this machine's disk. Directories of a lost host are removed here.
     pub fn set_shared_disk(&mut self) {
         self.keeps_directories = true;
     }
 
-    /// Multi-user mode: jobs share hosts, each of which has this number of slots.
+    /// Multi-user mode: jobs share hosts. The map gives the number of slots of each host.
     pub fn set_gang(&mut self, config: GangConfig, slots: BTreeMap<HostId, u32>) {
         self.gang.configure(config, slots);
     }
 
-    /// The scheduler of the led jobs.
+    /// The gang scheduler of the led jobs.
     pub fn gang(&self) -> &GangDriver {
         &self.gang
     }
 
-    /// Handles an input. `now` is the time since the daemon has started. What follows for other
-    /// processes is collected until [`Jobs::take_effects`].
+    /// Handles an input. `now` is the time since the start of the daemon. The effects are collected
+    /// until [`Jobs::take_effects`].
     pub fn on(&mut self, input: Input, now: MonotonicTime) {
         self.now = now;
         match input {
@@ -358,8 +358,8 @@ impl Jobs {
         }
     }
 
-    /// Moves messages between masters, trees and scheduler until there are none, and returns what
-    /// the daemon has to do. To be called until it returns nothing.
+    /// Moves messages between masters, trees and scheduler until there are none, and returns the
+    /// effects. Call it until it returns none.
     pub fn take_effects(&mut self, now: MonotonicTime) -> Vec<Effect> {
         self.now = now;
         self.move_messages();

@@ -1,5 +1,5 @@
-//! A daemon with few jobs, step by step: where messages go, what a lost link costs, who is told of
-//! a job, and how jobs share the processors of one host.
+//! Tests of single steps of a daemon with few jobs: destinations of messages, effects of a lost
+//! link, watchers of a job, and sharing of the processors of one host.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -71,12 +71,12 @@ fn new_job(job: JobId, hosts: &[u32]) -> NewJob {
     }
 }
 
-/// The link to a host that the daemon dials.
+/// The link to a host that the daemon has dialled.
 fn link_to(host: usize) -> LinkId {
     LinkId(10 + host)
 }
 
-/// All effects, with links to all hosts that the daemon dials.
+/// All effects. Links to all hosts that the daemon dials are established.
 fn effects(jobs: &mut Jobs, now: MonotonicTime) -> Vec<Effect> {
     let mut all = Vec::new();
     loop {
@@ -137,7 +137,7 @@ fn switch_orders(effects: &[Effect]) -> Vec<(JobId, SwitchOrder)> {
     effects.iter().filter_map(order).collect()
 }
 
-/// The lines for the user.
+/// The notices for the user.
 fn notices(effects: &[Effect]) -> Vec<&str> {
     let mut texts = Vec::new();
     for effect in effects {
@@ -156,7 +156,7 @@ fn aborted_here(effects: &[Effect]) -> Vec<JobId> {
     effects.iter().filter_map(job).collect()
 }
 
-/// Ends a job on this host alone, whose process has not been started.
+/// Kills a job that runs only on this host and whose process was not started.
 fn kill(jobs: &mut Jobs, job: JobId, milliseconds: u64) -> Vec<Effect> {
     let mut all = step(jobs, Input::FromSession(job, JobRequest::Kill), milliseconds);
     all.extend(step(jobs, local(job, JobReport::Finished { elapsed_ns: 1 }), milliseconds));
@@ -236,7 +236,7 @@ fn a_host_that_cannot_be_reached_or_told_is_lost_to_its_job() {
     assert_eq!(notices(&failed), [text]);
 }
 
-/// The daemon of h0 takes part in a job that another host leads; its child is h1.
+/// The daemon of h0 takes part in a job that another host leads. The child of h0 is h1.
 fn daemon_with_parent() -> Jobs {
     let mut jobs = daemon();
     let order = HopOrder::SetPlacement(placement(&[0, 1]));
@@ -429,7 +429,7 @@ fn run_order(idle_check_interval_us: u32, stop_condition: StopCondition) -> Swit
     SwitchOrder::Run { idle_check_interval_us, stop_condition }
 }
 
-/// Two jobs on the only processor of h0. The first runs, the second waits for it.
+/// Two jobs on the only processor of h0. The first job runs, and the second waits for it.
 fn two_ready_jobs() -> Jobs {
     let mut jobs = daemon();
     begin(&mut jobs, FIRST, &[0]);
@@ -505,7 +505,7 @@ fn the_user_is_told_once_of_a_host_that_does_not_stop() {
     let stops = (1006..10_000).flat_map(|time| step(&mut jobs, Input::Tick, time));
     let again: Vec<Effect> = stops.collect();
     assert_eq!(late(&again), [""; 0], "once");
-    // On other hosts: the first of them, or one that reports through it.
+    // On other hosts, the notice names the first host, or hosts that report through it.
     let mut jobs = daemon();
     begin(&mut jobs, FIRST, &[1, 2, 3]);
     begin(&mut jobs, SECOND, &[1]);
@@ -564,7 +564,7 @@ fn a_job_whose_output_nobody_reads_is_suspended_after_a_second() {
     assert!(!jobs.gang().is_suspended(FIRST));
 }
 
-/// Two jobs of another leader that take turns on h0; the first of them runs.
+/// Two jobs of another leader that rotate on h0. The first of them runs.
 fn jobs_in_rotation() -> Jobs {
     let mut jobs = daemon();
     for (job, position) in [(FIRST, 0), (SECOND, 1)] {

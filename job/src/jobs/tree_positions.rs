@@ -1,5 +1,5 @@
-//! A daemon's positions in the range trees of jobs: orders on their way down, reports on their way
-//! up, and what happens to both when a link or a shepherd is lost.
+//! A daemon's positions in the range trees of jobs: it passes orders down and reports up, and
+//! handles the loss of links and shepherds.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,12 +16,12 @@ use crate::cluster::MonotonicTime;
 use crate::host::tree_node::{Outgoing, SHEPHERD_CHILD, TreeNode};
 use crate::master::MasterEvent;
 
-/// Where a daemon is in a job's range tree. It may have both positions.
+/// The level of a position in a job's range tree. A daemon may have both positions of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TreeLevel {
-    /// That of this host, on which the job runs.
+    /// The node of this host, on which the job runs.
     Host,
-    /// Above the first host of the job: the daemon leads the job, which begins on another host.
+    /// The node above the first host. The daemon leads the job, which begins on another host.
     AboveFirstHost,
 }
 
@@ -59,7 +59,8 @@ pub(super) struct TreeLinks {
     parent: Parent,
     /// The links to the child hosts, by child index.
     child_links: BTreeMap<usize, LinkId>,
-    /// Child hosts to which there may be a link soon. Until then no message leaves the node.
+    /// The number of child hosts whose links are being opened. Until this is 0, no message leaves
+    /// the node.
     connecting: usize,
     node: TreeNode,
 }
@@ -75,7 +76,7 @@ impl TreeLinks {
         JobTag { job, incarnation: self.node.placement().job_incarnation }
     }
 
-    /// A child is lost, and with it the hosts that report through it.
+    /// A child is lost, together with the hosts that report through it.
     fn fail_child(&mut self, child_index: usize, reason: &str) {
         let hosts = self.node.hosts(child_index);
         let text = lost_text(self.node.placement(), hosts, reason);
@@ -84,8 +85,8 @@ impl TreeLinks {
 }
 
 impl Jobs {
-    /// Takes a position in a job's range tree: asks for links to the child hosts, and passes the
-    /// placement on to them.
+    /// Takes a position in a job's range tree. Requests links to the child hosts, and sends them
+    /// the placement.
     pub(super) fn enter_tree(
         &mut self,
         position: TreePosition,
@@ -106,7 +107,7 @@ impl Jobs {
         self.touched.insert(position);
     }
 
-    /// A link to a child host was found or opened, or cannot be.
+    /// A link to a child host was found or opened, or could not be opened.
     pub(super) fn on_connected(
         &mut self,
         Connection { position, child_index }: Connection,
@@ -121,7 +122,7 @@ impl Jobs {
         self.touched.insert(position);
     }
 
-    /// An order of a job master of this daemon: it goes to the first host of the job.
+    /// A job master of this daemon sends an order. It goes to the first host of the job.
     pub(super) fn on_master_order(&mut self, job: JobId, order: Order) {
         for position in positions_of(job) {
             if let Some(links) = self.positions.get_mut(&position)
@@ -144,8 +145,8 @@ impl Jobs {
             .filter(|links| links.tag(tag.job) == tag && links.parent == Parent::Peer(link));
         match (order, links) {
             (HopOrder::SetPlacement(placement), _) => self.on_placement(link, tag, placement),
-            // Only this host's part: this daemon may also lead the job, and then its master learns
-            // from the reports that hosts are lost.
+            // Aborts only this host's part. If this daemon also leads the job, the master learns
+            // from reports that hosts are lost.
             (HopOrder::Abort, Some(_)) => self.abort_position(position),
             (HopOrder::Tree(order), Some(links)) => {
                 links.node.set_time(self.now);
@@ -156,10 +157,10 @@ impl Jobs {
         }
     }
 
-    /// This host is to take part in a job.
+    /// This host gets a part of a job.
     fn on_placement(&mut self, link: LinkId, tag: JobTag, placement: Placement) {
         let position = TreePosition::host(tag.job);
-        // The job that has this number here belongs to a server that has ended.
+        // The job that has this number here belongs to a server that no longer runs.
         if self.positions.get(&position).is_some_and(|links| links.tag(tag.job) != tag) {
             self.abort_position(position);
         }
@@ -279,7 +280,7 @@ impl Jobs {
             let (is_finished, parent, tag) =
                 (links.node.is_finished(), links.parent, links.tag(job));
             if !outgoing.is_empty() {
-                // Handing one out may have made room for more.
+                // Handing out a message may have made room for more.
                 self.touched.insert(position);
             }
             for message in outgoing {
@@ -342,15 +343,15 @@ impl Jobs {
     }
 }
 
-/// The rotation of the jobs of this host, which needs neither master nor scheduler.
+/// The rotation of the jobs of this host, in which neither master nor scheduler takes part.
 impl Jobs {
     /// The job whose turn it is, and the stop that it will report.
     pub fn expected_rotation_stop(&self) -> Option<(JobId, SwitchSeq)> {
         self.rotation.expected_stop()
     }
 
-    /// The job of the rotation whose turn it was has stopped: the next one and its order, if all of
-    /// them can go on. `has_shepherd` tells whether a job has one.
+    /// The job of the current turn has stopped. Returns the job of the next turn and its order, if
+    /// all jobs of the rotation can continue. `has_shepherd` returns whether a job has a shepherd.
     pub fn next_rotation_turn(
         &mut self,
         has_shepherd: impl Fn(JobId) -> bool,
@@ -362,21 +363,21 @@ impl Jobs {
         if self.rotation.jobs().all(is_ready) { self.rotation.next_turn() } else { None }
     }
 
-    /// The rotation cannot go on after this stop, which goes up the range tree to the scheduler. So
-    /// does the last stop, and one after which the scheduler has to decide because a job may be
-    /// idle.
+    /// Ends the rotation with this stop, and reports the stop to the scheduler. The daemon calls
+    /// this for the last stop, if the rotation cannot continue, or if the scheduler has to decide
+    /// because a job may be idle.
     pub fn end_rotation(&mut self, job: JobId, switch_seq: SwitchSeq) {
         self.rotation.end();
         self.on_local_report(job, LocalReport::Switch(SwitchReport::Stopped { switch_seq }));
     }
 
-    /// The stop of a job was enforced: it ends the rotation that the job is part of.
+    /// The stop of a job was enforced. It ends the rotation of which the job is a part.
     pub fn end_rotation_with(&mut self, job: JobId) {
         self.rotation.end_with(job);
     }
 }
 
-/// What the daemon asks about positions.
+/// Queries of the daemon about positions.
 impl Jobs {
     /// Whether this daemon neither leads a job nor takes part in one.
     pub fn is_empty(&self) -> bool {
@@ -391,14 +392,14 @@ impl Jobs {
         }
     }
 
-    /// The links over which orders of a led job go.
+    /// The links that carry orders of a led job.
     pub fn led_links(&self, job: JobId) -> impl Iterator<Item = LinkId> + '_ {
         let positions = positions_of(job).into_iter().filter_map(|one| self.positions.get(&one));
         let led = positions.filter(|links| links.parent == Parent::Master);
         led.flat_map(|links| links.child_links.values().copied())
     }
 
-    /// Whether jobs use a link. While there are no jobs every link counts as used.
+    /// Whether jobs use a link. While there are no jobs, every link counts as used.
     pub fn uses_link(&self, link: LinkId) -> bool {
         let uses_link = |links: &TreeLinks| {
             links.parent == Parent::Peer(link) || links.child_of_link(link).is_some()
@@ -433,7 +434,7 @@ fn check_placement(
     }
 }
 
-/// The line for the user when hosts are lost. The link to the first of them broke.
+/// The line for the user when hosts are lost. The link to the first of them is broken.
 fn lost_text(placement: &Placement, hosts: Range<u32>, reason: &str) -> String {
     let names: Vec<&str> =
         hosts.filter_map(|host| Some(placement.hosts.get(host as usize)?.name.as_str())).collect();

@@ -1,10 +1,15 @@
-//! A simulated cluster that runs whole jobs: daemons with the real [`Jobs`], links with delays and
-//! losses, restarts, shepherds, honest users, and hostile ones. Everything follows from a seed.
-//! `SCORE_SIM_SEEDS=100000` runs many, `SCORE_SIM_SEED=N` one, `SCORE_SIM_HOSTS=N` at that size.
+//! A simulated cluster that runs whole jobs. It has daemons with the real [`Jobs`], links with
+//! delays and losses, restarts, shepherds, honest users and hostile users. A run depends only on
+//! its seed. `SCORE_SIM_SEEDS=100000` runs many seeds, `SCORE_SIM_SEED=N` runs one, and
+//! `SCORE_SIM_HOSTS=N` sets the number of hosts.
 //!
-//! Invariants: each job ends exactly once; without a fault an honest job ends with code 0, all of
-//! its output and within a bound; no host runs more honest processes than it has slots; no job runs
-//! for another user than the one who has submitted it; at the end nothing is left on any host.
+//! Invariants:
+//!
+//! - Each job ends exactly once.
+//! - Without a fault, an honest job ends with code 0 and all of its output, in bounded time.
+//! - No host runs more honest processes than it has slots.
+//! - No job runs for a user other than the one who has submitted it.
+//! - At the end nothing is left on any host.
 
 mod hostile;
 mod hosts;
@@ -30,17 +35,17 @@ use users::UserJob;
 const SERVER_HOST: usize = 0;
 /// Processors of each host.
 const SLOTS: u32 = 2;
-/// Every job has ended by then, whatever has happened: faults end earlier.
+/// By this time every job has ended, even after faults. Faults end earlier.
 const END_OF_TIME: MonotonicTime = Duration::from_secs(300);
-/// No faults and no new jobs after this time.
+/// After this time there are no faults and no new jobs.
 const LAST_FAULT_AT: MonotonicTime = Duration::from_secs(20);
 
-/// What happens at a time.
+/// An event of the simulation.
 #[derive(Debug)]
 enum Event {
     /// A message arrives over a link.
     Order(LinkId, usize, JobTag, HopOrder),
-    /// The same, on the way up.
+    /// A report arrives over a link.
     Report(LinkId, usize, JobTag, HopReport),
     /// A host notices that a link is lost.
     LinkLost(LinkId, usize),
@@ -58,7 +63,7 @@ enum Event {
     Attack(JobId),
 }
 
-/// An event at its time; events at the same time happen in the order in which they were made.
+/// An event and its time. Events at the same time occur in the order in which they were created.
 struct Scheduled(MonotonicTime, u64, Event);
 
 impl PartialEq for Scheduled {
@@ -78,7 +83,7 @@ impl Ord for Scheduled {
     }
 }
 
-/// What has happened in a run, so that a test can see that something did.
+/// Counts of events, so that a test can check that it has tested something.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     completed: u64,
@@ -138,7 +143,7 @@ impl World {
         self.events.push(Reverse(Scheduled(self.now + delay, self.next_event, event)));
     }
 
-    /// A short time, as a message or a process needs.
+    /// A short delay, as for a message or an action of a process.
     fn short_delay(&mut self) -> Duration {
         let max_us = if self.random.chance(3) { 20_000 } else { 300 };
         Duration::from_micros(1 + self.random.below(max_us))
@@ -147,7 +152,7 @@ impl World {
     fn run(&mut self) {
         while let Some(Reverse(Scheduled(time, _, event))) = self.events.pop() {
             if time > END_OF_TIME {
-                // Jobs that have ended wanted to sleep until then.
+                // Only sleep times of jobs that have ended are left.
                 break;
             }
             self.now = time;
@@ -172,7 +177,7 @@ impl World {
             }
             Event::LinkLost(link, host) => {
                 if self.links.notice_loss(link, host) {
-                    // Also jobs that have begun since the loss.
+                    // This includes jobs that have begun since the loss.
                     self.mark_users_of(self.links.ends(link));
                     self.input(host, Input::LinkLost(link, "no data received".to_owned()));
                 }
@@ -236,7 +241,7 @@ fn whole_jobs_among_faults_and_hostile_users_violate_no_invariant() {
         let run = std::panic::catch_unwind(|| run_seed(seed));
         total.add(&run.unwrap_or_else(|_| panic!("SCORE_SIM_SEED={seed} violates an invariant")));
     }
-    // The test would prove nothing if no events happened.
+    // If no events happened, the test would prove nothing.
     let happened = |count: u64, in_100_seeds: u64| count * 100 > in_100_seeds * seeds;
     assert!(happened(total.completed, 100) && happened(total.failed, 30), "{total:?}");
     assert!(happened(total.hostile, 30) && happened(total.faults, 30), "{total:?}");

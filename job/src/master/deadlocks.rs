@@ -1,4 +1,5 @@
-//! Deadlocks, as the master of a job has them: what the detection of each parallel process wants.
+//! The master's part of deadlock detection: it carries out the actions that the detection of each
+//! parallel process requests.
 
 use std::time::Duration;
 
@@ -14,12 +15,12 @@ use crate::gang::HoldReason;
 use crate::scheduling::GangRequest;
 use crate::tool_commands::Asker;
 
-/// How long the stacks of a deadlock may take. The processes wait for ever anyway, and a service
-/// that starts on a busy host reads the symbols of an MPI library first.
+/// How long the stacks of a deadlock may take. The processes wait in any case. A stack service on a
+/// busy host first reads the symbols of an MPI library.
 const STACKS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl StageElement {
-    /// When time matters next.
+    /// When the next tick for this element is due.
     pub(super) fn deadline(&self) -> Option<MonotonicTime> {
         match self.element.is_ended() {
             true => None,
@@ -30,7 +31,7 @@ impl StageElement {
 }
 
 impl JobMaster {
-    /// Whether a parallel process of the job seems to hang, which cannot be proved.
+    /// Whether a parallel process of the job seems to hang, but no deadlock can be proved.
     pub fn suspects_hang(&self, now: MonotonicTime) -> bool {
         let suspects = |part: &StageElement| part.deadlock_response.suspects_hang(now);
         self.elements.iter().any(|part| !part.element.is_ended() && suspects(part))
@@ -43,7 +44,7 @@ impl JobMaster {
         handler: impl FnOnce(&mut DeadlockResponse, MonotonicTime) -> Vec<ResponseAction>,
     ) {
         let part = self.elements.get_mut(number as usize);
-        // What waits after a fault is not busy, and not in a deadlock.
+        // A process that waits after a fault is neither busy nor deadlocked.
         let is_watched =
             |part: &&mut StageElement| !part.element.is_ended() && !part.faults.is_active();
         let Some(part) = part.filter(is_watched) else { return };
@@ -102,7 +103,7 @@ impl JobMaster {
         self.update_response(number, DeadlockResponse::on_stacks_read);
     }
 
-    /// An element does not need the job to be held any longer.
+    /// Releases the element's hold of the job.
     pub(super) fn release_hold(&mut self, number: u32) {
         let held = std::mem::take(&mut self.elements[number as usize].holds_job);
         if held && !self.elements.iter().any(|part| part.holds_job) {

@@ -1,4 +1,4 @@
-//! Debuggers of processes that wait after a fault, as the master of a job has them.
+//! The master's part of debuggers for processes that wait after a fault.
 
 use score_proto::job_control::{DebuggedProcess, JobOrder, Order, Status};
 use score_proto::message::Level;
@@ -13,7 +13,7 @@ use crate::scheduling::GangRequest;
 use crate::signal;
 
 impl JobMaster {
-    /// A process wants a debugger. It has reported before why.
+    /// A process wants a debugger. The process has reported the reason before.
     pub(super) fn on_debugger_wanted(&mut self, number: u32, node: u32, process: DebuggedProcess) {
         let process = DebuggedProcess {
             display: process.display.filter(|text| text.len() <= 256 && !text.contains('\0')),
@@ -27,10 +27,10 @@ impl JobMaster {
         self.start_debuggers();
     }
 
-    /// Other jobs get the processors while processes have debuggers.
+    /// Stops the job, so that other jobs get the processors while processes have debuggers.
     pub(super) fn hold_for_debuggers(&mut self, number: u32) {
         if self.debuggers.as_ref().is_none_or(|debuggers| !debuggers.is_busy(number)) {
-            // Its hosts cannot say which process it is.
+            // The hosts of these processes cannot identify them for a debugger.
             return self.on_debugged(number);
         }
         if !std::mem::replace(&mut self.is_held_for_debuggers, true) {
@@ -59,7 +59,7 @@ impl JobMaster {
         }
     }
 
-    /// The host of a process has started its debugger, or cannot.
+    /// The host of a process has started its debugger, or cannot start it.
     pub(super) fn on_debugger_answer(&mut self, node: DebuggedNode, answer: ToolActionAnswer) {
         match answer {
             ToolActionAnswer::Done(tool) => {
@@ -79,7 +79,7 @@ impl JobMaster {
     pub(super) fn on_tool_ended(&mut self, tool: ToolId, status: Option<Status>) {
         let node = self.debuggers.as_ref().and_then(|debuggers| debuggers.node_of(tool));
         if let Some(node) = node {
-            // An xterm that does not reach its display.
+            // For example, an xterm that cannot reach its display.
             let has_failed = matches!(status, Some(Status::Exited(1..)));
             self.on_debugger_ended(node, has_failed);
         }
@@ -93,7 +93,7 @@ impl JobMaster {
         self.check_debuggers(node.element);
     }
 
-    /// Goes on with an element when its last debugger has ended.
+    /// Continues the end of an element when its last debugger has ended.
     fn check_debuggers(&mut self, number: u32) {
         if self.debuggers.as_ref().is_some_and(|debuggers| debuggers.is_busy(number)) {
             return;
@@ -102,21 +102,21 @@ impl JobMaster {
         self.on_debugged(number);
     }
 
-    /// The job runs again if no process has a debugger.
+    /// Lets the job run again if no process has a debugger.
     fn release_debugged(&mut self) {
         if self.debuggers.as_ref().is_none_or(|debuggers| !debuggers.is_any_busy()) {
             self.resume_for_end();
         }
     }
 
-    /// The job runs, so that its processes can end.
+    /// Lets the job run, so that its processes can end.
     pub(super) fn resume_for_end(&mut self) {
         if std::mem::take(&mut self.is_held_for_debuggers) {
             self.send_to_gang(GangRequest::Release(HoldReason::Debugger));
         }
     }
 
-    /// An element has ended: so do its debuggers.
+    /// An element has ended. Its debuggers are killed.
     pub(super) fn end_debuggers_of(&mut self, number: u32) {
         let Some(debuggers) = &mut self.debuggers else { return };
         if !debuggers.is_busy(number) {
@@ -124,7 +124,7 @@ impl JobMaster {
         }
         let nodes = debuggers.nodes_of(number);
         let tools = debuggers.on_element_ended(number);
-        // Each runs on the host of one of these nodes.
+        // Each debugger runs on the host of one of these nodes.
         let hosts: NodeSet =
             nodes.iter().filter_map(|node| Some(self.placement.host_of(node)?.0)).collect();
         for tool in tools {

@@ -1,5 +1,5 @@
-//! Processes that are about to die of a fault, or have called sc_inspectme, as the master of a job
-//! has them.
+//! The master's part of the response to processes that are about to die of a fault, or that have
+//! called sc_inspectme.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl JobMaster {
     /// These nodes are about to die of a signal.
     pub(super) fn on_faulted(&mut self, number: u32, nodes: &NodeSet, signal: i32) {
         let nodes = nodes.within(0..self.placement.nodes());
-        // The user knows where a signal comes from that he has sent.
+        // The user knows the origin of a signal that the user has sent.
         if self.expected_signals.contains(&signal) {
             return self.send_order(ElementOrder::ReleaseFaults { nodes }.to(number));
         }
@@ -44,7 +44,7 @@ impl JobMaster {
         });
     }
 
-    /// Goes on with the parallel processes of which the stacks have been read.
+    /// Continues with the parallel processes whose stacks have been read.
     pub(super) fn finish_reading_stacks(&mut self) {
         for asker in self.tool_commands.take_finished_reports() {
             match asker {
@@ -55,7 +55,7 @@ impl JobMaster {
         }
     }
 
-    /// Has the stacks of nodes of an element read for the user.
+    /// Requests the stacks of nodes of an element, for the user.
     pub(super) fn read_stacks(
         &mut self,
         asker: Asker,
@@ -83,7 +83,7 @@ impl JobMaster {
         self.update_faults(number, |faults, _, now| faults.on_debugged(now));
     }
 
-    /// Passes an event to the response to faults of an element, with its running nodes.
+    /// Passes an event to the fault response of an element, with the element's running nodes.
     fn update_faults(
         &mut self,
         number: u32,

@@ -1,5 +1,5 @@
-//! Stages that are held for a debugger of the whole job (MPIR), as the master has them: it starts
-//! them so, releases them, and passes on the lists of processes.
+//! The master's part of stages that are held for a debugger of the whole job (MPIR). The master
+//! starts held stages, releases them, and passes on the lists of processes.
 
 use score_proto::job_control::{DebuggerOrder, JobOrder, ProcessBlock};
 use score_proto::message::DebuggerRequest;
@@ -22,7 +22,7 @@ impl JobMaster {
         }
     }
 
-    /// A debugger makes scrun request something.
+    /// A debugger requests something through scrun.
     pub(super) fn on_debugger_request(&mut self, request: DebuggerRequest) {
         match request {
             DebuggerRequest::HoldStages(hold) => self.hold.hold_stages(hold),
@@ -31,19 +31,20 @@ impl JobMaster {
                 self.send_debugger_order(order);
             }
             DebuggerRequest::ListProcesses => {
-                // One request of scrun is as good as several.
+                // A second request of scrun for the same list is redundant.
                 let _ = self.begin_list(Lister::Scrun);
             }
         }
     }
 
-    /// A session wants the processes listed.
+    /// A session requests the list of processes.
     pub(super) fn on_session_list(&mut self, session_key: SessionKey) {
         let has_hosts = matches!(
             self.state,
             State::ToolDue | State::StageDue | State::Running | State::Draining
         );
-        // A job that goes on without a lost host is ended early, too.
+        // A job that continues without a lost host is also ended early: its list would be
+        // incomplete.
         let begun = match has_hosts && self.kill_code.is_none() {
             true => self.begin_list(Lister::Session(session_key)),
             false => Err(format!("job {} has no processes: it starts, or ends", self.number)),
@@ -65,7 +66,7 @@ impl JobMaster {
         order.into_iter().for_each(|order| self.send_job_order(JobOrder::Debugger(order)));
     }
 
-    /// A list has begun: sessions learn of which stage it is. scrun knows the programs.
+    /// A list has begun. Each session gets its stage and programs. scrun knows the programs.
     fn announce_list(&mut self) {
         let stage = self.stage as u32;
         for lister in self.hold.listers() {
@@ -79,7 +80,7 @@ impl JobMaster {
         }
     }
 
-    /// The running stage is held no longer. Returns the order for the hosts if it was.
+    /// Ends the hold of the running stage. Returns the order for the hosts if the stage was held.
     pub(super) fn end_hold(&mut self) -> Option<DebuggerOrder> {
         if self.hold.is_held() {
             self.send_to_gang(GangRequest::Release(HoldReason::HeldStage));
@@ -87,7 +88,7 @@ impl JobMaster {
         self.hold.release()
     }
 
-    /// Hosts have listed processes of a stage, which may have ended by now.
+    /// Hosts have listed processes of a stage, which may have ended meanwhile.
     pub(super) fn on_processes(&mut self, stage: u32, blocks: Vec<ProcessBlock>) {
         if self.state != State::Running || stage as usize != self.stage {
             return;
@@ -114,7 +115,7 @@ impl JobMaster {
             }
         }
         if self.hold.is_held() && !was_held {
-            // All of its processes wait: the processors are for other jobs meanwhile.
+            // All processes of the stage wait. Meanwhile other jobs can use the processors.
             self.send_to_gang(GangRequest::Hold(HoldReason::HeldStage));
         }
         let (finished, order) = self.hold.finish_list();
@@ -130,7 +131,7 @@ impl JobMaster {
         }
     }
 
-    /// The job ends, or has lost a host: who still waits for a list gets an answer.
+    /// The job ends, or has lost a host. Refuses the sessions that wait for a list.
     pub(super) fn end_lists(&mut self) {
         for session_key in self.hold.take_sessions() {
             let reason = format!("job {} ends, or has lost a host", self.number);

@@ -1,4 +1,4 @@
-//! Tools, as the master of a job has them: commands to processes, and tools beside the job.
+//! The master's part of tools: commands to processes, and tools that run in addition to the job.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl JobMaster {
         }
     }
 
-    /// A reader of the status page wants the stacks of all ranks.
+    /// A reader of the status page requests the stacks of all ranks.
     pub(super) fn on_page_stacks(&mut self) {
         let wait_ms = u32::try_from(PAGE_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
         let body = ToolRequest::Stacks { lines: true }.encode();
@@ -52,7 +52,7 @@ impl JobMaster {
         StagePrograms { names, nodes: self.placement.nodes() }
     }
 
-    /// A tool wants to keep something in processes.
+    /// A tool begins a session, in which it may keep state in processes.
     pub(super) fn on_tool_session(&mut self, session_key: SessionKey, session: ToolSession) {
         let programs = self.running_programs();
         let begun =
@@ -62,13 +62,13 @@ impl JobMaster {
         }
     }
 
-    /// A tool has ended: its processes learn of it.
+    /// A tool has ended. Its processes get the command for the end of the session.
     pub(super) fn on_tool_session_end(&mut self, session_key: SessionKey) {
         let programs = self.running_programs();
         self.tool_commands.end_session(session_key, &programs, &mut self.actions);
     }
 
-    /// All hosts can start processes: the job's own tool comes first, if it has one.
+    /// All hosts can start processes. The job's own tool is started first, if the job has one.
     pub(super) fn start_own_tool(&mut self) {
         match self.own_tool.take() {
             None => self.begin_stage(0),
@@ -80,7 +80,7 @@ impl JobMaster {
         }
     }
 
-    /// Somebody wants to start a tool, or to send it a signal.
+    /// A requester starts a tool, or sends a signal to a tool.
     pub(super) fn on_tool_action(&mut self, requester: ToolRequester, action: ToolAction) {
         let takes_tools = matches!(
             self.state,

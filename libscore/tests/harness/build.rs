@@ -14,11 +14,11 @@ pub enum Link {
     Shared,
 }
 
-/// The directory in which cargo puts the libraries: that of the profile.
+/// The profile's directory, in which cargo puts the libraries.
 static LIBRARIES: LazyLock<PathBuf> =
     LazyLock::new(|| cargo(&["-p", "pm-c", "-p", "score-c", "-p", "score-c-static"]));
 
-/// Runs cargo with the profile of the tests; returns the profile's directory.
+/// Runs cargo with the profile of the tests. Returns the profile's directory.
 fn cargo(args: &[&str]) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
@@ -75,7 +75,8 @@ pub fn program(name: &str, compiler: &str, link: Link) -> PathBuf {
     let program = directory.join(format!("{name}{compiler_tag}{link:?}"));
     let temporary = directory.join(format!("{name}{compiler_tag}{link:?}-{}", std::process::id()));
     let libraries = &*LIBRARIES;
-    // A lock held during the build: no test starts a program that is still being written.
+    // A lock that is held during the build, so that no test starts a program that is still being
+    // written.
     let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if built.contains(&program) {
         return program;
@@ -95,7 +96,7 @@ pub fn program(name: &str, compiler: &str, link: Link) -> PathBuf {
         }
     }
     compile(compiler, &args);
-    // Replaced as a whole: the program of an earlier test may still run.
+    // The file is replaced as a whole, because the program of an earlier test may still run.
     std::fs::rename(&temporary, &program).unwrap();
     built.push(program.clone());
     program

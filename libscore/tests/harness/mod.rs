@@ -60,7 +60,7 @@ impl Process {
         nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap())
     }
 
-    /// Sends a command without waiting for the answer.
+    /// Sends a command without waiting for the reply.
     pub fn send_line(&mut self, line: &str) {
         let stdin = self.child.stdin.as_mut().unwrap();
         writeln!(stdin, "{line}").expect("the test program reads");
@@ -82,7 +82,7 @@ impl Process {
         self.lines.recv_timeout(time).ok()
     }
 
-    /// Sends a command and reads the answer, which is one line.
+    /// Sends a command and reads the reply, which is one line.
     pub fn request(&mut self, line: &str) -> String {
         self.send_line(line);
         self.read_line()
@@ -108,7 +108,7 @@ impl Process {
         self.child.try_wait().unwrap()
     }
 
-    /// Waits for the end of the program, which must be near.
+    /// Waits for the end of the program, which must be imminent.
     pub fn wait_for_exit(&mut self) -> ExitStatus {
         let start = Instant::now();
         while start.elapsed() < TEST_TIMEOUT {

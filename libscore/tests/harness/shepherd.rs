@@ -62,7 +62,7 @@ impl Node {
             .unwrap();
     }
 
-    /// Receives a call that has a number, and answers it.
+    /// Receives a call that has a number, and replies to it.
     pub fn serve(&self, error: i32) -> Call {
         let call = self.receive_call().expect("a call");
         let (Call::Barrier { id } | Call::Flush { id } | Call::SignalBroadcast { id, .. }) = call
@@ -109,14 +109,14 @@ impl Shepherd {
         shepherd
     }
 
-    /// Starts the processes and answers their score_initialize.
+    /// Starts the processes and replies to their score_initialize.
     pub fn start_and_welcome(program: &Path, nodes: u32) -> Self {
         let shepherd = Self::start(program, nodes);
         (0..nodes).for_each(|number| shepherd.welcome_node(number));
         shepherd
     }
 
-    /// The same with the program that executes commands, which reports that it is ready.
+    /// Like `start_and_welcome`. Also waits until the programs report that they are ready.
     pub fn welcome(program: &Path, nodes: u32) -> Self {
         let shepherd = Self::start_and_welcome(program, nodes);
         for node in &shepherd.nodes {
@@ -125,7 +125,7 @@ impl Shepherd {
         shepherd
     }
 
-    /// Answers a node's score_initialize.
+    /// Replies to a node's score_initialize.
     pub fn welcome_node(&self, number: u32) {
         let attach_fd = self.contexts.get(number as usize).map(|c| c.create_attach_fd().unwrap());
         let mut fds = vec![&self.board, &self.area];

@@ -3,8 +3,8 @@
 //! start with a [`Fid`]. Tables of functions start with their size. Later versions append members,
 //! which are not declared here. `tests/layout.rs` compares this file with the headers.
 //!
-//! A function in a table is an [`Op`] of unknown type, so that one function without arguments can
-//! serve as the entry for all operations that the provider does not support.
+//! A function in a table is an [`Op`] of unknown type. Therefore one function without arguments can
+//! be the entry for all operations that the provider does not support.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -38,7 +38,6 @@ impl NodeAddress {
     }
 }
 
-/// An address vector.
 #[repr(C)]
 pub(crate) struct AddressVector {
     fid: FidAv,

@@ -18,7 +18,6 @@ use crate::{failed, failed_call, waiting};
 /// How often a waiting read polls before it yields the processor.
 const POLLS_BEFORE_YIELD: u32 = 1000;
 
-/// A completion queue.
 #[repr(C)]
 pub(crate) struct CompletionQueue {
     fid: FidCq,
@@ -377,7 +376,7 @@ unsafe extern "C" fn strerror(
     let text = match error {
         FI_ETRUNC => c"the message is longer than the receive buffer",
         libc::ECANCELED => c"the operation was cancelled",
-        FI_ENOKEY => c"the memory of the other node is not open to it",
+        FI_ENOKEY => c"the other node's memory does not permit the access",
         _ => c"the network has failed",
     };
     if !buffer.is_null() {

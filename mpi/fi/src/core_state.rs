@@ -310,7 +310,7 @@ impl CoreState {
 fn end_process(self_node: u32, violation: Violation) {
     let source = violation.source.map_or("a node".to_owned(), |node| format!("node {node}"));
     let what = violation.what;
-    eprintln!("libpm-fi: node {self_node}: {source} {what}: the job cannot go on");
+    eprintln!("libpm-fi: node {self_node}: {source} {what}: the job cannot continue");
     // Exit handlers must not run, because a handler that uses MPI would enter this function again.
     // SAFETY: the call only ends the process.
     unsafe { libc::_exit(1) };

@@ -1,5 +1,5 @@
-//! Counters: fi_cntr(3). The value of a counter is the sum of the operations that the engine has
-//! counted for the endpoints bound to it, and of the values that the program has added. Reading a
+//! Counters: fi_cntr(3). The value of a counter is a sum: the operations that the engine has
+//! counted for the endpoints bound to it, and the values that the program has added. Reading a
 //! counter makes progress.
 
 use std::ffi::{c_int, c_void};
@@ -18,7 +18,6 @@ use crate::{failed, waiting};
 /// How often a waiting thread polls before it yields the processor.
 const POLLS_BEFORE_YIELD: u32 = 1000;
 
-/// A counter.
 #[repr(C)]
 pub(crate) struct Counter {
     fid: FidCntr,

@@ -11,7 +11,6 @@ use crate::op_table::{UNSUPPORTED, only_close, op};
 use crate::serialized::Serialized;
 use crate::{address_vector, atomics, completion_queue, counter, endpoint, memory_region};
 
-/// A domain.
 #[repr(C)]
 pub(crate) struct Domain {
     fid: FidDomain,

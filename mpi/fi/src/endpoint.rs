@@ -41,7 +41,6 @@ impl Direction {
     }
 }
 
-/// An endpoint.
 #[repr(C)]
 pub(crate) struct Endpoint {
     fid: FidEp,

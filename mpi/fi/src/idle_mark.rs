@@ -1,11 +1,11 @@
 //! Idle flags of threads that wait in an MPI call (manual 3.5.2). SCore detects deadlocks by these
 //! flags (docs/time-sharing.md, "Deadlock").
 //!
-//! A thread is marked idle if it has polled without success for a while in the same MPI call, only
-//! a message can end that call, and the thread has nothing to send. `libscore-mpi.so` knows the
-//! current MPI call; without that library no thread is marked. The thread becomes busy again before
-//! it releases a message, before it sends one, and before it leaves the call. This costs a load for
-//! each message while no thread is idle.
+//! A thread is marked idle if it has polled without success for a while in the same MPI call, if
+//! only a message can end that call, and if it has nothing to send. `libscore-mpi.so` knows the
+//! current MPI call. Without that library no thread is marked. The thread becomes busy again before
+//! it releases a message, before it sends one, and before it leaves the call. While no thread is
+//! idle, this costs a load for each message.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};

@@ -110,7 +110,7 @@ extern "C" fn provider(caller: *const c_void) -> *mut FiProvider {
     let Some(library) = Library::of_address(caller) else { return null_mut() };
     if library.version < OLDEST_API_VERSION {
         let (major, minor) = (library.version >> 16, library.version & 0xffff);
-        eprintln!("libpm-fi: this program's libfabric is {major}.{minor}; 1.5 or later is needed");
+        eprintln!("libpm-fi: libfabric {major}.{minor}: too old; use 1.5 or later");
         return null_mut();
     }
     let provider = FiProvider {

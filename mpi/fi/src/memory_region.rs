@@ -19,7 +19,6 @@ use crate::serialized::Serialized;
 /// How long the close of a region waits for PM's reads into it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A region.
 #[repr(C)]
 struct MemoryRegion {
     fid: FidMr,

@@ -210,7 +210,7 @@ pub(crate) fn send_result(result: Result<(), SendError>) -> isize {
 
 impl Endpoint {
     /// Sends a short message that completes at once. Returns None if nothing was sent; the caller
-    /// then uses [`Endpoint::post_send`].
+    /// then uses `post_send`.
     #[inline(always)]
     fn send_eager(
         &self,

@@ -53,7 +53,7 @@ pub(crate) fn join() -> PmNetwork {
     // of `Serialized::with`, which serializes them unless the program does.
     unsafe { pmSetSerialized(context, 1) };
     if is_mpi_program() {
-        // MPI libraries do work between two polls, so a pause would delay them.
+        // MPI libraries do other work between two polls, so no pause is needed.
         // SAFETY: as above.
         unsafe { pmSetPollPause(context, 0) };
     }

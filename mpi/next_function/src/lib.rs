@@ -34,7 +34,7 @@ impl NextFunction {
     fn look_up(&self) -> *mut c_void {
         let Some(address) = find(self.name) else {
             let name = self.name.to_string_lossy();
-            eprintln!("SCore: no MPI library of this process has {name}");
+            eprintln!("SCore: {name}: not found in the MPI libraries of this process");
             std::process::exit(127);
         };
         self.address.store(address, Ordering::Relaxed);

@@ -32,7 +32,7 @@ impl State {
     fn on_rare_message(&mut self, message: &Message<'_>) {
         let result = match Header::decode(message) {
             Ok((_, source, _)) if !self.is_other_node(source) => {
-                Err(Violation { source: Some(source), what: "is no other node of this job" })
+                Err(Violation { source: Some(source), what: "is not another node of this job" })
             }
             Ok((header, source, header_len)) => {
                 self.on_header(header, source, message.payload(header_len))

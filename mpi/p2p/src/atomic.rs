@@ -2,7 +2,7 @@
 //! byte order, because all nodes of a job have the same byte order.
 
 /// The type of an element, with libfabric's number (`enum fi_datatype`, fi_atomic(3)).
-/// `FI_LONG_DOUBLE` is missing: its format differs between processors.
+/// `FI_LONG_DOUBLE` is missing, because its format differs between processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Datatype {

@@ -85,8 +85,7 @@ impl Credit {
     /// # Errors
     /// Returns a violation if `node` returns more than it has received.
     pub(crate) fn restore(&mut self, node: u32, bytes: u64) -> Result<(), Violation> {
-        let violation =
-            Violation { source: Some(node), what: "gives back more credit than it had" };
+        let violation = Violation { source: Some(node), what: "returns more credit than it had" };
         let peer = self.peers.get_mut(node as usize).ok_or(violation)?;
         let left = u64::from(peer.left).checked_add(bytes);
         let left = left.filter(|left| *left <= u64::from(self.window)).ok_or(violation)?;

@@ -289,11 +289,11 @@ mod tests {
         let finished = |send_id| Header::Finished { send_id };
         // Gives the node time to send what was requested.
         let pause = (1, Header::Credit { bytes: 0 });
-        let no_fragment = "sends a fragment that nobody has asked for";
-        let no_pull = "asks for a message that was not announced";
+        let no_fragment = "sends a fragment that was not requested";
+        let no_pull = "requests a message that was not announced";
         let no_end = "ends a message that was not announced";
-        let no_refusal = "refuses what it was not asked for";
-        let impossible = "asks for an impossible atomic operation";
+        let no_refusal = "refuses an operation that was not requested";
+        let impossible = "requests an invalid atomic operation";
         let inline = WriteBytes::Inline;
         let announced = WriteBytes::Announced { len: 80, handle: 0 };
         let (send, receive) = (OperationId::Send, OperationId::Receive);
@@ -362,8 +362,8 @@ mod tests {
             (vec![(1, refused(send(9)))], Some((Some(1), no_refusal))),
             (vec![(1, of_receive(0, 0)), (1, refused(receive(0)))], Some((Some(1), no_refusal))),
             (vec![(2, refused(receive(1)))], Some((Some(2), no_refusal))),
-            (vec![(0, finished(0))], Some((Some(0), "is no other node of this job"))),
-            (vec![(3, finished(0))], Some((Some(3), "is no other node of this job"))),
+            (vec![(0, finished(0))], Some((Some(0), "is not another node of this job"))),
+            (vec![(3, finished(0))], Some((Some(3), "is not another node of this job"))),
         ] {
             assert_eq!(verdict(&messages), expected, "{messages:?}");
         }

@@ -425,7 +425,7 @@ impl<T> UnexpectedMessages<T> {
     /// Adds a message after all others.
     pub(crate) fn add(&mut self, origin: Origin, value: T) {
         let sequence = self.classes.next_sequence();
-        // The number of entries fits into 32 bits, because 2^32 entries do not fit into memory.
+        // The slot fits into 32 bits, because 2^32 entries would take 96 GiB.
         let slot = self.entries.insert(UnexpectedEntry { sequence, origin, value }) as u32;
         for class in &mut self.classes.classes {
             class.push(class.rule.key(origin), slot);

@@ -121,7 +121,7 @@ impl State {
             || payload.len() != arrays * len
             || !operator.takes(datatype)
         {
-            let what = "asks for an impossible atomic operation";
+            let what = "requests an invalid atomic operation";
             return Err(Violation { source: Some(source), what });
         }
         let Some(former) = self.apply(wire_request, &payload.to_boxed()) else {

@@ -337,7 +337,7 @@ impl State {
     /// Handles a refusal by another node.
     pub(crate) fn on_refused(&mut self, source: u32, id: OperationId) -> Result<(), Violation> {
         let violation =
-            Violation { source: Some(source), what: "refuses what it was not asked for" };
+            Violation { source: Some(source), what: "refuses an operation that was not requested" };
         match id {
             OperationId::Send(send_id) => {
                 let is_written_by_network = self.accesses.has_write(source, send_id);

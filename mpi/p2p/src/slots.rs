@@ -4,8 +4,8 @@
 const NONE: u32 = u32::MAX;
 
 /// See the [module](self). Entries are written and read in place. A move of a whole entry (as in a
-/// `slab`) would load with other widths than the stores used, so that store forwarding fails and
-/// the load waits for the cache.
+/// `slab`) would load with other widths than the stores used. Store forwarding would fail, and the
+/// load would wait for the cache.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     places: Vec<Place<T>>,

@@ -331,7 +331,7 @@ impl State {
         len: u64,
     ) -> Result<(), Violation> {
         let violation =
-            Violation { source: Some(source), what: "asks for a message that was not announced" };
+            Violation { source: Some(source), what: "requests a message that was not announced" };
         let send = self.sends.get_mut(send_id as usize).ok_or(violation)?;
         let len = usize::try_from(len).map_err(|_| violation)?;
         let is_written_by_network = self.accesses.has_write(source, send_id);
@@ -352,7 +352,7 @@ impl State {
         payload: Payload<'_>,
     ) -> Result<(), Violation> {
         let violation =
-            Violation { source: Some(source), what: "sends a fragment that nobody has asked for" };
+            Violation { source: Some(source), what: "sends a fragment that was not requested" };
         let incoming = self.receives.get_mut(receive_id as usize).ok_or(violation)?;
         let arrived = incoming.arrived.as_mut().ok_or(violation)?;
         // Fragments arrive in order.

@@ -3,9 +3,9 @@
 //! | word | eager | announcement | pull | fragment | finished | credit |
 //! |---|---|---|---|---|---|---|
 //! | 0 | kind, flags, source | | | | | |
-//! | 1 | tag, if it has one | tag | numbers of both | receiver's number | sender's number | bytes |
-//! | 2 | data, if it has some | data | length | offset | | |
-//! | 3 | sender's number, if it waits | length | | | | |
+//! | 1 | tag, if present | tag | both numbers | receiver's number | sender's number | bytes |
+//! | 2 | data, if present | data | length | offset | | |
+//! | 3 | sender's number, if the sender waits | length | | | | |
 //! | 4 | | handle of the memory | | | | |
 //! | 5 | | sender's number | | | | |
 //!
@@ -15,9 +15,9 @@
 //! | 1 | key | key | key | number |
 //! | 2 | address | address | address | |
 //! | 3 | sender's number | length | operation, type, count, number | |
-//! | 4 | data, if it has some | receiver's number | | |
+//! | 4 | data, if present | receiver's number | | |
 //! | 5 | length, if no payload follows | | | |
-//! | 6 | handle of the memory, likewise | | | |
+//! | 6 | handle of the memory, if no payload follows | | | |
 //!
 //! The third byte belongs to the network: if several engines share a network, it identifies the
 //! engine ([`ENGINE_BYTE`]). *Numbers* are identifiers that a node assigns to its sends and

@@ -1,5 +1,5 @@
-//! Declarations of libpmix, versions 4.2 to 5, as of its headers: what a server uses of them.
-//! [`tests/layout.rs`] compares them with the headers.
+//! The declarations of libpmix, versions 4.2 to 5, that a server needs. [`tests/layout.rs`]
+//! compares them with the headers of libpmix.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -21,7 +21,7 @@ pub const ERR_NOT_FOUND: Status = -46;
 pub const ERR_NOT_SUPPORTED: Status = -47;
 /// PMIX_ERR_BAD_PARAM.
 pub const ERR_BAD_PARAM: Status = -27;
-/// PMIX_OPERATION_SUCCEEDED: done, without the call of a function.
+/// PMIX_OPERATION_SUCCEEDED: the operation is done, and the callback will not be called.
 pub const OPERATION_SUCCEEDED: Status = -157;
 
 /// PMIX_RANK_WILDCARD: all ranks.
@@ -89,7 +89,7 @@ pub struct ByteObject {
 /// PMIX_MAX_KEYLEN, without the NUL byte.
 pub const MAX_KEY_LEN: usize = 511;
 
-/// pmix_value_t, as far as it is read here.
+/// The part of pmix_value_t that this program reads.
 #[repr(C)]
 pub struct InfoValue {
     /// Type of the value.
@@ -98,7 +98,7 @@ pub struct InfoValue {
     pub data: InfoData,
 }
 
-/// The union in pmix_value_t, as far as it is read here.
+/// The part of the union in pmix_value_t that this program reads.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union InfoData {
@@ -108,7 +108,7 @@ pub union InfoData {
     pub bytes: ByteObject,
     /// PMIX_STRING.
     pub text: *const c_char,
-    /// There is room for three words.
+    /// Reserves the size of the union, three words.
     pub room: [usize; 3],
 }
 
@@ -212,8 +212,8 @@ pub type Log = extern "C" fn(
     *mut c_void,
 );
 
-/// A member of [`ServerModule`] that is not served. libpmix answers its callers that it is not
-/// supported.
+/// A member of [`ServerModule`] that the server does not support. libpmix answers such calls with
+/// an error.
 type NotServed = Option<extern "C" fn()>;
 
 /// pmix_server_module_t, with room for members of later versions.
@@ -227,7 +227,7 @@ pub struct ServerModule {
     pub abort: Option<Abort>,
     /// All clients of this host that take part are in PMIx_Fence.
     pub fence_nb: Option<Fence>,
-    /// A client wants what a rank of another host has put.
+    /// A client requests the data of a rank of another host.
     pub direct_modex: Option<DirectModex>,
     /// publish, lookup, unpublish, spawn, connect, disconnect, register_events,
     /// deregister_events, listener, notify_event, query, tool_connected.

@@ -1,4 +1,4 @@
-//! The functions that libpmix calls back, from its own thread: what processes of this host ask for.
+//! The callbacks that libpmix calls from its own thread for requests of processes of this host.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::slice_from_raw_parts;
@@ -18,7 +18,7 @@ use crate::log::log;
 use crate::namespace::hash;
 use crate::server::{FENCE_TAG, SERVER};
 
-/// The table of these functions for libpmix.
+/// The table of the callbacks for libpmix.
 pub const MODULE: ServerModule = ServerModule {
     client_connected: None,
     client_finalized: Some(client_finalized),
@@ -34,15 +34,15 @@ pub const MODULE: ServerModule = ServerModule {
     later: [None; 32],
 };
 
-/// Tells groups of the same processes apart.
+/// A tag that distinguishes groups of the same processes.
 fn group_tag(id: &str) -> u64 {
     hash(id.bytes()).max(FENCE_TAG + 1)
 }
 
-/// Characters of the text of MPI_Abort that are passed on.
+/// The most characters of the text of MPI_Abort that are passed on.
 const MAX_ABORT_TEXT_LEN: usize = 1000;
 
-/// Reports what a process has done, by its parallel process and rank.
+/// Reports an action of a process, with its element and rank.
 fn report_of(process: *const Proc, report: impl FnOnce(u32, u32) -> PmixReport) -> Status {
     let Some(server) = SERVER.get() else { return ERR_NOT_SUPPORTED };
     let Some((element, rank)) = server.rank_of(process) else { return ERR_BAD_PARAM };
@@ -50,10 +50,10 @@ fn report_of(process: *const Proc, report: impl FnOnce(u32, u32) -> PmixReport) 
     OPERATION_SUCCEEDED
 }
 
-/// The processes that take part in a call, at least one.
+/// The processes that take part in a call. None: there is none.
 ///
 /// # Safety
-/// Null, or an array of so many processes that libpmix keeps during the call.
+/// `processes` is null, or an array of `count` processes that libpmix keeps during the call.
 unsafe fn participants<'a>(processes: *const Proc, count: usize) -> Option<&'a [Proc]> {
     if processes.is_null() || count == 0 {
         return None;
@@ -79,7 +79,8 @@ extern "C" fn client_finalized(
     _: Option<OpCallback>,
     _: *mut c_void,
 ) -> Status {
-    // The client goes on after this function: the shepherd has the report before its exit.
+    // The client continues only after this function, so the shepherd gets the report before the
+    // client exits.
     report_of(process, |element, rank| PmixReport::Finalized { element, rank })
 }
 
@@ -109,7 +110,7 @@ extern "C" fn fence(
     argument: *mut c_void,
 ) -> Status {
     let entries = take_bytes(data, len);
-    // SAFETY: as the header says.
+    // SAFETY: libpmix passes an array of this length, as its header says.
     let processes = unsafe { participants(processes, process_count) };
     let (Some(server), Some(callback), Some(processes)) = (SERVER.get(), callback, processes)
     else {
@@ -130,7 +131,7 @@ extern "C" fn group(
     callback: Option<InfoCallback>,
     argument: *mut c_void,
 ) -> Status {
-    // SAFETY: as the header says.
+    // SAFETY: libpmix passes an array of this length, as its header says.
     let processes = unsafe { participants(processes, process_count) };
     let (Some(server), Some(callback), Some(processes)) = (SERVER.get(), callback, processes)
     else {
@@ -139,16 +140,16 @@ extern "C" fn group(
     // SAFETY: the pointer is NULL or a C string.
     let id = unsafe { c_text(id) };
     if operation != GROUP_CONSTRUCT {
-        // Nothing is kept of a group. libpmix 5 hangs if it is answered by its callback.
+        // The server keeps no state of a group. libpmix 5 hangs if the callback answers this call.
         return OPERATION_SUCCEEDED;
     }
     let context_id = server.context_id(&id, processes);
-    // SAFETY: as the header says.
+    // SAFETY: libpmix passes an array of this length, as its header says.
     let entries = group_data(unsafe { self::directives(directives, directive_count) });
     let facts = GroupFacts { context_id, members: processes.to_vec() };
     let caller = Caller { callback: Callback::Group(callback, facts), argument };
-    // Also a refusal goes through the callback: if this call fails, libpmix 5 answers only one of
-    // several ranks.
+    // Refusals also use the callback. If this call returned an error, libpmix 5 would answer only
+    // one of several ranks.
     server.gather(processes, group_tag(&id), caller, entries);
     SUCCESS
 }
@@ -156,7 +157,7 @@ extern "C" fn group(
 /// The directives of a call.
 ///
 /// # Safety
-/// Null, or an array of so many elements that libpmix keeps during the call.
+/// `directives` is null, or an array of `count` elements that libpmix keeps during the call.
 unsafe fn directives<'a>(directives: *const Info, count: usize) -> &'a [Info] {
     match directives.is_null() {
         true => &[],
@@ -165,15 +166,15 @@ unsafe fn directives<'a>(directives: *const Info, count: usize) -> &'a [Info] {
     }
 }
 
-/// What the ranks of this host have put for a group.
+/// The data that the ranks of this host have put for a group.
 fn group_data(directives: &[Info]) -> Vec<u8> {
     let mut data = Vec::new();
     for info in directives {
         if info.has_key(keys::GROUP_ENDPT_DATA) && info.value.kind == TYPE_BYTE_OBJECT {
-            // SAFETY: of this type.
+            // SAFETY: the value has this type.
             let object = unsafe { info.value.data.bytes };
             if !object.bytes.is_null() {
-                // SAFETY: a byte object of libpmix.
+                // SAFETY: the byte object is from libpmix.
                 data.extend(unsafe { &*slice_from_raw_parts(object.bytes, object.size) });
             }
         }
@@ -181,11 +182,11 @@ fn group_data(directives: &[Info]) -> Vec<u8> {
     data
 }
 
-/// How long a call may take: PMIX_TIMEOUT, in seconds. 0, and a negative number, are no bound.
+/// The time limit of a call: PMIX_TIMEOUT in seconds. A value of 0 or less is no limit.
 fn time_limit(directives: &[Info]) -> Option<Duration> {
     let info = directives.iter().find(|info| info.has_key(keys::TIMEOUT))?;
     let seconds = match info.value.kind {
-        // SAFETY: of one of these types.
+        // SAFETY: the value has one of these types.
         TYPE_INT | TYPE_INT32 | TYPE_UINT | TYPE_UINT32 => unsafe { info.value.data.integer },
         _ => return None,
     };
@@ -200,14 +201,14 @@ impl Info {
     }
 }
 
-/// Copies what libpmix hands over, and frees it.
+/// Copies an array that libpmix hands over, and frees it.
 fn take_bytes(data: *mut c_char, len: usize) -> Vec<u8> {
     if data.is_null() {
         return Vec::new();
     }
-    // SAFETY: an array of so many bytes, which is the server's from now on.
+    // SAFETY: the array has `len` bytes and belongs to the server from now on.
     let bytes = unsafe { &*slice_from_raw_parts(data.cast_const().cast::<u8>(), len) }.to_vec();
-    // SAFETY: allocated by malloc(3), and not used any more.
+    // SAFETY: malloc(3) has allocated the array, and nothing uses it any more.
     unsafe { libc::free(data.cast()) };
     bytes
 }
@@ -220,10 +221,10 @@ extern "C" fn direct_modex(
     argument: *mut c_void,
 ) -> Status {
     let (Some(server), Some(callback)) = (SERVER.get(), callback) else { return ERR_BAD_PARAM };
-    // SAFETY: libpmix passes a process, or a null pointer.
+    // SAFETY: libpmix passes a process or a null pointer.
     let Some(process) = (unsafe { process.as_ref() }) else { return ERR_BAD_PARAM };
     let caller = Caller { callback: Callback::Entries(callback), argument };
-    // SAFETY: as the header says.
+    // SAFETY: libpmix passes an array of this length, as its header says.
     let time_limit = time_limit(unsafe { self::directives(directives, directive_count) });
     match server.request_entries(process, caller, time_limit) {
         Ok(()) => SUCCESS,

@@ -1,4 +1,4 @@
-//! Calls of libpmix that wait for ranks of other hosts, and how they are answered.
+//! Calls of libpmix that wait for ranks of other hosts, and their answers.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -11,22 +11,22 @@ use crate::library::Functions;
 /// A call of libpmix that waits for ranks of other hosts.
 #[derive(Debug)]
 pub struct Caller {
-    /// How to answer it.
+    /// The callback that answers the call.
     pub callback: Callback,
-    /// What the callback wants: a pointer of libpmix.
+    /// The argument of the callback: a pointer of libpmix.
     pub argument: *mut c_void,
 }
 
-/// How a call is answered.
+/// The callback that answers a call.
 #[derive(Debug)]
 pub enum Callback {
-    /// A fence, or a question for what a rank has put: with what ranks have put.
+    /// Answers a fence, or a request for the data of a rank, with data of ranks.
     Entries(ModexCallback),
-    /// A group: with the same, and with facts.
+    /// Answers the construction of a group, with data of ranks and with facts.
     Group(InfoCallback, GroupFacts),
 }
 
-/// What the ranks of a group learn about it.
+/// The facts about a group that its ranks get.
 #[derive(Debug)]
 pub struct GroupFacts {
     /// The context id.
@@ -35,11 +35,11 @@ pub struct GroupFacts {
     pub members: Vec<Proc>,
 }
 
-// SAFETY: libpmix accepts answers from any thread, and the pointer is only given back to it.
+// SAFETY: libpmix accepts answers from any thread, and the pointer is only passed back to libpmix.
 unsafe impl Send for Caller {}
 
 impl Caller {
-    /// Answers the call: with what ranks have put, or with an error.
+    /// Answers the call with data of ranks, or with an error.
     pub fn answer(self, functions: &'static Functions, entries: Result<Vec<u8>, Status>) {
         match (self.callback, entries) {
             (Callback::Entries(callback), entries) => {
@@ -57,14 +57,14 @@ impl Caller {
                 answer_group(functions, callback, self.argument, &list);
             }
             (Callback::Group(callback, _), Err(status)) => {
-                // SAFETY: the callback of a call that waits, with its argument.
+                // SAFETY: the callback and its argument are those of a waiting call.
                 unsafe { callback(status, null_mut(), 0, self.argument, None, null_mut()) };
             }
         }
     }
 }
 
-/// An answer about a group, until libpmix has read it.
+/// An answer about a group. It lives until libpmix has read it.
 struct GroupAnswer {
     functions: &'static Functions,
     array: InfoArray,
@@ -82,18 +82,18 @@ fn answer_group(
     };
     let (start, count) = array.elements();
     let answer = Box::into_raw(Box::new(GroupAnswer { functions, array }));
-    // SAFETY: the callback of a call that waits, with its argument; an array that lives until
+    // SAFETY: the callback and its argument are those of a waiting call. The array lives until
     // libpmix calls `free_group_answer`.
     unsafe { callback(status, start, count, argument, Some(free_group_answer), answer.cast()) };
 }
 
 extern "C" fn free_group_answer(answer: *mut c_void) {
-    // SAFETY: made by `answer_group`. libpmix calls this once.
+    // SAFETY: `answer_group` has made the answer, and libpmix calls this function once.
     let answer = unsafe { Box::from_raw(answer.cast::<GroupAnswer>()) };
     answer.array.free(answer.functions);
 }
 
-/// `entries` are freed when libpmix has read them.
+/// Answers a call. `entries` live until libpmix has read them.
 fn answer_entries(
     callback: ModexCallback,
     argument: *mut c_void,
@@ -101,16 +101,16 @@ fn answer_entries(
     entries: Vec<u8>,
 ) {
     let entries = Box::into_raw(Box::new(entries));
-    // SAFETY: made by the line above, and freed by `free_entries`.
+    // SAFETY: the line above has made the entries, and only `free_entries` frees them.
     let (bytes, len) = unsafe { ((*entries).as_ptr(), (*entries).len()) };
-    // SAFETY: the callback and its argument are those of a call that waits, and is answered
-    // once, because `Caller::answer` consumes it.
+    // SAFETY: the callback and its argument are those of a waiting call. It is answered once,
+    // because `Caller::answer` consumes it.
     unsafe {
         callback(status, bytes.cast(), len, argument, Some(free_entries), entries.cast());
     }
 }
 
 extern "C" fn free_entries(entries: *mut c_void) {
-    // SAFETY: made by `answer_entries`. libpmix calls this once.
+    // SAFETY: `answer_entries` has made the entries, and libpmix calls this function once.
     drop(unsafe { Box::from_raw(entries.cast::<Vec<u8>>()) });
 }

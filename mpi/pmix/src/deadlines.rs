@@ -1,5 +1,5 @@
-//! How long questions for what a rank of another host has put may wait (PMIX_TIMEOUT). A thread
-//! sleeps until the next one's time is over. It starts with the first question that has a time.
+//! Time limits (PMIX_TIMEOUT) of questions about ranks of other hosts. A thread sleeps until the
+//! next deadline. It starts with the first question that has a time limit.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -10,12 +10,12 @@ use std::time::Instant;
 use crate::direct_modex::Key;
 use crate::server::SERVER;
 
-/// When a question is answered by PMIX_ERR_TIMEOUT, if it still waits.
+/// The time at which a question is answered by PMIX_ERR_TIMEOUT, if it still waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline {
     /// The time.
     pub at: Instant,
-    /// The rank about which it is.
+    /// The rank that the question is about.
     pub key: Key,
     /// The number of the question.
     pub number: u64,
@@ -24,12 +24,12 @@ pub struct Deadline {
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct Deadlines {
-    /// None: no thread can be started. Then questions wait for their answer only.
+    /// None: the thread could not be started. Time limits then have no effect.
     thread: OnceLock<Option<Sender<Deadline>>>,
 }
 
 impl Deadlines {
-    /// Has a question end at its time.
+    /// Adds the deadline of a question.
     pub fn add(&self, deadline: Deadline) {
         let thread = self.thread.get_or_init(|| {
             let (sender, receiver) = channel();
@@ -37,7 +37,7 @@ impl Deadlines {
             builder.spawn(move || wait_for_deadlines(&receiver)).ok().map(|_| sender)
         });
         if let Some(sender) = thread {
-            // The thread ends with the process only.
+            // The thread ends only with the process.
             let _ = sender.send(deadline);
         }
     }

@@ -1,6 +1,6 @@
-//! What one rank has put, for a rank of another host: PMIx_Get without a fence that has collected
-//! it ("direct modex"). The helper of the first host reports the question; it comes to the helper
-//! of the second as an order, and the answer goes back in the same way.
+//! Direct modex: PMIx_Get of the data of a rank on another host, without a fence that has collected
+//! it. The PMIx server of the first host reports the question, the server of the other host gets it
+//! as an order, and the answer returns in the same way.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_void};
@@ -14,34 +14,34 @@ use crate::callers::Caller;
 use crate::deadlines::Deadline;
 use crate::server::{SERVER, Server, lock};
 
-/// A parallel process and a rank of it.
+/// An element and a rank of it.
 pub type Key = (u32, u32);
 
-/// A call that waits for what a rank has put.
+/// A call that waits for the data of a rank.
 #[derive(Debug)]
 struct Question {
-    /// Tells questions about one rank apart.
+    /// Distinguishes questions about the same rank.
     number: u64,
     caller: Caller,
 }
 
-/// The questions that are not answered yet.
+/// The questions that have no answer yet.
 #[derive(Debug, Default)]
 pub struct ModexQuestions {
-    /// Ranks of other hosts, and the calls that wait for what they have put.
+    /// The waiting calls, by the rank of another host that they ask about.
     awaited: HashMap<Key, Vec<Question>>,
     /// The number of the last question.
     last_number: u64,
-    /// Ranks of this host for which other hosts have asked.
+    /// The ranks of this host whose data other hosts have requested.
     searched: HashSet<Key>,
 }
 
 impl Server {
-    /// A process of this host wants what `process` of another host has put, within this time if
-    /// there is one. libpmix leaves the time to its host.
+    /// Requests the data of `process`, which is on another host, for a process of this host. If
+    /// there is a time limit, the call is answered within it; libpmix leaves the limit to its host.
     ///
     /// # Errors
-    /// PMIX_ERR_NOT_FOUND: no other host has this process.
+    /// Returns PMIX_ERR_NOT_FOUND if no other host has this process.
     pub fn request_entries(
         &self,
         process: &Proc,
@@ -67,7 +67,8 @@ impl Server {
         Ok(())
     }
 
-    /// The time of a question is over. An answer that comes later goes to those that wait then.
+    /// Answers a question whose time limit has passed. A later answer still reaches calls that wait
+    /// then.
     pub fn end_question(&self, key: Key, number: u64) {
         let question = {
             let mut direct_modex = lock(&self.direct_modex);
@@ -81,7 +82,7 @@ impl Server {
         }
     }
 
-    /// The host of a rank has answered: with what the rank has put, or that there is nothing.
+    /// Answers the calls that wait for a rank: with its data, or that there is none.
     pub fn answer_request(&self, element: u32, rank: u32, entries: Option<Vec<u8>>) {
         let questions = lock(&self.direct_modex).awaited.remove(&(element, rank));
         for question in questions.unwrap_or_default() {
@@ -89,20 +90,20 @@ impl Server {
         }
     }
 
-    /// Another host asks for what a rank of this host has put. It is reported when the rank has put
-    /// something. `is_last_try`: it is reported now that there is nothing, if that is so.
+    /// Searches for the data of a rank of this host, which another host has requested. Reports the
+    /// data when the rank has put some. If `is_last_try`, reports now if there is no data.
     pub fn find_entries(&self, element: u32, rank: u32, is_last_try: bool) {
         let Some(process) = self.process(element, rank) else { return };
         let is_new = lock(&self.direct_modex).searched.insert((element, rank));
         let argument = || Box::into_raw(Box::new((element, rank)));
         if is_new {
             let argument = argument();
-            // SAFETY: a process, which is copied, and a callback with its argument.
+            // SAFETY: the function copies the process, and the callback is valid with its argument.
             let status = unsafe {
                 (self.functions.dmodex_request)(&process, Some(on_found), argument.cast())
             };
             if status != SUCCESS {
-                // SAFETY: the callback is not called, so that nothing else has the pointer.
+                // SAFETY: libpmix does not call the callback, so nothing else has the pointer.
                 drop(unsafe { Box::from_raw(argument) });
                 self.end_search((element, rank), None);
             }
@@ -112,7 +113,7 @@ impl Server {
         }
     }
 
-    /// Reports the result of a search, if it is not over yet.
+    /// Reports the result of a search, unless it was already reported.
     fn end_search(&self, (element, rank): Key, entries: Option<Vec<u8>>) {
         let is_open = lock(&self.direct_modex).searched.remove(&(element, rank));
         if is_open {
@@ -122,11 +123,12 @@ impl Server {
 }
 
 extern "C" fn on_found(status: Status, data: *mut c_char, len: usize, argument: *mut c_void) {
-    // SAFETY: made by `Server::find_entries`. libpmix calls this once at most.
+    // SAFETY: `Server::find_entries` has made the argument, and libpmix calls this function at most
+    // once.
     let key = unsafe { *Box::from_raw(argument.cast::<Key>()) };
     let entries = match data.is_null() {
         true => Vec::new(),
-        // SAFETY: an array of so many bytes, which libpmix keeps during the call.
+        // SAFETY: the array has `len` bytes, and libpmix keeps it during the call.
         false => unsafe { &*slice_from_raw_parts(data.cast_const().cast::<u8>(), len) }.to_vec(),
     };
     if let Some(server) = SERVER.get() {
@@ -135,7 +137,7 @@ extern "C" fn on_found(status: Status, data: *mut c_char, len: usize, argument: 
 }
 
 extern "C" fn on_last_try_over(_: Status, argument: *mut c_void) {
-    // SAFETY: made by `Server::find_entries`. libpmix calls this once.
+    // SAFETY: `Server::find_entries` has made the argument, and libpmix calls this function once.
     let key = unsafe { *Box::from_raw(argument.cast::<Key>()) };
     if let Some(server) = SERVER.get() {
         server.end_search(key, None);

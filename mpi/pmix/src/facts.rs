@@ -1,5 +1,5 @@
-//! What the processes of a namespace may ask about it: its size, its hosts, and where each rank is.
-//! The keys are those of the PMIx standard, version 4, chapter 6.
+//! The information that the processes of a namespace can query: its size, its hosts, and the
+//! location of each rank. The keys are those of the PMIx standard, version 4, chapter 6.
 
 use score_proto::pmix::{PmixNamespace, PmixSetup};
 
@@ -15,9 +15,9 @@ pub fn of_server(setup: &PmixSetup) -> Facts {
         (keys::HOSTNAME, Value::Text(self_name(setup))),
         (keys::SERVER_NSPACE, Value::Text("scored".to_owned())),
         (keys::SERVER_RANK, Value::Rank(setup.self_host)),
-        // No tools: only the processes of the job connect.
+        // Tools cannot connect; only the processes of the job can.
         (keys::SERVER_TOOL_SUPPORT, Value::Bool(false)),
-        // Otherwise each process finds out by itself what processors the host has.
+        // Otherwise each process would determine the processors of the host itself.
         (keys::SERVER_SHARE_TOPOLOGY, Value::Bool(true)),
     ]
 }
@@ -78,7 +78,8 @@ pub fn of_namespace(setup: &PmixSetup, namespace: &PmixNamespace) -> Facts {
     for host in host_numbers() {
         let first = setup.first_rank(host);
         for rank in first..setup.first_rank(host + 1) {
-            // The standard has 16 bits for it, the same ones for all programs of a host.
+            // The standard has 16 bits for it, and numbers the ranks of all programs of a host in
+            // the same way.
             let local_rank = u16::try_from(rank - first).unwrap_or(u16::MAX);
             let process = vec![
                 (keys::RANK, Value::Rank(rank)),

@@ -1,4 +1,4 @@
-//! Facts for libpmix: a list of keys and values, which libpmix copies.
+//! Lists of keys and values for libpmix, which copies them.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr::null_mut;
@@ -39,65 +39,67 @@ pub enum Value {
 /// Keys and values.
 pub type Facts = Vec<(&'static str, Value)>;
 
-/// An array of pmix_info_t, and what its elements point to. It lives as long as the process, unless
-/// it is freed.
+/// An array of pmix_info_t with the objects that its elements refer to. It is not freed on drop.
 #[derive(Debug)]
 pub struct InfoArray(DataArray);
 
 impl InfoArray {
-    /// The elements.
+    /// The address of the first element, and the number of elements.
     pub fn elements(&mut self) -> (*mut c_void, usize) {
         (self.0.array, self.0.size)
     }
 
-    /// None.
+    /// An empty array.
     pub fn empty() -> Self {
         Self(DataArray { kind: 0, size: 0, array: null_mut() })
     }
 
-    /// Frees it, if libpmix has a function for that (version 5).
+    /// Frees the array, if libpmix has a function for this (version 5).
     pub fn free(self, functions: &Functions) {
         if let Some(free) = functions.info_free
             && !self.0.array.is_null()
         {
-            // SAFETY: an array that libpmix has made, and that nobody uses any more.
+            // SAFETY: libpmix has made the array, and nothing uses it any more.
             unsafe { free(self.0.array, self.0.size) };
         }
     }
 }
 
-/// A function that compresses a list.
+/// The type of a function that compresses a list.
 type Compress = unsafe extern "C" fn(*const c_char, *mut *mut c_char) -> Status;
 
-/// Makes the array of some facts.
+/// Makes an array of these facts.
 ///
 /// # Errors
-/// One line: libpmix has refused one.
+/// Returns one line if libpmix has refused a fact.
 pub fn info_array(functions: &Functions, facts: &Facts) -> Result<InfoArray, String> {
     // SAFETY: the function has no arguments.
     let list = unsafe { (functions.info_list_start)() };
     facts.iter().try_for_each(|(key, value)| add(functions, list, key, value))?;
     let mut array = DataArray { kind: 0, size: 0, array: null_mut() };
-    // SAFETY: a list that was started, and a structure that the function fills in.
+    // SAFETY: the list was started above, and the function fills in the structure.
     let status = unsafe { (functions.info_list_convert)(list, &mut array) };
     functions.check("PMIx_Info_list_convert", status)?;
-    // SAFETY: the list was started above, and is not used any more; the array is a copy.
+    // SAFETY: the list was started above, and is not used any more. The array is a copy.
     unsafe { (functions.info_list_release)(list) };
     Ok(InfoArray(array))
 }
 
 fn add(functions: &Functions, list: *mut c_void, key: &str, value: &Value) -> Result<(), String> {
-    let c_string = |text: &str| CString::new(text).map_err(|_| format!("{key}: a NUL byte"));
+    let c_string = |text: &str| {
+        CString::new(text).map_err(|_| format!("{key}: the value contains a NUL byte"))
+    };
     let c_key = c_string(key)?;
     let add = |value: *const c_void, kind: DataType| {
-        // SAFETY: a list that was started, a string, and a value of this type. All are copied.
+        // SAFETY: the list was started, the key is a C string, and the value has this type. All are
+        // copied.
         let status = unsafe { (functions.info_list_add)(list, c_key.as_ptr(), value, kind) };
         functions.check(&format!("PMIx_Info_list_add({key})"), status)
     };
     let add_compressed = |text: &str, compress: Compress| {
         let (text, mut compressed) = (c_string(text)?, null_mut::<c_char>());
-        // SAFETY: a string, and a pointer to which the function writes one. It is never freed:
-        // there are two for each namespace.
+        // SAFETY: the text is a C string, and the function writes a pointer to a string. That
+        // string is never freed, because there are only two for each namespace.
         let status = unsafe { compress(text.as_ptr(), &mut compressed) };
         functions.check(&format!("a regular expression ({key})"), status)?;
         add(compressed.cast_const().cast(), TYPE_REGEX)

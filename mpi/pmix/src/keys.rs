@@ -1,4 +1,4 @@
-//! Keys of the PMIx standard, by their names in pmix_common.h without the prefix PMIX_.
+//! Keys of the PMIx standard, under their names in pmix_common.h without the prefix PMIX_.
 //! [`tests/layout.rs`] compares them with that header.
 
 macro_rules! keys {
@@ -7,7 +7,7 @@ macro_rules! keys {
             #[doc = concat!("PMIX_", stringify!($name), ".")]
             pub const $name: &str = $key;
         )*
-        /// All of them, each with its name.
+        /// All keys with their names.
         #[allow(dead_code, reason = "for the comparison with the header")]
         pub const ALL: &[(&str, &str)] = &[$((stringify!($name), $key)),*];
     };

@@ -5,11 +5,11 @@ use std::fmt;
 
 use crate::abi::{DataArray, DataType, FoundCallback, OpCallback, Proc, ServerModule, Status};
 
-/// The library as the dynamic loader finds it.
+/// The name by which the dynamic loader finds the library.
 const SYSTEM_LIBRARY: &CStr = c"libpmix.so.2";
-/// What the package with that library is called.
+/// The package that contains the library.
 const PACKAGE_ADVICE: &str = "install libpmix (Debian: libpmix2)";
-/// The first major version that is not known.
+/// The first major version that is not supported.
 const UNKNOWN_MAJOR_VERSION: u32 = 6;
 /// The oldest version that has all functions.
 const OLDEST_VERSION: (u32, u32) = (4, 2);
@@ -17,10 +17,10 @@ const OLDEST_VERSION: (u32, u32) = (4, 2);
 /// Frees an array of pmix_info_t.
 type InfoFree = unsafe extern "C" fn(*mut c_void, usize);
 
-/// Declares the functions of libpmix that are used, and a loader of them.
+/// Declares the functions of libpmix that are used, and a function that loads them.
 macro_rules! functions {
     ($($name:ident $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// Functions of libpmix. They may be called from any thread.
+        /// Functions of libpmix. Any thread may call them.
         pub struct Functions {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
             /// PMIx_Info_free, which version 4 does not have.
@@ -29,7 +29,7 @@ macro_rules! functions {
 
         impl Functions {
             /// # Errors
-            /// The name of the first function that the library has not.
+            /// Returns the name of the first function that the library does not have.
             fn of(handle: Handle) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
@@ -80,11 +80,11 @@ struct Handle(*mut c_void);
 
 impl Handle {
     fn open(path: &CStr) -> Result<Self, String> {
-        // SAFETY: a string. The library's own initialisers are trusted as those of every library
-        // of the user's program are: this process has the user's rights.
+        // SAFETY: the path is a C string. The library's initialization code is trusted like that of
+        // all libraries of the user's program, because this process has only the user's rights.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         if handle.is_null() {
-            // SAFETY: dlopen has failed in this thread: the text is there until the next call.
+            // SAFETY: dlopen has failed in this thread, and the text is valid until the next call.
             return Err(unsafe { c_text(libc::dlerror()) });
         }
         Ok(Self(handle))
@@ -98,7 +98,7 @@ impl Handle {
     }
 }
 
-/// A string of a C function; empty for a null pointer.
+/// The text of a C string. Empty for a null pointer.
 ///
 /// # Safety
 /// `text` is null or points to a string that ends with a NUL byte.
@@ -110,7 +110,7 @@ pub unsafe fn c_text(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Major and minor version in a text such as "OpenPMIx 4.2.2 (PMIx Standard: 4.2, ...)".
+/// The major and minor version in a text such as "OpenPMIx 4.2.2 (PMIx Standard: 4.2, ...)".
 fn version_in(text: &str) -> Option<(u32, u32)> {
     let word = text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
     let mut numbers = word?.split('.').map(str::parse);
@@ -124,7 +124,7 @@ fn check_version(text: &str) -> Result<(), String> {
     match version_in(text) {
         Some(version) if version >= OLDEST_VERSION && version.0 < UNKNOWN_MAJOR_VERSION => Ok(()),
         _ => Err(format!(
-            "its version is '{text}', and versions {}.{} to {} are known",
+            "version '{text}' is not supported (supported: {}.{} to {})",
             OLDEST_VERSION.0,
             OLDEST_VERSION.1,
             UNKNOWN_MAJOR_VERSION - 1
@@ -133,18 +133,19 @@ fn check_version(text: &str) -> Result<(), String> {
 }
 
 impl Functions {
-    /// Loads the library at this path, or the system's if none is given.
+    /// Loads the library at this path, or the library of the system if there is no path.
     ///
     /// # Errors
-    /// One line: it cannot be loaded, or is of a version that is not known.
+    /// Returns one line if the library cannot be loaded, or if its version is not supported.
     pub fn load(path: Option<&[u8]>) -> Result<&'static Self, String> {
-        let path = path.map(CString::new).transpose().map_err(|_| "a NUL byte in a path")?;
+        let path =
+            path.map(CString::new).transpose().map_err(|_| "the path contains a NUL byte")?;
         let path = path.as_deref().unwrap_or(SYSTEM_LIBRARY);
         let shown = path.to_string_lossy();
         let handle = Handle::open(path)
             .map_err(|error| format!("no PMIx for Open MPI: {error}; {PACKAGE_ADVICE}"))?;
         let functions = Self::of(handle).map_err(|symbol| {
-            format!("{shown}: no {symbol}: it is too old or too new; {PACKAGE_ADVICE} 4.2 to 5")
+            format!("{shown}: {symbol} not found: unsupported version; {PACKAGE_ADVICE} 4.2 to 5")
         })?;
         // SAFETY: the function has no arguments and returns a constant.
         let version = unsafe { c_text((functions.get_version)()) };
@@ -152,10 +153,10 @@ impl Functions {
         Ok(Box::leak(Box::new(functions)))
     }
 
-    /// `status` of a call of `name`, as a result.
+    /// Converts the status that a call of `name` has returned.
     ///
     /// # Errors
-    /// One line.
+    /// Returns one line with the text of the status.
     pub fn check(&self, name: &str, status: Status) -> Result<(), String> {
         if status == crate::abi::SUCCESS || status == crate::abi::OPERATION_SUCCEEDED {
             return Ok(());

@@ -1,6 +1,6 @@
-//! What processes log by PMIx_Log: Open MPI 5 has its help and the texts of its errors printed so.
-//! They go to the standard error of the job, by the standard output of this process. A thread of
-//! its own writes them, since whoever reads the job's output may be slow.
+//! Text that processes log by PMIx_Log. Open MPI 5 prints its help and its error messages in this
+//! way. The text goes to the standard error of the job, by the standard output of this process. A
+//! separate thread writes it, because the reader of the job's output may be slow.
 
 use std::ffi::{CStr, c_void};
 use std::io::Write;
@@ -16,15 +16,15 @@ use crate::library::c_text;
 struct LogCall {
     text: String,
     callback: OpCallback,
-    /// What the callback wants: a pointer of libpmix.
+    /// The argument of the callback: a pointer of libpmix.
     argument: *mut c_void,
 }
 
-// SAFETY: libpmix accepts answers from any thread, and the pointer is only given back to it.
+// SAFETY: libpmix accepts answers from any thread, and the pointer is only passed back to libpmix.
 unsafe impl Send for LogCall {}
 
-/// Takes what a process logs, and answers when it is written: libpmix holds a lock during this call
-/// that the answer needs.
+/// Takes the text that a process logs, and answers when it is written. It cannot write the text
+/// itself: libpmix holds a lock during this call that the answer needs.
 pub extern "C" fn log(
     _: *const Proc,
     data: *const Info,
@@ -38,7 +38,7 @@ pub extern "C" fn log(
     let Some(callback) = callback else { return };
     let infos: &[Info] = match data.is_null() {
         true => &[],
-        // SAFETY: an array of so many elements, which libpmix keeps until it is answered.
+        // SAFETY: the array has `count` elements, and libpmix keeps it until the call is answered.
         false => unsafe { &*slice_from_raw_parts(data, count) },
     };
     let text = infos.iter().filter_map(text_of).collect();
@@ -51,13 +51,13 @@ pub extern "C" fn log(
     let _ = writer.send(LogCall { text, callback, argument });
 }
 
-/// The text of an element, in whole lines. None: it is no text for people.
+/// The text of an element, with a final newline. None: the element is not text to print.
 fn text_of(info: &Info) -> Option<String> {
     let key = CStr::from_bytes_until_nul(&info.key).ok()?.to_str().ok()?;
     if ![keys::LOG_STDERR, keys::LOG_STDOUT].contains(&key) || info.value.kind != TYPE_STRING {
         return None;
     }
-    // SAFETY: a value of this type has a pointer to a string, or null.
+    // SAFETY: a value of this type is a null pointer or a pointer to a C string.
     let mut text = unsafe { c_text(info.value.data.text) };
     if !text.ends_with('\n') {
         text.push('\n');
@@ -67,7 +67,8 @@ fn text_of(info: &Info) -> Option<String> {
 
 fn write_all(calls: Receiver<LogCall>) {
     for LogCall { text, callback, argument } in calls {
-        // Without a reader of the job's standard error the text is lost, as that of a process.
+        // If nothing reads the job's standard error, the text is lost, like the output of a
+        // process.
         let _ = std::io::stdout().write_all(text.as_bytes());
         let _ = std::io::stdout().flush();
         callback(SUCCESS, argument);

@@ -1,21 +1,21 @@
-//! `scored-pmix`: serves PMIx to the processes of a job on one host, so that programs of Open MPI
-//! find each other. A shepherd starts it for jobs that have such programs, as the job's user and in
-//! the job's PID namespace. It is a process of its own because libpmix has threads and an event
-//! loop, and the shepherd, which is init of the namespace, stays simple.
+//! `scored-pmix`: the PMIx server for the processes of a job on one host, which the programs of
+//! Open MPI need to find each other. The shepherd of a job with such programs starts it as the
+//! job's user and in the job's PID namespace. It is a separate process because libpmix has threads
+//! and an event loop. The shepherd, which is init of the namespace, remains simple.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `server.rs` | calls of libpmix |
-//! | `callbacks.rs` | its calls back |
-//! | `callers.rs` | how calls that wait for other hosts are answered |
-//! | `deadlines.rs` | how long calls may wait |
-//! | `direct_modex.rs` | what one rank has put, for a rank of another host |
-//! | `log.rs` | what processes log |
+//! | `callbacks.rs` | callbacks from libpmix |
+//! | `callers.rs` | answers to calls that wait for other hosts |
+//! | `deadlines.rs` | time limits of calls |
+//! | `direct_modex.rs` | requests for the data of one rank of another host |
+//! | `log.rs` | the text that processes log |
 //! | `namespace.rs` | the fences of a namespace, without libpmix |
-//! | `facts.rs` | what ranks may ask about their job |
-//! | `keys.rs` | their keys |
-//! | `info_list.rs` | facts in the form that libpmix wants |
-//! | `library.rs` | the functions of the libpmix that is loaded |
+//! | `facts.rs` | the information about their job that ranks can query |
+//! | `keys.rs` | the keys of this information |
+//! | `info_list.rs` | this information in the form that libpmix needs |
+//! | `library.rs` | the functions of the loaded libpmix |
 //! | `abi.rs` | declarations of libpmix |
 
 // UNSAFETY: libpmix is a C library.
@@ -50,7 +50,7 @@ struct Orders {
 }
 
 impl Orders {
-    /// The next order. None when the shepherd has closed its end.
+    /// The next order. Returns None when the shepherd has closed its end of the socket.
     fn next(&mut self) -> io::Result<Option<PmixOrder>> {
         self.decoder.read_next(&mut self.socket)
     }
@@ -65,7 +65,7 @@ fn start(setup: &PmixSetup, socket: &UnixStream) -> Result<&'static Server, Stri
 
 fn serve(mut orders: Orders) -> io::Result<()> {
     let Some(PmixOrder::Setup(setup)) = orders.next()? else {
-        return Err(io::Error::other("this program is started by scored only"));
+        return Err(io::Error::other("only scored can start this program"));
     };
     let server = match start(&setup, &orders.socket) {
         Ok(server) => server,
@@ -95,7 +95,7 @@ fn serve(mut orders: Orders) -> io::Result<()> {
     Ok(())
 }
 
-/// What a user who starts it reads.
+/// The usage text, for a user who starts the program.
 const USAGE: &str = "\
 scored-pmix serves PMIx to the programs of Open MPI in a job. scored starts it; see scored-pmix(8).
 ";
@@ -108,14 +108,14 @@ fn main() {
         }
         std::process::exit(if argument == "-help" { 0 } else { 2 });
     }
-    // SAFETY: the shepherd passes this descriptor, and nothing else of this process uses it. If
-    // somebody else has started the program, reading fails.
+    // SAFETY: the shepherd passes this descriptor, and nothing else in this process uses it. If
+    // another process has started the program, reading fails.
     let socket = unsafe { UnixStream::from_raw_fd(PMIX_SOCKET_FD) };
     let result = serve(Orders { socket, decoder: Decoder::default() });
     if let Err(error) = &result {
         eprintln!("scored-pmix: {error}");
     }
-    // Without the destructors of libpmix, whose thread may be in a call back.
-    // SAFETY: the call only ends the process.
+    // SAFETY: the call only ends the process. It does not run the destructors of libpmix, whose
+    // thread may be in a callback.
     unsafe { libc::_exit(i32::from(result.is_err())) }
 }

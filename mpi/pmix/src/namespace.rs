@@ -1,4 +1,4 @@
-//! A namespace, as far as this host takes part in it: which of its ranks wait for a fence.
+//! The fences of a namespace in which this host takes part. This module does not use libpmix.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -6,34 +6,34 @@ use std::ops::Range;
 use score_proto::job_control::SubsetFence;
 use score_proto::nodeset::NodeSet;
 
-/// What a call of libpmix waits for.
+/// A fence that a call of libpmix waits for.
 #[derive(Debug)]
 pub struct PendingFence<C> {
-    /// How to answer the call.
+    /// The call to answer.
     pub caller: C,
-    /// What the ranks of this host have put. Empty once it has been reported.
+    /// The data of the ranks of this host. Empty once it has been reported.
     entries: Vec<u8>,
 }
 
-/// The ranks that take part in a fence, compared with those of this host.
+/// The participants of a fence, compared with the ranks of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Participants {
     /// All ranks of the namespace.
     All,
     /// Some ranks, all of them on this host.
     OfThisHost,
-    /// Some ranks, of several hosts: these.
+    /// Some ranks, which are on several hosts.
     OfSeveralHosts(NodeSet),
-    /// Ranks that there are not.
+    /// At least one rank that does not exist.
     Unknown,
 }
 
-/// Fences of the same ranks, one after the other.
+/// Fences of the same ranks, in their order.
 #[derive(Debug)]
 struct FenceQueue<C> {
-    /// Fences in which the ranks of this host are. The first one has been reported.
+    /// Fences that the ranks of this host have entered. The first one has been reported.
     fences: VecDeque<PendingFence<C>>,
-    /// What has come for the first fence, or for the next one if there is none.
+    /// The data received for the first fence, or for the next fence if there is none.
     received: Vec<u8>,
 }
 
@@ -47,19 +47,19 @@ impl<C> FenceQueue<C> {
     }
 }
 
-/// See the [module](self). `C`: how to answer a call.
+/// See the [module](self). `C` is the type of a call that can be answered.
 #[derive(Debug)]
 pub struct Namespace<C> {
-    /// The number of the parallel process.
+    /// The number of the element.
     pub element: u32,
     rank_count: u32,
     local_ranks: Range<u32>,
-    /// Fences of all ranks (None), and of some.
+    /// Fences of all ranks (key None), and of some ranks.
     queues: HashMap<Option<SubsetFence>, FenceQueue<C>>,
 }
 
 impl<C> Namespace<C> {
-    /// A namespace of so many ranks, of which these are on this host.
+    /// A namespace of `rank_count` ranks, of which `local_ranks` are on this host.
     pub fn new(element: u32, rank_count: u32, local_ranks: Range<u32>) -> Self {
         Self { element, rank_count, local_ranks, queues: HashMap::new() }
     }
@@ -69,12 +69,12 @@ impl<C> Namespace<C> {
         NodeSet::from(0..self.rank_count)
     }
 
-    /// Whether a rank is one of another host.
+    /// Whether a rank exists and is on another host.
     pub fn is_remote(&self, rank: u32) -> bool {
         rank < self.rank_count && !self.local_ranks.contains(&rank)
     }
 
-    /// Who takes part in a fence of these ranks. None: all.
+    /// The participants of a fence of these ranks. A rank of None stands for all ranks.
     pub fn participants(&self, ranks: impl Iterator<Item = Option<u32>>) -> Participants {
         let Some(named) = ranks.collect::<Option<Vec<u32>>>() else { return Participants::All };
         if named.iter().any(|rank| *rank >= self.rank_count) {
@@ -94,8 +94,8 @@ impl<C> Namespace<C> {
         self.queues.entry(fence).or_insert_with(FenceQueue::new)
     }
 
-    /// The ranks of this host that take part are in a fence. Returns what is to be reported, unless
-    /// that has to wait for the end of an earlier fence of the same ranks.
+    /// Notes that the participating ranks of this host have entered a fence. Returns the data to
+    /// report, unless an earlier fence of the same ranks has not ended.
     pub fn begin_fence(
         &mut self,
         fence: Option<SubsetFence>,
@@ -107,13 +107,14 @@ impl<C> Namespace<C> {
         (queue.fences.len() == 1).then(|| queue.entries_to_report()).flatten()
     }
 
-    /// Some hosts have put these entries.
+    /// Adds the data of other hosts.
     pub fn add_entries(&mut self, fence: Option<SubsetFence>, entries: &[u8]) {
         self.queue(fence).received.extend_from_slice(entries);
     }
 
-    /// All ranks that take part are in the fence. Returns the call that waits for it, what all
-    /// hosts have put, and what is to be reported for the next fence, if there is one already.
+    /// Ends a fence that all participating ranks have entered. Returns the waiting call, the data
+    /// of all hosts, and the data to report for the next fence, if the ranks of this host have
+    /// already entered it.
     pub fn end_fence(
         &mut self,
         fence: &Option<SubsetFence>,
@@ -129,7 +130,7 @@ impl<C> Namespace<C> {
     }
 }
 
-/// Context ids of groups.
+/// Assigns context ids to groups.
 #[derive(Debug, Default)]
 pub struct GroupIds {
     /// How often each group has been constructed.
@@ -137,15 +138,16 @@ pub struct GroupIds {
 }
 
 impl GroupIds {
-    /// The id of the next group of this name and these ranks. It is found without asking other
-    /// hosts: the ranks construct groups of one name and one set of ranks one after the other.
+    /// The id of the next group of this name and these ranks. All hosts compute the same id without
+    /// communication, because the ranks construct groups of the same name and ranks in the same
+    /// order.
     pub fn context_id(&mut self, name: &str, ranks: &[u32]) -> usize {
         let ranks = ranks.iter().flat_map(|rank| rank.to_le_bytes());
         let group = hash(name.bytes().chain([0]).chain(ranks));
         let count = self.counts.entry(group).or_insert(0);
         *count += 1;
         let id = hash(group.to_le_bytes().into_iter().chain(count.to_le_bytes()));
-        // The largest one means that there is none.
+        // The largest number stands for "no id".
         usize::try_from(id).unwrap_or(usize::MAX).min(usize::MAX - 1)
     }
 }

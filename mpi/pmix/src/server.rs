@@ -1,8 +1,8 @@
-//! The server of PMIx for the ranks of this host: libpmix does the work, and calls back for what
-//! concerns other hosts or the shepherd.
+//! The PMIx server for the ranks of this host. libpmix serves the ranks, and calls back for
+//! requests that concern other hosts or the shepherd.
 //!
-//! libpmix calls back from a thread of its own. Whoever answers it does so without holding a lock
-//! that a call back could want.
+//! libpmix calls back from its own thread. Code that answers libpmix must not hold a lock that a
+//! callback may need.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -44,19 +44,20 @@ pub struct Server {
 /// The tag of fences.
 pub const FENCE_TAG: u64 = 0;
 
-/// libpmix has one server in a process.
+/// The server. libpmix supports only one in a process.
 pub static SERVER: OnceLock<Server> = OnceLock::new();
 
-/// Locks a mutex. No panic leaves what it protects half changed.
+/// Locks a mutex. It ignores poisoning, because no panic leaves the protected data in an
+/// inconsistent state.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Server {
-    /// Starts the server, and reports the variables of the ranks.
+    /// Starts the server, and reports the environment variables of the ranks.
     ///
     /// # Errors
-    /// One line.
+    /// Returns one line for the user.
     pub fn start(
         functions: &'static Functions,
         shepherd: UnixStream,
@@ -85,7 +86,8 @@ impl Server {
         self.functions.check("PMIx_server_init", status)
     }
 
-    /// Registers a namespace with its ranks of this host, and reports the variables of these.
+    /// Registers a namespace and its ranks on this host, and reports the environment variables of
+    /// these ranks.
     fn register(&self, setup: &PmixSetup, namespace: &PmixNamespace) -> Result<(), String> {
         let mut infos = info_array(self.functions, &facts::of_namespace(setup, namespace))?;
         let (array, count) = infos.elements();
@@ -93,8 +95,8 @@ impl Server {
         let name = namespace_bytes(&namespace.name)?;
         let local_count = c_int::try_from(local_ranks.len()).unwrap_or(c_int::MAX);
         self.wait_for("PMIx_server_register_nspace", |callback, argument| {
-            // SAFETY: a name of that size, an array that lives as long as the process, and a
-            // callback with its argument, which lives until the callback has been called.
+            // SAFETY: the name has that size, and the array lives as long as the process. The
+            // argument of the callback lives until the callback has been called.
             unsafe {
                 (self.functions.register_namespace)(
                     name.as_ptr(),
@@ -111,7 +113,7 @@ impl Server {
         for rank in local_ranks {
             let process = Proc { nspace: name, rank };
             self.wait_for("PMIx_server_register_client", |callback, argument| {
-                // SAFETY: a process, which is copied, and a callback as above.
+                // SAFETY: the function copies the process. The callback is valid as above.
                 unsafe {
                     (self.functions.register_client)(
                         &process,
@@ -129,27 +131,27 @@ impl Server {
         Ok(())
     }
 
-    /// The variables by which a rank finds this server.
+    /// The environment variables by which a rank finds this server.
     fn environment(&self, process: &Proc) -> Result<Vec<OsBytes>, String> {
         let mut variables: *mut *mut c_char = null_mut();
-        // SAFETY: a process, and an array of strings that the function makes and extends.
+        // SAFETY: the process is valid, and the function makes and extends the array of strings.
         let status = unsafe { (self.functions.setup_fork)(process, &mut variables) };
         self.functions.check("PMIx_server_setup_fork", status)?;
         let mut environment = Vec::new();
         let mut next = variables;
-        // SAFETY: an array of strings that ends with a null pointer. It is not freed: there is one
-        // for each rank.
+        // SAFETY: the array of strings ends with a null pointer. It is never freed, because there
+        // is only one for each rank.
         while !next.is_null() && !unsafe { *next }.is_null() {
             // SAFETY: as above.
             let variable = unsafe { CStr::from_ptr(*next) };
             environment.push(OsBytes(variable.to_bytes().to_vec()));
-            // SAFETY: not the end of the array yet.
+            // SAFETY: the end of the array is not reached yet.
             next = unsafe { next.add(1) };
         }
         Ok(environment)
     }
 
-    /// Calls a function of libpmix that answers by a callback, and waits for its answer.
+    /// Calls a function of libpmix that answers by a callback, and waits for the answer.
     fn wait_for(
         &self,
         name: &str,
@@ -159,7 +161,7 @@ impl Server {
         let argument = Box::into_raw(Box::new(sender));
         let status = call(on_operation_done, argument.cast());
         if status != SUCCESS {
-            // SAFETY: the callback is not called, so that nothing else has the pointer.
+            // SAFETY: libpmix does not call the callback, so nothing else has the pointer.
             drop(unsafe { Box::from_raw(argument) });
             return self.functions.check(name, status);
         }
@@ -167,17 +169,17 @@ impl Server {
         self.functions.check(name, status)
     }
 
-    /// Reports to the shepherd. A process without its shepherd is useless and ends.
+    /// Sends a report to the shepherd. Ends the process if the shepherd has closed its end.
     pub fn report(&self, report: &PmixReport) {
         let mut bytes = Vec::new();
         if frame::encode(report, &mut bytes).is_err() {
-            // The shepherd refuses shorter ones than the longest that fit, too.
+            // The shepherd also refuses some shorter reports than the longest that fit.
             let reason = format!(
                 "the processes of a program on one host have put more than {} bytes for others \
                  into PMIx",
                 frame::MAX_BODY
             );
-            // A line always fits.
+            // A report of one line always fits.
             let _ = frame::encode(&PmixReport::Unavailable(reason), &mut bytes);
         }
         if lock(&self.shepherd).write_all(&bytes).is_err() {
@@ -185,12 +187,12 @@ impl Server {
         }
     }
 
-    /// Hosts have put these entries before a fence.
+    /// Adds the entries that hosts have put before a fence.
     pub fn add_entries(&self, element: u32, fence: Option<SubsetFence>, entries: &[u8]) {
         self.with_element(element, |namespace| namespace.add_entries(fence, entries));
     }
 
-    /// All ranks that take part are in the fence.
+    /// Ends a fence, because all participating ranks are in it.
     pub fn end_fence(&self, element: u32, fence: Option<SubsetFence>) {
         let ended = self.with_element(element, |namespace| namespace.end_fence(&fence)).flatten();
         let Some((caller, entries, next_entries)) = ended else { return };
@@ -200,13 +202,14 @@ impl Server {
         }
     }
 
-    /// Begins an operation of these processes, and answers its caller when all are in it. `tag`:
-    /// tells operations of the same processes apart, which may be under way at once.
+    /// Starts an operation of these processes, and answers its caller when all of them are in it.
+    /// `tag` distinguishes concurrent operations of the same processes.
     pub fn gather(&self, processes: &[Proc], tag: u64, caller: Caller, entries: Vec<u8>) {
         let rank = |process: &Proc| (process.rank != RANK_WILDCARD).then_some(process.rank);
         let mut namespaces = lock(&self.namespaces);
         let namespace = processes[0].name().and_then(|name| namespaces.get_mut(&name));
-        // Programs of a pipeline are parallel processes of their own.
+        // The programs of a pipeline are separate parallel processes, which cannot share an
+        // operation.
         let is_one = processes.iter().all(|process| process.nspace == processes[0].nspace);
         let Some(namespace) = namespace.filter(|_| is_one) else {
             drop(namespaces);
@@ -233,38 +236,38 @@ impl Server {
         }
     }
 
-    /// The context id of a group that is constructed: another one for each group, and the same one
-    /// on all hosts of its ranks.
+    /// The context id of a group that is constructed. It differs for each group, and is the same on
+    /// all hosts of its ranks.
     pub fn context_id(&self, id: &str, processes: &[Proc]) -> usize {
         let mut ranks: Vec<u32> = processes.iter().map(|process| process.rank).collect();
         ranks.sort_unstable();
         lock(&self.groups).context_id(id, &ranks)
     }
 
-    /// The parallel process of a rank of another host.
+    /// The element of a rank of another host. None: the process is not such a rank.
     pub fn element_of_remote(&self, process: &Proc) -> Option<u32> {
         let namespaces = lock(&self.namespaces);
         let namespace = namespaces.get(&process.name()?)?;
         namespace.is_remote(process.rank).then_some(namespace.element)
     }
 
-    /// A rank of a parallel process, as libpmix names it.
+    /// A rank of an element, in the form that libpmix uses.
     pub fn process(&self, element: u32, rank: u32) -> Option<Proc> {
         let namespaces = lock(&self.namespaces);
         let (name, _) = namespaces.iter().find(|(_, namespace)| namespace.element == element)?;
         Some(Proc { nspace: namespace_bytes(name).ok()?, rank })
     }
 
-    /// Has libpmix's thread report that this process is alive.
+    /// Reports from libpmix's thread that this process is alive. A blocked thread would not report.
     pub fn report_alive(&self) {
         self.after_earlier_calls(on_alive, null_mut());
     }
 
-    /// Has libpmix's thread call a function after it has handled all earlier calls.
+    /// Calls a function from libpmix's thread after that thread has handled all earlier calls.
     pub fn after_earlier_calls(&self, callback: OpCallback, argument: *mut c_void) {
-        // No namespace has this name, so that nothing is deregistered.
+        // No namespace has this name, so nothing is deregistered.
         let nobody = Proc { nspace: [0; MAX_NAMESPACE_LEN + 1], rank: 0 };
-        // SAFETY: a process, which is copied, and a callback with its argument.
+        // SAFETY: the function copies the process, and the callback is valid with its argument.
         unsafe { (self.functions.deregister_client)(&nobody, Some(callback), argument) };
     }
 
@@ -277,9 +280,9 @@ impl Server {
         namespaces.values_mut().find(|namespace| namespace.element == element).map(act)
     }
 
-    /// The parallel process and the rank of a process, if it is one of these.
+    /// The element and the rank of a process, if it belongs to this job.
     pub fn rank_of(&self, process: *const Proc) -> Option<(u32, u32)> {
-        // SAFETY: libpmix passes a process, or a null pointer.
+        // SAFETY: libpmix passes a process or a null pointer.
         let process = unsafe { process.as_ref() }?;
         let namespaces = lock(&self.namespaces);
         Some((namespaces.get(&process.name()?)?.element, process.rank))
@@ -292,12 +295,12 @@ impl Proc {
     }
 }
 
-/// A name as libpmix wants it.
+/// The name of a namespace in the form that libpmix uses.
 fn namespace_bytes(name: &str) -> Result<[u8; MAX_NAMESPACE_LEN + 1], String> {
     let mut bytes = [0; MAX_NAMESPACE_LEN + 1];
     match name.len() <= MAX_NAMESPACE_LEN && !name.contains('\0') {
         true => bytes[..name.len()].copy_from_slice(name.as_bytes()),
-        false => return Err(format!("'{name}' is no name of a namespace")),
+        false => return Err(format!("'{name}': not a valid name of a namespace")),
     }
     Ok(bytes)
 }
@@ -309,8 +312,8 @@ extern "C" fn on_alive(_: Status, _: *mut c_void) {
 }
 
 extern "C" fn on_operation_done(status: Status, argument: *mut c_void) {
-    // SAFETY: made by `Server::wait_for`. libpmix calls this once.
+    // SAFETY: `Server::wait_for` has made the argument, and libpmix calls this function once.
     let sender = unsafe { Box::from_raw(argument.cast::<Sender<Status>>()) };
-    // Nobody waits any more if this fails.
+    // The send fails only if the caller does not wait any more.
     let _ = sender.send(status);
 }

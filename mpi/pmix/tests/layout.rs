@@ -1,5 +1,6 @@
-//! The declarations of libpmix agree with its headers. The headers are those of the folder that
-//! PMIX_INCLUDE names, or of Debian's package libpmix-dev, which `cargo xtask test` installs.
+//! Checks that the declarations of libpmix agree with its headers. The headers are those in the
+//! directory PMIX_INCLUDE, or those of Debian's package libpmix-dev, which `cargo xtask test`
+//! installs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,14 +16,14 @@ mod keys;
 use abi::*;
 use std::mem::offset_of;
 
-/// The folder of the headers.
+/// The directory of the headers.
 fn include_folder() -> Option<PathBuf> {
     let debian = format!("/usr/lib/{}-linux-gnu/pmix2/include", std::env::consts::ARCH);
     let folders = [std::env::var_os("PMIX_INCLUDE").map(PathBuf::from), Some(debian.into())];
     folders.into_iter().flatten().find(|folder| folder.join("pmix_server.h").exists())
 }
 
-/// Expressions of C, and their values here.
+/// Expressions of C, and their expected values.
 fn expected() -> Vec<(String, i64)> {
     macro_rules! members {
         ($c_type:literal, $type:ident, $($member:ident $($name:literal)?),*) => {
@@ -122,7 +123,7 @@ fn declarations_agree_with_the_headers() {
         let wrong = check(&(expression.to_owned(), wrong_value));
         assert!(!compiles(&include, "wrong", &format!("{start}{wrong}")), "a test that can fail");
     }
-    // What is not declared here stands between, and all later members behind.
+    // Members that are not declared here are in between, and all later members follow.
     let module = "sizeof(pmix_server_module_t)";
     let behind = offset_of!(ServerModule, later);
     let bounds = format!(

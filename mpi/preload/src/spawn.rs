@@ -14,7 +14,7 @@ use std::ffi::{CStr, c_char, c_int};
 use crate::mpi_library::{self, Interface};
 
 /// The text that MPI prints if the error ends the program.
-const REASON: &CStr = c"MPI_Comm_spawn: a job under scrun gets no more processes than it was \
+const REASON: &CStr = c"MPI_Comm_spawn: a job under scrun cannot get more processes than it was \
     started with; start it with more nodes (scrun -nodes=N)";
 
 /// The common arguments of both calls.

@@ -1,9 +1,9 @@
-//! The fast path: a message that fits into a slot, or a word of remote memory, through a composite,
-//! between processes that have exchanged messages before. Each function checks its conditions once
-//! and moves the message or word. If a condition fails, the function changes nothing and leaves the
-//! call to the slow path (`send_receive.rs`, `rma.rs`). Thus these functions call no others and
-//! keep nothing on the stack. A longer message that was reserved or taken directly uses the fast
-//! path as well: `send_fast` and `release_fast` serve both.
+//! The fast path. It carries messages that fit into a slot, and words of remote memory, through a
+//! composite, between processes that have exchanged messages before. Each function checks its
+//! conditions once and moves the message or word. If a condition fails, the function changes
+//! nothing and leaves the call to the slow path (`send_receive.rs`, `rma.rs`). Therefore these
+//! functions call no others and keep nothing on the stack. A longer message that was reserved or
+//! taken directly uses the fast path as well: `send_fast` and `release_fast` serve both.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,8 @@ pub enum FastReceive {
     Message(*mut u8, usize),
     /// There is no message.
     Empty,
-    /// The hot source has none; [`LiveContext::finish_poll_if_others_empty`] checks the others.
+    /// The hot source has no message; [`LiveContext::finish_poll_if_others_empty`] checks the
+    /// others.
     CheckOthers,
     /// The caller has to call [`LiveContext::receive`].
     SlowPath,
@@ -31,7 +32,8 @@ impl LiveContext {
         self.device_context.composite()
     }
 
-    /// As `get_send_buffer`. None: nothing has happened, and the caller has to call that.
+    /// Like `get_send_buffer`. None: nothing has happened, and the caller has to call
+    /// `get_send_buffer`.
     #[inline(always)]
     pub fn get_send_buffer_fast(&self, node: u32, len: usize) -> Option<*mut u8> {
         let composite = self.composite()?;
@@ -48,7 +50,7 @@ impl LiveContext {
         }
     }
 
-    /// As `send`. False: nothing has happened, and the caller has to call that.
+    /// Like `send`. False: nothing has happened, and the caller has to call `send`.
     #[inline(always)]
     pub fn send_fast(&self) -> bool {
         let locks = self.locks();
@@ -75,7 +77,7 @@ impl LiveContext {
         true
     }
 
-    /// As `receive`. A lock is held only if it returns a message.
+    /// Like `receive`. The receive lock is held afterwards only if a message is returned.
     #[inline(always)]
     pub fn receive_fast(&self) -> FastReceive {
         let Some(composite) = self.composite() else { return FastReceive::SlowPath };
@@ -125,9 +127,9 @@ impl LiveContext {
         self.fetch_ahead();
         if self.poll_backoff.is_cpu_contended() {
             // Empty polls measure how long a process keeps its processor (`back_off`). Two
-            // processes that run at the same time and answer each other have few empty polls.
-            // They would exchange ten times as many messages as others before they yield, and
-            // with a pause in every poll a hundred times as many.
+            // processes that run at the same time and answer each other have few empty polls, and
+            // would keep their processors much longer than others. Therefore messages are counted
+            // as well, and polls do not pause.
             self.poll_backoff.set_empty_polls(empty_polls + self.poll_backoff.charge_message());
         } else {
             self.poll_backoff.set_empty_polls(empty_polls);
@@ -148,8 +150,8 @@ impl LiveContext {
         }
     }
 
-    /// As `receive_fast`, also for a long message, and if there are other threads: one of them may
-    /// take the message after the poll and before this thread has the lock.
+    /// Like `receive_fast`, but also for long messages and for programs with several threads:
+    /// another thread may take the message after the poll and before this thread has the lock.
     #[inline(always)]
     pub(super) fn receive_direct(&self) -> Option<(*mut u8, usize)> {
         let composite = self.composite()?;
@@ -164,7 +166,8 @@ impl LiveContext {
         Some((message.payload, message.len))
     }
 
-    /// As `release_receive_buffer`. False: nothing has happened, and the caller has to call that.
+    /// Like `release_receive_buffer`. False: nothing has happened, and the caller has to call
+    /// `release_receive_buffer`.
     #[inline(always)]
     pub fn release_fast(&self) -> bool {
         let locks = self.locks();
@@ -179,13 +182,13 @@ impl LiveContext {
         false
     }
 
-    /// As `write`, for 8 bytes. False: nothing has happened, and the caller has to call that.
+    /// Like `write`, for 8 bytes. False: nothing has happened, and the caller has to call `write`.
     #[inline(always)]
     pub fn write_fast(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> bool {
         self.rma_word(Direction::Write, node, handles, len)
     }
 
-    /// As `read`, for 8 bytes. False: as `write_fast`.
+    /// Like `read`, for 8 bytes. False: nothing has happened, and the caller has to call `read`.
     #[inline(always)]
     pub fn read_fast(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> bool {
         self.rma_word(Direction::Read, node, handles, len)

@@ -59,14 +59,19 @@ impl LiveContext {
 
 impl Context {
     /// Associates `node` of this composite with `member_node` of `member`. If `member_node` is the
-    /// member's own node, `node` becomes the composite's own node. Invalid: bad node, or a context
-    /// that cannot be a member. Busy: `node` is already associated, `member` belongs to another
-    /// composite, or a lock is held.
+    /// member's own node, `node` becomes the composite's own node.
+    ///
+    /// # Errors
+    /// Invalid: bad node, or a context that cannot be a member. Busy: `node` is already associated,
+    /// `member` belongs to another composite, or a lock is held.
     pub fn add_node(&self, node: u32, member: &Context, member_node: u32) -> PmResult<()> {
         self.associate_nodes(member, &[(node, member_node)])
     }
 
-    /// Adds `(node, member node)` pairs, all or nothing; errors as `add_node`.
+    /// Associates all `(node, member node)` pairs, or none.
+    ///
+    /// # Errors
+    /// As `add_node`.
     pub fn associate_nodes(&self, member: &Context, pairs: &[(u32, u32)]) -> PmResult<()> {
         let inner = self.live()?;
         let composite = inner.device_context.composite().ok_or(Error::NoSys)?;
@@ -77,8 +82,10 @@ impl Context {
         added
     }
 
-    /// Removes `node` from this composite. Invalid: no such node, or no member associated with it.
-    /// Busy: a buffer is held.
+    /// Removes `node` from this composite.
+    ///
+    /// # Errors
+    /// Invalid: no such node, or no member associated with it. Busy: a buffer is held.
     pub fn remove_node(&self, node: u32) -> PmResult<()> {
         let inner = self.live()?;
         let composite = inner.device_context.composite().ok_or(Error::NoSys)?;
@@ -94,8 +101,10 @@ impl Context {
         removed.map(drop)
     }
 
-    /// The member that reaches `node`, and the node's number in that member. Invalid: as
-    /// `remove_node`.
+    /// The member that reaches `node`, and the node's number in that member.
+    ///
+    /// # Errors
+    /// Invalid: no such node, or no member associated with it.
     pub fn extract_node(&self, node: u32) -> PmResult<(ContextRef, u32)> {
         self.live()?.device_context.composite().ok_or(Error::NoSys)?.member_of(node)
     }

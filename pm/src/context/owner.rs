@@ -1,4 +1,5 @@
-//! Operations of the owner on its contexts (table 1.2, "SCore-D"), and how contexts end.
+//! The operations of the owner on its contexts (manual table 1.2, "SCore-D"), and the closing of
+//! contexts.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +32,7 @@ impl DeviceContext {
         }
     }
 
-    /// Both locks. Invalid: not bound.
+    /// The caller holds both locks. Invalid: not bound.
     fn unbind(&self, owner: &DeviceState) -> PmResult<()> {
         match self {
             DeviceContext::Shmem(shmem) => shmem.unbind(owner),
@@ -55,8 +56,8 @@ impl LiveContext {
         self.self_locks.send.is_held_by(HANDED_OVER)
     }
 
-    /// Leaves the channel, the members and the device. The caller holds both locks, or has the only
-    /// reference.
+    /// Releases the members, and leaves the channel and the device. The caller holds both locks, or
+    /// has the only reference.
     pub(super) fn tear_down(&self) {
         self.unlock_all_regions(u32::MAX);
         match &self.device_context {
@@ -73,8 +74,11 @@ impl LiveContext {
 }
 
 impl Context {
-    /// Detaches an attached context. Invalid: it was opened, not attached. Busy: a buffer is held,
-    /// or it is a member of a composite. Afterwards every call fails with Invalid.
+    /// Detaches an attached context. Afterwards every call fails with Invalid.
+    ///
+    /// # Errors
+    /// Invalid: it was opened, not attached. Busy: a buffer is held, or it is a member of a
+    /// composite.
     pub fn detach(&self) -> PmResult<()> {
         match self.live()?.origin {
             ContextKind::Attached => self.shut_down(),
@@ -82,7 +86,10 @@ impl Context {
         }
     }
 
-    /// Closes an opened context. Permission: it was attached. Busy: as `detach`.
+    /// Closes an opened context.
+    ///
+    /// # Errors
+    /// Permission: it was attached. Busy: as `detach`.
     pub fn close(&self) -> PmResult<()> {
         self.live()?.owner()?;
         self.shut_down()
@@ -106,7 +113,10 @@ impl Context {
 
     /// Makes a descriptor with which another process attaches this context once. From then on the
     /// context's messages belong to that process: in this process, sending and receiving fail with
-    /// Busy until `unbind_channel`. TooManyFiles. Permission: it was attached. Invalid: not bound.
+    /// Busy until `unbind_channel`.
+    ///
+    /// # Errors
+    /// TooManyFiles: no descriptor is left. Permission: it was attached. Invalid: not bound.
     pub fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         let inner = self.live()?;
         inner.owner()?;
@@ -126,8 +136,11 @@ impl Context {
     }
 
     /// Binds the context to `channel` of the device as node `self_node`. On a composite this sets
-    /// only the node number. Invalid: no such channel or node. Busy: the context is already bound,
-    /// or another context is bound as this node.
+    /// only the node number.
+    ///
+    /// # Errors
+    /// Invalid: no such channel or node. Busy: the context is already bound, or another context is
+    /// bound as this node.
     pub fn bind_channel(&self, channel: u32, self_node: u32) -> PmResult<()> {
         let inner = self.live()?;
         let owner = inner.owner()?;
@@ -142,7 +155,10 @@ impl Context {
         bound
     }
 
-    /// Unbinds from the channel. Invalid: not bound. Busy: a buffer is held, or it is a member.
+    /// Unbinds from the channel.
+    ///
+    /// # Errors
+    /// Invalid: not bound. Busy: a buffer is held, or it is a member.
     pub fn unbind_channel(&self) -> PmResult<()> {
         let inner = self.live()?;
         let owner = inner.owner()?;
@@ -157,15 +173,17 @@ impl Context {
         unbound
     }
 
-    /// As `is_send_done`, for the owner: a context whose messages are all in their receivers'
-    /// queues can be saved.
+    /// Like `is_send_done`, for the owner. A context can be saved when all its messages are in
+    /// their receivers' queues.
     pub fn is_send_stable(&self) -> PmResult<()> {
         self.live()?.owner()?;
         self.is_send_done()
     }
 
-    /// Sends a control message of 1 to `CONTROL_MTU` bytes. Invalid: bad node or length.
-    /// NoBuffers: the receiver has to read earlier ones first.
+    /// Sends a control message of 1 to `CONTROL_MTU` bytes.
+    ///
+    /// # Errors
+    /// Invalid: bad node or length. NoBuffers: the receiver has to read earlier ones first.
     pub fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
         let inner = self.live()?;
         inner.owner()?;
@@ -177,8 +195,11 @@ impl Context {
         self.save_to_vec().map(|saved| saved.len())
     }
 
-    /// Writes the queued messages to `buffer` and returns the number of bytes. NoSpace: `buffer` is
-    /// too small (see `save_size`). Busy: a buffer is held. Permission: it was attached.
+    /// Writes the queued messages to `buffer` and returns the number of bytes.
+    ///
+    /// # Errors
+    /// NoSpace: `buffer` is too small (see `save_size`). Busy: a buffer is held. Permission: it was
+    /// attached.
     pub fn save(&self, buffer: &mut [u8]) -> PmResult<usize> {
         let saved = self.save_to_vec()?;
         buffer.get_mut(..saved.len()).ok_or(Error::NoSpace)?.copy_from_slice(&saved);
@@ -189,7 +210,7 @@ impl Context {
         let inner = self.live()?;
         inner.owner()?;
         let mut saved = Vec::new();
-        // The process that has a handed-over context must be stopped; else the copy is useless.
+        // The process that uses a handed-over context must be stopped, or the copy is inconsistent.
         let locks = if inner.is_handed_over() { None } else { Some(inner.lock_both()?) };
         let result = on_device!(opened &inner.device_context, device => {
             device.save(&mut saved);
@@ -201,8 +222,11 @@ impl Context {
         result.map(|()| saved)
     }
 
-    /// Replaces the queued messages by those that `save` wrote. Invalid: these are not messages
-    /// of a context of this kind, size and node; nothing has happened.
+    /// Replaces the queued messages by those that `save` wrote.
+    ///
+    /// # Errors
+    /// Invalid: these are not messages of a context of this kind, size and node; nothing has
+    /// happened.
     pub fn restore(&self, saved: &[u8]) -> PmResult<()> {
         let inner = self.live()?;
         inner.owner()?;

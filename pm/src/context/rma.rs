@@ -1,4 +1,5 @@
-//! Remote memory (manual 3.6): locked regions, and the checks around an operation.
+//! Remote memory (manual 3.6): the regions that a context has locked, and the checks around an
+//! operation.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +22,7 @@ struct RegionLock {
     region_id: RegionId,
     /// How often it was locked for each member.
     counts: [u32; MAX_MEMBERS],
-    /// All of it was allocated by PM (`pmAlloc`).
+    /// PM has allocated the whole region (`pmAlloc`).
     is_pm_allocated: bool,
 }
 
@@ -34,7 +35,8 @@ impl LiveContext {
         self.locked_regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// NoSys: the device has none of these options. Busy: the context was handed over.
+    /// Checks the options of the device. NoSys: it has none of these. Busy: the context was handed
+    /// over.
     fn check_options(&self, options: u64) -> PmResult<()> {
         if self.device_context.options() & options == 0 {
             return Err(Error::NoSys);
@@ -121,12 +123,12 @@ impl LiveContext {
         }
     }
 
-    /// As `Context::write`, which tries `write_fast` first.
+    /// Like `Context::write`, which tries `write_fast` first.
     pub fn write(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> PmResult<()> {
         self.operate(Direction::Write, node, handles, len)
     }
 
-    /// As `Context::read`, which tries `read_fast` first.
+    /// Like `Context::read`, which tries `read_fast` first.
     pub fn read(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> PmResult<()> {
         self.operate(Direction::Read, node, handles, len)
     }
@@ -152,9 +154,12 @@ impl Context {
     /// Locks `len` bytes at `addr` for remote access from `node`, or from every node (None,
     /// `PM_NODE_ANY`). Returns the handle of the first byte (`pmMLock`, manual 3.6.4). Address and
     /// length are arbitrary, because the memory is not read. If the same region is locked again, it
-    /// has the same handle, and it must be unlocked as often as it was locked. Invalid: no such
-    /// node, this node itself, or a length of 0 or above 1 TiB. NoSpace: 4,096 regions are locked,
-    /// or the device cannot pin this one. NoSys. Busy: the context belongs to another process.
+    /// has the same handle, and it must be unlocked as often as it was locked.
+    ///
+    /// # Errors
+    /// Invalid: no such node, this node itself, or a length of 0 or above 1 TiB. NoSpace: 4,096
+    /// regions are locked, or the device cannot pin this one. NoSys: there is no remote memory.
+    /// Busy: the context belongs to another process.
     pub fn lock_memory(&self, node: Option<u32>, addr: usize, len: usize) -> PmResult<AddrHandle> {
         let inner = self.live()?;
         inner.check_options(u64::MAX)?;
@@ -170,7 +175,9 @@ impl Context {
     }
 
     /// Unlocks a region (`pmMUnlock`). When its last lock is removed, its handle becomes invalid.
-    /// NoEntry: it was not locked. Invalid: as `lock_memory`. NoSys.
+    ///
+    /// # Errors
+    /// NoEntry: the region was not locked. Invalid and NoSys: as `lock_memory`.
     pub fn unlock_memory(&self, node: Option<u32>, addr: usize, len: usize) -> PmResult<()> {
         let inner = self.live()?;
         inner.check_options(u64::MAX)?;
@@ -183,10 +190,13 @@ impl Context {
 
     /// Copies `len` bytes at `local` of this process to `remote` on `node` (`pmWrite`, manual
     /// 3.6.5). Messages that are sent to `node` afterwards arrive after it, and so do later remote
-    /// operations on `node`. Invalid: no such node, this node itself, a handle of no locked region,
-    /// a region that ends too early, or a length of 0 or above `RMA_MTU`. NoBuffers: too many
-    /// operations are outstanding, or this one would have to wait while a send buffer is held.
-    /// NoSys.
+    /// operations on `node`.
+    ///
+    /// # Errors
+    /// Invalid: no such node, this node itself, a handle of no locked region, a region that ends
+    /// too early, or a length of 0 or above `RMA_MTU`. NoBuffers: too many operations are
+    /// outstanding, or this one would have to wait while a send buffer is held. NoSys: there is no
+    /// remote memory.
     pub fn write(
         &self,
         node: u32,
@@ -198,8 +208,10 @@ impl Context {
         if inner.write_fast(node, handles, len) { Ok(()) } else { inner.write(node, handles, len) }
     }
 
-    /// Copies `len` bytes at `remote` on `node` to `local` of this process (`pmRead`). Errors as
-    /// `write`.
+    /// Copies `len` bytes at `remote` on `node` to `local` of this process (`pmRead`).
+    ///
+    /// # Errors
+    /// As `write`.
     pub fn read(
         &self,
         node: u32,
@@ -211,8 +223,10 @@ impl Context {
         if inner.read_fast(node, handles, len) { Ok(()) } else { inner.read(node, handles, len) }
     }
 
-    /// Whether the local memory of all writes may be changed again (`pmIsWriteDone`). Busy: not
-    /// yet. Io: some writes have failed; reported once. NoSys.
+    /// Whether the local memory of all writes may be changed again (`pmIsWriteDone`).
+    ///
+    /// # Errors
+    /// Busy: not yet. Io: some writes have failed; reported once. NoSys: there is no remote memory.
     pub fn is_write_done(&self) -> PmResult<()> {
         let inner = self.live()?;
         inner.check_options(Direction::Write.option())?;
@@ -220,7 +234,10 @@ impl Context {
         on_device!(opened context, device => device.is_remote_done(Direction::Write))
     }
 
-    /// Whether all reads are complete (`pmIsReadDone`). Errors as `is_write_done`.
+    /// Whether all reads are complete (`pmIsReadDone`).
+    ///
+    /// # Errors
+    /// As `is_write_done`.
     pub fn is_read_done(&self) -> PmResult<()> {
         let inner = self.live()?;
         inner.check_options(Direction::Read.option())?;
@@ -228,10 +245,13 @@ impl Context {
         on_device!(opened context, device => device.is_remote_done(Direction::Read))
     }
 
-    /// How far the remote operations on `node` are (`pmGetRemoteStatus`, which is not in the
-    /// manual). They are numbered from 1 in the order of their calls, writes and reads together. So
-    /// after a call the number of its operation is `started`, if no other thread calls meanwhile. A
-    /// call that returns an error starts none. Invalid: no such node, or this node itself. NoSys.
+    /// Returns the progress of the remote operations on `node` (`pmGetRemoteStatus`, which is not
+    /// in the manual). Writes and reads are numbered together, from 1, in the order of their calls.
+    /// So after a call the number of its operation is `started`, if no other thread calls
+    /// meanwhile. A call that returns an error starts no operation.
+    ///
+    /// # Errors
+    /// Invalid: no such node, or this node itself. NoSys: there is no remote memory.
     pub fn remote_status(&self, node: u32) -> PmResult<RemoteStatus> {
         let inner = self.live()?;
         inner.check_options(Direction::Write.option() | Direction::Read.option())?;
@@ -240,8 +260,11 @@ impl Context {
 
     /// Allocates at least `len` bytes of zeroes, aligned to a page (`pmAlloc`, which is not in the
     /// manual). Processes on the same host copy such memory directly; otherwise it is like any
-    /// other memory. It stays until `free_memory`, even after the context was closed. Invalid:
-    /// `len` is 0. NoMemory.
+    /// other memory. It stays until `free_memory`, even after the context was closed.
+    ///
+    /// # Errors
+    /// Invalid: `len` is 0. NoMemory: there is no memory. Busy: the context belongs to another
+    /// process.
     pub fn allocate_memory(&self, len: usize) -> PmResult<*mut u8> {
         let inner = self.live()?;
         if inner.is_handed_over() {
@@ -251,8 +274,10 @@ impl Context {
         rma::allocate(arena, len).map(|addr| addr as *mut u8)
     }
 
-    /// Frees memory (`pmFree`). Invalid: `addr` was not returned by `allocate_memory`. Busy: it is
-    /// locked.
+    /// Frees memory (`pmFree`).
+    ///
+    /// # Errors
+    /// Invalid: `addr` was not returned by `allocate_memory`. Busy: it is locked.
     pub fn free_memory(&self, addr: *mut u8) -> PmResult<()> {
         self.live()?;
         rma::free(addr.addr())

@@ -1,6 +1,6 @@
-//! Sending and receiving: the locks and checks around a message (docs/dev/messages.md).
-//! Most messages take the fast path (`fast_path.rs`); this is the slow path,
-//! which serves all messages.
+//! Sending and receiving: the locks and checks around a message (docs/dev/messages.md). Most
+//! messages take the fast path (`fast_path.rs`). This is the slow path, which can carry every
+//! message.
 
 #![forbid(unsafe_code)]
 
@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 
 /// Polls without a message, or reservations without room, before the process yields its processor.
 const MAX_POLLS: u64 = 10_000;
-/// The same on a host that has more processes than processors.
+/// Like [`MAX_POLLS`], on a host that has more processes than processors.
 const MAX_POLLS_OVERSUBSCRIBED: u64 = 100;
-/// On such a host, the empty polls that a series of messages counts as.
+/// The number of empty polls that a series of messages counts as, on such a host.
 const MESSAGE_POLL_COST: u64 = 16;
-/// A yield that returns within this time found no other process that wants the processor.
+/// A yield that returns within this time has found no other process that waits for the processor.
 const UNCONTENDED_YIELD_WINDOW: Duration = Duration::from_nanos(1500);
-/// So many consecutive yields must return at once before the processor counts as uncontended: the
-/// kernel may return it although other processes wait.
+/// The number of consecutive yields that must return at once before the processor counts as
+/// uncontended. The kernel may return from one yield although other processes wait.
 const MIN_UNCONTENDED_YIELDS: u64 = 8;
-/// How often a poll in front of `select` repeats after it found a source but no message.
+/// How often the poll before `select` is repeated after it has found a source but no message.
 const MAX_RESCANS: u32 = 64;
 
 /// How long a context has polled without a message.
@@ -37,8 +37,8 @@ pub(super) struct PollBackoff {
     /// The value of `empty_count` at the last message. Below 0 (wrapping) if `empty_count` has
     /// restarted since.
     empty_at_last_message: SingleWriterU64,
-    /// Empty polls in addition to [`MAX_POLLS_OVERSUBSCRIBED`] before the process tries whether
-    /// another one wants the processor.
+    /// Empty polls in addition to [`MAX_POLLS_OVERSUBSCRIBED`] before the process tests whether
+    /// another one waits for the processor.
     extra_polls: SingleWriterU64,
     /// Consecutive yields that returned at once.
     uncontended_yields: SingleWriterU64,
@@ -50,6 +50,8 @@ pub(super) struct PollBackoff {
 
 impl LiveContext {
     /// Reserves room for a message of `len` bytes to `node` and locks sending until `send`.
+    ///
+    /// # Errors
     /// Invalid: bad node, this node itself, or a length of 0 or above the MTU. NoBuffers: no room
     /// now. Busy: the lock is held. Io: the link to `node` has failed.
     #[inline(always)]
@@ -67,8 +69,10 @@ impl LiveContext {
         }
     }
 
-    /// Reserves room for a message to all of `nodes`, or to none. Errors as `get_send_buffer`;
-    /// Invalid also if `nodes` is empty or names a node twice.
+    /// Reserves room for a message to all of `nodes`, or to none.
+    ///
+    /// # Errors
+    /// As `get_send_buffer`. Invalid also if `nodes` is empty or names a node twice.
     pub fn get_multicast_buffer(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
         let locks = self.lock_send()?;
         let context = &self.device_context;
@@ -79,7 +83,10 @@ impl LiveContext {
         })
     }
 
-    /// Shortens the reserved message. Io: none is reserved. Invalid: `len` is 0, or longer.
+    /// Shortens the reserved message.
+    ///
+    /// # Errors
+    /// Io: none is reserved. Invalid: `len` is 0 or above the reserved length.
     pub fn truncate(&self, len: usize) -> PmResult<()> {
         if !self.locks().send.is_held_by(self.id) {
             return Err(Error::Io);
@@ -87,7 +94,10 @@ impl LiveContext {
         on_device!(opened &self.device_context, device => device.truncate(len))
     }
 
-    /// Sends the reserved message. Io: none is reserved.
+    /// Sends the reserved message.
+    ///
+    /// # Errors
+    /// Io: none is reserved.
     #[inline(always)]
     pub fn send(&self) -> PmResult<()> {
         let locks = self.locks();
@@ -101,8 +111,11 @@ impl LiveContext {
     }
 
     /// Polls once and returns the payload in its buffer. The payload stays valid, and receiving
-    /// locked, until release. NoBuffers: no message. Busy: the lock is held. Io: a source has
-    /// corrupted its ring; this is reported once, and that source is never read again.
+    /// locked, until release.
+    ///
+    /// # Errors
+    /// NoBuffers: no message. Busy: the lock is held. Io: a source has corrupted its ring; this is
+    /// reported once, and that source is never read again.
     #[inline(always)]
     #[expect(clippy::useless_conversion)] // An endpoint finds a number, a composite a ReadySource.
     pub fn receive(&self) -> PmResult<(*mut u8, usize)> {
@@ -133,7 +146,10 @@ impl LiveContext {
         on_device!(opened &self.device_context, device => device.take(found.into()))
     }
 
-    /// Releases the received message's memory. Io: none was received.
+    /// Releases the received message's memory.
+    ///
+    /// # Errors
+    /// Io: none was received.
     #[inline(always)]
     pub fn release_receive_buffer(&self) -> PmResult<()> {
         let locks = self.locks();
@@ -266,9 +282,9 @@ impl PollBackoff {
         self.skips_pause.store(!pauses, Ordering::Relaxed);
     }
 
-    /// Pauses the processor after a poll that found no message: a poll at once would take the line
-    /// of the next message away from its sender, which is about to write it, and the core's time
-    /// away from its other thread.
+    /// Pauses the processor after a poll that found no message. An immediate poll would take the
+    /// cache line of the next message away from the sender, which is about to write it. It would
+    /// also slow down the core's other hardware thread.
     #[inline(always)]
     pub(super) fn pause(&self) {
         if !self.skips_pause.load(Ordering::Relaxed) {
@@ -298,8 +314,8 @@ impl PollBackoff {
         self.extra_polls.get() == 0
     }
 
-    /// What is counted in addition to the first empty poll after messages, so that messages also
-    /// use up the poll limit. The number of consecutive empty polls is not affected.
+    /// The number of polls to count in addition to the first empty poll after messages, so that
+    /// messages also use up the poll limit. The number of consecutive empty polls is not affected.
     #[inline(always)]
     pub(super) fn charge_message(&self) -> u64 {
         let at_last_message = self.empty_at_last_message.get();
@@ -316,7 +332,8 @@ impl PollBackoff {
     }
 }
 
-/// The same with the check that the context is live, by the fast path or else the slow path.
+/// The functions of [`LiveContext`], with a check that the context is live. They try the fast path
+/// first.
 impl Context {
     /// See [`LiveContext::get_send_buffer`].
     #[inline]

@@ -1,6 +1,10 @@
-//! The interface of an endpoint: the state that a process keeps for one channel and node. Contexts
-//! call their device by it, and composites their members. It has a part for each subject, and each
-//! device implements a part in the file of that name.
+//! The interface of an endpoint. An endpoint is the state that a process keeps for one channel and
+//! node. Contexts call their device through this interface, and composites call their members. The
+//! interface has one trait for each subject; each device implements a trait in the file of that
+//! name.
+//!
+//! The send lock and the receive lock in comments are the locks of the context. The context takes
+//! them before it calls a function.
 
 #![forbid(unsafe_code)]
 
@@ -15,12 +19,12 @@ use std::io::Write;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
-/// The interface. The context has checked that it is open, and holds the lock that the comment of a
-/// function names. A composite has functions of the same names for what a context calls; a context
-/// does not call those that are for composites.
+/// The whole interface. The context has checked that it is open, and holds the lock that the
+/// comment of a function requires. A composite has functions of the same names, except those that
+/// only composites call.
 ///
-/// [`RmaInterface`] belongs to it as well. It is not named here because each network implements it
-/// for its own endpoint, not the code that networks share.
+/// [`RmaInterface`] belongs to the interface, too. It is not named here, because each network
+/// implements it for its own endpoint, and the code that networks share does not.
 pub(crate) trait Endpoint:
     SendInterface + ReceiveInterface + ControlInterface + SelectInterface + StateInterface
 {
@@ -30,14 +34,14 @@ pub(crate) trait Endpoint:
     fn nodes(&self) -> usize;
     /// Bytes of memory that this process shares with others.
     fn size(&self) -> usize;
-    /// The longest message to any node; over the local links.
+    /// The longest message to any node, as far as the local links limit it.
     fn max_message_len(&self) -> usize;
     /// The longest message to `node`. Invalid: no such node. Io: it cannot be reached.
     fn mtu(&self, node: u32) -> PmResult<usize>;
-    /// No lock. Whether this host has more processes than processors.
+    /// Whether this host has more processes than processors. Needs no lock.
     fn is_oversubscribed(&self) -> bool;
 
-    /// Invalid: no such node, or this node itself.
+    /// Checks that `node` is another node. Invalid: no such node, or this node itself.
     #[inline(always)]
     fn check_peer(&self, node: u32) -> PmResult<()> {
         let is_valid = (node as usize) < self.nodes() && node != self.self_node();
@@ -45,15 +49,15 @@ pub(crate) trait Endpoint:
     }
 }
 
-/// `send.rs`. All functions: send lock.
+/// Sending (`send.rs`). All functions are called under the send lock.
 pub(crate) trait SendInterface {
     /// Reserves `len` bytes towards `node` until `publish`.
     fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8>;
     /// Reserves room towards all of `nodes`, or towards none.
     fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8>;
-    /// After a reservation. Invalid: 0 or longer.
+    /// Shortens the reserved message. Invalid: `len` is 0 or above the reserved length.
     fn truncate(&self, len: usize) -> PmResult<()>;
-    /// After a reservation. Cannot fail.
+    /// Sends the reserved message. It cannot fail.
     fn publish(&self);
 
     // Multicast, for composites.
@@ -65,13 +69,13 @@ pub(crate) trait SendInterface {
     /// Whether `reserve` would succeed, and keep succeeding until a message is sent. Invalid also
     /// if this `multicast_id` was seen before: a node is named twice.
     fn can_reserve(&self, node: u32, len: usize, multicast_id: u64) -> PmResult<()>;
-    /// The memory where a multicast's message is written once for all receivers.
+    /// The memory into which the message of a multicast is written, once for all receivers.
     fn staging(&self) -> *mut u8;
     /// Sends `len` bytes at `from` to a node that has room.
     fn send_copy(&self, node: u32, from: *const u8, len: usize);
 }
 
-/// Shortens a reserved message. Invalid: to 0, or longer.
+/// Shortens a reserved message. Invalid: `len` is 0 or above the reserved length.
 pub(crate) fn shorten(pending_len: &SingleWriterU64, len: usize) -> PmResult<()> {
     if len == 0 || len as u64 > pending_len.get() {
         return Err(Error::Invalid);
@@ -80,34 +84,37 @@ pub(crate) fn shorten(pending_len: &SingleWriterU64, len: usize) -> PmResult<()>
     Ok(())
 }
 
-/// `receive.rs`.
+/// Receiving (`receive.rs`).
 pub(crate) trait ReceiveInterface {
-    /// No lock, any thread. The source that may have a message: `take` checks it.
+    /// Returns a source that may have a message; `take` checks whether it has one. Needs no lock:
+    /// any thread may call it at any time.
     fn find(&self) -> Option<u32>;
-    /// For composites. Like `find`, but without a system call.
+    /// For composites. Like `find`, but without a system call. Needs no lock.
     fn peek(&self) -> Option<u32>;
-    /// Receive lock. NoBuffers: no message waits after all. Io: that source is corrupt.
+    /// Takes the next message of `source`. Called under the receive lock. NoBuffers: it has no
+    /// message after all. Io: the source is corrupt.
     fn take(&self, source: u32) -> PmResult<(*mut u8, usize)>;
-    /// Receive lock, after `take`.
+    /// Releases the message that `take` has returned. Called under the receive lock.
     fn release(&self);
-    /// No lock. Counts a poll that found no message.
+    /// Counts a poll that found no message. Needs no lock.
     fn count_empty_poll(&self);
-    /// No lock. Whether polls that found no message have moved bytes of remote memory since the
-    /// last call.
+    /// Whether polls that found no message have moved bytes of remote memory since the last call.
+    /// Needs no lock.
     fn take_rma_activity(&self) -> bool {
         false
     }
 }
 
-/// `control.rs`. Each function takes its own try-lock.
+/// Control messages (`control.rs`). Each function tries a lock of its own.
 pub(crate) trait ControlInterface {
-    /// Sends a control message. The owner of a network context does so by its channels instead.
+    /// Sends a control message. The owner of a network context sends control messages through its
+    /// channels instead.
     fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()>;
     /// Receives a control message and returns its source.
     fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32>;
 }
 
-/// `select.rs`.
+/// Blocking receive (`select.rs`).
 pub(crate) trait SelectInterface {
     /// The descriptor to select on. It stays the same until the context is closed.
     fn fd(&self) -> PmResult<RawFd>;
@@ -122,48 +129,53 @@ pub(crate) trait SelectInterface {
     fn after_select(&self);
     /// Whether the doorbell is armed.
     fn is_selecting(&self) -> bool;
-    /// No lock, armed, and `find` found no message: drains the doorbell, arms it again, and polls
-    /// all sources.
+    /// Drains the doorbell, arms it again, and polls all sources. Called while the doorbell is
+    /// armed, after `find` has found no message. Needs no lock.
     ///
-    /// The program of figure 3.4 never reads its descriptors and arms only once. Therefore every
-    /// empty poll does this: if it finds no message either, the next one rings the doorbell.
+    /// The program of figure 3.4 of the manual never reads its descriptors and arms only once.
+    /// Therefore every empty poll calls this function: if it finds no message either, the next
+    /// message rings the doorbell.
     fn rearm_and_rescan(&self) -> Option<u32>;
 }
 
-/// `state.rs`.
+/// The state of a context (`state.rs`).
 pub(crate) trait StateInterface {
-    /// Busy: a message is not in its receiver's queue. Io: a link is broken.
+    /// Whether all sent messages are in their receivers' queues. Busy: not yet. Io: a link is
+    /// broken.
     fn is_send_done(&self) -> PmResult<()>;
     /// `has_held_message`: a message was taken and not released.
     fn queue_status(&self, has_held_message: bool) -> QueueStatus;
-    /// Both locks. Drops all queued messages.
+    /// Drops all queued messages. Called under both locks.
     fn reset(&self);
-    /// Both locks, and no message is held. Appends the queued messages to `out`.
+    /// Appends the queued messages to `out`. Called under both locks, while no message is held.
     fn save(&self, out: &mut Vec<u8>);
-    /// For composites. Invalid: not a saved context of this node and device.
+    /// For composites. Checks that `restore` would succeed. Invalid: `saved` is not a saved context
+    /// of this node and device.
     fn check_saved(&self, saved: &[u8]) -> PmResult<()>;
-    /// Both locks, and no message is held. Invalid, and nothing has changed: as `check_saved`.
+    /// Replaces the queued messages by the saved ones. Called under both locks, while no message is
+    /// held. Invalid: as `check_saved`; nothing has changed.
     fn restore(&self, saved: &[u8]) -> PmResult<()>;
-    /// Prints the state for people.
+    /// Prints the state as text.
     fn dump(&self, out: &mut dyn Write) -> std::io::Result<()>;
 }
 
-/// `rma.rs`: remote memory access (manual 3.6). No locks: any thread may call these at any time.
-/// The context has checked `options`.
+/// Remote memory access (`rma.rs`, manual 3.6). The functions need no lock: any thread may call
+/// them at any time. The context has checked `options`.
 pub(crate) trait RmaInterface {
     /// Option bits.
     fn options(&self) -> u64;
-    /// A region was locked: peers may access it from now on. NoSpace.
+    /// A region was locked: peers may access it from now on. NoSpace: there is no room for it.
     fn publish_region(&self, region: &Region) -> PmResult<()>;
     /// The region was unlocked.
     fn withdraw_region(&self, number: RegionId);
     /// Completes or starts an operation. Invalid: node, handle or length. NoBuffers: too many
     /// operations are in flight. `is_remote_done` reports later failures.
     fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()>;
-    /// Busy: operations of this direction are in flight. Io, once: some have failed.
+    /// Whether all operations of this direction are complete. Busy: some are in flight. Io: some
+    /// have failed; reported once.
     fn is_remote_done(&self, direction: Direction) -> PmResult<()>;
-    /// Makes progress, and reports how far the operations on `node` are. Invalid: no such node, or
-    /// this node itself.
+    /// Makes progress, and returns the progress of the operations on `node`. Invalid: no such node,
+    /// or this node itself.
     fn remote_status(&self, node: u32) -> PmResult<RemoteStatus>;
     /// Memory that peers access without a system call.
     fn arena(&self) -> Option<&Arc<Arena>> {
@@ -171,7 +183,7 @@ pub(crate) trait RmaInterface {
     }
 }
 
-/// An endpoint of any device. Dispatch is by enum, in registers.
+/// An endpoint of any device. The enum fits into registers, so dispatch needs no memory.
 #[derive(Clone, Copy)]
 pub(crate) enum EndpointRef<'a> {
     Shmem(&'a ShmemEndpoint),
@@ -180,7 +192,8 @@ pub(crate) enum EndpointRef<'a> {
 }
 
 impl<'a> EndpointRef<'a> {
-    /// Only shmem has messages to and from a ring without a call of the endpoint.
+    /// The endpoint, if it belongs to shmem. Only shmem's rings can be used without a call of the
+    /// endpoint.
     #[inline(always)]
     pub(crate) fn shmem(self) -> Option<&'a ShmemEndpoint> {
         match self {
@@ -190,7 +203,7 @@ impl<'a> EndpointRef<'a> {
     }
 }
 
-/// The same call on the endpoint of any device.
+/// Makes the same call on the endpoint of any device.
 macro_rules! on {
     ($reference:expr, $endpoint:ident => $call:expr) => {
         match $reference {

@@ -1,4 +1,4 @@
-//! The endpoint of a context that is in force.
+//! Holds the endpoint of a context that is in force.
 
 // UNSAFETY: returns a reference by a pointer to an endpoint that other references keep alive.
 #![expect(unsafe_code)]

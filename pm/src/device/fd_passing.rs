@@ -1,4 +1,5 @@
-//! Attach descriptors: a socket that holds one message of bytes and descriptors. It is read once.
+//! Attach descriptors. An attach descriptor is a socket that holds one message of bytes and
+//! descriptors, and is read once.
 
 // UNSAFETY: takes ownership of descriptors that the kernel just made.
 #![expect(unsafe_code)]
@@ -12,7 +13,7 @@ use nix::sys::socket::{
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Descriptors in one message: memory, addresses, and the sockets of all links.
+/// The limit of descriptors in one message: memory, addresses, and the sockets of all links.
 const MAX_DESCRIPTORS: usize = 40;
 
 /// Makes a descriptor that [`unpack`] reads.
@@ -32,8 +33,8 @@ pub(crate) fn pack(message: &[u8], fds: &[BorrowedFd<'_>]) -> PmResult<OwnedFd> 
     if sent == message.len() { Ok(read) } else { Err(Error::Io) }
 }
 
-/// Reads the message of [`pack`], `max_len` bytes at most. Invalid: another content, or it has been
-/// read already.
+/// Reads the message of [`pack`], `max_len` bytes at most. Invalid: the message is missing or
+/// malformed, or was already read.
 pub(crate) fn unpack(fd: &OwnedFd, max_len: usize) -> PmResult<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; max_len + 1];
     let mut control_buffer = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);

@@ -1,10 +1,10 @@
-//! Devices: the kinds of network that carry messages. Every device's directory has the same files,
-//! so learn one and read all. The files that ethernet and verbs share are in `net_common/`.
+//! Devices: the kinds of network that carry messages. The directories of all devices have the same
+//! files. The files that ethernet and verbs share are in `net_common/`.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
 //! | `mod.rs` | the context's part of the device, and its [`Endpoint`] |
-//! | `config.rs` | options of `open`, and what `config` answers |
+//! | `config.rs` | options of `open`, and the result of `config` |
 //! | `open.rs` | opening, binding, attaching and closing contexts |
 //! | `send.rs` | reserve, publish, multicast |
 //! | `receive.rs` | find, take, release |
@@ -18,16 +18,16 @@
 //! its members. To add one, declare it there, write it for each endpoint, and, if contexts call it,
 //! for the composite.
 //!
-//! A worked example: one message through a composite. The context's send buffer call takes the send
-//! lock and calls `Composite::reserve`. This looks up the node's route, remembers the member, and
-//! calls `reserve` on the member's endpoint, which is `ShmemEndpoint::reserve`. That function looks
-//! up the node's ring and returns a pointer into it, and the user writes there. The send call goes
-//! through `publish` in the same way and stores the slot's header.
+//! This is the path of one message through a composite. The context's send buffer call takes the
+//! send lock and calls `Composite::reserve`. This looks up the node's route, remembers the member,
+//! and calls `reserve` on the member's endpoint, which is `ShmemEndpoint::reserve`. That function
+//! looks up the node's ring and returns a pointer into it, and the user writes there. The send call
+//! goes through `publish` in the same way and stores the slot's header.
 //!
 //! The receiver calls `find` without a lock until it returns a source that may have a message. Then
 //! it takes the receive lock and calls `take`, which checks again and returns the payload's
-//! address. Releasing the receive buffer calls `release`. Dispatch is by enum, so all of it is one
-//! function after inlining.
+//! address. Releasing the receive buffer calls `release`. Dispatch is by enum, so that all of these
+//! calls are one function after inlining.
 
 pub(crate) mod composite;
 #[doc(hidden)]
@@ -81,7 +81,7 @@ impl ReadySource {
     }
 }
 
-/// What an endpoint finds.
+/// The result of `find` of an endpoint.
 impl From<u32> for ReadySource {
     #[inline(always)]
     fn from(source: u32) -> ReadySource {
@@ -89,7 +89,7 @@ impl From<u32> for ReadySource {
     }
 }
 
-/// What an endpoint takes.
+/// The argument of `take` of an endpoint.
 impl From<ReadySource> for u32 {
     #[inline(always)]
     fn from(found: ReadySource) -> u32 {
@@ -97,8 +97,8 @@ impl From<ReadySource> for u32 {
     }
 }
 
-/// The device part of a context. It is in the context's page, whose lines each message touches
-/// anyway.
+/// The device part of a context. It is stored in the context's page, and not in a box, because each
+/// message touches the lines of that page anyway.
 #[expect(clippy::large_enum_variant)]
 pub(crate) enum DeviceContext {
     Shmem(Shmem),
@@ -107,9 +107,10 @@ pub(crate) enum DeviceContext {
     Composite(Composite),
 }
 
-/// The same call on any context: on its composite, or on its endpoint in force. `opened`: a network
-/// opens it at the first call; without one the result is the error, or the value after `else`.
-/// `active`: it is not opened. This is one dispatch: by way of [`EndpointRef`] it would be two.
+/// Makes the same call on any context: on its composite, or on its endpoint in force. `opened`: a
+/// network opens its endpoint at the first call. If there is no endpoint, the result is the error,
+/// or the value after `else`. `active`: the endpoint is not opened. The macro dispatches once;
+/// through [`EndpointRef`] there would be two dispatches.
 macro_rules! on_device {
     (opened $context:expr, $device:ident => $call:expr) => {
         $crate::device::on_device!(@endpoint, $context, $device => $call, error => Err(error))
@@ -141,8 +142,8 @@ macro_rules! on_device {
 pub(crate) use on_device;
 
 impl DeviceContext {
-    /// The endpoint in force. A network opens it at the first call. Invalid: not bound. Busy: given
-    /// to another process. NoSys: a composite.
+    /// The endpoint in force. A network opens it at the first call. Invalid: not bound. Busy:
+    /// handed over to another process. NoSys: a composite.
     #[inline(always)]
     pub(crate) fn endpoint(&self) -> PmResult<EndpointRef<'_>> {
         match self {
@@ -198,7 +199,7 @@ impl DeviceContext {
         }
     }
 
-    /// Prints the state for people.
+    /// Prints the state as text.
     pub(crate) fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let state = if let DeviceContext::Shmem(_) = self { "bound" } else { "in use here" };
         on_device!(active self, device => device.dump(out), else writeln!(out, "  not {state}"))
@@ -215,9 +216,9 @@ impl DeviceContext {
         }
     }
 
-    /// For remote memory: the paths that lead to `node`, one bit for each; None: all paths. A
-    /// composite's paths are its members; any other device has one path. Invalid: no such node, or
-    /// this node itself.
+    /// For remote memory: the paths that lead to `node`, one bit for each. `node` None: all paths.
+    /// The paths of a composite are its members; any other device has one path. Invalid: no such
+    /// node, or this node itself.
     pub(crate) fn paths(&self, node: Option<u32>) -> PmResult<u32> {
         if let DeviceContext::Composite(composite) = self {
             return composite.paths(node);
@@ -253,7 +254,8 @@ impl DeviceContext {
         }
     }
 
-    /// Both locks, or the context is handed over. NoSys: a composite cannot be handed over.
+    /// Makes a descriptor with which another process attaches this context. Called under both
+    /// locks, unless the context is already handed over. NoSys: a composite cannot be handed over.
     pub(crate) fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         match self {
             DeviceContext::Shmem(shmem) => shmem.create_attach_fd(),

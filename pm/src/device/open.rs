@@ -1,4 +1,4 @@
-//! Devices from their owner's side.
+//! Devices, as their owner uses them.
 
 #![forbid(unsafe_code)]
 
@@ -82,7 +82,7 @@ enum NetworkChannels<'a> {
     Verbs(&'a verbs::open::VerbsChannels),
 }
 
-/// The same call on either network device.
+/// Makes the same call on either network device.
 macro_rules! on_network {
     ($network:expr, $channels:ident => $call:expr) => {
         match $network {
@@ -96,11 +96,14 @@ macro_rules! on_network {
 pub struct Device(Arc<DeviceState>);
 
 impl Device {
-    /// Opens a device. NoDevice: this machine has no such type. Invalid: bad options. Permission:
-    /// this is a user process (it has attached a context) and the type is not `composite`.
+    /// Opens a device.
     ///
     /// Options: `-nodes N`, and on all types except composite `-channels C`. `docs/pm.md` describes
     /// the other options of ethernet, `docs/verbs.md` those of verbs.
+    ///
+    /// # Errors
+    /// NoDevice: this machine has no such type. Invalid: bad options. Permission: this is a user
+    /// process (it has attached a context) and the type is not `composite`.
     pub fn open(kind: &str, options: &[&str]) -> PmResult<Device> {
         let (kind, contexts) = match kind {
             "composite" => {
@@ -133,7 +136,10 @@ impl Device {
     }
 
     /// Opens ethernet over sockets that a more privileged process has opened: for each local node
-    /// one for each `-link`. Invalid: bad options, or another number of sockets.
+    /// one for each `-link`.
+    ///
+    /// # Errors
+    /// Invalid: bad options, or another number of sockets.
     #[doc(hidden)]
     pub fn open_with_sockets(
         options: &[&str],
@@ -167,7 +173,10 @@ impl Device {
         }
     }
 
-    /// Closes the device; every later call returns Invalid. Busy: contexts are open.
+    /// Closes the device; every later call returns Invalid.
+    ///
+    /// # Errors
+    /// Busy: contexts are open.
     pub fn close(&self) -> PmResult<()> {
         let device_state = self.state_if_open()?;
         if device_state.open_contexts.lock().unwrap_or_else(PoisonError::into_inner).contains(&true)
@@ -201,8 +210,10 @@ impl Device {
         Ok(0..self.config()?.nodes as u32)
     }
 
-    /// Whether `node` can be reached. Invalid: no such node. A composite reaches no node until its
-    /// contexts have members.
+    /// Whether `node` can be reached. A composite reaches no node until its contexts have members.
+    ///
+    /// # Errors
+    /// Invalid: no such node.
     pub fn is_reachable(&self, node: u32) -> PmResult<bool> {
         if !self.node_list()?.contains(&node) {
             return Err(Error::Invalid);
@@ -210,14 +221,19 @@ impl Device {
         Ok(!matches!(self.state_if_open()?.kind, DeviceKind::Composite(_)))
     }
 
-    /// Opens context `number`. Invalid: no such number. Busy: already open.
+    /// Opens context `number`.
+    ///
+    /// # Errors
+    /// Invalid: no such number. Busy: already open.
     pub fn open_context(&self, number: usize) -> PmResult<ContextRef> {
         self.state_if_open()?.acquire_context(number)?;
         ContextRef::opened(&self.0, number).inspect_err(|_| self.0.release_context(number))
     }
 
-    /// The counters of `node`, summed over the channels in use. NoSys on a composite. Invalid: no
-    /// such node; on ethernet also a node of another host.
+    /// The counters of `node`, summed over the channels in use.
+    ///
+    /// # Errors
+    /// Invalid: no such node; on ethernet also a node of another host. NoSys: it is a composite.
     pub fn counters(&self, node: u32) -> PmResult<Counters> {
         match &self.state_if_open()?.kind {
             DeviceKind::Shmem(channels) => channels.counters(node as usize),
@@ -250,15 +266,17 @@ impl Device {
         Ok(())
     }
 
-    /// Networks: the addresses of the local nodes. Opaque. [`Device::set_peers`] takes those of all
-    /// hosts, joined in the order of their nodes.
+    /// Networks: the addresses of the local nodes, in an opaque form. [`Device::set_peers`] takes
+    /// the addresses of all hosts, joined in the order of their nodes.
     pub fn addresses(&self) -> PmResult<Vec<u8>> {
         on_network!(self.network()?, channels => channels.addresses())
     }
 
     /// Networks: sets the addresses of all nodes. Call this before the first use of a context and
-    /// the first attach descriptor. If all nodes are local, `open` does it. Invalid: the numbers of
-    /// addresses and nodes differ. Busy: the addresses were already set.
+    /// the first attach descriptor. If all nodes are local, `open` does it.
+    ///
+    /// # Errors
+    /// Invalid: the numbers of addresses and nodes differ. Busy: the addresses were already set.
     pub fn set_peers(&self, table: &[u8]) -> PmResult<()> {
         on_network!(self.network()?, channels => channels.set_peers(table))
     }
@@ -285,7 +303,7 @@ impl Device {
         Ok(on_network!(self.network()?, channels => channels.is_drained()))
     }
 
-    /// Ethernet: one line for people if a link does not use the requested wire.
+    /// Ethernet: one line of text for the user, if a link does not use the requested wire.
     pub fn wire_note(&self) -> PmResult<Option<String>> {
         match self.network()? {
             NetworkChannels::Ethernet(channels) => Ok(channels.note()),
@@ -293,7 +311,7 @@ impl Device {
         }
     }
 
-    /// Networks: which wires are used on which links, for people.
+    /// Networks: the wire of each link, as text for the user.
     pub fn wires(&self) -> PmResult<String> {
         match self.network()? {
             NetworkChannels::Ethernet(channels) => Ok(channels.describe_wires()),

@@ -29,7 +29,7 @@ pub trait Registrar {
 /// The options of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
-    /// Unused registrations are kept as long as all registrations have at most so many bytes.
+    /// The limit in bytes of all registrations up to which unused ones are kept.
     pub max_bytes: usize,
 }
 
@@ -55,7 +55,7 @@ pub struct CacheStats {
     pub hits: u64,
     /// Locks that had to pin.
     pub misses: u64,
-    /// Misses in memory that cannot be monitored: pinned for this one use.
+    /// Misses in memory that cannot be monitored, and is pinned for one use only.
     pub unmonitored: u64,
 }
 
@@ -77,7 +77,7 @@ struct Inner<R: Registrar> {
 static WARNED: AtomicBool = AtomicBool::new(false);
 
 impl<R: Registrar> Cache<R> {
-    /// An empty cache. NoMemory: no memory for the log.
+    /// Creates an empty cache. NoMemory: there is no memory for the log.
     pub fn new(registrar: R, options: CacheOptions) -> PmResult<Cache<R>> {
         let monitor = mapping_monitor::of_process()?;
         let log_cursors = monitor.initial_cursors().ok_or(Error::Invalid)?;
@@ -91,9 +91,9 @@ impl<R: Registrar> Cache<R> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A registration that covers `len` bytes at `address`. Invalid: `len` is 0, the memory is not
-    /// mapped, or the process is a child of fork. NoSpace: the limit of locked memory is reached;
-    /// PM_DEBUG shows it. Io: the device refuses this memory for another reason.
+    /// Returns a registration that covers `len` bytes at `address`. Invalid: `len` is 0, the memory
+    /// is not mapped, or the process is a child of fork. NoSpace: the limit of locked memory is
+    /// reached; PM_DEBUG shows it. Io: the device refuses this memory for another reason.
     #[inline]
     pub fn lock(&self, address: usize, len: usize) -> PmResult<RegistrationRef<R::Registration>> {
         let span = PageRange::pages(address, len)?;
@@ -102,7 +102,8 @@ impl<R: Registrar> Cache<R> {
         let mut inner = self.inner();
         if let Some((slot, source)) = inner.regions.find(span)
             && (source == InvalidationSource::OwnMapping || !self.monitor.may_be_changing())
-            // The logs have all changes from before this call, and from before the kernel's answer.
+            // The logs then have all changes from before this call and from before the kernel was
+            // asked.
             && self.monitor.current_cursors() == Some(inner.log_cursors)
             && let Some((id, registration)) = inner.regions.reuse(slot)
         {
@@ -146,7 +147,7 @@ impl<R: Registrar> Inner<R> {
         monitor: &MappingMonitor,
         span: PageRange,
     ) -> PmResult<RegistrationRef<R::Registration>> {
-        // The thread that unmaps continues soon: it waits for the monitor thread only.
+        // This ends soon, because the thread that unmaps waits only for the monitor thread.
         while monitor.may_be_changing() {
             std::thread::yield_now();
         }
@@ -170,7 +171,7 @@ impl<R: Registrar> Inner<R> {
             monitored.unwrap_or(InvalidationSource::Unmonitored),
             registration.clone(),
         );
-        // If the memory has changed while it was pinned, the region is not used a second time.
+        // If the memory has changed while it was being pinned, the region is not reused.
         self.catch_up(monitor);
         Ok(RegistrationRef { id, registration })
     }

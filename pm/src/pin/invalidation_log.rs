@@ -3,25 +3,26 @@
 //! The monitor thread learns of an unmapping by read(), which at the same moment lets the unmapping
 //! thread continue. So the monitor thread sets `BUSY` before it reads. The unmapping thread then
 //! sees that state or a later one, and reads the log before it trusts any older information. The
-//! writer never waits: a reader that is too far behind has to assume that all memory has changed.
+//! writer never waits. If a reader has missed overwritten entries, it has to assume that all memory
+//! has changed.
 
 #![forbid(unsafe_code)]
 
 use super::page_range::PageRange;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The number of entries that a reader may be behind.
+/// The number of entries of the log. A reader that is further behind has missed some.
 #[cfg(not(loom))]
 const LOG_LEN: usize = 2048;
 #[cfg(loom)]
 const LOG_LEN: usize = 2;
-/// The most entries between `begin` and `end`.
+/// The largest number of entries between `begin` and `end`.
 #[cfg(not(loom))]
 pub(super) const BATCH: u64 = 32;
 #[cfg(loom)]
 pub(super) const BATCH: u64 = 1;
 
-/// The bit of the state that means: more may have happened than was written.
+/// The bit of the state that is set while memory may have changed without an entry in the log.
 const BUSY: u64 = 1;
 /// The state of a log without a writer.
 const CLOSED: u64 = u64::MAX;
@@ -33,7 +34,7 @@ struct Entry {
     end: AtomicU64,
 }
 
-/// One writer, any readers.
+/// A log with one writer and any number of readers.
 pub(super) struct Log {
     /// Twice the number of entries, and `BUSY`.
     state: AtomicU64,
@@ -79,7 +80,7 @@ impl Log {
         LogCursor(self.state.load(Ordering::Acquire))
     }
 
-    /// Writer: memory may be about to change.
+    /// Called by the writer before memory may change.
     pub(super) fn begin(&self) {
         let state = self.state.load(Ordering::Relaxed);
         self.state.store(state | BUSY, Ordering::Relaxed);
@@ -87,7 +88,8 @@ impl Log {
         fence(Ordering::SeqCst);
     }
 
-    /// Writer, between `begin` and `end`: the `nth` entry since `begin`, from 0.
+    /// Called by the writer between `begin` and `end`. `nth` is the number of the entry since
+    /// `begin`, from 0.
     pub(super) fn push(&self, nth: u64, span: PageRange) {
         let index = self.state.load(Ordering::Relaxed) / 2 + nth;
         let entry = &self.entries[index as usize % LOG_LEN];
@@ -95,7 +97,7 @@ impl Log {
         entry.end.store(span.end() as u64, Ordering::Relaxed);
     }
 
-    /// Writer: `count` entries were pushed since `begin`.
+    /// Called by the writer after it has pushed `count` entries since `begin`.
     pub(super) fn end(&self, count: u64) {
         let state = self.state.load(Ordering::Relaxed);
         // SYNC: pin-log (the entries are visible)
@@ -147,7 +149,8 @@ impl Log {
             let entry = &self.entries[index as usize % LOG_LEN];
             let start = entry.start.load(Ordering::Relaxed) as usize;
             let end = entry.end.load(Ordering::Relaxed) as usize;
-            // An overwritten entry may be a mixture: harmless, because then all is invalidated.
+            // An overwritten entry may be a mixture of two. This does no harm, because everything
+            // is then invalidated.
             PageRange::new(start, end)
                 .into_iter()
                 .for_each(|span| on_invalidation(Invalidation::Changed(span)));
@@ -163,7 +166,7 @@ impl Log {
     }
 }
 
-/// Waits while another thread finishes a few instructions, or waits for a processor.
+/// Lets another thread run, which has a few instructions to finish or waits for a processor.
 fn pause() {
     #[cfg(loom)]
     loom::thread::yield_now();

@@ -1,5 +1,6 @@
 //! The monitor of the process's mappings: one userfaultfd, one thread that reads it, and the logs
-//! that all caches of the process read. A mapping can have one userfaultfd only.
+//! that all caches of the process read. There is one for all caches, because a mapping can have
+//! only one userfaultfd.
 //!
 //! The thread (`monitor_thread.rs`) allocates no memory and takes no lock, because a thread inside
 //! munmap, perhaps within malloc and with locks of its own, waits for it.
@@ -21,7 +22,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// How often the attempt to monitor memory is repeated if the memory changes meanwhile.
+/// How often PM tries to monitor memory if the mappings change meanwhile.
 const MAX_RETRIES: usize = 3;
 
 /// The logs, in a page that is zeroed in a child of fork.
@@ -116,9 +117,9 @@ impl MappingMonitor {
 
     /// Whether monitored memory may be changing at this moment without an entry in the log yet. The
     /// kernel unmaps first, then reports, and only then lets the unmapping thread continue.
-    /// Meanwhile another thread may map and use the same addresses. So the kernel must be asked if
-    /// the program has another thread, or has had one since memory is monitored: such a thread may
-    /// be unmapping its stack after it has stopped to count as a thread.
+    /// Meanwhile another thread may map and use the same addresses. Therefore the kernel must be
+    /// asked if the program has another thread, or has had one since memory was first monitored. An
+    /// ending thread may still be unmapping its stack when it no longer counts as a thread.
     #[inline(always)]
     pub(super) fn may_be_changing(&self) -> bool {
         let single_threaded =
@@ -173,7 +174,7 @@ fn new_logs() -> PmResult<&'static InvalidationLogs> {
     }
 }
 
-/// Whether this process can monitor its memory; for `scored -probe`.
+/// Checks whether this process can monitor its memory. `scored -probe` calls it.
 ///
 /// # Errors
 /// Why it cannot.
@@ -188,7 +189,7 @@ pub fn probe() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     let monitored = PageRange::pages(page as usize, super::PAGE).map(|span| uffd.monitor(span));
-    // No thread would read the event of the unmapping.
+    // Before the unmapping, whose event no thread would read.
     drop(uffd);
     // SAFETY: the page that was just mapped, without other references.
     unsafe { libc::munmap(page, super::PAGE) };

@@ -1,5 +1,5 @@
-//! The mappings of this process, as the kernel reports them: one query for each mapping, or all of
-//! `/proc/self/maps` if the kernel has no such query (before Linux 6.11).
+//! The mappings of this process, as the kernel reports them. This module makes one query for each
+//! mapping, or reads `/proc/self/maps` if the kernel has no such query (before Linux 6.11).
 
 #![forbid(unsafe_code)]
 
@@ -18,14 +18,14 @@ pub(super) struct Mapping {
     pub(super) anonymous: bool,
 }
 
-/// The mappings that contain `span`, from the start of the first to the end of the last, if all of
-/// them are private and anonymous and leave no gap.
+/// The mappings that contain `span`, from the start of the first to the end of the last. All of
+/// them must be private and anonymous, and leave no gap.
 ///
 /// The result has whole mappings, because monitoring a part would split a mapping in two. The
 /// kernel would then refuse to move what is one mapping to the program (mremap(2), EFAULT).
 ///
 /// # Errors
-/// The kind of memory that it is instead.
+/// The reason: the memory is of another kind, or not mapped.
 pub(super) fn anonymous_around(span: PageRange) -> Result<PageRange, &'static str> {
     let maps = File::open("/proc/self/maps").map_err(|_| UNREADABLE)?;
     match via_procmap_query(&maps, span) {
@@ -34,7 +34,7 @@ pub(super) fn anonymous_around(span: PageRange) -> Result<PageRange, &'static st
     }
 }
 
-/// As `anonymous_around`, by queries. None: the kernel has no such query.
+/// Like `anonymous_around`, by queries. None: the kernel has no such query.
 pub(super) fn via_procmap_query(
     maps: &File,
     span: PageRange,
@@ -54,7 +54,7 @@ pub(super) fn via_procmap_query(
     Some(enclosing_mappings(span, std::iter::from_fn(next)))
 }
 
-/// As `anonymous_around`, by reading the list of mappings up to the end of `span`.
+/// Like `anonymous_around`, by reading the list of mappings up to the end of `span`.
 pub(super) fn via_proc_maps(maps: File, span: PageRange) -> Result<PageRange, &'static str> {
     let mapping = |line: std::io::Result<String>| {
         parse(&line.map_err(|_| UNREADABLE)?).ok_or("/proc/self/maps has an unknown format")
@@ -62,7 +62,7 @@ pub(super) fn via_proc_maps(maps: File, span: PageRange) -> Result<PageRange, &'
     enclosing_mappings(span, BufReader::new(maps).lines().map(mapping))
 }
 
-/// As `anonymous_around`, from mappings in the order of their addresses.
+/// Like `anonymous_around`, from mappings in the order of their addresses.
 fn enclosing_mappings(
     span: PageRange,
     mappings: impl Iterator<Item = Result<Mapping, &'static str>>,

@@ -1,22 +1,22 @@
-//! The pin-down cache: registrations of memory with a device, kept after their last use, because
-//! registering takes longer than most transfers. `docs/pm.md` has its guarantees.
+//! The pin-down cache. It keeps registrations of memory with a device after their last use, because
+//! registering memory takes longer than most transfers. `docs/pm.md` describes its guarantees.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `cache.rs` | the cache as a device uses it |
-//! | `regions.rs` | the regions, their users, the order of eviction; without system calls |
-//! | `invalidation_log.rs` | changes of memory, from one thread to all; modelled in loom |
+//! | `regions.rs` | the regions, their users, and the order of eviction; makes no system calls |
+//! | `invalidation_log.rs` | the log in which a thread reports changes of memory; checked by loom |
 //! | `mapping_monitor.rs` | the monitor of the process's mappings |
 //! | `monitor_thread.rs` | the thread of the monitor |
 //! | `uffd.rs` | userfaultfd |
 //! | `maps.rs` | the mappings that can be monitored |
-//! | `procmap_query.rs` | the kernel's answer about one address |
+//! | `procmap_query.rs` | the kernel's query for the mapping at one address |
 //! | `own_mappings.rs` | memory of `pmAlloc`, which needs no monitoring |
 //!
 //! A hit looks up one region and compares the states of the logs with the cursors of the cache. It
-//! calls the registrar never, and the kernel only if the program has, or had, other threads and the
-//! memory is not PM's own: it then asks whether memory is changing at this moment. All other
-//! lookups use `lock_slow`.
+//! does not call the registrar. If the program has, or had, other threads and the memory is not
+//! PM's own, it asks the kernel whether memory is changing at this moment. All other lookups use
+//! `lock_slow`.
 
 #[cfg(not(loom))]
 mod cache;
@@ -47,8 +47,8 @@ pub use page_range::{PAGE, PageRange};
 #[cfg(not(loom))]
 pub use regions::UseId;
 
-/// Registers memory as mapped by PM, which will call `remove_own` for it. For tests; `pmAlloc`
-/// registers its memory itself. Invalid: `len` is 0.
+/// Registers memory as mapped by PM. The caller has to call `remove_own` for it. This is for tests;
+/// `pmAlloc` registers its memory itself. Invalid: `len` is 0.
 #[cfg(not(loom))]
 pub fn add_own(address: usize, len: usize) -> crate::PmResult<()> {
     own_mappings::add(PageRange::pages(address, len)?);

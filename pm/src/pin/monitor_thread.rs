@@ -1,9 +1,10 @@
-//! The monitor thread. The kernel creates it and the C library does not know it. So a program of
-//! one thread stays single-threaded to the library (`__libc_single_threaded`) and to the cache: in
-//! such a program, no other thread can map memory that one thread is just unmapping.
+//! The monitor thread. It is created by a system call, so that the C library does not count it.
+//! Therefore a program with one thread remains single-threaded for the library
+//! (`__libc_single_threaded`) and for the cache. In such a program, no other thread can map memory
+//! that the only thread is unmapping.
 //!
-//! The thread has no thread-local memory, not even an errno of its own. It calls the kernel
-//! directly, and no function that allocates, locks or can panic.
+//! The thread has no thread-local memory, not even an errno. Therefore it makes system calls
+//! directly, and calls no function that allocates, locks or can panic.
 
 // UNSAFETY: creates a thread and calls the kernel without the C library.
 #![expect(unsafe_code)]
@@ -13,7 +14,7 @@ use super::uffd::{Message, Uffd};
 use crate::threads;
 use std::io;
 
-/// Messages read at once: each names two ranges at most.
+/// Messages read at once. Each has at most two ranges.
 const MAX_EVENTS_PER_READ: usize = BATCH as usize / 2;
 
 /// The arguments of the thread.
@@ -31,7 +32,8 @@ pub(super) fn start(uffd: &'static Uffd, log: &'static Log) -> io::Result<()> {
     threads::without_signals(|| launch(args))
 }
 
-/// For sanitizers, which have to know all threads, and for processors without the code below.
+/// Used with sanitizers, which have to know all threads, and on processors without an
+/// implementation below.
 #[cfg(any(sanitized, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 fn launch(args: &'static MonitorArgs) -> io::Result<()> {
     threads::spawn("score-pin", 256 << 10, move || run(args))
@@ -66,7 +68,7 @@ fn launch(args: &'static MonitorArgs) -> io::Result<()> {
     if thread < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The main loop. It ends if the program closes the descriptor.
+/// The main loop. It ends when the program closes the descriptor.
 fn run(args: &MonitorArgs) {
     const NAME: &[u8; 10] = b"score-pin\0";
     let set_name = [libc::PR_SET_NAME as usize, NAME.as_ptr() as usize, 0, 0, 0];
@@ -99,8 +101,8 @@ fn is_readable(fd: i32) -> bool {
     }
 }
 
-/// Reads the waiting messages and returns their number, which is above that of `messages` after an
-/// error. A thread that caused an event continues as soon as the event is read.
+/// Reads the waiting messages and returns their number. After an error the number is larger than
+/// the length of `messages`. A thread that caused an event continues as soon as the event is read.
 fn read(fd: i32, messages: &mut [Message; MAX_EVENTS_PER_READ]) -> usize {
     let (addr, len) = (messages.as_mut_ptr() as usize, size_of_val(messages));
     // SAFETY: `len` is the size of the messages; every bit pattern is a valid message.
@@ -112,10 +114,10 @@ fn read(fd: i32, messages: &mut [Message; MAX_EVENTS_PER_READ]) -> usize {
     }
 }
 
-/// Calls the kernel; returns the negative errno value of a failure.
+/// Makes a system call. Returns the negative errno value after a failure.
 ///
 /// # Safety
-/// That of the call, see its manual page.
+/// As for the system call; see its manual page.
 unsafe fn call(number: libc::c_long, arguments: [usize; 5]) -> isize {
     let [a, b, c, d, e] = arguments;
     let result: isize;

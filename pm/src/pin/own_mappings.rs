@@ -1,5 +1,6 @@
 //! Memory that PM itself maps (`pmAlloc`). It needs no monitoring, because PM reports when it
-//! unmaps it. A process that only allocates has this table, but neither log nor monitor thread.
+//! unmaps it. A process that allocates but has no cache has this table, but neither logs nor a
+//! monitor thread.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +27,8 @@ pub(crate) fn add(span: PageRange) {
 pub(crate) fn remove(span: PageRange) {
     let mut mappings = own_mappings();
     mappings.retain(|&start, &mut end| end <= span.start() || span.end() <= start);
-    // A monitor that starts later does not find this memory in the table.
+    // Without a monitor no log is needed, because a monitor that starts later does not find this
+    // memory in the table.
     if let Some(log) = mapping_monitor::own_log() {
         log.begin();
         log.push(0, span);

@@ -1,5 +1,5 @@
-//! The kernel's answer about one address (PROCMAP_QUERY, Linux 6.11). Its cost does not depend on
-//! the number of mappings at lower addresses. Layout and numbers from linux/fs.h.
+//! The kernel's query for the mapping at one address (PROCMAP_QUERY, Linux 6.11). Its cost does not
+//! depend on the number of mappings at lower addresses. Layout and numbers are from linux/fs.h.
 
 // UNSAFETY: a system call without a safe wrapper.
 #![expect(unsafe_code)]

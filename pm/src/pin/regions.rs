@@ -1,10 +1,10 @@
-//! The pinned regions: the cache's state, without system calls, clocks and threads.
+//! The pinned regions: the state of the cache. This module uses no system calls, clocks or threads.
 //!
 //! A region is pinned once and counts its users. As long as it is valid it is in an index by
 //! address, even without users; unused regions are evicted in the order of their last use. No
-//! region in the index lies inside another, because a new one replaces those that it covers. So
-//! the order of starts is also the order of ends: of the regions that start at or below a span, the
-//! last one reaches farthest, and it is the only one to check.
+//! region in the index lies inside another, because a new one replaces those that it covers.
+//! Therefore the order of starts is also the order of ends. Of the regions that start at or below a
+//! span, the last one reaches farthest, and is the only one to check.
 //!
 //! [`PinnedRegions::next_unpin`] returns each registration that has to be unpinned once.
 
@@ -230,7 +230,8 @@ impl<R: Clone> PinnedRegions<R> {
         self.pending_unpin.pop()
     }
 
-    /// All registrations, with or without users, because the registrar ends.
+    /// Removes and returns all registrations, with or without users. Called when the registrar
+    /// ends.
     pub fn take_all(&mut self) -> Vec<R> {
         self.by_start.clear();
         let in_slots = self.slots.drain(..).filter_map(|region| region.registration);

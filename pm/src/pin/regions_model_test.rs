@@ -1,4 +1,4 @@
-//! The regions compared with a naive list of all regions that were ever pinned.
+//! Compares the regions with a simple list of all regions that were ever pinned.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +51,8 @@ impl ModelState {
         self.expected.iter().filter(|one| one.pinned).map(|one| one.span.bytes()).sum()
     }
 
-    /// From here on: the rules of the list, each in its simplest form.
+    /// This and the following functions implement the rules of the cache on the list, each in its
+    /// simplest form.
     fn unpin_unusable(&mut self) {
         for one in self.expected.iter_mut().filter(|one| !one.reusable && one.users == 0) {
             one.pinned = false;
@@ -115,7 +116,7 @@ impl ModelState {
             if self.expected[number].reusable {
                 self.evict_to_fit(0);
             }
-            // Whether the region stayed or not, this use has ended.
+            // The use has ended, whether or not the region was kept.
             let second = self.regions.release(id);
             assert!(second.is_err(), "a use was released twice");
         }

@@ -1,5 +1,5 @@
-//! userfaultfd in write-protect mode, only for its events: no memory is ever protected. Layouts
-//! and numbers from linux/userfaultfd.h.
+//! userfaultfd in write-protect mode. PM uses only its events, and never protects memory. Layouts
+//! and numbers are from linux/userfaultfd.h.
 
 // UNSAFETY: system calls without a safe wrapper.
 #![expect(unsafe_code)]

@@ -15,7 +15,7 @@ pub(crate) struct TakenMessage {
     /// The position of the payload: in the data area, of a fixed buffer, or [`IN_SLOT`].
     pub(crate) position: u64,
     /// For a message that is not in its slot: the consumer index of the ring in the other direction
-    /// when the message was sent, so that the receiver need not read that index there.
+    /// when the message was sent. It spares the receiver a read of that ring.
     pub(crate) piggybacked_credit: u64,
 }
 
@@ -28,7 +28,7 @@ impl TakenMessage {
     }
 }
 
-/// The most frequent kind of message: the payload is in the slot.
+/// A message whose payload is in its slot, which is the most frequent kind.
 #[derive(Clone, Copy)]
 pub(crate) struct InlineMessage {
     /// The address of the payload.
@@ -66,7 +66,7 @@ pub(crate) enum PeekResult {
 }
 
 /// The end of a ring that its only receiver uses. `take` and `release` must not run at the same
-/// time (the context's receive lock); `is_waiting` may.
+/// time, which the context's receive lock ensures. `is_waiting` may run at any time.
 pub(crate) struct Consumer {
     ring: Ring,
 }
@@ -80,7 +80,7 @@ impl Consumer {
         &self.ring
     }
 
-    /// Whether `take` would find something: a message, or that the ring is corrupt.
+    /// Whether `take` would find a message or a corrupt ring.
     #[inline(always)]
     pub(crate) fn is_waiting(&self) -> bool {
         let index = self.index();
@@ -117,7 +117,7 @@ impl Consumer {
         self.index().wrapping_add(1) == message.next_index
     }
 
-    /// As `release`, for a message that was the next one when it was taken.
+    /// Like `release`, for a message that was the next one when it was taken.
     #[inline(always)]
     pub(crate) fn release_next(&self, data_end: Option<u64>) {
         self.release(self.index().wrapping_add(1), data_end);
@@ -166,7 +166,8 @@ impl Consumer {
         Ok(None)
     }
 
-    /// The next message, if it is not in its slot. None: it is, or the caller has to call `take`.
+    /// The next message, if it is not in its slot. None: it is in its slot, or the caller has to
+    /// call `take`.
     #[inline(always)]
     pub(crate) fn peek_long(&self) -> Option<TakenMessage> {
         let index = self.index();

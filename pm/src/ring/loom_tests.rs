@@ -1,4 +1,5 @@
-//! The ring, the doorbell and the exit claim under every interleaving.
+//! Model tests of the ring, the doorbell and the claims at exit, under every interleaving of
+//! threads.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p score-pm --release --lib` runs these.
 
@@ -267,7 +268,7 @@ fn threads_that_take_turns_send_each_message_once() {
     });
 }
 
-/// As above; the receivers do not look again whether the message is still the next one.
+/// As above. The receivers do not check again whether the message is still the next one.
 #[test]
 fn threads_that_take_turns_receive_each_message_once() {
     loom::model(|| {

@@ -1,19 +1,21 @@
-//! One ring: messages from one process to one other, in order, through shared memory.
+//! A ring: it carries messages from one process to one other process, in order, through shared
+//! memory.
 //!
-//! Both ends count slots with 64-bit indices that only grow. `index & (slots - 1)` is the number of
-//! the slot, and the upper bits are that of the lap. Consecutive slots are not adjacent in memory
-//! (see [`SLOT_ORDER`]). The sender publishes a message with one release store of its slot's header
-//! [`SlotHeader`]; the receiver returns credit with one release store of its index.
+//! Both ends count messages with 64-bit indices that only grow. `index & (slots - 1)` is the number
+//! of the slot, and the upper bits of the index are the number of the lap. Consecutive slots are
+//! not adjacent in memory (see [`SLOT_ORDER`]). The sender publishes a message with one release
+//! store of the slot's header, a [`SlotHeader`]. The receiver returns credit with one release store
+//! of its index.
 //!
-//! A message of up to [`INLINE_LEN`] bytes is stored in its slot, so that an 8-byte message moves
-//! one cache line; a slot of two lines has room for 112 bytes. A longer message is stored in one of
-//! two fixed buffers, whose lines are still in the caches of both ends, if one of them is known to
-//! be free. Otherwise it is stored in the data area, at a position that grows like the indices; no
-//! message wraps around the end of the area. A ring of zeroes is empty.
+//! A message of up to [`INLINE_LEN`] bytes is stored in the first line of its slot, so that an
+//! 8-byte message moves one cache line. A slot of two lines has room for 112 bytes. A longer
+//! message is stored in one of two fixed buffers, if one is known to be free: their lines are still
+//! in the caches of both ends. Otherwise it is stored in the data area, at a position that grows
+//! like the indices; no message wraps around the end of the area. A ring of zeroes is empty.
 //!
-//! All state of a ring is in the ring, so that ends can be made, dropped and made again. Each value
-//! is loaded from the ring once and checked. Every address is masked or bounded by the private
-//! [`RingGeometry`], so that garbage in a ring damages only the messages of this ring.
+//! All state of a ring is in the ring, so that its ends can be created, dropped and created again.
+//! Each value is loaded from the ring once and checked. Every address is masked or bounded by the
+//! private [`RingGeometry`], so that garbage in a ring damages only the messages of this ring.
 
 // UNSAFETY: works on raw memory that another process writes at the same time.
 #![allow(unsafe_code)]
@@ -41,17 +43,17 @@ use std::ptr::NonNull;
 
 /// Bytes of payload in the first line of a slot.
 pub(crate) const INLINE_LEN: usize = 48;
-/// Bytes of a slot in front of the payload.
+/// Bytes of a slot before the payload.
 const SLOT_HEADER_LEN: usize = 16;
 /// The unit of the data area: no two messages share a cache line.
 pub(crate) const CACHE_LINE: usize = 64;
 
-/// The position of a message in its slot.
+/// The position of a message that is stored in its slot.
 pub(crate) const IN_SLOT: u64 = u64::MAX;
-/// The position of a message in the first fixed buffer; that of the second is one more. Positions
-/// in the data area are below.
+/// The position of a message in the first fixed buffer. The position for the second is one more.
+/// Positions in the data area are below.
 const FIXED_BUFFER_POSITION: u64 = 1 << 63;
-/// Fixed buffers of a ring.
+/// The number of fixed buffers of a ring.
 const FIXED_BUFFER_COUNT: usize = 2;
 
 /// The fixed buffer of `position`. None: it is another kind of position.
@@ -68,8 +70,8 @@ pub(crate) struct RingCursors {
     pub(crate) index: AtomicU64,
     /// The end of the last message in the data area that was sent or released.
     pub(crate) data_position: AtomicU64,
-    /// Of the sender: the index after the last message in each fixed buffer. The buffer is free
-    /// once the receiver's index has reached it.
+    /// Used by the sender only: the index after the last message in each fixed buffer. The buffer
+    /// is free once the receiver's index has reached it.
     pub(crate) fixed_buffer_indices: [AtomicU64; FIXED_BUFFER_COUNT],
 }
 
@@ -100,10 +102,10 @@ const _: () = {
 };
 
 /// The order in which slots are used: their numbers with the bits reversed. A processor that
-/// detects accesses at equal distances prefetches the next lines, as it fetches the other line of a
-/// pair. It thereby takes them from the sender that is about to write them, or from the receiver
-/// that polls them. Measured, 8 bytes one way, with a baseline of 36 ns: 55 ns with slots in the
-/// order of their addresses, 45 ns in this order, 34 ns if each slot also has a pair of lines.
+/// detects accesses at equal distances prefetches the next lines. It also fetches the other line of
+/// a pair. It thereby takes lines from the sender that is about to write them, or from the receiver
+/// that polls them. Measured, for 8 bytes one way: 55 ns with slots in the order of their
+/// addresses, 45 ns in this order, 34 ns if each slot also has a pair of lines.
 static SLOT_ORDER: [u8; MAX_SLOTS] = {
     let mut order = [0; MAX_SLOTS];
     let mut number = 0;
@@ -114,10 +116,10 @@ static SLOT_ORDER: [u8; MAX_SLOTS] = {
     order
 };
 
-/// The most slots of a ring.
+/// The largest number of slots of a ring.
 pub(crate) const MAX_SLOTS: usize = 256;
 
-/// The sizes of a ring. They are small types, because each end keeps them next to the fields that
+/// The sizes of a ring. The types are small, because each end keeps them next to the fields that
 /// every message needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingGeometry {
@@ -160,9 +162,10 @@ pub(crate) struct Ring {
     data_area: NonNull<u8>,
     /// The number of slots minus 1.
     mask: u64,
-    /// Right shift from twice an entry of [`SLOT_ORDER`] to the offset of a slot, in lines.
+    /// The right shift that turns twice an entry of [`SLOT_ORDER`] into the offset of a slot, in
+    /// lines.
     shift: u32,
-    /// As `RingGeometry::max_inline_len`.
+    /// A copy of `RingGeometry::max_inline_len`.
     max_inline_len: usize,
     geometry: RingGeometry,
 }
@@ -183,7 +186,7 @@ impl Ring {
         }
     }
 
-    /// The same from three separate parts, which loom needs.
+    /// Like `new`, from three separate parts, which loom needs.
     ///
     /// # Safety
     /// As `new`, for each part.
@@ -281,7 +284,7 @@ impl Ring {
         (index | self.mask).wrapping_add(1) << 32
     }
 
-    /// Whether `header` is that of the message of `index`. Io: the header is corrupt.
+    /// Whether `header` belongs to the message of `index`. Io: the header is corrupt.
     #[inline(always)]
     fn is_published(&self, index: u64, header: SlotHeader) -> PmResult<bool> {
         let distance = self.mark(index).wrapping_sub(header.mark()) >> 32;
@@ -311,7 +314,8 @@ impl Ring {
         unsafe { self.data_area.add(offset).as_ptr() }
     }
 
-    /// Messages sent and not yet released, from the indices; never more than there are slots.
+    /// The number of messages sent and not yet released, computed from the indices; at most the
+    /// number of slots.
     pub(crate) fn queued(&self) -> u64 {
         let cursors = self.cursors();
         let consumed = cursors.consumer.index.load(Ordering::Acquire);
@@ -330,7 +334,7 @@ impl Ring {
     }
 
     /// Claims all queued messages on behalf of a receiver that has exited. Returns the number of
-    /// messages that were not yet claimed: they count as received.
+    /// messages that were not yet claimed. The caller counts them as received.
     pub(crate) fn claim_all(&self) -> u64 {
         let first = self.cursors().consumer.index.load(Ordering::Relaxed);
         let mut claimed = 0;

@@ -5,11 +5,11 @@ use crate::error::{Error, PmResult};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering, SingleWriterU64, prefetch_write};
 use std::ops::Range;
 
-/// Pause instructions between two checks of a full ring: about 100 ns, and up to four times as many
-/// while it stays full.
+/// Pause instructions between two checks of a full ring (about 100 ns). The number grows up to
+/// fourfold while the ring stays full.
 const SPIN_PAUSES: u64 = 4;
 
-/// A data area of at least so many bytes has room for gaps between messages.
+/// Messages have gaps between them in a data area of at least this length.
 const LARGE_DATA_AREA: u64 = 64 << 10;
 
 /// Not the index of any message.
@@ -24,15 +24,16 @@ pub(crate) struct Reservation {
     pub(crate) position: u64,
 }
 
-/// The end of a ring that its only sender uses. Its methods must not run at the same time (the
-/// context's send lock). If they do, messages may be damaged, but no other memory.
+/// The end of a ring that its only sender uses. Its methods must not run at the same time, which
+/// the context's send lock ensures. If they do, messages may be damaged, but no other memory.
 pub(crate) struct Producer {
     ring: Ring,
     /// The receiver's index and data position at the last check.
     cached_consumer_index: SingleWriterU64,
     cached_consumer_data: SingleWriterU64,
-    /// The slot of the next message, looked up as soon as the last one was sent, and its index. If
-    /// that is not the ring's index, there may be no room, or the ring was restored.
+    /// The slot of the next message, which is looked up as soon as the last one was sent.
+    /// `next_index` is its index. If `next_index` differs from the ring's index, there may be no
+    /// room, or the ring was restored.
     next_slot: AtomicPtr<Slot>,
     next_index: SingleWriterU64,
     /// Pause instructions before the next check of the receiver's index.
@@ -102,7 +103,7 @@ impl Producer {
         self.ring.max_inline_len()
     }
 
-    /// As `reserve` for a message that fits into a slot, if a slot is known to be free.
+    /// Like `reserve`, for a message that fits into a slot. None: no slot is known to be free.
     #[inline(always)]
     pub(crate) fn reserve_inline(&self) -> Option<*mut u8> {
         let index = self.ring.cursors().producer.index.load(Ordering::Relaxed);
@@ -114,8 +115,8 @@ impl Producer {
         (index == self.next_index.get()).then_some(payload)
     }
 
-    /// Takes over the consumer index that the receiver has sent with a message. Indices below the
-    /// cached one, and impossible ones, are ignored.
+    /// Takes over the consumer index that the receiver has sent with a message. Ignores impossible
+    /// indices, and those below the cached one.
     #[inline(always)]
     pub(crate) fn on_credit(&self, consumer_index: u64) {
         let index = self.ring.cursors().producer.index.load(Ordering::Relaxed);
@@ -168,7 +169,7 @@ impl Producer {
         true
     }
 
-    /// As `publish`, after `reserve_inline`. Returns the message's index.
+    /// Like `publish`, after `reserve_inline`. Returns the message's index.
     #[inline(always)]
     pub(crate) fn publish_inline(&self, len: usize) -> u64 {
         let index = &self.ring.cursors().producer.index;
@@ -196,7 +197,7 @@ impl Producer {
         }
     }
 
-    /// As `reserve` for a longer message (up to the MTU), if room is known to be free.
+    /// Like `reserve`, for a longer message (up to the MTU). None: no room is known to be free.
     #[inline(always)]
     pub(crate) fn reserve_long(&self, len: usize) -> Option<Reservation> {
         let cursors = &self.ring.cursors().producer;
@@ -221,10 +222,10 @@ impl Producer {
     }
 
     /// Prefetches the slot of the next message, which is likely to be sent soon. For a short
-    /// message this has to be just in front of the send, because the receiver that polls the slot
-    /// takes the line back. `line_offset` is below [`CACHE_LINE`] and known only after the message
-    /// has arrived that the next one answers. Thus a processor that speculates on an arrival does
-    /// not take the slot too early.
+    /// message this has to happen just before the send, because the receiver that polls the slot
+    /// takes the line back. `line_offset` is below [`CACHE_LINE`]. It depends on a received
+    /// message, so that a processor that speculates on the arrival of that message does not take
+    /// the slot too early.
     #[inline(always)]
     pub(crate) fn prefetch_slot(&self, line_offset: usize) {
         prefetch_write(std::ptr::from_ref(self.next_slot()).cast::<u8>().wrapping_add(line_offset));
@@ -236,11 +237,12 @@ impl Producer {
         (index, SlotHeader::new(self.ring.mark(index), len, position != IN_SLOT))
     }
 
-    /// Reads the receiver's index; if the ring is still full, once more after a pause.
+    /// Reads the receiver's index. If the ring is still full, reads it once more after a pause.
+    /// NoBuffers: the ring is still full. Io: the index is corrupt.
     ///
     /// Each read takes the line away from the receiver, which is the bottleneck while many messages
-    /// are sent. So as long as the ring stays more than half full, there are pauses between reads,
-    /// so that each read finds room for many messages. The result is up to date.
+    /// are sent. As long as the ring stays more than half full, this function pauses between reads.
+    /// Each read then finds room for many messages.
     #[cold]
     fn refresh_credit(&self, index: u64) -> PmResult<()> {
         let pauses = self.backoff_pauses.get();
@@ -297,9 +299,9 @@ impl Producer {
     }
 
     /// Start and end of a message if the data area is used up to `data_position`. A message never
-    /// wraps: if it does not fit at the end of the area, the rest there is skipped. There is a gap
-    /// after the previous message, so that a processor that prefetches beyond the end of that
-    /// message does not fetch lines of this one.
+    /// wraps: if it does not fit at the end of the area, it starts at the beginning. A gap after
+    /// the previous message keeps a processor that prefetches beyond the end of that message from
+    /// fetching lines of this one.
     #[inline(always)]
     fn place_in_data(&self, data_position: u64, len: usize) -> (u64, u64) {
         let data_len = u64::from(self.ring.geometry.data_len);
@@ -317,8 +319,8 @@ impl Producer {
         (start, start.wrapping_add(padded_len))
     }
 
-    /// Makes the message visible. Returns the arguments with which [`Ring::claim`] takes it back.
-    /// `piggybacked_credit` is the consumer index of the ring in the other direction.
+    /// Makes the message visible. Returns the arguments for [`Ring::claim`], by which the sender
+    /// can claim it. `piggybacked_credit` is the consumer index of the ring in the other direction.
     #[inline(always)]
     pub(crate) fn publish(
         &self,
@@ -358,7 +360,8 @@ fn pause(times: u64) {
     (0..times).for_each(|_| std::hint::spin_loop());
 }
 
-/// The start of the cache line of `position`. The sender always leaves whole lines.
+/// The start of the cache line of `position`. Positions that libpm has written already are starts
+/// of lines.
 #[inline(always)]
 fn line_start(position: u64) -> u64 {
     position & !(CACHE_LINE as u64 - 1)

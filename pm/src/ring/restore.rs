@@ -54,8 +54,8 @@ impl Ring {
             })
     }
 
-    /// Puts `messages` into this empty ring. Neither end may be in use meanwhile. Invalid: see
-    /// `can_restore`; nothing has happened then.
+    /// Puts `messages` into this empty ring. Neither end may be in use meanwhile. Invalid:
+    /// `can_restore` returns false, and nothing has changed.
     pub(crate) fn restore(&self, messages: &[Saved<'_>]) -> PmResult<()> {
         if !self.can_restore(messages) {
             return Err(Error::Invalid);
@@ -96,7 +96,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Advances the empty data area's positions to the next one with the offset of `first`.
+    /// Advances the positions of the empty data area to the next position that has the offset of
+    /// `first`.
     fn advance_data(&self, first: u64) {
         let cursors = self.cursors();
         let data_len = u64::from(self.geometry.data_len);

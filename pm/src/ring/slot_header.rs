@@ -7,7 +7,7 @@ const OUT_OF_LINE: u64 = 1 << 30;
 const LENGTH_MASK: u64 = OUT_OF_LINE - 1;
 
 /// The lap's mark in the upper half distinguishes the header of an earlier lap from one of this
-/// lap. A header of zeroes was never written: 0 is the mark of the lap in front of the first.
+/// lap. A header of zeroes was never written: 0 is the mark of the lap before the first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SlotHeader(pub(crate) u64);
 
@@ -21,12 +21,12 @@ impl SlotHeader {
         self.0 >> 32 << 32
     }
     /// The length of a message with this mark that is neither claimed nor long; for any other
-    /// header 0 or above [`super::INLINE_LEN`]. Thus one comparison detects the most frequent kind.
+    /// header 0 or above [`super::INLINE_LEN`]. One comparison thus detects the most frequent kind.
     #[inline(always)]
     pub(crate) fn inline_len(self, mark: u64) -> usize {
         (self.0 ^ mark) as usize
     }
-    /// The same for a message that is long and not claimed; for any other header above
+    /// Like `inline_len`, for a message that is long and not claimed; for any other header above
     /// [`LENGTH_MASK`].
     #[inline(always)]
     pub(crate) fn out_of_line_len(self, mark: u64) -> usize {

@@ -1,4 +1,4 @@
-//! The ring compared with a queue as oracle, and with garbage in its memory.
+//! Tests of the ring: compared with a queue, and with garbage in its memory.
 
 use super::*;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ const GEOMETRY: RingGeometry = RingGeometry {
     fixed_buffer_stride: 512,
     mtu: 512,
 };
-/// The same without fixed buffers and second lines.
+/// Like `GEOMETRY`, without fixed buffers and second lines.
 const SMALL: RingGeometry = RingGeometry { lines_per_slot: 1, fixed_buffer_stride: 0, ..GEOMETRY };
 
 /// Memory of a ring, all zero.
@@ -90,14 +90,14 @@ fn pop(consumer: &Consumer) -> Option<Vec<u8>> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Reserve so many bytes, send so many of them.
+    /// Reserve the first number of bytes, and send the second number of them.
     Push(usize, usize),
     Pop,
     /// The sender gets the receiver's index.
     Credit,
     /// The sender prefetches the fixed buffer of its next long message.
     Prefetch,
-    /// Both processes drop their ends and make them again.
+    /// Both processes drop their ends and create them again.
     Recreate,
 }
 

@@ -1,6 +1,6 @@
-//! Memory of PM's own allocator (`pmAlloc`, `pmFree`; not in the manual). It is in the arena if the
-//! context has shmem, else anywhere. This module has a table of all blocks, so that a block with a
-//! locked region is not freed.
+//! Memory of PM's own allocator (`pmAlloc`, `pmFree`; not in the manual). The memory is in the
+//! arena if the context has shmem, otherwise in a mapping of its own. A table of all blocks ensures
+//! that a block with a locked region is not freed.
 
 // UNSAFETY: maps and unmaps memory.
 #![expect(unsafe_code)]
@@ -77,7 +77,8 @@ fn block_containing(
     (addr - start + len <= block.len).then_some(block)
 }
 
-/// Notes that a region is locked. True: all of it is PM's, and it is not freed until `release`.
+/// Records that a region is locked. True: all of it is PM's memory, and it is not freed before
+/// `release`.
 pub(crate) fn retain(addr: usize, len: usize) -> bool {
     block_containing(&mut blocks(), addr, len).map(|block| block.locked_regions += 1).is_some()
 }
@@ -89,8 +90,8 @@ pub(crate) fn release(addr: usize, len: usize) {
     }
 }
 
-/// Calls `copy` if all of the memory is PM's; it is not freed meanwhile. False: it is other memory,
-/// and `copy` was not called.
+/// Calls `copy` if all of the memory is PM's, and keeps it from being freed meanwhile. False: it is
+/// other memory, and `copy` was not called.
 pub(crate) fn with_retained(addr: usize, len: usize, copy: impl FnOnce()) -> bool {
     let mut blocks = blocks();
     let is_pm_allocated = block_containing(&mut blocks, addr, len).is_some();

@@ -1,8 +1,8 @@
 //! Memory that all processes of a job on a host share: one sparse file, of which each node has a
 //! part, its arena. A node allocates in its own arena; its peers map the arena and copy directly.
 //!
-//! The owner makes the file. It cannot be resized, so that no access to a mapping fails. Every
-//! process of the job can access all of it.
+//! The owner creates the file. The file cannot be resized, so that no access to a mapping fails.
+//! Every process of the job can access all of it.
 
 // UNSAFETY: maps memory, and frees pages of it.
 #![expect(unsafe_code)]
@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Bytes of a node's arena. They take addresses only, until they are used.
+/// Bytes of a node's arena. They take only addresses until they are used.
 const NODE_ARENA_LEN: usize = 64 << 30;
 const PAGE: usize = 4096;
 /// Blocks of at least this size are aligned to a huge page.
@@ -32,7 +32,7 @@ pub(crate) struct ArenaFile {
 }
 
 impl ArenaFile {
-    /// Makes a file for `nodes` nodes. None: this process may not have files of this size.
+    /// Creates a file for `nodes` nodes. None: this process may not have files of this size.
     pub(crate) fn create(nodes: usize) -> PmResult<Option<ArenaFile>> {
         let len = nodes * NODE_ARENA_LEN;
         if getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(soft_limit, _)| soft_limit < len as u64) {
@@ -47,7 +47,7 @@ impl ArenaFile {
         Ok(Some(ArenaFile { memfd, nodes }))
     }
 
-    /// A file of another process. Invalid: it can be resized, or has another size.
+    /// Opens a file of another process. Invalid: it can be resized, or has another size.
     pub(crate) fn open(memfd: OwnedFd, nodes: usize) -> PmResult<ArenaFile> {
         open_sealed_file(&memfd, nodes * NODE_ARENA_LEN)?;
         Ok(ArenaFile { memfd, nodes })
@@ -61,7 +61,7 @@ impl ArenaFile {
         (node * NODE_ARENA_LEN) as u64
     }
 
-    /// Maps the arena of `node`. None: this process may not map so much.
+    /// Maps the arena of `node`. None: this process may not map that much memory.
     pub(crate) fn map(&self, node: usize) -> Option<MmapRaw> {
         if node >= self.nodes {
             return None;
@@ -69,13 +69,13 @@ impl ArenaFile {
         let mut options = MmapOptions::new();
         options.offset(self.node_offset(node)).len(NODE_ARENA_LEN);
         let map = options.map_raw(self.memfd.as_raw_fd()).ok()?;
-        // A hint.
+        // A hint, which the kernel may refuse.
         let _ = map.advise(Advice::HugePage);
         Some(map)
     }
 
     /// Copies `len` bytes at `local_addr` of this process into the arena of `node`, if they fit.
-    /// Memory that is not mapped is an error.
+    /// Fails if the memory is not mapped.
     pub(crate) fn write(
         &self,
         node: usize,
@@ -89,7 +89,7 @@ impl ArenaFile {
         })
     }
 
-    /// Copies in the other direction.
+    /// Copies `len` bytes out of the arena of `node` to `local_addr` of this process.
     ///
     /// # Safety
     /// All users of the `len` bytes at `local_addr` expect them to change.
@@ -166,7 +166,8 @@ struct CachedArena {
     arena: Weak<Arena>,
 }
 
-/// The mapped arenas. A context that is attached again finds its arena with the memory in use.
+/// The mapped arenas. They are shared, so that a context that is attached again finds its arena
+/// with the memory in use.
 static MAPPED_ARENAS: Mutex<Vec<CachedArena>> = Mutex::new(Vec::new());
 
 impl Arena {
@@ -212,7 +213,7 @@ impl Arena {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |(&offset, &free_len): (&usize, &usize)| {
             let aligned = offset.next_multiple_of(align);
-            // `len` is any value that a user passes.
+            // Checked, because `len` is any value that a user passes.
             let usable = free_len.checked_sub(aligned - offset)?;
             (len <= usable).then_some((offset, free_len, aligned))
         };
@@ -229,7 +230,7 @@ impl Arena {
         Ok((start, len))
     }
 
-    /// Frees memory of `allocate`: its pages are freed and become zero.
+    /// Frees memory of `allocate`, whose pages become zero.
     pub(crate) fn release(&self, addr: usize, len: usize) {
         // Before the pages are freed: a device may have them registered.
         PageRange::new(addr, addr + len).into_iter().for_each(own_mappings::remove);

@@ -1,12 +1,12 @@
-//! Copies between this process and another, by addresses. The kernel copies, so that memory that is
-//! not mapped, or is read-only, is an error.
+//! Copies between this process and another one, by addresses (process_vm_readv and
+//! process_vm_writev). A copy fails if memory is not mapped or is read-only.
 
 // UNSAFETY: system calls that take addresses.
 #![expect(unsafe_code)]
 
 use std::io;
 
-/// Bytes of one call; the kernel allows 2 GiB less a page.
+/// The largest copy of one call. The kernel allows 2 GiB less a page.
 const MAX_COPY_LEN: usize = 1 << 30;
 
 /// Copies `len` bytes at `local_addr` of this process to `remote_addr` in process `pid`.
@@ -51,7 +51,8 @@ fn transfer(
             iov_base: base.wrapping_add(done) as *mut libc::c_void,
             iov_len: chunk_len,
         };
-        // A copy that ends at a bad page returns the bytes in front of it; the next call fails.
+        // A copy that reaches a bad page returns the number of bytes before it, and the next call
+        // fails.
         match call(&iovec_at(local_addr), &iovec_at(remote_addr)) {
             0 => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
             copied if copied > 0 => done += copied as usize,

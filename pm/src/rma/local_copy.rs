@@ -1,16 +1,16 @@
-//! Copies between locked memory of this process and buffers of a device, by the thread that makes
-//! progress. Memory of PM's own allocator is copied directly: only PM unmaps it, and it is not
-//! freed meanwhile. The user may unmap other memory at any time. So the kernel copies it, and
-//! memory that is not mapped, or is read-only, is an error.
+//! Copies between locked memory of this process and buffers of a device. The thread that makes
+//! progress copies memory of PM's own allocator directly, because only PM unmaps it, and does not
+//! free it meanwhile. The program may unmap other memory at any time. Therefore the kernel copies
+//! it, and a copy of memory that is not mapped, or is read-only, fails.
 //!
-//! The kernel copies to or from a file in memory that stays in the cache, and PM copies between the
-//! file and the segments. This takes half the time of process_vm_readv and process_vm_writev, which
-//! pin each page of the user's memory and are refused in some containers. They are used if the file
-//! cannot be made.
+//! The kernel copies to or from a file in memory, which stays in the cache, and PM copies between
+//! the file and the segments. This takes half the time of process_vm_readv and process_vm_writev,
+//! which pin each page of the user's memory and which some containers refuse. PM calls these only
+//! if it cannot create the file.
 //!
-//! The offset of a byte in its page differs between the file and the user's memory by half a page.
-//! A copy whose target is a few bytes ahead of its source, in the last 12 bits of the addresses,
-//! takes up to ten times as long on some processors.
+//! A byte's offset in its page differs between the file and the user's memory by half a page. On
+//! some processors a copy takes up to ten times as long if the last 12 bits of the target address
+//! are slightly above those of the source address.
 
 // UNSAFETY: system calls that take addresses, and copies between buffers.
 #![expect(unsafe_code)]
@@ -24,9 +24,9 @@ use std::cell::OnceCell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// The most segments of one copy.
+/// The largest number of segments of one copy.
 pub(crate) const MAX_SEGMENTS: usize = 64;
-/// Bytes that are copied through the file at a time: at least a segment.
+/// Bytes that are copied through the file at a time. A segment must not be longer.
 const SCRATCH_LEN: usize = 128 << 10;
 const PAGE: usize = 4096;
 
@@ -46,7 +46,7 @@ impl IoSegment {
 /// See the [module](self).
 pub(crate) struct UserMemoryCopier {
     pid: i32,
-    /// Made when it is first needed. None inside: it cannot be made.
+    /// Created when it is first needed. None inside: it cannot be created.
     scratch: OnceCell<Option<Scratch>>,
 }
 
@@ -174,7 +174,7 @@ impl UserMemoryCopier {
     }
 }
 
-/// A file in memory, mapped.
+/// A mapped file in memory.
 struct Scratch {
     file: OwnedFd,
     map: MmapRaw,
@@ -204,8 +204,8 @@ impl Scratch {
         created.ok()
     }
 
-    /// Copies between the segments, [`SCRATCH_LEN`] bytes at most, and `user`. Returns the end of
-    /// the user's bytes.
+    /// Copies between the segments, which have at most [`SCRATCH_LEN`] bytes, and `user`. Returns
+    /// the end of the user's bytes.
     fn copy_via_scratch(
         &self,
         direction: GatherScatter,
@@ -213,7 +213,7 @@ impl Scratch {
         segments: &[IoSegment],
     ) -> io::Result<usize> {
         let len: usize = segments.iter().map(|segment| segment.len).sum();
-        // Half a page away from the user's offset in its page.
+        // Half a page away from the user's offset in its page: see the module's comment.
         let scratch_offset = (user % PAGE + PAGE / 2) % PAGE;
         let fd = self.file.as_raw_fd();
         if direction == GatherScatter::Gather {

@@ -1,6 +1,5 @@
-//! The parts of remote memory (manual 3.6) that all devices share: handles, the process's ids of
-//! locked regions, the table of their addresses, memory of PM's own allocator, and copies into and
-//! out of processes.
+//! The parts of remote memory (manual 3.6) that all devices share: handles, the ids of locked
+//! regions, the table of their addresses, PM's own allocator, and copies into and out of processes.
 //!
 //! `Context::lock_memory` gives a region an id that is unique in the process, so that one handle
 //! is valid on every member of a composite. The context publishes the region to the device of each
@@ -47,7 +46,7 @@ impl AddrHandle {
         AddrHandle(u64::from(id.bits()) << OFFSET_BITS)
     }
 
-    /// From the bits that another node has sent.
+    /// Makes a handle from the bits that another node has sent.
     pub const fn from_bits(bits: u64) -> AddrHandle {
         AddrHandle(bits)
     }
@@ -105,7 +104,8 @@ impl Direction {
 /// One remote memory operation, as a context passes it to its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RmaOperation {
-    /// A send buffer is held, and the next message may be the one in this buffer.
+    /// A send buffer is held. The operation must not wait, because the next message may be the one
+    /// in that buffer.
     pub(crate) is_send_locked: bool,
     /// No other thread uses the endpoint at the same time.
     pub(crate) is_serialized: bool,

@@ -1,19 +1,19 @@
 //! Long copies, by the faster one of two methods. A normal store to memory that is in no cache
-//! first fetches the line that it overwrites. A nontemporal store does not: it is twice as fast for
-//! such memory, but a third slower if the memory is in a cache. A program cannot ask which case it
-//! is. So a long copy measures one chunk with each method, and copies the others with the faster
-//! one.
+//! first fetches the line that it overwrites. A nontemporal store does not fetch it, and is twice
+//! as fast for such memory, but a third slower if the memory is in a cache. A program cannot find
+//! out whether memory is in a cache. Therefore a long copy measures one chunk with each method, and
+//! copies the others with the faster method.
 
 // UNSAFETY: copies between addresses in mappings.
 #![expect(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
-/// Shorter copies are left to the C library.
+/// The C library makes shorter copies.
 const MIN_ADAPTIVE_COPY: usize = 1 << 20;
-/// Bytes that are copied with one method at a time: long enough for a measurement.
+/// Bytes that are copied with one method at a time. A chunk is long enough for a measurement.
 const COPY_CHUNK_LEN: usize = 64 << 10;
-/// Both methods are measured again after so many chunks.
+/// The number of chunks after which both methods are measured again.
 const REMEASURE_AFTER_CHUNKS: usize = 64;
 /// Nontemporal stores fill whole lines.
 const LINE: usize = 64;
@@ -87,7 +87,7 @@ unsafe fn copy_nontemporal(from: *const u8, to: *mut u8) {
     unsafe { _mm_sfence() };
 }
 
-/// Other processors have one method only.
+/// On other processors both methods are the same.
 ///
 /// # Safety
 /// As `copy`, for a chunk.

@@ -1,14 +1,14 @@
-//! How far the remote operations of an endpoint on one node are, by number (`pmGetRemoteStatus`).
-//! The operations on a node are numbered 1, 2, 3 … in the order in which they were started, writes
-//! and reads together. They take effect in this order (manual 3.6.3), so that one count says which
-//! have ended. An operation that fails may end before earlier ones; it is counted when these have
+//! Records which remote operations of an endpoint on one node have ended (`pmGetRemoteStatus`).
+//! Writes and reads are numbered together: 1, 2, 3 and so on, in the order of their start. They
+//! take effect in this order (manual 3.6.3), so that one number says which operations have ended.
+//! An operation that fails may end before earlier ones. It is counted when the earlier ones have
 //! ended.
 
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
-/// The most separate series of failed operations on a node that are remembered.
+/// The largest number of separate series of failed operations on a node that are recorded.
 const MAX_FAILED_SERIES: usize = 256;
 
 /// The state of the remote operations of a context on one node.
@@ -30,10 +30,10 @@ pub(crate) enum Outcome {
     Failed,
 }
 
-/// The operations that have failed and were not reported: series of consecutive numbers, each with
-/// its first and its last one. If there are too many series, the two newest become one, so that an
-/// operation between them is reported as failed although it was done. A failed operation is never
-/// reported as done.
+/// The operations that have failed and were not yet reported, as series of consecutive numbers: the
+/// first and the last number of each. If there are too many series, the two newest become one. An
+/// operation between them is then reported as failed although it was done. A failed operation is
+/// never reported as done.
 #[derive(Debug, Default)]
 pub(crate) struct FailedOperations(VecDeque<(u64, u64)>);
 
@@ -75,10 +75,10 @@ impl FailedOperations {
     }
 }
 
-/// See the [module](self). For devices whose operations may end in another order.
+/// See the [module](self). It is for devices whose operations may end in another order.
 #[derive(Debug, Default)]
 pub(crate) struct OperationLog {
-    /// All operations up to this number have ended.
+    /// The number up to which all operations have ended.
     completed: u64,
     /// The operations after these, in order. None: in flight.
     outcomes: VecDeque<Option<Outcome>>,
@@ -90,13 +90,13 @@ impl OperationLog {
         self.completed + self.outcomes.len() as u64
     }
 
-    /// An operation starts. Returns its number.
+    /// Records the start of an operation and returns its number.
     pub(crate) fn start(&mut self) -> u64 {
         self.outcomes.push_back(None);
         self.started()
     }
 
-    /// The operation with this number has ended. If it has ended before, nothing changes.
+    /// Records the end of the operation with this number, unless it was recorded before.
     pub(crate) fn end(&mut self, number: u64, outcome: Outcome) {
         let index = number.wrapping_sub(self.completed + 1);
         let slot = usize::try_from(index).ok().and_then(|index| self.outcomes.get_mut(index));
@@ -106,7 +106,7 @@ impl OperationLog {
         self.count_completed();
     }
 
-    /// The operation that is in flight for longest has ended.
+    /// Records the end of the operation that has been in flight for longest.
     pub(crate) fn end_oldest(&mut self, outcome: Outcome) {
         if let Some(slot) = self.outcomes.iter_mut().find(|slot| slot.is_none()) {
             *slot = Some(outcome);
@@ -114,7 +114,7 @@ impl OperationLog {
         self.count_completed();
     }
 
-    /// All operations in flight have failed.
+    /// Records that all operations in flight have failed.
     pub(crate) fn fail_all(&mut self) {
         for slot in &mut self.outcomes {
             slot.get_or_insert(Outcome::Failed);

@@ -1,6 +1,6 @@
-//! Ids of locked regions: a slot, and a generation that counts the uses of the slot, so that the
-//! handle of a region that was unlocked is not valid. There is one set of ids for the whole
-//! process, because a composite's member may have regions of its own.
+//! Ids of locked regions. An id consists of a slot and a generation that counts the uses of the
+//! slot, so that the handle of an unlocked region is invalid. The whole process has one set of ids,
+//! because a composite's member may have regions of its own.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SLOT_BITS: u32 = 12;
-/// The most regions that a process has locked at a time.
+/// The largest number of regions that a process can have locked at a time.
 pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
 /// Generations run from 1 to this, so that no id is 0.
 const LAST_GENERATION: u16 = (1 << 12) - 1;
@@ -19,7 +19,7 @@ const LAST_GENERATION: u16 = (1 << 12) - 1;
 pub(crate) struct RegionId(u32);
 
 struct RegionIdAllocator {
-    /// The slot that was free for longest comes first. A stale handle becomes valid again only
+    /// The slot that has been free for longest comes first. A stale handle becomes valid again only
     /// after sixteen million locks.
     free: VecDeque<u16>,
     generations: Vec<u16>,
@@ -47,7 +47,7 @@ impl RegionId {
         Ok(RegionId(u32::from(slot) | u32::from(*generation) << SLOT_BITS))
     }
 
-    /// Frees the id, which no device may have published any more.
+    /// Frees the id. All devices must have withdrawn its region.
     pub(crate) fn release(self) {
         region_ids().free.push_back(self.slot() as u16);
     }

@@ -1,7 +1,7 @@
 //! A table of locked regions. A process looks up handles of its own regions in a private table, and
-//! those of its peers in tables in shared memory. A reader does not trust a shared table: it reads
-//! an entry once and checks it against the request. The function that copies then checks the
-//! address.
+//! handles of its peers' regions in tables in shared memory. A reader does not trust a shared
+//! table: it reads an entry once and checks it against the request. The function that copies then
+//! checks the address.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ pub(crate) const WORD: usize = size_of::<u64>();
 /// Set in the state of an entry that names a region.
 const ENTRY_VALID: u64 = 1 << 24;
 
-/// The arena offset of a region that is not in the arena: beyond every arena.
+/// The arena offset of a region that is not in the arena. It is beyond every arena.
 const NOT_IN_ARENA: u64 = 1 << 62;
 
 /// An entry of the table. All zero: no region.
@@ -84,13 +84,15 @@ impl RegionEntry {
         }
         let words =
             [&self.addr, &self.len, &self.arena_offset].map(|word| word.load(Ordering::Relaxed));
-        // If any of these words belongs to another region, this thread now sees its id.
+        // If any of these words belongs to another region, this thread now sees the id of that
+        // region.
         fence(Ordering::Acquire);
         (self.state.load(Ordering::Relaxed) == valid).then_some(words)
     }
 }
 
-/// The location of the `len` bytes at `handle`. Invalid: no such region, or they are not in it.
+/// The location of the `len` bytes at `handle`. Invalid: there is no such region, or the bytes are
+/// not all in it.
 pub(crate) fn find(table: &Table, handle: AddrHandle, len: usize) -> PmResult<ResolvedAddress> {
     let region_bits = handle.region_bits();
     let entry = &table[slot_of(region_bits)];

@@ -1,6 +1,6 @@
 //! The message in an attach descriptor: the properties of the context. The segment's descriptor is
-//! passed with it. The decoder is a plain function of bytes, because a process that has the other
-//! end of the socket can write any bytes.
+//! passed with it. The decoder checks everything, because a process that has the other end of the
+//! socket can write any bytes.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The layout of a segment. It follows from the number of nodes, so that no value in the segment
+//! The layout of a segment. It is computed from the number of nodes, so that no size in the segment
 //! has to be trusted.
 
 #![forbid(unsafe_code)]
@@ -13,18 +13,18 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// "SCPMSHM" and the layout's version.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x09");
-/// The most nodes of one segment.
+/// The largest number of nodes of one segment.
 pub(crate) const MAX_NODES: usize = 2048;
 
 const PAGE: usize = 4096;
-/// Kinds of rings: messages, control messages, remote memory.
+/// The number of kinds of rings (see `RingKind`).
 pub(crate) const KINDS: usize = 3;
-/// Memory that the rings of all pairs together may take, if every pair exchanges messages.
+/// The limit of memory for the rings of all pairs together, if every pair exchanges messages.
 const RING_MEMORY_BUDGET: usize = 256 << 20;
-/// In a large data area, the lines that a sender overwrites have left the receiver's cache since it
-/// read them, and the sender gets them sooner. Measured, 4 KiB one way: an area of 256 KiB takes 5
-/// to 10 % less time than one of 32 KiB, and one of 1 MiB 15 % less; but with 1 MiB, 64 B take 10 %
-/// more.
+/// The lines of a large data area have left the receiver's cache before the sender overwrites them,
+/// so that the sender gets them sooner. Measured, for 4 KiB one way: an area of 256 KiB takes 5 to
+/// 10 % less time than one of 32 KiB, and one of 1 MiB 15 % less. With 1 MiB, however, 64 bytes
+/// take 10 % more.
 const MAX_DATA: usize = 256 << 10;
 const MAX_MTU: usize = 8 << 10;
 /// The gap between two fixed buffers, so that a processor that prefetches beyond the end of one
@@ -32,9 +32,9 @@ const MAX_MTU: usize = 8 << 10;
 const FIXED_BUFFER_GAP: u16 = 256;
 const MIN_DATA: usize = 4 << 10;
 const MIN_SLOTS: usize = 32;
-/// Slots of the ring for control messages; all of these fit into slots.
+/// Slots of the ring for control messages, all of which fit into slots.
 const CONTROL_SLOTS: u16 = 4;
-/// Slots of the ring for requests and answers of remote memory.
+/// Slots of the ring for requests and responses of remote memory.
 const REMOTE_SLOTS: u16 = 16;
 
 /// The start of the header page. The owner writes it once, before another process maps it.
@@ -56,9 +56,9 @@ pub(crate) struct CacheAligned<T>(pub(crate) T);
 /// The counters of a node's sending side.
 #[repr(C)]
 pub(crate) struct SendCounters {
-    /// Messages, one per copy of a multicast; counted before each becomes visible.
+    /// Messages sent, one per copy of a multicast. Each is counted before it becomes visible.
     pub(crate) sent: AtomicU64,
-    /// Those of them that were dropped because the receiver has exited: they count as received.
+    /// Sent messages that were dropped because the receiver has exited. They count as received.
     pub(crate) dropped: AtomicU64,
     /// Remote memory operations outstanding.
     pub(crate) pending_rma: AtomicU64,
@@ -67,7 +67,7 @@ pub(crate) struct SendCounters {
     /// Destination of the last message: 1 + the node, in this device's numbering. 0: no message was
     /// sent, or a later one was sent on another device.
     pub(crate) last_peer: AtomicU32,
-    /// Bytes of remote memory that operations of this node have written, and read.
+    /// Bytes of remote memory that operations of this node have written and read, by direction.
     pub(crate) rma_bytes: [AtomicU64; 2],
 }
 
@@ -79,7 +79,7 @@ impl SendCounters {
         self.sent.store(self.sent.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Called by the only sender, after the message is visible, so that its receiver need not wait
+    /// Called by the only sender, after the message is visible, so that its receiver does not wait
     /// for this. `peer` is 1 + the node.
     #[inline(always)]
     pub(crate) fn record_sent(&self, peer: u32, len: usize) {
@@ -137,8 +137,8 @@ impl ReceiveCounters {
 }
 
 /// The counters and states of a node. They are on few lines, because a sampler reads them, and each
-/// line has one writer. Senders read the receiver state all the time, so it has a pair of lines to
-/// itself, because processors fetch lines in pairs.
+/// line has one writer. The receiver state has a pair of lines of its own, because senders read it
+/// all the time and processors fetch lines in pairs.
 #[repr(C)]
 pub(crate) struct NodeRecord {
     pub(crate) send: CacheAligned<SendCounters>,
@@ -151,8 +151,8 @@ pub(crate) struct NodeRecord {
 }
 
 impl NodeRecord {
-    /// Adds the counters of this node, one of `nodes`, to `sum`. `received` is read after `sent`. A
-    /// sampler that finds both sums equal has then missed no message.
+    /// Adds the counters of this node, one of `nodes`, to `sum`. `received` is read after `sent`,
+    /// so that a sampler that finds both sums equal has missed no message.
     pub(crate) fn add_to(&self, sum: &mut Counters, nodes: usize) {
         let (send, receive) = (&self.send.0, &self.receive.0);
         sum.receiver_state |= self.receiver_state.0.bits() & 3;
@@ -187,7 +187,7 @@ pub(crate) struct Activation {
     pub(crate) generation: CacheAligned<[AtomicU64; KINDS]>,
 }
 
-/// Bits for the nodes that copy.
+/// The number of bits for the nodes that copy.
 const COPIER_BITS: usize = 256;
 
 /// The data with which a node's peers copy into and out of its memory. All zero: the node has no
@@ -196,11 +196,11 @@ const COPIER_BITS: usize = 256;
 pub(crate) struct RmaAccess {
     /// The process id, in the PID namespace of the job.
     pub(crate) pid: AtomicU64,
-    /// The address of a word in that process, and its value: a peer that reads this value at the
+    /// The address of a word in that process, and its value. A peer that reads this value at the
     /// address has found the right process and may copy.
     pub(crate) probe_addr: AtomicU64,
     pub(crate) probe_value: AtomicU64,
-    /// The nodes that have copied: a bit for each node's number modulo [`COPIER_BITS`].
+    /// The nodes that have copied: node `n` has bit `n` modulo [`COPIER_BITS`].
     pub(crate) copiers: [AtomicU64; COPIER_BITS / 64],
 }
 
@@ -212,7 +212,7 @@ impl RmaAccess {
         fence(Ordering::SeqCst);
     }
 
-    /// The nodes, out of `nodes`, for which the owner of the memory may have to wait.
+    /// The nodes below `nodes` for which the owner of the memory may have to wait.
     pub(crate) fn copiers(&self, nodes: usize) -> impl Iterator<Item = usize> {
         let bits = self.copiers.each_ref().map(|word| word.load(Ordering::Relaxed));
         let nodes = if bits == [0; COPIER_BITS / 64] { 0 } else { nodes };
@@ -241,7 +241,7 @@ const _: () = {
     assert!(size_of::<RmaAccess>() == 64 && align_of::<RegionTable>() == 64);
 };
 
-/// The private copy of the sizes, used for every address.
+/// The sizes of a segment. Each process computes every address from its private copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentGeometry {
     pub(crate) nodes: usize,
@@ -284,7 +284,7 @@ impl SegmentGeometry {
         let two_line = RingGeometry { lines_per_slot: 2, ..compact };
         let with_fixed_buffers =
             RingGeometry { fixed_buffer_stride: mtu + FIXED_BUFFER_GAP, ..two_line };
-        // Fixed buffers and second lines save more time than room for more messages.
+        // Fixed buffers and second lines save more time than a larger data area and more slots.
         let half = RingGeometry { data_len: with_fixed_buffers.data_len / 2, ..with_fixed_buffers };
         let quarter = RingGeometry { slot_count: half.slot_count / 2, ..half };
         let is_large_enough = |candidate: &RingGeometry| {
@@ -305,9 +305,9 @@ impl SegmentGeometry {
             mtu,
         };
         let rma = RingGeometry { slot_count: REMOTE_SLOTS, ..control };
-        // An odd number of 128-byte units: the first lines of idle rings then differ in their
-        // offset in a page, and polling all of them causes no cache misses (measured: 52 ns
-        // instead of 172 for 64 rings).
+        // An odd number of 128-byte units. The first lines of idle rings then differ in their
+        // offset in a page, so that polling all of them causes no cache misses. Measured, for 64
+        // rings: 52 ns instead of 172.
         let ring_stride = (ring.bytes().div_ceil(128) | 1) * 128;
         let control_stride = control.bytes();
         let rma_stride = rma.bytes();

@@ -27,7 +27,7 @@ use std::sync::Arc;
 pub(crate) enum RingKind {
     Message = 0,
     Control = 1,
-    /// Requests and answers of remote memory.
+    /// Requests and responses of remote memory.
     Rma = 2,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn seals() -> SealFlag {
 }
 
 impl Segment {
-    /// Makes a segment with this geometry.
+    /// Creates a segment with this geometry.
     pub(crate) fn create(geometry: SegmentGeometry) -> PmResult<Segment> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let memfd = memfd_create(c"score-pm", flags).map_err(from_errno)?;
@@ -118,7 +118,7 @@ impl Segment {
         unsafe { self.ptr_at::<SegmentHeader>(0).as_ref() }
     }
 
-    /// Whether the host has more processes of the owner than processors.
+    /// 1: the host has more processes of the owner than processors.
     pub(crate) fn oversubscribed(&self) -> &AtomicU32 {
         &self.header().oversubscribed
     }
@@ -137,7 +137,7 @@ impl Segment {
         unsafe { self.ptr_at::<RegionTable>(self.geometry.regions_offset(node)).as_ref() }
     }
 
-    /// The number of sources that were added to `node` so far.
+    /// A count that advances when a source of `node` is added.
     pub(crate) fn generation(&self, node: usize, kind: RingKind) -> &AtomicU64 {
         assert!(node < self.geometry.nodes);
         // SAFETY: as `node`.
@@ -157,7 +157,7 @@ impl Segment {
         unsafe { std::slice::from_raw_parts(first.as_ptr(), words) }
     }
 
-    /// Sets the activation bit with which `to` learns that `from` sends. Must precede the first
+    /// Sets the activation bit by which `to` learns that `from` sends. This must precede the first
     /// message.
     pub(crate) fn activate(&self, from: usize, to: usize, kind: RingKind) {
         let bit = 1 << (from % 64);
@@ -207,7 +207,7 @@ pub(crate) fn open_sealed(memfd: &OwnedFd, size: usize) -> PmResult<MmapRaw> {
     map(memfd.as_fd(), size)
 }
 
-/// The same without mapping it.
+/// Like `open_sealed`, without mapping the file.
 pub(crate) fn open_sealed_file(memfd: &OwnedFd, size: usize) -> PmResult<()> {
     let seal_bits = fcntl(memfd, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
     if !SealFlag::from_bits_retain(seal_bits).contains(seals()) {
@@ -229,14 +229,14 @@ pub(crate) fn map(memfd: BorrowedFd<'_>, size: usize) -> PmResult<MmapRaw> {
     let map = MmapOptions::new().len(size).map_raw(memfd.as_raw_fd()).map_err(|e| {
         if e.raw_os_error() == Some(libc::ENOMEM) { Error::NoMemory } else { Error::Io }
     })?;
-    // Both are hints: without them a huge page would be allocated for one line, and a core dump
-    // would contain every ring. Kernels without them work as well.
+    // Both are hints, which the kernel may refuse. Without them the kernel would allocate a huge
+    // page for one line, and a core dump would contain every ring.
     let _ = map.advise(Advice::NoHugePage);
     let _ = map.advise(Advice::DontDump);
     Ok(map)
 }
 
-/// A random number, which no other segment has.
+/// A random number, so that no two segments have the same.
 pub(crate) fn new_nonce() -> PmResult<[u64; 2]> {
     let mut bytes = [0u8; 16];
     // SAFETY: writes at most 16 bytes to an array of 16.

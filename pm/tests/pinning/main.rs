@@ -1,8 +1,8 @@
-//! The pin-down cache on the real kernel: many threads unmap and map memory, and no registration of
-//! the previous memory is ever found again. `pinning_single_threaded.rs` does the same in a
-//! single-threaded process, in which a hit makes no system call.
+//! Tests of the pin-down cache on the real kernel. Many threads unmap and map memory, and the cache
+//! never finds a registration of the previous memory again. `pinning_single_threaded.rs` tests the
+//! same in a single-threaded process, in which a hit makes no system call.
 
-// UNSAFETY: maps, unmaps and writes memory of its own.
+// UNSAFETY: maps, unmaps and writes its own memory.
 #![expect(unsafe_code)]
 
 mod stamps;
@@ -25,9 +25,9 @@ fn is_monitored() -> bool {
     probed.is_ok()
 }
 
-/// Whether `cache` finds a registration of the four pages at `addr` that it has made before, and
-/// never a stale one. It is asked repeatedly, because other tests change memory meanwhile, upon
-/// which the cache may drop all registrations.
+/// Whether `cache` finds an earlier registration of the four pages at `addr`. Panics if it finds a
+/// stale one. It tries repeatedly, because the cache may drop all registrations when other tests
+/// change memory meanwhile.
 fn finds_again(cache: &Cache<StampRegistrar>, addr: usize) -> bool {
     let hits = cache.stats().hits;
     (0..1000).any(|_| {
@@ -55,7 +55,7 @@ fn no_stale_registration_is_found_while_many_threads_change_memory() {
                     let addr = own_arena + first * PAGE;
                     assert!(matches_pages(cache, addr, pages), "seed {seed}, round {round}");
                     if random.below(16) == 0 {
-                        // An arena that another thread has changed and this one has pinned before.
+                        // This thread takes an arena that another thread has changed.
                         let mut others = others.lock().unwrap();
                         let other = others.pop().unwrap();
                         others.push(std::mem::replace(&mut own_arena, other));
@@ -75,8 +75,8 @@ fn no_stale_registration_is_found_while_many_threads_change_memory() {
     assert_eq!((cache.bytes(), pinned.load(Ordering::Relaxed)), (0, 0), "still pinned");
 }
 
-/// Threads map memory at addresses that others are just unmapping: the kernel reuses the addresses
-/// before it reports the unmapping.
+/// Threads map memory at addresses that other threads are unmapping. The kernel reuses the
+/// addresses before it reports the unmapping.
 #[test]
 fn no_stale_registration_is_found_for_memory_mapped_while_another_thread_unmaps_it() {
     let (cache, _) = cache(1 << 20);
@@ -182,18 +182,18 @@ fn a_child_of_fork_finds_no_registrations_and_its_parent_all() -> PmResult<()> {
     let addr = map(0, 4, PRIVATE, -1).unwrap();
     stamp(addr, 4);
     assert!(matches_pages(&cache, addr, 4));
-    // SAFETY: the child takes no lock that another thread may hold.
+    // SAFETY: the child acquires no lock that another thread may hold.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refused = cache.lock(addr, PAGE).map(drop) == Err(Error::Invalid);
-        // SAFETY: ends the child at once. Its unmapping does not wait for any thread.
+        // SAFETY: this ends the child at once. The unmapping does not wait for another thread.
         unsafe {
             libc::munmap(addr as *mut _, 4 * PAGE);
             libc::_exit(i32::from(!refused));
         }
     }
     let mut status = 0;
-    // SAFETY: waits for the child above.
+    // SAFETY: this waits for the child above.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
     assert_eq!(finds_again(&cache, addr), is_monitored());

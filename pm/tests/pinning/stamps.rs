@@ -1,8 +1,8 @@
 //! A fake registrar. Each page has a unique stamp, and pinning records the stamps as a device would
 //! record the pages. A test that locks memory compares the recorded stamps with those in memory. A
-//! difference means that a device would write to pages that are not the program's.
+//! difference means that a device would write to pages that do not belong to the program.
 
-// UNSAFETY: maps, unmaps and writes memory of its own.
+// UNSAFETY: maps, unmaps and writes its own memory.
 #![expect(unsafe_code)]
 
 use score_pm::pin::{Cache, CacheOptions, PAGE, PageRange, Registrar};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 static STAMP: AtomicU64 = AtomicU64::new(1);
 
-/// Records the stamps of the pages that it pins; at most `capacity` bytes.
+/// Records the stamps of the pages that it pins. It pins at most `capacity` bytes.
 pub struct StampRegistrar {
     pub capacity: usize,
     pub pinned: Arc<AtomicUsize>,
@@ -39,12 +39,13 @@ impl Registrar for StampRegistrar {
     }
 }
 
-/// A page's stamp; None if the page is not mapped.
+/// Returns the stamp of a page, or None if the page is not mapped.
 fn read_safely(page: usize) -> Option<u64> {
     let mut word = 0u64;
     let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
     let remote = libc::iovec { iov_base: page as *mut libc::c_void, iov_len: 8 };
-    // SAFETY: writes eight bytes of this function; memory that is not mapped is an error.
+    // SAFETY: the kernel writes eight bytes to a variable of this function. It returns an error if
+    // the page is not mapped.
     let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     (copied == 8).then_some(word)
 }
@@ -55,10 +56,11 @@ pub fn cache(limit: usize) -> (Cache<StampRegistrar>, Arc<AtomicUsize>) {
     (Cache::new(registrar, CacheOptions { max_bytes: limit }).unwrap(), pinned)
 }
 
-/// Maps `pages` at `addr`, or anywhere for 0. None: there is another mapping.
+/// Maps `pages` pages at `addr`, or at any address if `addr` is 0. Returns None if the kernel
+/// refuses, for example because there is another mapping.
 pub fn map(addr: usize, pages: usize, flags: i32, fd: i32) -> Option<usize> {
     let (prot, map_flags) = (libc::PROT_READ | libc::PROT_WRITE, flags);
-    // SAFETY: replaces only memory that the caller owns.
+    // SAFETY: this replaces only memory that the caller owns.
     let memory = unsafe { libc::mmap(addr as *mut _, pages * PAGE, prot, map_flags, fd, 0) };
     (memory != libc::MAP_FAILED).then_some(memory as usize)
 }
@@ -66,19 +68,20 @@ pub fn map(addr: usize, pages: usize, flags: i32, fd: i32) -> Option<usize> {
 pub const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
 pub fn unmap(addr: usize, pages: usize) {
-    // SAFETY: callers own this memory and do not use it afterwards.
+    // SAFETY: the callers own this memory and do not use it afterwards.
     assert_eq!(unsafe { libc::munmap(addr as *mut _, pages * PAGE) }, 0);
 }
 
 pub fn stamp(addr: usize, pages: usize) {
     for page in 0..pages {
         let value = STAMP.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: mapped by the caller, which is its only user.
+        // SAFETY: the caller has mapped the memory and is its only user.
         unsafe { ((addr + page * PAGE) as *mut u64).write_volatile(value) };
     }
 }
 
-/// Locks, compares and unlocks. False: the registration is of other pages.
+/// Locks memory, compares its stamps and unlocks it. Returns false if the registration has other
+/// pages.
 pub fn matches_pages(cache: &Cache<StampRegistrar>, addr: usize, pages: usize) -> bool {
     let lock = cache.lock(addr + 8, pages * PAGE - 8).unwrap();
     let (start, stamps) = &*lock.registration;
@@ -114,8 +117,8 @@ pub fn arena() -> usize {
     addr
 }
 
-/// Changes a part of an arena. None: the arena is lost, because another thread has mapped memory
-/// in it.
+/// Changes a part of an arena. Returns None if the arena is lost, because another thread has mapped
+/// memory in it.
 pub fn change(arena: usize, random: &mut Random) -> Option<()> {
     let first = random.below(ARENA);
     let pages = 1 + random.below((ARENA - first).min(6));
@@ -130,14 +133,14 @@ pub fn change(arena: usize, random: &mut Random) -> Option<()> {
         }
         2 => {
             let (old, len) = (addr as *mut libc::c_void, pages * PAGE);
-            // SAFETY: memory of this thread, which uses only the new address from now on.
+            // SAFETY: this is memory of this thread, which uses only the new address from now on.
             let moved = unsafe { libc::mremap(old, len, 2 * len, libc::MREMAP_MAYMOVE) };
             if moved == libc::MAP_FAILED {
-                // There are several mappings, because another method has split the first one.
+                // The range has several mappings, because another method has split the first one.
                 return Some(());
             }
             if moved == old {
-                // The memory has grown in place: the pages and their stamps stay.
+                // The memory has grown in place, so the pages and their stamps stay.
                 unmap(addr + len, pages);
                 return Some(());
             }
@@ -146,7 +149,7 @@ pub fn change(arena: usize, random: &mut Random) -> Option<()> {
         }
         method => {
             let advice = if method == 3 { libc::MADV_DONTNEED } else { libc::MADV_FREE };
-            // SAFETY: memory of this thread, written again below.
+            // SAFETY: this is memory of this thread, which writes it again below.
             assert_eq!(unsafe { libc::madvise(addr as *mut _, pages * PAGE, advice) }, 0);
         }
     }
@@ -154,8 +157,8 @@ pub fn change(arena: usize, random: &mut Random) -> Option<()> {
     Some(())
 }
 
-/// The number of rounds of a test: fewer in an emulated machine and under a sanitizer, where thread
-/// switches are slow.
+/// Returns the number of rounds of a test. It is smaller in an emulated machine and under a
+/// sanitizer, because thread switches are slow there.
 pub fn rounds(count: usize) -> usize {
     let slow = std::env::var_os("SCORE_VM").is_some() || cfg!(sanitized);
     if slow { count / 40 } else { count }

@@ -1,5 +1,5 @@
-//! A process of the job that writes arbitrary data into the region tables and the requests of its
-//! peers: there are errors, but no byte outside of locked memory is accessed.
+//! Tests with a process of the job that writes arbitrary data into the region tables and the
+//! requests of its peers. The peers get errors, but no byte outside of locked memory is accessed.
 
 use super::memory::*;
 use super::testbed::hostile_segment::Segment;
@@ -22,7 +22,8 @@ fn a_corrupt_region_table_gives_access_to_nothing() {
         );
         a.fill(1);
         b.fill(2);
-        // An entry is state, address, length, and the offset in the arena.
+        // An entry of the table consists of the state, the address, the length, and the offset in
+        // the arena.
         let entry = segment.find(b.at.addr() as u64);
         let original = segment.word(entry + 2).load(Ordering::Relaxed);
         let end = &bed.contexts[0];
@@ -57,7 +58,8 @@ fn memory_of_a_process_whose_probe_word_differs_is_not_written() {
     let segment = Segment::steal(&bed);
     let (a, b) = (Memory::new(&bed, 0, Kind::Mapped, 64), Memory::new(&bed, 1, Kind::Mapped, 64));
     b.fill(2);
-    // For each node: the process id, the address of the probe word, and its value.
+    // The record of a node consists of the process id, the address of the probe word, and its
+    // value.
     let pid = u64::from(std::process::id());
     let process_records: Vec<_> = (0..segment.words() - 2)
         .filter(|&index| segment.word(index).load(Ordering::Relaxed) == pid)
@@ -77,7 +79,7 @@ fn memory_of_a_process_whose_probe_word_differs_is_not_written() {
 fn malformed_requests_are_refused_and_touch_nothing() {
     let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
     without_cma(|| {
-        // Kind of the request, its number, handle, length, buffer.
+        // The words of a request are its kind, number, handle, length, and buffer.
         let bad_values =
             [(0, 9), (2, 0), (2, u64::MAX), (3, 0), (3, (256 << 10) + 1), (3, u64::MAX)]
                 .into_iter()
@@ -109,7 +111,7 @@ fn an_unrequested_answer_breaks_that_link_alone() {
         let b = Memory::new(&bed, 1, Kind::Mapped, 64);
         let c = Memory::new(&bed, 2, Kind::Mapped, 64);
         bed.contexts[0].write(1, b.handle, a.handle, 64).unwrap();
-        // Node 1 gets a request that was changed into an answer.
+        // Node 1 receives a request that was changed into an answer.
         let request = segment.find(b.handle.bits()) - 2;
         segment.word(request).store(3, Ordering::Relaxed);
         assert_eq!(bed.contexts[1].receive(), Err(Error::NoBuffers));

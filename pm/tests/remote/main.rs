@@ -193,7 +193,7 @@ fn memory_that_is_unmapped_or_read_only_is_eio_once_at_completion() {
     });
 }
 
-/// Unmaps bytes of frames that are not copied before they are transmitted.
+/// The unmapped bytes belong to frames whose bytes are not copied before they are transmitted.
 #[test]
 fn a_long_operation_whose_first_bytes_are_unmapped_is_eio_and_others_go_on() {
     const LEN: usize = 200_000;
@@ -214,8 +214,8 @@ fn a_long_operation_whose_first_bytes_are_unmapped_is_eio_and_others_go_on() {
     });
 }
 
-/// Pages of both nodes are unmapped and mapped while they are written and read. Each operation gets
-/// an error or the new memory, whichever process copies, and neighbouring memory is unchanged.
+/// Pages of both nodes are unmapped and mapped while they are written and read. Each operation
+/// fails or accesses the new memory, whichever process copies. Neighbouring memory is unchanged.
 #[test]
 fn memory_that_is_unmapped_and_remapped_under_traffic_does_no_harm() {
     const PAGES: usize = 64;
@@ -245,7 +245,8 @@ fn memory_that_is_unmapped_and_remapped_under_traffic_does_no_harm() {
                     Err(error) => {
                         assert_eq!(error, Error::Io);
                         failed += 1;
-                        // The next call reports outstanding operations of the other direction.
+                        // This call consumes a failure of the other direction, if it was not
+                        // reported yet.
                         let _ = done(&bed, 0);
                     }
                 }
@@ -260,7 +261,7 @@ fn memory_that_is_unmapped_and_remapped_under_traffic_does_no_harm() {
     }
 }
 
-/// PM's own memory is copied directly: the copying process finds all of it or gets an error.
+/// PM's own memory is copied directly. The copying process finds all of it or gets an error.
 #[test]
 fn freeing_allocator_memory_during_an_operation_does_no_harm() {
     const LEN: usize = 1 << 20;
@@ -283,7 +284,7 @@ fn freeing_allocator_memory_during_an_operation_does_no_harm() {
     });
 }
 
-/// Memory is unlocked and changed during a read: the read returns the bytes from before.
+/// Memory is unlocked and changed during a read. The read returns the previous bytes or fails.
 #[test]
 fn unlocked_memory_is_not_read_afterwards() {
     const LEN: usize = 1 << 20;
@@ -310,7 +311,7 @@ fn unlocked_memory_is_not_read_afterwards() {
     });
 }
 
-/// From time to time unmaps a page, or makes it read-only, for a short time.
+/// Repeatedly makes one page inaccessible or read-only for a short time, until `stop` is set.
 fn remap_pages(addr: usize, pages: usize, stop: &std::sync::atomic::AtomicBool) {
     let mut page = 0;
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -319,7 +320,7 @@ fn remap_pages(addr: usize, pages: usize, stop: &std::sync::atomic::AtomicBool) 
         let prot = [libc::PROT_NONE, libc::PROT_READ][page % 2];
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let write = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: pages of the test, which are used only through their handle.
+        // SAFETY: these are pages of the test, which are accessed only through their handle.
         unsafe {
             libc::mmap(page_addr, 4096, prot, flags, -1, 0);
             std::thread::sleep(Duration::from_micros(300));
@@ -391,7 +392,7 @@ fn a_node_that_sleeps_in_select_helps() {
                     while end.receive() == Err(Error::NoBuffers) {
                         let mut poll =
                             libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
-                        // SAFETY: one valid entry.
+                        // SAFETY: this is one valid entry, as the length says.
                         unsafe { libc::poll(&raw mut poll, 1, -1) };
                     }
                     end.after_select().unwrap();
@@ -434,7 +435,7 @@ fn memory_of_the_allocator_is_zero_and_is_not_freed_while_it_is_locked() {
                 .collect();
             for &(block, len) in &blocks {
                 assert!(block.addr().is_multiple_of(4096));
-                // SAFETY: just allocated.
+                // SAFETY: the block was just allocated, and has `len` bytes.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(block, len) };
                 assert!(bytes.iter().all(|&byte| byte == 0));
                 bytes.fill(1);

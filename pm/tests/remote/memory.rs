@@ -1,4 +1,4 @@
-//! Memory of each kind, locked on a node of a test bed.
+//! Memory of each kind that is locked on a node of a test bed, and helper functions.
 
 use super::testbed::*;
 use score_pm::*;
@@ -28,7 +28,7 @@ fn map(addr: *mut u8, len: usize) -> *mut u8 {
     let fixed = if addr.is_null() { 0 } else { libc::MAP_FIXED };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: new memory, or in place of memory of this test.
+    // SAFETY: this maps new memory, or replaces memory of this test.
     let mapped = unsafe { libc::mmap(addr.cast(), len, prot, flags, -1, 0) };
     assert_ne!(mapped, libc::MAP_FAILED);
     mapped.cast()
@@ -46,13 +46,13 @@ impl<'a> Memory<'a> {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped, and not written meanwhile.
+        // SAFETY: the memory is mapped, and is not written meanwhile.
         unsafe { std::slice::from_raw_parts(self.at, self.len) }
     }
 
     pub fn fill(&self, seed: u8) {
         for i in 0..self.len {
-            // SAFETY: inside the memory.
+            // SAFETY: the byte is inside the memory.
             unsafe { self.at.add(i).write(seed.wrapping_add(i as u8)) };
         }
     }
@@ -64,15 +64,15 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Makes the memory inaccessible. The addresses stay reserved, so that no other thread gets
-    /// them.
+    /// Makes the memory inaccessible. The addresses stay reserved, so that no other thread maps
+    /// memory there.
     pub fn unmap(&self) {
         self.unmap_first(self.len);
     }
 
     pub fn unmap_first(&self, len: usize) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: it is used only through its handle.
+        // SAFETY: the memory is used only through its handle.
         let mapped = unsafe { libc::mmap(self.at.cast(), len, libc::PROT_NONE, flags, -1, 0) };
         assert_eq!(mapped, self.at.cast());
     }
@@ -82,7 +82,7 @@ impl<'a> Memory<'a> {
     }
 
     pub fn protect(&self) {
-        // SAFETY: as above.
+        // SAFETY: as in `unmap_first`.
         unsafe { libc::mprotect(self.at.cast(), self.len, libc::PROT_READ) };
     }
 }
@@ -92,13 +92,14 @@ impl Drop for Memory<'_> {
         let _ = self.end.unlock_memory(None, self.at.addr(), self.len);
         match self.kind {
             Kind::Allocated => self.end.free_memory(self.at).unwrap(),
-            // SAFETY: it is not used any more.
+            // SAFETY: the memory is no longer used.
             Kind::Mapped => drop(unsafe { libc::munmap(self.at.cast(), self.len) }),
         }
     }
 }
 
-/// Region ids belong to the whole process: a test that uses all of them takes this exclusively.
+/// The lock of the region ids, which belong to the whole process. A test that uses all of them
+/// locks it exclusively.
 pub static REGION_IDS_LOCK: RwLock<()> = RwLock::new(());
 
 /// Runs a test on every kind of test bed, and once more with a kernel that refuses to copy between
@@ -108,7 +109,7 @@ pub fn on_every_kind_and_without_cma(nodes: usize, test: impl Fn(&TestBed) + Syn
     on_all(nodes, test);
 }
 
-/// The same, for a test that holds [`REGION_IDS_LOCK`].
+/// As [`on_every_kind_and_without_cma`], for a test that holds [`REGION_IDS_LOCK`].
 pub fn on_all(nodes: usize, test: impl Fn(&TestBed) + Sync) {
     let _dog = Watchdog::new(300);
     for kind in ALL_KINDS {
@@ -134,7 +135,8 @@ pub fn without_cma(test: impl Fn() + Sync) {
     });
 }
 
-/// From now on this thread, and threads that it starts, get EPERM from these calls.
+/// Makes process_vm_readv and process_vm_writev fail with EPERM in this thread, and in threads that
+/// it starts.
 pub fn forbid_cma() {
     const NR: u32 = 0;
     let instruction =
@@ -150,7 +152,7 @@ pub fn forbid_cma() {
         instruction(ret, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program is valid for the call, which copies it.
+    // SAFETY: the program is valid during the call, which copies it.
     let set = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
@@ -158,14 +160,14 @@ pub fn forbid_cma() {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// All contexts except `me` poll once.
+/// Polls once on all contexts except that of node `me`.
 pub fn poll_others(bed: &TestBed, me: usize) {
     for (_, end) in bed.contexts.iter().enumerate().filter(|&(k, _)| k != me) {
         assert_eq!(end.receive(), Err(Error::NoBuffers));
     }
 }
 
-/// Repeats a call until there is room.
+/// Repeats a call while there is no room, and polls on the other contexts.
 pub fn retry_polling(bed: &TestBed, me: usize, call: impl Fn() -> PmResult<()>) {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
@@ -178,7 +180,7 @@ pub fn retry_polling(bed: &TestBed, me: usize, call: impl Fn() -> PmResult<()>) 
     }
 }
 
-/// Waits for all operations of a node.
+/// Waits for all operations of node `me`. Returns an error if an operation has failed.
 pub fn done(bed: &TestBed, me: usize) -> PmResult<()> {
     let end = Instant::now() + Duration::from_secs(60);
     loop {

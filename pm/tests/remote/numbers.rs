@@ -1,4 +1,5 @@
-//! Completion of each operation by its number (`remote_status`, ours).
+//! Tests the completion of each operation by its number (`remote_status`, an extension of the
+//! manual).
 
 use super::memory::*;
 use super::testbed::*;
@@ -8,8 +9,8 @@ use std::time::{Duration, Instant};
 
 const LEN: usize = 8192;
 
-/// Asks until the operation with this number has ended. Returns the operations that have failed up
-/// to then.
+/// Polls until the operation with this number has completed. Returns the numbers of the operations
+/// that have failed.
 fn failures_up_to(bed: &TestBed, node: u32, number: u64) -> Vec<u64> {
     let end = Instant::now() + Duration::from_secs(60);
     let (mut failures, mut last) = (Vec::new(), 0);
@@ -28,8 +29,8 @@ fn failures_up_to(bed: &TestBed, node: u32, number: u64) -> Vec<u64> {
     }
 }
 
-/// A stream: whenever an operation has ended, another one starts. So there is never a time at which
-/// all are done.
+/// Whenever an operation has completed, another one starts. Thus some operations are always in
+/// flight.
 #[test]
 fn operations_complete_one_by_one_while_others_are_in_flight() {
     const COUNT: usize = 120;
@@ -90,7 +91,7 @@ fn each_failed_operation_is_told_once_by_its_number() {
                 let remote = if [2, 3, 9].contains(&number) { &bad } else { &good[0] };
                 let call = if number % 2 == 0 { Context::write } else { Context::read };
                 retry_polling(bed, 0, || call(end, 1, remote.handle, local.handle, LEN));
-                // Failures on another node are not told here.
+                // The status of node 1 must not report failures on another node.
                 retry_polling(bed, 0, || end.write(2, good[1].handle, local.handle, 100));
             }
             let first = round * 10;
@@ -99,7 +100,7 @@ fn each_failed_operation_is_told_once_by_its_number() {
             assert_eq!(failures_up_to(bed, 1, first + 10), [], "told once");
             assert_eq!(failures_up_to(bed, 2, first + 10), []);
         }
-        // The functions of the manual tell the failures as well.
+        // The functions of the manual also report the failures.
         let functions = [end.is_write_done(), end.is_read_done()];
         assert_eq!(functions, [Err(Error::Io), Err(Error::Io)]);
     });
@@ -121,7 +122,8 @@ fn operations_on_a_node_that_has_exited_fail_by_number() {
     });
 }
 
-/// Operations in flight when their node exits fail before those that are started afterwards.
+/// Operations that are in flight when their node exits fail before operations that are started
+/// later.
 #[test]
 fn operations_in_flight_fail_in_their_order_when_their_node_exits() {
     let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
-//! The ordering rule of manual 3.6.3, as a property: operations of one node on another's memory, in
-//! any order and of any size, take effect in that order, and never after a message that was sent
-//! later.
+//! Tests the ordering rule of manual 3.6.3 as a property. Operations of one node on the memory of
+//! another node, of any kind and size, take effect in their order. They never take effect after a
+//! message that was sent later.
 
 use super::memory::*;
 use super::testbed::*;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use score_pm::*;
 
 const REGIONS: usize = 3;
-/// Words of a region: larger than a request of a relay.
+/// The number of words of a region, which is more than one relay request transfers.
 const REGION: usize = 40_000;
 
 /// A step of node 0.
@@ -25,7 +25,7 @@ enum Step {
         words: usize,
     },
     Message,
-    /// Node 1 polls so many times.
+    /// Node 1 polls this many times.
     Polls(usize),
 }
 
@@ -40,7 +40,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn words<'a>(memory: &'a Memory<'_>) -> &'a [std::sync::atomic::AtomicU64] {
-    // SAFETY: aligned, and used as atomics; the writers are in this thread or in the kernel.
+    // SAFETY: the memory is aligned and accessed atomically. Other writes come from this thread or
+    // from the kernel.
     unsafe { std::slice::from_raw_parts(memory.at.cast(), memory.len / 8) }
 }
 
@@ -48,15 +49,15 @@ fn load(memory: &Memory<'_>, at: usize) -> u64 {
     words(memory)[at].load(std::sync::atomic::Ordering::Acquire)
 }
 
-/// The operations so far: the stamps that were written to each word of each region, in order.
+/// The operations so far. Each write stores its own number to all words of its range.
 struct OrderModel<'a> {
     bed: &'a TestBed,
     target_regions: [Memory<'a>; REGIONS],
-    /// One area for each operation, so that none has to wait for another.
+    /// One area for each operation, so that no operation has to wait for another.
     local_areas: Vec<Memory<'a>>,
-    /// Region, index, length and stamp of each write.
+    /// The region, index, length and value of each write.
     writes: Vec<(usize, usize, usize, u64)>,
-    /// Each read: its area, region, index and length, and the number of earlier writes.
+    /// The area, region, index and length of each read, and the number of earlier writes.
     reads: Vec<(usize, usize, usize, usize, usize)>,
     last_value: u64,
 }
@@ -72,7 +73,8 @@ impl OrderModel<'_> {
     fn poll(&self) {
         while let Ok(message) = receive(&self.bed.contexts[1]) {
             let count = u64::from_ne_bytes(message.try_into().unwrap()) as usize;
-            // All writes that were started before the message must be visible; later ones may be.
+            // All writes that were started before the message must be visible. Later writes may be
+            // visible.
             for &(region, at, len, _) in &self.writes[..count] {
                 for at in [at, at + len / 2, at + len - 1] {
                     let min_value = self.expected(region, at, count);
@@ -83,7 +85,7 @@ impl OrderModel<'_> {
                 }
             }
         }
-        // If a write is visible, all earlier ones must be visible.
+        // If a write is visible, all earlier writes must be visible.
         let values =
             self.writes.iter().map(|&(region, at, ..)| load(&self.target_regions[region], at));
         let latest = values.max().unwrap_or(0) as usize;

@@ -1,4 +1,4 @@
-//! A segment to which a hostile process writes arbitrary data.
+//! The segment of a test bed, to which a hostile process writes arbitrary data.
 
 use super::TestBed;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
@@ -6,7 +6,7 @@ use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The segment of a test bed, as a hostile process gets it.
+/// The mapped segment, the attach message, and the descriptor, as a hostile process gets them.
 pub struct Segment(memmap2::MmapRaw, pub Vec<u8>, pub OwnedFd);
 
 impl Segment {
@@ -28,7 +28,7 @@ impl Segment {
             .collect();
         let len = message.bytes;
         bytes.truncate(len);
-        // SAFETY: a fresh descriptor.
+        // SAFETY: the descriptor was just received, and no other code uses it.
         let memory = unsafe { OwnedFd::from_raw_fd(fds[0]) };
         let map = memmap2::MmapOptions::new().map_raw(memory.as_raw_fd()).unwrap();
         Segment(map, bytes, memory)
@@ -40,11 +40,12 @@ impl Segment {
 
     pub fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.words());
-        // SAFETY: inside the mapping; atomic, as the victims' accesses are.
+        // SAFETY: the word is inside the mapping, and the other processes also access it
+        // atomically.
         unsafe { &*self.0.as_mut_ptr().cast::<AtomicU64>().add(index) }
     }
 
-    /// The index of a word that was sent as a message.
+    /// Returns the index of the first word with this value.
     pub fn find(&self, value: u64) -> usize {
         (0..self.words()).find(|&index| self.word(index).load(Ordering::Relaxed) == value).unwrap()
     }

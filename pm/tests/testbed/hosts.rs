@@ -1,4 +1,4 @@
-//! Several hosts in one test: each has an owner, the addresses of the others, and processes.
+//! Several hosts in one test. Each host has an owner, the addresses of the others, and processes.
 
 #![allow(dead_code)]
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const ROLE_ENV: &str = "PM_TEST_ROLE";
 const FDS_ENV: &str = "PM_TEST_FDS";
 
-/// The objects of a host's owner.
+/// The devices and contexts of a host's owner.
 pub struct Host {
     pub first: u32,
     pub local: u32,
@@ -25,7 +25,7 @@ pub struct Hosts {
     pub hosts: Vec<Host>,
 }
 
-/// The objects that a process inherits.
+/// The node numbers and descriptors that a process inherits.
 pub struct InheritedNode {
     pub node: u32,
     pub first: u32,
@@ -36,7 +36,8 @@ pub struct InheritedNode {
 }
 
 impl Hosts {
-    /// Hosts with so many nodes each. `options`: more options of the ethernet device.
+    /// Makes one host for each number of nodes in `shape`. `options` are additional options of the
+    /// ethernet device.
     pub fn new(shape: &[u32], options: &[&str]) -> Hosts {
         let nodes = shape.iter().sum::<u32>();
         let mut first = 0;
@@ -77,7 +78,7 @@ impl Hosts {
         let shmem = given.shmem.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         let ethernet = given.ethernet.as_raw_fd();
         for fd in [shmem, ethernet] {
-            // SAFETY: our descriptor, or -1; the child has to inherit it.
+            // SAFETY: this is a descriptor of this process, or -1. The child has to inherit it.
             unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
         }
         let InheritedNode { first, local, nodes, .. } = given;
@@ -115,7 +116,8 @@ impl Hosts {
         }
     }
 
-    /// Sum of sent and sum of received over ethernet.
+    /// Returns the number of messages that all nodes have sent over ethernet, and the number that
+    /// they have received.
     pub fn sums(&self) -> (u64, u64) {
         let mut sums = (0, 0);
         for host in &self.hosts {
@@ -155,7 +157,7 @@ impl Host {
     }
 }
 
-/// A node's contexts in its process.
+/// The contexts of a node in its process.
 pub struct Node {
     pub end: ContextRef,
     pub shmem: Option<ContextRef>,
@@ -164,7 +166,8 @@ pub struct Node {
 }
 
 impl InheritedNode {
-    /// Joins both contexts in a composite: shmem on this host, ethernet to the others.
+    /// Joins both contexts in a composite, which uses shmem on this host and ethernet to other
+    /// hosts.
     pub fn join(self) -> Node {
         let shmem = self.shmem.map(|fd| Context::attach("shmem", fd).unwrap());
         let ethernet = Context::attach("ethernet", self.ethernet).unwrap();
@@ -181,12 +184,13 @@ impl InheritedNode {
         Node { end, shmem, ethernet, _composite: device }
     }
 
-    /// In a process that [`Hosts::start`] has started: its role, and the inherited node.
+    /// Returns the role and the inherited node of a process that [`Hosts::start`] has started, or
+    /// None in other processes.
     pub fn inherited() -> Option<(String, InheritedNode)> {
         let role = std::env::var(ROLE_ENV).ok()?;
         let words = std::env::var(FDS_ENV).unwrap();
         let words: Vec<i64> = words.split(' ').map(|word| word.parse().unwrap()).collect();
-        // SAFETY: inherited for this purpose.
+        // SAFETY: the process inherits the descriptor for this purpose, and nothing else uses it.
         let take_fd = |fd: i64| unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
         let given = InheritedNode {
             node: words[0] as u32,

@@ -1,4 +1,4 @@
-//! The test bed of context tests: a few nodes joined on one device, and helper functions.
+//! The test bed of context tests: a few nodes on one device or composite, and helper functions.
 
 #![allow(unsafe_code, dead_code)]
 
@@ -8,24 +8,25 @@ use score_pm::{Context, ContextRef, Counters, Device, Error, PmResult};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Kinds of context whose messages arrive at once, because they stay within one host.
+/// The kinds of context whose messages arrive at once, because they stay within one host.
 pub const KINDS: [&str; 2] = ["shmem", "composite"];
 
-/// The kinds of context that the suite runs on. `both`: composites of shmem and ethernet, where
-/// nodes an odd number apart reach each other by ethernet. `lossy`: wires that drop, duplicate and
-/// reorder packets.
+/// The kinds of context on which the suite runs. `both` is a composite of shmem and ethernet, in
+/// which nodes whose numbers differ by an odd number reach each other by ethernet. The wires of
+/// `lossy` drop, duplicate and reorder packets.
 pub const ALL_KINDS: [&str; 6] = ["shmem", "composite", "ethernet", "both", "lossy", "both lossy"];
 
-/// The kinds in the virtual machine with RDMA adapters; the others are tested outside of it.
-/// Composites are as in `both`. `iwarp`: the adapter siw0; otherwise rxe0.
+/// The kinds in the virtual machine with RDMA adapters. The other kinds are tested outside of it.
+/// Composites are as in `both`. `iwarp` uses the adapter siw0, and the others use rxe0.
 pub const VM_KINDS: [&str; 4] = ["verbs", "both verbs", "iwarp", "both iwarp"];
 
-/// Whether this is the virtual machine.
+/// Whether the test runs in the virtual machine.
 pub fn in_vm() -> bool {
     std::env::var_os("SCORE_VM").is_some()
 }
 
-/// The adapters of the virtual machine, which may lack soft iWARP. None outside of it.
+/// Returns the adapters of the virtual machine, which may lack soft iWARP. There are none outside
+/// of it.
 pub fn adapters() -> &'static [&'static str] {
     match (in_vm(), std::path::Path::new("/sys/class/infiniband/siw0").exists()) {
         (false, _) => &[],
@@ -34,12 +35,12 @@ pub fn adapters() -> &'static [&'static str] {
     }
 }
 
-/// The kinds on which the suite runs on this machine.
+/// Returns the kinds on which the suite runs on this machine.
 pub fn kinds() -> &'static [&'static str] {
     if in_vm() { &VM_KINDS[..2 * adapters().len()] } else { &ALL_KINDS }
 }
 
-/// `count`, or less in the virtual machine, which is slow.
+/// Returns `count`, or less in the virtual machine, which is slow.
 pub fn times(count: usize) -> usize {
     if in_vm() { count / 10 } else { count }
 }
@@ -49,12 +50,13 @@ const LOSS: [&str; 2] = ["-loss", "drop=0.03,duplicate=0.03,reorder=0.05,seed=11
 /// Nodes of one channel, all in this process.
 pub struct TestBed {
     pub kind: &'static str,
-    /// The device under test. In a composite of two it reaches some nodes, and shmem the others.
+    /// The device under test. In a composite of two devices, it reaches some nodes, and shmem the
+    /// others.
     pub device: Device,
     pub second: Option<Device>,
-    /// The owner's contexts, of `device`.
+    /// The contexts of `device` that the owner has opened.
     pub opened: Vec<ContextRef>,
-    /// The members of composites; on shmem, the contexts under test.
+    /// The attached contexts of `device`: the members of composites, or the contexts under test.
     pub attached: Vec<ContextRef>,
     pub composite: Device,
     /// The contexts under test: node k is `contexts[k]`.
@@ -73,7 +75,7 @@ fn open(kind: &str, nodes: usize, options: &[&str]) -> (Device, Vec<ContextRef>,
     (device, opened, attached)
 }
 
-/// The type of a kind's device under test.
+/// Returns the type of the device under test of a kind.
 pub fn network(kind: &str) -> &'static str {
     match kind {
         "shmem" | "composite" => "shmem",
@@ -118,7 +120,7 @@ impl TestBed {
         KINDS.contains(&self.kind)
     }
 
-    /// The type of the contexts under test.
+    /// Returns the type of the contexts under test.
     pub fn end_kind(&self) -> &'static str {
         match self.kind {
             "lossy" => "ethernet",
@@ -128,7 +130,8 @@ impl TestBed {
         }
     }
 
-    /// A node's counters on both devices. The last peer is that on shmem, if there is one.
+    /// Returns the counters of a node on both devices. The last peers are those on shmem, if there
+    /// are any.
     pub fn counters(&self, node: u32) -> Counters {
         let mut sum = self.device.counters(node).unwrap();
         if let Some(second) = &self.second {
@@ -145,7 +148,8 @@ impl TestBed {
         sum
     }
 
-    /// Sum of sent and sum of received.
+    /// Returns the number of messages that all nodes have sent, and the number that they have
+    /// received.
     pub fn sums(&self) -> (u64, u64) {
         let counters = (0..self.contexts.len() as u32).map(|k| self.counters(k));
         counters.fold((0, 0), |(s, r), c| (s + c.sent, r + c.received))
@@ -158,7 +162,7 @@ impl TestBed {
             .for_each(|device| device.mark_exited(node).unwrap());
     }
 
-    /// Waits until all messages have arrived, or cannot arrive because there is no room.
+    /// Waits until all messages have arrived, or no more can arrive because there is no room.
     pub fn wait_until_delivered(&self) {
         if self.is_immediate() {
             return;
@@ -172,7 +176,7 @@ impl TestBed {
             if statuses != last {
                 (last, since) = (statuses, Instant::now());
             }
-            // Longer than the time-outs of a few consecutive losses, also on a busy host.
+            // This is longer than the time-outs of a few consecutive losses, even on a busy host.
             if done || since.elapsed() > Duration::from_secs(1) {
                 return;
             }
@@ -180,7 +184,7 @@ impl TestBed {
         }
     }
 
-    /// Sends until there is no room for long enough; returns the number of messages.
+    /// Sends until there is no room even after a wait. Returns the number of messages.
     pub fn fill_up(&self, from: usize, to: u32, message: impl Fn(u32) -> Vec<u8>) -> u32 {
         let mut sent = 0;
         loop {
@@ -207,7 +211,7 @@ pub fn on_every_kind(nodes: usize, test: impl Fn(&TestBed)) {
     }
 }
 
-/// As `on_every_kind`, for guarantees that hold only within one host.
+/// Runs a test as `on_every_kind` does, for guarantees that hold only within one host.
 pub fn on_local_kinds(nodes: usize, test: impl Fn(&TestBed)) {
     let _dog = Watchdog::new(300);
     for kind in KINDS.iter().filter(|_| !in_vm()) {
@@ -216,7 +220,7 @@ pub fn on_local_kinds(nodes: usize, test: impl Fn(&TestBed)) {
 }
 
 pub fn fill(buffer: *mut u8, bytes: &[u8]) {
-    // SAFETY: callers have reserved so many bytes.
+    // SAFETY: the callers have reserved at least as many bytes.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len()) };
 }
 
@@ -238,9 +242,9 @@ pub fn send_surely(context: &Context, to: u32, bytes: &[u8]) {
     }
 }
 
-/// The bytes of a message that was received.
+/// Returns the bytes of a received message.
 pub fn bytes((payload, len): (*mut u8, usize)) -> Vec<u8> {
-    // SAFETY: the result of receive is readable until release.
+    // SAFETY: the result of `receive` is readable until the message is released.
     unsafe { std::slice::from_raw_parts(payload, len) }.to_vec()
 }
 
@@ -257,7 +261,7 @@ pub fn receive_surely(context: &Context) -> Vec<u8> {
     message
 }
 
-/// As `receive_surely`, without release.
+/// Receives a message as `receive_surely` does, but does not release it.
 pub fn take_surely(context: &Context) -> (*mut u8, usize) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -270,7 +274,7 @@ pub fn take_surely(context: &Context) -> (*mut u8, usize) {
     }
 }
 
-/// Sleeps until a message arrives: figure 3.4 of the manual.
+/// Sleeps until a message arrives, as in figure 3.4 of the manual.
 pub fn blocking_receive(end: &Context) -> Vec<u8> {
     let mut fds = [-1];
     end.get_fds(&mut fds).unwrap();
@@ -284,7 +288,7 @@ pub fn blocking_receive(end: &Context) -> Vec<u8> {
             }
         }
         let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, as the length says.
+        // SAFETY: this is one valid pollfd, as the length says.
         assert_eq!(unsafe { libc::poll(&mut poll, 1, 60_000) }, 1, "not woken within 60 s");
     }
 }
@@ -301,7 +305,7 @@ pub fn retry_until_done(mut operation: impl FnMut() -> PmResult<()>) -> PmResult
     }
 }
 
-/// Ends a test that hangs.
+/// Aborts a test that hangs.
 pub struct Watchdog(Option<mpsc::Sender<()>>);
 
 impl Watchdog {
@@ -346,7 +350,7 @@ pub fn dump(context: &Context) -> String {
     out.0.expect("a dump is not empty")
 }
 
-/// Sends a message from node 0 to node 1, and one back.
+/// Sends a message from node 0 to node 1, and one back, to check that both contexts still work.
 pub fn check_both_directions(bed: &TestBed) {
     for (from, to) in [(0, 1), (1, 0)] {
         send_surely(&bed.contexts[from], to as u32, b"still here");

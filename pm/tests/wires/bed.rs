@@ -1,4 +1,5 @@
-//! Network namespaces joined by veth, one per host. They are removed with their last descriptor.
+//! Network namespaces joined by veth, one for each host. The kernel removes a namespace when its
+//! last descriptor is closed.
 
 use nix::sched::{CloneFlags, setns, unshare};
 use std::fs::File;
@@ -6,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Set in a child that has entered a user namespace for a test.
+/// The environment variable that is set in a child which has entered a user namespace for a test.
 const IN_NAMESPACE_ENV: &str = "SCORE_WIRES_INSIDE";
 
 /// Records that a test cannot run on this machine, in the format that `cargo xtask test` reads.
@@ -19,8 +20,8 @@ pub fn skip(name: &str, reason: &str) {
     }
 }
 
-/// Runs a test that makes network namespaces: in this process as root, else in a child that is root
-/// of a user namespace. If neither is possible the test is skipped.
+/// Runs a test that makes network namespaces. It runs in this process if it is root, or else in a
+/// child that is root of a user namespace. If neither is possible, the test is skipped.
 pub fn as_root(name: &str, test: impl FnOnce()) {
     if Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_err() {
         return skip(name, "ip of iproute2 is not installed");
@@ -45,7 +46,7 @@ pub fn as_root(name: &str, test: impl FnOnce()) {
 }
 
 fn is_root() -> bool {
-    // SAFETY: only returns a number.
+    // SAFETY: the call only returns a number.
     unsafe { libc::geteuid() == 0 }
 }
 
@@ -53,7 +54,7 @@ fn is_root() -> bool {
 pub struct Host(OwnedFd);
 
 impl Host {
-    /// An empty one.
+    /// Makes an empty namespace in which the loopback interface is up.
     pub fn new() -> Host {
         let unshare_network = || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
@@ -75,7 +76,7 @@ impl Host {
         })
     }
 
-    /// Runs `ip` with these arguments inside the namespace; returns its output.
+    /// Runs `ip` with these arguments inside the namespace, and returns its output.
     pub fn ip(&self, words: &str) -> String {
         self.run("ip", words)
     }
@@ -88,7 +89,7 @@ impl Host {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The path of the namespace for other programs, valid as long as `self` lives.
+    /// Returns the path of the namespace for other programs. It is valid as long as `self` lives.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
@@ -102,7 +103,7 @@ pub fn cable(one: &Host, other: &Host, name: &str, net: u8, mtu: usize) {
         host.ip(&format!("address add 10.{net}.0.{number}/24 dev {name}"));
         host.ip(&format!("link set {name} up"));
     }
-    // Until the kernel's worker has seen the carrier, all packets are dropped silently.
+    // The kernel drops all packets silently until its worker has noticed the carrier.
     let end = Instant::now() + Duration::from_secs(60);
     let show = format!("link show dev {name}");
     while [one, other].iter().any(|host| !host.ip(&show).contains("state UP")) {
@@ -111,7 +112,7 @@ pub fn cable(one: &Host, other: &Host, name: &str, net: u8, mtu: usize) {
     }
 }
 
-/// Two hosts joined by a cable `eth0`.
+/// Makes two hosts that are joined by a cable `eth0`.
 pub fn pair(mtu: usize) -> [Host; 2] {
     let hosts = [Host::new(), Host::new()];
     cable(&hosts[0], &hosts[1], "eth0", 9, mtu);

@@ -1,4 +1,4 @@
-//! Events of links and processes while wires are in use.
+//! Tests of events of links and processes while wires are in use.
 
 use crate::bed::{Host, as_root, cable, pair, skip};
 use crate::traffic::{HEADER, Payload, TestWire, add_peers, check_transfer, open_pair};
@@ -23,7 +23,8 @@ fn a_link_that_goes_down_is_an_event_and_traffic_resumes_when_it_is_back() {
             hosts[0].ip("link set eth0 down");
             assert!(!one.wire.link().up, "{choice:?}: switched off");
             assert!(!other.wire.link().up, "{choice:?}: no carrier");
-            // More packets than fit into any queue: a link that is down must not fill its queue.
+            // These are more packets than fit into any queue. A link that is down must not fill its
+            // queue.
             let end = Instant::now() + Duration::from_secs(30);
             let mut accepted = 0;
             while accepted < 2000 && Instant::now() < end {
@@ -71,11 +72,11 @@ fn wait_until_up(wires: &[&TestWire]) {
     }
 }
 
-/// Numbers of packets that were sent while the link was down: they may come late or never.
+/// The numbers of packets that were sent while the link was down. They may arrive late or never.
 const STALE: u32 = 1_000_000;
 
-/// Sends until a packet arrives, because the neighbour tables may have expired. Then checks that
-/// all packets arrive.
+/// Sends until a packet arrives, because entries of neighbour tables may have expired. Then checks
+/// that all packets arrive.
 fn resume(from: &mut TestWire, to: &mut TestWire, payload: &Payload) {
     let end = Instant::now() + Duration::from_secs(30);
     while to.received.values().flatten().all(|number| *number < STALE) && Instant::now() < end {
@@ -137,7 +138,8 @@ fn the_owner_of_an_exited_process_goes_on_with_the_same_sockets() {
             let [mut first, mut other] = wires;
             check_transfer(&mut first, &mut other, &[100; 700], &payload);
             check_transfer(&mut other, &mut first, &[100; 700], &payload);
-            // It dies with packets that it has not released, and some that it has not read.
+            // The process dies with packets that it has not released, and some that it has not
+            // read.
             other.send_all(0, 0, &[100; 40]);
             let mut out = [Received::default(); 8];
             let end = Instant::now() + Duration::from_secs(30);
@@ -157,7 +159,7 @@ fn the_owner_of_an_exited_process_goes_on_with_the_same_sockets() {
             }
             let received = second.take_received(2);
             assert!(received.is_sorted() && received.ends_with(&[79]), "{choice:?}: {received:?}");
-            // More packets than any ring has, so that a lost buffer would be noticed.
+            // These are more packets than any ring has, so that a lost buffer would be noticed.
             check_transfer(&mut other, &mut second, &[100; 3000], &payload);
             check_transfer(&mut second, &mut other, &[100; 3000], &payload);
         }
@@ -232,7 +234,7 @@ fn packets_for_a_peer_behind_a_narrow_router_arrive() {
     });
 }
 
-/// Set for the child of the test below: the wire's host.
+/// The environment variable that is set for the child of the test below.
 const CHILD_ENV: &str = "SCORE_WIRES_CHILD";
 
 #[test]
@@ -268,7 +270,7 @@ fn a_process_killed_by_sigkill_leaves_no_program_at_the_interface() {
             assert!(Instant::now() < end, "the program is still there after 30 s");
             std::thread::sleep(Duration::from_millis(5));
         }
-        // The next process gets the queue at once, or within the time that open waits.
+        // The next process gets the queue at once, or within the time that `open` waits.
         let next = hosts[0]
             .within(|| WireEndpoint::open(&WireOptions::on_interface(WirePreference::Raw, "eth0")))
             .unwrap();

@@ -1,4 +1,4 @@
-//! Several processes on one NIC, and foreign traffic.
+//! Tests with several processes on one NIC, and with foreign traffic.
 
 use crate::bed::{Host, as_root, pair};
 use crate::traffic::{Payload, TestWire, add_peers, check_transfer, header, open_pair};
@@ -15,7 +15,7 @@ fn two_processes_on_one_nic_get_their_own_packets_and_no_other() {
         let payload = Payload::new();
         let hosts = pair(1500);
         for choice in choices(NAME, &hosts, 1500) {
-            // The second process on a NIC uses AF_PACKET, as in real jobs.
+            // As in real jobs, the second process on a NIC uses AF_PACKET.
             let second =
                 if choice == WirePreference::Xdp { WirePreference::Packet } else { choice };
             let [mut one, mut other] = open_pair(&hosts, choice, &payload);
@@ -104,7 +104,8 @@ fn malformed_frames_are_dropped_and_counted() {
             });
             other.wait_for(9, 2, &payload);
             assert_eq!(other.take_received(9), [5, 5], "{choice:?}");
-            // Frames that are shorter than PM's header are passed on to other receivers.
+            // Frames that are shorter than the frame header do not reach the wire, but are passed
+            // to other receivers.
             let malformed = other.wire.stats().malformed;
             assert!((3..=5).contains(&malformed), "{choice:?}: {malformed}");
             check_transfer(&mut one, &mut other, &[100; 2000], &payload);
@@ -119,23 +120,23 @@ fn malformed_frames_are_dropped_and_counted() {
 
 /// Sends complete frames over `eth0` of this thread's host.
 pub fn send_frames(frames: &[Vec<u8>]) {
-    // SAFETY: no memory is involved.
+    // SAFETY: the call accesses no memory.
     let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
     assert!(socket >= 0);
-    // SAFETY: plain data; all zero is valid.
+    // SAFETY: this is plain data, for which all zeros are valid.
     let mut target: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     target.sll_family = libc::AF_PACKET as u16;
-    // SAFETY: a string that ends with 0.
+    // SAFETY: the string ends with 0.
     target.sll_ifindex = unsafe { libc::if_nametoindex(c"eth0".as_ptr()) } as i32;
     let to_len = size_of_val(&target) as u32;
     for frame in frames {
         let (addr, len) = (frame.as_ptr().cast(), frame.len());
-        // SAFETY: frame and address live through the call.
+        // SAFETY: the frame and the address outlive the call.
         let sent =
             unsafe { libc::sendto(socket, addr, len, 0, (&raw const target).cast(), to_len) };
         assert_eq!(sent, len as isize);
     }
-    // SAFETY: opened above.
+    // SAFETY: the descriptor was opened above, and is no longer used.
     unsafe { libc::close(socket) };
 }
 
@@ -179,7 +180,8 @@ fn loss_by_seed_drops_duplicates_and_reorders_and_leaks_nothing() {
     });
 }
 
-/// Receives until no packet has arrived for a while, including those held back for reordering.
+/// Receives until no packet has arrived for a while. This includes packets that are delayed for
+/// reordering.
 fn receive_all(end: &mut TestWire, payload: &Payload) {
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut idle_polls = 0;

@@ -1,5 +1,5 @@
-//! A raw socket that its opener gives to a process with fewer rights. That process gets the packets
-//! of its own job only, whatever it does with the socket.
+//! Tests a raw socket that its opener passes to a process with fewer rights. That process receives
+//! only packets of its own job, whatever it does with the socket.
 
 use crate::bed::{Host, as_root, pair};
 use crate::choices;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const SECRET: u64 = 0x1122_3344_5566_7788;
 
-/// Bytes of PM's header in front of the secret, and after it.
+/// The lengths of the parts of a packet in front of the secret and after it.
 const PREFIX_LEN: usize = 8;
 const SUFFIX_LEN: usize = 48;
 
@@ -32,7 +32,7 @@ impl Target {
         let address = endpoint.address();
         let (mac, port) = (address[4..10].try_into().unwrap(), [address[10], address[11]]);
         static NOTHING: [u8; 64] = [0; 64];
-        // SAFETY: never changed, and valid for ever.
+        // SAFETY: this is a static, which never changes.
         let slab = unsafe { SendMemory::new(NonNull::from(&NOTHING[0]), NOTHING.len()) };
         let wire = Wire::attach(endpoint, slab).unwrap();
         Target { wire, mac, port: u16::from_be_bytes(port) }
@@ -47,7 +47,7 @@ impl Target {
         frame
     }
 
-    /// The marks of the received packets, up to the mark `last`.
+    /// Receives packets up to the mark `last`, and returns their marks.
     fn receive_marks(&mut self, last: u8) -> Vec<u8> {
         let (mut marks, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
         while marks.last() != Some(&last) {
@@ -63,12 +63,12 @@ impl Target {
     }
 }
 
-/// The errno of a call on the socket's filter; 0 if it succeeds.
+/// Tries to change the socket's filter. Returns the errno, or 0 if the call succeeds.
 fn change_filter(socket: RawFd, option: i32) -> i32 {
     let mut filter = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: u32::MAX }];
     let program = libc::sock_fprog { len: 1, filter: filter.as_mut_ptr() };
     let len = size_of_val(&program) as u32;
-    // SAFETY: the kernel reads the program, which lives through the call.
+    // SAFETY: the kernel reads the program, which outlives the call.
     let code = unsafe {
         libc::setsockopt(socket, libc::SOL_SOCKET, option, (&raw const program).cast(), len)
     };
@@ -77,12 +77,12 @@ fn change_filter(socket: RawFd, option: i32) -> i32 {
 
 /// Binds a packet socket again, to all packets of all interfaces.
 fn listen_to_all(socket: RawFd) {
-    // SAFETY: plain data; all zero is valid.
+    // SAFETY: this is plain data, for which all zeros are valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
     let len = size_of_val(&address) as u32;
-    // SAFETY: the kernel reads an address that lives through the call.
+    // SAFETY: the kernel reads an address that outlives the call.
     assert_eq!(unsafe { libc::bind(socket, (&raw const address).cast(), len) }, 0);
 }
 

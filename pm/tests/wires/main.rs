@@ -1,6 +1,7 @@
-//! The wires of PM/Ethernet on real interfaces: loopback, and veth between network namespaces.
+//! Tests of the ethernet device's wires on real interfaces: loopback, and veth between network
+//! namespaces.
 
-// UNSAFETY: packets are read in the wire's buffers, and payloads are sent from user memory.
+// UNSAFETY: reads packets in the wire's buffers, and sends payloads from user memory.
 #![allow(unsafe_code)]
 
 mod bed;
@@ -14,8 +15,8 @@ use score_pm::device::ethernet::wire::{PACKET_MAX, WireEndpoint, WireOptions, Wi
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use traffic::{HEADER, Payload, TestWire, check_transfer, open_pair};
 
-/// The kinds of wire that this test can use between namespaces on this machine. AF_XDP's frames are
-/// at most a page long.
+/// Returns the kinds of wire that this test can use between namespaces on this machine. The frames
+/// of AF_XDP are at most a page long.
 fn choices(name: &str, hosts: &[Host; 2], mtu: usize) -> Vec<WirePreference> {
     let mut available = vec![WirePreference::Udp, WirePreference::Packet];
     if mtu > 3800 {
@@ -35,7 +36,8 @@ fn is_xdp_attached(host: &Host) -> bool {
     host.ip("link show dev eth0").contains("xdp")
 }
 
-/// Lengths whose ends are at various positions in batches, buffers and segments, up to the longest.
+/// Returns lengths up to the longest one, so that packets end at various positions in batches,
+/// buffers and segments.
 fn lengths(mtu: usize) -> Vec<usize> {
     let max_len = mtu - HEADER;
     let mut lens = vec![0, 1, 8, 15, 16, 17, 200, 223, 224, 225, max_len - 1, max_len];
@@ -82,7 +84,8 @@ fn every_length_arrives_whole_and_in_order_between_hosts() {
             for choice in choices(NAME, &hosts, mtu) {
                 let [mut one, mut other] = open_pair(&hosts, choice, &payload);
                 let packet = one.wire.mtu();
-                // IP, UDP, and a length in front of packets in steps of 16; port and length.
+                // UDP needs 28 bytes of headers and 2 bytes of length, and packets have steps of 16
+                // bytes. Raw wires need 4 bytes of port and length.
                 let udp = (mtu - 28) / 16 * 16 - 2;
                 assert_eq!(
                     packet,

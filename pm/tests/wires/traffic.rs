@@ -1,4 +1,4 @@
-//! Packets with contents that identify their sender.
+//! Test packets, whose contents identify the sender and the number of the packet.
 
 use score_pm::device::ethernet::wire::{
     Packet, Received, SendMemory, UserBytes, Wire, WireEndpoint, WireOptions, WirePreference,
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use crate::bed::Host;
 
-/// The header of test packets: sender, number and payload's length.
+/// The length of the header of test packets: sender, number and length of the payload.
 pub const HEADER: usize = 32;
 
-/// The memory of payloads: byte k is a function of k.
+/// The memory of payloads. Byte k is a function of k.
 pub struct Payload(Vec<u8>);
 
 impl Payload {
@@ -20,18 +20,18 @@ impl Payload {
         Payload((0..1 << 20).map(|k: usize| (k * 7 + k / 251) as u8).collect())
     }
 
-    /// The memory as a slab, for wires that do not outlive it.
+    /// Returns the memory as a slab, for wires that do not outlive it.
     pub fn slab(&self) -> SendMemory {
         // SAFETY: the vector is never changed, and its owner outlives every wire of the test.
         unsafe { SendMemory::new(NonNull::from(&self.0[0]), self.0.len()) }
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub fn start(&self) -> usize {
         self.0.as_ptr().addr()
     }
 
-    /// The offset of the payload of packet `number`.
+    /// Returns the offset of the payload of packet `number`.
     fn payload_offset(number: u32) -> usize {
         (number as usize * 61) % (1 << 19)
     }
@@ -40,12 +40,13 @@ impl Payload {
 /// A wire of a test, and the packets that it has received.
 pub struct TestWire {
     pub wire: Wire,
-    /// Other memory with the same bytes, from which most of each payload is sent instead.
+    /// If set, most of each payload is sent from this address, at which there must be the same
+    /// bytes.
     pub user_addr: Option<usize>,
     sender: u32,
     /// The numbers of received packets, by sender.
     pub received: BTreeMap<u32, Vec<u32>>,
-    /// The number of packets that differ from those sent.
+    /// The number of received packets that differ from those that were sent.
     pub corrupt: usize,
 }
 
@@ -72,7 +73,8 @@ impl TestWire {
         self.wire.endpoint().address()
     }
 
-    /// Sends packets of these lengths, numbered from `first`.
+    /// Sends packets with payloads of these lengths, numbered from `first`. Returns how many were
+    /// accepted.
     pub fn send(&mut self, to: u32, first: u32, lens: &[usize]) -> usize {
         let number = |k: usize| first + k as u32;
         let headers: Vec<_> =
@@ -103,7 +105,7 @@ impl TestWire {
         }
     }
 
-    /// Receives the waiting packets.
+    /// Receives and checks the waiting packets. Returns their number.
     pub fn receive(&mut self, payload: &Payload) -> usize {
         let mut out = [Received::default(); 48];
         let count = self.wire.receive(&mut out);
@@ -117,7 +119,7 @@ impl TestWire {
     fn check(&mut self, packet: Received, payload: &Payload) {
         let payload_ptr = self.wire.pointer(packet);
         assert!(!payload_ptr.is_null());
-        // SAFETY: readable until released; these tests do not write there any more.
+        // SAFETY: the packet is readable until it is released, and these tests do not write there.
         let bytes = unsafe { std::slice::from_raw_parts(payload_ptr, packet.len as usize) };
         let word = |offset: usize| {
             bytes
@@ -136,7 +138,7 @@ impl TestWire {
         }
     }
 
-    /// Receives until so many packets have arrived from `sender`, or 30 s are over.
+    /// Receives until `count` packets have arrived from `sender`, or 30 s are over.
     pub fn wait_for(&mut self, sender: u32, count: usize, payload: &Payload) {
         let end = Instant::now() + Duration::from_secs(30);
         while self.received.get(&sender).map_or(0, Vec::len) < count && Instant::now() < end {
@@ -145,20 +147,21 @@ impl TestWire {
         assert_eq!(self.corrupt, 0);
     }
 
-    /// The numbers of packets from `sender` since the last call.
+    /// Returns the numbers of the packets that were received from `sender` since the last call.
     pub fn take_received(&mut self, sender: u32) -> Vec<u32> {
         self.received.remove(&sender).unwrap_or_default()
     }
 }
 
-/// Two wires over `eth0` of two hosts, each with the other as peer 0.
+/// Opens two wires over `eth0` of two hosts, each with the other as peer 0.
 pub fn open_pair(hosts: &[Host; 2], choice: WirePreference, payload: &Payload) -> [TestWire; 2] {
     let open = |k: usize| {
         TestWire::open(&hosts[k], &WireOptions::on_interface(choice, "eth0"), k as u32 + 1, payload)
     };
     let mut wires = [open(0), open(1)];
     add_peers(hosts, &mut wires);
-    // Neighbours learn each other's addresses by the first packet, and queue few others meanwhile.
+    // The first packet makes the kernel look up the neighbour's address. It queues only few packets
+    // meanwhile, and drops others.
     let [mut one, mut other] = wires;
     check_transfer(&mut one, &mut other, &[8], payload);
     check_transfer(&mut other, &mut one, &[8], payload);

@@ -1,4 +1,4 @@
-//! What the hosts of a job do for debuggers: they hold processes and list them.
+//! Orders to the hosts of a job for debuggers: to hold processes and to list them.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +7,9 @@ use crate::ids::JobHostId;
 /// To all hosts of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DebuggerOrder {
-    /// The processes of the stage that is started next are held: each waits before its first own
-    /// instruction, until [`DebuggerOrder::ReleaseStage`]. When all of them wait, every host sends
-    /// [`super::JobReport::Processes`].
+    /// Hold the processes of the stage that is started next. Each of them waits before its first
+    /// own instruction until [`DebuggerOrder::ReleaseStage`]. When all of them wait, every host
+    /// sends [`super::JobReport::Processes`].
     HoldStage,
     /// Let the processes of a held stage run.
     ReleaseStage,
@@ -17,8 +17,8 @@ pub enum DebuggerOrder {
     ListProcesses,
 }
 
-/// Most process identifiers in one [`ProcessBlock`], and in one report that has been merged. A
-/// report then has some 100 KiB at most, far below the limit of a frame.
+/// Largest number of process ids in one [`ProcessBlock`], and in one merged report. A report then
+/// has at most about 100 KiB, which is far below the limit of a frame.
 pub const MAX_BLOCK_PIDS: usize = 16 * 1024;
 
 /// The processes of consecutive nodes of a parallel process on one host.
@@ -30,7 +30,7 @@ pub struct ProcessBlock {
     pub element: u32,
     /// The first node.
     pub first_node: u32,
-    /// The identifiers of the nodes' processes in the PID namespace of the host. 0: the node has no
-    /// process, because it has ended or needs none.
+    /// The process ids of the nodes in the PID namespace of the host. 0: the node has no process,
+    /// because it has exited or is not needed.
     pub pids: Vec<u32>,
 }

@@ -8,31 +8,31 @@ use super::{Order, Placement, Report};
 /// From a daemon to the next one down the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HopOrder {
-    /// The hosts of the job; once, before all other orders. Answered by [`HopReport::UnknownJob`]
-    /// if the receiver must not take part.
+    /// The hosts of the job. Sent once, before all other orders. If the receiver must not take
+    /// part, it answers [`HopReport::UnknownJob`].
     SetPlacement(Placement),
-    /// End everything at once; no report is needed any more.
+    /// End everything at once. No further report is needed.
     Abort,
-    /// For the receiver's node of the tree.
+    /// An order for the receiver's node of the tree.
     Tree(Order),
 }
 
 /// From a daemon to the next one up the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HopReport {
-    /// Answer to an order about a job that the receiver does not have and must not start.
+    /// The answer to an order about a job that the sender does not have and must not start.
     UnknownJob {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The path at which a host is about to make the job's directory. Each daemon passes it on, up
-    /// to the one that leads the job.
+    /// The path at which a host is about to create the job's directory. Each daemon passes it on,
+    /// up to the daemon that leads the job.
     Directory {
         /// The host.
         host: JobHostId,
-        /// Absolute path.
+        /// The absolute path.
         path: String,
     },
-    /// From the sender's node of the tree.
+    /// A report of the sender's node of the tree.
     Tree(Report),
 }

@@ -1,4 +1,4 @@
-//! Orders of a job's master, on their way down the tree.
+//! Orders of a job's master, which go down the tree.
 
 use std::sync::Arc;
 
@@ -15,66 +15,66 @@ use crate::tool_start::ToolOrder;
 /// To a node of the job's range tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// So many bytes of output have been passed on; for this node only.
+    /// This number of bytes of output has been passed on. Only for this node.
     OutputAck(u64),
-    /// Answer to a request of this node.
+    /// The answer to a request of this node.
     Program(ProgramAnswer),
-    /// For all hosts, or the one in [`JobOrder::host`].
+    /// An order to all hosts, or to the host in [`JobOrder::host`].
     Job(JobOrder),
-    /// For all hosts, or the one in [`ElementOrder::host`], about one parallel process.
+    /// An order about one element, to all hosts, or to the host in [`ElementOrder::host`].
     Element {
         /// Element of the running stage.
         element: u32,
         /// The order.
         order: ElementOrder,
     },
-    /// For the switch threads of all hosts.
+    /// An order to the switch threads of all hosts.
     Switch(SwitchOrder),
 }
 
-/// About the whole job.
+/// An order about the whole job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobOrder {
-    /// The job; once. Every host answers [`super::JobReport::Ready`] or
+    /// The job. Sent once. Every host answers [`super::JobReport::Ready`] or
     /// [`super::JobReport::Refused`].
     StartJob(Arc<JobStart>),
     /// Start every process of this stage.
     StartStage(u32),
-    /// What a debugger has requested.
+    /// An order for debuggers.
     Debugger(DebuggerOrder),
-    /// scrun has written all output from before [`super::OutputReport::Flush`] with this token.
+    /// scrun has written all output that precedes [`super::OutputReport::Flush`] with this token.
     Flushed {
-        /// The host that asked.
+        /// The host that has sent the token.
         host: JobHostId,
         /// Its token.
         token: u64,
     },
-    /// Read what the processes of the stage have left in their pipes; then send
+    /// Read the rest of the output of the stage's processes from their pipes, then send
     /// [`super::OutputReport::Drained`].
     Drain,
-    /// Bytes for the standard input of node 0; sent only to its host.
+    /// Bytes for the standard input of node 0. Sent only to its host.
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Standard input has ended.
     StdinEof,
-    /// This stream has no reader any more: close it at the processes.
+    /// The reader of this stream has closed it. Close the stream at the processes.
     OutputClosed(Stream),
-    /// The user sends this signal to every process.
+    /// Send this signal of the user to every process.
     Signal(i32),
-    /// Send [`super::JobReport::Metrics`] in this period from now on; 0 ends it.
+    /// Send [`super::JobReport::Metrics`] with this period from now on. 0 ends it.
     SubscribeMetrics {
-        /// Milliseconds.
+        /// The period in milliseconds.
         period_ms: u32,
     },
-    /// The user ends the job: kill every process at once.
+    /// The user ends the job. Kill every process at once.
     Kill,
-    /// About a tool that runs beside the job.
+    /// An order about a tool that runs next to the job.
     Tool(ToolOrder),
-    /// Reclaim everything; then send [`super::JobReport::Finished`].
+    /// Release all resources, then send [`super::JobReport::Finished`].
     Finish,
 }
 
 impl JobOrder {
-    /// The only host that this order is for, or None if it is for all.
+    /// The only host that this order is for. None: it is for all hosts.
     pub fn host(&self) -> Option<JobHostId> {
         match self {
             JobOrder::Flushed { host, .. } => Some(*host),
@@ -83,7 +83,7 @@ impl JobOrder {
         }
     }
 
-    /// The hosts that this order is for, or None if it is for all, or for the one in
+    /// The hosts that this order is for. None: it is for all hosts, or for the host in
     /// [`JobOrder::host`].
     pub fn hosts(&self) -> Option<&NodeSet> {
         match self {
@@ -93,29 +93,29 @@ impl JobOrder {
     }
 }
 
-/// About one parallel process of the running stage.
+/// An order about one element of the running stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ElementOrder {
-    /// Kill every node of the element that is still alive, and start no more of them.
+    /// Kill every node of the element that is still alive, and start no more nodes of it.
     End,
-    /// Every node of the element has attached: answer all their calls.
+    /// Every node of the element has attached. Answer the calls of all of them.
     Welcome {
-        /// The network addresses of all hosts, one entry per host.
+        /// The network addresses, with one entry per host.
         peers: Vec<HostNetworkAddress>,
     },
-    /// These nodes have exited: messages to them are dropped from now on. Sent only if there are
+    /// These nodes have exited. Messages to them are dropped from now on. Sent only if there are
     /// several hosts.
     NodesExited {
-        /// The nodes, on any host.
+        /// The nodes, which may be on any host.
         nodes: NodeSet,
     },
-    /// Every node of the element has called sc_barrier: answer all these calls.
+    /// Every node of the element has called sc_barrier. Answer all of these calls.
     BarrierDone,
-    /// Entries that processes in a fence of PMI have put. They are in effect before the fence ends.
+    /// Entries that processes in a PMI fence have put. They take effect before the fence ends.
     FenceEntries(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// Every node of the element is in a fence of PMI: let all of them go on.
+    /// Every node of the element is in a PMI fence. Let all of them continue.
     FenceDone,
-    /// Entries that processes in a fence of some nodes have put. For the hosts of these nodes.
+    /// Entries that processes in a subset fence have put. For the hosts of the fence's nodes.
     SubsetFenceEntries {
         /// The fence.
         fence: SubsetFence,
@@ -123,29 +123,29 @@ pub enum ElementOrder {
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },
-    /// All nodes that take part in this fence are in it. For their hosts.
+    /// All nodes that take part in this subset fence are in it. For their hosts.
     SubsetFenceDone(SubsetFence),
-    /// A host wants what a node has put: its host answers by
+    /// A host requests the entries of a node. The host of the node answers with
     /// [`super::ElementReport::ModexAnswer`].
     ModexRequest {
         /// The host of the node, the only one that this order is for.
         host: JobHostId,
-        /// The host that wants it.
+        /// The host that requests them.
         asker: JobHostId,
         /// The node.
         node: u32,
     },
-    /// Answer to [`super::ElementReport::ModexRequest`].
+    /// The answer to [`super::ElementReport::ModexRequest`].
     ModexAnswer {
         /// The host that has asked, the only one that this order is for.
         asker: JobHostId,
         /// The node.
         node: u32,
-        /// What it has put. None: nothing.
+        /// The entries that the node has put. None: it has put none.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },
-    /// Send this signal (0: none) to every node of the element; then
+    /// Send this signal (0: none) to every node of the element, then send
     /// [`super::ElementReport::Sent`].
     Broadcast {
         /// Serial number of the broadcast in the element.
@@ -153,25 +153,25 @@ pub enum ElementOrder {
         /// Signal number.
         signal: i32,
     },
-    /// Every host has sent a signal: the host of `node` answers the call.
+    /// Every host has sent a signal. The host of `node` answers the call.
     BroadcastDone {
         /// The caller of sc_signal_bcast.
         node: u32,
     },
-    /// Sample every process of the element once; then send
-    /// [`super::ElementReport::SampleResult`].
+    /// Sample every process of the element once, then send [`super::ElementReport::SampleResult`].
     Sample {
         /// Number of the round of samples ([`crate::observation::ActivitySample`]).
         round: SampleRound,
-        /// The job is stopped: threads are also sampled.
+        /// Whether the job is stopped. Threads are then also sampled.
         stopped: bool,
     },
-    /// Report by [`super::ElementReport::WaitStates`] what every process of the element waits for.
+    /// Report with [`super::ElementReport::WaitStates`] what every process of the element waits
+    /// for.
     QueryWaits,
-    /// A tool's command to some nodes. For their hosts, which answer by
+    /// A command of a tool to some nodes. Their hosts answer with
     /// [`super::ElementReport::ToolEvent`].
     ToolCommand(ToolCommand),
-    /// The stacks of these nodes have been read, and the threads that wait after a fault may die of
+    /// The stacks of these nodes have been read. Threads that wait after a fault are now killed by
     /// their signal.
     ReleaseFaults {
         /// The nodes.
@@ -180,7 +180,7 @@ pub enum ElementOrder {
 }
 
 impl ElementOrder {
-    /// The only host that this order is for, or None if it is for all.
+    /// The only host that this order is for. None: it is for all hosts.
     pub fn host(&self) -> Option<JobHostId> {
         match self {
             ElementOrder::ModexRequest { host, .. } => Some(*host),
@@ -189,7 +189,7 @@ impl ElementOrder {
         }
     }
 
-    /// The nodes whose hosts this order is for, or None if it is for all, or for the one in
+    /// The nodes whose hosts this order is for. None: it is for all hosts, or for the host in
     /// [`ElementOrder::host`].
     pub fn nodes(&self) -> Option<&NodeSet> {
         match self {

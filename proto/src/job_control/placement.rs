@@ -1,4 +1,4 @@
-//! Where a job runs: its hosts in order, each with its block of nodes.
+//! The placement of a job: its hosts in order, each with its block of nodes.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use crate::ids::JobHostId;
 use crate::peer_message::{Incarnation, JobIncarnation};
 
-/// The hosts of a job, in order, and which of them the receiver is.
+/// The hosts of a job in order, and the index of the receiver among them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// The receiver.
+    /// The index of the receiver.
     pub self_host: JobHostId,
-    /// Distinguishes the job from all others that ever had its number, so that messages for those
-    /// are ignored.
+    /// Distinguishes the job from all others that ever had its number. Messages for those are
+    /// ignored.
     pub job_incarnation: JobIncarnation,
     /// All hosts.
     pub hosts: Vec<HostPlacement>,
@@ -25,9 +25,9 @@ pub struct Placement {
 pub struct HostPlacement {
     /// The host's name.
     pub name: String,
-    /// Where its daemon listens; None if the job has only one host.
+    /// The address at which its daemon listens. None if the job has only one host.
     pub address: Option<SocketAddr>,
-    /// The incarnation of its daemon: a daemon that has restarted since then must not run the job.
+    /// The incarnation of its daemon. A daemon that has restarted since then must not run the job.
     /// None if the job has only one host.
     pub incarnation: Option<Incarnation>,
     /// The first node on the host.
@@ -44,7 +44,8 @@ impl HostPlacement {
 }
 
 impl Placement {
-    /// Makes a placement from hosts in order: name, incarnation and address of the daemon, nodes.
+    /// Creates a placement from hosts in order: name, address and incarnation of the daemon, number
+    /// of nodes.
     pub fn new(
         job_incarnation: JobIncarnation,
         hosts: impl IntoIterator<Item = (String, Option<(SocketAddr, Incarnation)>, u32)>,
@@ -64,33 +65,33 @@ impl Placement {
         }
     }
 
-    /// Nodes of every parallel process.
+    /// Number of nodes of each parallel process.
     pub fn nodes(&self) -> u32 {
         self.hosts.last().map_or(0, |last| last.node_range().end)
     }
 
-    /// The receiver's own entry.
+    /// The entry of the receiver.
     pub fn self_placement(&self) -> Option<&HostPlacement> {
         self.hosts.get(self.self_host.index())
     }
 
-    /// The host where a node runs.
+    /// The host on which a node runs.
     pub fn host_of(&self, node: u32) -> Option<JobHostId> {
         let after = self.hosts.partition_point(|host| host.first_node <= node);
         let index = after.checked_sub(1)?;
         self.hosts[index].node_range().contains(&node).then_some(JobHostId(index as u32))
     }
 
-    /// Checks a placement that came from elsewhere: an error says why it cannot be the placement of
-    /// any job.
+    /// Checks a placement that was received from elsewhere. An error is the reason why it cannot be
+    /// the placement of any job.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn check(&self) -> Result<(), &'static str> {
         let mut next = 0;
         for host in &self.hosts {
             if host.first_node != next || host.nodes == 0 || host.nodes > crate::MAX_NODES {
-                return Err("the hosts' nodes do not follow each other");
+                return Err("the nodes of the hosts are not consecutive");
             }
             next = host.node_range().end;
         }

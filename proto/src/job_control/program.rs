@@ -1,10 +1,10 @@
-//! Programs on their way from host to host, one hop at a time.
+//! Copying of programs from host to host, one hop at a time.
 
 use serde::{Deserialize, Serialize};
 
 use crate::message::{ContentHash, OsBytes};
 
-/// A request for bytes of a program; for the next hop only.
+/// A request for bytes of a program. It is only for the next hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRequest {
     /// Hash of the program.
@@ -15,14 +15,14 @@ pub struct FileRequest {
     pub length: u64,
 }
 
-/// The answer to a [`FileRequest`]; for the host that has sent it only.
+/// The answer to a [`FileRequest`]. It is only for the host that has sent the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProgramAnswer {
-    /// A piece of the program. No bytes: the file has ended, or does not match its digest.
+    /// A part of the program. It is empty if the file has ended, or does not match its digest.
     Chunk {
         /// Hash of the program.
         hash: ContentHash,
-        /// Offset of the piece in the file.
+        /// Offset of the part in the file.
         offset: u64,
         /// At most [`crate::message::MAX_IO_CHUNK`] bytes.
         #[serde(with = "serde_bytes")]
@@ -39,8 +39,8 @@ pub enum ProgramAnswer {
 }
 
 impl ProgramAnswer {
-    /// How many requested bytes the answer uses up: at least one, so that answers stay fewer than
-    /// requested bytes.
+    /// The number of requested bytes that the answer uses up. It is at least one, so that there are
+    /// never more answers than requested bytes.
     pub fn charge(&self) -> u64 {
         match self {
             ProgramAnswer::Chunk { bytes, .. } => bytes.len().max(1) as u64,

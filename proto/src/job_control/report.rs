@@ -1,4 +1,4 @@
-//! Reports to a job's master, on their way up the tree.
+//! Reports to a job's master, which go up the tree.
 
 use std::ops::Range;
 
@@ -15,97 +15,98 @@ use crate::tool_start::ToolReport;
 /// From a node of the job's range tree to its parent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    /// This node needs bytes of a program.
+    /// This node requests bytes of a program.
     FileRequest(FileRequest),
     /// These hosts no longer work for the job, because their shepherd, daemon or link is lost.
     HostsLost {
         /// Exit code.
         code: u8,
-        /// First host and the one after the last.
+        /// The first host, and the host after the last.
         hosts: Range<u32>,
-        /// Why; names the host, if there are several.
+        /// The reason. It names the host if there are several.
         reason: String,
     },
-    /// Output, and what keeps its position after output.
+    /// Output, and reports that keep their position relative to output.
     Output(OutputReport),
-    /// About the whole job.
+    /// A report about the whole job.
     Job(JobReport),
-    /// About one parallel process.
+    /// A report about one element.
     Element {
         /// Element of the running stage.
         element: u32,
         /// The report.
         report: ElementReport,
     },
-    /// From the switch threads.
+    /// A report of the switch threads.
     Switch(SwitchReport),
 }
 
-/// Output of the job, in order, with the marks in it.
+/// Output of the job, in order, and the markers in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OutputReport {
-    /// Output of processes, in whole lines if that is possible.
+    /// Output of processes, in complete lines if possible.
     Text {
         /// The host whose processes wrote it.
         host: JobHostId,
-        /// Which stream.
+        /// The output stream.
         stream: Stream,
         /// At most [`crate::message::MAX_IO_CHUNK`] bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
-        /// The next output on this hop continues in the middle of a line: nothing else may come in
+        /// Whether the next output on this hop continues the last line. No other output may come in
         /// between.
         is_partial_line: bool,
     },
-    /// sc_flush was called: answer with [`super::JobOrder::Flushed`] once all earlier output has
+    /// sc_flush was called. [`super::JobOrder::Flushed`] answers it when all earlier output has
     /// been written.
     Flush {
         /// The host of the caller.
         host: JobHostId,
-        /// Its token.
+        /// The token of the call.
         token: u64,
     },
-    /// All output that the ended stage left has been sent.
+    /// All remaining output of the ended stage has been sent.
     Drained,
 }
 
-/// About the whole job.
+/// A report about the whole job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobReport {
     /// This host and all hosts below it are ready to start processes.
     Ready,
-    /// A host cannot do its part; no process has been started there.
+    /// A host cannot run its part of the job. No process has been started there.
     Refused {
         /// scrun's exit code.
         code: u8,
-        /// One line that names the host, if there are several.
+        /// One line with the reason. It names the host if there are several.
         reason: String,
     },
-    /// Answer to [`super::JobOrder::SubscribeMetrics`]; merged for several hosts and processes on
-    /// the way.
+    /// The answer to [`super::JobOrder::SubscribeMetrics`]. Metrics of several hosts and processes
+    /// are merged on the way.
     Metrics(Metrics),
     /// The job cannot continue.
     JobFailed {
         /// Exit code.
         code: u8,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Permission to send so many more bytes of standard input.
+    /// Permission to send this number of additional bytes of standard input.
     StdinWindow(u64),
     /// Node 0 has closed its standard input.
     StdinClosed,
     /// A line for the user.
     Notice {
-        /// How important the line is.
+        /// The importance of the line.
         level: Level,
         /// The line.
         text: String,
     },
-    /// About a tool that runs beside the job. Only daemons send it.
+    /// A report about a tool that runs next to the job. Only daemons send it.
     Tool(ToolReport),
-    /// Answer to [`super::DebuggerOrder::ListProcesses`] and [`super::DebuggerOrder::HoldStage`];
-    /// merged for several hosts on the way. Each process that a host should run is in one block.
+    /// The answer to [`super::DebuggerOrder::ListProcesses`] and
+    /// [`super::DebuggerOrder::HoldStage`]. Answers of several hosts are merged on the way. Each
+    /// process that a host should run is in one block.
     Processes {
         /// The stage.
         stage: u32,
@@ -114,100 +115,102 @@ pub enum JobReport {
     },
     /// The resources that processes have used, if statistics were requested.
     Usage(Vec<NodeUsage>),
-    /// This host and all hosts below it have reclaimed everything of the job. The last report.
+    /// This host and all hosts below it have released all resources of the job. This is the last
+    /// report.
     Finished {
-        /// From the start of the first process to the end of the last.
+        /// Time from the start of the first process to the end of the last, in nanoseconds.
         elapsed_ns: u64,
     },
 }
 
-/// A process, as a debugger on its host finds it.
+/// A process, described so that a debugger on its host finds it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DebuggedProcess {
-    /// Its process id, outside of the job's PID namespace.
+    /// Its process id in the PID namespace of its host.
     pub pid: i32,
-    /// The X display that it has named.
+    /// The X display that it has named, if any.
     pub display: Option<String>,
-    /// The boot of its host, as in `/proc/sys/kernel/random/boot_id`.
+    /// The id of its host's current boot, from `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
 }
 
-/// About one parallel process of the running stage.
+/// A report about one element of the running stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ElementReport {
     /// score_initialize was called.
     Attached {
-        /// By these nodes.
+        /// The nodes that have called it.
         nodes: NodeSet,
         /// Network addresses of hosts that report for the first time.
         addresses: Vec<HostNetworkAddress>,
     },
     /// sc_barrier was called.
     InBarrier {
-        /// By these nodes.
+        /// The nodes that have called it.
         nodes: NodeSet,
     },
-    /// All processes of a host are in a fence of PMI, except those that have ended.
+    /// All processes of a host, except those that have exited, are in a PMI fence.
     InFence {
         /// The nodes that are in the fence.
         nodes: NodeSet,
-        /// The entries of the key-value space that they have put since the last fence. At most
-        /// [`super::MAX_FENCE_BYTES_PER_NODE`] for each node of the host, and
+        /// The entries of the key-value space that they have put since the last fence. They have at
+        /// most [`super::MAX_FENCE_BYTES_PER_NODE`] for each node of the host, and at most
         /// [`super::MAX_FENCE_BYTES_PER_HOST`].
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },
-    /// All processes of a host that take part in a fence of some nodes are in it. The processes of
-    /// a host are in at most [`super::max_subset_fences`] of them at once.
+    /// All processes of a host that take part in a subset fence are in it. The processes of a host
+    /// are in at most [`super::max_subset_fences`] of them at once.
     InSubsetFence {
         /// The fence.
         fence: SubsetFence,
         /// The nodes of the host that take part.
         nodes: NodeSet,
-        /// What they have put, within the limits of [`ElementReport::InFence`]; all such fences of
-        /// a host together have [`super::MAX_FENCE_BYTES_PER_HOST`].
+        /// The entries that they have put, within the limits of [`ElementReport::InFence`]. All
+        /// subset fences of a host together have at most [`super::MAX_FENCE_BYTES_PER_HOST`].
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },
-    /// A process of a host wants what a node of another host has put (PMIx_Get without a fence that
-    /// has collected it). A host has at most [`super::max_modex_requests`] of them without an
-    /// answer.
+    /// A process of a host requests the entries that a node of another host has put (PMIx_Get
+    /// without a fence that has collected them). A host has at most [`super::max_modex_requests`]
+    /// unanswered requests.
     ModexRequest {
-        /// The host that wants it.
+        /// The host that requests them.
         asker: JobHostId,
         /// The node of another host.
         node: u32,
     },
-    /// Answer to [`super::ElementOrder::ModexRequest`].
+    /// The answer to [`super::ElementOrder::ModexRequest`].
     ModexAnswer {
         /// The host that has asked.
         asker: JobHostId,
         /// The node.
         node: u32,
-        /// What it has put, at most [`super::MAX_MODEX_BYTES`]. None: nothing.
+        /// The entries that the node has put, at most [`super::MAX_MODEX_BYTES`]. None: it has put
+        /// none.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },
-    /// Processes have ended.
+    /// Processes have exited.
     Ended {
-        /// These nodes.
+        /// Their nodes.
         nodes: NodeSet,
-        /// How each of them ended.
+        /// The exit status of each of them.
         status: Status,
     },
-    /// Processes that are not to be started (`system -host`, or the element ends): they count as
-    /// having ended with 0.
+    /// Processes that will not be started (`system -host`, or the element ends). They count as
+    /// exited with code 0.
     Skipped {
-        /// These nodes.
+        /// Their nodes.
         nodes: NodeSet,
     },
     /// The program could not be started.
     NotStarted {
-        /// On these nodes.
+        /// The nodes without a process.
         nodes: NodeSet,
         /// Exit code: 126 or 127.
         code: u8,
-        /// What went wrong.
+        /// The reason.
         reason: String,
     },
     /// sc_exit was called.
@@ -215,69 +218,70 @@ pub enum ElementReport {
         /// Its argument.
         code: i32,
     },
-    /// sc_signal_bcast was called; answered by [`super::ElementOrder::BroadcastDone`].
+    /// sc_signal_bcast was called. [`super::ElementOrder::BroadcastDone`] answers it.
     Broadcast {
         /// The caller.
         node: u32,
         /// Signal number.
         signal: i32,
     },
-    /// Answer to [`super::ElementOrder::Broadcast`].
+    /// The answer to [`super::ElementOrder::Broadcast`].
     Sent {
         /// Serial number of the broadcast.
         serial: u64,
         /// All nodes of the hosts that have sent the signal.
         nodes: NodeSet,
     },
-    /// Threads of processes are about to die of a signal and wait for
+    /// Threads of processes are about to be killed by a signal. They wait for
     /// [`super::ElementOrder::ReleaseFaults`].
     Faulted {
-        /// These nodes.
+        /// The nodes of these processes.
         nodes: NodeSet,
         /// Signal number.
         signal: i32,
     },
-    /// A process waits for a debugger; after [`ElementReport::Faulted`] or
+    /// A process waits for a debugger. Sent after [`ElementReport::Faulted`] or
     /// [`ElementReport::Inspect`], if the job has debuggers.
     DebuggerWanted {
-        /// The process.
+        /// The node of the process.
         node: u32,
-        /// How a debugger finds it.
+        /// The process, for the debugger.
         process: DebuggedProcess,
     },
     /// sc_inspectme was called.
     Inspect {
-        /// The caller, which waits for the end of its parallel process.
+        /// The caller, which waits until its parallel process is ended.
         node: u32,
         /// The caller's hint.
         signal: i32,
         /// The text for the user.
         text: String,
     },
-    /// sc_sleep was called: the whole job gives up its slices for so long.
+    /// sc_sleep was called: the whole job gives up its slices for this time.
     Sleep {
-        /// Seconds.
+        /// Number of seconds.
         seconds: u32,
     },
     /// sc_yield was called: the job gives up the rest of its slice.
     Yield,
-    /// Answer to [`super::ElementOrder::Sample`], for this host and all hosts below it.
+    /// The answer to [`super::ElementOrder::Sample`], for this host and all hosts below it.
     SampleResult {
         /// Number of the round of samples.
         round: SampleRound,
         /// The result.
         sample: ActivitySample,
     },
-    /// Answer to [`super::ElementOrder::QueryWaits`].
+    /// The answer to [`super::ElementOrder::QueryWaits`].
     WaitStates {
         /// One entry per process.
         waits: Vec<WaitState>,
     },
-    /// An answer to [`super::ElementOrder::ToolCommand`]: one of each node.
+    /// An answer to [`super::ElementOrder::ToolCommand`]. Each node sends one.
     ToolEvent(MergedEvent),
-    /// A process has written something to its control socket that is not a call.
+    /// A process has sent a malformed datagram on its control socket, or has violated the protocol
+    /// in another way.
     ProtocolViolation {
-        /// The process.
+        /// The node of the process.
         node: u32,
         /// The violation.
         violation: String,
@@ -286,7 +290,7 @@ pub enum ElementReport {
     Failed {
         /// Its exit code, not 0.
         code: u8,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Messages between a daemon and its own shepherd, on the shepherd's control socket.
+//! Messages between a daemon and its shepherd, on the shepherd's control socket.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,30 +11,30 @@ use crate::message::OsBytes;
 /// From a daemon to its shepherd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShepherdOrder {
-    /// The first message: [`crate::PROTOCOL_VERSION`]. A shepherd of another version exits.
+    /// The first message: [`crate::PROTOCOL_VERSION`]. A shepherd with another version exits.
     Hello {
         /// The sender's protocol version.
         version: u32,
     },
-    /// The hosts of the job; once, before [`JobOrder::StartJob`].
+    /// The hosts of the job. Sent once, before [`JobOrder::StartJob`].
     SetPlacement(Placement),
-    /// As [`super::Order::OutputAck`].
+    /// The same as [`super::Order::OutputAck`].
     OutputAck(u64),
-    /// As [`super::Order::Program`].
+    /// The same as [`super::Order::Program`].
     Program(ProgramAnswer),
-    /// A child host has sent a request. Answered by [`ShepherdReport::Program`].
+    /// A child host has sent a request. [`ShepherdReport::Program`] answers it.
     SendFile {
-        /// The index of the child, repeated in the answer.
+        /// The index of the child, which the answer repeats.
         child: u32,
         /// Its request.
         request: FileRequest,
     },
-    /// Make the directory in which tools find what they need. Answered by
-    /// [`ShepherdReport::ToolsPrepared`].
+    /// Create the directory that describes the job to tools. [`ShepherdReport::ToolsPrepared`]
+    /// answers it.
     PrepareTools,
     /// An order of the master.
     Job(JobOrder),
-    /// An order of the master about one parallel process.
+    /// An order of the master about one element.
     Element {
         /// Element of the running stage.
         element: u32,
@@ -46,23 +46,23 @@ pub enum ShepherdOrder {
 /// From a shepherd to its daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShepherdReport {
-    /// The shepherd needs bytes of a program.
+    /// The shepherd requests bytes of a program.
     FileRequest(FileRequest),
-    /// Answer to [`ShepherdOrder::SendFile`].
+    /// The answer to [`ShepherdOrder::SendFile`].
     Program {
-        /// The index of the child that gets it.
+        /// The index of the child that receives it.
         child: u32,
         /// The answer.
         answer: ProgramAnswer,
     },
-    /// Answer to [`ShepherdOrder::PrepareTools`]: the path of the job's directory, or why there is
-    /// no directory for tools. For the daemon itself.
+    /// The answer to [`ShepherdOrder::PrepareTools`]: the path of the job's directory, or the
+    /// reason why there is no directory for tools. For the daemon itself.
     ToolsPrepared(Result<OsBytes, String>),
-    /// Output, and what keeps its position after output.
+    /// Output, and reports that keep their position relative to output.
     Output(OutputReport),
     /// A report to the master.
     Job(JobReport),
-    /// A report to the master about one parallel process.
+    /// A report to the master about one element.
     Element {
         /// Element of the running stage.
         element: u32,

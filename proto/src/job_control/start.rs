@@ -1,37 +1,37 @@
-//! What the hosts of a job learn when it begins, and how a process ends.
+//! The description of a job that its hosts receive at its start, and the exit status of a process.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{JobHostId, JobId};
 use crate::message::{JobSpec, OsBytes};
 
-/// The job as its hosts receive it.
+/// A job, in the form in which its hosts receive it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStart {
     /// Job number.
     pub job: JobId,
-    /// The secret in the packets of this job's networks; packets without it are dropped.
+    /// The secret in the packets of this job's networks. Packets without it are dropped.
     pub secret: u64,
-    /// The job as it was submitted.
+    /// The job, as it was submitted.
     pub spec: JobSpec,
-    /// The owner of the job, if daemons serve several users. None: the daemon's own user.
+    /// The owner of the job in multi-user mode. None: the daemon's own user.
     pub owner: Option<Owner>,
 }
 
-/// The owner of a job: its shepherds switch to this user before they access anything.
+/// The owner of a job. Its shepherds change to this user before they access anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// The uid that the daemon of the login host has verified.
     pub uid: u32,
     /// The user's group, also verified.
     pub gid: u32,
-    /// The user's name on the login host, as its name services know it; empty if they do not know
-    /// the uid. A host on which the uid has another name refuses the job.
+    /// The user's name in the name services of the login host. It is empty if they do not know the
+    /// uid. A host on which the uid has another name refuses the job.
     pub name: OsBytes,
-    /// scrun's own limits. No host exceeds its own limits.
+    /// The resource limits of scrun. A host never exceeds its own limits.
     pub limits: Vec<Limit>,
-    /// What the keeper of the login host says about the user. The keeper of a host starts a
-    /// shepherd by this alone. Everything else here has been read from it.
+    /// The voucher of the keeper on the login host, which confirms the user. The keeper of a host
+    /// relies on this alone when it starts a shepherd. All other fields were read from it.
     #[serde(with = "serde_bytes")]
     pub voucher: Vec<u8>,
 }
@@ -39,11 +39,11 @@ pub struct Owner {
 /// A resource limit, as in getrlimit(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// RLIMIT_
+    /// The number of the resource (`RLIMIT_...`).
     pub resource: u32,
-    /// Soft limit; all ones for none.
+    /// Soft limit; all bits are set if there is none.
     pub soft: u64,
-    /// Hard limit; all ones for none.
+    /// Hard limit; all bits are set if there is none.
     pub hard: u64,
 }
 
@@ -52,16 +52,16 @@ pub struct Limit {
 pub struct HostNetworkAddress {
     /// The host.
     pub host: JobHostId,
-    /// The addresses that its shepherd's devices report; opaque to all others on the way.
+    /// The addresses that the devices of its shepherd have reported. They are opaque to all others.
     #[serde(with = "serde_bytes")]
     pub address: Vec<u8>,
 }
 
-/// How a process ended.
+/// The exit status of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Status {
-    /// The process called exit or returned from main.
+    /// It called exit(3) or returned from main.
     Exited(u8),
-    /// Killed by this signal.
+    /// This signal killed it.
     Signaled(i32),
 }

@@ -1,16 +1,16 @@
-//! Fences of some nodes of a parallel process.
+//! Fences of a subset of the nodes of an element.
 
 use serde::{Deserialize, Serialize};
 
 use crate::nodeset::NodeSet;
 
-/// A fence of PMIx, or the construction of a group, in which some nodes of a parallel process take
-/// part. Several may be under way at once. Of two that are equal the second begins on a host after
-/// the first has ended there.
+/// A fence of PMIx, or the construction of a group, in which some nodes of an element take part.
+/// Several may be in progress at once. Two equal fences never overlap on a host: the second begins
+/// there after the first has ended there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SubsetFence {
     /// The nodes that take part.
     pub members: NodeSet,
-    /// Tells groups of the same nodes apart.
+    /// Distinguishes groups that consist of the same nodes.
     pub tag: u64,
 }

@@ -1,4 +1,5 @@
-//! When a job runs and when it is stopped: orders to the hosts' switch threads, and their reports.
+//! Orders to the hosts' switch threads that stop and resume a job, and the reports of these
+//! threads.
 
 use std::ops::{Add, AddAssign, Sub};
 
@@ -6,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::observation::IdleSummary;
 
-/// The number of a stop. The scheduler counts the stops of all jobs, so that a later stop has a
-/// larger number, on every host.
+/// The number of a stop. The scheduler numbers the stops of all jobs in sequence, so that a later
+/// stop has a larger number on every host.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -19,7 +20,8 @@ impl SwitchSeq {
     /// After every stop.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The number of the stop that comes so many stops after this one, if there is such a number.
+    /// The number of the stop that follows after this number of stops. None: the number would
+    /// overflow.
     pub fn checked_add(self, stops: u32) -> Option<Self> {
         self.0.checked_add(stops.into()).map(Self)
     }
@@ -50,34 +52,34 @@ impl Sub for SwitchSeq {
 /// When a running job stops again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopCondition {
-    /// As in the last order: only the sampling interval changes, and a job that has stopped stays
-    /// stopped.
+    /// The condition of the last order remains. Only the sampling interval changes, and a stopped
+    /// job stays stopped.
     Unchanged,
-    /// On an order to stop.
+    /// An order to stop.
     OnOrder,
-    /// By itself, on each host so long after the host has received this order, as if it had
-    /// received an order to stop with that number. An order to stop that arrives earlier takes
-    /// effect.
+    /// Time: each host stops the job this long after it has received this order, as if it had
+    /// received an order to stop with that number. An earlier order to stop takes effect.
     After {
-        /// Microseconds.
+        /// The time in microseconds.
         run_us: u32,
-        /// Larger than all earlier ones.
+        /// The number of the stop, which is larger than all earlier ones.
         switch_seq: SwitchSeq,
     },
-    /// The job does not run yet: it takes turns with other jobs of its only host. The daemon of
-    /// that host lets each job run as by [`StopCondition::After`], one after the other. The daemon
-    /// reports only the stop of the last one.
+    /// The job does not run yet, but alternates with other jobs of its only host. The daemon of
+    /// that host lets the jobs run one after the other, each as by [`StopCondition::After`]. The
+    /// daemon reports only the stop of the last one.
     LocalRotation(LocalRotation),
 }
 
-/// How a job takes turns with others. Every one of these jobs gets this, with its own position.
+/// How a job alternates with others in turns. Each of these jobs gets this data, with its own
+/// position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalRotation {
-    /// The number of the stop that ends the first turn; each further turn has the next number.
+    /// The number of the stop that ends the first turn. Each further turn has the next number.
     pub first_switch_seq: SwitchSeq,
-    /// How long a turn is, in microseconds.
+    /// The length of a turn in microseconds.
     pub turn_us: u32,
-    /// Number of turns in all.
+    /// Total number of turns.
     pub turn_count: u32,
     /// Number of jobs that take part.
     pub job_count: u8,
@@ -85,25 +87,25 @@ pub struct LocalRotation {
     pub position: u8,
 }
 
-/// To the switch threads of all hosts.
+/// An order to the switch threads of all hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SwitchOrder {
-    /// Stop every process with its threads and descendants; then send [`SwitchReport::Stopped`].
+    /// Stop every process with its threads and descendants, then send [`SwitchReport::Stopped`].
     Stop {
-        /// Number of this stop; larger than all earlier ones.
+        /// The number of this stop, which is larger than all earlier ones.
         switch_seq: SwitchSeq,
     },
-    /// Let every process continue, or allow it to be started.
+    /// Let every process continue, or permit its start.
     Run {
-        /// Interval in which the host checks whether all processes are idle, in microseconds; 0 for
-        /// never.
+        /// Interval in microseconds at which the host checks whether all processes are idle. 0
+        /// disables the checks.
         idle_check_interval_us: u32,
         /// When the job stops again.
         stop_condition: StopCondition,
     },
 }
 
-/// From the switch threads.
+/// A report of the switch threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SwitchReport {
     /// The whole job has stopped, on this host and on all hosts below it.

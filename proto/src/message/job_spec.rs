@@ -1,4 +1,5 @@
-//! The description of a job: hosts, stages, programs, files. scrun makes it from its command line.
+//! The description of a job: hosts, stages, programs, files. scrun creates it from its command
+//! line.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,53 +12,53 @@ use crate::tool_start::ToolProgram;
 /// no hosts, no stages and no options.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// The hosts in the order of their nodes: each has a block of consecutive nodes. At least one.
+    /// The hosts in the order of their nodes, at least one. Each has a block of consecutive nodes.
     pub hosts: Vec<HostSpec>,
-    /// Stages in order; at least one.
+    /// The stages in order, at least one.
     pub stages: Vec<StageSpec>,
     /// scrun's environment as NAME=VALUE bytes.
     pub environment: Vec<EnvVar>,
-    /// NAME=VALUE bytes for the processes of the job alone (`-x`). The leftmost of equal names
-    /// counts, and counts more than [`JobSpec::environment`].
+    /// NAME=VALUE bytes for the processes of the job alone (`-x`). They override
+    /// [`JobSpec::environment`]. The leftmost of equal names takes effect.
     pub rank_environment: Vec<EnvVar>,
     /// scrun's working directory.
     pub directory: OsBytes,
     /// scrun's umask.
     pub umask: u32,
-    /// All options as given, leftmost first: `score_get_opt` searches them.
+    /// All options as given, the leftmost one first. `score_get_opt` searches them.
     pub options: Vec<(String, Option<String>)>,
-    /// Whether Finished carries statistics of each node (`stat`).
+    /// Whether [`super::JobEnd`] contains statistics of each node (`stat`).
     pub statistics: bool,
-    /// Whether scored may ask for scrun's standard input at all.
+    /// Whether scored may request scrun's standard input.
     pub reads_stdin: bool,
-    /// Each node of a program that does not use libscore is a separate command, as with scout. Its
-    /// end does not end other nodes, and only [`super::JobEnd::usage`] reports it.
+    /// Whether each node of a program that does not use libscore is a separate command, as with
+    /// scout. Its exit does not end other nodes, and only [`super::JobEnd::usage`] reports it.
     pub independent_nodes: bool,
-    /// The processes of a stage are held for a debugger: each waits before its first own
-    /// instruction until [`super::DebuggerRequest::ReleaseStage`].
+    /// Whether the processes of a stage are held for a debugger. Each then waits before its first
+    /// own instruction until [`super::DebuggerRequest::ReleaseStage`].
     /// [`super::DebuggerRequest::HoldStages`] changes it for later stages.
     pub hold: bool,
-    /// Names of the networks, one for each network set ([`crate::network::choose`]). To a scored
-    /// that chooses the hosts: the networks that the user has named.
+    /// Names of the networks, one for each network set ([`crate::network::choose`]). If scored
+    /// chooses the hosts, these are the networks that the user has named.
     pub networks: Vec<String>,
     /// Number of network sets that the programs request (SCORE_RSRC_NUM_NETS).
     pub network_sets: u32,
     /// A tool that is started on every host before the first process (`-tool`).
     pub tool: Option<ToolProgram>,
-    /// A folder that each host gets for the job's tools, as one file
+    /// A folder for the job's tools, which each host gets as one file
     /// ([`crate::file_tree::FileTree`]).
     pub tool_files: Option<Box<FileDigest>>,
-    /// Debuggers of processes that get a fault or call sc_inspectme (`-debug`).
+    /// Debuggers for processes that fault or call sc_inspectme (`-debug`).
     pub debuggers: Option<Box<DebuggerSpec>>,
 }
 
 impl JobSpec {
-    /// Nodes of every parallel process.
+    /// Number of nodes of each parallel process.
     pub fn nodes(&self) -> u32 {
         self.hosts.iter().fold(0, |sum, host| sum.saturating_add(host.procs))
     }
 
-    /// The environment of the processes of the job, but for what their host adds.
+    /// The environment of the processes of the job, without the variables that their host adds.
     pub fn environment_of_ranks(&self) -> Vec<EnvVar> {
         let name = |variable: &EnvVar| {
             variable.0.iter().position(|byte| *byte == b'=').unwrap_or(variable.0.len())
@@ -81,7 +82,7 @@ impl JobSpec {
         variables
     }
 
-    /// Where a node runs. A node that the job does not have gets a location outside all hosts.
+    /// The location of a node. A node that the job does not have gets a location outside all hosts.
     pub fn location_of(&self, node: u32) -> NodeLocation {
         let mut process = node;
         for (host, spec) in (0..).map(JobHostId).zip(&self.hosts) {
@@ -109,22 +110,22 @@ impl JobSpec {
 /// A host of a job, as chosen by scrun or the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSpec {
-    /// Its name in scorehosts.db, which users see.
+    /// Its name in scorehosts.db.
     pub name: String,
-    /// The name or address to connect to; empty unless [`HostKind::Remote`].
+    /// The name or address to connect to. It is empty unless the host is [`HostKind::Remote`].
     pub address: String,
     /// The kind of host, relative to the machine on which the job was submitted.
     pub kind: HostKind,
     /// Number of its processors; 0 if unknown.
     pub processors: u32,
-    /// Processes of every parallel process on it.
+    /// Number of processes of each parallel process on it.
     pub procs: u32,
     /// The networks that it is configured to be on.
     pub networks: Vec<HostNetwork>,
 }
 
 impl HostSpec {
-    /// The machine on which the job is submitted, with so many processes.
+    /// The machine on which the job is submitted, with this number of processes.
     pub fn local(procs: u32) -> Self {
         let (name, address) = (String::new(), String::new());
         let networks = Vec::new();
@@ -135,7 +136,7 @@ impl HostSpec {
 /// The kind of a host, relative to the machine on which the job was submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HostKind {
-    /// That machine.
+    /// The machine itself.
     Local,
     /// A virtual host on that machine (`local:N`).
     Virtual,
@@ -143,14 +144,14 @@ pub enum HostKind {
     Remote,
 }
 
-/// Where a node of a job runs.
+/// The location of a node of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeLocation {
     /// Index of the host.
     pub host: JobHostId,
     /// The node's number among the processes of that host.
     pub process: u32,
-    /// Processes on that host.
+    /// Number of processes on that host.
     pub procs: u32,
 }
 
@@ -167,38 +168,39 @@ impl std::fmt::Debug for OsBytes {
 /// One NAME=VALUE string.
 pub type EnvVar = OsBytes;
 
-/// A pipeline: parallel processes whose equal node numbers are joined by pipes.
+/// A pipeline: parallel processes whose nodes with equal numbers are joined by pipes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageSpec {
-    /// From left to right; at least one.
+    /// The elements from left to right, at least one.
     pub elements: Vec<ElementSpec>,
 }
 
-/// One parallel process.
+/// One parallel process (element).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ElementSpec {
-    /// Absolute path of the executable to which scrun has resolved the program's name.
+    /// Absolute path of the executable, which scrun has resolved from the program's name.
     pub path: OsBytes,
-    /// Arguments, argv[0] included.
+    /// Arguments, including argv[0].
     pub args: Vec<OsBytes>,
     /// Standard input, for the first element of a stage.
     pub input: Input,
     /// Standard output, for the last element of a stage.
     pub output: Output,
-    /// What kind of program it is.
+    /// The kind of the program.
     pub kind: ProgramKind,
-    /// It runs threads of OpenMP, as far as its libraries tell.
+    /// Whether it uses OpenMP, judged by its libraries.
     pub uses_openmp: bool,
-    /// It is an MPI program whose library sends messages over PM, by the provider of libfabric.
+    /// Whether it is an MPI program whose library sends messages over PM, with the provider of
+    /// libfabric.
     pub uses_pm_provider: bool,
-    /// The libpmix that it loads, if it starts by PMIx and its files tell.
+    /// The libpmix that it loads, if it starts by PMIx and its files show which one.
     pub pmix_library: Option<OsBytes>,
-    /// The digest of the file at `path`, if the file has to be copied: for jobs of several hosts.
+    /// The digest of the file at `path`, if the file has to be copied. For jobs on several hosts.
     pub digest: Option<FileDigest>,
 }
 
 impl ElementSpec {
-    /// A parallel process without redirections, of whose program no more is known.
+    /// A parallel process without redirections. Nothing else about its program is known.
     pub fn new(path: OsBytes, args: Vec<OsBytes>, kind: ProgramKind) -> Self {
         Self {
             path,
@@ -214,11 +216,11 @@ impl ElementSpec {
     }
 }
 
-/// The contents of a file, identified by their hash and fetched by
+/// The contents of a file, identified by their hash. They are fetched with
 /// [`crate::server_message::JobAnswer::FileRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FileDigest {
-    /// BLAKE3.
+    /// The BLAKE3 hash.
     pub hash: ContentHash,
     /// Size in bytes.
     pub size: u64,
@@ -227,70 +229,70 @@ pub struct FileDigest {
 /// A BLAKE3 hash.
 pub type ContentHash = [u8; 32];
 
-/// The names of MPICH's library: everywhere, and in Debian. They have one interface.
+/// The names of MPICH's library: the usual one, and that of Debian. They have the same interface.
 pub const MPICH_LIBRARY_NAMES: [&str; 2] = ["libmpi.so.12", "libmpich.so.12"];
 
 /// The kind of a program, as scrun has determined it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProgramKind {
-    /// It contains libscore's note: it must call score_initialize. Starts in scrun's directory.
+    /// It contains libscore's note, and must call score_initialize. It starts in scrun's directory.
     Score,
-    /// It uses an MPI library. Starts in scrun's directory.
+    /// It uses an MPI library. It starts in scrun's directory.
     Mpi(MpiStart),
-    /// Any other program, also a script: starts on every node, in the job's directory.
+    /// Any other program, including scripts. It starts on every node, in the job's directory.
     Plain,
     /// The built-in `system`. path and args are those of the sequential program, which each host
-    /// looks up in PATH. It runs in the job's directory.
+    /// searches in PATH. It runs in the job's directory.
     System {
-        /// `-host`: only the first process of each host runs it.
+        /// Whether only the first process of each host runs it (`-host`).
         per_host: bool,
     },
 }
 
-/// How the processes of an MPI program get to know each other.
+/// How the processes of an MPI program exchange their addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MpiStart {
-    /// By PMI, as those of MPICH.
+    /// By PMI, like MPICH.
     Pmi,
-    /// By PMIx, as those of Open MPI.
+    /// By PMIx, like Open MPI.
     Pmix,
 }
 
-/// Where a stage reads from (manual, table 1.5).
+/// The input of a stage (manual, table 1.5).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Input {
-    /// Node 0: scrun's standard input (first stage) or /dev/null; other nodes: /dev/null. Or the
-    /// pipe.
+    /// scrun's standard input for node 0 of the first stage, and /dev/null for all other nodes. For
+    /// an element after `==`, the pipe.
     Default,
     /// `:= FILE`: every process opens the name.
     File(FileName),
 }
 
-/// Where a stage writes to (manual, table 1.5).
+/// The output of a stage (manual, table 1.5).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Output {
     /// Merged into scrun's standard output, or the pipe.
     Default,
-    /// `=: FILE` or, appending, `=:: FILE`.
+    /// `=: FILE`, or `=:: FILE` to append.
     File {
         /// The file.
         name: FileName,
-        /// Append to the file (`=::`).
+        /// Whether to append to the file (`=::`).
         append: bool,
     },
 }
 
-/// A file on a compute host: a base name (in the job's directory) or an absolute path.
+/// A file on a compute host: a base name in the job's directory, or an absolute path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileName(pub OsBytes);
 
 impl FileName {
-    /// Whether the name is an absolute path; otherwise it has no `/` at all.
+    /// Whether the name is an absolute path. Otherwise it contains no `/`.
     pub fn is_absolute(&self) -> bool {
         self.0.0.first() == Some(&b'/')
     }
 
-    /// Why the name cannot be used, if it cannot (manual, scrun(1), INPUT/OUTPUT REDIRECTION).
+    /// The reason why the name cannot be used, if any (manual, scrun(1), INPUT/OUTPUT REDIRECTION).
     pub fn invalid_reason(&self) -> Option<&'static str> {
         let bytes = &self.0.0;
         if bytes.is_empty() {

@@ -1,5 +1,5 @@
-//! Every message in every state, about own jobs and those of others, against the table in
-//! docs/security.md.
+//! Tests that every client message is permitted exactly as the table in docs/security.md says. The
+//! tests cover all session states, and jobs of the same user and of others.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -24,12 +24,12 @@ use super::session::ClientSession;
 use super::session_state::{LoggedInUser, SessionState};
 
 const SECURITY_PAGE: &str = include_str!("../../../docs/security.md");
-/// The number that a session has given its job, and one that it has not given to any.
+/// The number of the session's job, and a number that the session has not assigned.
 const OWN_JOB: SessionJobId = SessionJobId(1);
 const OTHER_JOB: SessionJobId = SessionJobId(2);
 const UID: u32 = 1000;
 
-/// The columns of the table.
+/// The columns of the table: the state of the session and the owner of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Situation {
     BeforeLogin,
@@ -49,9 +49,9 @@ const SITUATIONS: [Situation; 5] = [
 
 /// A message of a client.
 struct TestMessage {
-    /// Encodes it, as about the job of this number.
+    /// Encodes the message for the job with this number.
     encode: Box<dyn Fn(SessionJobId) -> Vec<u8>>,
-    /// Whether the session has decoded this message, and not another one with the same bytes.
+    /// Whether the session has decoded this message, and not another one with the same encoding.
     is_same: Box<dyn Fn(&ClientRequest) -> bool>,
 }
 
@@ -71,7 +71,7 @@ impl TestMessage {
         )
     }
 
-    /// Clients of both modes send a request to a job, each in its own way.
+    /// A request to a job, as clients of multi-user mode and of single-user mode encode it.
     fn to_job(request: &JobRequest) -> [Self; 2] {
         let [one, other] = [request.clone(), request.clone()];
         let is_same = |request: JobRequest| {
@@ -126,9 +126,9 @@ fn job_requests() -> Vec<JobRequest> {
     ]
 }
 
-/// The messages of a row of the table, by the words in its first cell.
+/// The messages of a row of the table. The words of its first cell select the row.
 fn messages(row: &str) -> Vec<TestMessage> {
-    // A session gives a new job a new number.
+    // A session gives each new job a number that it has not used.
     const NEW_JOB: SessionJobId = SessionJobId(9);
     match row {
         "`Login`" => {
@@ -186,7 +186,7 @@ fn messages(row: &str) -> Vec<TestMessage> {
     }
 }
 
-/// Whether a message is carried out.
+/// Whether the daemon carries out a message in this situation.
 fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
     let poll = Poll::new().unwrap();
     let (local, mut remote) = UnixStream::pair().unwrap();
@@ -216,7 +216,7 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
     let requester = Requester { uid: UID, is_operator: situation == Situation::OperatorOthersJob };
     let owner_uid = if is_others { UID + 1 } else { UID };
     let authorized = |action, job| authorize(requester, action, job, owner_uid).is_ok();
-    // The greeting.
+    // The first request is the greeting.
     assert!(matches!(
         session.next_request(Readiness::Ready, Instant::now()),
         Some((_, ClientRequest::Handled))

@@ -1,33 +1,33 @@
-//! What a scrun may ask of the daemon, and when the daemon can take it.
+//! The requests that a client may send to the daemon, and whether the daemon can handle one now.
 
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::message::{ConsoleRequest, HostSpec, JobRequest, JobSpec, Login, UserRequest};
 
-/// A request of a scrun.
+/// A request of a client.
 #[derive(Debug)]
 pub enum ClientRequest {
-    /// Starts a job.
+    /// Start a job (single-user mode).
     Submit(JobSpec),
-    /// Opens a scout session on these hosts.
+    /// Open a scout session on these hosts.
     Open(Vec<HostSpec>),
-    /// Logs a user in.
+    /// Log in a user.
     Login(Login),
-    /// Requests a job on hosts that the server chooses.
+    /// Start a job on hosts that the server chooses.
     Request(AllocationRequest, Box<JobSpec>),
-    /// A command about jobs.
+    /// A command that addresses jobs by their numbers in the cluster.
     Console(ConsoleRequest),
-    /// A message to a job of the session.
+    /// A message to a job of this session.
     ToJob(JobRequest),
-    /// A message to the server on another host.
+    /// A message for the server on another host.
     Forward(UserRequest),
     /// A message that the session has handled itself.
     Handled,
-    /// The scrun violates the protocol. The session has sent the refusal already.
+    /// The client violates the protocol. The session has sent the error already.
     ProtocolError,
 }
 
 impl ClientRequest {
-    /// Whether the request causes an order to all hosts of a job.
+    /// Whether the request causes an order to all hosts of a job. Such requests are rate limited.
     pub fn goes_to_all_hosts(&self) -> bool {
         let request = match self {
             ClientRequest::ToJob(request) | ClientRequest::Forward(UserRequest::Job(request)) => {
@@ -52,21 +52,21 @@ impl ClientRequest {
     }
 }
 
-/// Whether there is room for what the messages of a session cause.
+/// Whether the daemon has the capacity to handle the next message of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
     /// The next message can be handled.
     Ready,
-    /// The messages of all sessions of the user take as much memory as a user may have.
+    /// The messages of all sessions of the user occupy all memory that a user may have.
     NoRoom,
-    /// A link or a shepherd takes no more, or the session has sent too much.
+    /// A link or a shepherd accepts no more orders, or the session has exceeded its rate limit.
     Blocked,
-    /// The daemon has worked for the user as long as it may, and will go on soon.
+    /// The user has consumed all processing time that the daemon grants. New time follows soon.
     NoTime,
 }
 
 impl Readiness {
-    /// Whether the session is read within a bounded time, whatever others do.
+    /// Whether the daemon will read the session within a bounded time, whatever other processes do.
     pub fn is_read_soon(self) -> bool {
         matches!(self, Readiness::Ready | Readiness::NoTime)
     }

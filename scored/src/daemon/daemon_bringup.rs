@@ -1,5 +1,6 @@
-//! Bringing up the hosts of a job in single-user mode: this daemon starts a daemon on each host.
-//! Each of them connects to this one. The job begins when the last daemon has joined.
+//! Starts the daemons of a job's hosts in single-user mode. This daemon starts a daemon on each
+//! other host; each of these connects to this daemon. The job begins when the last daemon has
+//! joined.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -26,36 +27,36 @@ use score_job::jobs::ClientJob;
 /// The address at which a daemon listens, and its incarnation.
 pub type DaemonEndpoint = (SocketAddr, Incarnation);
 
-/// The daemons of a job's hosts, from their start on. The value lives as long as the job; the
-/// daemons end with it.
+/// The daemons of a job's hosts. The value exists as long as the job, and the daemons end with it.
 pub struct DaemonBringup {
-    /// The job, or scout session, that needs the hosts.
+    /// The job or scout session that needs the hosts.
     pub client_job: ClientJob,
-    /// The job, until it begins.
+    /// The job's specification, until the job begins.
     pub spec: Option<JobSpec>,
-    /// All hosts of the job, in order.
+    /// The names of all hosts of the job, in order.
     names: Vec<String>,
     kinds: Vec<HostKind>,
-    /// The daemons that have joined.
+    /// The endpoints of the daemons that have joined, by position of the host.
     endpoints: Vec<Option<DaemonEndpoint>>,
     launcher: Launcher,
 }
 
-/// Result of the last steps of a [`DaemonBringup`].
+/// The result of one step of a [`DaemonBringup`].
 #[derive(Debug, Default)]
 pub struct BringupProgress {
-    /// Hosts that will have no daemon: one line for each.
+    /// One line for each host whose daemon cannot be started.
     pub failures: Vec<String>,
     /// Lines that daemons and launchers have written to standard error.
     pub lines: Vec<String>,
 }
 
 impl DaemonBringup {
-    /// Prepares to start a daemon on every host except this one. Also returns the links to them and
-    /// a notice for the user. If the hosts are virtual, this process moves onto the first of them.
+    /// Prepares to start a daemon on each host except this one. Also returns the links to the
+    /// daemons and a notice for the user. If the hosts are virtual, this process moves to the first
+    /// of them.
     ///
     /// # Errors
-    /// One line: nothing has been started.
+    /// One line with the cause. Nothing has been started then.
     pub fn new(
         client_job: ClientJob,
         spec: JobSpec,
@@ -99,12 +100,13 @@ impl DaemonBringup {
         BringupProgress { failures: failure_texts(failures), lines: self.launcher.read_stderr() }
     }
 
-    /// When [`DaemonBringup::advance`] has to be called next.
+    /// The time of the next call of [`DaemonBringup::advance`].
     pub fn deadline(&self) -> Option<Instant> {
         self.launcher.deadline()
     }
 
-    /// A daemon has joined. Returns the position of its host in the job, if the host is in the job.
+    /// Records that a daemon has joined. Returns the position of its host in the job, if it has
+    /// one.
     pub fn on_join(&mut self, host_name: &str, daemon: DaemonEndpoint) -> Option<usize> {
         let host = position_of(host_name, &self.names)?;
         self.endpoints[host].get_or_insert(daemon);
@@ -112,16 +114,16 @@ impl DaemonBringup {
         Some(host)
     }
 
-    /// The daemons of all hosts, once all of them have joined.
+    /// The endpoints of all daemons, once all daemons have joined.
     pub fn daemons(&self) -> Option<Vec<DaemonEndpoint>> {
         self.endpoints.iter().copied().collect()
     }
 
-    /// The addresses and incarnations of these hosts' daemons. The hosts must be hosts of the first
-    /// job, in its order.
+    /// The endpoints of the daemons of these hosts. The hosts must be hosts of the first job, in
+    /// its order.
     ///
     /// # Errors
-    /// One line.
+    /// One line that names the host that is not up or not in the first job.
     pub fn endpoints_of(&self, hosts: &[HostSpec]) -> Result<Vec<DaemonEndpoint>, String> {
         let mut remaining = self.names.iter().zip(&self.endpoints);
         let find = |host: &HostSpec| match remaining.find(|(name, _)| **name == host.name) {
@@ -136,19 +138,20 @@ impl DaemonBringup {
         hosts.iter().map(find).collect()
     }
 
-    /// Whether the hosts' directories are on this machine's disk.
+    /// Whether the hosts are virtual. Virtual hosts share the disk of this machine.
     pub fn is_virtual(&self) -> bool {
         self.kinds.first() == Some(&HostKind::Virtual)
     }
 
-    /// Ends a daemon that does not answer any more.
+    /// Kills a daemon that does not answer any more.
     pub fn kill_daemon(&mut self, host: &str) {
         if let Some(index) = self.names.iter().position(|name| name == host) {
             self.launcher.kill(index);
         }
     }
 
-    /// A child of this process has ended. None if the launcher has not started that child.
+    /// Records that a child of this process has exited. Returns `None` if the launcher has not
+    /// started the child.
     pub fn on_child_exit(&mut self, pid: i32, status: Status) -> Option<BringupProgress> {
         let failures = failure_texts(self.launcher.on_child_ended(pid, status)?);
         Some(BringupProgress { failures, lines: Vec::new() })
@@ -159,7 +162,7 @@ impl DaemonBringup {
         self.launcher.may_have_more()
     }
 
-    /// The daemons are not needed any more: ends them.
+    /// Ends all daemons.
     pub fn close(&mut self) {
         self.launcher.close();
     }
@@ -180,7 +183,7 @@ fn new_key() -> io::Result<(Key, Vec<u8>)> {
     Ok((Key::from_bytes(bytes), bytes.to_vec()))
 }
 
-/// The command that starts the daemon of another host.
+/// Returns the command line that starts the daemon of another host.
 fn daemon_command(
     addresses: &[IpAddr],
     port: u16,
@@ -201,13 +204,14 @@ fn daemon_command(
     Ok(command)
 }
 
-/// How long a step of connecting to the server may take.
+/// How long a connection attempt to one address of the server may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connects to the server at the first of its addresses that answers: `ADDRESS[,ADDRESS...]:PORT`.
+/// Connects to the server at the first address that answers. The format of `list` is
+/// `ADDRESS[,ADDRESS...]:PORT`.
 ///
 /// # Errors
-/// One line with the word or address at fault.
+/// One line that names the word or address at fault.
 pub fn connect(list: &str) -> Result<std::net::TcpStream, String> {
     let syntax_error = || format!("-connect {list}: not ADDRESS[,ADDRESS...]:PORT");
     let (addresses, port) = list.rsplit_once(':').ok_or_else(syntax_error)?;
@@ -224,10 +228,10 @@ pub fn connect(list: &str) -> Result<std::net::TcpStream, String> {
     Err(format!("-connect {list}: {last_error}"))
 }
 
-/// Reads the key of the cluster: from standard input (`-`), or a file.
+/// Reads the key of the cluster from a file, or from standard input if the path is `-`.
 ///
 /// # Errors
-/// One line with the file at fault.
+/// One line that names the file at fault.
 pub fn read_key(path: &std::ffi::OsStr) -> Result<Key, String> {
     let mut bytes = [0; 32];
     let result = if path == crate::launch::SECRET_ON_STDIN {

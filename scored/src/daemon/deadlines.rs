@@ -1,4 +1,4 @@
-//! How long the loop may wait for events: until the earliest deadline of all parts of the daemon.
+//! Computes how long the daemon's loop may wait for events.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,12 @@ use super::host_job::HostJob;
 use super::peers::Peers;
 use super::session::ClientSession;
 
-/// The delay before the next accept, if descriptors have run out.
+/// The delay before the next accept(2) after the process has run out of descriptors.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Daemon {
-    /// How long poll may wait.
+    /// The time until the earliest deadline of all parts of the daemon. Zero if there is work
+    /// already.
     pub(super) fn timeout(&self, now: Instant) -> Option<Duration> {
         let has_more = |(job, host_job): (&JobId, &HostJob)| {
             let parent_link = self.jobs.parent_link(*job);
@@ -40,7 +41,8 @@ impl Daemon {
         let service_timeout = self.service.as_ref().map(|service| service.deadline(now));
         let hold_timeout = self.latency_hold.deadline();
         let hold_timeout = hold_timeout.map(|due| due.saturating_duration_since(now));
-        // epoll counts milliseconds: round up, or the loop would spin until the deadline.
+        // epoll counts milliseconds. The time-out is rounded up; otherwise the loop would spin
+        // until the deadline.
         let led_jobs_timeout = self.led_jobs_timeout();
         let sessions = self.sessions.active();
         let frame_deadlines = sessions.filter_map(|(_, session)| session.frame_deadline());

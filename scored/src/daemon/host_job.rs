@@ -1,4 +1,4 @@
-//! The part of a job on this host: its directory, its cgroup and its shepherd.
+//! The local part of a job: its directory, cgroup and shepherd.
 
 mod tools;
 
@@ -35,65 +35,67 @@ use super::stop_enforcer::{Enforcement, KillReason, OrderEffect, StopEnforcer};
 use crate::raw_socket::RawSocketGrant;
 use crate::sys::realtime;
 
-/// Refusal of a job without an owner: it would run as root.
+/// The error for a job without an owner, which would run as root.
 pub const NO_OWNER: &str = "a job of multi-user mode needs an owner";
 
-/// Refusal of a job with an owner by the daemon of one user.
+/// The error of a daemon of one user for a job with an owner.
 const OTHER_OWNER: &str = "this scored serves one user only";
 
-/// Bytes of orders that may wait for a shepherd. Input needs far fewer.
+/// Limit of the bytes of orders that wait for a shepherd. Input needs far fewer.
 const MAX_QUEUED_ORDER_BYTES: usize = 8 << 20;
 
-/// The largest number of reports of one shepherd that are taken in one turn of the loop.
+/// The maximum number of reports of one shepherd that the daemon receives in a turn of the loop.
 const REPORTS_PER_TURN: usize = 256;
-/// The largest number of reports that are read after the end of a shepherd: more than fit into a
-/// socket. A process outside the job may hold the other end and write for ever.
+/// The maximum number of reports that the daemon reads after the end of a shepherd. A socket holds
+/// fewer. The limit exists because a process outside the job may hold the other end and write for
+/// ever.
 const MAX_LAST_REPORTS: usize = 1 << 17;
 
-/// A job on this host.
+/// The local part of a job.
 #[derive(Debug)]
 pub struct HostJob {
-    /// The job, until the end of the turn of the loop in which it was ordered to begin.
+    /// The job to begin. The daemon begins it at the end of the turn of the loop in which the order
+    /// arrived.
     pub pending_launch: Option<Box<Launch>>,
     placement: Placement,
-    /// In multi-user mode: the job's user.
+    /// The user of the job, in multi-user mode.
     owner_uid: Option<u32>,
-    /// Reports that the job's node of the range tree has not got yet.
+    /// Reports that have not been passed to the job's state machine yet.
     reports: Vec<LocalReport>,
-    /// The shepherd, while it lives.
+    /// The shepherd, until it has ended.
     pub shepherd: Option<ShepherdHandle>,
     resources: JobResources,
-    /// Enforces the stops of a job in multi-user mode.
+    /// Enforces the stops of the job, in multi-user mode.
     stop_enforcer: StopEnforcer,
     limits: JobLimits,
     tools: HostTools,
-    /// The last report, which waits for the end of the tools.
+    /// The last report of the host. It waits for the end of the tools.
     last_report: Option<LocalReport>,
 }
 
-/// What a job has on this host.
+/// The resources of a job on this host.
 #[derive(Debug)]
 enum JobResources {
-    /// Nothing.
+    /// No resources.
     None,
-    /// In single-user mode.
+    /// The job's directory, in single-user mode.
     Directory(JobDirectory),
-    /// In multi-user mode: the keeper has made the job's directory and its cgroup.
+    /// The job's directory and cgroup in multi-user mode, which the keeper has made.
     Kept(KeptJob),
 }
 
-/// Whether the stop report came without other reports.
+/// Whether no other report came with the stop report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IsOnlyReport(pub bool);
 
-/// What an attempt to take a report has found.
+/// The result of an attempt to receive a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
     Report,
     Nothing,
 }
 
-/// What [`HostJob::begin`] needs of the daemon.
+/// The parts of the daemon that [`HostJob::begin`] needs.
 pub struct StartContext<'a> {
     /// `-nonamespace`
     pub no_namespace: bool,
@@ -105,18 +107,18 @@ pub struct StartContext<'a> {
     pub switch_token: Token,
     /// The other children of this process.
     pub known_children: KnownChildren,
-    /// The programs of earlier jobs, in single-user mode.
+    /// The directories with programs of earlier jobs, in single-user mode.
     pub program_folders: &'a mut ProgramFolders,
-    /// The keeper, in multi-user mode: then each job has an owner.
+    /// The keeper, in multi-user mode. Each job has an owner then.
     pub keeper: Option<&'a SharedKeeper>,
-    /// Whether it is time to remove the directories that earlier jobs have left.
+    /// Whether the directories that earlier jobs have left should be removed now.
     pub sweep_due: bool,
-    /// Is called with the path of the directory before the directory exists.
+    /// Called with the path of the directory before the directory is created.
     pub announce_path: &'a mut dyn FnMut(&str),
 }
 
 impl HostJob {
-    /// The host's part of a job that begins soon.
+    /// Creates the local part of a job. [`HostJob::begin`] begins it.
     pub fn new(launch: Box<Launch>, times: ToolTimes, known_children: KnownChildren) -> Self {
         let host = launch.placement.self_host;
         let job_start = Arc::clone(&launch.start);
@@ -144,24 +146,24 @@ impl HostJob {
         self.owner_uid
     }
 
-    /// The reports since the last call.
+    /// Takes the reports that have accumulated since the last call.
     pub fn take_reports(&mut self) -> Vec<LocalReport> {
         self.take_tool_reports();
         std::mem::take(&mut self.reports)
     }
 
-    /// Begins the job here. The result is reported.
+    /// Begins the local part of the job. A report with the result is sent to the job master.
     pub fn begin(&mut self, begin: &Arc<JobStart>, context: StartContext<'_>) {
         let sweep_due = context.sweep_due;
         match self.try_begin(begin, context) {
             Ok(()) => {
                 if program_paths::files(&begin.spec).is_empty() {
-                    // Otherwise the shepherd reports it, when it has the programs.
+                    // Otherwise the shepherd sends this report when it has received the programs.
                     self.report_job(JobReport::Ready);
                 }
-                // While the shepherd starts, remove what earlier jobs could not remove themselves.
-                // In multi-user mode this daemon did that when it started. If the hosts share one
-                // disk, the first host does it.
+                // While the shepherd starts, remove the directories that earlier jobs have left. In
+                // multi-user mode the daemon did that at its start. If the hosts share one disk,
+                // the first host does it.
                 let is_swept_by_first_host =
                     shares_disk(begin) && self.placement.self_host != JobHostId::FIRST;
                 let should_sweep = begin.owner.is_none() && !is_swept_by_first_host && sweep_due;
@@ -181,7 +183,7 @@ impl HostJob {
 
     fn refuse_with(&mut self, code: u8, reason: &str) {
         if let Some(shepherd) = self.shepherd.take() {
-            // It was started a moment ago and has started nothing of the user's.
+            // The shepherd has just been started and has not started any process of the user.
             shepherd.kill();
             shepherd.reap();
         }
@@ -221,7 +223,7 @@ impl HostJob {
         Ok(())
     }
 
-    /// Starts the shepherd of a job of single-user mode.
+    /// Starts the shepherd of a job in single-user mode.
     fn start_child(
         &mut self,
         begin: &JobStart,
@@ -253,7 +255,7 @@ impl HostJob {
         ShepherdHandle::start(context.registry, tokens, start).map_err(not_started)
     }
 
-    /// Has the keeper start the shepherd of a user's job.
+    /// Makes the keeper start the shepherd of a user's job.
     fn start_kept(
         &mut self,
         begin: &JobStart,
@@ -302,18 +304,18 @@ impl HostJob {
         self.report_job(JobReport::Notice { level: Level::Warning, text });
     }
 
-    /// Reports in the place of the shepherd.
+    /// Adds a report in place of the shepherd.
     fn report_job(&mut self, report: JobReport) {
         self.reports.push(LocalReport::Job(report));
     }
 
-    /// Reports in the place of the shepherd's switch thread.
+    /// Adds a report in place of the shepherd's switch thread.
     fn report_stopped(&mut self, switch_seq: SwitchSeq) {
         let report = SwitchReport::Stopped { switch_seq };
         self.reports.push(LocalReport::Switch(report));
     }
 
-    /// An order for the shepherd.
+    /// Handles an order for the shepherd.
     pub fn on_order(&mut self, order: &ShepherdOrder) {
         if self.is_enforced() {
             let effect = self.stop_enforcer.on_order(order, Instant::now());
@@ -324,16 +326,17 @@ impl HostJob {
             (Some(_), ShepherdOrder::Job(JobOrder::Tool(_))) => {}
             (Some(shepherd), order) => {
                 if matches!(order, ShepherdOrder::Job(JobOrder::Kill)) {
-                    // The user may have stopped the shepherd from outside.
+                    // The user may have stopped the shepherd with a signal.
                     shepherd.resume();
                 }
                 shepherd.control_link.queue(order);
                 if shepherd.control_link.backlog() > MAX_QUEUED_ORDER_BYTES {
-                    // The user has stopped the shepherd and keeps sending orders to it.
+                    // The shepherd does not read, although its orders have accumulated: the user
+                    // has stopped it.
                     self.kill_shepherd();
                 }
             }
-            // The job still waits for its programs, or has lost its shepherd.
+            // The job has not begun here, or has lost its shepherd.
             (None, ShepherdOrder::Job(JobOrder::Finish)) => {
                 self.pending_launch = None;
                 self.reports.push(LocalReport::Closed);
@@ -342,19 +345,20 @@ impl HostJob {
         }
     }
 
-    /// An order for the switch thread of the shepherd.
+    /// Handles an order for the shepherd's switch thread.
     pub fn on_switch_order(&mut self, order: SwitchOrder) {
         self.prepare_for_switch(order);
         let Some(shepherd) = &mut self.shepherd else { return };
         if matches!(order, SwitchOrder::Stop { .. }) {
-            // The user may have stopped the shepherd from outside. In multi-user mode this would
-            // cost each gang switch a call of the keeper: there the job is frozen instead.
+            // The user may have stopped the shepherd with a signal. In multi-user mode the daemon
+            // freezes the job instead, because resuming would cost a call of the keeper in each
+            // gang switch.
             shepherd.resume_child();
         }
         shepherd.switch_link.queue(&order);
     }
 
-    /// Sends the shepherd the order to run for a turn of a rotation. False if it has ended.
+    /// Sends the shepherd the order to run in a rotation. Returns false if the shepherd has ended.
     pub fn start_turn(&mut self, order: SwitchOrder, registry: &Registry) -> bool {
         self.prepare_for_switch(order);
         let Some(shepherd) = &mut self.shepherd else { return false };
@@ -363,7 +367,7 @@ impl HostJob {
         true
     }
 
-    /// Does what the order requires in addition to the switch thread's part.
+    /// Does the daemon's part of an order for the switch thread.
     fn prepare_for_switch(&mut self, order: SwitchOrder) {
         if self.is_enforced() {
             let effect = self.stop_enforcer.on_switch_order(order, Instant::now());
@@ -397,12 +401,12 @@ impl HostJob {
         }
     }
 
-    /// When [`HostJob::enforce_stop`] has to be called.
+    /// The time of the next call of [`HostJob::enforce_stop`].
     pub fn stop_deadline(&self) -> Option<Instant> {
         self.stop_enforcer.deadline().filter(|_| self.is_enforced())
     }
 
-    /// Stops or ends the job if the shepherd is late with that. Returns what was due.
+    /// Stops or ends the job if the shepherd has missed its deadline. Returns the action.
     pub fn enforce_stop(&mut self, now: Instant) -> Option<Enforcement> {
         self.stop_deadline().filter(|deadline| *deadline <= now)?;
         let job = self.kept()?.clone();
@@ -410,7 +414,8 @@ impl HostJob {
         match enforcement {
             Enforcement::Freeze { switch_seq, .. } => {
                 let result = job.act(Action::Freeze);
-                // The user may have stopped the shepherd from outside: it goes on when thawed.
+                // The user may have stopped the shepherd with a signal. SIGCONT takes effect after
+                // the thaw.
                 let _ = job.act(Action::Continue);
                 match result {
                     Ok(()) => self.report_stopped(switch_seq),
@@ -427,17 +432,17 @@ impl HostJob {
         Some(enforcement)
     }
 
-    /// Kills the shepherd, and with it the job.
+    /// Kills the shepherd. The job's processes are killed with it.
     fn kill_shepherd(&mut self) {
         self.shepherd.iter().for_each(ShepherdHandle::kill);
         if self.stop_enforcer.on_killed() == OrderEffect::Thaw {
-            // A frozen process may get SIGKILL only later.
+            // A frozen process may receive SIGKILL only after it has been thawed.
             self.thaw();
         }
     }
 
-    /// Takes the reports of the shepherd's switch thread. Returns a value if the stop with this
-    /// number is among them. The value says whether the stop was the only report.
+    /// Receives the reports of the shepherd's switch thread. Returns a value if the stop with this
+    /// number is among them; the value says whether that stop was the only report.
     pub fn read_rotation_stop(&mut self, switch_seq: SwitchSeq) -> Option<IsOnlyReport> {
         let (mut has_stopped, mut is_only_report) = (false, true);
         for _ in 0..REPORTS_PER_TURN {
@@ -461,7 +466,7 @@ impl HostJob {
         has_stopped.then_some(IsOnlyReport(is_only_report))
     }
 
-    /// Takes one report of the shepherd's switch thread.
+    /// Receives one report of the shepherd's switch thread.
     fn take_switch_report(&mut self) -> Result<Option<SwitchReport>, FrameError> {
         let Some(shepherd) = &mut self.shepherd else { return Ok(None) };
         let Some(report) = shepherd.switch_link.receive()? else { return Ok(None) };
@@ -474,7 +479,7 @@ impl HostJob {
         Ok(Some(report))
     }
 
-    /// Whether orders wait for the shepherd in a number that only a stopped shepherd explains.
+    /// Whether so many orders wait for the shepherd that it has probably been stopped.
     pub fn has_order_backlog(&self) -> bool {
         let backlog = |shepherd: &ShepherdHandle| shepherd.control_link.backlog();
         self.shepherd.as_ref().map_or(0, backlog) > MAX_QUEUED_ORDER_BYTES / 4
@@ -489,8 +494,8 @@ impl HostJob {
         self.tools.may_have_more() || self.shepherd.as_ref().is_some_and(of_shepherd)
     }
 
-    /// Takes reports of the shepherd, a bounded number. If the link to the parent is slow, the
-    /// shepherd waits: the link belongs to all users.
+    /// Receives a bounded number of the shepherd's reports. If the link to the parent is slow, the
+    /// reports stay in the socket, because all users share the link.
     pub fn receive_reports(&mut self, is_parent_slow: bool) {
         self.read_reports(is_parent_slow, REPORTS_PER_TURN);
     }
@@ -511,7 +516,7 @@ impl HostJob {
         }
     }
 
-    /// Takes one report, of the switch thread first.
+    /// Receives one report. Reports of the switch thread have precedence.
     fn take_report(&mut self, is_parent_slow: bool) -> Result<Taken, FrameError> {
         if let Some(report) = self.take_switch_report()? {
             self.reports.push(LocalReport::Switch(report));
@@ -527,27 +532,29 @@ impl HostJob {
                 shepherd.elapsed_ns = Some(elapsed_ns);
             }
             Some(ShepherdReport::ToolsPrepared(result)) => self.tools.on_prepared(result),
-            // Only daemons send it.
+            // Only daemons send this report.
             Some(ShepherdReport::Job(JobReport::Tool(_))) => return Err(FrameError::Malformed),
             Some(report) => self.reports.push(LocalReport::Shepherd(report)),
         }
         Ok(Taken::Report)
     }
 
-    /// A child of this process has ended. A killed shepherd usually closes its socket, too, but not
-    /// while a process that it has started still holds the other end.
+    /// Handles the exit of a child of this process. A killed shepherd usually closes its socket,
+    /// too. The socket stays open while a process that the shepherd has started holds the other
+    /// end.
     pub fn check_shepherd_exit(&mut self) {
         if let Some(shepherd) = &mut self.shepherd
             && shepherd.has_ended()
         {
-            // The last reports may have come after mio's last report.
+            // The last reports may have arrived after mio's last report.
             shepherd.mark_readable();
             self.read_reports(false, MAX_LAST_REPORTS);
             self.reap_shepherd();
         }
     }
 
-    /// The shepherd has ended, or is of no use any more: it is killed and reaped at its SIGCHLD.
+    /// Reaps the shepherd if it has ended, and sets the last report. Otherwise kills it; the
+    /// SIGCHLD that follows leads to another call.
     fn reap_shepherd(&mut self) {
         let Some(shepherd) = self.shepherd.take_if(|shepherd| shepherd.has_ended()) else {
             return self.kill_shepherd();
@@ -573,15 +580,15 @@ impl HostJob {
             }
         };
         if !matches!(last_report, LocalReport::Job(_)) {
-            // Nothing is left in which the tools could clean up.
+            // The job's processes have died, so there is nothing that the tools could clean up.
             self.tools.kill(Instant::now());
         }
         self.last_report = Some(last_report);
         self.finish_if_tools_ended();
     }
 
-    /// Ends the job here without a report. False: the shepherd is killed but has not ended yet;
-    /// call this again at the next SIGCHLD.
+    /// Ends the local part of the job without a report. Returns false if the killed shepherd or a
+    /// tool has not ended yet; call the function again at the next SIGCHLD.
     pub fn abort(&mut self) -> bool {
         let ended_shepherd = self.shepherd.take_if(|shepherd| shepherd.has_ended());
         ended_shepherd.map(ShepherdHandle::reap);
@@ -596,21 +603,21 @@ impl HostJob {
         true
     }
 
-    /// Removes what the job has here, whether its processes have been reaped or not. All of them
-    /// have been killed.
+    /// Removes the job's resources on this host, even if processes have not been reaped yet. All
+    /// processes have been killed already.
     pub fn abandon(&mut self) {
         self.shepherd.take().into_iter().for_each(ShepherdHandle::forget);
         self.tools.abandon();
         self.remove_resources();
     }
 
-    /// Removes what the job has on this host.
+    /// Removes the job's resources on this host.
     fn remove_resources(&mut self) {
         match std::mem::replace(&mut self.resources, JobResources::None) {
             JobResources::None => {}
             JobResources::Kept(job) => {
                 if let Err(error) = job.act(Action::Remove) {
-                    self.warn(format!("what is left of the job cannot be removed: {error}"));
+                    self.warn(format!("the remains of the job cannot be removed: {error}"));
                 }
             }
             JobResources::Directory(directory) => {
@@ -627,13 +634,13 @@ fn not_started(error: io::Error) -> (u8, String) {
     (EXIT_FAILED, format!("the job's shepherd cannot be started: {error}"))
 }
 
-/// Whether all hosts of a job are virtual hosts: they share one disk.
+/// Whether all hosts of a job are virtual hosts, which share one disk.
 fn shares_disk(begin: &JobStart) -> bool {
     let mut hosts = begin.spec.hosts.iter();
     begin.owner.is_none() && hosts.all(|host| host.kind == HostKind::Virtual)
 }
 
-/// Exit code and a line for the user.
+/// Returns the exit code and the line for the user.
 fn describe_exit(status: Option<Status>, kill_reason: Option<KillReason>) -> (u8, String) {
     let code = status.map_or(EXIT_FAILED, exit_code::of_status).max(1);
     if let Some(kill_reason) = kill_reason {

@@ -1,5 +1,5 @@
-//! What this machine allows a job. The daemon reads the limits when it checks a job, but not for
-//! each of many short jobs.
+//! The limits of this machine for jobs. The daemon compares each job with them. It caches them
+//! because reading them for each of many short jobs would be slow.
 
 use std::cell::Cell;
 use std::fs;
@@ -10,7 +10,7 @@ use score_job::validate::HostLimits;
 
 use crate::sys::process;
 
-/// How long the limits are valid after they were read.
+/// How long the cached limits are valid.
 const CACHE_TTL: Duration = Duration::from_secs(1);
 
 thread_local! {
@@ -21,19 +21,19 @@ fn read_number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// A line of `/proc/meminfo`, in bytes.
+/// The value of a line of `/proc/meminfo`, in bytes.
 fn meminfo(name: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// All memory of this machine in bytes; 0 if it cannot be determined.
+/// The total memory of this machine in bytes, or 0 if it cannot be determined.
 pub fn memory() -> u64 {
     meminfo("MemTotal").unwrap_or(0)
 }
 
-/// The limits of this machine, at most a second old.
+/// The limits of this machine, read at most [`CACHE_TTL`] ago.
 pub fn cached_limits() -> HostLimits {
     let now = Instant::now();
     let cached = CACHE.get().filter(|(read_at, _)| now.duration_since(*read_at) < CACHE_TTL);
@@ -42,10 +42,10 @@ pub fn cached_limits() -> HostLimits {
     limits
 }
 
-/// Reads the limits from the system.
+/// Reads the limits from the kernel.
 fn read_limits() -> HostLimits {
     let nproc = match process::resource_limit(libc::RLIMIT_NPROC).rlim_cur {
-        // The kernel exempts root.
+        // The kernel does not apply this limit to root.
         _ if geteuid().is_root() => u64::MAX,
         limit => limit,
     };

@@ -1,7 +1,7 @@
-//! The tools of a job on this host, as its daemon sees them (docs/tools.md). Each has a process
-//! that starts and watches it ([`crate::tool_supervisor`]), and this daemon has a socket to that
-//! process. It runs as the job's user, but the user cannot have it do anything: it may only end, or
-//! be stopped, and nothing here waits for it without a bound.
+//! The tools of a job on this host (docs/tools.md). The daemon has a socket to the supervisor of
+//! each tool ([`crate::tool_supervisor`]). A supervisor runs as the job's user, so the daemon does
+//! not trust it: the daemon only accepts reports, and waits for a supervisor only for a bounded
+//! time.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,19 +23,19 @@ use super::shepherd_handle::KnownChildren;
 use crate::framed_socket::FramedSocket;
 use crate::sys::process;
 
-/// After the end of the job a tool has so long from one touch of its status file to the next.
+/// After the end of the job, a tool must touch its status file at least this often.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a tool may clean up, unless the operator names another time.
+/// The default time in which a tool may clean up after the end of the job.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(600);
-/// Environment variables of scored, for tests: other times in milliseconds.
+/// Environment variables for tests: other times in milliseconds.
 const SILENCE_ENV: &str = "SCORE_TEST_TOOL_SILENCE_MS";
 const CLEANUP_ENV: &str = "SCORE_TEST_TOOL_CLEANUP_MS";
-/// A supervisor has this time in addition to that of its tool.
+/// How long a supervisor may run after the time of its tool is over.
 const SUPERVISOR_GRACE: Duration = Duration::from_secs(3);
-/// Reports of one tool that are taken in one turn of the loop.
+/// The maximum number of reports of one tool that the daemon receives in a turn of the loop.
 const REPORTS_PER_TURN: usize = 64;
 
-/// How long tools may clean up after the end of their job.
+/// The time limits of tools after the end of their job.
 #[derive(Debug, Clone, Copy)]
 pub struct ToolTimes {
     silence: Duration,
@@ -43,7 +43,7 @@ pub struct ToolTimes {
 }
 
 impl ToolTimes {
-    /// `cleanup`: the operator's setting.
+    /// `cleanup` is the operator's setting (`-cleanup`).
     pub fn new(cleanup: Option<Duration>) -> Self {
         let from_test = |name: &str| {
             let text = std::env::var(name).ok()?;
@@ -56,12 +56,12 @@ impl ToolTimes {
     }
 }
 
-/// The directory in which tools find the job: the job's shepherd makes it.
+/// The state of the directory in which tools find the job. The job's shepherd creates it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum DirectoryState {
     Unknown,
     Requested,
-    /// In the job's directory, which has this path.
+    /// The shepherd has created it in the job's directory, which has this path.
     Made(OsBytes),
     Failed(String),
 }
@@ -71,7 +71,7 @@ enum DirectoryState {
 struct HostTool {
     id: ToolId,
     link: FramedSocket,
-    /// In single-user mode the supervisor is a child of this daemon.
+    /// The process id of the supervisor in single-user mode, in which it is a child of this daemon.
     child: Option<i32>,
     has_started: bool,
 }
@@ -84,16 +84,16 @@ pub struct HostTools {
     times: ToolTimes,
     known_children: KnownChildren,
     directory: DirectoryState,
-    /// Tools that wait for the directory.
+    /// Tools that cannot start before the directory exists.
     waiting: Vec<(ToolId, ToolProgram)>,
     tools: Vec<HostTool>,
-    /// The job has ended: when supervisors are not waited for any longer.
+    /// After the end of the job: the time at which the daemon gives up the supervisors.
     deadline: Option<Instant>,
     reports: Vec<ToolReport>,
 }
 
 impl HostTools {
-    /// No tools yet.
+    /// Creates a job without tools.
     pub fn new(
         job_start: Arc<JobStart>,
         host: JobHostId,
@@ -122,17 +122,18 @@ impl HostTools {
         self.reports.push(ToolReport { host: self.host, tool, kind });
     }
 
-    /// What has happened since the last call.
+    /// Takes the reports since the last call.
     pub fn take_reports(&mut self) -> Vec<ToolReport> {
         std::mem::take(&mut self.reports)
     }
 
-    /// Whether no tool is left.
+    /// Whether there are no running and no waiting tools.
     pub fn is_empty(&self) -> bool {
         self.tools.is_empty() && self.waiting.is_empty()
     }
 
-    /// An order of the master. Returns whether the shepherd has to make the directory.
+    /// Handles an order of the job master. Returns whether the shepherd has to create the
+    /// directory.
     pub fn on_order(&mut self, order: &ToolOrder) -> bool {
         if !order.hosts.contains(self.host.0) {
             return false;
@@ -166,7 +167,7 @@ impl HostTools {
         }
     }
 
-    /// The shepherd has made the directory, or says why not.
+    /// Records the path of the directory, or why the shepherd could not create it.
     pub fn on_prepared(&mut self, result: Result<OsBytes, String>) {
         if self.directory == DirectoryState::Requested {
             self.directory = match result {
@@ -183,8 +184,8 @@ impl HostTools {
         is_known && !self.waiting.is_empty()
     }
 
-    /// Starts the tools whose turn it is. `start` starts a supervisor, and returns its process id
-    /// if it is a child of this daemon.
+    /// Starts the waiting tools if the directory is ready. `start` starts a supervisor, and returns
+    /// its process id if the supervisor is a child of this daemon.
     pub fn start_waiting(
         &mut self,
         registry: &Registry,
@@ -242,7 +243,7 @@ impl HostTools {
         Ok(HostTool { id, link, child, has_started: false })
     }
 
-    /// mio has reported on one of the sockets.
+    /// Records that mio has reported one of the sockets as readable.
     pub fn mark_readable(&mut self) {
         self.tools.iter_mut().for_each(|tool| tool.link.mark_readable());
     }
@@ -260,7 +261,7 @@ impl HostTools {
         }
     }
 
-    /// Takes reports of the supervisors, a bounded number.
+    /// Receives a bounded number of reports of each supervisor.
     pub fn receive(&mut self) {
         let host = self.host;
         let reports = &mut self.reports;
@@ -270,7 +271,7 @@ impl HostTools {
                     Ok(Some(kind)) => kind,
                     Ok(None) if tool.link.is_closed() => tool.unreported_end(),
                     Ok(None) => return true,
-                    // It is no supervisor: it ends when its socket is closed.
+                    // The peer violates the protocol. It ends when its socket is closed.
                     Err(_) => tool.unreported_end(),
                 };
                 let is_last =
@@ -299,14 +300,14 @@ impl HostTools {
         }
     }
 
-    /// The job has ended: its tools may clean up.
+    /// Orders the tools to clean up, because the job has ended.
     pub fn end_job(&mut self, now: Instant) {
         self.refuse_waiting(None, "the job has ended");
         self.send_all(&SupervisorOrder::EndJob);
         self.deadline.get_or_insert(now + self.times.cleanup + SUPERVISOR_GRACE);
     }
 
-    /// Whether the job has ended here.
+    /// Whether the job has ended on this host.
     pub fn is_ending(&self) -> bool {
         self.deadline.is_some()
     }
@@ -319,20 +320,20 @@ impl HostTools {
         self.deadline = Some(self.deadline.map_or(soon, |deadline| deadline.min(soon)));
     }
 
-    /// When supervisors are not waited for any longer.
+    /// The time at which the daemon gives up the supervisors.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline.filter(|_| !self.tools.is_empty())
     }
 
-    /// Gives up supervisors that do not end in time.
+    /// Gives up the supervisors if they have not ended in time.
     pub fn expire(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.abandon();
         }
     }
 
-    /// Gives up all tools. Each supervisor ends its tool when its socket is closed; a child is
-    /// killed.
+    /// Gives up all tools. Each supervisor ends its tool when its socket is closed. A supervisor
+    /// that is a child of this process is also killed.
     pub fn abandon(&mut self) {
         self.refuse_waiting(None, "the job has ended");
         for tool in std::mem::take(&mut self.tools) {
@@ -346,7 +347,7 @@ impl HostTools {
 }
 
 impl HostTool {
-    /// The supervisor has ended without a last report.
+    /// The event for a supervisor that has ended without a last report.
     fn unreported_end(&self) -> ToolEventKind {
         match self.has_started {
             true => ToolEventKind::Ended(Status::Signaled(libc::SIGKILL)),

@@ -1,5 +1,5 @@
-//! The job's directory: created, locked while its scored lives, and removed. Also the removal of
-//! directories that dead jobs have left.
+//! The directory of a job: its creation, lock and removal. The daemon holds the lock while the job
+//! exists. Directories that are not locked belong to dead jobs; this module removes them, too.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -16,14 +16,14 @@ use crate::sys::remove;
 
 /// The parent of all jobs' directories if SCore runs as root (manual, scatter(6)).
 const ROOT_BASE_DIR: &str = "/var/scored";
-/// Directories of users that their jobs have not emptied are moved into this folder, which is
-/// root's. It exists while it is not empty.
+/// Root's directory for users' job directories that could not be emptied. It exists only while it
+/// is not empty.
 pub const LEFTOVERS_DIR: &str = "/var/scored/leftovers";
 const PREFIX: &str = "job-";
 /// How long scored tries to remove the directory of a dead daemon.
 const ORPHAN_REMOVAL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A job's directory. It is locked as long as this value lives, so that it is not removed as a
+/// A job's directory. This value holds the lock that protects the directory from removal as a
 /// leftover.
 #[derive(Debug)]
 pub struct JobDirectory {
@@ -33,11 +33,12 @@ pub struct JobDirectory {
 }
 
 impl JobDirectory {
-    /// Creates a directory in the first base directory that allows it. Each path is announced
-    /// before the directory is created. Another process can thus remove it if this process dies.
+    /// Creates a directory in the first base directory that permits it. Each path is announced
+    /// before the directory is created, so that another process can remove the directory if this
+    /// process dies.
     ///
     /// # Errors
-    /// One line that names every base directory that was tried, and its error.
+    /// One line that names each base directory that was tried, with its error.
     pub fn create(
         runtime_dir: Option<&OsStr>,
         announce: &mut dyn FnMut(&str),
@@ -45,19 +46,19 @@ impl JobDirectory {
         Self::create_first(&candidate_bases(runtime_dir), announce)
     }
 
-    /// Creates a directory in the base directory for jobs of all users. Only root can open it until
-    /// [`JobDirectory::chown_to`] changes its owner.
+    /// Creates a directory in the base directory for jobs of all users. Only root can open the
+    /// directory until [`JobDirectory::chown_to`] changes its owner.
     ///
     /// # Errors
-    /// As [`JobDirectory::create`].
+    /// See [`JobDirectory::create`].
     pub fn create_for_user(announce: &mut dyn FnMut(&str)) -> Result<Self, String> {
         Self::create_first(&[PathBuf::from(ROOT_BASE_DIR)], announce)
     }
 
-    /// Makes a user the owner of the directory and of everything that is in it now.
+    /// Makes a user the owner of the directory and of its present contents.
     ///
     /// # Errors
-    /// One line.
+    /// One line that names the path at fault.
     pub fn chown_to(&self, (uid, gid): (u32, u32)) -> Result<(), String> {
         let mut directories = vec![self.path.clone()];
         while let Some(directory) = directories.pop() {
@@ -92,7 +93,7 @@ impl JobDirectory {
             }
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                // The last job of another scored has just ended and has removed the base directory.
+                // Another scored has just removed the base directory with its last job.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     prepare_base(base)?;
                     continue;
@@ -101,12 +102,13 @@ impl JobDirectory {
             }
             // The umask may have cleared permission bits.
             fs::set_permissions(&path, Permissions::from_mode(0o700))?;
-            // Between mkdir and lock another scored may remove it as a leftover: then try again.
+            // Between mkdir and lock another scored may have removed the directory as a leftover.
+            // Then the loop tries another name.
             if let Some(lock) = lock(&path) {
                 return Ok(Self { path, base: base.to_owned(), lock });
             }
         }
-        Err(io::Error::other("every name that was tried is taken"))
+        Err(io::Error::other("no unused name was found"))
     }
 
     /// The directory's absolute path, which is valid UTF-8.
@@ -114,53 +116,52 @@ impl JobDirectory {
         &self.path
     }
 
-    /// The directory that contains it, if that is removed with the last directory in it.
+    /// The base directory, if it is removed together with its last job directory.
     pub fn own_base(&self) -> Option<&Path> {
         Some(self.base.as_path()).filter(|base| *base != Path::new(ROOT_BASE_DIR))
     }
 
-    /// The last component of the path. No other job on this host has the same.
+    /// The last component of the path. It is unique on this host.
     pub fn name(&self) -> &str {
         self.path.file_name().and_then(OsStr::to_str).unwrap_or_default()
     }
 
-    /// Removes what dead jobs have left in the same base directory. Returns a line for each
+    /// Removes the directories of dead jobs from the same base directory. Returns one line for each
     /// directory that could not be removed.
     pub fn remove_leftovers(&self) -> Vec<String> {
         remove_unlocked(&self.base)
     }
 
-    /// Removes the directory if it is empty, as it is unless the shepherd was killed.
+    /// Removes the directory if it is empty. A shepherd empties it unless it is killed.
     ///
     /// # Errors
-    /// As rmdir(2).
+    /// See rmdir(2).
     pub fn remove_if_empty(&self) -> io::Result<()> {
         fs::remove_dir(&self.path)
     }
 
-    /// Moves the directory into [`LEFTOVERS_DIR`], where its user cannot reach it by a path.
+    /// Moves the directory into [`LEFTOVERS_DIR`], to which its user has no access.
     ///
     /// # Errors
-    /// As rename(2).
+    /// See rename(2).
     pub fn set_aside(&self) -> io::Result<()> {
         set_aside(&self.path)
     }
 
-    /// Removes the directory with everything in it. Removes the base directory, too, if it is
-    /// empty.
+    /// Removes the directory with its contents. Also removes the base directory if it is empty.
     ///
     /// # Errors
     /// The error of the file or directory that could not be removed.
     pub fn remove(self) -> io::Result<()> {
         remove_tree(&self.path)?;
-        // This fails while other jobs have directories in it.
+        // This fails if other jobs have directories in it.
         self.own_base().into_iter().for_each(|base| _ = fs::remove_dir(base));
         Ok(())
     }
 }
 
-/// Removes the directory of a job whose daemon was killed, unless a process still locks it. The
-/// job's processes are being killed, so the removal is tried for [`ORPHAN_REMOVAL_TIMEOUT`].
+/// Removes the directory of a job whose daemon was killed, unless a process still holds its lock.
+/// Retries for [`ORPHAN_REMOVAL_TIMEOUT`], because the job's processes may still be exiting.
 pub fn remove_orphaned(path: &str) {
     let path = Path::new(path);
     let has_job_prefix = path.file_name().is_some_and(has_job_prefix);
@@ -170,7 +171,7 @@ pub fn remove_orphaned(path: &str) {
             && remove_tree(path).is_ok()
         {
             if let Some(base) = path.parent().filter(|base| *base != Path::new(ROOT_BASE_DIR)) {
-                // This fails while other jobs have directories in it.
+                // This fails if other jobs have directories in it.
                 let _ = fs::remove_dir(base);
             }
             return;
@@ -179,14 +180,14 @@ pub fn remove_orphaned(path: &str) {
     }
 }
 
-/// Removes the directories that jobs of dead daemons have left in root's base directory, and moves
-/// those of users into [`LEFTOVERS_DIR`]. Returns a line for each directory that could not be
-/// removed or moved.
+/// Removes the directories of dead jobs from root's base directory. Directories of users are moved
+/// into [`LEFTOVERS_DIR`] instead. Returns one line for each directory that could not be removed or
+/// moved.
 pub fn remove_leftovers_of_root() -> Vec<String> {
     remove_unlocked(Path::new(ROOT_BASE_DIR))
 }
 
-/// Whether no daemon locks the job directory of this name, or there is no such directory.
+/// Whether the job directory with this name does not exist or is not locked by a daemon.
 pub fn is_dead(name: &str) -> bool {
     let path = Path::new(ROOT_BASE_DIR).join(name);
     fs::symlink_metadata(&path).is_err() || lock(&path).is_some()
@@ -198,11 +199,12 @@ fn remove_unlocked(base: &Path) -> Vec<String> {
     for entry in entries.flatten() {
         let path = entry.path();
         let has_job_prefix = has_job_prefix(&entry.file_name());
-        // The directory of a live job cannot be locked; nor can that of our own job.
+        // This cannot lock the directory of a running job. That includes the job of the caller.
         let Some(lock) = has_job_prefix.then(|| lock(&path)).flatten() else { continue };
         let removed = match lock.metadata() {
             Ok(metadata) if metadata.uid() != geteuid().as_raw() && geteuid().is_root() => {
-                // Root's scored in single-user mode moves it, too; the next service removes it.
+                // Root's scored in single-user mode moves the directory, too. The next service
+                // removes it.
                 set_aside(&path)
             }
             _ => remove_tree(&path),
@@ -229,11 +231,11 @@ fn candidate_bases(runtime_dir: Option<&OsStr>) -> Vec<PathBuf> {
     bases
 }
 
-/// Creates the base directory of the jobs' directories, and checks that this user alone owns it.
+/// Creates the base directory for job directories, and checks that this user owns it.
 fn prepare_base(base: &Path) -> io::Result<()> {
     for _ in 0..16 {
         match try_prepare_base(base) {
-            // The last job in the base directory has removed it meanwhile.
+            // Another process has just removed the base directory with its last job.
             Err(error) if error.kind() == io::ErrorKind::NotFound && parent_exists(base) => {}
             other => return other,
         }
@@ -257,7 +259,7 @@ fn try_prepare_base(base: &Path) -> io::Result<()> {
         return Err(io::Error::other("not a directory"));
     }
     if metadata.uid() != geteuid().as_raw() {
-        return Err(io::Error::other("it is owned by another user"));
+        return Err(io::Error::other("owned by another user"));
     }
     if metadata.mode() & 0o777 != mode {
         fs::set_permissions(base, Permissions::from_mode(mode))?;
@@ -265,26 +267,26 @@ fn try_prepare_base(base: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a directory of this name is that of a job.
+/// Whether this is the name of a job's directory.
 pub fn has_job_prefix(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| name.starts_with(PREFIX))
 }
 
-/// Moves a directory, which the caller has locked, into [`LEFTOVERS_DIR`].
+/// Moves a directory into [`LEFTOVERS_DIR`]. The caller holds its lock.
 fn set_aside(path: &Path) -> io::Result<()> {
     let target = Path::new(LEFTOVERS_DIR).join(path.file_name().unwrap_or_default());
     for _ in 0..16 {
         prepare_base(Path::new(LEFTOVERS_DIR))?;
         match fs::rename(path, &target) {
-            // Another daemon has just removed the folder, because it was empty.
+            // Another daemon has just removed `LEFTOVERS_DIR`, because it was empty.
             Err(error) if error.kind() == io::ErrorKind::NotFound && path.exists() => {}
             result => return result,
         }
     }
-    Err(io::Error::other(format!("{LEFTOVERS_DIR} disappears again and again")))
+    Err(io::Error::other(format!("{LEFTOVERS_DIR}: removed repeatedly by other daemons")))
 }
 
-/// Locks a directory if no other process has locked it and its path still exists.
+/// Locks a directory, if no other process has locked it and its path still refers to it.
 fn lock(path: &Path) -> Option<Flock<File>> {
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;

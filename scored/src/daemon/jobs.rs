@@ -1,5 +1,5 @@
-//! Jobs in the daemon's loop: what happens is told to [`score_job::jobs`], and its effects are
-//! carried out.
+//! Jobs in the daemon's loop. This module passes inputs to [`score_job::jobs`] and carries out the
+//! resulting effects.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ use super::{Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, service};
 use crate::sys::host_name::system_host_name;
 use crate::sys::random::random_u64;
 
-/// Environment variable of scored, for tests: a fixed interval of the idle check in microseconds.
+/// Environment variable for tests: a fixed interval of the idle check, in microseconds.
 const POLL_INTERVAL_ENV: &str = "SCORE_TEST_PACE";
 
 /// The value of [`POLL_INTERVAL_ENV`].
@@ -37,9 +37,9 @@ pub fn fixed_poll_interval_us() -> Option<u32> {
     std::env::var(POLL_INTERVAL_ENV).ok().and_then(|text| text.parse().ok())
 }
 
-/// The job is led by this daemon.
+/// Jobs that this daemon leads.
 impl Daemon {
-    /// Begins a job whose hosts are all up, with these daemons.
+    /// Begins a job on these daemons. All of its hosts are up.
     pub fn begin(
         &mut self,
         client_job: ClientJob,
@@ -51,7 +51,8 @@ impl Daemon {
         self.begin_with_id(client_job, job_id, spec, daemons, None);
     }
 
-    /// Begins a job with a number that was assigned elsewhere, and for an owner in multi-user mode.
+    /// Begins a job with a number that was assigned elsewhere. In multi-user mode, `owner` is the
+    /// owner.
     pub fn begin_with_id(
         &mut self,
         client_job: ClientJob,
@@ -82,7 +83,7 @@ impl Daemon {
         self.on_job_input(Input::Begin(Box::new(new_job)));
     }
 
-    /// The hosts and processors of a job, as the gang scheduler counts them.
+    /// The hosts and processors of a job for the gang scheduler.
     fn host_allocations(&self, spec: &JobSpec) -> Vec<HostShare> {
         let Some(service) = &self.service else {
             return vec![HostShare { host: SINGLE_USER_HOST, procs: 1 }];
@@ -93,12 +94,13 @@ impl Daemon {
         spec.hosts.iter().filter_map(allocation_on).collect()
     }
 
-    /// Multi-user mode: jobs share hosts, each of which has this number of slots.
+    /// Enables the sharing of hosts between jobs (multi-user mode). `slots` is the number of slots
+    /// of each host.
     pub fn set_host_slots(&mut self, slots: BTreeMap<HostId, u32>) {
         self.jobs.set_gang(self.options.gang, slots);
     }
 
-    /// Sends a line to the user of a session.
+    /// Sends one line to the user of a session.
     pub fn notice(&mut self, client_job: ClientJob, level: Level, text: String) {
         if let Some(session) = self.sessions.get_mut(client_job.session_key) {
             session.send(&ServerMessage::notice(client_job.job, level, text));
@@ -106,12 +108,12 @@ impl Daemon {
     }
 }
 
-/// Sessions that watch a job (`scmon JOB`): they get its metrics until the job ends.
+/// Requests of sessions to running jobs: watch one (`scmon JOB`), start tools and call them.
 impl Daemon {
-    /// A session subscribes to the metrics of a job that this daemon leads.
+    /// Subscribes a session to the metrics of a job that this daemon leads, until the job ends.
     ///
     /// # Errors
-    /// One line: the job has no metrics yet.
+    /// One line: the job is still queued and has no metrics yet.
     pub fn watch_job(
         &mut self,
         session_key: SessionKey,
@@ -128,11 +130,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// A session sends a command of a tool to a job that this daemon leads. The job of the permit
-    /// gets it.
+    /// Sends a tool's command to the processes of the permit's job, which this daemon leads.
     ///
     /// # Errors
-    /// One line: the job has no processes yet.
+    /// One line: the job has no processes.
     pub fn send_tool_call(
         &mut self,
         session_key: SessionKey,
@@ -147,10 +148,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// A session starts a tool beside a job that this daemon leads, or sends one a signal.
+    /// Starts a tool next to a job that this daemon leads, or signals such a tool.
     ///
     /// # Errors
-    /// One line: the job has not started yet.
+    /// One line: the job is still queued.
     pub fn send_tool_action(
         &mut self,
         session_key: SessionKey,
@@ -165,10 +166,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// A session wants the processes of a job listed that this daemon leads.
+    /// Requests the list of processes of a job that this daemon leads.
     ///
     /// # Errors
-    /// One line: the job has not started yet.
+    /// One line: the job is still queued.
     pub fn list_processes(
         &mut self,
         session_key: SessionKey,
@@ -182,11 +183,11 @@ impl Daemon {
         Ok(())
     }
 
-    /// A session is that of a tool that keeps something in processes of a job that this daemon
-    /// leads, until the session ends.
+    /// Makes the session a tool session: the tool keeps state in processes of a job that this
+    /// daemon leads. The state is removed when the session ends.
     ///
     /// # Errors
-    /// One line: the job has no processes yet.
+    /// One line: the job has no processes, or the connection already has a tool session.
     pub fn begin_tool_session(
         &mut self,
         session_key: SessionKey,
@@ -204,7 +205,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// A session ends: what it has asked of jobs ends with it.
+    /// Ends a session's subscription and tool session.
     pub fn end_subscriptions(&mut self, session_key: SessionKey) {
         self.unwatch(session_key);
         if self.jobs.is_tool_session(session_key) {
@@ -212,7 +213,7 @@ impl Daemon {
         }
     }
 
-    /// A session does not watch a job any more.
+    /// Ends a session's subscription to the metrics of a job.
     pub fn unwatch(&mut self, session_key: SessionKey) {
         if let Some(job) = self.jobs.watched_job(session_key) {
             let subscriber = Subscriber::Session(session_key);
@@ -223,23 +224,22 @@ impl Daemon {
 
 /// Inputs and effects.
 impl Daemon {
-    /// The time of the decisions about jobs.
+    /// The current time of the jobs' clock.
     pub fn job_time(&self) -> MonotonicTime {
         self.to_job_time(Instant::now())
     }
 
-    /// This moment, as the time of jobs.
+    /// Converts a moment to the time of the jobs' clock.
     pub fn to_job_time(&self, moment: Instant) -> MonotonicTime {
         moment.saturating_duration_since(self.started_at)
     }
 
-    /// Something has happened to a job. The effects are carried out by
-    /// [`Daemon::dispatch_pending`].
+    /// Passes an input to the jobs. [`Daemon::dispatch_pending`] carries out the effects.
     pub fn on_job_input(&mut self, input: Input) {
         self.jobs.on(input, self.started_at.elapsed());
     }
 
-    /// This daemon has links to others from now on, or another incarnation.
+    /// Updates the jobs' view of this host after the daemon has got links or a new incarnation.
     pub fn update_identity(&mut self) {
         let Some(peers) = &self.peers else { return };
         let (name, incarnation) = (peers.name().to_owned(), peers.incarnation());
@@ -249,7 +249,7 @@ impl Daemon {
         }
     }
 
-    /// An order has been received over a link.
+    /// Handles an order that has arrived over a link.
     pub fn on_order(&mut self, link_id: LinkId, tag: JobTag, body: &[u8]) {
         match frame::decode_datagram::<HopOrder>(body) {
             Ok(order) => self.on_job_input(Input::Order(link_id, tag, order)),
@@ -257,7 +257,7 @@ impl Daemon {
         }
     }
 
-    /// A report has been received over a link.
+    /// Handles a report that has arrived over a link.
     pub fn on_report(&mut self, link_id: LinkId, tag: JobTag, body: &[u8]) {
         match frame::decode_datagram::<HopReport>(body) {
             Ok(report) => self.on_job_input(Input::Report(link_id, tag, report)),
@@ -265,7 +265,8 @@ impl Daemon {
         }
     }
 
-    /// Passes on what shepherds have reported, and carries out what follows, until nothing does.
+    /// Passes the reports of shepherds to the jobs and carries out the effects, until there are no
+    /// more.
     pub fn dispatch_pending(&mut self) {
         loop {
             self.collect_local_reports();
@@ -345,8 +346,8 @@ impl Daemon {
         }
     }
 
-    /// Sends a message about a job to the session that has submitted it, unless the session uses
-    /// the job's number there for another job by now.
+    /// Sends a message about a job to the session that has submitted the job. The message is
+    /// dropped if the session has since given the number to another job.
     fn send_to_client(&mut self, job_id: JobId, client_job: ClientJob, answer: JobAnswer) {
         if let JobAnswer::Stacks(stacks) = &answer {
             self.keep_reported_stacks(job_id, stacks);
@@ -390,7 +391,7 @@ impl Daemon {
         let is_slow = self.peers.as_ref().is_some_and(|peers| peers.is_slow(link_id));
         let is_metrics = matches!(report, HopReport::Tree(Report::Job(JobReport::Metrics(_))));
         if is_slow && is_metrics {
-            // Newer metrics will follow.
+            // Metrics are superseded by newer ones, so these can be dropped.
             return;
         }
         if let (Ok(body), Some(peers)) = (frame::encode_datagram(report), &mut self.peers) {
@@ -400,13 +401,13 @@ impl Daemon {
     }
 }
 
-/// The job's part on this host.
+/// The local parts of jobs.
 impl Daemon {
-    /// An order for this host's shepherd.
+    /// Handles an order for the shepherd of this host.
     fn on_shepherd_order(&mut self, job: JobId, order: &ShepherdOrder) {
         match self.host_jobs.get_mut(&job) {
             Some(host_job) => host_job.on_order(order),
-            // The job ends before it has begun here.
+            // The job ends before it has begun on this host.
             None if matches!(order, ShepherdOrder::Job(JobOrder::Finish)) => {
                 self.on_job_input(Input::Local(job, LocalReport::Closed));
             }
@@ -414,7 +415,7 @@ impl Daemon {
         }
     }
 
-    /// An order for the switch thread of this host's shepherd.
+    /// Handles an order for the switch thread of this host's shepherd.
     fn on_switch_order(&mut self, job: JobId, order: SwitchOrder) {
         if let SwitchOrder::Run {
             stop_condition: StopCondition::After { .. } | StopCondition::LocalRotation(_),
@@ -428,8 +429,9 @@ impl Daemon {
         host_job.into_iter().for_each(|host_job| host_job.on_switch_order(order));
     }
 
-    /// Begins the jobs that this host has been ordered to begin. False if there were none. Must be
-    /// called after the orders to the child hosts have been sent.
+    /// Begins the jobs that this host has been ordered to begin. Returns false if there were none.
+    /// Call it after the orders to the child hosts have been sent, so that the hosts start in
+    /// parallel.
     pub fn begin_pending_jobs(&mut self) -> bool {
         let host_jobs = self.host_jobs.values_mut();
         let launches: Vec<Box<Launch>> =
@@ -443,7 +445,7 @@ impl Daemon {
         !launches.is_empty()
     }
 
-    /// Begins a job on this host.
+    /// Begins the local part of a job.
     fn launch(&mut self, launch: &Launch) {
         let job = launch.start.job;
         let [token, switch_token] = [TokenOwner::Shepherd(job), TokenOwner::SwitchThread(job)]
@@ -454,10 +456,10 @@ impl Daemon {
             Some((self.sessions.get_mut(session_key)?, job))
         });
         let peers = &mut self.peers;
-        // The report is sent before the directory exists.
+        // The path is reported before the directory exists.
         let is_multi_user = launch.start.owner.is_some();
         let mut announce_path = |path: &str| match (launch.parent, &mut session, &mut *peers) {
-            // A user could not remove the directory; the next scored does.
+            // A user could not remove the directory. The next scored removes it.
             _ if is_multi_user => {}
             (Parent::Master, Some((session, job)), _) => {
                 let answer = JobAnswer::Directory(path.to_owned());
@@ -492,13 +494,13 @@ impl Daemon {
         host_job.begin(&launch.start, context);
     }
 
-    /// Takes what tools report.
+    /// Receives the reports of tools.
     pub fn advance_tools(&mut self) {
         let now = Instant::now();
         self.host_jobs.values_mut().for_each(|host_job| host_job.advance_tools(now));
     }
 
-    /// Starts the tools whose turn it is.
+    /// Starts the tools that can be started now.
     pub fn start_tools(&mut self) {
         let with_tools =
             |(job, host_job): (&JobId, &HostJob)| host_job.has_startable_tools().then_some(*job);
@@ -524,22 +526,22 @@ impl Daemon {
         self.token_owners.retain(|_, owner| !is_of_job(owner));
     }
 
-    /// Ends a job here without a report. It is kept until its shepherd has been reaped.
+    /// Ends the local part of a job without a report. Keeps it until its shepherd has been reaped.
     pub fn end_host_job(&mut self, mut host_job: HostJob) {
         if !host_job.abort() {
             self.ending_host_jobs.push(host_job);
         }
     }
 
-    /// If the job whose turn it is has stopped, starts the next job. True if that stop was the
-    /// shepherd's only report.
+    /// If the running job of a rotation has stopped, starts the next job. Returns true if the stop
+    /// was the shepherd's only report.
     pub fn advance_rotation(&mut self) -> bool {
         let Some((job, switch_seq)) = self.jobs.expected_rotation_stop() else { return false };
         let Some(host_job) = self.host_jobs.get_mut(&job) else { return false };
         let Some(IsOnlyReport(is_only_report)) = host_job.read_rotation_stop(switch_seq) else {
             return false;
         };
-        // The idle states that came with the stop decide whether the rotation goes on.
+        // The idle states that came with the stop decide whether the rotation continues.
         self.collect_local_reports();
         let host_jobs = &self.host_jobs;
         let has_shepherd =
@@ -556,9 +558,10 @@ impl Daemon {
         false
     }
 
-    /// In single-user mode every daemon has a link to the server. While a job runs, the links of
-    /// its range tree detect lost hosts. The other links send rare heartbeats; otherwise many idle
-    /// hosts would keep a processor busy with heartbeats.
+    /// Sets how often links send heartbeats in single-user mode. Each daemon has a link to the
+    /// server. While a job runs, the links of its range tree detect lost hosts. The other links
+    /// send fewer heartbeats, because the heartbeats of many idle hosts would keep a processor
+    /// busy.
     pub fn tune_heartbeats(&mut self) {
         let Some(peers) = &mut self.peers else { return };
         let link_ids = match (self.server_link, &self.bringup) {
@@ -571,15 +574,15 @@ impl Daemon {
         }
     }
 
-    /// Sets the slice timer to the next deadline of the gang scheduler, to the time at which a stop
-    /// is enforced, or to the end of a pause between clients, whatever comes first. The deadlines
-    /// of poll(2) are rounded to milliseconds, for which none of these can wait.
+    /// Sets the slice timer to the earliest of three times: the next deadline of the gang
+    /// scheduler, the time at which a stop is enforced, and the end of a pause between clients.
+    /// poll(2) is too coarse for them because it rounds time-outs to milliseconds.
     pub fn set_slice_timer(&mut self) {
         let gang_deadline = self.jobs.gang().deadline();
         let pause_end = self.accept_pause_end().map(|end| self.to_job_time(end));
         let deadlines = [gang_deadline, self.stop_enforcement_deadline(), pause_end];
         let due = deadlines.into_iter().flatten().min();
-        // A timer that has run out is set again, even if the deadline is the same.
+        // A timer that has expired is set again, even if the deadline is the same.
         let now = self.job_time();
         if due != self.slice_deadline || due.is_some_and(|due| due <= now) {
             self.slice_timer.set(due.map(|due| due.saturating_sub(now)));

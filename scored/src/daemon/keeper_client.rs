@@ -1,6 +1,6 @@
-//! The daemon's side of its keeper (docs/security.md): the process that does what needs root. The
-//! keeper answers a call at once, so that the daemon waits for the answer. What takes longer comes
-//! as an event.
+//! The daemon's interface to its keeper, the process that performs privileged actions
+//! (docs/security.md). The daemon blocks until a call is answered, because the keeper answers at
+//! once. Results that take longer arrive as events.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -20,20 +20,20 @@ use super::service::forward_warning;
 use super::shepherd_handle::ShepherdOutcome;
 use crate::sys::{descriptor, fd_passing};
 
-/// A keeper that does not answer for so long is given up.
+/// How long the keeper may take to answer a call. Then the daemon considers it lost.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a keeper may take to end the jobs, when the daemon ends.
+/// How long the keeper may take to end the jobs when the daemon ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The keeper, which the daemon and its jobs share.
+/// The keeper client that the daemon and its jobs share.
 pub type SharedKeeper = Rc<RefCell<KeeperClient>>;
 
-/// Why a call has not been carried out.
+/// Why the keeper has not carried out a call.
 #[derive(Debug)]
 pub enum KeeperError {
-    /// It must not be.
+    /// The call is not permitted.
     Refused(String),
-    /// It could not be.
+    /// A system call or the keeper failed.
     Failed(io::Error),
 }
 
@@ -52,12 +52,12 @@ impl std::fmt::Display for KeeperError {
     }
 }
 
-/// The answer to a login.
+/// The keeper's answer to a login.
 #[derive(Debug)]
 pub struct VouchResult {
-    /// The session.
+    /// The number of the session.
     pub session: u64,
-    /// The voucher, or why there is none.
+    /// The voucher, or why the keeper has issued none.
     pub voucher: Result<Vec<u8>, String>,
 }
 
@@ -69,19 +69,19 @@ pub struct KeeperClient {
     is_lost: bool,
     /// Jobs that have not been removed.
     jobs: HashSet<JobHandle>,
-    /// Those of them whose shepherds have ended.
+    /// The results of those shepherds that have ended.
     outcomes: HashMap<JobHandle, ShepherdOutcome>,
-    /// Whether a shepherd has ended that nobody has looked at.
+    /// Whether a shepherd has ended since the last check.
     has_new_outcomes: bool,
     vouch_results: VecDeque<VouchResult>,
 }
 
 impl KeeperClient {
-    /// A client on these sockets. Waits until the keeper is ready. Returns the key of the links to
-    /// other daemons, too, if there is a key of the cluster.
+    /// Creates a client on these sockets. Waits until the keeper is ready. Also returns the key of
+    /// the links to other daemons, if there is a cluster key.
     ///
     /// # Errors
-    /// Why the keeper cannot work.
+    /// One line: why the keeper cannot work.
     pub fn connect(calls: OwnedFd, events: OwnedFd) -> Result<(Self, Option<[u8; 32]>), String> {
         let to_text = |error: io::Error| format!("the keeper has not started: {error}");
         let timeout = TimeVal::seconds(REPLY_TIMEOUT.as_secs().cast_signed());
@@ -105,12 +105,12 @@ impl KeeperClient {
         Ok((client, link_key))
     }
 
-    /// The socket of events.
+    /// The socket on which events arrive.
     pub fn events_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 
-    /// Whether the keeper has ended, or does not answer.
+    /// Whether the keeper has ended or does not answer.
     pub fn is_lost(&self) -> bool {
         self.is_lost
     }
@@ -140,27 +140,27 @@ impl KeeperClient {
 
     fn expect<T>(&mut self, answer: Option<T>) -> Result<T, KeeperError> {
         self.is_lost |= answer.is_none();
-        answer.ok_or_else(|| io::Error::other("the keeper has given another answer").into())
+        answer.ok_or_else(|| io::Error::other("the keeper has sent an unexpected reply").into())
     }
 
     fn expect_done(&mut self, reply: Reply) -> Result<(), KeeperError> {
         self.expect((reply == Reply::Done).then_some(()))
     }
 
-    /// Requests a voucher for the process that has made a connection. It comes as a
-    /// [`VouchResult`].
+    /// Requests a voucher for the process at the other end of a connection. The voucher arrives as
+    /// a [`VouchResult`].
     ///
     /// # Errors
-    /// The keeper does not vouch for it.
+    /// The keeper refuses the request or has failed.
     pub fn vouch(&mut self, session: u64, socket: BorrowedFd<'_>) -> Result<(), KeeperError> {
         let reply = self.call(&Call::Vouch { session }, &[socket])?;
         self.expect_done(reply)
     }
 
-    /// A later voucher for a connection.
+    /// Returns a new voucher for a connection that has an earlier one.
     ///
     /// # Errors
-    /// There is none any more.
+    /// The keeper issues no further voucher or has failed.
     pub fn renew(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -177,13 +177,13 @@ impl KeeperClient {
     /// Checks a voucher.
     ///
     /// # Errors
-    /// It is refused.
+    /// The voucher is not valid, or the keeper has failed.
     pub fn verify(&mut self, voucher: Vec<u8>) -> Result<(), KeeperError> {
         let reply = self.call(&Call::Verify { voucher }, &[])?;
         self.expect_done(reply)
     }
 
-    /// Takes the events that have come.
+    /// Receives the events that have arrived.
     pub fn receive_events(&mut self) {
         while !self.is_lost {
             let event = match fd_passing::receive(&self.events, MAX_RECORD_LEN) {
@@ -219,12 +219,12 @@ impl KeeperClient {
         std::mem::take(&mut self.has_new_outcomes)
     }
 
-    /// The answers to logins.
+    /// Takes the answers to logins.
     pub fn take_vouch_results(&mut self) -> VecDeque<VouchResult> {
         std::mem::take(&mut self.vouch_results)
     }
 
-    /// The daemon ends: waits until the keeper has ended its jobs.
+    /// Ends the keeper: waits until it has ended its jobs, at most `SHUTDOWN_TIMEOUT`.
     pub fn close(&mut self) {
         let _ = shutdown(std::os::fd::AsRawFd::as_raw_fd(&self.calls), Shutdown::Write);
         let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
@@ -235,10 +235,10 @@ impl KeeperClient {
     }
 }
 
-/// Has the keeper start a shepherd, which gets these sockets.
+/// Makes the keeper start a shepherd with these sockets.
 ///
 /// # Errors
-/// It has not been started.
+/// The shepherd has not been started.
 pub fn start(
     keeper: &SharedKeeper,
     request: StartRequest,
@@ -263,10 +263,10 @@ pub struct KeptJob {
 }
 
 impl KeptJob {
-    /// Has the keeper do this with the job.
+    /// Makes the keeper perform an action on the job.
     ///
     /// # Errors
-    /// It could not be done.
+    /// The action failed.
     pub fn act(&self, action: Action) -> Result<(), KeeperError> {
         let mut client = self.keeper.borrow_mut();
         if action == Action::Remove {
@@ -277,24 +277,24 @@ impl KeptJob {
         client.expect_done(reply)
     }
 
-    /// Has the keeper start the process that starts and watches a tool, which gets this socket.
+    /// Makes the keeper start the supervisor of a tool with this socket.
     ///
     /// # Errors
-    /// It has not been started.
+    /// The supervisor has not been started.
     pub fn start_tool(&self, control: &OwnedFd) -> Result<(), KeeperError> {
         let mut client = self.keeper.borrow_mut();
         let reply = client.call(&Call::StartTool { job: self.handle }, &[control.as_fd()])?;
         client.expect_done(reply)
     }
 
-    /// Whether the shepherd has ended, as far as events have been taken. Without a keeper no
-    /// shepherd runs.
+    /// Whether the shepherd has ended, according to the events received so far. A shepherd counts
+    /// as ended if the keeper is lost.
     pub fn has_ended(&self) -> bool {
         let client = self.keeper.borrow();
         client.is_lost || client.outcomes.contains_key(&self.handle)
     }
 
-    /// How the shepherd has ended.
+    /// The result of the shepherd that has ended.
     pub fn outcome(&self) -> ShepherdOutcome {
         self.keeper.borrow().outcomes.get(&self.handle).copied().unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! A local socket at which scruns log in: that of a scout session or of a service. The kernel says
-//! which user has connected; a claimed user is never trusted.
+//! A local listening socket to which clients connect: that of a scout session or of a service. The
+//! kernel reports the user of each client. A user that the client claims is never trusted.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -15,14 +15,16 @@ use nix::sys::socket::{Backlog, listen};
 
 use crate::sys::credentials;
 
-/// The kernel's queue of clients of a socket of one user. Further ones wait in connect(2).
+/// The length of the kernel's accept queue for a socket of one user. Further clients block in
+/// connect(2).
 pub const LONG_QUEUE: i32 = 128;
-/// The queue of a socket that belongs to all users. The kernel adds a place for one client. The
-/// queue is served in order, so that those who come later wait for a flood of others in it.
+/// The length of the accept queue for a socket of all users. The kernel adds one place. The queue
+/// is short because it is served in order: a client that comes later would have to wait for all
+/// clients of another user that are in it.
 pub const SHORTEST_QUEUE: i32 = 0;
-/// How long after a client [`LocalListener::wake_waiting_clients`] is due.
+/// The delay from an accepted client to the wake-up of the waiting clients.
 const WAKE_DELAY: Duration = Duration::from_millis(20);
-/// How long the queue stays long after that, so that clients which were woken find places.
+/// How long the queue stays long after the wake-up, so that the woken clients find places in it.
 const LONG_QUEUE_WINDOW: Duration = Duration::from_millis(1);
 
 /// A client that has connected.
@@ -35,7 +37,7 @@ pub struct AcceptedClient {
 }
 
 impl AcceptedClient {
-    /// Whether the client has closed the connection again, while it waited in the queue.
+    /// Whether the client has already closed the connection, while it waited in the queue.
     pub fn has_closed(&self) -> bool {
         let mut socket = [PollFd::new(self.socket.as_fd(), PollFlags::empty())];
         let is_hang_up = |events: PollFlags| events.contains(PollFlags::POLLHUP);
@@ -43,36 +45,38 @@ impl AcceptedClient {
     }
 }
 
-/// A listening socket.
+/// A local listening socket.
 #[derive(Debug)]
 pub struct LocalListener {
     listener: UnixListener,
     path: PathBuf,
     queue_len: i32,
-    /// Whether a client may wait. mio reports each connection once only.
+    /// Whether a client may be waiting. The flag is needed because mio reports each connection once
+    /// only.
     pub may_accept: bool,
-    /// Whether descriptors have run out.
+    /// Whether the last accept(2) failed because descriptors had run out.
     fds_exhausted: bool,
     wake: Wake,
 }
 
-/// Clients that wait in connect(2) are woken from time to time.
+/// The state of the periodic wake-up of clients that wait in connect(2).
 #[derive(Debug, Clone, Copy)]
 enum Wake {
-    /// No client has been accepted since the last time.
+    /// No client has been accepted since the last wake-up.
     NotDue,
-    /// All of them are woken at this time, and the queue becomes long.
+    /// At this time the queue becomes long, which wakes all waiting clients.
     DueAt(Instant),
     /// The queue is long until this time.
     LongQueueUntil(Instant),
 }
 
 impl LocalListener {
-    /// Listens at `path` unless another process listens there. `mode` restricts who may connect.
-    /// `queue_len` clients wait in the kernel.
+    /// Listens at `path`, unless another process listens there. `mode` is the permission of the
+    /// socket file and thus restricts who can connect. `queue_len` is the length of the accept
+    /// queue.
     ///
     /// # Errors
-    /// One line with the path.
+    /// One line that names the path.
     pub fn open(
         path: &Path,
         mode: u32,
@@ -81,9 +85,9 @@ impl LocalListener {
         token: Token,
     ) -> Result<Self, String> {
         let with_path = |error: io::Error| format!("{}: {error}", path.display());
-        // A killed daemon has left its socket.
+        // A killed daemon leaves its socket behind.
         if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
-            // Where it has no place for another client, it does not wait for one.
+            // The connect call of mio does not block, even if the queue is full.
             let probe = mio::net::UnixStream::connect(path).map(drop);
             if probe.map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |()| true) {
                 return Err(format!(
@@ -110,7 +114,8 @@ impl LocalListener {
         Ok(local_listener)
     }
 
-    /// The next client, if there is one. A client whose user the kernel does not report is dropped.
+    /// Accepts the next client, if there is one. A client whose user the kernel does not report is
+    /// dropped.
     pub fn accept(&mut self) -> Option<AcceptedClient> {
         while self.may_accept {
             match self.listener.accept() {
@@ -136,15 +141,16 @@ impl LocalListener {
         None
     }
 
-    /// Has all clients that wait in connect(2) look at the queue, which has room for many for a
-    /// moment, if that is due. The kernel wakes one of them when it has handed out a client. If
-    /// that one is killed before it runs, the others would wait until somebody else connects,
-    /// although the queue is empty. If somebody else connects all the time, it would find no place.
+    /// Wakes all clients that wait in connect(2), if that is due, and makes the queue long for a
+    /// moment. The kernel wakes only one waiting client for each accepted client. If that one is
+    /// killed before it runs, the others would wait until another client connects, although the
+    /// queue is empty. If other clients connect all the time, a woken client would find no place in
+    /// a short queue.
     pub fn wake_waiting_clients(&mut self, now: Instant) {
         match self.wake {
             Wake::DueAt(due) if due <= now => {
-                // The kernel wakes them when the queue becomes longer. A socket that listens can be
-                // told another length.
+                // The kernel wakes the waiting clients when the queue becomes longer. listen(2) may
+                // be called again with another length.
                 let _ = set_queue_len(&self.listener, self.queue_len + LONG_QUEUE);
                 self.wake = Wake::LongQueueUntil(now + LONG_QUEUE_WINDOW);
             }
@@ -156,7 +162,7 @@ impl LocalListener {
         }
     }
 
-    /// When [`LocalListener::wake_waiting_clients`] is due.
+    /// The time of the next call of [`LocalListener::wake_waiting_clients`].
     pub fn wake_deadline(&self) -> Option<Instant> {
         match self.wake {
             Wake::NotDue => None,
@@ -169,7 +175,7 @@ impl LocalListener {
         self.listener.as_fd()
     }
 
-    /// Whether a client may wait that can be accepted at once.
+    /// Whether a client may be waiting that can be accepted now.
     pub fn can_accept_now(&self) -> bool {
         self.may_accept && !self.fds_exhausted
     }
@@ -185,7 +191,7 @@ fn set_queue_len(listener: &UnixListener, len: i32) -> io::Result<()> {
     Ok(Backlog::new(len).and_then(|backlog| listen(listener, backlog))?)
 }
 
-/// Whether the error concerns one client, which has gone again. Another client may wait.
+/// Whether the error concerns one client that has disconnected. Another client may be waiting.
 fn is_connection_error(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted)
 }
@@ -202,8 +208,8 @@ mod tests {
 
     use super::*;
 
-    /// Waits for a condition. A descriptor that was closed stays open for a moment if another test
-    /// is starting a process: the new process has a copy until it runs its program.
+    /// Waits until the condition is true. A closed descriptor may stay open for a moment while
+    /// another test starts a process, because the child has a copy until it executes its program.
     fn until(mut condition: impl FnMut() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while !condition() {
@@ -218,7 +224,7 @@ mod tests {
         fs::create_dir(&directory).unwrap();
         let path = directory.join("socket");
         let poll = mio::Poll::new().unwrap();
-        // A killed daemon leaves its socket like this.
+        // A killed daemon leaves its socket in this state.
         drop(UnixListener::bind(&path).unwrap());
         until(|| UnixStream::connect(&path).is_err());
         let mut local_listener =
@@ -229,7 +235,7 @@ mod tests {
         let client = local_listener.accept().unwrap();
         assert_eq!(client.credentials.0, nix::unistd::geteuid().as_raw());
         assert!(!client.has_closed());
-        // What it has sent does not make it stay.
+        // Unread data does not keep a closed connection.
         UnixStream::connect(&path).unwrap().write_all(b"x").unwrap();
         let client = local_listener.accept().unwrap();
         until(|| client.has_closed());
@@ -239,17 +245,17 @@ mod tests {
         let metadata = fs::metadata(&path).unwrap();
         assert!(metadata.file_type().is_socket());
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
-        // The second daemon has the only place of the queue.
+        // The failed `open` above has taken the only place in the queue.
         assert!(mio::net::UnixStream::connect(&path).is_err());
         drop(local_listener);
         assert!(!path.exists());
         fs::remove_dir(&directory).unwrap();
     }
 
-    /// Environment variable for [`role`]: the socket.
+    /// Environment variable for [`role`]: the path of the socket.
     const SOCKET_ENV: &str = "SCORE_TEST_LISTENER";
 
-    /// Not a test of its own: a process that connects.
+    /// Not a test: a process that connects to the socket.
     #[test]
     fn role() {
         let Some(path) = std::env::var_os(SOCKET_ENV) else { return };
@@ -266,7 +272,7 @@ mod tests {
         let poll = mio::Poll::new().unwrap();
         let mut listener =
             LocalListener::open(&path, 0o600, SHORTEST_QUEUE, poll.registry(), Token(0)).unwrap();
-        // All on one processor, so that a client which is woken does not run at once.
+        // All processes share one processor, so that a woken client does not run at once.
         let processors = sched_getaffinity(Pid::from_raw(0)).unwrap();
         let processor = (0..CpuSet::count()).find(|one| processors.is_set(*one).unwrap()).unwrap();
         let mut one_processor = CpuSet::new();
@@ -281,7 +287,7 @@ mod tests {
                 .unwrap();
             let lines = BufReader::new(client.stdout.take().unwrap()).lines();
             assert!(lines.map_while(Result::ok).any(|line| line.contains("ready")));
-            // It is in connect(2) by then; if not, this round shows less.
+            // By then the client is in connect(2). If it is not, this round tests less.
             std::thread::sleep(Duration::from_millis(30));
             client
         };

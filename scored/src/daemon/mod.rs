@@ -1,6 +1,6 @@
-//! The loop of a daemon: sessions of scruns, links to other daemons, the jobs that it leads, and
-//! its part in the jobs that run on its host. [`score_job`] makes the decisions; this module
-//! moves the messages.
+//! The main loop of a daemon. It serves the sessions of clients, the links to other daemons, the
+//! jobs that the daemon leads, and the local parts of jobs. [`score_job`] makes the decisions; this
+//! module transports the messages.
 
 #[cfg(test)]
 mod authorization_tests;
@@ -68,35 +68,36 @@ use tool_listener::ToolListener;
 
 const SIGNALS: Token = Token(0);
 const LISTENER: Token = Token(1);
-/// Output of daemons and their launchers.
+/// Output of other daemons and of their launchers.
 const LAUNCHER_OUTPUT: Token = Token(2);
-/// The standard input of a daemon that another daemon has started. It ends when the server ends.
+/// The standard input of a daemon that another daemon has started. It is closed when the server
+/// ends.
 const PARENT_STDIN: Token = Token(3);
-/// A client connects to the local socket of a scout session.
+/// The local socket of a scout session, to which clients connect.
 const SCOUT_LISTENER: Token = Token(4);
-/// A client connects to the local socket of a service.
+/// The local socket of a service, to which clients connect.
 const SERVICE_LISTENER: Token = Token(5);
-/// The slice timer has run out.
+/// The slice timer.
 const SLICE_TIMER: Token = Token(6);
-/// A client connects to the port of the status page.
+/// The port of the status page.
 const HTTP_LISTENER: Token = Token(7);
-/// The keeper has sent an event.
+/// The socket on which the keeper sends events.
 const KEEPER: Token = Token(8);
-/// A tool connects to the socket of single-user mode.
+/// The socket of single-user mode, to which tools connect.
 const TOOL_LISTENER: Token = Token(9);
 /// The first token that is given to sessions, shepherds and links.
 const FIRST_DYNAMIC_TOKEN: usize = 10;
 
-/// How often the daemon decides which links may send rare heartbeats.
+/// How often the daemon decides which links may send less frequent heartbeats.
 const HEARTBEAT_RATE_INTERVAL: Duration = Duration::from_secs(1);
-/// The least time between two searches for directories that earlier jobs have left.
+/// The shortest time between two searches for directories that earlier jobs have left.
 const STALE_SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-/// How long the loop may serve gang switches only.
+/// The longest time for which the loop serves only gang switches.
 const FULL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long daemons of other hosts may take to exit.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// The options that scrun gives on the command line.
+/// The options with which scrun starts its own daemon.
 #[derive(Debug)]
 pub struct SingleUserOptions {
     /// Socket to scrun.
@@ -110,22 +111,22 @@ pub struct SingleUserOptions {
 pub struct CommonOptions {
     /// `-nonamespace`: leave out the first levels of containment.
     pub no_namespace: bool,
-    /// How daemons of other hosts are to be started.
+    /// How daemons of other hosts are started.
     pub launch_options: LaunchOptions,
-    /// How jobs take turns on their processors.
+    /// How jobs share their processors in time.
     pub gang: gang::GangConfig,
     /// `-cleanup`: how long tools may clean up after the end of their job.
     pub tool_cleanup: Option<Duration>,
 }
 
-/// The options that a server gives the daemon of another host on its command line.
+/// The options with which a server starts the daemon of another host.
 #[derive(Debug)]
 pub struct HostDaemonOptions {
     /// The address at which the server listens.
     pub connect: String,
-    /// The server's name for this host.
+    /// The server's name for this host, or `UNKNOWN_HOST`.
     pub host: String,
-    /// The file with the key of the cluster.
+    /// The file with the cluster key, or `SECRET_ON_STDIN`.
     pub key: OsString,
     /// Options that all daemons have.
     pub common: CommonOptions,
@@ -134,11 +135,11 @@ pub struct HostDaemonOptions {
 /// Serves one scrun, and exits when the scrun does.
 ///
 /// # Errors
-/// An error of the system before the job began.
+/// The error of a system call that failed before the job began.
 pub fn run(options: SingleUserOptions) -> io::Result<()> {
     setup_process()?;
     let mut daemon = Daemon::new(options.common)?;
-    // The socket shows that the scrun has died. The signal comes even if another process holds
+    // The socket shows that the scrun has died. The signal arrives even if another process keeps
     // the socket open.
     process::die_with_parent(libc::SIGTERM);
     daemon.add_session(options.control)?;
@@ -146,10 +147,10 @@ pub fn run(options: SingleUserOptions) -> io::Result<()> {
     daemon.run_loop()
 }
 
-/// The daemon of another host: serves the server that has started it, and exits with the server.
+/// Runs the daemon of another host. It serves the server that has started it, and exits with it.
 ///
 /// # Errors
-/// A server that cannot be reached, or an error of the system.
+/// The server cannot be reached, the key cannot be read, or a system call failed.
 pub fn run_host(options: HostDaemonOptions) -> io::Result<()> {
     setup_process()?;
     let key = daemon_bringup::read_key(&options.key).map_err(io::Error::other)?;
@@ -157,7 +158,8 @@ pub fn run_host(options: HostDaemonOptions) -> io::Result<()> {
     let name = if is_unknown_host { crate::launch::local_name() } else { options.host };
     let mut daemon = Daemon::new(options.common)?;
     if options.key == crate::launch::SECRET_ON_STDIN {
-        // If it is not a pipe, it cannot be watched. The link shows the end of the server as well.
+        // Standard input cannot be watched if it is not a pipe. The link then shows the end of the
+        // server.
         let _ =
             daemon.poll.registry().register(&mut SourceFd(&0), PARENT_STDIN, Interest::READABLE);
     }
@@ -192,15 +194,15 @@ fn setup_process() -> io::Result<()> {
     Ok(())
 }
 
-/// The owner of the socket that a token stands for.
+/// The owner of the socket that a token identifies.
 #[derive(Debug, Clone, Copy)]
 enum TokenOwner {
     Session(SessionKey),
-    /// The shepherd of this job.
+    /// The control socket of this job's shepherd.
     Shepherd(JobId),
-    /// The switch thread of that shepherd.
+    /// The switch thread of this job's shepherd.
     SwitchThread(JobId),
-    /// Those who watch the tools of this job.
+    /// The supervisors of this job's tools.
     Tool(JobId),
     /// Another daemon.
     Peer,
@@ -217,46 +219,46 @@ struct Daemon {
     sessions: Sessions,
     /// Links to other daemons, if this daemon has any.
     peers: Option<Peers>,
-    /// The link to the server that has started this daemon.
+    /// The link to the server that started this daemon.
     server_link: Option<LinkId>,
     /// The daemons that were started for a session.
     bringup: Option<DaemonBringup>,
-    /// The scout session that is served.
+    /// The scout session that this daemon serves.
     scout: Option<Scout>,
-    /// Where tools connect in single-user mode.
+    /// The socket to which tools connect in single-user mode.
     tool_listener: Option<ToolListener>,
-    /// Decides about the jobs that this daemon leads and about its part in others.
+    /// Decides about the jobs that this daemon leads, and about the local parts of other jobs.
     jobs: Jobs,
     slice_timer: Timer,
     /// The time for which the slice timer is set.
     slice_deadline: Option<MonotonicTime>,
-    /// Keeps the processors' wake-up latency low while jobs take turns.
+    /// Keeps the wake-up latency of the processors low while jobs share them in time.
     latency_hold: CpuLatencyHold,
-    /// The parts of jobs on this host, by job number.
+    /// The local parts of jobs, by job number.
     host_jobs: BTreeMap<JobId, HostJob>,
-    /// Jobs of this host whose shepherds have been killed and are not reaped yet.
+    /// Local parts of jobs whose shepherds have been killed but not reaped yet.
     ending_host_jobs: Vec<HostJob>,
-    /// When a reset of this host is complete, even if a killed shepherd has not ended.
+    /// The time at which a reset of this host completes, even if a killed shepherd has not ended.
     reset_deadline: Option<Instant>,
     known_children: KnownChildren,
     /// The keeper, in multi-user mode.
     keeper: Option<SharedKeeper>,
-    /// When the first voucher of a session has to be renewed.
+    /// The time at which the first voucher of a session has to be renewed.
     next_renewal_at: Option<Instant>,
     program_folders: ProgramFolders,
     next_job: JobId,
-    /// The start of the job masters' clock.
+    /// The origin of the job masters' clock.
     started_at: Instant,
-    /// What users use of this daemon.
+    /// What each user consumes in this daemon.
     usage: Usage,
-    /// The time that the requests of sessions have taken in this turn of the loop.
+    /// The time that requests of sessions have taken in this turn of the loop.
     request_time: Duration,
-    /// The time that everything else has taken in the last turn.
+    /// The time that everything else took in the last turn.
     turn_overhead: Duration,
-    /// Connections that were dropped before the peer had authenticated.
+    /// The number of connections that were dropped before the peer had authenticated.
     rejected_count: u64,
     is_ending: bool,
-    /// The last search for directories that earlier jobs have left.
+    /// The time of the last search for directories that earlier jobs have left.
     last_sweep_at: Option<Instant>,
     /// The state of multi-user mode.
     service: Option<Service>,
@@ -320,12 +322,12 @@ impl Daemon {
         token
     }
 
-    /// This host's name in jobs.
+    /// The name of this host in jobs.
     fn name(&self) -> String {
         self.peers.as_ref().map_or_else(system_host_name, |peers| peers.name().to_owned())
     }
 
-    /// Adds the session of a scrun that has connected. Returns the session's key.
+    /// Adds the session of a client that has connected. Returns the session's key.
     fn add_session(&mut self, socket: OwnedFd) -> io::Result<SessionKey> {
         let session_key = SessionKey(self.next_token);
         let token = self.allocate_token(TokenOwner::Session(session_key));
@@ -333,7 +335,7 @@ impl Daemon {
         Ok(session_key)
     }
 
-    /// Runs until there are no sessions left, and neither a server nor a service.
+    /// Runs until there is no session of a front end, no server and no service.
     fn run_loop(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(64);
         let (mut heartbeats_tuned_at, mut others_polled_at) = (Instant::now(), Instant::now());
@@ -342,7 +344,7 @@ impl Daemon {
                 || self.service.is_some()
                 || self.sessions.has_front_end())
         {
-            // The last time that is known saves the hot path a look at the clock.
+            // A stored time saves a clock read on the path of gang switches.
             let turn_clock = self.turn_clock.as_ref();
             let timeout =
                 self.timeout(turn_clock.map_or_else(Instant::now, TurnClock::phase_started_at));
@@ -358,8 +360,8 @@ impl Daemon {
                 continue;
             }
             self.end_phase(TurnPhase::Events);
-            // A gang switch is urgent: other sources are polled when they have events, and at
-            // intervals.
+            // A gang switch is urgent. Therefore, other sources are polled only if they have
+            // events, and at intervals.
             let turn_started_at = Instant::now();
             let has_other_events = !self.is_only_slice_or_switch(&events)
                 || turn_started_at > others_polled_at + FULL_POLL_INTERVAL
@@ -385,7 +387,7 @@ impl Daemon {
             }
             self.program_folders.remove_unused(Instant::now());
             if heartbeats_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
-                // Not while a job is being launched.
+                // This is done at intervals, because doing it at each launch would delay jobs.
                 self.tune_heartbeats();
                 heartbeats_tuned_at = Instant::now();
             }
@@ -397,13 +399,13 @@ impl Daemon {
                 if !self.begin_pending_jobs() && !has_closed_sessions {
                     break;
                 }
-                // The messages that this has caused must be moved before the next wait.
+                // Dispatch the resulting messages before the next wait.
                 self.dispatch_pending();
             }
             self.sessions.settle(|uid| self.usage.has_time(uid));
             self.end_phase(TurnPhase::Sending);
             if has_other_events {
-                // All orders have been sent by now.
+                // All orders have been sent by now, so the page does not delay them.
                 self.serve_http();
                 self.end_phase(TurnPhase::Page);
                 self.turn_overhead = turn_started_at.elapsed().saturating_sub(self.request_time);
@@ -416,11 +418,11 @@ impl Daemon {
         self.wait_for_ending_jobs();
         self.program_folders.close(&self.known_children);
         self.peers.iter_mut().for_each(|peers| peers.send_goodbyes("its work is done"));
-        // The daemons that were started from here are asked to exit, and are waited for.
+        // Ask the daemons that this one has started to exit, then wait for them.
         self.bringup.iter_mut().for_each(DaemonBringup::close);
         let child_pids: Vec<i32> = self.known_children.borrow_mut().drain().collect();
         process::wait_or_kill(&child_pids, SHUTDOWN_TIMEOUT);
-        // Remove what killed daemons could not remove, for jobs that a session has left.
+        // Remove the remains of jobs of ended sessions that killed daemons could not remove.
         self.jobs.led_job_ids().into_iter().for_each(|job| self.on_job_input(Input::Abort(job)));
         self.dispatch_pending();
         self.wait_for_ending_jobs();
@@ -428,7 +430,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Waits, at the end of this daemon, until killed shepherds have ended.
+    /// Waits until killed shepherds have ended, at most `SHUTDOWN_TIMEOUT`.
     fn wait_for_ending_jobs(&mut self) {
         let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         while !self.ending_host_jobs.is_empty() && Instant::now() < deadline {
@@ -443,7 +445,7 @@ impl Daemon {
         self.ending_host_jobs.retain_mut(|host_job| !host_job.abort());
     }
 
-    /// Whether all events are the end of a slice or reports of switch threads.
+    /// Whether all events come from the slice timer or from switch threads.
     fn is_only_slice_or_switch(&self, events: &Events) -> bool {
         let is_switch = |token: Token| token == SLICE_TIMER || self.is_switch_thread(token);
         !events.is_empty() && events.iter().all(|event| is_switch(event.token()))
@@ -475,7 +477,7 @@ impl Daemon {
         self.notify_watchdog();
     }
 
-    /// Marks the sources of mio's events as ready. True if there are signals.
+    /// Marks the sources of mio's events as ready. Returns whether there are signals.
     fn mark_ready(&mut self, events: &Events) -> bool {
         let mut signalled = false;
         for event in events {
@@ -494,7 +496,7 @@ impl Daemon {
                 (SERVICE_LISTENER, _) => {
                     self.service.iter_mut().for_each(Service::on_listener_ready)
                 }
-                // The keeper's events are taken whenever there are events.
+                // The daemon receives the keeper's events in each turn that has any event.
                 (KEEPER, _) | (_, None) => {}
                 (_, Some(TokenOwner::Session(session_key))) => {
                     if let Some(session) = self.sessions.get_mut(*session_key) {
@@ -541,7 +543,7 @@ impl Daemon {
         }
     }
 
-    /// Takes the reports of all shepherds.
+    /// Receives the reports of all shepherds.
     fn receive_reports(&mut self) {
         let peers = self.peers.as_ref();
         for (job, host_job) in &mut self.host_jobs {
@@ -576,7 +578,7 @@ impl Daemon {
 
     fn on_link_lost(&mut self, link_id: LinkId, name: Option<String>, reason: &str) {
         if self.server_link == Some(link_id) {
-            // The server that started this daemon is gone, and needs nothing any more.
+            // The server that started this daemon has ended, so this daemon is not needed any more.
             self.is_ending = true;
         } else if name.is_none() && self.service.is_none() {
             self.report_rejected_connection(reason);
@@ -588,7 +590,7 @@ impl Daemon {
             let client_job = bringup.client_job;
             self.refuse(
                 client_job,
-                format!("host {name}: its daemon is gone: {reason}"),
+                format!("host {name}: its daemon is lost: {reason}"),
                 EXIT_FAILED,
             );
         } else {
@@ -596,7 +598,7 @@ impl Daemon {
         }
     }
 
-    /// Handles pending signals and children that have ended.
+    /// Handles pending signals and reaps children that have exited.
     fn on_signals(&mut self) {
         while let Ok(Some(signal)) = self.signals.read_signal() {
             self.is_ending |= signal.ssi_signo == libc::SIGTERM as u32;
@@ -607,7 +609,7 @@ impl Daemon {
             self.finish_reset();
             let Some(pid) = process::first_exited_child() else { return };
             if self.is_shepherd(pid) {
-                // It has ended since the check.
+                // The shepherd has exited since the check above. The next iteration handles it.
                 continue;
             }
             let WaitResult::Exited(reaped) = realtime::run_as_normal(|| process::reap_one(pid))
@@ -616,7 +618,7 @@ impl Daemon {
             };
             let was_known = self.known_children.borrow_mut().remove(&pid);
             if was_known && matches!(reaped.status, Status::Signaled(_)) {
-                // A process that has watched a tool may leave those of the tool.
+                // A killed supervisor may leave processes of its tool.
                 kill_orphans(&self.known_children.borrow());
             }
             let progress =
@@ -625,7 +627,7 @@ impl Daemon {
         }
     }
 
-    /// Writes as much as the sockets accept. True if a session has ended.
+    /// Writes as much as the sockets accept. Returns whether a session has ended.
     fn flush(&mut self) -> bool {
         for host_job in self.host_jobs.values_mut() {
             host_job.tools_mut().flush(self.poll.registry());
@@ -643,7 +645,8 @@ impl Daemon {
             }
         }
         let now = Instant::now();
-        // A client that is gone must not be waited for until there is room for its last messages.
+        // If a client has disconnected and its last messages cannot be read soon, the session ends
+        // now.
         let is_lost = |session_key: SessionKey, session: &ClientSession| {
             session.is_lost(|| self.readiness(session_key, now).is_read_soon())
         };
@@ -665,7 +668,7 @@ impl Daemon {
             let jobs = session.as_ref().map(ClientSession::job_ids).unwrap_or_default();
             jobs.into_iter().for_each(|job| self.drop_job(job));
             session.into_iter().for_each(|session| self.on_session_end(&session));
-            // The key of a session with a socket is its token.
+            // The key of a session with a socket is also its token.
             self.token_owners.remove(&Token(session_key.0));
         }
         any_closed
@@ -673,7 +676,7 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Whether a child of this process is the shepherd of a job, or was.
+    /// Whether a child of this process is the shepherd of a job, also of a job that is ending.
     fn is_shepherd(&self, pid: i32) -> bool {
         let mut host_jobs = self.host_jobs.values().chain(&self.ending_host_jobs);
         host_jobs.any(|host_job| {
@@ -681,7 +684,7 @@ impl Daemon {
         })
     }
 
-    /// A session ends: what its user has used by it is free again.
+    /// Releases the resources of a session that ends from its user's account.
     fn release_usage(&mut self, session: &mut ClientSession) {
         if let Some((uid, before, now)) = session.take_last_usage_change() {
             self.usage.change_session_bytes(uid, before, now);

@@ -14,44 +14,45 @@ use score_tree::key::Key;
 use score_tree::link::{Link, LinkTimeouts, SendError};
 
 /// How long a peer may take to prove that it has the key, and how long a peer may be silent. TCP
-/// doubles its retransmission timeout: after 5 s without a connection, silence may last 10 s. The
-/// last message before that may be one heartbeat interval older.
+/// doubles its retransmission time-out, so after 5 s without a connection the silence may last 10
+/// s. The last message before that may be one heartbeat interval older.
 pub const LINK_TIMEOUTS: LinkTimeouts = LinkTimeouts {
     handshake_timeout: Duration::from_secs(5),
     silence_timeout: Duration::from_secs(16),
 };
-/// Unauthenticated connections at the same time. If there is one more, the address with the most
-/// of them loses its oldest. Thus a peer that opens many connections does not lock out daemons.
+/// Limit of the unauthenticated connections. If there is one more, the address with the most of
+/// them loses its oldest connection. A peer that opens many connections thus cannot lock out
+/// daemons.
 const MAX_UNAUTHENTICATED: usize = 128;
-/// Messages that may wait in addition to what the link accepts. The windows of jobs keep their
-/// number far below.
+/// Limit of the messages that wait in addition to those that the link has accepted. The windows of
+/// jobs normally keep the number far below.
 const MAX_QUEUED_MESSAGES: usize = 16 * 1024;
-/// Bytes that are read from a socket at once, and the number of reads in one turn of the loop.
+/// The bytes of one read, and the number of reads of a socket in one turn of the loop.
 const READ_BUFFER_LEN: usize = 64 * 1024;
 const READS_PER_TICK: usize = 4;
-/// Messages of one link that are handled in one turn of the loop.
+/// The maximum number of messages of one link that are handled in one turn of the loop.
 const MESSAGES_PER_TURN: usize = 256;
 
 /// A message of a peer, or the end of its link.
 #[derive(Debug)]
 pub enum PeerEvent {
-    /// A message after the peer's `Hello`.
+    /// A message that arrived after the peer's `Hello`.
     Message(PeerMessage),
-    /// The daemon that was dialled is not that of the host that was meant: one line that names
-    /// both. The end of the link follows.
+    /// The daemon that answered is not the daemon of the dialled host. The line names both hosts.
+    /// The end of the link follows.
     WrongHost(String),
-    /// The link is lost: the peer's name if it is known, and the reason.
+    /// The link is lost. Contains the peer's name, if it is known, and the reason.
     Lost(Option<String>, String),
 }
 
-/// Which name a daemon that was dialled may have.
+/// The names that a dialled daemon may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DialledName {
-    /// The name of the host that was meant. Who can redirect a connection must not lead it to
-    /// another daemon of the cluster.
+    /// Only the name that was dialled. Otherwise an attacker who can redirect a connection could
+    /// lead it to another daemon of the cluster.
     MustMatch,
-    /// Any name: this daemon has started the other one and names hosts as the user does. The host
-    /// may know itself by another name.
+    /// Any name. This daemon has started the other one and uses the names that the user has given.
+    /// The host may have another name for itself.
     MayDiffer,
 }
 
@@ -59,21 +60,21 @@ enum DialledName {
 struct PeerConnection {
     stream: TcpStream,
     link: Link,
-    /// The peer's address.
+    /// The address of the peer.
     remote_ip: Option<IpAddr>,
-    /// Whether the peer has connected to this daemon, and not this daemon to the peer.
+    /// Whether the peer has opened the connection.
     is_inbound: bool,
-    /// The peer's name: the name of the host that was dialled, or the one in the peer's `Hello`.
+    /// The name of the peer: the name of the dialled host, or the name in the peer's `Hello`.
     name: Option<String>,
     has_greeted: bool,
     /// The incarnation in the peer's `Hello`.
     incarnation: Incarnation,
     readable: bool,
-    /// Messages that have been read may wait for the next turn of the loop.
+    /// Received messages may wait for the next turn of the loop.
     has_unhandled: bool,
     /// Messages that the link has not accepted yet.
     send_queue: VecDeque<PeerMessage>,
-    /// Why the link has to be closed.
+    /// If set, the link has to be closed for this reason.
     close_reason: Option<String>,
 }
 
@@ -90,22 +91,22 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// A daemon of single-user mode: it accepts links at any port, and calls a host that it dials
-    /// by the name that it dials, whatever the host's own name is.
+    /// Creates the links of a daemon in single-user mode. The daemon listens on any port. A dialled
+    /// daemon may have another name than the one that was dialled.
     ///
     /// # Errors
-    /// As bind(2), epoll_ctl(2).
+    /// See bind(2) and epoll_ctl(2).
     pub fn new(key: Key, name: String, registry: &Registry, token: Token) -> io::Result<Self> {
         let any_port = SocketAddr::from(([0, 0, 0, 0], 0));
         let peers = Self::bind(any_port, key, name, registry, token)?;
         Ok(Self { dialled_name: DialledName::MayDiffer, ..peers })
     }
 
-    /// A daemon of multi-user mode: it accepts links at this address, and refuses a daemon that has
-    /// another name than the host that it has dialled.
+    /// Creates the links of a daemon in multi-user mode. The daemon listens on this address. It
+    /// refuses a dialled daemon that has another name than the one that was dialled.
     ///
     /// # Errors
-    /// As bind(2), epoll_ctl(2).
+    /// See bind(2) and epoll_ctl(2).
     pub fn bind(
         address: SocketAddr,
         key: Key,
@@ -127,20 +128,20 @@ impl Peers {
         })
     }
 
-    /// The port at which this daemon listens.
+    /// The port on which this daemon listens.
     ///
     /// # Errors
-    /// As getsockname(2).
+    /// See getsockname(2).
     pub fn port(&self) -> io::Result<u16> {
         Ok(self.listener.local_addr()?.port())
     }
 
-    /// This daemon's name.
+    /// The name of this daemon's host.
     pub fn name(&self) -> &str {
         &self.hello.name
     }
 
-    /// Distinguishes this daemon from all earlier daemons.
+    /// The number that distinguishes this daemon from all earlier daemons.
     pub fn incarnation(&self) -> Incarnation {
         self.hello.incarnation
     }
@@ -149,7 +150,7 @@ impl Peers {
         self.started_at.elapsed()
     }
 
-    /// Accepts a connection. False if there is none left to accept.
+    /// Accepts a connection. Returns false if there is none left to accept.
     pub fn accept(&mut self, registry: &Registry, token: Token) -> bool {
         let Ok((stream, _)) = self.listener.accept() else { return false };
         self.evict_unauthenticated();
@@ -175,7 +176,7 @@ impl Peers {
         if by_address.values().map(Vec::len).sum::<usize>() < MAX_UNAUTHENTICATED {
             return;
         }
-        // Link numbers increase with time.
+        // Numbers of links increase with time.
         let oldest = |link_ids: Vec<LinkId>| link_ids.into_iter().min();
         let oldest_of_busiest = by_address.into_values().max_by_key(Vec::len).and_then(oldest);
         if let Some(connection) =
@@ -185,10 +186,10 @@ impl Peers {
         }
     }
 
-    /// Dials a daemon. Messages to it wait until it has answered.
+    /// Connects to a daemon. Messages to the daemon wait until it has answered.
     ///
     /// # Errors
-    /// As connect(2).
+    /// See connect(2).
     pub fn dial(
         &mut self,
         address: SocketAddr,
@@ -202,10 +203,10 @@ impl Peers {
         Ok(())
     }
 
-    /// Takes over a connection that this daemon has made.
+    /// Takes over a connection that this daemon has opened.
     ///
     /// # Errors
-    /// As fcntl(2).
+    /// See fcntl(2).
     pub fn adopt(
         &mut self,
         stream: std::net::TcpStream,
@@ -250,7 +251,7 @@ impl Peers {
         self.send(link_id, PeerMessage::Hello(self.hello.clone()));
     }
 
-    /// mio has reported on a link.
+    /// Records that mio has reported an event of a link.
     pub fn mark_ready(&mut self, link_id: LinkId) {
         if let Some(connection) = self.connections.get_mut(&link_id) {
             connection.readable = true;
@@ -271,17 +272,17 @@ impl Peers {
             .map(|(link_id, _)| *link_id)
     }
 
-    /// The name of the peer of a link, once it is known.
+    /// The name of a link's peer, if it is known.
     pub fn name_of(&self, link_id: LinkId) -> Option<&str> {
         self.connections.get(&link_id)?.name.as_deref()
     }
 
-    /// Everything that this daemon ran has been ended: from now on it counts as another daemon.
+    /// Sets a new incarnation. Call it after everything that this daemon ran has been ended.
     pub fn reset_incarnation(&mut self, incarnation: Incarnation) {
         self.hello.incarnation = incarnation;
     }
 
-    /// Closes every link to a host.
+    /// Closes all links to a host.
     pub fn close_links_to(&mut self, name: &str, reason: &str) {
         for connection in self
             .connections
@@ -297,7 +298,7 @@ impl Peers {
         Some(self.connections.get(&link_id)?.stream.peer_addr().ok()?.ip())
     }
 
-    /// Queues a message. False if it is too long to be sent at all.
+    /// Queues a message. Returns false if the message is too long to be sent.
     pub fn send(&mut self, link_id: LinkId, message: PeerMessage) -> bool {
         let now = self.now();
         let Some(connection) = self.connections.get_mut(&link_id) else { return true };
@@ -310,14 +311,14 @@ impl Peers {
         }
         match connection.link.send(&message, now) {
             Err(SendError::TooLong) => return false,
-            // The number of waiting messages is bounded by the windows of the jobs.
+            // The windows of the jobs limit the number of waiting messages.
             Err(SendError::Full) => connection.send_queue.push_back(message),
             Ok(()) | Err(SendError::Closed) => {}
         }
         true
     }
 
-    /// Whether messages wait for a link that does not accept them now.
+    /// Whether messages wait because the link does not accept them now.
     pub fn is_slow(&self, link_id: LinkId) -> bool {
         self.connections.get(&link_id).is_some_and(|connection| !connection.send_queue.is_empty())
     }
@@ -327,7 +328,7 @@ impl Peers {
         self.connections.values().any(|connection| connection.readable || connection.has_unhandled)
     }
 
-    /// The events of all links: a bounded amount of each.
+    /// Takes the events of all links, at most `MESSAGES_PER_TURN` of each open link.
     pub fn receive_events(&mut self) -> Vec<(LinkId, PeerEvent)> {
         let now = self.now();
         let (mut events, mut new_peers) = (Vec::new(), Vec::new());
@@ -336,11 +337,11 @@ impl Peers {
                 connection.read(&mut self.read_buffer, now);
             }
             connection.has_unhandled = true;
-            // Also before the deadline: this process is awake, and need not wake for it again.
+            // The tick comes before the deadline, too, because it saves a separate wake-up for it.
             if let Err(error) = connection.link.tick(now) {
                 connection.close_reason.get_or_insert(error.to_string());
             }
-            // What a peer has sent before it closed the link counts.
+            // Messages that a peer has sent before it closed the link are delivered.
             let is_open = connection.close_reason.is_none();
             let max_messages = if is_open { MESSAGES_PER_TURN } else { usize::MAX };
             for _ in 0..max_messages {
@@ -393,7 +394,7 @@ impl Peers {
             .collect();
         for link_id in closed_links {
             if let Some(mut connection) = self.connections.remove(&link_id) {
-                // A peer that speaks another version has to learn the version of this daemon.
+                // A peer that uses another version must learn the version of this daemon.
                 connection.write(now);
                 let mut reason = connection.close_reason.unwrap_or_default();
                 if connection.name.is_none() {
@@ -419,7 +420,7 @@ impl Peers {
         self.connections.keys().copied().collect()
     }
 
-    /// Sets whether this side sends rare heartbeats only, because other links detect a loss.
+    /// Sets whether this side sends fewer heartbeats, because other links detect a loss.
     pub fn set_sparse_heartbeats(&mut self, link_id: LinkId, is_sparse: bool) {
         let now = self.now();
         if let Some(connection) = self.connections.get_mut(&link_id)
@@ -429,14 +430,15 @@ impl Peers {
         }
     }
 
-    /// When [`Peers::receive_events`] has to be called, even if nothing is received.
+    /// The time until the next required call of [`Peers::receive_events`], even if nothing is
+    /// received.
     pub fn deadline(&self, now: Instant) -> Option<Duration> {
         let now = now.saturating_duration_since(self.started_at);
         let due = self.connections.values().map(|connection| connection.link.deadline()).min()?;
         Some(due.saturating_sub(now))
     }
 
-    /// Tells all peers that this daemon closes its links.
+    /// Notifies all peers that this daemon closes its links.
     pub fn send_goodbyes(&mut self, reason: &str) {
         for connection in self.connections.values_mut() {
             connection.link.close(reason);
@@ -446,7 +448,7 @@ impl Peers {
 }
 
 impl PeerConnection {
-    /// Why the daemon with this name is not the one that was dialled.
+    /// If the daemon with this name must not answer for the dialled host: the reason.
     fn refusal(&self, dialled_name: DialledName, name: &str) -> Option<String> {
         let meant = self.name.as_deref().filter(|meant| *meant != name)?;
         match dialled_name {
@@ -514,7 +516,7 @@ impl PeerConnection {
     }
 }
 
-/// Whether the error is harmless: not yet connected, nothing to read, or no space to write.
+/// Whether the error is temporary: not yet connected, nothing to read, or no space to write.
 fn is_would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
 }
@@ -526,8 +528,8 @@ mod tests {
     use super::*;
     use score_proto::ids::JobId;
 
-    /// Events of a daemon that has dialled the host `meant`, until it has received a message or
-    /// has lost the link. A daemon with the name "b" answers.
+    /// The events of a daemon that dials the host `meant`, until it receives a message or loses the
+    /// link. A daemon with the name "b" answers.
     fn events_of_dial(dialled_name: DialledName, meant: &str) -> Vec<PeerEvent> {
         let poll = mio::Poll::new().unwrap();
         let (registry, key) = (poll.registry(), Key::from_bytes([7; 32]));

@@ -1,6 +1,6 @@
-//! The folders in which shepherds keep programs for later jobs: one for each user, who owns it and
-//! pays for it. A folder goes some time after the last job of the user here, and with the daemon,
-//! even if the daemon is killed.
+//! The folders in which shepherds keep programs for later jobs. Each user has one folder, and owns
+//! it. A folder is removed some time after the last job of its user on this host. All folders are
+//! removed when the daemon ends, even if it is killed.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -11,18 +11,18 @@ use super::job_directory::JobDirectory;
 use super::shepherd_handle::KnownChildren;
 use crate::sys::remove_on_close;
 
-/// How long a folder stays after the last job of its user has begun.
+/// How long a folder is kept after the last job of its user began.
 const FOLDER_TTL: Duration = Duration::from_secs(15 * 60);
 
-/// The user of a job and the user's group. None: the user of the daemon.
+/// The uid and gid of a job's user. `None`: the user of the daemon.
 type FolderOwner = Option<(u32, u32)>;
 
 #[derive(Debug)]
 struct ProgramFolder {
-    /// Its lock shows that it is in use.
+    /// The directory. Its lock protects it from removal as a leftover.
     directory: JobDirectory,
     last_used_at: Instant,
-    /// This process removes the folder when the descriptor is closed.
+    /// A process that removes the folder when the descriptor is closed.
     removal: (i32, OwnedFd),
 }
 
@@ -33,8 +33,8 @@ pub struct ProgramFolders {
 }
 
 impl ProgramFolders {
-    /// The folder for the programs of a user, which is made if it does not exist. None: it cannot
-    /// be made, and programs are fetched for each job.
+    /// The folder for the programs of a user. It is created if it does not exist. Returns `None` if
+    /// it cannot be created; programs are then fetched for each job.
     pub fn folder_of(
         &mut self,
         owner: FolderOwner,
@@ -52,13 +52,13 @@ impl ProgramFolders {
         Some(path)
     }
 
-    /// When [`ProgramFolders::remove_unused`] has to be called.
+    /// The time of the next call of [`ProgramFolders::remove_unused`].
     pub fn deadline(&self) -> Option<Instant> {
         self.folders.values().map(|folder| folder.last_used_at + FOLDER_TTL).min()
     }
 
-    /// Removes the folders that have not been used for [`FOLDER_TTL`]. A job that still uses one
-    /// has its programs in its own directory, too.
+    /// Removes the folders that have not been used for [`FOLDER_TTL`]. A running job is not
+    /// affected, because its own directory contains its programs, too.
     pub fn remove_unused(&mut self, now: Instant) {
         self.folders
             .retain(|_, folder| now.saturating_duration_since(folder.last_used_at) < FOLDER_TTL);
@@ -66,7 +66,7 @@ impl ProgramFolders {
 }
 
 impl ProgramFolders {
-    /// Has all folders removed: the daemon ends, and does not wait for that.
+    /// Makes the helper processes remove all folders. The daemon ends and does not wait for them.
     pub fn close(&mut self, known_children: &KnownChildren) {
         for (_, folder) in self.folders.drain() {
             known_children.borrow_mut().remove(&folder.removal.0);

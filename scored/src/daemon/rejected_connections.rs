@@ -1,4 +1,5 @@
-//! Connections that were rejected: the peer has no key, speaks another version, or sends nothing.
+//! Reports of rejected connections: the peer has no key, uses another protocol version, or sends
+//! nothing.
 
 use std::io::Write;
 
@@ -7,8 +8,9 @@ use score_proto::message::Level;
 use super::Daemon;
 
 impl Daemon {
-    /// A connection was dropped before the peer had proved to be a daemon of this cluster. The
-    /// first, second, fourth ... connection is reported, so that a flood does not fill the log.
+    /// Reports a connection that was dropped before the peer had authenticated as a daemon of this
+    /// cluster. Only the first, second, fourth, eighth ... connection is reported, so that a flood
+    /// does not fill the log.
     pub fn report_rejected_connection(&mut self, reason: &str) {
         self.rejected_count += 1;
         if !self.rejected_count.is_power_of_two() {
@@ -20,7 +22,8 @@ impl Daemon {
         };
         match self.bringup.as_ref().map(|bringup| bringup.client_job) {
             Some(client_job) => self.notice(client_job, Level::Warning, text),
-            // The daemon that started this one reads its stderr; that of a service goes to the log.
+            // The daemon that started this one reads its standard error. That of a service is the
+            // log.
             None => {
                 let _ = writeln!(std::io::stderr(), "scored on {}: {text}", self.name());
             }

@@ -1,6 +1,6 @@
-//! A scout session: daemons that outlive one job, and a socket in a private directory of the user.
-//! scruns and scouts submit jobs for these daemons at the socket. The session ends with the scout
-//! that has opened it.
+//! Scout sessions. A scout session has daemons that outlive one job, and a socket in a private
+//! directory of the user. scrun and scout connect to the socket to submit jobs for these daemons.
+//! The session ends when the scout that opened it disconnects.
 
 use nix::unistd::geteuid;
 use score_proto::MAX_NODES;
@@ -14,23 +14,23 @@ use super::local_listener::{LONG_QUEUE, LocalListener};
 use super::{Daemon, SCOUT_LISTENER, daemon_bringup};
 use score_job::jobs::{ClientJob, SessionKey};
 
-/// Connections to the socket at the same time.
+/// The maximum number of simultaneous connections to the socket.
 const MAX_LOGINS: usize = 256;
 
 /// The scout session that this daemon serves.
 #[derive(Debug)]
 pub struct Scout {
-    /// The connection of the scout that has opened the session. The session ends with it.
+    /// The connection of the scout that opened the session. The session ends with it.
     pub control_session: SessionKey,
     hosts: Vec<HostSpec>,
-    /// The daemons of the hosts, once all of them are up. None if the only host is this one.
+    /// The daemons of the hosts, once all hosts are up. `None` if the only host is this one.
     daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>,
     listener: Option<LocalListener>,
     directory: Option<JobDirectory>,
 }
 
 impl Daemon {
-    /// Opens a scout session: brings its hosts up.
+    /// Opens a scout session and brings its hosts up.
     pub fn open_scout(&mut self, control_session: SessionKey, hosts: Vec<HostSpec>) {
         let has_session_or_job =
             self.scout.is_some() || self.bringup.is_some() || !self.jobs.led_job_ids().is_empty();
@@ -56,7 +56,7 @@ impl Daemon {
         }
     }
 
-    /// All hosts are up.
+    /// Opens the socket of the session, because all hosts are up.
     pub fn on_hosts_ready(&mut self, daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>) {
         let Some(scout) = &mut self.scout else { return };
         scout.daemons = daemons;
@@ -87,13 +87,13 @@ impl Daemon {
         }
     }
 
-    /// mio has reported a connection to the socket.
+    /// Records that mio has reported a connection to the socket.
     pub fn on_listener_ready(&mut self) {
         let listener = self.scout.as_mut().and_then(|scout| scout.listener.as_mut());
         listener.into_iter().for_each(|listener| listener.may_accept = true);
     }
 
-    /// Accepts the connections that wait at the socket.
+    /// Accepts the waiting connections.
     pub fn accept_clients(&mut self) {
         while let Some(scout) = &mut self.scout
             && let Some(client) = scout.listener.as_mut().and_then(LocalListener::accept)
@@ -114,13 +114,13 @@ impl Daemon {
         }
     }
 
-    /// Whether connections may wait that mio does not report any more.
+    /// Whether connections may wait that mio does not report again.
     pub fn has_pending_clients(&self) -> bool {
         let listener = self.scout.as_ref().and_then(|scout| scout.listener.as_ref());
         listener.is_some_and(|listener| listener.may_accept)
     }
 
-    /// A job is submitted for hosts of the session.
+    /// Begins a job on hosts of the session.
     pub fn submit_in_scout(&mut self, client_job: ClientJob, mut spec: JobSpec) {
         let Some(scout) = &self.scout else { return };
         if client_job.session_key == scout.control_session || scout.listener.is_none() {
@@ -138,7 +138,7 @@ impl Daemon {
                 let reason = format!("host {}: not in this scout session", host_spec.name);
                 return self.refuse(client_job, reason, EXIT_REFUSED);
             };
-            // This condition also excludes that a host is given twice.
+            // This condition also excludes a host that is given twice.
             if last_index.is_some_and(|last| index <= last) {
                 let reason = format!("host {}: not in the session's order", host_spec.name);
                 return self.refuse(client_job, reason, EXIT_REFUSED);
@@ -152,7 +152,7 @@ impl Daemon {
         self.begin(client_job, spec, daemons);
     }
 
-    /// The daemon of a host is lost. The user is notified once.
+    /// Notifies the user that the daemon of a host is lost.
     pub fn notify_host_lost(&mut self, name: &str, reason: &str) {
         let Some(scout) = &self.scout else { return };
         if scout.listener.is_some() {
@@ -164,7 +164,7 @@ impl Daemon {
         }
     }
 
-    /// The session ends: its socket and directory are removed.
+    /// Closes the session: removes its socket and directory.
     pub fn close_scout(&mut self) {
         let Some(scout) = self.scout.take() else { return };
         drop(scout.listener);
@@ -189,7 +189,7 @@ fn check(hosts: &[HostSpec]) -> Result<(), String> {
     }
 }
 
-/// A specification without programs, for hosts that are brought up before there is a job.
+/// A specification without programs, for hosts that are brought up without a job.
 fn placeholder_spec(hosts: Vec<HostSpec>) -> JobSpec {
     JobSpec { hosts, umask: 0o077, ..JobSpec::default() }
 }

@@ -1,5 +1,5 @@
-//! A session of a scrun, and the session's jobs. In multi-user mode the scrun logs in first and may
-//! run on another host. Then a link between daemons carries the session's messages.
+//! The session of a client, usually scrun, and its jobs. In multi-user mode the client logs in
+//! first. If it runs on another host, a link between daemons carries the session's messages.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -24,38 +24,40 @@ use super::client_request::{ClientRequest, Readiness};
 use super::session_state::{self, ClientMessage, LoggedInUser, LoginClaim, SessionState};
 use crate::framed_socket::FramedSocket;
 
-/// Bytes that may wait for a scrun that does not read, in addition to the windows of its jobs.
+/// Limit of the bytes that wait for a scrun that does not read, in addition to the windows of its
+/// jobs.
 const MAX_SEND_QUEUE_BYTES: usize = 4 << 20;
 
-/// The longest message of a client that has not logged in, in bytes. A login has a user's name, a
-/// host expression and some numbers.
+/// The longest message of a client that has not logged in, in bytes. A login contains a user's
+/// name, a host expression and some numbers.
 const MAX_UNAUTHENTICATED_MESSAGE_LEN: usize = 8 << 10;
 
-/// While this many bytes wait for a client that has not logged in, its messages are not read.
+/// If this many bytes wait for a client that has not logged in, the daemon stops reading its
+/// messages.
 const MAX_UNAUTHENTICATED_QUEUE_BYTES: usize = 4 << 10;
 
-/// How long a user may take to finish a message that has been begun. A scrun sends a message at
-/// once, as far as the session reads; its memory is held meanwhile.
+/// How long a user may take to complete a message. The limit exists because an incomplete message
+/// occupies memory. A scrun sends a whole message at once while the session reads.
 const UNFINISHED_FRAME_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// If more bytes than this wait for a scrun, it reads too slowly and gets no metrics.
+/// If more bytes than this wait for a scrun, it reads too slowly and receives no metrics.
 const SLOW_READER_BYTES: usize = 256 << 10;
 
-/// Messages of a session that go to all hosts of a job: so many at once, and then one in each
-/// interval. Otherwise a user could flood the links between hosts that run the job.
+/// Rate limit of a session's messages that go to all hosts of a job: this many at once, then one in
+/// each interval. Without the limit, a user could flood the links between the hosts of the job.
 const CONTROL_BURST: u32 = 64;
 const CONTROL_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 enum Transport {
-    /// The scrun is at the other end of a socket.
+    /// The scrun is connected by a socket.
     Local(FramedSocket),
     /// The scrun is on another host.
     Remote {
-        /// Messages of scrun, and what each costs of the user's window.
+        /// Messages of scrun, and what each message costs of the user's window.
         inbox: VecDeque<(JobMessage<UserRequest>, u64)>,
         inbox_cost: u64,
-        /// The cost of the messages that were taken from the inbox and not credited yet.
+        /// The cost of the messages that were taken from the inbox but not credited yet.
         handled_cost: u64,
         /// Encoded messages for scrun.
         outbox: VecDeque<Vec<u8>>,
@@ -69,7 +71,7 @@ enum Transport {
 struct SessionJob {
     /// The job's number in the daemon, once the job has begun.
     job_id: Option<JobId>,
-    /// The job's specification, while the job waits for hosts.
+    /// The job's specification, until the job begins.
     pending_spec: Option<Box<JobSpec>>,
 }
 
@@ -85,33 +87,33 @@ pub struct ClientSession {
     state: SessionState,
     /// The time at which the session began.
     pub connected_at: Instant,
-    /// Bounds the messages that go to all hosts of a job.
+    /// Limits the rate of messages that go to all hosts of a job.
     control_limit: TokenBucket,
-    /// Bytes of the session's messages that are counted as its user's.
+    /// The bytes of this session's messages that are charged to its user.
     charged_bytes: u64,
-    /// The cost of the forwarded messages that the server has not handled.
+    /// The cost of the forwarded messages that the server has not handled yet.
     forwarded_cost: u64,
-    /// The client has closed its side. Messages that it has sent before may wait in the socket.
+    /// The client has closed the connection. Messages that it sent earlier may be in the socket.
     has_hung_up: bool,
-    /// When the voucher has to be renewed, if the client is on this host.
+    /// The time at which the voucher has to be renewed, if the client is on this host.
     renewal_at: Option<Instant>,
 }
 
 impl ClientSession {
-    /// A session on the socket of a scrun of this host.
+    /// Creates the session of a scrun of this host, in single-user mode.
     ///
     /// # Errors
-    /// As fcntl(2), epoll_ctl(2).
+    /// See fcntl(2) and epoll_ctl(2).
     pub fn new(socket: OwnedFd, registry: &Registry, token: Token) -> io::Result<Self> {
         let mut link = FramedSocket::new(socket)?;
         link.register(registry, token)?;
         Ok(Self::with_transport(Transport::Local(link)))
     }
 
-    /// The session of a tool of the user who has started this daemon.
+    /// Creates the session of a tool in single-user mode. The tool runs as this daemon's user.
     ///
     /// # Errors
-    /// As fcntl(2), epoll_ctl(2).
+    /// See fcntl(2) and epoll_ctl(2).
     pub fn of_tool(socket: OwnedFd, registry: &Registry, token: Token) -> io::Result<Self> {
         let mut session = Self::new(socket, registry, token)?;
         session.state = SessionState::Tool;
@@ -123,10 +125,10 @@ impl ClientSession {
         matches!(self.state, SessionState::Tool)
     }
 
-    /// The session of a client that has to log in and whose process has this uid and gid.
+    /// Creates the session of a client that has to log in. Its process has this uid and gid.
     ///
     /// # Errors
-    /// As fcntl(2), epoll_ctl(2).
+    /// See fcntl(2) and epoll_ctl(2).
     pub fn unauthenticated(
         socket: OwnedFd,
         (uid, gid): (u32, u32),
@@ -139,7 +141,8 @@ impl ClientSession {
         Ok(session)
     }
 
-    /// The session of a user's scrun on another host, whose daemon has exchanged the greetings.
+    /// Creates the session of a user's scrun on another host. The daemon of that host has exchanged
+    /// the greetings.
     pub fn remote(user: LoggedInUser) -> Self {
         let transport = Transport::Remote {
             inbox: VecDeque::new(),
@@ -170,7 +173,7 @@ impl ClientSession {
         }
     }
 
-    /// The socket of a client of this host.
+    /// The socket of the client, if it is on this host.
     pub fn local_socket(&self) -> Option<BorrowedFd<'_>> {
         match &self.transport {
             Transport::Local(link) => Some(link.as_fd()),
@@ -178,17 +181,17 @@ impl ClientSession {
         }
     }
 
-    /// When the voucher of the login has to be renewed, if that is to be done here.
+    /// The time at which this daemon has to renew the voucher of the login, if it has to.
     pub fn renewal_at(&self) -> Option<Instant> {
         self.renewal_at
     }
 
-    /// Changes when the voucher is renewed.
+    /// Sets the time at which the voucher is renewed.
     pub fn set_renewal_at(&mut self, renewal_at: Instant) {
         self.renewal_at = Some(renewal_at);
     }
 
-    /// The login has a later voucher, and when that has to be renewed.
+    /// Replaces the voucher of the login, and the time at which it has to be renewed.
     pub fn set_voucher(&mut self, voucher: Vec<u8>, renewal_at: Option<Instant>) {
         self.renewal_at = renewal_at;
         if let SessionState::User(user) | SessionState::Forwarded(user) = &mut self.state {
@@ -196,12 +199,12 @@ impl ClientSession {
         }
     }
 
-    /// The user at the other end. None in single-user mode.
+    /// The user at the other end. `None` in single-user mode.
     pub fn uid(&self) -> Option<u32> {
         self.state.uid()
     }
 
-    /// The cluster's number for the login.
+    /// The number of the login in the cluster.
     pub fn id(&self) -> Option<SessionId> {
         Some(self.state.user()?.id)
     }
@@ -211,20 +214,20 @@ impl ClientSession {
         matches!(self.state, SessionState::Forwarded(_))
     }
 
-    /// When the session may be read again, if its client has sent too many messages that go to all
-    /// hosts of a job.
+    /// If the client has exceeded the limit on messages to all hosts of a job: the time at which
+    /// the session may be read again.
     pub fn next_control_at(&self, now: Instant) -> Option<Instant> {
         self.control_limit.next_at(now)
     }
 
-    /// mio has reported that the client has closed the connection.
+    /// Records that mio has reported the end of the client's connection.
     pub fn mark_hung_up(&mut self) {
         self.has_hung_up = true;
     }
 
     /// Whether the client has closed the connection and the session can end without being read.
-    /// What was sent before a login is of no use to a client that has gone. Other messages are
-    /// read first, if that is possible soon.
+    /// Messages of a client that has not logged in are discarded. Messages of other clients are
+    /// read first if `is_read_soon` returns true.
     pub fn is_lost(&self, is_read_soon: impl FnOnce() -> bool) -> bool {
         self.has_hung_up && (self.unauthenticated_ids().is_some() || !is_read_soon())
     }
@@ -240,13 +243,13 @@ impl ClientSession {
         Some(&self.state.user()?.owner)
     }
 
-    /// The user has logged in, and is handled here or by the server on another host.
+    /// Completes the login. This daemon or the server on another host serves the user.
     pub fn log_in(&mut self, state: SessionState) {
         self.state = state;
         self.set_max_message_len(frame::MAX_BODY);
     }
 
-    /// The uid and gid of a client that has to log in and has not.
+    /// The uid and gid of a client that has to log in and has not done so.
     pub fn unauthenticated_ids(&self) -> Option<(u32, u32)> {
         match self.state {
             SessionState::Unauthenticated { uid, gid } => Some((uid, gid)),
@@ -254,13 +257,13 @@ impl ClientSession {
         }
     }
 
-    /// The client claims to be this user. Until the name has been looked up, the session is not
-    /// read, and the look-up has a deadline of its own.
+    /// Records the user that the client claims to be. Until the look-up of the name has finished,
+    /// the session is not read; the look-up has its own deadline.
     pub fn set_claim(&mut self, claim: LoginClaim) {
         self.state = SessionState::NameLookup(claim);
     }
 
-    /// The user that the client claims to be. The session waits for a login again.
+    /// Takes the claim. The session waits for a login again.
     pub fn take_claim(&mut self) -> Option<LoginClaim> {
         let SessionState::NameLookup(claim) = &self.state else { return None };
         let unauthenticated = SessionState::Unauthenticated { uid: claim.uid, gid: claim.gid };
@@ -275,14 +278,14 @@ impl ClientSession {
         !self.is_closing && !matches!(self.state, SessionState::NameLookup(_))
     }
 
-    /// mio has reported that the socket is readable.
+    /// Records that mio has reported the socket as readable.
     pub fn mark_readable(&mut self) {
         if let Transport::Local(link) = &mut self.transport {
             link.mark_readable();
         }
     }
 
-    /// The session is not read before mio reports that its socket is readable.
+    /// Stops reading until mio reports that the socket is readable.
     pub fn wait_until_readable(&mut self) {
         if let Transport::Local(link) = &mut self.transport {
             link.wait_until_readable();
@@ -300,23 +303,23 @@ impl ClientSession {
         self.is_reading() && more
     }
 
-    /// Whether messages wait for a link (the system reports when a socket can be written).
+    /// Whether messages wait for a link. For a socket, the system reports when it can be written.
     fn has_outbox(&self) -> bool {
         matches!(&self.transport, Transport::Remote { outbox, .. } if !outbox.is_empty())
     }
 
-    /// Whether the daemon has to look at the session again even if nothing happens to it.
+    /// Whether the daemon has to serve the session again even if no event arrives for it.
     pub fn goes_on_without_event(&self) -> bool {
         let goes_on = self.has_outbox() || self.has_hung_up || self.may_have_more();
         goes_on || self.frame_deadline().is_some()
     }
 
-    /// Whether the session has nothing to do but to read more.
+    /// Whether reading is the only pending work of the session.
     pub fn only_reads(&self) -> bool {
         self.may_have_more() && !self.has_hung_up && !self.has_outbox()
     }
 
-    /// The scrun on another host has sent this message, which costs so much of its user's window.
+    /// Adds a message of a scrun on another host, and its cost of the user's window, to the inbox.
     pub fn deliver(&mut self, message: JobMessage<UserRequest>, cost: u64) {
         if let Transport::Remote { inbox, inbox_cost, .. } = &mut self.transport {
             inbox.push_back((message, cost));
@@ -324,7 +327,7 @@ impl ClientSession {
         }
     }
 
-    /// The cost of messages of a scrun on another host that were handled since the last call.
+    /// The cost of the messages of a remote scrun that were handled since the last call.
     pub fn take_handled_cost(&mut self) -> u64 {
         match &mut self.transport {
             Transport::Local(_) => 0,
@@ -332,20 +335,21 @@ impl ClientSession {
         }
     }
 
-    /// A message of this cost was forwarded to the server.
+    /// Records that a message of this cost was forwarded to the server.
     pub fn on_forwarded(&mut self, cost: u64) {
         self.forwarded_cost += cost;
     }
 
-    /// The server has handled forwarded messages. Returns how much of this cost was outstanding.
+    /// Records that the server has handled forwarded messages of this cost. Returns how much of the
+    /// cost was outstanding.
     pub fn take_forwarded_cost(&mut self, cost: u64) -> u64 {
         let taken = self.forwarded_cost.min(cost);
         self.forwarded_cost -= taken;
         taken
     }
 
-    /// Bytes that the session's messages take since the last call, if that has changed: the user,
-    /// the bytes then and now.
+    /// If the memory for the session's messages has changed since the last call: the user, and the
+    /// bytes before and now.
     pub fn take_usage_change(&mut self) -> Option<(u32, u64, u64)> {
         let now = match &self.transport {
             Transport::Local(link) => link.pending() + link.backlog(),
@@ -356,7 +360,7 @@ impl ClientSession {
         self.set_charged_bytes(now as u64)
     }
 
-    /// The session ends. As [`ClientSession::take_usage_change`].
+    /// Like [`ClientSession::take_usage_change`], for a session that ends.
     pub fn take_last_usage_change(&mut self) -> Option<(u32, u64, u64)> {
         self.set_charged_bytes(0)
     }
@@ -368,14 +372,14 @@ impl ClientSession {
         Some((uid, before, now))
     }
 
-    /// The scrun on another host has closed its connection.
+    /// Records that the scrun on another host has closed its connection.
     pub fn mark_closed(&mut self) {
         if let Transport::Remote { is_closed, .. } = &mut self.transport {
             *is_closed = true;
         }
     }
 
-    /// The next message that is to be sent to a scrun on another host, encoded.
+    /// Takes the next encoded message for a scrun on another host.
     pub fn pop_outbox(&mut self) -> Option<Vec<u8>> {
         let Transport::Remote { outbox, outbox_bytes, .. } = &mut self.transport else {
             return None;
@@ -385,7 +389,7 @@ impl ClientSession {
         Some(body)
     }
 
-    /// While this many bytes wait for the scrun, the session reads no requests.
+    /// If this many bytes wait for the scrun, the session reads no requests.
     fn max_backlog(&self) -> usize {
         if self.unauthenticated_ids().is_some() {
             return MAX_UNAUTHENTICATED_QUEUE_BYTES;
@@ -411,7 +415,7 @@ impl ClientSession {
         }
     }
 
-    /// The next request, and the number of the job that it is about. At most one message is read.
+    /// Returns the next request and the number of its job. Reads at most one message.
     pub fn next_request(
         &mut self,
         readiness: Readiness,
@@ -423,7 +427,7 @@ impl ClientSession {
                 self.pause_reading();
                 return None;
             }
-            // What holds the room is unfinished messages, so their time goes on.
+            // Incomplete messages occupy the user's memory, so their time-out continues.
             Readiness::NoRoom => return self.refuse_overdue_frame(now),
             Readiness::Ready => {}
         }
@@ -446,10 +450,11 @@ impl ClientSession {
         Some((job, request))
     }
 
-    /// The time at which a message must be finished that a user has begun.
+    /// The time by which a user must complete a message whose first part has arrived.
     pub fn frame_deadline(&self) -> Option<Instant> {
         match &self.transport {
-            // Before the login its time-out is shorter. In single-user mode nobody else is served.
+            // A client that has not logged in has a shorter time-out. Single-user mode has no other
+            // users.
             Transport::Local(link) if self.owner().is_some() && !self.is_closing => {
                 Some(link.frame_begun_at()? + UNFINISHED_FRAME_TIMEOUT)
             }
@@ -457,7 +462,7 @@ impl ClientSession {
         }
     }
 
-    /// To be called after all that has arrived has been read.
+    /// Refuses an incomplete message whose time is over. Call it after all arrived data was read.
     fn refuse_overdue_frame(&mut self, now: Instant) -> Option<(SessionJobId, ClientRequest)> {
         self.frame_deadline().filter(|deadline| *deadline <= now)?;
         let seconds = UNFINISHED_FRAME_TIMEOUT.as_secs();
@@ -471,7 +476,7 @@ impl ClientSession {
         }
     }
 
-    /// Handles messages that the session can answer alone; returns the others as requests.
+    /// Handles messages that the session can answer alone, and returns the others as requests.
     fn classify_request(&mut self, job: SessionJobId, message: ClientMessage) -> ClientRequest {
         match message {
             ClientMessage::Greeting(Greeting::Hello { version }) => {
@@ -509,7 +514,7 @@ impl ClientSession {
         if self.jobs.contains_key(&job) {
             return ClientRequest::ToJob(request);
         }
-        // These messages may have been on their way when the job ended.
+        // The client may have sent these messages before it learned that the job had ended.
         if !matches!(request, JobRequest::OutputAck(_) | JobRequest::Flushed(_)) {
             self.send(&ServerMessage::job_answer(job, JobAnswer::UnknownJob));
         }
@@ -531,7 +536,8 @@ impl ClientSession {
         }
     }
 
-    /// Whether the session accepts a job of this number. If not, it sends the reason to the scrun.
+    /// Whether the session accepts a job with this number. If not, it sends the reason to the
+    /// scrun.
     fn accepts_job(&mut self, job: SessionJobId) -> bool {
         if job == SESSION_JOB {
             self.refuse(format!("{SESSION_JOB} is not a job number"));
@@ -552,18 +558,18 @@ impl ClientSession {
         self.jobs.insert(job, SessionJob { job_id: None, pending_spec });
     }
 
-    /// Sets the number of a job. False if the session does not have the job any more.
+    /// Sets the daemon's number of a job. Returns false if the session no longer has the job.
     pub fn set_job_id(&mut self, job: SessionJobId, job_id: JobId) -> bool {
         let session_job = self.jobs.get_mut(&job);
         session_job.map(|session_job| session_job.job_id = Some(job_id)).is_some()
     }
 
-    /// The number of a job that has begun.
+    /// The daemon's number of a job that has begun.
     pub fn job_id(&self, job: SessionJobId) -> Option<JobId> {
         self.jobs.get(&job)?.job_id
     }
 
-    /// The numbers of all jobs that have begun.
+    /// The daemon's numbers of all jobs that have begun.
     pub fn job_ids(&self) -> Vec<JobId> {
         self.jobs.values().filter_map(|session_job| session_job.job_id).collect()
     }
@@ -582,10 +588,10 @@ impl ClientSession {
         self.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_FAILED));
     }
 
-    /// Sends a message to the client. The last message about a job ends the job in the session, and
-    /// the last message about the session ends the session.
+    /// Sends a message to the client. The last message about a job removes the job from the
+    /// session. The last message about the session ends the session.
     pub fn send(&mut self, message: &ServerMessage) {
-        // A scrun that reads slowly gets newer metrics, not more of them.
+        // A scrun that reads slowly skips metrics rather than receiving outdated ones.
         if self.is_closing || (message.has_metrics() && self.is_slow()) {
             return;
         }
@@ -595,7 +601,8 @@ impl ClientSession {
             }
             (Transport::Local(link), message) => link.queue(message),
             (Transport::Remote { outbox, outbox_bytes, .. }, message) => {
-                // No message of a server exceeds the limit of a frame.
+                // Encoding cannot fail, because no message of a server exceeds the limit of a
+                // frame.
                 if let Ok(body) = frame::encode_datagram(message) {
                     *outbox_bytes += body.len();
                     outbox.push_back(body);
@@ -608,7 +615,7 @@ impl ClientSession {
         }
     }
 
-    /// Whether so much waits for the client that it gets no metrics.
+    /// Whether so many bytes wait for the client that it receives no metrics.
     fn is_slow(&self) -> bool {
         match &self.transport {
             Transport::Local(link) => link.backlog() > SLOW_READER_BYTES,
@@ -623,7 +630,7 @@ impl ClientSession {
         }
     }
 
-    /// If bytes wait to be sent, `registry` reports when the socket is writable.
+    /// If bytes wait to be sent, makes `registry` report when the socket is writable.
     pub fn update_interest(&mut self, registry: &Registry) {
         if let Transport::Local(link) = &mut self.transport {
             link.update_interest(registry);
@@ -635,12 +642,14 @@ impl ClientSession {
         self.is_closing
     }
 
-    /// Whether the scrun has closed the connection, or the session has sent its last message.
+    /// Whether the session is over: the scrun has closed the connection or does not read, or the
+    /// session has sent its last message.
     pub fn is_closed(&self) -> bool {
         match &self.transport {
             Transport::Local(link) => {
                 let overflows = link.backlog() > 2 * self.max_backlog() + 2 * MAX_SEND_QUEUE_BYTES;
-                // For a client without login the daemon does not keep the last message.
+                // The daemon does not wait until a client without a login has read the last
+                // message.
                 let is_last_sent = link.backlog() == 0 || self.unauthenticated_ids().is_some();
                 link.is_closed() || overflows || (self.is_closing && is_last_sent)
             }

@@ -1,5 +1,6 @@
-//! What a session is. The state is set when there is evidence of the kernel or of a link for it,
-//! and decides which messages exist: what a client may not say in its state cannot be decoded.
+//! The state of a session. The state changes only on evidence from the kernel or from a link
+//! between daemons. It determines the type of the messages that are decoded. A client therefore
+//! cannot send a message that its state does not permit.
 
 use score_job::cluster::SessionId;
 use score_proto::client_session::{JobMessage, SESSION_JOB};
@@ -12,25 +13,25 @@ use score_proto::message::{
 
 use crate::framed_socket::FramedSocket;
 
-/// How often a client's socket is read for one message. A message that has not come by then waits
-/// for the next turn of the loop.
+/// How often a client's socket is read for one message. If the message is incomplete after that,
+/// reading continues in the next turn of the loop.
 const MAX_READS: usize = 4;
 
 /// A user who has logged in.
 #[derive(Debug)]
 pub struct LoggedInUser {
-    /// The user, as the keeper of the login host has vouched.
+    /// The user, as vouched for by the keeper of the login host.
     pub owner: Owner,
-    /// The cluster's number for the login.
+    /// The number of the login in the cluster.
     pub id: SessionId,
 }
 
-/// The user that a client claims to be, until the keeper has vouched for it.
+/// The user that a client claims to be. The keeper has not vouched for it yet.
 #[derive(Debug)]
 pub struct LoginClaim {
-    /// The user id, which the kernel has reported.
+    /// The user id, as reported by the kernel.
     pub uid: u32,
-    /// The group id, which the kernel has reported.
+    /// The group id, as reported by the kernel.
     pub gid: u32,
     /// The name that the client claims.
     pub name: OsBytes,
@@ -39,44 +40,44 @@ pub struct LoginClaim {
 /// See the [module](self).
 #[derive(Debug)]
 pub enum SessionState {
-    /// The front end of the user who has started this daemon.
+    /// The front end of this daemon's user (single-user mode).
     SingleUser,
-    /// A tool of the user who has started this daemon.
+    /// A tool of this daemon's user (single-user mode).
     Tool,
-    /// A client of a service that has not logged in. The kernel has reported uid and gid.
+    /// A client of a service that has not logged in. The ids are reported by the kernel.
     Unauthenticated {
         /// The user id.
         uid: u32,
         /// The group id.
         gid: u32,
     },
-    /// The keeper looks up the name of the user, and the session is not read.
+    /// The keeper looks up the name of the user. Meanwhile the session is not read.
     NameLookup(LoginClaim),
-    /// A user whose requests are handled here. The client is on this host or, in the server, on
-    /// another one.
+    /// A user whose requests this daemon handles. The client runs on this host. If this daemon is
+    /// the server, the client may also run on another host.
     User(LoggedInUser),
-    /// A user whose requests are handled by the server on another host.
+    /// A user whose requests are forwarded to the server on another host.
     Forwarded(LoggedInUser),
 }
 
-/// A message that a client may send in its state.
+/// A message of a client. Each variant is permitted in certain states only.
 #[derive(Debug)]
 pub enum ClientMessage {
-    /// The first message.
+    /// The first message of each client.
     Greeting(Greeting),
-    /// In [`SessionState::SingleUser`].
+    /// Permitted in [`SessionState::SingleUser`].
     SingleUser(SingleUserRequest),
-    /// In [`SessionState::Tool`].
+    /// Permitted in [`SessionState::Tool`].
     Tool(ConsoleRequest),
-    /// In [`SessionState::Unauthenticated`].
+    /// Permitted in [`SessionState::Unauthenticated`].
     Login(Login),
-    /// In [`SessionState::User`] and [`SessionState::Forwarded`].
+    /// Permitted in [`SessionState::User`] and [`SessionState::Forwarded`].
     User(UserRequest),
 }
 
 impl SessionState {
-    /// The user, as the kernel or the daemon of the user's host has reported. None in single-user
-    /// mode.
+    /// The user, as reported by the kernel or by the daemon of the user's host. `None` in
+    /// single-user mode.
     pub fn uid(&self) -> Option<u32> {
         match self {
             SessionState::SingleUser | SessionState::Tool => None,
@@ -97,11 +98,11 @@ impl SessionState {
         }
     }
 
-    /// Receives the next message of a client that has greeted, and the number of the job that it
-    /// is about.
+    /// Receives the next message of a client that has sent its greeting. Also returns the number of
+    /// the job that the message is about.
     ///
     /// # Errors
-    /// The client has sent something that it may not send in this state.
+    /// The client has sent something that its state does not permit.
     pub fn receive(
         &self,
         link: &mut FramedSocket,
@@ -124,10 +125,10 @@ impl SessionState {
     }
 }
 
-/// Receives the first message of a client.
+/// Receives the greeting, which is the first message of a client.
 ///
 /// # Errors
-/// It is not a greeting.
+/// The client has sent something else.
 pub fn receive_greeting(
     link: &mut FramedSocket,
 ) -> Result<Option<(SessionJobId, ClientMessage)>, FrameError> {

@@ -44,7 +44,7 @@ fn connected_session(owner: Option<Owner>) -> (ClientSession, Poll, UnixStream) 
 }
 
 #[test]
-fn a_client_that_has_gone_is_read_if_it_has_logged_in() {
+fn a_client_that_has_disconnected_is_read_if_it_has_logged_in() {
     for (owner, is_read) in [(None, false), (Some(owner()), true)] {
         let (mut session, _poll, _remote) = connected_session(owner);
         assert!(!session.is_lost(|| false));
@@ -73,7 +73,7 @@ fn a_user_who_does_not_finish_a_message_is_refused_after_a_minute() {
     let begun_at = session.frame_deadline().unwrap() - UNFINISHED_FRAME_TIMEOUT;
     let later = |seconds| begun_at + Duration::from_secs(seconds);
     assert!(session.refuse_overdue_frame(later(59)).is_none());
-    // The rest in time: the next message has a minute of its own.
+    // The message is completed in time. The next message has its own time limit.
     remote.write_all(&hello[3..]).unwrap();
     session.mark_readable();
     assert!(matches!(
@@ -87,11 +87,11 @@ fn a_user_who_does_not_finish_a_message_is_refused_after_a_minute() {
     session.mark_readable();
     assert!(session.next_request(Readiness::Ready, Instant::now()).is_none());
     let deadline = session.frame_deadline().unwrap();
-    // While the daemon does not read, the time does not run.
+    // The time limit is suspended while the daemon does not read.
     assert!(session.next_request(Readiness::Blocked, deadline).is_none());
     assert!(session.refuse_overdue_frame(deadline).is_none());
     let deadline = session.frame_deadline().unwrap();
-    // It does if the user's own messages are what there is no room for.
+    // It is not suspended if the user's own messages occupy the memory.
     assert!(session.next_request(Readiness::NoRoom, deadline - Duration::from_secs(1)).is_none());
     let refused = session.next_request(Readiness::NoRoom, deadline);
     assert!(matches!(refused, Some((SESSION_JOB, ClientRequest::ProtocolError))));

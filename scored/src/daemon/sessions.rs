@@ -1,6 +1,6 @@
-//! The sessions of a daemon. A turn of the loop takes no time for those that are idle, however many
-//! there are: only the active ones are looked at. Nor does it for those whose user has no time
-//! left: they are parked until the user has some.
+//! The sessions of a daemon. Idle sessions cost no time in a turn of the loop, even if there are
+//! many, because the loop handles only the active ones. Sessions of a user without processing time
+//! are parked until the user has time again. They cost no time either.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -12,18 +12,19 @@ use super::session::ClientSession;
 #[derive(Debug, Default)]
 pub struct Sessions {
     by_key: HashMap<SessionKey, ClientSession>,
-    /// Sessions that may have changed since they were settled, or go on without an event.
+    /// Sessions that may have changed since the last [`Sessions::settle`], or need service without
+    /// an event.
     active: BTreeSet<SessionKey>,
-    /// Sessions that wait for time of their users, by uid, in the order in which they are woken.
-    /// Those that are not in `parked_keys` any more have been removed.
+    /// Sessions that wait for processing time of their users, by uid, in the order in which they
+    /// are woken. Keys that are not in `parked_keys` belong to removed sessions.
     parked: HashMap<u32, VecDeque<SessionKey>>,
     parked_keys: HashSet<SessionKey>,
-    /// Clients that had not logged in when their sessions were settled.
+    /// Clients that had not logged in at the last [`Sessions::settle`].
     unauthenticated: BTreeSet<SessionKey>,
 }
 
 impl Sessions {
-    /// Adds a session. Later sessions have larger keys.
+    /// Adds a session. The keys of later sessions must be larger.
     pub fn insert(&mut self, session_key: SessionKey, session: ClientSession) {
         self.active.insert(session_key);
         if session.unauthenticated_ids().is_some() {
@@ -32,14 +33,14 @@ impl Sessions {
         self.by_key.insert(session_key, session);
     }
 
-    /// A session that may be changed: it becomes active.
+    /// Returns a session for modification. The session becomes active.
     pub fn get_mut(&mut self, session_key: SessionKey) -> Option<&mut ClientSession> {
         let session = self.by_key.get_mut(&session_key)?;
         self.active.insert(session_key);
         Some(session)
     }
 
-    /// All sessions. They become active.
+    /// Returns all sessions for modification. They become active.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut ClientSession> {
         self.active.extend(self.by_key.keys());
         self.by_key.values_mut()
@@ -53,12 +54,12 @@ impl Sessions {
         self.by_key.remove(&session_key)
     }
 
-    /// One session.
+    /// Returns a session.
     pub fn get(&self, session_key: SessionKey) -> Option<&ClientSession> {
         self.by_key.get(&session_key)
     }
 
-    /// All sessions and their keys, in no order.
+    /// All sessions and their keys, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (SessionKey, &ClientSession)> {
         self.by_key.iter().map(|(session_key, session)| (*session_key, session))
     }
@@ -80,7 +81,8 @@ impl Sessions {
         sessions.filter(|(_, session)| is_unauthenticated(session))
     }
 
-    /// Clients that have not logged in, at most: those that have in this turn are counted.
+    /// An upper bound of the number of clients that have not logged in. It includes clients that
+    /// have logged in during this turn.
     pub fn max_unauthenticated_count(&self) -> usize {
         self.unauthenticated.len()
     }
@@ -95,12 +97,13 @@ impl Sessions {
         self.by_key.values().filter(|session| session.is_tool()).count()
     }
 
-    /// Whether there is a session that is not one of these.
+    /// Whether there is a session that is not a session of a tool.
     pub fn has_front_end(&self) -> bool {
         self.by_key.values().any(|session| !session.is_tool())
     }
 
-    /// Makes parked sessions active whose users have time, so many of each user at most.
+    /// Makes parked sessions active whose users have processing time, at most `max_count` of each
+    /// user.
     pub fn wake(&mut self, has_time: impl Fn(u32) -> bool, max_count: usize) {
         let Self { active, parked, parked_keys, .. } = self;
         parked.retain(|uid, session_keys| {
@@ -117,8 +120,8 @@ impl Sessions {
         self.parked.keys().any(|uid| has_time(*uid))
     }
 
-    /// To be called at the end of each turn. Sessions that have nothing to do become idle, and
-    /// those that wait for time of their users are parked.
+    /// Ends a turn of the loop. Sessions without work become idle, and sessions that wait for
+    /// processing time of their users are parked.
     pub fn settle(&mut self, has_time: impl Fn(u32) -> bool) {
         let Self { by_key, active, parked, parked_keys, unauthenticated } = self;
         active.retain(|session_key| {
@@ -150,7 +153,7 @@ mod tests {
     use super::super::session_state::LoginClaim;
     use super::*;
 
-    /// An idle session of a client that has not logged in, and the client's end.
+    /// Adds an idle session of a client that has not logged in. Returns the client's end.
     fn client(sessions: &mut Sessions, session_key: SessionKey) -> std::os::unix::net::UnixStream {
         let poll = mio::Poll::new().unwrap();
         let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -208,7 +211,7 @@ mod tests {
         let keys = |sessions: &Sessions| sessions.active_keys();
         assert!(active_keys_after_a_turn(&mut sessions).is_empty());
         for _ in 0..3 {
-            // To be marked again does not park a session twice.
+            // A session that is marked again is not parked twice.
             for key in [3, 1, 2] {
                 sessions.get_mut(SessionKey(key)).unwrap().mark_readable();
             }
@@ -221,7 +224,7 @@ mod tests {
         sessions.wake(|_| true, 2);
         assert_eq!(keys(&sessions), [1, 2].map(SessionKey));
         sessions.settle(|_| false);
-        // The third one comes before those that have had a turn.
+        // The third session is woken before those that were woken earlier.
         sessions.wake(|_| true, 1);
         assert_eq!(keys(&sessions), [SessionKey(3)]);
         sessions.settle(|_| false);
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_without_login_are_listed_as_long_as_they_are() {
+    fn clients_are_listed_as_unauthenticated_until_they_send_a_login() {
         let mut sessions = Sessions::default();
         let _clients = [client(&mut sessions, SessionKey(1)), client(&mut sessions, SessionKey(2))];
         sessions.settle(|_| true);

@@ -1,4 +1,4 @@
-//! A job's shepherd, as its daemon sees it: how it starts, its last report, and its cleanup.
+//! The daemon's handle of a job's shepherd: starts, signals and reaps it.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -25,10 +25,10 @@ use crate::sys::process;
 use crate::sys::{descriptor, realtime};
 use crate::{owner_arg, raw_socket};
 
-/// How long the processes of a dead shepherd without a namespace may take to end.
+/// How long the processes of a dead shepherd without a namespace may take to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Children of this process that are still needed: shepherds and the launchers of daemons.
+/// Children of this process that are still needed, such as shepherds, supervisors and launchers.
 pub type KnownChildren = Rc<RefCell<HashSet<i32>>>;
 
 /// The arguments of a shepherd.
@@ -36,14 +36,14 @@ pub type KnownChildren = Rc<RefCell<HashSet<i32>>>;
 pub struct ShepherdArgs<'a> {
     /// The job's directory.
     pub directory: &'a str,
-    /// The programs of the user's earlier jobs.
+    /// The directory with the programs of the user's earlier jobs.
     pub program_folder: Option<&'a Path>,
-    /// The user that the shepherd becomes.
+    /// The user that the shepherd becomes, in multi-user mode.
     pub owner: Option<&'a Owner>,
-    /// The job's cgroup. The shepherd starts in the part of version 2, and joins the others: this
-    /// process must not wait for the kernel.
+    /// The job's cgroup. The shepherd is started in its version 2 group, and joins the other groups
+    /// itself, because this process must not wait for the kernel.
     pub group: Option<&'a Group>,
-    /// The raw sockets that the shepherd may have opened for it.
+    /// The raw sockets that a helper opens for the shepherd on request.
     pub raw_socket_grant: Option<raw_socket::RawSocketGrant>,
 }
 
@@ -78,10 +78,10 @@ pub struct ChildShepherd {
 
 impl ChildShepherd {
     /// Starts a shepherd with its two sockets, in the first kind of containment that this machine
-    /// allows.
+    /// permits.
     ///
     /// # Errors
-    /// The error of the last kind of containment.
+    /// The error for the last kind of containment.
     pub fn start(
         shepherd_args: &ShepherdArgs<'_>,
         sockets: [&OwnedFd; 2],
@@ -89,7 +89,7 @@ impl ChildShepherd {
         known_children: &KnownChildren,
     ) -> io::Result<Self> {
         let outer_proc = OwnedFd::from(File::open("/proc")?);
-        // Without raw sockets the job uses UDP, and a line says so.
+        // If there is no helper for raw sockets, the job uses UDP and prints a notice.
         let opener = shepherd_args.raw_socket_grant.as_ref().and_then(|grant| {
             let owner = shepherd_args.owner.map(|owner| (owner.uid, owner.gid))?;
             raw_socket::start(grant, owner).ok()
@@ -103,11 +103,13 @@ impl ChildShepherd {
             }
             let outer_proc = containment.is_namespace().then_some(&outer_proc);
             let result = realtime::run_unpinned(|| match shepherd_args.owner {
-                // A separate program: the user must not see this process's memory.
+                // The shepherd executes a program, because the user must not be able to read this
+                // process's memory.
                 Some(_) => {
                     start_program(*containment, shepherd_args, sockets, [outer_proc, opener])
                 }
-                // This process has the user's own data only, and a fork costs a fifth.
+                // All data of this process belongs to the user, and a fork costs a fifth of an
+                // execution.
                 None => namespace::start_fork(*containment, || {
                     run_forked(shepherd_args, sockets, outer_proc)
                 }),
@@ -124,29 +126,30 @@ impl ChildShepherd {
         Err(last_error)
     }
 
-    /// The shepherd's process number.
+    /// The process id of the shepherd.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Whether the shepherd has ended. The process stays a zombie until it is waited for.
+    /// Whether the shepherd has exited. It stays a zombie until it is reaped.
     pub fn has_ended(&self) -> bool {
         process::has_exited(self.pid)
     }
 
-    /// Kills the shepherd, and with its PID namespace everything below it. Its end comes as SIGCHLD
-    /// and must not be waited for: the namespace stays as long as a process outside traces one of
-    /// its processes, and that is up to the user.
+    /// Kills the shepherd, and with its PID namespace all processes of the job. SIGCHLD reports the
+    /// end. The caller must not wait for it, because the user can delay it: the namespace exists as
+    /// long as a process outside traces one of its processes.
     pub fn kill(&self) {
         process::kill(self.pid, libc::SIGKILL);
     }
 
-    /// Gives up a shepherd that was killed and does not end: this process ends without it.
+    /// Forgets a killed shepherd that has not exited, because this process exits without waiting
+    /// for it.
     pub fn forget(self) {
         self.known_children.borrow_mut().remove(&self.pid);
     }
 
-    /// Collects the status of a shepherd that has ended, or that has not become its user yet.
+    /// Reaps a shepherd that has exited or has not become its user yet. Returns its status.
     pub fn reap(self) -> Option<Status> {
         let reaped = realtime::run_as_normal(|| process::wait_for(self.pid));
         let status = reaped.map(|reaped| reaped.status);
@@ -154,18 +157,18 @@ impl ChildShepherd {
         status
     }
 
-    /// Whether processes of the job may be left that have become children of this process.
+    /// Whether processes of the job may have become children of this process.
     pub fn may_leave_orphans(&self) -> bool {
         !self.containment.is_namespace()
     }
 }
 
-/// The process of a shepherd.
+/// The process of a shepherd, by mode.
 #[derive(Debug)]
 pub enum ShepherdProcess {
-    /// In single-user mode: a child of this daemon.
+    /// Single-user mode: a child of this daemon.
     Child(ChildShepherd),
-    /// In multi-user mode: a child of the keeper.
+    /// Multi-user mode: a child of the keeper.
     Kept(KeptJob),
 }
 
@@ -173,10 +176,10 @@ pub enum ShepherdProcess {
 #[derive(Debug)]
 pub struct ShepherdHandle {
     process: ShepherdProcess,
-    /// The shepherd's control socket: [`score_proto::job_control::ShepherdOrder`] and
+    /// The control socket. It carries [`score_proto::job_control::ShepherdOrder`] and
     /// [`score_proto::job_control::ShepherdReport`].
     pub control_link: FramedSocket,
-    /// The socket of the shepherd's switch thread: [`score_proto::job_control::SwitchOrder`] and
+    /// The socket of the switch thread. It carries [`score_proto::job_control::SwitchOrder`] and
     /// [`score_proto::job_control::SwitchReport`].
     pub switch_link: FramedSocket,
     /// The elapsed time in the shepherd's last report.
@@ -184,10 +187,10 @@ pub struct ShepherdHandle {
 }
 
 impl ShepherdHandle {
-    /// Has `start` start a shepherd, with the sockets that are given to it.
+    /// Creates the sockets and calls `start` with the shepherd's ends of them.
     ///
     /// # Errors
-    /// As socketpair(2), epoll_ctl(2), or the error of `start`.
+    /// See socketpair(2) and epoll_ctl(2), or the error of `start`.
     pub fn start<E: From<io::Error>>(
         registry: &Registry,
         [token, switch_token]: [Token; 2],
@@ -205,7 +208,7 @@ impl ShepherdHandle {
         Ok(Self { process, control_link, switch_link, elapsed_ns: None })
     }
 
-    /// Either socket may be readable.
+    /// Marks both sockets as readable.
     pub fn mark_readable(&mut self) {
         self.control_link.mark_readable();
         self.switch_link.mark_readable();
@@ -224,7 +227,7 @@ impl ShepherdHandle {
         }
     }
 
-    /// The shepherd's process number, if it is a child of this process.
+    /// The process id of the shepherd, if it is a child of this process.
     pub fn child_pid(&self) -> Option<i32> {
         match &self.process {
             ShepherdProcess::Child(child) => Some(child.pid()),
@@ -232,7 +235,7 @@ impl ShepherdHandle {
         }
     }
 
-    /// Lets the shepherd continue that its user has stopped.
+    /// Resumes a shepherd that its user has stopped with a signal.
     pub fn resume(&self) {
         match &self.process {
             ShepherdProcess::Child(child) => process::kill(child.pid(), libc::SIGCONT),
@@ -240,7 +243,7 @@ impl ShepherdHandle {
         }
     }
 
-    /// Does the same in single-user mode.
+    /// Like [`ShepherdHandle::resume`], but only in single-user mode.
     pub fn resume_child(&self) {
         if let ShepherdProcess::Child(child) = &self.process {
             process::kill(child.pid(), libc::SIGCONT);
@@ -255,7 +258,7 @@ impl ShepherdHandle {
         }
     }
 
-    /// Kills the shepherd, as [`ChildShepherd::kill`].
+    /// Kills the shepherd (see [`ChildShepherd::kill`]).
     pub fn kill(&self) {
         match &self.process {
             ShepherdProcess::Child(child) => child.kill(),
@@ -263,14 +266,15 @@ impl ShepherdHandle {
         }
     }
 
-    /// Gives up a shepherd that was killed and does not end: this daemon ends without it.
+    /// Forgets a killed shepherd that has not exited, because this daemon exits without waiting for
+    /// it.
     pub fn forget(self) {
         if let ShepherdProcess::Child(child) = self.process {
             child.forget();
         }
     }
 
-    /// Collects how a shepherd has ended.
+    /// Returns the result of a shepherd that has ended, and kills its remaining processes.
     pub fn reap(self) -> ShepherdOutcome {
         match self.process {
             ShepherdProcess::Child(child) => {
@@ -285,12 +289,12 @@ impl ShepherdHandle {
     }
 }
 
-/// How a shepherd has ended.
+/// The result of a shepherd that has ended.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ShepherdOutcome {
-    /// Its exit status, if it is known.
+    /// The exit status, if it is known.
     pub status: Option<Status>,
-    /// Whether the kernel has killed processes of the job for lack of memory.
+    /// Whether the kernel killed processes of the job because of lack of memory.
     pub killed_for_memory: bool,
 }
 
@@ -316,7 +320,7 @@ fn start_program(
     namespace::start_self(containment, &arguments?, &inherited_sockets, cgroup_dir.as_ref())
 }
 
-/// Runs a forked shepherd. Returns its exit code.
+/// Runs a shepherd in a forked process. Returns its exit code.
 fn run_forked(
     shepherd_args: &ShepherdArgs<'_>,
     sockets: [&OwnedFd; 2],
@@ -348,8 +352,8 @@ fn run_forked(
     }
 }
 
-/// Ends the processes that a dead shepherd has left. A namespace has ended with its shepherd.
-/// Without a namespace the orphans have become children of this process.
+/// Kills the processes of a dead shepherd. If there is no namespace, they have become children of
+/// this process. A namespace ends with its shepherd.
 pub fn kill_orphans(known_children: &HashSet<i32>) {
     let deadline = Instant::now() + KILL_TIMEOUT;
     while process::kill_descendants_except(known_children) && Instant::now() < deadline {

@@ -1,11 +1,11 @@
-//! Stops of a job that its shepherd does not carry out in time. The shepherd is a process of the
-//! job's user, who can stop it again and again. The processors of the job would not be free for the
-//! jobs of others then. Therefore the daemon of the host freezes the job's cgroup itself, and
-//! reports the stop. A frozen shepherd notices nothing: it carries out the stop and the next order
-//! to run one after the other when it continues.
+//! Enforces the stops of a job that its shepherd does not carry out in time. A shepherd runs as the
+//! job's user, who can stop it with signals. Then the processors of the job would not become free
+//! for jobs of other users. Therefore the daemon freezes the job's cgroup itself and reports the
+//! stop. A frozen shepherd is not affected otherwise: when it continues, it carries out the stop
+//! and the next order to run.
 //!
-//! [`StopEnforcer`] decides; [`HostJob`] carries the decisions out. In single-user mode there is no
-//! cgroup, and there are no others.
+//! [`StopEnforcer`] makes the decisions, and [`HostJob`] carries them out. In single-user mode
+//! there is no enforcement, because there is no cgroup and there are no other users.
 
 use std::time::{Duration, Instant};
 
@@ -19,19 +19,19 @@ use super::Daemon;
 use super::host_job::HostJob;
 use super::service::LogTopic;
 
-/// How late the shepherd may report a stop before the job is frozen.
+/// How late the shepherd may report a stop before the daemon freezes the job.
 const STOP_GRACE: Duration = Duration::from_millis(200);
-/// The same after the job was frozen for the first time. To be frozen does an honest job no harm.
-/// Most shepherds that run report a stop earlier.
+/// The same after the job was frozen for the first time. The time is short because freezing does
+/// not harm a job, and most running shepherds report a stop earlier.
 const REPEATED_STOP_GRACE: Duration = Duration::from_micros(100);
 /// How long a frozen job continues so that its shepherd can take a sample of its processes.
 const SAMPLE_GRACE: Duration = Duration::from_millis(10);
-/// A job that ends has no further slice. When it is frozen it continues for [`END_WINDOW`] now and
-/// then, so that its shepherd can report the stop and end the job. The first such turn comes after
-/// this time, and each time is twice as long as the last one: a shepherd that only uses processors
-/// gets less and less.
+/// The delay before a frozen job that has to end continues for the first time. Such a job gets no
+/// further slice. Therefore it continues for [`END_WINDOW`] at intervals, so that its shepherd can
+/// report the stop and end the job. Each interval is twice as long as the last one, so that a
+/// shepherd that only consumes processor time gets less and less of it.
 const FIRST_END_DELAY: Duration = Duration::from_millis(20);
-/// The longest of these times.
+/// The longest of these intervals.
 const MAX_END_DELAY: Duration = Duration::from_secs(60);
 /// See [`FIRST_END_DELAY`].
 const END_WINDOW: Duration = Duration::from_millis(10);
@@ -45,48 +45,49 @@ const KILL_GRACE: Duration = Duration::from_secs(30);
 pub struct StopEnforcer {
     stop: StopState,
     shepherd: ShepherdState,
-    /// The next time that the job is frozen.
+    /// Whether the next freeze of the job is its first one.
     next_freeze: Occurrence,
-    /// The largest number of a stop that was ordered: the shepherd has no other to report.
+    /// The highest number of an ordered stop. The shepherd must not report a higher one.
     last_ordered: SwitchSeq,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopState {
-    /// The job may run, or has been stopped by its shepherd.
+    /// The job may run, or its shepherd has stopped it.
     NotDue,
     /// The shepherd has to report this stop before the deadline.
     Due { switch_seq: SwitchSeq, deadline: Instant },
-    /// The job has been frozen instead of this stop. A job that ends continues for a turn then.
+    /// The daemon has frozen the job in place of this stop. If the job has to end, it continues for
+    /// a short time at `next_turn`.
     Frozen { switch_seq: SwitchSeq, next_turn: Option<Instant> },
-    /// The job could not be frozen. At the deadline it is killed.
+    /// The job could not be frozen. It is killed at the deadline.
     Overdue { switch_seq: SwitchSeq, deadline: Instant },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShepherdState {
     Serving,
-    /// The shepherd has the order to end the job. For so long the job is frozen next time. If the
-    /// job has been killed, the shepherd is killed at the deadline.
+    /// The shepherd has received the order to end the job. The next freeze lasts `next_freeze`. If
+    /// the user has killed the job, the shepherd is killed at the deadline.
     Ending {
         next_freeze: Duration,
         kill_deadline: Option<Instant>,
     },
-    /// It has been killed, for this reason if it was late.
+    /// The shepherd has been killed. The reason is set if it had missed a deadline.
     Killed(Option<KillReason>),
 }
 
-/// Why the daemon has killed a shepherd that was late.
+/// The deadline that a killed shepherd has missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KillReason {
-    /// It did not stop the job, and the job could not be frozen.
+    /// The shepherd did not stop the job, and the job could not be frozen.
     NotStopped,
-    /// It did not end a job that its user had killed.
+    /// The shepherd did not end a job that its user had killed.
     NotEnded,
 }
 
 impl KillReason {
-    /// The line for the user.
+    /// The message for the user.
     pub fn text(self) -> String {
         let cause = match self {
             Self::NotStopped => format!(
@@ -102,42 +103,42 @@ impl KillReason {
     }
 }
 
-/// What an order requires of the daemon, in addition to the shepherd.
+/// What the daemon has to do for an order, in addition to the shepherd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrderEffect {
     /// Nothing.
     None,
-    /// The job has to continue.
+    /// Thaw the job.
     Thaw,
-    /// The job is frozen already: the stop is reported.
+    /// Report the stop, because the job is frozen already.
     ReportStopped {
         /// The number of the stop.
         switch_seq: SwitchSeq,
     },
 }
 
-/// Whether something happens to a job for the first time: then it is logged.
+/// Whether something happens to a job for the first time. Only the first time is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Occurrence {
-    /// For the first time.
+    /// The first time.
     First,
-    /// Again.
+    /// A later time.
     Repeated,
 }
 
-/// What is due.
+/// An action that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enforcement {
     /// Freeze the job and report the stop.
     Freeze {
         /// The number of the stop.
         switch_seq: SwitchSeq,
-        /// Whether that is new for the job.
+        /// Whether the job is frozen for the first time.
         occurrence: Occurrence,
     },
-    /// Let the frozen job continue for a moment.
+    /// Let the frozen job continue for a short time.
     Thaw,
-    /// Kill what may still run of a job that has been killed, and report the stop.
+    /// Kill the remaining processes of a killed job, and report the stop.
     KillRemaining {
         /// The number of the stop.
         switch_seq: SwitchSeq,
@@ -147,7 +148,7 @@ pub enum Enforcement {
 }
 
 impl Enforcement {
-    /// The line for the log, if there is one.
+    /// The line for the log, if the action is logged.
     fn log_text(self) -> Option<String> {
         match self {
             Self::Freeze { occurrence: Occurrence::First, .. } => Some(format!(
@@ -165,7 +166,7 @@ impl Enforcement {
 }
 
 impl StopEnforcer {
-    /// A job that runs until it is ordered to stop.
+    /// Creates the state of a job that runs until it is ordered to stop.
     pub fn new() -> Self {
         Self {
             stop: StopState::NotDue,
@@ -175,7 +176,7 @@ impl StopEnforcer {
         }
     }
 
-    /// How late the shepherd may report a stop now.
+    /// How late the shepherd may report the next stop.
     fn stop_grace(&self) -> Duration {
         match (self.next_freeze, self.shepherd) {
             (Occurrence::Repeated, ShepherdState::Serving) => REPEATED_STOP_GRACE,
@@ -183,7 +184,7 @@ impl StopEnforcer {
         }
     }
 
-    /// The switch thread of the shepherd is about to get an order.
+    /// Updates the state for an order that is about to be sent to the shepherd's switch thread.
     pub fn on_switch_order(&mut self, order: SwitchOrder, now: Instant) -> OrderEffect {
         let grace_end = now + self.stop_grace();
         if let SwitchOrder::Stop { switch_seq }
@@ -213,8 +214,8 @@ impl StopEnforcer {
             (SwitchOrder::Run { stop_condition: StopCondition::Unchanged, .. }, _) => {
                 OrderEffect::None
             }
-            // The scheduler lets a job that has not stopped in time run on. The deadline stays: the
-            // shepherd has to report the stop first.
+            // The scheduler lets a job continue that has not stopped in time. The deadline stays,
+            // because the shepherd has to report the stop first.
             (SwitchOrder::Run { .. }, StopState::Overdue { .. }) => OrderEffect::None,
             (SwitchOrder::Run { stop_condition, .. }, _) => {
                 let next = match stop_condition {
@@ -229,7 +230,7 @@ impl StopEnforcer {
         }
     }
 
-    /// The shepherd is about to get an order.
+    /// Updates the state for an order that is about to be sent to the shepherd.
     pub fn on_order(&mut self, order: &ShepherdOrder, now: Instant) -> OrderEffect {
         match order {
             ShepherdOrder::Job(JobOrder::Kill) => match self.shepherd {
@@ -237,17 +238,17 @@ impl StopEnforcer {
                     self.begin_end(Some(now + KILL_GRACE));
                     self.thaw_for_order(now + STOP_GRACE)
                 }
-                // Only the first one: its user can repeat it.
+                // Only the first kill order counts, because the user can repeat it.
                 _ => OrderEffect::None,
             },
-            // The master of the job waits for the shepherd, also while the job is stopped.
+            // The job master waits for the shepherd, even while the job is stopped.
             ShepherdOrder::Job(JobOrder::Finish) => {
                 if self.shepherd == ShepherdState::Serving {
                     self.begin_end(None);
                 }
                 self.thaw_for_order(now + STOP_GRACE)
             }
-            // The user can cause many of them.
+            // A user can cause many samples, so each one permits only a short time.
             ShepherdOrder::Element {
                 order: ElementOrder::Sample { stopped: true, .. }, ..
             } => self.thaw_for_order(now + SAMPLE_GRACE),
@@ -266,7 +267,7 @@ impl StopEnforcer {
         }
     }
 
-    /// The shepherd of a frozen job gets time for an order, and has to stop the job again.
+    /// Thaws a frozen job for an order. The shepherd has to stop the job again before the deadline.
     fn thaw_for_order(&mut self, deadline: Instant) -> OrderEffect {
         match self.stop {
             StopState::Frozen { switch_seq, .. } => {
@@ -276,7 +277,7 @@ impl StopEnforcer {
         }
     }
 
-    /// Whether the switch thread may report this: no stop that was never ordered.
+    /// Whether the switch thread may send this report. A stop that was not ordered is not expected.
     pub fn is_expected(&self, report: SwitchReport) -> bool {
         match report {
             SwitchReport::Stopped { switch_seq } => switch_seq <= self.last_ordered,
@@ -284,14 +285,14 @@ impl StopEnforcer {
         }
     }
 
-    /// The switch thread has reported something, perhaps a stop.
+    /// Records a report of the switch thread.
     pub fn on_switch_report(&mut self, report: SwitchReport) {
         if let SwitchReport::Stopped { switch_seq } = report {
             self.on_stopped(switch_seq);
         }
     }
 
-    /// The shepherd has reported this stop.
+    /// Records that the shepherd has reported this stop.
     pub fn on_stopped(&mut self, stopped_seq: SwitchSeq) {
         if let StopState::Due { switch_seq, .. } | StopState::Overdue { switch_seq, .. } = self.stop
             && stopped_seq >= switch_seq
@@ -300,14 +301,14 @@ impl StopEnforcer {
         }
     }
 
-    /// The job could not be frozen.
+    /// Records that the job could not be frozen.
     pub fn on_freeze_failed(&mut self, now: Instant) {
         if let StopState::Frozen { switch_seq, .. } = self.stop {
             self.stop = StopState::Overdue { switch_seq, deadline: now + UNSTOPPED_GRACE };
         }
     }
 
-    /// The shepherd has been killed, and with it the job.
+    /// Records that the shepherd, and with it the job, has been killed.
     pub fn on_killed(&mut self) -> OrderEffect {
         if !matches!(self.shepherd, ShepherdState::Killed(_)) {
             self.shepherd = ShepherdState::Killed(None);
@@ -318,7 +319,7 @@ impl StopEnforcer {
         }
     }
 
-    /// Why the shepherd was killed, if it was late.
+    /// The deadline that the killed shepherd has missed, if any.
     pub fn kill_reason(&self) -> Option<KillReason> {
         match self.shepherd {
             ShepherdState::Killed(reason) => reason,
@@ -326,7 +327,7 @@ impl StopEnforcer {
         }
     }
 
-    /// When [`StopEnforcer::enforce`] has to be called.
+    /// The time of the next call of [`StopEnforcer::enforce`].
     pub fn deadline(&self) -> Option<Instant> {
         let stop_deadline = match self.stop {
             StopState::Due { deadline, .. } | StopState::Overdue { deadline, .. } => Some(deadline),
@@ -340,7 +341,7 @@ impl StopEnforcer {
         stop_deadline.into_iter().chain(end_deadline).min()
     }
 
-    /// When a job that is frozen now continues for a turn, if it ends.
+    /// The time at which a job that is frozen now continues, if it has to end.
     fn next_turn(&mut self, now: Instant) -> Option<Instant> {
         let ShepherdState::Ending { next_freeze, .. } = &mut self.shepherd else { return None };
         let turn = now + *next_freeze;
@@ -348,7 +349,7 @@ impl StopEnforcer {
         Some(turn)
     }
 
-    /// What is due by now.
+    /// Returns the action that is due now, if any.
     pub fn enforce(&mut self, now: Instant) -> Option<Enforcement> {
         if let ShepherdState::Ending { kill_deadline: Some(deadline), .. } = self.shepherd
             && deadline <= now
@@ -384,7 +385,7 @@ impl StopEnforcer {
 }
 
 impl Daemon {
-    /// Carries out the stops for which shepherds are late. Logs a line when that begins for a job.
+    /// Enforces the stops whose deadlines have passed. Logs the first one of each job.
     pub fn enforce_stops(&mut self) {
         let now = Instant::now();
         for (job, host_job) in &mut self.host_jobs {
@@ -401,7 +402,7 @@ impl Daemon {
         }
     }
 
-    /// When the next stop is enforced, as the time of jobs.
+    /// The time of the next enforcement, on the jobs' clock.
     pub fn stop_enforcement_deadline(&self) -> Option<MonotonicTime> {
         let due = self.host_jobs.values().filter_map(HostJob::stop_deadline).min()?;
         Some(self.to_job_time(due))
@@ -431,7 +432,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A job that has been frozen instead of stop 5, and the time of that.
+    /// A job that has been frozen in place of stop 5, and the time of the freeze.
     fn frozen() -> (StopEnforcer, Instant) {
         let (mut enforcer, now) = (StopEnforcer::new(), Instant::now());
         assert_eq!(enforcer.on_switch_order(run_for(10_000, 5), now), OrderEffect::None);
@@ -447,7 +448,7 @@ mod tests {
         let (mut enforcer, now) = (StopEnforcer::new(), Instant::now());
         for (order, reported) in [(run_for(10_000, 5), 5), (stop(6), 6), (stop(7), 9)] {
             enforcer.on_switch_order(order, now);
-            // The report of an earlier stop is late.
+            // The report of an earlier stop arrives late.
             enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: SwitchSeq(4) });
             assert!(enforcer.deadline().is_some());
             enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: SwitchSeq(reported) });
@@ -469,7 +470,7 @@ mod tests {
             OrderEffect::ReportStopped { switch_seq: SwitchSeq(6) }
         );
         assert_eq!(enforcer.on_switch_order(run_for(10_000, 7), now), OrderEffect::Thaw);
-        // The shepherd carries out what it has missed.
+        // The shepherd carries out the stop that it has missed.
         enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: SwitchSeq(6) });
         assert_eq!(enforcer.deadline(), Some(now + 10 * MS + REPEATED_STOP_GRACE));
     }
@@ -536,7 +537,7 @@ mod tests {
             );
             let reason = enforcer.kill_reason();
             assert_eq!(reason, (!stops).then_some(KillReason::NotStopped));
-            // A process outside that traces the job keeps it from ending.
+            // A process that traces the job from outside prevents it from ending.
             let remaining = enforcer.enforce(due + STOP_GRACE);
             let expected = Enforcement::KillRemaining { switch_seq: SwitchSeq(5) };
             assert_eq!(remaining, (!stops).then_some(expected));
@@ -583,7 +584,7 @@ mod tests {
         }
         enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: SwitchSeq(6) });
         assert_eq!((enforcer.deadline(), enforcer.enforce(at)), (None, None));
-        // Its user kills it all the same.
+        // The user can still kill the job.
         enforcer.on_order(&ShepherdOrder::Job(JobOrder::Kill), at);
         assert_eq!(enforcer.deadline(), Some(at + KILL_GRACE));
     }

@@ -1,5 +1,5 @@
-//! Job requests of sessions: a request either starts a job or is refused with a reason. Requests
-//! come from scruns. The daemons that come up on a job's hosts are handled here, too.
+//! The requests of sessions. This module reads them within the limits of each user, and starts or
+//! refuses jobs. It also handles the daemons that join for a job in single-user mode.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,32 +20,32 @@ use super::host_job::HostJob;
 use super::session::ClientSession;
 use super::{Daemon, LAUNCHER_OUTPUT, LISTENER};
 
-/// The largest number of messages of one session that are handled in one turn of the loop.
+/// The maximum number of messages of one session that are handled in a turn of the loop.
 const REQUESTS_PER_TURN: usize = 64;
-/// After this time no further message of a user is handled in the same turn of the loop. If a turn
-/// takes longer without messages, because there are very many sessions, the user has as much time
-/// as that, up to the second value.
+/// After this time of work for a user, the daemon handles no further message of the user in the
+/// same turn of the loop. If the rest of a turn takes longer because there are very many sessions,
+/// the limit is that time, up to the second value.
 const USER_TURN_WINDOW_RANGE: [Duration; 2] =
     [Duration::from_micros(200), Duration::from_millis(2)];
 
-/// Charged in addition for each turn in which messages were received: the daemon was woken for
-/// them, and has interrupted another process. Its own clock does not see most of that.
+/// Additional charge for each turn in which messages arrived. They have woken the daemon and have
+/// interrupted another process, and the daemon's own clock does not measure most of that cost.
 const WAKE_UP_LATENCY: Duration = Duration::from_micros(20);
 
-/// What was received from a session.
+/// The result of an attempt to receive a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Received {
-    /// A request, which has been handled.
+    /// A request was received and handled.
     Request,
-    /// Less than a request, perhaps nothing. To find that out took time, too.
+    /// Less than a request was received. The attempt took time, too.
     Incomplete,
-    /// The session has to wait, and was not read.
+    /// The session was not read, because it has to wait.
     NotRead,
 }
 
 impl Daemon {
-    /// Receives the requests of all sessions: of each session and of each user so many that nobody
-    /// else waits long.
+    /// Receives requests of all sessions. The number of each session and the time of each user are
+    /// limited, so that the others do not wait long.
     pub(super) fn receive_from_sessions(&mut self) {
         let mut user_time_left: HashMap<u32, Duration> = HashMap::new();
         let [min_window, max_window] = USER_TURN_WINDOW_RANGE;
@@ -85,8 +85,9 @@ impl Daemon {
         self.charge_turn(user_time_left.into_keys());
     }
 
-    /// Divides the time of a turn in which there were messages among those who have sent them. Not
-    /// the time that it takes because there are very many sessions, which may be of others.
+    /// Charges the users whose messages were handled in this turn with the overhead of a turn. The
+    /// part of the overhead that is due to very many sessions is not charged, because the sessions
+    /// may belong to other users.
     fn charge_turn(&mut self, uids: impl ExactSizeIterator<Item = u32>) {
         let charged_overhead = self.turn_overhead.min(USER_TURN_WINDOW_RANGE[0]) + WAKE_UP_LATENCY;
         let Some(share) = charged_overhead.checked_div(uids.len() as u32) else { return };
@@ -136,8 +137,8 @@ impl Daemon {
         Received::Request
     }
 
-    /// Ends a job whose session has ended. A service waits for the job's end: only then are its
-    /// hosts free for other jobs.
+    /// Ends a job whose session has ended. A service kills the job and waits for its end, because
+    /// its hosts are free for other jobs only then.
     pub(super) fn drop_job(&mut self, job: JobId) {
         match self.service {
             Some(_) => self.on_job_input(Input::FromSession(job, JobRequest::Kill)),
@@ -150,9 +151,8 @@ impl Daemon {
         self.on_job_input(Input::FromSession(job, request));
     }
 
-    /// Whether there is room for what a session's messages cause. If there is not, the client
-    /// waits: neither does this daemon's memory grow, nor is a link given up that belongs to all
-    /// users.
+    /// Whether the daemon can handle the next message of a session. If it cannot, the client waits.
+    /// This bounds the daemon's memory. It also prevents the loss of a link that all users share.
     pub(super) fn readiness(&self, session_key: SessionKey, now: Instant) -> Readiness {
         let Some(session) = self.sessions.get(session_key) else { return Readiness::Blocked };
         let uid = session.uid();
@@ -166,19 +166,19 @@ impl Daemon {
         if session.next_control_at(now).is_some() || uid.is_some_and(|uid| !may_forward(uid)) {
             return Readiness::Blocked;
         }
-        // The message, or the login, may go to the server.
+        // The message or the login may be forwarded to the server.
         let may_go_to_server = session.is_forwarded() || session.owner().is_none();
         let is_blocked = may_go_to_server && self.is_slow(SERVER)
             || session.job_ids().into_iter().any(|job| self.is_slow_to_take_orders(job));
         if is_blocked { Readiness::Blocked } else { Readiness::Ready }
     }
 
-    /// Whether the next message of a session can be handled.
+    /// Whether the next message of a session can be handled now.
     pub(super) fn can_read_session(&self, session_key: SessionKey, now: Instant) -> bool {
         self.readiness(session_key, now) == Readiness::Ready
     }
 
-    /// Whether orders for a job wait for a shepherd, or for a link to another host.
+    /// Whether many orders for a job wait for a shepherd, or any for a link to another host.
     fn is_slow_to_take_orders(&self, job_id: JobId) -> bool {
         let host_job = self.host_jobs.get(&job_id);
         let is_led_here = self.jobs.parent_link(job_id).is_none();
@@ -191,15 +191,14 @@ impl Daemon {
         self.peers.as_ref().is_some_and(|peers| peers.is_slow(link_id))
     }
 
-    /// The time until a session may be read that has sent too many messages which go to all hosts
-    /// of a job.
+    /// The time until the first session that has exceeded its rate limit may be read again.
     pub(super) fn control_deadline(&self, now: Instant) -> Option<Duration> {
         let sessions = self.sessions.active().filter(|(_, session)| session.may_have_more());
         let next_at = sessions.filter_map(|(_, session)| session.next_control_at(now)).min()?;
         Some(next_at.saturating_duration_since(now))
     }
 
-    /// A scrun submits a job.
+    /// Starts or refuses a job of single-user mode.
     pub(super) fn submit(&mut self, client_job: ClientJob, spec: JobSpec) {
         if let Err(reason) = validate::check(&spec) {
             return self.refuse(client_job, reason, EXIT_REFUSED);
@@ -217,7 +216,7 @@ impl Daemon {
         }
     }
 
-    /// Starts daemons on the hosts of a job or of a scout session.
+    /// Starts the daemons of a job or a scout session.
     pub(super) fn bring_up(&mut self, client_job: ClientJob, spec: JobSpec) {
         let registry = self.poll.registry();
         let tokens = [LISTENER, LAUNCHER_OUTPUT];
@@ -239,7 +238,7 @@ impl Daemon {
         }
     }
 
-    /// The user cancels the job while it waits for its hosts.
+    /// Cancels a job that has not begun.
     pub(super) fn cancel_before_start(&mut self, client_job: ClientJob, message: &JobRequest) {
         let signal = match message {
             JobRequest::Kill => libc::SIGKILL,
@@ -259,7 +258,7 @@ impl Daemon {
         }
     }
 
-    /// Advances the start of the daemons on the job's hosts.
+    /// Continues the start of the daemons on the hosts of a job.
     pub(super) fn advance_bringup(&mut self) {
         let Some(bringup) = &mut self.bringup else { return };
         let progress = bringup.advance(Instant::now());
@@ -278,7 +277,7 @@ impl Daemon {
         }
     }
 
-    /// A daemon has come up and joins.
+    /// Handles a daemon that has started and joins. The job begins if it was the last one.
     pub(super) fn on_join(&mut self, link_id: LinkId, join: &JoinRequest) {
         let remote_ip = self.peers.as_ref().and_then(|peers| peers.address(link_id));
         let Some(bringup) = &mut self.bringup else { return };

@@ -1,6 +1,7 @@
-//! The socket at which tools find the daemon of single-user mode: an abstract one, whose name
-//! follows from the daemon's process id and goes with the daemon. Only the user who has started
-//! the daemon may connect; a tool checks in turn that the daemon is the process of that number.
+//! The socket at which tools connect to the daemon of single-user mode. It is an abstract socket:
+//! its name contains the process id of the daemon, and it disappears with the daemon. The daemon
+//! accepts only its own user. A tool checks that the listening process has the process id in the
+//! name.
 
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
@@ -16,19 +17,20 @@ use super::{Daemon, TokenOwner};
 use crate::sys::credentials;
 use score_job::jobs::SessionKey;
 
-/// Connections of tools at the same time.
+/// The maximum number of simultaneous connections of tools.
 const MAX_TOOL_SESSIONS: usize = 64;
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct ToolListener {
     listener: UnixListener,
-    /// mio reports each connection once only.
+    /// Whether a connection may be waiting. mio reports each connection once only.
     may_accept: bool,
 }
 
 impl ToolListener {
-    /// Listens. None: another process has taken the name, and tools do not find this daemon.
+    /// Opens the socket. Returns `None` if another process uses the name; tools then do not find
+    /// this daemon.
     pub fn open(registry: &Registry, token: Token) -> Option<Self> {
         let address = SocketAddr::from_abstract_name(tool_socket_name(std::process::id())).ok()?;
         let mut listener = UnixListener::bind_addr(&address).ok()?;
@@ -36,7 +38,7 @@ impl ToolListener {
         Some(Self { listener, may_accept: true })
     }
 
-    /// The next connection of a process of this user.
+    /// Accepts the next connection of a process of this user.
     fn accept(&mut self) -> Option<OwnedFd> {
         while self.may_accept {
             let Ok((stream, _)) = self.listener.accept() else {
@@ -52,14 +54,14 @@ impl ToolListener {
         None
     }
 
-    /// mio has reported a connection.
+    /// Records that mio has reported a connection.
     pub fn mark_ready(&mut self) {
         self.may_accept = true;
     }
 }
 
 impl Daemon {
-    /// Accepts the tools that wait at the socket of single-user mode.
+    /// Accepts the waiting tools.
     pub(super) fn accept_tools(&mut self) {
         while let Some(socket) = self.tool_listener.as_mut().and_then(ToolListener::accept) {
             if self.sessions.tool_session_count() >= MAX_TOOL_SESSIONS {

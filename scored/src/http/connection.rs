@@ -1,35 +1,35 @@
-//! The state machine of one connection: bytes in, answers out, one after another. A slow client is
-//! disconnected if it takes too long to send a request head, to read an answer, or to send the next
-//! request.
+//! The state machine of one connection. It consumes bytes and produces responses, one after the
+//! other. A client is disconnected if it takes too long to send the head of a request, to read a
+//! response, or to send the next request.
 
 use std::time::Duration;
 
 use super::request::{self, AllowedHosts, HttpRequest, MAX_HEAD_LEN};
 use super::response::Status;
 
-/// The time since a fixed moment.
+/// The time since a fixed origin, which the caller chooses.
 type ConnectionTime = Duration;
 
-/// How long the head of a request may take.
+/// How long a client may take to send the head of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time in which a client must read an answer.
+/// How long a client may take to read a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// The time that a connection may be idle between two requests.
+/// How long a connection may be idle between two requests.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time to wait for the client's end of the connection after the last answer. Data that the
-/// client still sends must not make the kernel discard that answer.
+/// How long the connection stays open for input after the last response. If it were closed at once,
+/// data that the client still sends could make the kernel discard the response.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// No byte of a request has arrived.
+    /// No byte of the next request has arrived.
     KeepAlive,
-    /// A part of a request has arrived.
+    /// The head of a request is incomplete.
     ReadingRequest,
-    /// An answer is being sent.
+    /// A response is being sent.
     WritingResponse,
-    /// The last answer has been sent; further input is discarded.
+    /// The last response has been sent. Further input is discarded.
     Lingering,
     Closed,
 }
@@ -42,17 +42,18 @@ pub struct Connection {
     inbox: Vec<u8>,
     outbox: Vec<u8>,
     sent_len: usize,
-    /// The answer being sent is the last.
+    /// The connection ends after the response that is being sent.
     closes_after_answer: bool,
-    /// The user of the last token in a request.
+    /// The user of the last valid token in a request.
     pub uid: Option<u32>,
 }
 
 impl Connection {
-    /// A new connection.
+    /// Creates a new connection.
     pub fn new(now: ConnectionTime) -> Self {
         Self {
-            // A client that connects has a request.
+            // A client sends a request as soon as it has connected, so the shorter time-out
+            // applies.
             state: State::ReadingRequest,
             times_out_at: now + REQUEST_TIMEOUT,
             inbox: Vec::new(),
@@ -63,7 +64,7 @@ impl Connection {
         }
     }
 
-    /// The number of bytes that it accepts now.
+    /// The number of bytes that the connection accepts now.
     pub fn capacity(&self) -> usize {
         match self.state {
             State::KeepAlive | State::ReadingRequest => {
@@ -85,7 +86,7 @@ impl Connection {
         self.inbox.extend_from_slice(bytes);
     }
 
-    /// The client sends nothing more.
+    /// Records that the client has closed its sending side.
     pub fn on_peer_closed(&mut self) {
         match self.state {
             State::WritingResponse => self.closes_after_answer = true,
@@ -93,8 +94,8 @@ impl Connection {
         }
     }
 
-    /// The next request, or the reason for its refusal. It must be answered before the request
-    /// after it.
+    /// Returns the next request, or the status with which to refuse it. The caller must answer it
+    /// before it asks for another one.
     pub fn next_request(&mut self, hosts: &AllowedHosts) -> Option<Result<HttpRequest, Status>> {
         if self.state != State::ReadingRequest || self.inbox.is_empty() {
             return None;
@@ -112,19 +113,19 @@ impl Connection {
         }
     }
 
-    /// Sets the answer to the last request.
+    /// Sets the response to the last request.
     pub fn answer(&mut self, answer: Vec<u8>, closes: bool, now: ConnectionTime) {
         (self.outbox, self.sent_len, self.closes_after_answer) = (answer, 0, closes);
         self.enter(State::WritingResponse, now + RESPONSE_TIMEOUT);
     }
 
-    /// The bytes to be sent.
+    /// The bytes to send.
     pub fn to_send(&self) -> &[u8] {
         &self.outbox[self.sent_len..]
     }
 
-    /// This many bytes have been sent. Returns true if nothing more will be sent: the sending side
-    /// is to be shut down.
+    /// Records that this many bytes have been sent. Returns true if these were the last bytes of
+    /// the connection; the caller then has to shut down the sending side.
     pub fn on_sent(&mut self, bytes: usize, now: ConnectionTime) -> bool {
         self.sent_len += bytes;
         if self.state != State::WritingResponse || self.sent_len < self.outbox.len() {
@@ -142,24 +143,24 @@ impl Connection {
         self.closes_after_answer
     }
 
-    /// Closes the connection if it has taken too long.
+    /// Closes the connection if its time-out has passed.
     pub fn tick(&mut self, now: ConnectionTime) {
         if now >= self.times_out_at {
             self.state = State::Closed;
         }
     }
 
-    /// The connection cannot be used any more.
+    /// Closes the connection after an error.
     pub fn fail(&mut self) {
         self.state = State::Closed;
     }
 
-    /// When [`Connection::tick`] is due at the latest.
+    /// The time of the next call of [`Connection::tick`].
     pub fn deadline(&self) -> ConnectionTime {
         self.times_out_at
     }
 
-    /// Whether it is to be closed.
+    /// Whether the connection is closed.
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
@@ -190,7 +191,7 @@ mod tests {
         one.push(&[ASK, ASK].concat(), at(1));
         assert_eq!(one.next_request(&hosts()).unwrap().unwrap().path, "data");
         one.answer(b"first".to_vec(), false, at(1));
-        // The second request waits until the first answer has been sent.
+        // The second request waits until the first response has been sent.
         assert!(one.next_request(&hosts()).is_none() && one.capacity() == 0);
         assert!(!one.on_sent(3, at(1)));
         assert_eq!(one.to_send(), b"st");
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_slow_peer_is_given_up() {
-        // Single bytes, with pauses.
+        // The client sends single bytes, with pauses.
         let mut slow_sender = Connection::new(at(0));
         for (second, byte) in (0..).zip(ASK) {
             slow_sender.push(&[*byte], at(second));
@@ -216,7 +217,7 @@ mod tests {
             }
         }
         assert!(slow_sender.is_closed() && slow_sender.deadline() == at(5));
-        // An answer that the client does not read.
+        // The client hardly reads the response.
         let mut slow_reader = Connection::new(at(0));
         slow_reader.push(ASK, at(0));
         assert!(slow_reader.next_request(&hosts()).is_some());
@@ -228,7 +229,7 @@ mod tests {
         }
         slow_reader.tick(at(20));
         assert!(slow_reader.is_closed());
-        // No further request.
+        // The client sends no further request.
         let mut idle = Connection::new(at(0));
         idle.push(ASK, at(0));
         assert!(idle.next_request(&hosts()).is_some());

@@ -1,12 +1,13 @@
-//! The metrics that a user may see, as OpenMetrics text (OpenMetrics 1.0): families of samples,
-//! each with its type, counters that end in `_total`, base units, `# EOF` at the end.
+//! The metrics that a user may see, in the text format OpenMetrics 1.0. Each metric is a family of
+//! samples with a type and a base unit. The names of counters end in `_total`, and the text ends
+//! with `# EOF`.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use super::status_json::{ProcessView, StatusView};
 
-/// A family: its name, and what it counts.
+/// The type of a metric.
 #[derive(Clone, Copy)]
 enum MetricType {
     Counter,
@@ -46,7 +47,7 @@ fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Nanoseconds as seconds, without rounding.
+/// Formats nanoseconds as seconds, without rounding.
 fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
@@ -55,7 +56,7 @@ fn duration_seconds(time: Duration) -> String {
     format!("{}.{:09}", time.as_secs(), time.subsec_nanos())
 }
 
-/// A metric of each process: family, type, unit, help, value.
+/// A metric of each process: name, type, unit, help text, value.
 type ProcessMetric =
     (&'static str, MetricType, &'static str, &'static str, fn(&ProcessView) -> String);
 
@@ -113,7 +114,7 @@ const COLUMNS: &[ProcessMetric] = &[
 ];
 
 impl StatusView<'_> {
-    /// The text for Prometheus.
+    /// Returns the text for Prometheus.
     pub fn metrics(&self) -> String {
         let mut text = OpenMetricsWriter(String::new());
         self.cluster_metrics(&mut text);

@@ -1,21 +1,22 @@
-//! The status page of a cluster, and its metrics for Prometheus. This is the part of HTTP/1.1 that
-//! they need, and the rules of what each user may see. Sockets are in
-//! `daemon/service/http_connections.rs`; this module does no I/O and has no clock.
+//! The protocol and contents of a cluster's status page and of its metrics for Prometheus. The
+//! module implements the necessary part of HTTP/1.1 and the rules that decide which data each user
+//! sees. It does no I/O and reads no clock; the sockets are in
+//! `daemon/service/http_connections.rs`.
 //!
-//! A client has no rights until a token identifies its user. Its input is untrusted until it has
-//! been checked (docs/security.md, "The page").
+//! A client has no rights until a token identifies its user. All input is untrusted
+//! (docs/security.md, "The page").
 //!
 //! | file | contents |
 //! |---|---|
-//! | `request.rs` | the head of a request, and every reason to refuse it |
-//! | `connection.rs` | one connection: bytes in, one answer after another out, deadlines |
-//! | `tokens.rs` | the users of tokens |
-//! | `response.rs` | answers with their headers |
-//! | `row_history.rs` | the rows of the gang scheduler, and shares of the last minute |
+//! | `request.rs` | the head of a request, and all reasons to refuse it |
+//! | `connection.rs` | one connection: input, responses, time-outs |
+//! | `tokens.rs` | tokens, which identify users |
+//! | `response.rs` | responses with their headers |
+//! | `row_history.rs` | the history of scheduled rows, and shares of the last minute |
 //! | `stack_trees.rs` | stacks of jobs, for their owners |
 //! | `status_json.rs` | the data that a user may see, as JSON |
-//! | `metrics.rs` | the same as OpenMetrics |
-//! | `files/` | the page itself |
+//! | `metrics.rs` | the same data as OpenMetrics |
+//! | `files/` | the files of the page |
 
 pub mod connection;
 pub mod metrics;

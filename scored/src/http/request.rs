@@ -1,48 +1,49 @@
-//! The head of a request.
+//! Parses the head of a request and checks it.
 
 use std::net::IpAddr;
 
 use super::response::Status;
 
-/// The longest head, in bytes.
+/// The maximum length of a head, in bytes.
 pub const MAX_HEAD_LEN: usize = 8 * 1024;
-/// The largest number of headers.
+/// The maximum number of headers.
 const MAX_HEADERS: usize = 64;
-/// The longest request target, in bytes.
+/// The maximum length of a request target, in bytes.
 const MAX_TARGET_LEN: usize = 1024;
 
-/// What a request wants of its path.
+/// The method of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// To read it.
+    /// Read something.
     Get,
-    /// To have something done. Only [`STACKS_PATH`] has something to do.
+    /// Start an action. Permitted only for paths below [`STACKS_PATH`].
     Post,
 }
 
-/// The stacks of a job have this path and its number: GET shows them, and POST has them read.
+/// The path of a job's stacks, without the job's number. GET returns the stacks; POST reads them
+/// from the processes.
 pub const STACKS_PATH: &str = "stacks/";
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpRequest {
-    /// Its method.
+    /// The method.
     pub method: Method,
-    /// Its path after the first slash, without the token.
+    /// The path after the token, without a leading slash.
     pub path: String,
-    /// The token: the first part of the path, or `Authorization: Bearer`.
+    /// The token: the first component of the path, or from `Authorization: Bearer`.
     pub token: Option<String>,
-    /// The connection is to be closed after the answer.
+    /// Whether the connection is closed after the response.
     pub close: bool,
 }
 
-/// The names under which the page may be requested. They do not include the name of another site
-/// that was made to resolve to this address.
+/// The host names that a request may use. Checking them protects against DNS rebinding: another
+/// site's name that resolves to this address is refused.
 #[derive(Debug, Clone)]
 pub struct AllowedHosts {
-    /// The address of the listening socket.
+    /// The address on which the page listens.
     pub address: IpAddr,
-    /// The server's name, if clients outside of loopback are served.
+    /// The name of the server's host. It is permitted if the page does not listen on loopback.
     pub name: String,
 }
 
@@ -53,7 +54,7 @@ impl AllowedHosts {
             None => authority.split(':').next().unwrap_or_default(),
         };
         match name.parse::<IpAddr>() {
-            // An attacker cannot make an address resolve to another host.
+            // A literal address is safe, because DNS rebinding needs a name.
             Ok(ip) => ip.is_loopback() || ip == self.address || self.address.is_unspecified(),
             Err(_) => {
                 let is_server_name =
@@ -64,11 +65,11 @@ impl AllowedHosts {
     }
 }
 
-/// Parses the head at the start of `bytes`. Returns the request and the head's length; None while
-/// the head is incomplete.
+/// Parses the head at the start of `bytes`. Returns the request and the length of the head, or
+/// `None` if the head is incomplete.
 ///
 /// # Errors
-/// The reason for the refusal. The start of the next request is unknown then.
+/// The status with which to refuse the request. The start of the next request is unknown then.
 pub fn read(bytes: &[u8], hosts: &AllowedHosts) -> Result<Option<(HttpRequest, usize)>, Status> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Request::new(&mut headers);
@@ -100,7 +101,7 @@ pub fn read(bytes: &[u8], hosts: &AllowedHosts) -> Result<Option<(HttpRequest, u
             "connection" => {
                 close |= value.split(',').any(|word| matches_ignoring_case("close", word.trim()))
             }
-            // No request has a body.
+            // Requests have no body.
             "transfer-encoding" | "expect" => return Err(Status::BadRequest),
             "content-length" if value != "0" => return Err(Status::BadRequest),
             _ => {}
@@ -123,7 +124,7 @@ fn matches_ignoring_case(word: &str, other: &str) -> bool {
     word.eq_ignore_ascii_case(other)
 }
 
-/// Path and token of a request target: `/TOKEN/page.js`, or `/metrics`.
+/// Splits a request target such as `/TOKEN/page.js` or `/metrics` into path and token.
 fn split_target(target: &str) -> Result<(String, Option<String>), Status> {
     if target.len() > MAX_TARGET_LEN {
         return Err(Status::TargetTooLong);
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_than_ours_are_refused() {
+    fn requests_for_other_host_names_are_refused() {
         let with = |host: &str, hosts: &AllowedHosts| {
             let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
             read(text.as_bytes(), hosts).map(drop)

@@ -1,19 +1,19 @@
-//! Answers with their headers.
+//! Formats responses with their headers.
 
 /// The status of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// The request is answered.
+    /// The request was answered.
     Ok,
     /// The request is malformed.
     BadRequest,
-    /// No valid token.
+    /// The request has no valid token.
     Forbidden,
     /// The path does not exist.
     NotFound,
-    /// The path is not for this method.
+    /// The path does not support the method.
     MethodNotAllowed,
-    /// The user has asked for too much.
+    /// The user has sent too many requests of this kind.
     TooManyRequests,
     /// The request target is too long.
     TargetTooLong,
@@ -24,7 +24,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The end of the status line.
+    /// The status code and reason phrase of the status line.
     fn line(self) -> &'static str {
         match self {
             Status::Ok => "200 OK",
@@ -39,7 +39,7 @@ impl Status {
         }
     }
 
-    /// The text for a person.
+    /// The body, which is the text for the user.
     fn text(self) -> &'static str {
         match self {
             Status::Forbidden => "no valid token: scps -page prints your address of this page\n",
@@ -52,16 +52,16 @@ impl Status {
     }
 }
 
-/// The content of an answer.
+/// The content type of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentType {
     /// The page.
     Html,
-    /// Its script.
+    /// The script of the page.
     Script,
-    /// Its style sheet.
+    /// The style sheet of the page.
     Style,
-    /// Its data.
+    /// The data of the page.
     Json,
     /// Metrics for Prometheus.
     Metrics,
@@ -79,8 +79,9 @@ impl ContentType {
     }
 }
 
-/// Headers of every answer. Clients do not cache it, guess its type, show it in a frame or reveal
-/// its address. The page loads nothing from other sites and runs only its own script.
+/// Headers of all responses. They prevent that clients cache a response, guess its type, show it in
+/// a frame, or reveal its address. The page can load nothing from other sites and can run only its
+/// own script.
 const SECURITY_HEADERS: &str = "\
 Cache-Control: no-store\r
 X-Content-Type-Options: nosniff\r
@@ -93,12 +94,12 @@ connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \
 frame-ancestors 'none'\r
 ";
 
-/// An answer.
+/// Formats a successful response.
 pub fn ok(kind: ContentType, body: &[u8], close: bool) -> Vec<u8> {
     assemble(Status::Ok, kind.name(), body, close)
 }
 
-/// A refusal, with which the connection ends.
+/// Formats an error response. The connection ends after it.
 pub fn refusal(status: Status) -> Vec<u8> {
     assemble(status, "text/plain; charset=utf-8", status.text().as_bytes(), true)
 }

@@ -6,30 +6,30 @@ use std::time::Duration;
 use score_job::cluster::MonotonicTime;
 use score_proto::ids::JobId;
 
-/// The largest number of rows that are kept.
+/// The maximum number of rows that are kept.
 const MAX_ROWS: usize = 4096;
-/// The time over which shares are computed.
+/// The period over which shares are computed.
 const SHARE_WINDOW: Duration = Duration::from_secs(60);
 
-/// A row: the jobs that had their processors from a time on.
+/// The jobs that had their processors from a certain time on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// When the row began.
+    /// The time at which the row began.
     pub began: MonotonicTime,
-    /// Its jobs, in ascending order.
+    /// The jobs of the row, in ascending order.
     pub jobs: Vec<JobId>,
 }
 
-/// The last rows.
+/// The most recent rows.
 #[derive(Debug, Default)]
 pub struct History {
     rows: VecDeque<Row>,
-    /// The number of changes of the row.
+    /// The number of times that the row has changed.
     pub switches: u64,
 }
 
 impl History {
-    /// Records that these jobs have their processors now, in ascending order.
+    /// Records the jobs that have their processors now, in ascending order.
     pub fn record(&mut self, running: impl Iterator<Item = JobId>, now: MonotonicTime) {
         let jobs: Vec<JobId> = running.collect();
         if self.rows.back().is_some_and(|last| last.jobs == jobs) {
@@ -37,7 +37,7 @@ impl History {
         }
         self.switches += 1;
         self.rows.push_back(Row { began: now, jobs });
-        // The first row that is kept began before the window.
+        // The first row that is kept began before the window, because its end is inside.
         let is_expired =
             |rows: &VecDeque<Row>| rows.get(1).is_some_and(|next| next.began + SHARE_WINDOW < now);
         while self.rows.len() > MAX_ROWS || is_expired(&self.rows) {
@@ -51,8 +51,8 @@ impl History {
         self.rows.range(first_later.saturating_sub(1)..)
     }
 
-    /// The share of the last minute that each job had its processors, in units of 1/1000. For a
-    /// younger job, the share since its start, which `started_at` returns.
+    /// For each job, the fraction of the last minute in which it had its processors, in units of
+    /// 1/1000. For a younger job, the period begins at its start, which `started_at` returns.
     pub fn shares(
         &self,
         now: MonotonicTime,
@@ -93,7 +93,7 @@ mod tests {
     fn shares_are_of_the_last_minute_or_of_a_jobs_lifetime() {
         let mut history = History::default();
         note(&mut history, &[JobId(1)], 0);
-        // Half a minute alone, then alternately with job 2.
+        // Job 1 runs alone for half a minute, then alternately with job 2.
         for turn in 0..60 {
             note(&mut history, &[JobId(1 + turn % 2)], 30_000 + u64::from(turn) * 500);
         }

@@ -1,8 +1,9 @@
-//! Stacks of jobs for readers of the page: read when their owner asks for them, or as the user has
-//! got them with a deadlock or a fault. Only the owner of a job may see them, as with all tools.
+//! Stacks of jobs for the status page. They are read when the owner of a job requests them, or kept
+//! when the user gets them with a deadlock or crash report. Only the owner of a job may see its
+//! stacks, as with all tools.
 //!
-//! The answers come from processes of users. What one reading takes of this daemon is bounded
-//! ([`BOUNDS`]), and so is the number of readings.
+//! The stacks come from processes of users and are untrusted. Therefore the size of each reading
+//! ([`BOUNDS`]) and the rate of readings are limited.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,39 +16,40 @@ use score_stacks::collected::{CollectBounds, CollectedStacks};
 use score_stacks::render::RenderLimits;
 use serde_json::{Value, json};
 
-/// What one reading takes: some 10 ms, and 16 MB while it is merged.
+/// The limits of one reading. Merging takes about 10 ms and 16 MB at most.
 const BOUNDS: CollectBounds = CollectBounds { bytes: 256 << 10, nodes: 1 << 13, steps: 2_000_000 };
-/// How much of a tree is shown.
+/// The limits of the displayed tree.
 const LIMITS: RenderLimits = RenderLimits { max_depth: 128, max_nodes: 2000 };
-/// The longest text of a tree, in bytes.
+/// The maximum length of a tree's text, in bytes.
 const MAX_TEXT_LEN: usize = 256 << 10;
-/// The most lines about ranks that are not in a tree, and the longest of them.
+/// The maximum number of lines about ranks that are not in a tree, and their maximum length.
 const MAX_PROBLEMS: usize = 32;
 const MAX_PROBLEM_LEN: usize = 400;
 
-/// The time between two readings of one user: each process stands still for a moment.
+/// The shortest interval between two readings of one user. A reading stops each process for a
+/// moment.
 const USER_INTERVAL: Duration = Duration::from_secs(2);
-/// The mean time between two readings of all users, and how many may come at once.
+/// The mean interval between readings of all users, and the number that may be started at once.
 const MEAN_INTERVAL: Duration = Duration::from_millis(200);
 const BURST: u32 = 10;
-/// The longest time that a reading may take. The master of the job ends it earlier.
+/// The longest duration of a reading. The job master ends it earlier.
 const READING_TIMEOUT: Duration = Duration::from_secs(60);
-/// For so long stacks are kept.
+/// How long stacks are kept.
 const TREE_TTL: Duration = Duration::from_secs(3600);
-/// The most trees that are kept of a user's jobs, and of all jobs.
+/// The maximum number of trees that are kept for one user, and for all users.
 const MAX_TREES_PER_USER: usize = 4;
 const MAX_TREES: usize = 64;
 
-/// Why stacks are read.
+/// The cause of a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ReadingCause {
-    /// A reader of the page wants them.
+    /// A reader of the page has requested it.
     Reader,
-    /// The user gets them with a deadlock or a fault.
+    /// A deadlock or crash report contains it.
     Report,
 }
 
-/// Why no reading has begun.
+/// The error if there are too many readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooManyReadings;
 
@@ -56,9 +58,10 @@ pub struct TooManyReadings;
 struct StackTreeOfJob {
     uid: u32,
     began: MonotonicTime,
-    /// When they were read, in seconds since 1970, for the reader.
+    /// The time of the reading, in seconds since 1970, for display.
     unix_seconds: u64,
-    /// Why they were read, if the user gets them without asking; empty until that is known.
+    /// The title of a report, which is empty until it is known. `None` if a reader has requested
+    /// the stacks.
     title: Option<String>,
     state: ReadingState,
 }
@@ -74,18 +77,18 @@ enum ReadingState {
 #[derive(Debug, Default)]
 pub struct StackTrees {
     by_job: BTreeMap<JobId, StackTreeOfJob>,
-    /// By user and cause: when the last reading began.
+    /// The time at which the last reading began, by user and cause.
     last_readings: BTreeMap<(u32, ReadingCause), MonotonicTime>,
-    /// When all readings would have been at their mean interval.
+    /// The time at which a further reading would comply with the mean interval.
     paid_until: MonotonicTime,
 }
 
 impl StackTrees {
-    /// The owner of a job asks for its stacks. If they are being read already, nothing begins:
-    /// false.
+    /// Starts a reading of a job's stacks for the owner of the job. Returns false if a reading is
+    /// in progress.
     ///
     /// # Errors
-    /// Stacks were read a moment ago.
+    /// There were too many readings shortly before.
     pub fn begin(
         &mut self,
         job: JobId,
@@ -101,7 +104,7 @@ impl StackTrees {
         Ok(true)
     }
 
-    /// Takes the time of a reading, unless those of this user or of all users have used too much.
+    /// Accounts for a reading, unless this user or all users have had too many.
     fn pay(
         &mut self,
         uid: u32,
@@ -141,7 +144,7 @@ impl StackTrees {
         self.by_job.insert(job, StackTreeOfJob { uid, began: now, unix_seconds, title, state });
     }
 
-    /// What has come for a reading.
+    /// Adds a result to the reading of a job.
     pub fn on_stacks(&mut self, job: JobId, stacks: PageStacks) {
         let tree = self.by_job.get_mut(&job).filter(|tree| tree.title.is_none());
         let Some(tree) = tree else { return };
@@ -152,8 +155,8 @@ impl StackTrees {
         }
     }
 
-    /// The user of a job gets stacks with a deadlock or a fault: the page shows the same.
-    /// `owner`: who that is, if the job has one.
+    /// Adds a part of a deadlock or crash report, so that the page shows the stacks of the report,
+    /// too. `owner` returns the user of the job, if it exists.
     pub fn on_report(
         &mut self,
         job: JobId,
@@ -163,7 +166,7 @@ impl StackTrees {
         unix_seconds: u64,
     ) {
         match stacks {
-            // The first part of a report.
+            // This is the first part of a report.
             ReportedStacks::Part(answer @ ToolAnswer::Programs { .. }) => {
                 let Some(uid) = owner() else { return };
                 if self.pay(uid, ReadingCause::Report, now).is_err() {
@@ -187,13 +190,13 @@ impl StackTrees {
         self.by_job.get_mut(&job).filter(|tree| tree.title.is_some())
     }
 
-    /// The jobs of which a user may see stacks: number, and why they were read.
+    /// The jobs whose stacks a user may see: number, title and time of each.
     pub fn list(&self, uid: u32) -> Vec<Value> {
         let own = self.by_job.iter().filter(|(_, tree)| tree.uid == uid);
         own.map(|(job, tree)| json!([job, tree.title, tree.unix_seconds])).collect()
     }
 
-    /// The stacks of a job as JSON. None: its user has not asked for them, or is another one.
+    /// The stacks of a job as JSON. `None` if there are none, or if they belong to another user.
     pub fn json(&self, job: JobId, uid: u32, now: MonotonicTime) -> Option<String> {
         let tree = self.by_job.get(&job).filter(|tree| tree.uid == uid)?;
         let (state, text, problems) = match &tree.state {
@@ -236,7 +239,7 @@ impl StackTreeOfJob {
     }
 }
 
-/// The first bytes of a text, up to the end of a character.
+/// The first `len` bytes of a text, without a partial character.
 fn cut(text: &str, len: usize) -> String {
     let end = (0..=len.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text[..end.unwrap_or(0)].to_owned()
@@ -276,7 +279,7 @@ mod tests {
         let (mut trees, job) = (StackTrees::default(), JobId(7));
         assert_eq!(shown(&trees, 7, ALICE, at(1)), None);
         assert_eq!(trees.begin(job, ALICE, at(1), 5), Ok(true));
-        // A second click, or a second window.
+        // The user clicks again, or has a second window.
         assert_eq!(trees.begin(job, ALICE, at(1), 5), Ok(false));
         assert_eq!(shown(&trees, 7, ALICE, at(1)).unwrap()["state"], "reading");
         let programs = ToolAnswer::Programs { names: vec!["heat".to_owned()], nodes: 4 };
@@ -290,15 +293,15 @@ mod tests {
         assert!(text.contains("<b>+0x0") && text.contains("[0-2]"), "{text}");
         assert_eq!(tree["problems"], json!(["rank 3: no answer in time"]));
         assert_eq!(trees.list(ALICE), [json!([7, null, 5])]);
-        // Another user learns nothing.
+        // Another user sees nothing.
         assert_eq!((shown(&trees, 7, BOB, at(2)), trees.list(BOB)), (None, Vec::new()));
-        // What comes late changes nothing.
+        // A late answer changes nothing.
         trees.on_stacks(job, PageStacks::Part(answer(3..4, vec![stack(&["late"])])));
         assert_eq!(shown(&trees, 7, ALICE, at(2)), Some(tree));
     }
 
     #[test]
-    fn a_job_that_refuses_or_never_answers_is_a_reason_and_not_a_wait() {
+    fn a_reading_that_a_job_refuses_or_never_answers_fails_with_a_reason() {
         let mut trees = StackTrees::default();
         trees.begin(JobId(7), ALICE, at(0), 0).unwrap();
         let tree = |trees: &StackTrees, now| shown(trees, 7, ALICE, now).unwrap();
@@ -322,7 +325,7 @@ mod tests {
         };
         let begun = (10..1000).filter(|number| begin(&mut trees, *number, at(12)));
         assert!((5..=11).contains(&begun.count()));
-        // Ten seconds later, and then five a second.
+        // After ten seconds the full burst is permitted again.
         let begun = (1000..2000).filter(|number| begin(&mut trees, *number, at(22)));
         assert_eq!(begun.count(), 11);
         assert!(trees.by_job.len() <= MAX_TREES && trees.last_readings.len() < 20);
@@ -350,9 +353,9 @@ mod tests {
             ReportedStacks::Part(answer(0..2, vec![stack(&["main", "MPI_Recv"])])),
             ReportedStacks::End { title: "stacks of heat".to_owned() },
         ];
-        // The owner has asked, too: the answers to that are not mixed with the report.
+        // The owner has requested stacks, too. The answers are not mixed with the report.
         trees.begin(job, ALICE, at(0), 8).unwrap();
-        // A job of which nobody is the owner.
+        // A job without an owner.
         parts.iter().for_each(|part| trees.on_report(job, || None, part, at(1), 9));
         assert_eq!(shown(&trees, 7, ALICE, at(1)).unwrap()["state"], "reading");
         for part in &parts {
@@ -366,7 +369,8 @@ mod tests {
         let text = tree["text"].as_str().unwrap();
         assert!(text.contains("MPI_Recv") && !text.contains("late"), "{tree}");
         assert_eq!(trees.list(ALICE), [json!([7, "stacks of heat", 9])]);
-        // Jobs that crash all the time leave the page to others, and to clicks of their user.
+        // Frequent crash reports of one user leave readings for other users and for the user's own
+        // clicks.
         let crash = |trees: &mut StackTrees, number, now| {
             let job = JobId(number);
             parts.iter().for_each(|part| trees.on_report(job, || Some(ALICE), part, now, 9));
@@ -398,7 +402,7 @@ mod tests {
         let tree = trees.json(JobId(7), ALICE, at(1)).unwrap();
         assert!(tree.contains("too many different stacks"));
         assert!(tree.len() < 2 * MAX_TEXT_LEN, "{}", tree.len());
-        // Without bounds: minutes, and gigabytes.
+        // Without limits this would take minutes and gigabytes.
         assert!(started_at.elapsed() < Duration::from_secs(10), "{:?}", started_at.elapsed());
     }
 }

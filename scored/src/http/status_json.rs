@@ -1,6 +1,6 @@
-//! The state of the cluster that a user may see, as JSON for the page. Of other users' jobs it
-//! shows number, user and hosts. Of the user's own jobs, and of all jobs for operators, it shows
-//! the state of each process.
+//! The state of the cluster that a user may see, as JSON for the page. For jobs of other users it
+//! contains the number, user and hosts. For the user's own jobs it also contains the state of each
+//! process. Operators see that of all jobs.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::History;
 
-/// Rows of at least this time are included each time: a client that asks every second misses none.
+/// The shortest period of rows in a response. It is long enough that a client which sends a request
+/// each second misses no row.
 const MIN_HISTORY_WINDOW: Duration = Duration::from_secs(3);
 /// The number of slices that the page shows.
 const DISPLAYED_SLICES: u32 = 53;
@@ -42,27 +43,27 @@ pub struct StatusView<'a> {
     pub stacks: Vec<Value>,
 }
 
-/// A host.
+/// A host of the cluster.
 #[derive(Debug)]
 pub struct HostView<'a> {
-    /// Its name.
+    /// The name of the host.
     pub name: &'a str,
-    /// Processes of a row that it can run.
+    /// The number of processes of one row that the host can run.
     pub slots: u32,
-    /// Whether it is up.
+    /// Whether the host is up.
     pub up: bool,
 }
 
-/// A job.
+/// A job of the cluster.
 #[derive(Debug)]
 pub struct JobView {
     /// The entry that scps shows to this user.
     pub line: JobEntry,
-    /// Its hosts, by their position in the cluster, each with its number of processes.
+    /// The hosts by their position in the cluster, each with its number of processes.
     pub shares: Vec<(HostId, u32)>,
-    /// Its processes; none for users that may not see them.
+    /// The processes. Empty if the user may not see them.
     pub processes: Vec<ProcessView>,
-    /// The mean shares of its processes in the last minute, the oldest first.
+    /// The mean shares of the processes in the last minute, the oldest first.
     pub trend: Vec<Shares>,
 }
 
@@ -70,23 +71,23 @@ pub struct JobView {
 /// 1/1000.
 pub type Shares = [u16; 6];
 
-/// A process.
+/// A process of a job.
 #[derive(Debug, Clone)]
 pub struct ProcessView {
-    /// Its host's position in the cluster.
+    /// The position of its host in the cluster.
     pub host: HostId,
     /// Its totals.
     pub total: NodeMetrics,
     /// Its current shares.
     pub shares: Shares,
-    /// Messages that it sends and receives per second.
+    /// The messages that it sends and receives per second.
     pub messages: u64,
-    /// Bytes of these messages per second.
+    /// The bytes of these messages per second.
     pub bytes: u64,
 }
 
 impl StatusView<'_> {
-    /// The JSON text for the page.
+    /// Returns the JSON text for the page.
     pub fn json(&self) -> String {
         let hosts: Vec<Value> =
             self.hosts.iter().map(|host| json!([host.name, host.slots, host.up])).collect();
@@ -117,7 +118,8 @@ fn micros(time: Duration) -> u64 {
 
 fn job_json(job: &JobView) -> Value {
     let kinds = [0, 1, 2, 3, 4, 5];
-    // By columns: with a thousand processes, field names would be most of the text.
+    // The values are in columns, because the field names of a thousand processes would be most of
+    // the text.
     let column = |value_of: &dyn Fn(&ProcessView) -> u64| {
         job.processes.iter().map(value_of).collect::<Vec<_>>()
     };
@@ -143,7 +145,7 @@ pub mod tests {
     use score_proto::ids::{JobHostId, JobId};
     use score_proto::job_list::{JobDetail, JobState};
 
-    /// A process with distinct metrics.
+    /// A process whose metrics are all different.
     pub fn process(node: u32) -> ProcessView {
         let total = NodeMetrics {
             element: 0,
@@ -165,7 +167,7 @@ pub mod tests {
         ProcessView { host: HostId(1), total, shares, messages: 30, bytes: 3000 }
     }
 
-    /// Two jobs; the viewer may see the processes of one.
+    /// Two jobs. The user may see the processes of one of them.
     pub fn view(history: &History) -> StatusView<'_> {
         let state = JobState::Running;
         let detail =

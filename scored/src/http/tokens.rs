@@ -1,12 +1,12 @@
-//! The users of tokens. A token is made when its user first requests it, and is valid until the
-//! daemon ends.
+//! Tokens, which identify the users of the status page. A token is created when its user first
+//! requests the address of the page, and is valid until the daemon ends.
 
 use std::collections::BTreeMap;
 
-/// The largest number of users with a token: more requests would not be genuine.
+/// The maximum number of users with a token. A larger number would not be genuine.
 const MAX_TOKENS: usize = 65_536;
 
-/// 128 random bits that cannot be guessed.
+/// 128 random bits.
 type Token = [u8; 16];
 
 /// The tokens of all users.
@@ -14,8 +14,8 @@ type Token = [u8; 16];
 pub struct Tokens(BTreeMap<u32, Token>);
 
 impl Tokens {
-    /// The token of a user; `generate` makes a new one. None if there are too many, or if the
-    /// system provides no random bits.
+    /// The token of a user. `generate` returns a new one. Returns `None` if there are too many
+    /// tokens or no random bits.
     pub fn token_of(
         &mut self,
         uid: u32,
@@ -30,7 +30,7 @@ impl Tokens {
         Some(self.0[&uid].iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The user of a token. The time for the search reveals nothing about the tokens.
+    /// The user of a token. The duration of the search reveals nothing about the tokens.
     pub fn user_of(&self, token: &str) -> Option<u32> {
         let candidate = decode(token)?;
         let mut found = None;

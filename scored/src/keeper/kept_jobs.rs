@@ -1,4 +1,5 @@
-//! The jobs of users on this host, as far as they need root: directory, cgroup, shepherd.
+//! The parts of users' jobs on this host that need root: directories, cgroups, shepherds and
+//! supervisors of tools.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,13 +21,14 @@ use crate::sys::cgroup::{Cgroups, Group};
 use crate::sys::process;
 use crate::tool_supervisor;
 
-/// The largest number of jobs at the same time. Each has a directory and a descriptor.
+/// The maximum number of simultaneous jobs. Each job has a directory and a descriptor.
 const MAX_JOBS: usize = 16_384;
-/// Tools of a job on this host, and those that are just ending.
+/// The maximum number of supervisors of a job on this host, including those that are ending.
 const MAX_SUPERVISORS: usize = 4 * MAX_TOOLS;
-/// How soon killed processes are looked at again, at first. The time doubles.
+/// The first interval after which processes that have not died are killed again. It is doubled each
+/// time.
 const KILL_RETRY_INTERVAL: Duration = Duration::from_millis(2);
-/// The longest of these times.
+/// The longest interval.
 const MAX_KILL_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A job on this host.
@@ -35,13 +37,13 @@ struct HostedJob {
     owner: Owner,
     directory: JobDirectory,
     group: Group,
-    /// None: it has ended.
+    /// The shepherd, until it has ended.
     shepherd: Option<ChildShepherd>,
-    /// The processes that watch its tools.
+    /// The process ids of the supervisors of the job's tools.
     tool_supervisors: Vec<i32>,
 }
 
-/// When killed processes that do not end at once are killed again.
+/// The time of the next attempt to kill processes that have not died.
 #[derive(Debug)]
 struct KillRetry {
     at: Instant,
@@ -70,9 +72,9 @@ pub struct KeptJobs {
     last_handle: JobHandle,
     /// Shepherds of removed jobs that have not ended yet.
     ending_shepherds: Vec<ChildShepherd>,
-    /// Cgroups that are removed as soon as their processes have exited.
+    /// Cgroups that are removed once their processes have exited.
     ending_groups: Vec<(Group, KillRetry)>,
-    /// Processes of ended shepherds without a namespace may be left.
+    /// Set if processes of ended shepherds without a namespace may be left.
     orphans: Option<KillRetry>,
     leftovers: Leftovers,
     program_folders: ProgramFolders,
@@ -80,8 +82,8 @@ pub struct KeptJobs {
 }
 
 impl KeptJobs {
-    /// No jobs yet. Removes what jobs of earlier keepers have left; returns a line for each thing
-    /// that could not be removed.
+    /// Creates the state without jobs, and removes the remains of earlier keepers' jobs. Also
+    /// returns one line for each thing that could not be removed.
     pub fn new(
         no_namespace: bool,
         trusted_interfaces: Vec<String>,
@@ -108,10 +110,10 @@ impl KeptJobs {
         (jobs, errors)
     }
 
-    /// Starts the shepherd of a job for the user of a voucher that has been checked.
+    /// Starts the shepherd of a job for the user of a voucher. The voucher has been checked.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the cause.
     pub fn start(
         &mut self,
         request: &StartRequest,
@@ -139,7 +141,7 @@ impl KeptJobs {
                 Ok(self.last_handle)
             }
             Err(reason) => {
-                // Nothing of the user's has been started.
+                // No process of the user has been started.
                 let _ = self.discard(job);
                 Err(reason)
             }
@@ -178,10 +180,10 @@ impl KeptJobs {
         Ok(())
     }
 
-    /// Starts the process that starts and watches a tool of a job.
+    /// Starts the supervisor of a tool.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the cause.
     pub fn start_tool(&mut self, handle: JobHandle, control: &OwnedFd) -> Result<(), String> {
         let job = self.jobs.get_mut(&handle).ok_or("the keeper has no such job")?;
         if job.tool_supervisors.len() >= MAX_SUPERVISORS {
@@ -194,10 +196,10 @@ impl KeptJobs {
         Ok(())
     }
 
-    /// Does this with a job.
+    /// Performs an action on a job.
     ///
     /// # Errors
-    /// There is no such job, or an error of the system.
+    /// The job does not exist, or a system call failed.
     pub fn act(&mut self, handle: JobHandle, action: Action) -> io::Result<()> {
         let no_job = || io::Error::new(io::ErrorKind::NotFound, "the keeper has no such job");
         let job = self.jobs.get(&handle).ok_or_else(no_job)?;
@@ -216,7 +218,7 @@ impl KeptJobs {
         Ok(())
     }
 
-    /// Kills what is left of a job, and removes what it has.
+    /// Kills the remaining processes of a job, and removes its cgroup and directory.
     fn discard(&mut self, job: HostedJob) -> io::Result<()> {
         let HostedJob { owner, directory, group, shepherd, tool_supervisors } = job;
         for pid in tool_supervisors {
@@ -252,7 +254,7 @@ impl KeptJobs {
         }
     }
 
-    /// Reaps shepherds that have ended.
+    /// Reaps shepherds that have ended. Returns an event for each whose job has not been removed.
     pub fn reap_shepherds(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         let mut may_leave_orphans = false;
@@ -282,26 +284,26 @@ impl KeptJobs {
         events
     }
 
-    /// Whether a child of this process is a shepherd.
+    /// Whether a child of this process is a shepherd that has not been reaped.
     pub fn is_shepherd(&self, pid: i32) -> bool {
         let mut shepherds = self.jobs.values().filter_map(|job| job.shepherd.as_ref());
         shepherds.any(|shepherd| shepherd.pid() == pid)
             || self.ending_shepherds.iter().any(|shepherd| shepherd.pid() == pid)
     }
 
-    /// Another child has been reaped. Returns a line for the log.
+    /// Handles the exit of another child. Returns a line for the log, if there is one.
     pub fn on_child_reaped(&mut self, reaped: process::Reaped) -> Option<String> {
         for job in self.jobs.values_mut() {
             job.tool_supervisors.retain(|pid| *pid != reaped.pid);
         }
         if matches!(reaped.status, Status::Signaled(_)) {
-            // If it has watched a tool, processes of the tool may be left.
+            // If it was a supervisor, processes of its tool may be left.
             self.orphans = Some(KillRetry::new(Instant::now()));
         }
         self.leftovers.on_child_exit(reaped.pid, Some(reaped.status))
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub fn advance(&mut self, now: Instant) {
         self.remove_groups(now);
         self.kill_orphans(now);
@@ -309,7 +311,7 @@ impl KeptJobs {
         self.program_folders.remove_unused(now);
     }
 
-    /// When [`KeptJobs::advance`] has to be called.
+    /// The time of the next call of [`KeptJobs::advance`].
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let leftovers = self.leftovers.deadline(now).map(|left| now + left);
         let groups = self.ending_groups.iter().map(|(_, retry)| retry.at).min();
@@ -317,19 +319,19 @@ impl KeptJobs {
         [leftovers, groups, orphans, self.program_folders.deadline()].into_iter().flatten().min()
     }
 
-    /// Whether shepherds, other processes or cgroups are left.
+    /// Whether shepherds, other processes or cgroups of removed jobs are left.
     pub fn is_ending(&self) -> bool {
         self.orphans.is_some()
             || !(self.ending_shepherds.is_empty() && self.ending_groups.is_empty())
     }
 
-    /// Ends all jobs. What they have left is removed as they end.
+    /// Kills and removes all jobs. What cannot be removed at once is removed later.
     pub fn end_all(&mut self) {
         let jobs: Vec<_> = self.jobs.drain().map(|(_, job)| job).collect();
         jobs.into_iter().for_each(|job| _ = self.discard(job));
     }
 
-    /// When the keeper ends: removes as much as this time allows.
+    /// Removes as much as possible within this time, before the keeper exits.
     pub fn finish(&mut self, timeout: Duration) {
         self.program_folders.close(&self.known_children);
         self.ending_shepherds.drain(..).for_each(ChildShepherd::forget);

@@ -1,7 +1,8 @@
-//! What is left of jobs of a service whose shepherds were killed. Each directory is in root's
-//! folder of leftovers, where no user can reach it by its path. A process with the rights of its
-//! user removes it there. A user can keep it by writing through an open descriptor, or by files
-//! that the user may not remove: then it is tried again later. The keeper's loop does not wait.
+//! Removes the directories of jobs whose shepherds were killed. The directories are in root's
+//! directory of leftovers, to which users have no access. For each directory, a child process with
+//! the rights of its user removes the contents. The user can prevent that by writing through an
+//! open descriptor, or with files that the user may not remove. Then the removal is tried again
+//! later. The keeper's loop does not wait for the processes.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{self, ReadDir};
@@ -17,22 +18,22 @@ use crate::daemon::job_directory::{JobDirectory, LEFTOVERS_DIR, has_job_prefix};
 use crate::daemon::shepherd_handle::KnownChildren;
 use crate::sys::{process, remove_as_user};
 
-/// How often the folder is searched while it is not empty.
+/// How often the directory of leftovers is searched while it is not empty.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
-/// Environment variable of scored, for tests: another interval in milliseconds.
+/// Environment variable for tests: another interval in milliseconds.
 const SWEEP_INTERVAL_ENV: &str = "SCORE_TEST_SWEEP_MS";
-/// A process that removes a directory is killed after this time. The user may have stopped it.
+/// A remover process is killed after this time, because its user may have stopped it.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// The number of directories that are removed at the same time, each of another user.
+/// The maximum number of simultaneous removers. Each user has at most one.
 const MAX_REMOVERS: usize = 16;
-/// The number of entries of the folder that are read in a turn of the loop.
+/// The maximum number of directory entries that are read in a turn of the loop.
 const MAX_ENTRIES_PER_TURN: usize = 64;
-/// A directory that is left after so many attempts is logged.
+/// The number of failed attempts after which a directory is logged.
 const LOGGED_ATTEMPTS: u32 = 10;
-/// The interval between two looks at the removers when the keeper ends.
+/// The interval between two checks of the removers when the keeper ends.
 const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A directory in the folder of leftovers.
+/// A directory in the directory of leftovers.
 #[derive(Debug)]
 struct Leftover {
     owner: (u32, u32),
@@ -42,15 +43,15 @@ struct Leftover {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LeftoverState {
-    /// It will be tried again by the next sweep.
+    /// The removal failed. The next sweep queues the directory again.
     Failed,
-    /// It will be removed as soon as a process may be started for that.
+    /// The directory waits for a remover.
     Queued,
-    /// A process removes it.
+    /// A remover runs.
     Removing,
 }
 
-/// A process that removes a directory.
+/// A process that removes a directory with the rights of its owner.
 #[derive(Debug)]
 struct Remover {
     uid: u32,
@@ -63,19 +64,19 @@ struct Remover {
 pub struct Leftovers {
     interval: Duration,
     by_name: HashMap<String, Leftover>,
-    /// The names of those that are queued, by the uid of their owners.
+    /// The names of the queued directories, by the uid of their owners.
     queues: BTreeMap<u32, VecDeque<String>>,
     removers: HashMap<i32, Remover>,
-    /// The owner of the last remover: users take turns.
+    /// The owner of the last started remover. The next one is for the next user.
     last_uid: u32,
     next_sweep_at: Option<Instant>,
-    /// The rest of the folder, during a sweep.
+    /// The entries that have not been read yet, during a sweep.
     sweep: Option<ReadDir>,
     known_children: KnownChildren,
 }
 
 impl Leftovers {
-    /// Knows no leftovers yet.
+    /// Creates the state without known leftovers.
     pub fn new(known_children: KnownChildren) -> Self {
         let from_test = std::env::var(SWEEP_INTERVAL_ENV).ok().and_then(|text| text.parse().ok());
         Self {
@@ -90,16 +91,16 @@ impl Leftovers {
         }
     }
 
-    /// Searches the folder for what earlier keepers have left.
+    /// Schedules a search for directories that earlier keepers have left.
     pub fn sweep_soon(&mut self, now: Instant) {
         self.next_sweep_at = Some(now);
     }
 
-    /// Removes the directory of a job that has ended. What the job's shepherd has left is removed
-    /// later, by another process.
+    /// Removes the directory of a job that has ended. If it is not empty, it is moved to the
+    /// leftovers, and a remover removes it later.
     ///
     /// # Errors
-    /// It stays where it is.
+    /// The directory could not be moved.
     pub fn remove(&mut self, directory: JobDirectory, owner: (u32, u32)) -> io::Result<()> {
         if directory.remove_if_empty().is_ok() {
             return Ok(());
@@ -119,7 +120,7 @@ impl Leftovers {
         }
     }
 
-    /// The time until [`Leftovers::advance`] has to be called.
+    /// The time until the next call of [`Leftovers::advance`].
     pub fn deadline(&self, now: Instant) -> Option<Duration> {
         if self.sweep.is_some() || self.next_uid().is_some() {
             return Some(Duration::ZERO);
@@ -129,12 +130,12 @@ impl Leftovers {
         Some(due.saturating_duration_since(now))
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub fn advance(&mut self, now: Instant) {
         for (pid, remover) in &mut self.removers {
             if remover.deadline <= now {
                 process::kill(*pid, libc::SIGKILL);
-                // Its end is reported by SIGCHLD.
+                // SIGCHLD reports its end.
                 remover.deadline = now + REMOVAL_TIMEOUT;
             }
         }
@@ -142,7 +143,8 @@ impl Leftovers {
             self.begin_sweep(now);
         }
         self.advance_sweep();
-        // One in each turn: a fork takes its time if this process has much memory.
+        // At most one remover is started in a turn, because a fork takes long if this process has
+        // much memory.
         if let Some(uid) = self.next_uid() {
             self.start_remover(uid, now);
         }
@@ -153,7 +155,7 @@ impl Leftovers {
         match fs::read_dir(LEFTOVERS_DIR) {
             Ok(entries) => self.sweep = Some(entries),
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.end_sweep(),
-            // Descriptors have run out: the next sweep comes.
+            // Descriptors have run out. The next sweep tries again.
             Err(_) => {}
         }
     }
@@ -175,12 +177,12 @@ impl Leftovers {
     }
 
     fn end_sweep(&mut self) {
-        // The sweep has queued what is there. The rest was removed by another daemon.
+        // The sweep has queued all existing directories. Another daemon has removed the others.
         self.by_name.retain(|_, leftover| leftover.state != LeftoverState::Failed);
         self.remove_folder_if_empty();
     }
 
-    /// Ends the sweeps if nothing is left, not even by another daemon.
+    /// Removes the directory of leftovers if it is empty. There are no further sweeps then.
     fn remove_folder_if_empty(&mut self) {
         if !self.by_name.is_empty() || self.sweep.is_some() {
             return;
@@ -191,7 +193,7 @@ impl Leftovers {
         }
     }
 
-    /// The next user for whom a remover may be started.
+    /// The next user for whom a remover may be started. The users alternate.
     fn next_uid(&self) -> Option<u32> {
         if self.removers.len() >= MAX_REMOVERS {
             return None;
@@ -220,12 +222,12 @@ impl Leftovers {
                 self.known_children.borrow_mut().insert(pid);
                 self.removers.insert(pid, Remover { uid, name, deadline: now + REMOVAL_TIMEOUT });
             }
-            // The next sweep tries it again.
+            // The next sweep tries the removal again.
             Err(_) => leftover.state = LeftoverState::Failed,
         }
     }
 
-    /// A child of the keeper has ended. Returns a line for the log.
+    /// Handles the exit of a child of the keeper. Returns a line for the log, if there is one.
     pub fn on_child_exit(&mut self, pid: i32, status: Option<Status>) -> Option<String> {
         let remover = self.removers.remove(&pid)?;
         let leftover = self.by_name.get_mut(&remover.name)?;
@@ -245,7 +247,8 @@ impl Leftovers {
         })
     }
 
-    /// When the keeper ends: removes as much as this time allows. The next keeper does the rest.
+    /// Removes as much as possible within this time, before the keeper exits. The next keeper
+    /// removes the rest.
     pub fn finish(&mut self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         while !(self.queues.is_empty() && self.removers.is_empty()) && Instant::now() < deadline {
@@ -277,7 +280,7 @@ mod tests {
         leftovers
     }
 
-    /// Starts the next remover, without a process.
+    /// Starts the next remover without a process.
     fn start(leftovers: &mut Leftovers, pid: i32) -> Option<u32> {
         let uid = leftovers.next_uid()?;
         let name = leftovers.dequeue(uid)?;

@@ -1,13 +1,14 @@
-//! The keeper: the process of multi-user mode that runs as root. It does for its daemon, which has
-//! no privileges, what needs them, and decides whether it may be done. It reads only the records of
-//! [`score_keeper`], and has no network. docs/security.md says what a daemon can have it do.
+//! The keeper: the process of multi-user mode that runs as root. It performs privileged actions for
+//! its daemon, which has no privileges, and decides whether each action is permitted. It reads only
+//! the records of [`score_keeper`] and has no network. docs/security.md says what a daemon can make
+//! the keeper do.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `kept_jobs.rs` | directories, cgroups and shepherds of jobs |
-//! | `leftovers.rs` | removal of what killed shepherds have left |
-//! | `user_names.rs` | the names of the users who log in |
-//! | `vouchers.rs` | who a client is |
+//! | `leftovers.rs` | removal of the directories of killed shepherds |
+//! | `user_names.rs` | the names of users who log in |
+//! | `vouchers.rs` | vouchers, which identify clients |
 
 mod kept_jobs;
 mod leftovers;
@@ -38,13 +39,14 @@ use vouchers::VoucherIssuer;
 
 /// The name of the process.
 const PROCESS_NAME: &std::ffi::CStr = c"scored-keeper";
-/// Calls that are answered before other work is looked at.
+/// The maximum number of calls that are answered before the keeper does other work.
 const CALLS_PER_TURN: usize = 64;
-/// Events that may wait for the daemon. There is one at most for each login and each job.
+/// The maximum number of events that wait for the daemon. Each login and each job causes at most
+/// one.
 const MAX_QUEUED_EVENTS: usize = 1 << 19;
 /// How long the jobs may take to end when the keeper ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(800);
-/// Refusals that are logged at once, and how often one is logged later.
+/// Rate limit of logged refusals: this many at once, then one in each interval.
 const LOG_BURST: u32 = 10;
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -57,13 +59,13 @@ pub struct KeeperOptions {
     pub events: OwnedFd,
     /// The local socket at which users connect.
     pub listener: OwnedFd,
-    /// Its path.
+    /// The path of the local socket.
     pub socket: PathBuf,
-    /// The key of the cluster, if it has more than one host.
+    /// The path of the cluster key, if the cluster has more than one host.
     pub key: Option<PathBuf>,
     /// The name of this host.
     pub host: String,
-    /// The uid of the daemon, which starts no jobs of its own.
+    /// The uid of the daemon. This user may not have jobs.
     pub daemon_uid: u32,
     /// The network interfaces on which jobs may have raw sockets.
     pub interfaces: Vec<String>,
@@ -71,20 +73,21 @@ pub struct KeeperOptions {
     pub no_namespace: bool,
 }
 
-/// Why the loop ends.
+/// Why the keeper's loop ends.
 enum LoopEnd {
     /// The daemon has ended.
     DaemonEnded,
-    /// The daemon does not do what a daemon does.
+    /// The daemon has violated the protocol.
     Misbehaved(String),
 }
 
 struct Keeper {
     calls: OwnedFd,
     events: OwnedFd,
-    /// Events that the socket has not taken yet.
+    /// Events that the socket has not accepted yet.
     queue: VecDeque<Vec<u8>>,
-    /// The local socket of users. It must exist as long as its file stands for it.
+    /// The local socket of users. The keeper holds it open so that its file identifies this socket
+    /// only.
     _listener: OwnedFd,
     daemon_uid: u32,
     signals: SignalFd,
@@ -94,13 +97,13 @@ struct Keeper {
     log_limit: TokenBucket,
 }
 
-/// Serves a daemon until it ends. Then ends its jobs, and removes what they have left.
+/// Serves a daemon until the daemon ends. Then ends the jobs and removes their remains.
 ///
 /// # Errors
-/// An error of the system before the keeper was ready.
+/// The error of a system call that failed before the keeper was ready.
 pub fn run(options: KeeperOptions) -> io::Result<()> {
     process::set_name(PROCESS_NAME);
-    // A core would hold the key of the cluster.
+    // A core dump would contain the key of the cluster.
     process::forbid_dumps();
     process::leave_session();
     process::default_and_block_signals()?;
@@ -148,7 +151,7 @@ impl Keeper {
             .map_err(|errno| errno.to_string())?;
         let (jobs, errors) =
             KeptJobs::new(options.no_namespace, options.interfaces, known_children.clone());
-        // A daemon in the realtime class waits for the answers.
+        // Use the realtime class, because a daemon in that class waits for the answers.
         let _ = realtime::enter(Inherit::Normal);
         let mut keeper = Self {
             calls: options.calls,
@@ -207,7 +210,7 @@ impl Keeper {
             let rounded_up = if left.is_zero() { left } else { left + Duration::from_millis(1) };
             PollTimeout::try_from(rounded_up).unwrap_or(PollTimeout::MAX)
         });
-        // An error, EINTR too, is the same as an early end of the time.
+        // An error such as EINTR has the effect of an early time-out.
         let _ = poll(&mut polled, timeout);
     }
 
@@ -222,7 +225,7 @@ impl Keeper {
             let call =
                 Call::read(&bytes).ok().filter(|call| call.descriptor_count() == descriptors.len());
             let Some(call) = call else {
-                return Err(LoopEnd::Misbehaved("the daemon has sent what is no call".to_owned()));
+                return Err(LoopEnd::Misbehaved("the daemon has sent a malformed call".to_owned()));
             };
             let reply = self.answer(call, &descriptors);
             let sent = fd_passing::send(&self.calls, &reply.to_bytes(), &[]);
@@ -236,7 +239,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// The answer to a call.
+    /// Carries out a call and returns the reply.
     fn answer(&mut self, call: Call, descriptors: &[OwnedFd]) -> Reply {
         match (call, descriptors) {
             (Call::Vouch { session }, [socket]) => {
@@ -261,7 +264,7 @@ impl Keeper {
                 Ok(()) => Reply::Done,
                 Err(error) => Reply::Failed { reason: error.to_string() },
             },
-            // The number of descriptors has been checked.
+            // Not reachable, because the number of descriptors has been checked.
             (
                 Call::Vouch { .. } | Call::Renew { .. } | Call::Start(_) | Call::StartTool { .. },
                 _,
@@ -290,7 +293,7 @@ impl Keeper {
         }
     }
 
-    /// Refuses a call, and logs that.
+    /// Refuses a call and logs the refusal.
     fn refuse(&mut self, what: &str, reason: String) -> Reply {
         let now = Instant::now();
         if self.log_limit.next_at(now).is_none() {
@@ -300,7 +303,8 @@ impl Keeper {
         Reply::Refused { reason }
     }
 
-    /// Logs a line. The daemon passes it on to a receiver in the network: the keeper has none.
+    /// Logs a line. The daemon forwards it to the syslog receiver, because the keeper has no
+    /// network.
     fn log(&mut self, line: &str) {
         warn(line);
         self.report(&Event::Logged { line: line.to_owned() });
@@ -324,7 +328,7 @@ impl Keeper {
         }
     }
 
-    /// Reaps all children that have ended.
+    /// Reaps all children that have exited.
     fn reap(&mut self) {
         if !matches!(self.signals.read_signal(), Ok(Some(_))) {
             return;
@@ -335,7 +339,7 @@ impl Keeper {
             events.iter().for_each(|event| self.report(event));
             let Some(pid) = process::first_exited_child() else { return };
             if self.jobs.is_shepherd(pid) {
-                // It has ended since the check.
+                // The shepherd has exited since the check above. The next iteration handles it.
                 continue;
             }
             let WaitResult::Exited(reaped) = process::reap_one(pid) else { return };
@@ -346,7 +350,7 @@ impl Keeper {
         }
     }
 
-    /// The daemon has ended: so do its jobs.
+    /// Ends all jobs, because the daemon has ended.
     fn shut_down(mut self) {
         self.jobs.end_all();
         let deadline = Instant::now() + SHUTDOWN_TIMEOUT;

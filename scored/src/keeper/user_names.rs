@@ -1,6 +1,7 @@
-//! Names of the users who log in. A uid is the same user on all hosts only if it has the same name
-//! there, so the keeper of the login host looks the name up: what the client says does not count. A
-//! child process asks the name services, and the loop goes on meanwhile.
+//! The names of users who log in. A uid means the same user on all hosts only if it has the same
+//! name there. Therefore the keeper of the login host looks up the name, and the name that a client
+//! claims is not used. A child process queries the name services, so that the keeper's loop does
+//! not block.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -8,21 +9,22 @@ use std::time::{Duration, Instant};
 
 use crate::sys::name_lookup::{LookupResult, LookupScope, UserLookup};
 
-/// How long a name is not looked up again.
+/// How long a name is cached.
 const USER_NAME_TTL: Duration = Duration::from_secs(60);
-/// The same for a uid without name: it may get one soon, or a name service was out of order.
+/// The same for a uid without a name. The time is shorter, because the uid may get a name soon, or
+/// a name service may have failed.
 const UNKNOWN_USER_TTL: Duration = Duration::from_secs(5);
-/// Names that are kept at most. A user may have many uids (subuid(5)).
+/// The maximum number of cached names. One user may have many uids (subuid(5)).
 const MAX_CACHED_NAMES: usize = 8192;
-/// Look-ups at the same time: each is a process.
+/// The maximum number of simultaneous look-ups. Each is a process.
 const MAX_LOOKUPS: usize = 256;
-/// Logins that wait for the same look-up.
+/// The maximum number of logins that wait for the same look-up.
 const MAX_WAITING_LOGINS: usize = 1024;
 
-/// The answer of an earlier look-up.
+/// The cached result of a look-up.
 #[derive(Debug)]
 struct KnownName {
-    /// The name, empty if the name services do not know the uid.
+    /// The name. Empty if the name services do not know the uid.
     name: Vec<u8>,
     expires_at: Instant,
 }
@@ -34,10 +36,10 @@ struct PendingLookup<Login> {
     logins: Vec<Login>,
 }
 
-/// Names of users of this host: those that are known, and those that are being looked up.
+/// The cached names and the look-ups in progress.
 #[derive(Debug)]
 pub struct UserNames<Login> {
-    /// By uid.
+    /// The cached names, by uid.
     known: HashMap<u32, KnownName>,
     lookups: HashMap<u32, PendingLookup<Login>>,
 }
@@ -45,9 +47,9 @@ pub struct UserNames<Login> {
 /// A look-up that has ended.
 #[derive(Debug)]
 pub struct FinishedLookup<Login> {
-    /// The logins that have waited for it.
+    /// The logins that waited for it.
     pub logins: Vec<Login>,
-    /// The name, empty if the name services do not know the uid.
+    /// The name. Empty if the name services do not know the uid.
     pub name: Result<Vec<u8>, String>,
 }
 
@@ -58,7 +60,7 @@ impl<Login> Default for UserNames<Login> {
 }
 
 impl<Login> UserNames<Login> {
-    /// The name of a user, if it was looked up a short time ago.
+    /// The cached name of a user.
     pub fn known(&self, uid: u32, now: Instant) -> Option<Vec<u8>> {
         self.known.get(&uid).filter(|known| now < known.expires_at).map(|known| known.name.clone())
     }
@@ -73,10 +75,11 @@ impl<Login> UserNames<Login> {
         }
     }
 
-    /// Looks up the name of this user for a login. Returns the process that does it, if it is new.
+    /// Looks up the name of a user for a login. Returns the process id of the look-up if one was
+    /// started.
     ///
     /// # Errors
-    /// One line: there are too many look-ups, or as pipe(2), fork(2).
+    /// One line: there are too many look-ups, or pipe(2) or fork(2) failed.
     pub fn look_up(&mut self, uid: u32, login: Login) -> Result<Option<i32>, String> {
         let is_full = self.lookups.len() >= MAX_LOOKUPS;
         match self.lookups.get_mut(&uid) {
@@ -118,17 +121,17 @@ impl<Login> UserNames<Login> {
         finished
     }
 
-    /// Descriptors that are readable when [`UserNames::take_finished`] may find something.
+    /// The descriptors that become readable when a look-up has a result.
     pub fn pipes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.lookups.values().map(|pending| pending.lookup.pipe())
     }
 
-    /// When the first look-up fails if there is no answer.
+    /// The time at which the first look-up times out.
     pub fn deadline(&self) -> Option<Instant> {
         self.lookups.values().map(|pending| pending.lookup.deadline()).min()
     }
 
-    /// A child of this process has been reaped.
+    /// Records that a child of this process has been reaped.
     pub fn on_child_reaped(&mut self, pid: i32) {
         let lookups = self.lookups.values_mut().map(|pending| &mut pending.lookup);
         lookups

@@ -1,5 +1,5 @@
-//! Vouchers: who the process at the other end of a connection is, as the kernel and the name
-//! services of this host know it.
+//! Issues and checks vouchers. A voucher identifies the process at the other end of a connection,
+//! according to the kernel and the name services of this host.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::daemon::shepherd_handle::KnownChildren;
 use crate::sys::credentials::{self, FileIdentity};
 use crate::sys::wall_clock::unix_seconds;
 
-/// Environment variable of scored, for tests: another time to live in seconds.
+/// Environment variable for tests: another period of validity in seconds.
 const VOUCHER_TTL_ENV: &str = "SCORE_TEST_VOUCHER_TTL_S";
 
 /// A login that waits for the name of its user.
@@ -27,7 +27,7 @@ struct Applicant {
     limits: Vec<ResourceLimit>,
 }
 
-/// Makes and checks vouchers.
+/// Issues and checks vouchers.
 #[derive(Debug)]
 pub struct VoucherIssuer {
     key: VoucherKey,
@@ -40,8 +40,8 @@ pub struct VoucherIssuer {
 }
 
 impl VoucherIssuer {
-    /// An issuer with the key of the cluster, on this host, for the connections to the socket that
-    /// has this file.
+    /// Creates an issuer with the key of the cluster, on this host. It vouches for connections to
+    /// the socket with this file.
     pub fn new(
         cluster_key: &[u8; KEY_LEN],
         socket_file: FileIdentity,
@@ -59,13 +59,13 @@ impl VoucherIssuer {
         }
     }
 
-    /// The kernel's number of a connection to the local socket of users. For another connection
-    /// the keeper does not vouch: a daemon could connect to a service of root's, and present that
-    /// connection, at the other end of which is root.
+    /// The kernel's number of a connection to the local socket of users. The keeper vouches for no
+    /// other connection. Otherwise a daemon could connect to a service that runs as root and
+    /// present that connection, whose peer is root.
     fn connection(&self, socket: &OwnedFd) -> Result<u64, String> {
         let is_connection = credentials::bound_file(socket)
             .is_ok_and(|file| file == self.socket_file)
-            // The listening socket has this file, too. As its peer the kernel names root.
+            // The listening socket has the same file. The kernel reports root as its peer.
             && !credentials::is_listening(socket);
         match is_connection {
             true => credentials::socket_cookie(socket).map_err(|error| error.to_string()),
@@ -73,14 +73,16 @@ impl VoucherIssuer {
         }
     }
 
-    /// Vouches for the process that has made a connection, now or later.
+    /// Vouches for the process at the other end of a connection. If the name of its user is not
+    /// cached, the event follows later.
     ///
     /// # Errors
-    /// One line: the keeper does not vouch for it.
+    /// One line: the keeper refuses to vouch for the process.
     pub fn vouch(&mut self, session: u64, socket: &OwnedFd) -> Result<Option<Event>, String> {
         let connection = self.connection(socket)?;
         let (uid, gid) = credentials::peer_ids(socket).map_err(|error| error.to_string())?;
-        // What the client claims does not count: without limits it would get those of the service.
+        // The limits come from the kernel, not from the client. Without limits, the user's jobs
+        // would get those of the service.
         let limits = credentials::peer_limits(socket)
             .map_err(|error| format!("the limits of your process: {error}"))?;
         let limits = limits.iter().map(|limit| ResourceLimit {
@@ -115,10 +117,11 @@ impl VoucherIssuer {
         Event::Vouched { session, voucher: self.key.seal(&voucher) }
     }
 
-    /// Renews a voucher for a connection that is still open.
+    /// Issues a new voucher for a connection that is still open.
     ///
     /// # Errors
-    /// One line: the voucher is refused, is for another connection, or the user has gone.
+    /// One line: the voucher is not valid or is for another connection, or the user has
+    /// disconnected.
     pub fn renew(&self, socket: &OwnedFd, voucher: &[u8]) -> Result<Vec<u8>, String> {
         let connection = self.connection(socket)?;
         let voucher = self.verify(voucher)?;
@@ -132,15 +135,15 @@ impl VoucherIssuer {
         Ok(self.key.seal(&Voucher { expires_at, ..voucher }))
     }
 
-    /// The content of a voucher that is valid now.
+    /// Checks a voucher and returns its contents.
     ///
     /// # Errors
-    /// One line: it is refused.
+    /// One line with the reason why it is not valid.
     pub fn verify(&self, voucher: &[u8]) -> Result<Voucher, String> {
         self.key.open(voucher, unix_seconds()).map_err(|error| error.to_string())
     }
 
-    /// Vouches for those whose names have been looked up.
+    /// Issues vouchers for the logins whose names have been looked up.
     pub fn finish_lookups(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         for finished in self.names.take_finished() {
@@ -157,12 +160,12 @@ impl VoucherIssuer {
         events
     }
 
-    /// The look-ups.
+    /// The names and look-ups.
     pub fn names(&self) -> &UserNames<impl Sized> {
         &self.names
     }
 
-    /// A child of this process has been reaped.
+    /// Records that a child of this process has been reaped.
     pub fn on_child_reaped(&mut self, pid: i32) {
         self.names.on_child_reaped(pid);
     }

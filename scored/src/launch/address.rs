@@ -1,4 +1,4 @@
-//! Names and addresses that daemons use to reach each other.
+//! Names and addresses of this host, which daemons use to reach each other.
 
 use std::net::IpAddr;
 
@@ -6,11 +6,11 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::unistd::gethostname;
 
-/// The variable in which Slurm gives the name of the node that a task runs on.
+/// The variable in which Slurm passes the name of a task's node.
 const SLURM_NODE_ENV: &str = "SLURMD_NODENAME";
 
-/// Addresses that other hosts can use for this one: those of all NICs that are up, IPv4 first.
-/// Loopback only if there is no other address.
+/// The addresses at which other hosts can reach this one: those of all interfaces that are up, IPv4
+/// first. Loopback addresses are included only if there are no others.
 pub fn local_addresses() -> Vec<IpAddr> {
     let required_flags = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
     let mut found: Vec<IpAddr> = getifaddrs()
@@ -31,7 +31,7 @@ pub fn local_addresses() -> Vec<IpAddr> {
     found
 }
 
-/// A link-local address is useless on another host.
+/// Whether an address is link-local. Such an address cannot be used without a scope on other hosts.
 fn is_link_local(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(four) => four.is_link_local(),
@@ -39,15 +39,15 @@ fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// The name of this host for a daemon that did not get one: the name that its batch system gave it,
-/// else its host name.
+/// The name of this host for a daemon that was not given one: the name assigned by the batch
+/// system, or else the host name.
 pub fn local_name() -> String {
     let node = std::env::var(SLURM_NODE_ENV).ok().filter(|name| !name.is_empty());
     node.or_else(|| gethostname().ok()?.into_string().ok()).unwrap_or_default()
 }
 
-/// The position of the host with a daemon's host name: by the full name, else by the part in front
-/// of the first dot, if only one host has that part.
+/// The position of a host in `names`. If no name matches in full, compares the parts in front of
+/// the first dot; exactly one host must match then.
 pub fn position_of(host_name: &str, names: &[String]) -> Option<usize> {
     if let Some(exact) = names.iter().position(|name| name.eq_ignore_ascii_case(host_name)) {
         return Some(exact);

@@ -1,5 +1,5 @@
-//! The command lines that start daemons on other hosts: pure functions of the request and the
-//! environment.
+//! Builds the command lines that start daemons on other hosts. The functions depend only on the
+//! request and the environment.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -10,33 +10,34 @@ use super::{
     HOST_PLACEHOLDER, LaunchHost, LaunchRequest, SECRET_ON_STDIN, SECRET_PLACEHOLDER, UNKNOWN_HOST,
 };
 
-/// A remote shell, with its options, instead of ssh.
+/// Variable: a remote shell with options, instead of ssh.
 const REMOTE_SHELL_ENV: &str = "SCORE_RSH";
-/// The path of scored on other hosts, if it differs from the path on this host.
+/// Variable: the path of scored on other hosts, if it differs from the path on this host.
 const REMOTE_SCORED_ENV: &str = "SCORE_SCORED";
-/// The time limit of ssh for connecting, in seconds.
+/// The time-out of ssh for connecting, in seconds.
 const SSH_CONNECT_TIMEOUT_S: u32 = 15;
 
-/// One process that starts daemons.
+/// A command line that starts one or more daemons.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The indices of its hosts in the request.
+    /// The indices of the hosts in the request.
     pub hosts: Vec<usize>,
     /// The command line.
     pub arguments: Vec<OsString>,
 }
 
-/// Whether the launcher passes standard input on to the daemons. If it does not, they read the
-/// secret from a file that only the user can read.
+/// Whether the launcher forwards standard input to the daemons. Otherwise they read the secret from
+/// a file that only the user can read.
 pub fn forwards_stdin(method: LaunchMethod) -> bool {
-    // The task manager of PBS connects a task's standard input to nothing.
+    // The task manager of PBS does not connect the standard input of a task.
     method != LaunchMethod::Pbs
 }
 
-/// The command lines for a request; `key_file` is for methods that do not pass standard input on.
+/// Builds the command lines of a request. `key_file` is for launchers that do not forward standard
+/// input.
 ///
 /// # Errors
-/// One line that names what is invalid.
+/// One line that names the invalid part.
 pub fn launches(
     method: LaunchMethod,
     request: &LaunchRequest,
@@ -87,14 +88,14 @@ pub fn launches(
         }),
         LaunchMethod::GridEngine => one_per_host(&|host| {
             let start = ["qrsh", "-inherit", &host.launch_name].map(OsString::from);
-            // qrsh passes its arguments to a login shell.
+            // qrsh passes its arguments through a login shell.
             let command = command_for_host(&host.name);
             Ok(start.into_iter().chain(command.iter().map(|word| quoted(word))).collect())
         }),
     }
 }
 
-/// The command of the request, with the path of the program on those hosts.
+/// The command of the request, with the path of scored on the other hosts.
 fn command_for(
     method: LaunchMethod,
     request: &LaunchRequest,
@@ -111,14 +112,14 @@ fn command_for(
         other => {
             let shown = other.map(|path| path.to_string_lossy()).unwrap_or_default();
             Err(format!(
-                "{shown:?} is no absolute path: other hosts cannot be told where scored is; set \
-                 {REMOTE_SCORED_ENV} to its path there"
+                "{shown:?}: not an absolute path; set {REMOTE_SCORED_ENV} to the path of scored on \
+                 the other hosts"
             ))
         }
     }
 }
 
-/// The launcher would treat a name that begins with a minus as an option.
+/// Checks a name. The launcher would treat a name with a leading minus as an option.
 fn check_name(host: &LaunchHost) -> Result<(), String> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.:@[]".contains(letter);
     let name = &host.launch_name;
@@ -140,7 +141,7 @@ fn remote_shell(environment: Environment<'_>) -> Result<Vec<OsString>, String> {
     let program =
         words.first().ok_or(format!("{REMOTE_SHELL_ENV} is empty: unset it, or name ssh"))?;
     if Path::new(program).file_name() == Some(OsStr::new("ssh")) {
-        // There is no user to answer a question.
+        // BatchMode prevents questions, because there is no user to answer them.
         let options = ["-T", "-o", "BatchMode=yes", "-o"].map(OsString::from);
         words.extend(options);
         words.push(format!("ConnectTimeout={SSH_CONNECT_TIMEOUT_S}").into());
@@ -148,8 +149,8 @@ fn remote_shell(environment: Environment<'_>) -> Result<Vec<OsString>, String> {
     Ok(words)
 }
 
-/// One daemon on each node of the allocation. It may use the whole node, in addition to other
-/// steps, and the end of one daemon is not the end of the others.
+/// The srun command line. It starts one daemon on each node of the allocation. The daemon may use
+/// the whole node, even if other steps run there. The end of one daemon does not end the others.
 fn srun(hosts: &[LaunchHost]) -> Vec<OsString> {
     let names: Vec<&str> = hosts.iter().map(|host| host.launch_name.as_str()).collect();
     let count = hosts.len();
@@ -165,9 +166,9 @@ fn srun(hosts: &[LaunchHost]) -> Vec<OsString> {
     words
 }
 
-/// One daemon on each host of the job. If pbsdsh cannot do that, one daemon on each of its slots:
-/// the server rejects duplicates. It starts all daemons at once, because a job may have only one
-/// client of its task manager at a time.
+/// The pbsdsh command line. It starts one daemon on each host of the job if pbsdsh supports that;
+/// otherwise one daemon on each slot, and the server rejects the duplicates. One command starts all
+/// daemons, because a job may have only one client of its task manager at a time.
 fn pbsdsh(environment: Environment<'_>) -> Vec<OsString> {
     let version = environment("PBS_VERSION").unwrap_or_default();
     let is_torque = version.to_string_lossy().to_ascii_uppercase().starts_with("TORQUE");
@@ -175,8 +176,8 @@ fn pbsdsh(environment: Environment<'_>) -> Vec<OsString> {
     words.iter().map(OsString::from).collect()
 }
 
-/// A command line for the login shell of another host, whatever shell that is. `exec` replaces the
-/// shell.
+/// Builds a command line for the login shell of another host, which may be any shell. `exec`
+/// replaces the shell with the program.
 fn shell_line(words: &[OsString]) -> OsString {
     let mut line = OsString::from("exec");
     for word in words {

@@ -1,4 +1,4 @@
-//! The secret in a file, for launchers that do not pass standard input on. Only this user can read
+//! The secret in a file, for launchers that do not forward standard input. Only the user can read
 //! the file. It is in a directory that all hosts share, and exists only while daemons start.
 
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -12,17 +12,17 @@ use nix::unistd::geteuid;
 
 const KEY_DIR: &str = ".score";
 const PREFIX: &str = "start-";
-/// A file this old belongs to a start that ended long ago: its process was killed.
+/// The age at which a key file is stale, because the process that wrote it must have been killed.
 const KEY_FILE_TTL: Duration = Duration::from_secs(3600);
 
-/// Removed when this value is dropped.
+/// A key file. It is removed when this value is dropped.
 #[derive(Debug)]
 pub struct KeyFile {
     path: PathBuf,
 }
 
 impl KeyFile {
-    /// Writes a key file below the user's home.
+    /// Writes a key file into a directory below the user's home directory.
     ///
     /// # Errors
     /// One line that names the path that failed.
@@ -51,14 +51,13 @@ impl Drop for KeyFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         if let Some(folder) = self.path.parent() {
-            // Fails while anything else is in it.
+            // This fails if the directory is not empty.
             let _ = fs::remove_dir(folder);
         }
     }
 }
 
-/// Creates the directory, checks that only this user can write to it, and removes the files of dead
-/// starts.
+/// Creates the directory, checks that only this user can write to it, and removes stale key files.
 fn prepare(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

@@ -1,4 +1,4 @@
-//! Starts daemons and watches the processes that started them.
+//! Starts daemons and watches the launcher processes.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,31 +21,31 @@ use score_proto::job_control::Status;
 use super::{LaunchHost, LaunchRequest};
 use crate::sys::{descriptor, pdeathsig, process};
 
-/// The time from its start in which a daemon must arrive.
+/// The default time from the start of a daemon until it must have connected.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of standard error that are kept of a launcher that may still fail.
+/// The number of bytes of a launcher's standard error that are kept for an error message.
 const STDERR_TAIL_LEN: usize = 2048;
-/// Reads of all launchers with pending output, in one call.
+/// The maximum number of times that one call reads from all launchers with output.
 const READS_PER_TICK: usize = 16;
-/// Longest line that is passed on.
+/// The maximum length of a forwarded line, in bytes.
 const MAX_LINE_LEN: usize = 1024;
 
 /// A host whose daemon could not be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Its position among the job's hosts.
+    /// The position of the host in the job.
     pub position: usize,
-    /// One line for the user: host, cause, advice.
+    /// One line for the user: host, cause and remedy.
     pub text: String,
 }
 
-/// A process that starts daemons, or is one.
+/// A launcher process. For a virtual host, it is the daemon itself.
 struct LauncherProcess {
     launch: usize,
-    /// Held open: its end-of-file notifies the daemon that its server has exited.
+    /// Kept open, because end-of-file notifies the daemon that its server has exited.
     stdin: Option<ChildStdin>,
     stderr: Option<File>,
-    /// Output that was not reported yet.
+    /// Output that has not been reported yet.
     stderr_tail: Vec<u8>,
 }
 
@@ -58,20 +58,20 @@ pub struct Launcher {
     launches: Vec<Launch>,
     queue: LaunchQueue,
     arrival_timeout: Duration,
-    /// By process id.
+    /// The launcher processes, by process id.
     launchers: HashMap<i32, LauncherProcess>,
-    /// Readable when launchers have written to standard error.
+    /// Readable if a launcher has written to standard error.
     stderr_epoll: Epoll,
     has_unread: bool,
     key_file: Option<KeyFile>,
 }
 
 impl Launcher {
-    /// Prepares to start the daemons of a request; `virtual_hosts` is for
-    /// [`LaunchMethod::Virtual`]. Nothing is started before [`Launcher::advance`].
+    /// Prepares to start the daemons of a request. [`Launcher::advance`] starts them.
+    /// `virtual_hosts` is set for [`LaunchMethod::Virtual`].
     ///
     /// # Errors
-    /// One line that names what is invalid.
+    /// One line that names the invalid part.
     pub(super) fn new(
         method: LaunchMethod,
         request: LaunchRequest,
@@ -110,8 +110,8 @@ impl Launcher {
         })
     }
 
-    /// Starts the launches that may start now, and gives up those that have taken too long. To be
-    /// called first, at [`Launcher::deadline`], and after every [`Launcher::on_arrived`] and
+    /// Starts the launches that may start now, and gives up launches whose time is over. Call it
+    /// first, at [`Launcher::deadline`], and after each call of [`Launcher::on_arrived`] and
     /// [`Launcher::on_child_ended`].
     pub fn advance(&mut self, now: Instant) -> Vec<Failure> {
         let mut failures = Vec::new();
@@ -140,12 +140,12 @@ impl Launcher {
         failures
     }
 
-    /// When [`Launcher::advance`] is to be called next.
+    /// The time of the next call of [`Launcher::advance`].
     pub fn deadline(&self) -> Option<Instant> {
         self.queue.deadline()
     }
 
-    /// The daemon of the host at this position has arrived.
+    /// Records that the daemon of the host at this position has arrived.
     pub fn on_arrived(&mut self, position: usize) {
         if let Some(host) = self.hosts.iter().position(|host| host.position == position) {
             self.queue.on_arrived(host);
@@ -153,15 +153,15 @@ impl Launcher {
         self.remove_key_file_if_done();
     }
 
-    /// Removes the key file when no daemon needs it any more.
+    /// Removes the key file once no daemon needs it.
     fn remove_key_file_if_done(&mut self) {
         if self.queue.is_done() {
             self.key_file = None;
         }
     }
 
-    /// Kills the process that has started the daemon of a host that does not answer any more. For a
-    /// virtual host, that process is the daemon.
+    /// Kills the launcher of a host whose daemon does not answer any more. For a virtual host, this
+    /// kills the daemon itself.
     pub fn kill(&mut self, position: usize) {
         let host = self.hosts.iter().position(|host| host.position == position);
         for (pid, launcher) in &self.launchers {
@@ -173,29 +173,29 @@ impl Launcher {
         }
     }
 
-    /// The processes that have been started and not ended yet.
+    /// The process ids of the launchers that still run.
     pub fn processes(&self) -> impl Iterator<Item = i32> + '_ {
         self.launchers.keys().copied()
     }
 
-    /// Whether every host's daemon has arrived or failed.
+    /// Whether the daemon of each host has arrived or failed.
     pub fn is_done(&self) -> bool {
         self.queue.is_done()
     }
 
-    /// Readable when [`Launcher::read_stderr`] has something to read.
+    /// A descriptor that is readable if [`Launcher::read_stderr`] has something to read.
     pub fn stderr_fd(&self) -> BorrowedFd<'_> {
         self.stderr_epoll.0.as_fd()
     }
 
-    /// Whether [`Launcher::read_stderr`] stopped before all was read, because a launcher writes
-    /// endlessly.
+    /// Whether [`Launcher::read_stderr`] stopped before it had read all output. It stops if a
+    /// launcher writes endlessly.
     pub fn may_have_more(&self) -> bool {
         self.has_unread
     }
 
-    /// Reads the standard error of launchers and daemons. Lines of launches that are complete are
-    /// for the user, with the host's name. The output of the others is kept for an error message.
+    /// Reads the standard error of launchers and daemons. Returns the lines of launches whose hosts
+    /// have all arrived, with the name of the host. Other output is kept for an error message.
     pub fn read_stderr(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut events = [EpollEvent::empty(); 32];
@@ -224,7 +224,7 @@ impl Launcher {
         lines
     }
 
-    /// A child of this process has ended. None: it is not a launcher.
+    /// Handles the exit of a child of this process. Returns `None` if the child is not a launcher.
     pub fn on_child_ended(&mut self, pid: i32, status: Status) -> Option<Vec<Failure>> {
         let mut launcher = self.launchers.remove(&pid)?;
         launcher.read_output(&self.stderr_epoll);
@@ -238,10 +238,9 @@ impl Launcher {
         Some(missing.into_iter().map(|host| self.failure(host, &cause)).collect())
     }
 
-    /// No daemon is needed any more: daemons read end-of-file on standard input, and launchers that
-    /// still wait for daemons are terminated. The caller should wait for [`Launcher::all_exited`],
-    /// if it has time, before this value is dropped: a launcher that is killed may leave its batch
-    /// system waiting.
+    /// Ends all daemons by closing their standard input, and terminates launchers that still wait
+    /// for daemons. If there is time, the caller should wait for [`Launcher::all_exited`] before it
+    /// drops this value, because a killed launcher may leave its batch system waiting.
     pub fn close(&mut self) {
         for (pid, launcher) in &mut self.launchers {
             launcher.stdin = None;
@@ -261,7 +260,7 @@ impl Launcher {
         let mut command = Command::new(&arguments[0]);
         command.args(&arguments[1..]).stdin(Stdio::piped()).stdout(Stdio::null());
         command.stderr(Stdio::piped());
-        // A virtual host's daemon cleans up; a launcher closes its connections.
+        // SIGTERM lets the daemon of a virtual host clean up, and a launcher close its connections.
         pdeathsig::set_pdeathsig(&mut command, libc::SIGTERM);
         let mut child = match (&self.virtual_hosts, hosts.first()) {
             (Some(virtual_hosts), Some(host)) => {
@@ -274,8 +273,8 @@ impl Launcher {
         };
         let mut stdin = child.stdin.take();
         if let Some(stdin) = &mut stdin {
-            // A pipe can hold it. The end of a process that has already died is reported
-            // separately.
+            // The secret fits into the pipe, so this does not block. An error means that the
+            // process has died already, and its exit is reported separately.
             let _ = stdin.write_all(&self.secret);
         }
         let pid = child.id() as i32;
@@ -284,7 +283,7 @@ impl Launcher {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, pid as u64);
             let nonblocking = descriptor::set_nonblocking(pipe.as_fd());
             if nonblocking.is_err() || self.stderr_epoll.add(pipe, event).is_err() {
-                // The process runs nevertheless; its output will not be read.
+                // The process runs nevertheless, but its output is not read.
                 stderr = None;
             }
         }
@@ -293,7 +292,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// Ends a launch that has taken too long, and returns its output.
+    /// Terminates a launch whose time is over. Returns its output.
     fn terminate(&mut self, launch: usize) -> String {
         let found = self.launchers.iter_mut().find(|(_, launcher)| launcher.launch == launch);
         let Some((pid, launcher)) = found else { return String::new() };
@@ -334,7 +333,7 @@ impl Launcher {
 }
 
 impl Drop for Launcher {
-    /// Terminates the launchers that still run: daemons clean up first.
+    /// Terminates the remaining launchers. SIGTERM lets daemons clean up.
     fn drop(&mut self) {
         for pid in self.launchers.keys() {
             process::kill(*pid, libc::SIGTERM);
@@ -343,11 +342,12 @@ impl Drop for Launcher {
 }
 
 impl LauncherProcess {
-    /// Reads the available output and keeps its end.
+    /// Reads the available output and keeps the end of it.
     fn read_output(&mut self, epoll: &Epoll) {
         let Some(pipe) = &mut self.stderr else { return };
         let mut buffer = [0; 4096];
-        // Bounded: a process that writes endlessly is read again in the next call.
+        // The number of reads is limited. The next call reads more from a process that writes
+        // endlessly.
         for _ in 0..4 {
             match pipe.read(&mut buffer) {
                 Ok(0) => {}
@@ -368,7 +368,7 @@ impl LauncherProcess {
         }
     }
 
-    /// The complete lines that wait, prefixed with the name of their source.
+    /// Takes the complete lines, prefixed with the name of their source.
     fn take_prefixed_lines(&mut self, name: &str) -> Vec<String> {
         let end =
             self.stderr_tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |index| index + 1);
@@ -380,7 +380,7 @@ impl LauncherProcess {
         lines.map(|line| format!("{name}: {}", printable(line))).collect()
     }
 
-    /// The last lines, for a message about its end.
+    /// The last lines, for a message about the end of the launcher.
     fn output_tail(&self) -> String {
         let text = String::from_utf8_lossy(&self.stderr_tail);
         let lines: Vec<&str> =
@@ -390,7 +390,7 @@ impl LauncherProcess {
     }
 }
 
-/// Removes control characters, which could steer a terminal: the text comes from another host.
+/// Removes control characters, because text from another host must not control the user's terminal.
 fn printable(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).collect()
 }

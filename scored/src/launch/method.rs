@@ -1,15 +1,15 @@
-//! The systems that start daemons on other hosts.
+//! The launch methods: the systems that start daemons on other hosts.
 
 use std::ffi::OsString;
 use std::fmt;
 
-/// Looks up a variable in the environment, or in the variables of a test.
+/// Looks up an environment variable. Tests pass their own variables.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// The system that starts daemons on other hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchMethod {
-    /// In network namespaces of this machine, or on its loopback.
+    /// By fork, into network namespaces of this machine or onto its loopback addresses.
     Virtual,
     /// By ssh, or by the program in SCORE_RSH.
     Shell,
@@ -32,7 +32,7 @@ const METHOD_NAMES: &[(&str, LaunchMethod)] = &[
     ("sge", LaunchMethod::GridEngine),
 ];
 
-/// A batch system is detected by these variables, if all are set.
+/// The variables that identify a batch system. All of them must be set.
 const BATCH_SYSTEM_ENV: &[(LaunchMethod, &[&str])] = &[
     (LaunchMethod::Slurm, &["SLURM_JOB_ID", "SLURM_JOB_NODELIST"]),
     (LaunchMethod::Pbs, &["PBS_JOBID", "PBS_NODEFILE"]),
@@ -41,11 +41,11 @@ const BATCH_SYSTEM_ENV: &[(LaunchMethod, &[&str])] = &[
 ];
 
 impl LaunchMethod {
-    /// The method for hosts that are not virtual: the `start=` of the user, else the allocation
-    /// that this process is in, else a remote shell.
+    /// Chooses the method for hosts that are not virtual: the user's `start=` option, or else the
+    /// batch system whose allocation this process is in, or else a remote shell.
     ///
     /// # Errors
-    /// One line that names an unknown method.
+    /// One line that quotes an unknown method.
     pub fn choose(
         requested: Option<&str>,
         environment: Environment<'_>,
@@ -60,7 +60,7 @@ impl LaunchMethod {
         })
     }
 
-    /// The system whose allocation this process is in.
+    /// The batch system whose allocation this process is in.
     pub fn allocation(environment: Environment<'_>) -> Option<LaunchMethod> {
         let all_set = |names: &[&str]| {
             names.iter().all(|name| environment(name).is_some_and(|value| !value.is_empty()))

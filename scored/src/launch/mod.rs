@@ -1,14 +1,14 @@
-//! Starts scored's daemons on the hosts of a cluster: virtual hosts of this machine, hosts that a
-//! remote shell reaches, and hosts of an allocation of a batch system. See docs/launch.md, "Many
-//! hosts: how the daemons start".
+//! Starts daemons on the hosts of a job: virtual hosts of this machine, hosts with a remote shell,
+//! and hosts of a batch system's allocation. See docs/launch.md, "Many hosts: how the daemons
+//! start".
 //!
 //! [`LaunchTargets`] creates virtual hosts, or selects the method for real ones. [`Launcher`]
-//! starts the same command on every host and reports failures. The caller knows which daemons have
-//! arrived, and notifies the launcher.
+//! starts the same command on each host and reports failures. The caller notifies the launcher of
+//! the daemons that have connected.
 //!
-//! The secret is passed through standard input, never through arguments or environment. Standard
-//! input stays open as long as this process lives: a daemon that reads end-of-file has lost its
-//! server.
+//! The secret is passed through standard input, never through arguments or the environment.
+//! Standard input stays open as long as this process exists. A daemon that reads end-of-file has
+//! lost its server.
 
 mod address;
 mod command_line;
@@ -26,24 +26,25 @@ pub use targets::{LaunchOptions, LaunchTargets};
 
 use std::ffi::OsString;
 
-/// In a word of the command: the name of the host that it is started on. Launchers that start one
-/// command on all hosts insert [`UNKNOWN_HOST`].
+/// A word of the command that is replaced by the name of the host. A launcher that starts one
+/// command on all hosts inserts [`UNKNOWN_HOST`].
 pub const HOST_PLACEHOLDER: &str = "%h";
-/// In a word of the command: the source of the secret, [`SECRET_ON_STDIN`] or a file.
+/// A word of the command that is replaced by the source of the secret: [`SECRET_ON_STDIN`] or a
+/// file.
 pub const SECRET_PLACEHOLDER: &str = "%k";
-/// The daemon has to find its own host name: [`local_name`].
+/// Instead of a host name: the daemon determines its own name by [`local_name`].
 pub const UNKNOWN_HOST: &str = "?";
-/// The secret is the first bytes of standard input.
+/// Instead of a file name: the secret is the first data on standard input.
 pub const SECRET_ON_STDIN: &str = "-";
 
 /// A host on which a daemon is to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchHost {
-    /// Its position among the job's hosts, which identifies it for the caller.
+    /// The position of the host in the job. It identifies the host for the caller.
     pub position: usize,
-    /// Its name in messages, and for its daemon.
+    /// The name of the host in messages and for its daemon.
     pub name: String,
-    /// Its name for a remote shell or a batch system.
+    /// The name of the host for a remote shell or batch system.
     pub launch_name: String,
 }
 
@@ -52,7 +53,7 @@ pub struct LaunchHost {
 pub struct LaunchRequest {
     /// The hosts.
     pub hosts: Vec<LaunchHost>,
-    /// The program's absolute path and its arguments, with [`HOST_PLACEHOLDER`] and
+    /// The absolute path of the program and its arguments, which contain [`HOST_PLACEHOLDER`] and
     /// [`SECRET_PLACEHOLDER`].
     pub command: Vec<OsString>,
     /// The cluster key.

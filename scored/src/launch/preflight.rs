@@ -1,6 +1,6 @@
-//! `scored -try HOSTS`: starts a probe on every host that reports by TCP and exits, so that an
-//! operator sees whether daemons can start there. Every step is that of a daemon: the launcher, the
-//! path of scored, the secret on standard input, the connection back.
+//! `scored -try HOSTS`: tests whether daemons can be started. It starts a probe on each host, which
+//! connects back, reports, and exits. Each step is the same as for a daemon: launcher, path of
+//! scored, secret on standard input, and connection back.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -20,41 +20,41 @@ use super::{
 use super::{local_name, position_of};
 use crate::sys::process::{self, WaitResult};
 
-/// Bytes of the secret, as of a cluster key.
+/// The length of the secret in bytes, which is the length of a cluster key.
 const SECRET_LEN: usize = 32;
-/// The time limit of a connection for sending its line.
+/// How long a connected probe may take to send its line.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_GREETING_LEN: u64 = 512;
-/// The time limit of launchers for exiting.
+/// How long the launchers may take to exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// `-try`
+/// The options of `-try`.
 #[derive(Debug)]
 pub struct PreflightOptions {
-    /// `local:N`, or names with commas.
+    /// `local:N`, or names separated by commas.
     pub hosts: String,
-    /// `-start`, `-links`, `-mtu`, `-rate`
+    /// `-start`, `-links`, `-mtu`, `-rate` and `-timeout`.
     pub launch: LaunchOptions,
 }
 
-/// `-greet`
+/// The options of `-greet`.
 #[derive(Debug)]
 pub struct ProbeOptions {
-    /// The addresses of the listener, separated by commas; the port follows the last one.
+    /// The addresses of the listener, separated by commas, and its port after the last one.
     pub connect: String,
     /// The name of this host, or [`UNKNOWN_HOST`].
     pub host: String,
-    /// The source of the secret.
+    /// The source of the secret: a file or [`SECRET_ON_STDIN`].
     pub key: OsString,
 }
 
-/// Starts a probe on every host, prints the results, and ends the probes.
+/// Starts a probe on each host, prints the results, and ends the probes.
 ///
 /// # Errors
-/// An error of the preparation, or the number of hosts that failed.
+/// One line: the preparation failed, or how many hosts failed.
 pub fn run(options: &PreflightOptions) -> Result<(), String> {
-    // Printed lines must not be lost when a reader has exited; the ends of children are reported by
-    // a descriptor.
+    // SIGPIPE is blocked, so that a reader of the output that exits does not end this process
+    // silently. The signalfd reports exited children.
     process::default_and_block_signals().map_err(|error| error.to_string())?;
     let signals = SigSet::from(Signal::SIGCHLD);
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
@@ -88,7 +88,7 @@ pub fn run(options: &PreflightOptions) -> Result<(), String> {
         }
         while let Some((name, address)) = next_greeting(&listener, &secret) {
             let Some(host) = position_of(&name, &names) else {
-                println!("{name:?} at {address}: none of the hosts asked for");
+                println!("{name:?} at {address}: not one of the requested hosts");
                 continue;
             };
             println!(
@@ -127,7 +127,7 @@ fn prepare(
         println!("{notice}");
     }
     if targets.hosts().is_empty() {
-        println!("{}: no other host than this", options.hosts);
+        println!("{}: no hosts other than this one", options.hosts);
     }
     let names = hosts.into_iter().map(|host| host.name).collect();
     let listener = TcpListener::bind("0.0.0.0:0").map_err(|error| format!("listen: {error}"))?;
@@ -145,7 +145,7 @@ fn prepare(
     Ok((targets.into_launcher(command, secret.to_vec())?, listener, names))
 }
 
-/// The hosts in the argument of `-try`.
+/// Parses the argument of `-try`.
 fn hosts(host_list: &str) -> Result<Vec<HostSpec>, String> {
     let host = |name: String, kind| HostSpec { name, kind, ..HostSpec::local(1) };
     let Some(count) = host_list.strip_prefix("local:") else {
@@ -179,7 +179,8 @@ fn wait(
     }
 }
 
-/// The next connection that knows the secret: the name that it sent, and its address.
+/// Accepts the next connection that proves knowledge of the secret. Returns the name that it sent,
+/// and its address.
 fn next_greeting(listener: &TcpListener, secret: &[u8]) -> Option<(String, SocketAddr)> {
     loop {
         let (stream, address) = listener.accept().ok()?;
@@ -200,10 +201,10 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The probe: sends its name and the secret, and waits for its end.
+/// Runs the probe: sends the host's name and the secret, and waits until the server exits.
 ///
 /// # Errors
-/// One line with the address or file that failed.
+/// One line that names the address or file at fault.
 pub fn run_probe(options: &ProbeOptions) -> Result<(), String> {
     let mut secret = [0; SECRET_LEN];
     let key_on_stdin = options.key == SECRET_ON_STDIN;
@@ -221,7 +222,7 @@ pub fn run_probe(options: &ProbeOptions) -> Result<(), String> {
     result
         .and_then(|()| stream.shutdown(std::net::Shutdown::Write))
         .map_err(|error| format!("-connect {}: {error}", options.connect))?;
-    // Runs like a daemon, until its server has exited.
+    // Like a daemon, the probe runs until its server has exited.
     let mut ignored = [0; 64];
     if key_on_stdin {
         while io::stdin().read(&mut ignored).is_ok_and(|count| count > 0) {}
@@ -229,7 +230,7 @@ pub fn run_probe(options: &ProbeOptions) -> Result<(), String> {
     Ok(())
 }
 
-/// Tries one address after another.
+/// Connects to the first address that answers.
 fn connect(list: &str) -> Result<TcpStream, String> {
     let usage_error = || format!("-connect {list}: not ADDRESS[,ADDRESS...]:PORT");
     let (addresses, port) = list.rsplit_once(':').ok_or_else(usage_error)?;

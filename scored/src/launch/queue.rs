@@ -1,19 +1,20 @@
-//! The queue of launches: a bounded number run at a time, each for a bounded time, until all of its
-//! hosts have arrived. Pure: processes and clock are outside.
+//! The queue of launches. It limits the number of simultaneous launches and the duration of each. A
+//! launch is complete when all of its hosts have arrived. The queue starts no processes and reads
+//! no clock.
 
 use std::time::{Duration, Instant};
 
-/// Launches that may run at the same time.
+/// The maximum number of simultaneous launches.
 pub const MAX_CONCURRENT_LAUNCHES: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// Running since this time.
+    /// The launch has been running since this time.
     Running(Instant),
-    /// All of its hosts have arrived.
+    /// All hosts of the launch have arrived.
     Complete,
-    /// It ended or took too long.
+    /// The launch has ended, or its time is over.
     Ended,
 }
 
@@ -22,14 +23,14 @@ enum State {
 pub enum LaunchAction {
     /// Start this launch.
     Start(usize),
-    /// End this launch, and count these hosts as lost: they have not arrived in time.
+    /// Terminate this launch. These of its hosts have not arrived in time.
     GiveUp(usize, Vec<usize>),
 }
 
 /// All launches of a request.
 #[derive(Debug)]
 pub struct LaunchQueue {
-    /// Hosts of each launch.
+    /// The hosts of each launch.
     hosts: Vec<Vec<usize>>,
     states: Vec<State>,
     arrived: Vec<bool>,
@@ -37,15 +38,15 @@ pub struct LaunchQueue {
 }
 
 impl LaunchQueue {
-    /// A queue before its first launch. `arrival_timeout` is the time from its launch in which a
-    /// host must arrive.
+    /// Creates a queue. `arrival_timeout` is the time from the start of a launch until its hosts
+    /// must have arrived.
     pub fn new(hosts: Vec<Vec<usize>>, arrival_timeout: Duration) -> Self {
         let count = hosts.iter().flatten().max().map_or(0, |last| last + 1);
         let states = vec![State::Waiting; hosts.len()];
         Self { hosts, states, arrived: vec![false; count], arrival_timeout }
     }
 
-    /// The actions that are due now.
+    /// Returns the actions that are due now.
     pub fn next_actions(&mut self, now: Instant) -> Vec<LaunchAction> {
         let mut actions = Vec::new();
         for launch in 0..self.states.len() {
@@ -71,7 +72,7 @@ impl LaunchQueue {
         actions
     }
 
-    /// When [`LaunchQueue::next_actions`] has actions without any other event.
+    /// The time at which [`LaunchQueue::next_actions`] returns an action without another event.
     pub fn deadline(&self) -> Option<Instant> {
         let since = self.states.iter().filter_map(|state| match state {
             State::Running(since) => Some(*since),
@@ -80,7 +81,7 @@ impl LaunchQueue {
         since.min().map(|since| since + self.arrival_timeout)
     }
 
-    /// A host's daemon has arrived.
+    /// Records that the daemon of a host has arrived.
     pub fn on_arrived(&mut self, host: usize) {
         let Some(arrived) = self.arrived.get_mut(host) else { return };
         *arrived = true;
@@ -92,7 +93,7 @@ impl LaunchQueue {
         }
     }
 
-    /// A launch has ended. Returns its hosts that have not arrived.
+    /// Records that a launch has ended. Returns its hosts that have not arrived.
     pub fn on_ended(&mut self, launch: usize) -> Vec<usize> {
         let Some(state) = self.states.get_mut(launch) else { return Vec::new() };
         let old_state = std::mem::replace(state, State::Ended);
@@ -104,7 +105,7 @@ impl LaunchQueue {
         self.states.get(launch) == Some(&State::Complete)
     }
 
-    /// Whether every launch is complete or has ended.
+    /// Whether each launch is complete or has ended.
     pub fn is_done(&self) -> bool {
         self.states.iter().all(|state| matches!(state, State::Complete | State::Ended))
     }

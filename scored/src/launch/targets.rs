@@ -11,18 +11,18 @@ use super::method::LaunchMethod;
 use super::virtual_hosts::VirtualHosts;
 use super::{LaunchHost, LaunchRequest, Launcher, local_addresses};
 
-/// The user's options for the start of daemons.
+/// The user's options for starting daemons.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct LaunchOptions {
     /// `start=WAY`
     pub method: Option<String>,
-    /// `links`, `mtu` and `rate` of virtual hosts, in their order.
+    /// The options `links`, `mtu` and `rate` of virtual hosts, in the user's order.
     pub lan_options: Vec<(String, String)>,
-    /// How long a daemon may take to arrive, if not the default.
+    /// How long a daemon may take to arrive. `None`: the default.
     pub arrival_timeout: Option<Duration>,
 }
 
-/// The hosts of a job, ready for daemons.
+/// The hosts of a job, prepared for the start of daemons.
 #[derive(Debug)]
 pub struct LaunchTargets {
     method: LaunchMethod,
@@ -32,11 +32,11 @@ pub struct LaunchTargets {
 }
 
 impl LaunchTargets {
-    /// Creates virtual hosts, which moves this process onto the first of them; it must have one
-    /// thread then. Selects the method for real hosts.
+    /// Prepares the hosts. Selects the method for real hosts. Creates virtual hosts, which moves
+    /// this process to the first of them; the process must have only one thread then.
     ///
     /// # Errors
-    /// One line: no daemon can be started.
+    /// One line with the reason why no daemon can be started.
     pub fn new(hosts: &[HostSpec], options: &LaunchOptions) -> Result<LaunchTargets, String> {
         let virtual_count = hosts.iter().filter(|host| host.kind == HostKind::Virtual).count();
         let (method, created) = if virtual_count > 0 {
@@ -56,7 +56,7 @@ impl LaunchTargets {
             HostKind::Remote => true,
         };
         let to_launch_host = |(position, host): (usize, &HostSpec)| {
-            // A batch system knows hosts by the names that it has assigned.
+            // A batch system knows only the names that it has assigned.
             let by_address = method == LaunchMethod::Shell && !host.address.is_empty();
             let launch_name = if by_address { &host.address } else { &host.name };
             LaunchHost { position, name: host.name.clone(), launch_name: launch_name.clone() }
@@ -76,22 +76,22 @@ impl LaunchTargets {
         self.virtual_hosts.as_ref().and_then(VirtualHosts::notice)
     }
 
-    /// The hosts on which daemons are to be started.
+    /// The hosts on which daemons have to be started.
     pub fn hosts(&self) -> &[LaunchHost] {
         &self.hosts
     }
 
-    /// Addresses at which daemons on those hosts can reach this process.
+    /// The addresses at which daemons on the hosts can reach this process.
     pub fn local_addresses(&self) -> Vec<IpAddr> {
         self.virtual_hosts
             .as_ref()
             .map_or_else(local_addresses, |virtual_hosts| virtual_hosts.addresses(0))
     }
 
-    /// Prepares to start `command` on every other host, with `secret` passed to the daemons.
+    /// Creates the launcher that starts `command` on each other host and passes `secret` to it.
     ///
     /// # Errors
-    /// One line: nothing has been started.
+    /// One line with the cause. Nothing has been started then.
     pub fn into_launcher(
         self,
         command: Vec<OsString>,
@@ -102,8 +102,8 @@ impl LaunchTargets {
     }
 }
 
-/// The LAN for these virtual hosts. Their numbers are in their names, and a job may have only some
-/// of them.
+/// The plan of a LAN for these virtual hosts. The LAN is large enough for the highest number,
+/// because a job may use only some of its hosts.
 fn lan_plan(hosts: &[HostSpec], options: &LaunchOptions) -> Result<LanPlan, String> {
     let mut count = 0;
     for host in hosts {
@@ -118,7 +118,7 @@ fn lan_plan(hosts: &[HostSpec], options: &LaunchOptions) -> Result<LanPlan, Stri
     Ok(plan)
 }
 
-/// The number of a virtual host.
+/// The number of a virtual host, given its name.
 pub(super) fn virtual_number(name: &str) -> Option<u32> {
     name.strip_prefix(LanPlan::new(1).prefix.as_str())?.parse().ok()
 }

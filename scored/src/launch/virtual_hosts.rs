@@ -5,22 +5,22 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use score_lan::{BuildError, Lan, LanPlan};
 
-/// Virtual hosts of this machine. Host 0 is the one of this process; the others get daemons. The
-/// links between them disappear with this process.
+/// Virtual hosts of this machine. This process runs on host 0; each other host gets a daemon. The
+/// links between the hosts disappear when this process exits.
 #[derive(Debug)]
 pub struct VirtualHosts {
     plan: LanPlan,
-    /// None: all hosts are this machine's loopback.
+    /// `None` if all hosts are loopback addresses of this machine.
     lan: Option<Lan>,
     notice: Option<String>,
 }
 
 impl VirtualHosts {
-    /// Creates the hosts, and moves this process onto host 0. Its Unix sockets stay valid; its
-    /// network is the virtual one from now on. The caller must have one thread.
+    /// Creates the hosts and moves this process to host 0. Its network is the virtual one from then
+    /// on; its Unix sockets stay valid. The process must have only one thread.
     ///
     /// # Errors
-    /// One line: the plan is invalid, or needs something that this machine refuses.
+    /// One line: the plan is invalid, or this machine does not permit what it needs.
     pub fn create(plan: &LanPlan) -> Result<VirtualHosts, String> {
         let refusal = match Lan::build(plan) {
             Ok(lan) => {
@@ -49,7 +49,7 @@ impl VirtualHosts {
         self.notice.as_deref()
     }
 
-    /// The addresses of host number `host`, one for each network.
+    /// The addresses of the host with number `host`, one for each network.
     pub fn addresses(&self, host: u32) -> Vec<IpAddr> {
         match &self.lan {
             Some(lan) if self.plan.hosts == 1 => vec![lan.address(host).into()],
@@ -60,7 +60,7 @@ impl VirtualHosts {
         }
     }
 
-    /// Runs a function on a host: a process started by it stays there.
+    /// Runs a function on a host. A process that it starts stays on that host.
     pub(super) fn run_in_host<T>(&self, host: u32, action: impl FnOnce() -> T) -> io::Result<T> {
         match &self.lan {
             Some(lan) => lan.run_on_host(host, action),
@@ -69,7 +69,7 @@ impl VirtualHosts {
     }
 }
 
-/// The whole of 127/8 is this machine.
+/// The loopback address of a host. All addresses in 127/8 belong to this machine.
 fn loopback(host: u32) -> Ipv4Addr {
     let [_, b, c, d] = (host + 1).to_be_bytes();
     Ipv4Addr::new(127, b, c, d)

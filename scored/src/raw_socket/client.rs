@@ -1,4 +1,4 @@
-//! The shepherd's side.
+//! The shepherd's side: requests raw sockets from the opener.
 
 use std::cell::Cell;
 use std::io;
@@ -16,31 +16,32 @@ use crate::sys::fd_passing;
 #[derive(Debug)]
 pub struct RawSocketClient {
     socket: OwnedFd,
-    /// A request got no answer: a later answer could be taken for that of another request.
+    /// Whether a request has got no answer. A late answer could be mistaken for that of another
+    /// request.
     has_failed: Cell<bool>,
 }
 
 impl RawSocketClient {
-    /// A client on the `socket` to the opener.
+    /// A client that uses the `socket` to the opener.
     ///
     /// # Errors
-    /// The descriptor is no socket.
+    /// The descriptor is not a socket.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(OPEN_TIMEOUT.as_secs() as i64))?;
         Ok(Self { socket, has_failed: Cell::new(false) })
     }
 
-    /// The sockets of one process, one for each link of its network set.
+    /// Requests the sockets of one process, one for each link of its network set.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn open(&self, request: OpenRequest) -> Result<Vec<WireEndpoint>, String> {
         if self.has_failed.get() {
-            return Err("scored does not open raw sockets for this job any more".to_owned());
+            return Err("scored no longer opens raw sockets for this job".to_owned());
         }
         let reply = self.exchange(request).map_err(|error| {
             self.has_failed.set(true);
-            format!("scored opens no raw sockets for this job: {error}")
+            format!("scored cannot open raw sockets for this job: {error}")
         })?;
         let (reply, descriptors) = reply;
         let mut descriptors = descriptors.into_iter();

@@ -1,5 +1,5 @@
-//! The opener. It starts as root, and has become the user of the job, with the few capabilities
-//! that raw sockets need, before it reads what the user's shepherd sends.
+//! The opener. It starts as root. Before it reads requests of the user's shepherd, it changes to
+//! the user of the job, and keeps only the few capabilities that raw sockets need.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,25 +21,25 @@ const PROCESS_NAME: &std::ffi::CStr = c"scored-opener";
 /// The options of an opener.
 #[derive(Debug)]
 pub struct HelperOptions {
-    /// The socket to the shepherd; the grant is already queued in it.
+    /// The socket to the shepherd. The grant is already queued in it.
     pub control: OwnedFd,
 }
 
-/// Starts an opener for a job of the user with these ids. Returns its process id, and the socket
-/// for the shepherd.
+/// Starts an opener for a job of the user with these ids (uid and gid). Returns its process id, and
+/// the socket for the shepherd.
 ///
 /// # Errors
-/// The error of the system call.
+/// The system call that failed.
 pub fn start(plan: &RawSocketGrant, owner: (u32, u32)) -> io::Result<(i32, OwnedFd)> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
-    // Sent while the shepherd does not have its end: no other message can precede it.
+    // Sent before the shepherd has its end, so that no other message can precede it.
     let start = frame::encode_datagram(&(owner, plan)).map_err(io::Error::other)?;
     fd_passing::send(&theirs, &start, &[])?;
     let control = std::os::fd::AsRawFd::as_raw_fd(&ours).to_string();
     let arguments = ["scored", "-opener", "-control", &control];
     let arguments: Result<Vec<_>, _> = arguments.into_iter().map(std::ffi::CString::new).collect();
-    // No namespace: this process belongs to the daemon, not to the user.
+    // Without a namespace, because this process belongs to the daemon and not to the user.
     let pid = realtime::run_unpinned(|| {
         namespace::start_self(Containment::Subreaper, &arguments?, &[&ours], None)
     })?;
@@ -49,7 +49,7 @@ pub fn start(plan: &RawSocketGrant, owner: (u32, u32)) -> io::Result<(i32, Owned
 /// Opens the requested sockets until the shepherd has exited.
 ///
 /// # Errors
-/// A message was no grant or no request.
+/// A message was neither the grant nor a request, or a system call failed.
 pub fn run(options: HelperOptions) -> io::Result<()> {
     process::set_name(PROCESS_NAME);
     process::default_and_block_signals()?;
@@ -60,7 +60,7 @@ pub fn run(options: HelperOptions) -> io::Result<()> {
     let (owner, plan): ((u32, u32), RawSocketGrant) =
         frame::decode_datagram(&bytes).map_err(io::Error::other)?;
     credentials::become_raw_socket_opener(owner).map_err(io::Error::other)?;
-    // The kernel clears this when ids change.
+    // The kernel clears the parent-death signal when ids change.
     process::die_with_parent(libc::SIGKILL);
     let mut open_counts = vec![0; plan.sets.len()];
     loop {
@@ -98,7 +98,10 @@ fn open(
     let ((secret, links), open_count) =
         set.zip(open_counts.get_mut(set_index)).ok_or("no network that scorehosts.db trusts")?;
     if *open_count >= plan.max_processes {
-        return Err(format!("the job has raw sockets for its {} processes", plan.max_processes));
+        return Err(format!(
+            "the job already has raw sockets for its {} processes",
+            plan.max_processes
+        ));
     }
     *open_count += 1;
     let choice = if request.use_xdp { WirePreference::Raw } else { WirePreference::Packet };

@@ -1,11 +1,12 @@
 //! Raw Ethernet sockets for jobs of users. A shepherd has the rights of its user, who may not open
-//! raw sockets. On networks that scorehosts.db trusts, another process opens the sockets for it,
-//! one by one: the *opener*, which the keeper starts next to the shepherd. The keeper sends the
-//! opener the job's grant. Then the opener becomes the user, but keeps the capabilities that raw
-//! sockets need. It decodes nothing else but [`OpenRequest`], and keeps no socket that it passes
-//! on.
+//! raw sockets. On networks that scorehosts.db trusts, another process opens the sockets for the
+//! shepherd one by one. This process is the *opener*, which the keeper starts next to the shepherd.
 //!
-//! What a user can do with such a socket: see docs/security.md.
+//! The keeper sends the job's grant to the opener. The opener then changes to the user, but keeps
+//! the capabilities that raw sockets need. It decodes only [`OpenRequest`], and keeps no socket
+//! that it passes on.
+//!
+//! docs/security.md describes what a user can do with such a socket.
 
 mod client;
 mod helper;
@@ -22,47 +23,47 @@ use serde::{Deserialize, Serialize};
 
 use crate::shepherd;
 
-/// The longest datagram: a grant for all network sets.
+/// Size of the longest datagram in bytes: a grant for all network sets.
 const MAX_DATAGRAM_LEN: usize = 16 << 10;
-/// The time that a shepherd waits for sockets. The kernel takes some milliseconds for each packet
-/// socket and for each program at an interface, and up to a second if a queue is still in use.
+/// How long a shepherd waits for sockets. The kernel takes a few milliseconds for each packet
+/// socket and for each program on an interface, and up to a second if a queue is still in use.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The raw sockets that a job may have on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RawSocketGrant {
-    /// For each network set: the secret in its packets, and its interfaces; none if the set has no
-    /// raw wires.
+    /// The secret in the packets and the interfaces of each network set. A set without raw wires
+    /// has no interfaces.
     pub sets: Vec<(u64, Vec<String>)>,
-    /// The number of processes for which each set is opened at most.
+    /// Largest number of processes for which each set is opened.
     pub max_processes: u32,
 }
 
 /// A request of the shepherd for the sockets of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenRequest {
-    /// Network set.
+    /// Index of the network set.
     pub set: u32,
-    /// Whether AF_XDP is to be tried.
+    /// Whether to try AF_XDP.
     pub use_xdp: bool,
 }
 
-/// One endpoint of an answer, with the number of its descriptors.
+/// One endpoint of a reply, with the number of its descriptors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct EndpointInfo {
     /// The result of
     /// [`WireEndpoint::describe`](score_pm::device::ethernet::wire::WireEndpoint::describe).
     description: Vec<u8>,
     descriptors: u8,
-    /// The reason if it is not the requested wire.
+    /// The reason if this is not the requested wire.
     note: Option<String>,
 }
 
-/// The sockets of one process, in the order of its set's links, or a line for the user.
+/// The sockets of one process, in the order of its set's links, or an error message of one line.
 type OpenReply = Result<Vec<EndpointInfo>, String>;
 
 impl RawSocketGrant {
-    /// The grant for a job that begins on this host. None: the job has no raw sockets, or does not
+    /// The grant for a job that starts on this host. None: the job has no raw sockets, or does not
     /// belong to a user.
     pub fn for_job(begin: &JobStart, placement: &Placement) -> Option<RawSocketGrant> {
         begin.owner.as_ref().filter(|_| placement.hosts.len() > 1)?;
@@ -80,15 +81,15 @@ impl RawSocketGrant {
         Some(RawSocketGrant { sets, max_processes })
     }
 
-    /// The grant in a record to the keeper, without [`RawSocketGrant::max_processes`].
+    /// The grant as a record for the keeper, without [`RawSocketGrant::max_processes`].
     pub fn into_records(self) -> Vec<RawSet> {
         let bytes = |names: Vec<String>| names.into_iter().map(String::into_bytes).collect();
         let sets = self.sets.into_iter();
         sets.map(|(secret, names)| RawSet { secret, interfaces: bytes(names) }).collect()
     }
 
-    /// The grant for a request to the keeper. A set with an interface that is not one of `trusted`
-    /// gets no raw sockets. None if no set gets any.
+    /// The grant for a request to the keeper. A set with an interface that is not in `trusted` gets
+    /// no raw sockets. None if no set gets raw sockets.
     pub fn from_records(
         max_processes: u32,
         sets: &[RawSet],

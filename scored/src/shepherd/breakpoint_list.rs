@@ -1,5 +1,5 @@
 //! The breakpoints that tools have set in the processes of this host. If the tool control service
-//! is killed they stay in the text, and a process that reaches one dies of SIGTRAP: the next
+//! is killed, they stay in the program text, and SIGTRAP kills a process that reaches one. The next
 //! service removes them (docs/tools.md, ruling O16).
 #![forbid(unsafe_code)]
 
@@ -11,28 +11,28 @@ use score_proto::toolctl::ToolctlOrder;
 
 use super::tool_service::ToolReport;
 
-/// Breakpoints of all processes. The service has a bound for each process.
+/// Largest number of breakpoints in all processes. The service also has a limit for each process.
 const MAX_BREAKPOINTS: usize = 1 << 20;
-/// Services that may be killed one after the other before any has removed them.
+/// After this many killed services in succession, no further service is started.
 const MAX_DEATHS: u32 = 3;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct BreakpointList {
-    /// The byte of the program, by rank and address.
+    /// The original byte of the program, by rank and address.
     by_rank: BTreeMap<u32, BTreeMap<u64, u8>>,
     count: usize,
-    /// Services that were killed since the list was empty.
+    /// Number of services that were killed since the list was last empty.
     deaths: u32,
 }
 
 impl BreakpointList {
-    /// Whether there are none.
+    /// Whether there are no breakpoints.
     pub fn is_empty(&self) -> bool {
         self.by_rank.is_empty()
     }
 
-    /// A breakpoint is set.
+    /// Adds a breakpoint that has been set. `original`: the byte that it replaces.
     pub fn add(&mut self, rank: u32, address: u64, original: u8) {
         if self.count >= MAX_BREAKPOINTS {
             return;
@@ -42,7 +42,7 @@ impl BreakpointList {
         }
     }
 
-    /// A breakpoint has been removed.
+    /// Removes a breakpoint that has been reset.
     pub fn remove(&mut self, rank: u32, address: u64) {
         let Some(of_rank) = self.by_rank.get_mut(&rank) else { return };
         if of_rank.remove(&address).is_some() {
@@ -53,7 +53,7 @@ impl BreakpointList {
         }
     }
 
-    /// A process has none any more.
+    /// Removes all breakpoints of a process.
     pub fn clear(&mut self, rank: u32) {
         let of_rank = self.by_rank.remove(&rank);
         self.count -= of_rank.map_or(0, |of_rank| of_rank.len());
@@ -62,7 +62,7 @@ impl BreakpointList {
         }
     }
 
-    /// What a new service has to do.
+    /// The orders for a new service: it has to remove these breakpoints.
     pub fn orders(&self) -> Vec<ToolctlOrder> {
         let order = |(rank, of_rank): (&u32, &BTreeMap<u64, u8>)| {
             let breakpoints = of_rank.iter().map(|(address, byte)| (*address, *byte)).collect();
@@ -71,13 +71,13 @@ impl BreakpointList {
         self.by_rank.iter().map(order).collect()
     }
 
-    /// The service has been killed. Returns a report if no further one is tried.
+    /// Counts a killed service. Returns a report that ends the job if no further service is tried.
     pub fn on_service_death(&mut self, reason: &str) -> Option<ToolReport> {
         self.deaths += 1;
         if self.deaths < MAX_DEATHS { None } else { self.give_up(reason) }
     }
 
-    /// The breakpoints cannot be removed: the job ends.
+    /// Clears the list. Returns a report that ends the job if breakpoints are left in processes.
     pub fn give_up(&mut self, reason: &str) -> Option<ToolReport> {
         let is_left = !self.is_empty();
         *self = Self::default();

@@ -1,6 +1,6 @@
-//! Decisions of the shepherd about the calls of one parallel process: which calls are allowed, and
-//! which call waits for which reply. Calls that concern all nodes are reported. The ids of calls
-//! stay in the shepherd.
+//! Decides how the shepherd reacts to the calls of one parallel process: which calls are allowed,
+//! and which call waits for which reply. Calls that concern all nodes are reported to the job
+//! master, without their ids.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,11 +12,11 @@ use score_proto::nodeset::NodeSet;
 
 use super::job_info::ProcessKey;
 
-/// Pending calls of sc_flush and of sc_signal_bcast that one process may have: more than enough for
-/// one call per thread.
+/// Largest number of pending calls of sc_flush, and of sc_signal_bcast, in one process. It is
+/// enough for one call per thread.
 const MAX_PENDING_CALLS: usize = 1024;
 
-/// The signals that a process may die of by a fault of its own.
+/// The signals that a fault of a process raises.
 const FAULT_SIGNALS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSYS, libc::SIGABRT];
 
@@ -37,54 +37,55 @@ pub struct CallState {
 /// A thread of a process that waits for the end of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultingThread {
-    /// The thread, as the process knows it.
+    /// The thread id, as the process knows it.
     pub thread: i32,
-    /// The signal that it is about to die of. None: it is in sc_inspectme.
+    /// The signal that will end the process. None: the thread is in sc_inspectme.
     pub signal: Option<i32>,
 }
 
-/// How far a parallel process has come.
+/// The phase of a parallel process on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ElementPhase {
     /// No node of this host has attached.
     Starting,
-    /// Some node of this host has attached.
+    /// At least one node of this host has attached.
     Attaching,
     /// All nodes on all hosts have attached.
     Welcomed,
-    /// It is being ended: no further call gets a reply.
+    /// The parallel process is being ended: no further call gets a reply.
     Ending,
 }
 
 /// How the shepherd reacts to a call of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallAction {
-    /// Reply to it.
+    /// Reply to the call.
     Answer(Reply),
     /// Send a report about the parallel process to the job master.
     Report(ElementReport),
-    /// Report that it has attached, as the first one of this host or not.
+    /// Report that the node has attached. `is_first`: it is the first node to attach on this host.
     Attach { is_first: bool },
     /// Count a call of sc_barrier and report it.
     EnterBarrier,
-    /// Count the call of sc_barrier with this id, and its reply: another thread is in sc_barrier.
+    /// Count the call of sc_barrier with this id, and reply with EBUSY: another thread of the
+    /// process is in sc_barrier.
     RefuseBarrier(u32),
-    /// Drain the pipes, then request that the output is written: id of the call.
+    /// Drain the pipes, then request that scrun writes the output. Contains the id of the call.
     Flush(u32),
-    /// Report how to debug it: signal, and display of the caller.
+    /// Report how to debug the process: signal, and display of the caller.
     Inspect(i32, Option<String>),
-    /// Report that it waits for a debugger on this display, if the job has debuggers.
+    /// Report that the process waits for a debugger on this display, if the job has debuggers.
     OfferDebugger(Option<String>),
 }
 
-/// What the calls of one parallel process on this host have in common.
+/// State that the calls of one parallel process share on this host.
 #[derive(Debug)]
 pub struct ElementCalls {
     name: String,
     phase: ElementPhase,
 }
 
-/// Flushes that have been reported: caller and id of its call, by token.
+/// Flushes that have been reported. They map a token to the caller and the id of its call.
 #[derive(Debug, Default)]
 pub struct PendingFlushes {
     callers: HashMap<u64, (ProcessKey, u32)>,
@@ -106,7 +107,7 @@ fn too_many(node: u32, call: &str) -> CallAction {
 }
 
 impl ElementCalls {
-    /// Before the first call.
+    /// The state before the first call. `name`: name of the program, for messages.
     pub fn new(name: String) -> Self {
         Self { name, phase: ElementPhase::Starting }
     }
@@ -123,12 +124,12 @@ impl ElementCalls {
             Call::Sleep { .. } | Call::Yield if !is_welcomed => return Vec::new(),
             Call::Sleep { seconds } => CallAction::Report(ElementReport::Sleep { seconds }),
             Call::Yield => CallAction::Report(ElementReport::Yield),
-            // The first one counts: the process is about to end.
+            // Only the first one counts, because the process is about to end.
             Call::Fault { .. } | Call::Inspect { .. } if caller.faulting_thread.is_some() => {
                 return Vec::new();
             }
             Call::Fault { signal, .. } if !FAULT_SIGNALS.contains(&signal) => {
-                let violation = format!("it says that signal {signal} is a fault");
+                let violation = format!("it reports signal {signal} as a fault");
                 CallAction::Report(ElementReport::ProtocolViolation { node, violation })
             }
             Call::Fault { signal, thread } => {
@@ -187,7 +188,7 @@ impl ElementCalls {
         }
         if std::mem::replace(&mut caller.is_attached, true) {
             return vec![refuse(format!(
-                "node {node} of {name} has attached already: a second program in the same node"
+                "node {node} of {name} has already attached: another program runs in this node"
             ))];
         }
         let is_first = self.phase == ElementPhase::Starting;
@@ -211,12 +212,14 @@ impl ElementCalls {
 }
 
 impl CallState {
-    /// All nodes on all hosts are in sc_barrier: the id of this process's call.
+    /// Takes the id of this process's call of sc_barrier, when all nodes on all hosts are in
+    /// sc_barrier.
     pub fn take_barrier(&mut self) -> Option<u32> {
         self.pending_barrier.take()
     }
 
-    /// All hosts have sent a broadcast of this process: the id of its call.
+    /// Takes the id of this process's oldest call of sc_signal_bcast, when all hosts have sent the
+    /// signal.
     pub fn take_broadcast(&mut self) -> Option<u32> {
         self.pending_broadcasts.pop_front()
     }
@@ -226,7 +229,7 @@ impl CallState {
         self.faulting_thread
     }
 
-    /// scrun has written the output that a call of sc_flush waited for.
+    /// Counts a reply: scrun has written the output for a call of sc_flush.
     pub fn on_flushed(&mut self) {
         self.pending_flushes = self.pending_flushes.saturating_sub(1);
     }
@@ -241,12 +244,12 @@ impl PendingFlushes {
         token
     }
 
-    /// Returns the call with this token, which gets its reply now.
+    /// Takes the call with this token, to reply to it.
     pub fn take(&mut self, token: u64) -> Option<(ProcessKey, u32)> {
         self.callers.remove(&token)
     }
 
-    /// The processes of a stage have ended. Their tokens are not used again.
+    /// Drops all calls when the processes of a stage have ended. Tokens are never reused.
     pub fn clear(&mut self) {
         self.callers.clear();
     }
@@ -322,7 +325,7 @@ mod tests {
     fn each_caller_of_a_barrier_keeps_its_own_id() {
         let mut fixture = Fixture::attached();
         assert_eq!(fixture.on_call(5, Call::Barrier { id: 8 }), [CallAction::EnterBarrier]);
-        // A second thread of the same node.
+        // The call of a second thread of the same node.
         assert_eq!(fixture.on_call(5, Call::Barrier { id: 9 }), [CallAction::RefuseBarrier(9)]);
         assert_eq!(fixture.on_call(4, Call::Barrier { id: 3 }), [CallAction::EnterBarrier]);
         let ids = fixture.callers.each_mut().map(CallState::take_barrier);
@@ -390,7 +393,7 @@ mod tests {
             "{refused:?}"
         );
         assert_eq!(fixture.callers[0].faulting_thread(), None);
-        // Before it attaches, too.
+        // A fault also counts before the process attaches.
         let signal = libc::SIGBUS;
         let report = ElementReport::Faulted { nodes: NodeSet::one(4), signal };
         let offer = CallAction::OfferDebugger(None);

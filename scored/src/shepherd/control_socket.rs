@@ -1,5 +1,5 @@
-//! The control socket of one process: datagrams both ways. Received data is untrusted until it has
-//! been decoded.
+//! The control socket of one process, which carries datagrams in both directions. Received data is
+//! untrusted until it has been decoded.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -14,9 +14,10 @@ use score_proto::message::{Call, Reply};
 
 /// The longest call: sc_inspectme with a display name.
 pub const MAX_CALL_LEN: usize = 16 * 1024;
-/// Replies that a process may leave unread before it counts as hostile.
+/// Number of replies that a process may leave unread. The shepherd treats a process with more
+/// unread replies as hostile.
 const MAX_UNREAD_REPLIES: usize = 64;
-/// Calls that are read from one process before the next process is served.
+/// Number of calls that are read from one process before the next process is served.
 const CALLS_PER_TICK: usize = 8;
 
 /// The shepherd's end of a control socket.
@@ -24,23 +25,23 @@ const CALLS_PER_TICK: usize = 8;
 pub struct ControlSocket {
     socket: OwnedFd,
     unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
-    /// Waits for its turn to be read.
+    /// Whether the socket is queued to be read.
     pub is_queued: bool,
 }
 
-/// How a read of several calls has ended.
+/// How a read of several calls ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadResult {
-    /// Everything has been read.
+    /// No more data is available now.
     WouldBlock,
-    /// There may be more.
+    /// More data may be available.
     More,
-    /// The process has closed its end, or has sent something else than a call.
+    /// The process has closed its end, or has sent a malformed datagram.
     Closed,
 }
 
 impl ControlSocket {
-    /// Has `registry` report `token` when there is something to read or room to write.
+    /// Registers the socket: `registry` reports `token` when the socket is readable or writable.
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -50,8 +51,8 @@ impl ControlSocket {
         Ok(Self { socket, unsent: VecDeque::new(), is_queued: false })
     }
 
-    /// Receives some calls. An error is what the process has sent instead of a call.
-    /// `scratch`: buffer of [`MAX_CALL_LEN`] bytes.
+    /// Receives some calls and passes each to `on_call`. A malformed datagram is passed as an
+    /// error. `scratch`: buffer of [`MAX_CALL_LEN`] bytes.
     pub fn receive(
         &self,
         scratch: &mut [u8],
@@ -70,14 +71,15 @@ impl ControlSocket {
             if let Some(Ok(call)) = call {
                 on_call(Ok(call));
             } else {
-                on_call(Err(format!("{count} bytes on its control socket are no call")));
+                on_call(Err(format!("malformed call of {count} bytes on its control socket")));
                 return ReadResult::Closed;
             }
         }
         ReadResult::More
     }
 
-    /// Sends a reply with descriptors. False if the process has left too many replies unread.
+    /// Sends a reply with descriptors. Returns false if the process has left too many replies
+    /// unread.
     pub fn answer(&mut self, reply: &Reply, descriptors: Vec<OwnedFd>) -> bool {
         let Ok(bytes) = frame::encode_datagram(reply) else { return false };
         self.unsent.push_back((bytes, descriptors));
@@ -85,7 +87,7 @@ impl ControlSocket {
         self.unsent.len() <= MAX_UNREAD_REPLIES
     }
 
-    /// Sends the replies that the process had no room for, as far as it has now.
+    /// Sends queued replies until the socket is full.
     pub fn send_queued(&mut self) {
         while let Some((bytes, descriptors)) = self.unsent.front() {
             let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
@@ -96,7 +98,7 @@ impl ControlSocket {
             match sendmsg::<()>(self.socket.as_raw_fd(), &iov, rights, flags, None) {
                 Err(Errno::EAGAIN) => return,
                 Err(Errno::EINTR) => {}
-                // Sent, or the process has closed its end.
+                // The reply is sent, or the process has closed its end.
                 _ => {
                     self.unsent.pop_front();
                 }

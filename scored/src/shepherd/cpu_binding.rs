@@ -1,26 +1,27 @@
 //! The share of each process in the processors of its host: threads of OpenMP, and binding. In
-//! multi-user mode, a running job has all processors of a host. If it has one process per
-//! processor, each process is bound to one of them: no other job runs there in its slice. Processes
-//! of a program of OpenMP are bound to equal blocks of processors. Unbound processes that resume
-//! after a stop are placed by the kernel according to the load of that moment. It may put two on
-//! one processor and needs a tick or more to correct that.
+//! multi-user mode, a running job has all processors of a host during its slice.
+//!
+//! If a job has one process per processor, each process is bound to one processor. Processes of an
+//! OpenMP program are bound to equal blocks of processors. Without binding, the kernel places
+//! processes that resume after a stop according to the current load. It may place two processes on
+//! one processor, and needs a clock tick or more to correct that.
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use score_proto::message::{JobSpec, ProgramKind};
 
-/// The option by which a user disables the binding.
+/// The option with which a user disables the binding.
 const NOBIND_OPTION: &str = "nobind";
 
-/// The number of threads that a process of a stage runs without crowding others: the processors of
-/// this host by the processes of the stage on it, at least 1.
+/// The number of OpenMP threads for each process of a stage: the processors of this host divided by
+/// the number of processes of the stage on this host, at least 1.
 pub fn threads_per_process(spec: &JobSpec, stage: usize, nodes: u32) -> usize {
     let processes = spec.stages[stage].elements.len() * nodes as usize;
     (super::cpu_count() / processes.max(1)).max(1)
 }
 
-/// The processors of each process of a stage on this host, which has `nodes` nodes of the job.
-/// Empty if the processes are not bound.
+/// The processors of each process of a stage on this host, which runs `nodes` nodes of the job.
+/// Returns an empty list if the processes are not bound.
 pub fn stage_cpu_sets(spec: &JobSpec, stage: usize, nodes: u32) -> Vec<CpuSet> {
     let [element] = &spec.stages[stage].elements[..] else { return Vec::new() };
     let is_one_per_node = element.kind != ProgramKind::System { per_host: true };
@@ -31,8 +32,8 @@ pub fn stage_cpu_sets(spec: &JobSpec, stage: usize, nodes: u32) -> Vec<CpuSet> {
     equal_blocks(&allowed, nodes, element.uses_openmp)
 }
 
-/// Sets of as many consecutive processors each, one for each node, if there are at least two nodes.
-/// Sets of several processors only for threads.
+/// One block of consecutive processors for each node, all of the same size. A block has several
+/// processors only if the processes have threads. Returns no blocks for fewer than two nodes.
 fn equal_blocks(allowed: &CpuSet, nodes: u32, has_threads: bool) -> Vec<CpuSet> {
     let is_allowed = |cpu: &usize| allowed.is_set(*cpu).unwrap_or(false);
     let cpus: Vec<usize> = (0..CpuSet::count()).filter(is_allowed).collect();
@@ -43,7 +44,7 @@ fn equal_blocks(allowed: &CpuSet, nodes: u32, has_threads: bool) -> Vec<CpuSet> 
     }
     let block = |cpus: &[usize]| {
         let mut set = CpuSet::new();
-        // The numbers are from such a set.
+        // Cannot fail, because the numbers come from a CpuSet.
         cpus.iter().for_each(|cpu| _ = set.set(*cpu));
         set
     };

@@ -1,6 +1,6 @@
-//! What processes of this host ask about processes of other hosts, and the reverse ("direct modex"
-//! of PMIx): PMIx_Get of what another process has put, without a fence that has collected it. The
-//! helpers ask and answer; here is what is on its way.
+//! The pending requests of PMIx's "direct modex" on this host. A process calls PMIx_Get for entries
+//! that a process of another host has put, without a fence that has collected them. The helpers ask
+//! and answer. This module keeps the requests in both directions.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,23 +11,24 @@ use super::job_info::ProcessKey;
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct DirectModex {
-    /// Processes of other hosts about which this host has asked.
+    /// Processes of other hosts whose entries this host has requested.
     requested: BTreeSet<ProcessKey>,
-    /// Processes of other hosts about which it will ask when answers have come.
+    /// Processes of other hosts whose entries will be requested when answers have arrived.
     waiting: VecDeque<ProcessKey>,
-    /// The daemon of this host lets so many questions pass.
+    /// Largest number of requests that the daemon of this host lets pass.
     max_requested: usize,
-    /// Processes of this host, and the hosts that have asked about them.
+    /// Processes of this host, and the hosts that have requested their entries.
     askers: BTreeMap<ProcessKey, Vec<JobHostId>>,
 }
 
 impl DirectModex {
-    /// Nothing is asked yet.
+    /// No requests. At most `max_requested` requests are sent at a time.
     pub fn new(max_requested: usize) -> Self {
         Self { max_requested, ..Self::default() }
     }
 
-    /// The helper asks about a process of another host. Whether its host is to be asked now.
+    /// The helper requests the entries of a process of another host. Returns whether the request
+    /// has to be sent now.
     pub fn request(&mut self, key: ProcessKey) -> bool {
         if self.requested.contains(&key) || self.waiting.contains(&key) {
             return false;
@@ -42,8 +43,8 @@ impl DirectModex {
         has_room
     }
 
-    /// The answer about a process of another host has come. The process about which is to be asked
-    /// next.
+    /// An answer about a process of another host has arrived. Returns the process whose entries
+    /// have to be requested next.
     pub fn on_answer(&mut self, key: ProcessKey) -> Option<ProcessKey> {
         self.requested.remove(&key);
         let next = (self.requested.len() < self.max_requested).then(|| self.waiting.pop_front());
@@ -52,7 +53,7 @@ impl DirectModex {
         Some(next)
     }
 
-    /// Another host asks about a process of this host.
+    /// Another host requests the entries of a process of this host.
     pub fn add_asker(&mut self, key: ProcessKey, asker: JobHostId) {
         let askers = self.askers.entry(key).or_default();
         if !askers.contains(&asker) {
@@ -65,12 +66,12 @@ impl DirectModex {
         self.askers.contains_key(&key)
     }
 
-    /// All processes of this host about which others have asked.
+    /// All processes of this host whose entries other hosts have requested.
     pub fn asked(&self) -> impl Iterator<Item = ProcessKey> + '_ {
         self.askers.keys().copied()
     }
 
-    /// The helper answers about a process of this host: the hosts that have asked.
+    /// Takes the hosts that have requested the entries of a process, to answer them.
     pub fn take_askers(&mut self, key: ProcessKey) -> Vec<JobHostId> {
         self.askers.remove(&key).unwrap_or_default()
     }

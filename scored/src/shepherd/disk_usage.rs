@@ -1,5 +1,5 @@
-//! Disk usage of a job on its host: the files in its directory, and deleted files of that directory
-//! that its processes still hold open.
+//! Disk usage of a job on its host. Counts the files in the job's directory, and deleted files of
+//! that directory that the job's processes still hold open.
 
 #![forbid(unsafe_code)]
 
@@ -15,22 +15,23 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 
 use crate::sys::{process, remove};
 
-/// Depth of nested directories that are scanned. Each level costs an open descriptor.
+/// Deepest nesting of directories that is scanned. Each level needs an open descriptor.
 const MAX_DEPTH: usize = 128;
-/// Descriptors of the job's processes that one scan examines.
+/// Largest number of the job's descriptors that one scan examines.
 const MAX_SCANNED_FDS: usize = 1 << 16;
-/// What /proc appends to the path of a file that has no name any more.
+/// The suffix that /proc appends to the path of a deleted file.
 const DELETED_SUFFIX: &[u8] = b" (deleted)";
 
 const DIR_OPEN_FLAGS: OFlag =
     OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK);
 
-/// Device and inode number: they identify a file independently of its names.
+/// Device and inode number, which identify a file independently of its names.
 type Inode = (u64, u64);
 
 /// Whether a job uses no more than `limit` bytes.
 pub fn is_within(directory: &Path, limit: u64) -> bool {
-    // Files without a name first. A file may get a name meanwhile (O_TMPFILE) and must count once.
+    // Count deleted files first. A file may get a name in the meantime (linkat(2) of an O_TMPFILE
+    // file), and must count once.
     let (bytes, inodes) = deleted_open_files(directory);
     let left = limit.checked_sub(bytes);
     left.is_some_and(|left| walk(directory, left, usize::MAX, &inodes).is_some())
@@ -40,7 +41,7 @@ pub fn is_within(directory: &Path, limit: u64) -> bool {
 /// hold open, and the inodes of these files. Each file counts once.
 fn deleted_open_files(directory: &Path) -> (u64, HashSet<Inode>) {
     let (mut sum, mut inodes) = (0u64, HashSet::new());
-    // The directory's name as /proc shows it, with symbolic links resolved.
+    // The directory's path in /proc has no symbolic links.
     let Ok(top) = File::open(directory) else { return (sum, inodes) };
     let Ok(top) = fs::read_link(format!("/proc/self/fd/{}", top.as_raw_fd())) else {
         return (sum, inodes);
@@ -49,7 +50,8 @@ fn deleted_open_files(directory: &Path) -> (u64, HashSet<Inode>) {
     let descriptors = descriptors.filter_map(|pid| fs::read_dir(format!("/proc/{pid}/fd")).ok());
     for descriptor in descriptors.flatten().flatten().take(MAX_SCANNED_FDS) {
         let descriptor = descriptor.path();
-        // Reading the link does not access the file system, so that a dead server cannot block it.
+        // Reading the link does not access the file system. A dead file server therefore cannot
+        // block it.
         let was_in_directory = fs::read_link(&descriptor).is_ok_and(|name| {
             name.starts_with(&top) && name.as_os_str().as_bytes().ends_with(DELETED_SUFFIX)
         });
@@ -65,13 +67,13 @@ fn deleted_open_files(directory: &Path) -> (u64, HashSet<Inode>) {
     (sum, inodes)
 }
 
-/// The bytes that a directory takes on disk, or None if these are more than `limit`. A tree that is
-/// too deep to be counted also exceeds the limit. Only the first `max_files` files are counted.
+/// The disk space that a directory takes, in bytes. Returns None if it is more than `limit`, or if
+/// the tree is too deep. Counts only the first `max_files` files.
 pub fn bytes_used(directory: &Path, limit: u64, max_files: usize) -> Option<u64> {
     walk(directory, limit, max_files, &HashSet::new())
 }
 
-/// As [`bytes_used`], without the files of these inodes.
+/// The same as [`bytes_used`], without the files that have these inodes.
 fn walk(
     directory: &Path,
     limit: u64,
@@ -153,7 +155,8 @@ pub(super) mod tests {
     fn a_deleted_file_counts_once_while_it_is_held_open() {
         let base = scratch_dir("held");
         let other_dir = scratch_dir("held-other");
-        // Two processes hold one file, twice each. A file in another directory is not the job's.
+        // Two processes hold one file, twice each. A file in another directory does not belong to
+        // the job.
         let script = format!(
             "cd {}; exec 3>a 4>&3 5>{}/b 6<&0; rm a {}/b; head -c 3000000 /dev/zero >&3; \
              head -c 3000000 /dev/zero >&5; cat <&6 & echo there; exec cat",
@@ -169,7 +172,7 @@ pub(super) mod tests {
         assert!((3_000_000..4_000_000).contains(&bytes) && inodes.len() == 1, "{bytes}");
         assert!(bytes_used(&base, u64::MAX, 200).unwrap() < 1 << 20);
         assert!(!is_within(&base, 2 << 20) && is_within(&base, 4 << 20));
-        // In addition, a file that has a name.
+        // Also counts a file that has a name.
         fs::write(base.join("c"), vec![1; 2 << 20]).unwrap();
         assert!(!is_within(&base, 4 << 20) && is_within(&base, 6 << 20));
         drop(holder.stdin.take());

@@ -17,10 +17,11 @@ use crate::sys::descriptor;
 #[derive(Debug, Default)]
 pub struct Input {
     pipe: Option<OwnedFd>,
-    /// Whether the input has been opened or closed. Before that its reader is unknown.
+    /// Whether the input has been opened or closed. Before that, the shepherd does not know whether
+    /// node 0 reads it.
     is_decided: bool,
     buffer: VecDeque<u8>,
-    /// Bytes that scrun may still send.
+    /// Number of bytes that scrun may still send.
     window_left: u64,
     is_eof: bool,
     is_writable: bool,
@@ -49,7 +50,7 @@ impl Input {
         Ok(())
     }
 
-    /// Takes bytes from scrun. False if scrun has sent more than the window allows.
+    /// Takes bytes from scrun. Returns false if scrun has sent more than the window allows.
     pub fn push(&mut self, bytes: &[u8]) -> bool {
         let count = bytes.len() as u64;
         if count > self.window_left {
@@ -75,18 +76,18 @@ impl Input {
         }
     }
 
-    /// Node 0 is on another host, whose shepherd reports about the input.
+    /// Ignores the input: node 0 is on another host, whose shepherd reports about the input.
     pub fn disable(&mut self) {
         self.closed_reported = true;
     }
 
-    /// Node 0 does not read, or no longer reads, the input.
+    /// Closes the input: node 0 does not read it, or no longer reads it.
     pub fn close(&mut self) {
         self.pipe = None;
         self.is_decided = true;
     }
 
-    /// Writes as much as the pipe takes, and enlarges the window by the same amount.
+    /// Writes as many bytes as the pipe accepts, and enlarges the window by the same number.
     pub fn pump(&mut self, reports: &mut ScoredLink) {
         if !self.is_decided {
             return;

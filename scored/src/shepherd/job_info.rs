@@ -1,4 +1,4 @@
-//! What all parts of the shepherd know about the job and about the shepherd itself.
+//! Data about the job and the shepherd that all parts of the shepherd use.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -14,13 +14,14 @@ use crate::sys::host_name::system_host_name;
 /// One process of the running stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessKey {
-    /// Parallel process in the stage, from 0.
+    /// Index of the element in the stage, from 0.
     pub element: u32,
-    /// Node, counted over all hosts.
+    /// Node number, counted over all hosts.
     pub node: u32,
 }
 
-/// The nodes of this host. They give each process of the running stage an index, from 0.
+/// The nodes of this host. Together with the elements, they define an index from 0 for each process
+/// of the running stage.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LocalNodes {
     /// The first node.
@@ -30,7 +31,7 @@ pub struct LocalNodes {
 }
 
 impl LocalNodes {
-    /// The number of a node among those of this host, if it is one of them.
+    /// The index of a node among the nodes of this host. None: it is a node of another host.
     pub fn process_index(self, node: u32) -> Option<usize> {
         let process = node.checked_sub(self.first)? as usize;
         (process < self.count).then_some(process)
@@ -41,38 +42,39 @@ impl LocalNodes {
         key.element as usize * self.count + key.node.saturating_sub(self.first) as usize
     }
 
-    /// The process of this host with this index, if there are any.
+    /// The process of this host with this index. None: this host has no nodes.
     pub fn key(self, index: usize) -> Option<ProcessKey> {
         let element = index.checked_div(self.count)? as u32;
         Some(ProcessKey { element, node: self.first + (index % self.count) as u32 })
     }
 }
 
-/// State that does not change during the lifetime of the shepherd.
+/// State that does not change while the shepherd runs.
 #[derive(Debug)]
 pub struct ShepherdContext {
     /// The job's directory.
     pub directory: PathBuf,
-    /// The programs of the user's earlier jobs, if the job has programs that are copied.
+    /// The folder with programs of the user's earlier jobs, if programs of this job are copied.
     pub program_folder: Option<PathBuf>,
-    /// /proc of the outer PID namespace, when this process is init of an inner one.
+    /// /proc of the outer PID namespace, if this process is init of an inner one.
     pub outer_proc: Option<OwnedFd>,
-    /// RLIMIT_NOFILE as it was before the shepherd raised its own.
+    /// RLIMIT_NOFILE before the shepherd raised its own limit. Processes of the job get this value.
     pub descriptor_limit: libc::rlimit,
     /// /dev/null, open for reading and writing.
     pub null: File,
     /// Files in which the kernel counts the job's resource usage.
     pub cgroup_counters: CgroupCounters,
-    /// Whether daemons serve several users.
+    /// Whether this is multi-user mode.
     pub multi_user: bool,
-    /// Client of the helper that opens raw sockets, which this process may not open.
+    /// Client of the helper that opens raw sockets, because this process has no permission to do
+    /// so.
     pub raw_client: Option<RawSocketClient>,
 }
 
-/// The job, once its start has been ordered.
+/// A job whose start has been ordered.
 #[derive(Debug)]
 pub struct JobInfo {
-    /// What scored has ordered.
+    /// The order to start the job.
     pub job_start: JobStart,
     /// The job's hosts.
     pub placement: Placement,
@@ -93,7 +95,7 @@ impl JobInfo {
         &self.job_start.spec
     }
 
-    /// The name of this host in the job, or its own host name if the job has none for it.
+    /// The name of this host in the job, or the system's host name if the job has no name for it.
     pub fn host_name(&self) -> String {
         match self.local_host.name.as_str() {
             "" => system_host_name(),

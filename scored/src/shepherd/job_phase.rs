@@ -1,4 +1,4 @@
-//! How far the job's part on this host has come: from its placement to its last report.
+//! The phases of the local part of a job, from its placement to its last report.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use score_proto::job_control::Placement;
 
 use super::job_info::JobInfo;
 
-/// The phase of the job's part on this host. Each phase has the data that is needed in it.
+/// The phase of the local part of a job. Each phase has the data that it needs.
 #[derive(Debug)]
 pub enum JobPhase {
-    /// The start of the job has not been ordered. Contains the job's hosts once they are known.
+    /// The start of the job has not been ordered. Contains the job's placement once it is known.
     Waiting(Option<Placement>),
     /// The stages of the job run.
     Running(StartedJob),
@@ -17,7 +17,7 @@ pub enum JobPhase {
     Killing {
         /// The job, unless its end was ordered before its start.
         job: Option<StartedJob>,
-        /// Later exits are not waited for.
+        /// The shepherd stops waiting for exits at this time.
         deadline: Instant,
     },
     /// Reading the rest of the output of the killed processes.
@@ -29,13 +29,13 @@ pub enum JobPhase {
 /// A job, from the order to start it to its end.
 #[derive(Debug)]
 pub struct StartedJob {
-    /// What is known about the job.
+    /// The data of the job.
     pub info: JobInfo,
     /// The start of the first stage.
     pub started_at: Option<Instant>,
     /// The exit of the process that exited last.
     pub last_exit_at: Option<Instant>,
-    /// The notes on the networks have been reported to the user.
+    /// Whether the notes on the networks have been reported to the user.
     pub networks_reported: bool,
 }
 
@@ -60,7 +60,7 @@ impl JobPhase {
         }
     }
 
-    /// As [`Self::job`].
+    /// The same as [`Self::job`], mutable.
     pub fn job_mut(&mut self) -> Option<&mut StartedJob> {
         match self {
             JobPhase::Running(job) => Some(job),
@@ -69,32 +69,33 @@ impl JobPhase {
         }
     }
 
-    /// What is known about the job, from the order to start it to its end.
+    /// The data of the job, from the order to start it to its end.
     pub fn job_info(&self) -> Option<&JobInfo> {
         Some(&self.job()?.info)
     }
 
-    /// Stores the job's hosts until the job is started.
+    /// Stores the placement until the job is started.
     pub fn set_placement(&mut self, placement: Placement) {
         if let JobPhase::Waiting(slot) = self {
             *slot = Some(placement);
         }
     }
 
-    /// Takes the job's hosts in order to start the job.
+    /// Takes the placement to start the job.
     pub fn take_placement(&mut self) -> Option<Placement> {
         let JobPhase::Waiting(slot) = self else { return None };
         slot.take()
     }
 
-    /// The job is started.
+    /// Enters [`JobPhase::Running`].
     pub fn start(&mut self, info: JobInfo) {
         if matches!(self, JobPhase::Waiting(_)) {
             *self = JobPhase::Running(StartedJob::new(info));
         }
     }
 
-    /// The remaining processes are killed. They may take until the deadline to exit.
+    /// Enters [`JobPhase::Killing`]: the shepherd waits until the deadline for killed processes to
+    /// exit.
     pub fn begin_killing(&mut self, deadline: Instant) {
         *self = match std::mem::replace(self, JobPhase::Done) {
             JobPhase::Waiting(_) => JobPhase::Killing { job: None, deadline },
@@ -106,7 +107,7 @@ impl JobPhase {
         };
     }
 
-    /// When killed processes are no longer waited for.
+    /// When the shepherd stops waiting for killed processes, if it waits for any.
     pub fn kill_deadline(&self) -> Option<Instant> {
         match self {
             JobPhase::Killing { deadline, .. } => Some(*deadline),
@@ -114,15 +115,16 @@ impl JobPhase {
         }
     }
 
-    /// The killed processes have exited, or are not waited for any longer.
+    /// Enters [`JobPhase::DrainingOutput`]: the killed processes have exited, or the deadline has
+    /// passed.
     pub fn begin_draining(&mut self) {
         if let JobPhase::Killing { job, .. } = self {
             *self = JobPhase::DrainingOutput(job.take());
         }
     }
 
-    /// The job ends after its last output. Returns how long it has run, or nothing if its output
-    /// was not the last one.
+    /// Ends the job after its last output, and returns its run time. Returns None in any other
+    /// phase than [`JobPhase::DrainingOutput`].
     pub fn finish(&mut self) -> Option<Duration> {
         let JobPhase::DrainingOutput(job) = self else { return None };
         let elapsed = job.as_ref().and_then(StartedJob::elapsed).unwrap_or_default();

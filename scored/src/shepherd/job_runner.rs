@@ -1,4 +1,4 @@
-//! The part of the job on this host: starts its processes, handles their calls and their exits.
+//! The local part of a job: starts its processes, handles their calls and their exits.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -37,17 +37,18 @@ use crate::sys::host_name::system_host_name;
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
 
-/// Processes started in one tick of the loop.
+/// Number of processes started in one tick of the loop.
 const SPAWNS_PER_TICK: usize = 16;
 /// How long output may take to drain after the user has killed the job.
 const KILL_DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long killed processes may take to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The user has killed the job. The user may do so in any phase, and it has effect until the end.
+/// A kill by the user. The user can kill the job in any phase, and the kill stays in effect until
+/// the job ends.
 #[derive(Debug)]
 struct UserKill {
-    /// Output is read until then at most. None: the output that was left has been abandoned.
+    /// Output is read until this deadline. None: the rest of the output has been abandoned.
     drain_deadline: Option<Instant>,
 }
 
@@ -56,13 +57,13 @@ impl UserKill {
         Self { drain_deadline: Some(now + KILL_DRAIN_TIMEOUT) }
     }
 
-    /// Whether output has to be abandoned now. The answer is yes once for each deadline.
+    /// Whether output has to be abandoned now. Returns true once for each deadline.
     fn is_drain_overdue(&mut self, now: Instant) -> bool {
         self.drain_deadline.take_if(|deadline| *deadline <= now).is_some()
     }
 }
 
-/// The job's part on this host.
+/// The local part of a job.
 pub struct JobRunner {
     pub(super) context: ShepherdContext,
     pub(super) phase: JobPhase,
@@ -78,7 +79,7 @@ pub struct JobRunner {
     pub pmix: PmixService,
     /// The service for tools.
     pub tool_service: ToolService,
-    /// What tools find of the job.
+    /// The directory in which tools find the description of the job.
     pub(super) tool_directory: ToolDirectory,
     pub(super) program_store: ProgramStore,
     pub(super) spawn_queue: SpawnQueue,
@@ -94,11 +95,11 @@ pub struct JobRunner {
     /// Signals of the user that arrived before all processes of the stage were started.
     early_signals: Vec<i32>,
     pub(super) pending_flushes: PendingFlushes,
-    /// What a debugger has requested.
+    /// The list of processes for a debugger, and its orders.
     pub(super) process_list: ProcessList,
 }
 
-/// Kinds of sources of which there are many. Each kind counts its sources itself.
+/// Kinds of event sources that have many instances. Each kind numbers its sources itself.
 const SOURCE_KINDS: usize = 3;
 
 fn output_token(index: usize) -> Token {
@@ -146,7 +147,7 @@ impl JobRunner {
         }
     }
 
-    /// mio has reported on one of many sources.
+    /// mio has reported an event of one of the dynamic sources.
     pub fn mark_ready(&mut self, Token(number): Token) {
         let source = number - FIRST_DYNAMIC_TOKEN;
         let index = source / SOURCE_KINDS;
@@ -177,7 +178,7 @@ impl JobRunner {
     /// The earliest of all deadlines.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.is_done() {
-            // Only the last reports are left, and they wait for scored.
+            // Only the last reports are left, and they wait until scored reads.
             return None;
         }
         let is_stopped = self.run_gate.is_stopped();
@@ -201,7 +202,7 @@ impl JobRunner {
     /// One tick of the loop: handles everything that is ready, a bounded amount of each kind.
     pub fn tick(&mut self, registry: &Registry, now: Instant) {
         if let Err(error) = self.shared_memory.register(registry, NETWORKS) {
-            self.fail_job(format!("the networks cannot be watched: {error}"));
+            self.fail_job(format!("cannot register the networks: {error}"));
         }
         self.account_stopped_time();
         self.copy_programs();
@@ -216,11 +217,11 @@ impl JobRunner {
         self.serve_pmi(registry);
         self.check_pmix_helper(registry, now);
         if self.tool_directory.is_due(now) {
-            // Without it tools cannot start: the order to start one writes it again, and its answer
-            // has the reason.
+            // Tools cannot start without the directory. An order to start a tool writes it again,
+            // and the answer to that order contains the error.
             let _ = self.write_tool_directory();
         }
-        // It watches the socket that was made with the directory.
+        // After the tool directory: writing it creates the socket that this call registers.
         self.serve_tools(registry);
         self.measure(now);
         if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
@@ -256,14 +257,14 @@ impl JobRunner {
         }
     }
 
-    /// Goes on with copying the job's programs.
+    /// Continues to copy the job's programs.
     fn copy_programs(&mut self) {
         let pumped = self.program_store.pump();
         self.program_store.take_reports().iter().for_each(|report| self.reports.send(report));
         self.refuse_if_failed(pumped);
     }
 
-    /// Refuses the job if one of its programs cannot be had.
+    /// Refuses the job if one of its programs could not be copied.
     pub(super) fn refuse_if_failed(&mut self, copied: Result<(), String>) {
         let Err(reason) = copied else { return };
         self.program_store.close();
@@ -289,12 +290,12 @@ impl JobRunner {
             self.last_total_stopped = total_stopped;
             self.outputs.postpone(stop_time);
             self.pmix.postpone(stop_time);
-            // While the job was stopped, its networks were not served.
+            // The networks were not served while the job was stopped.
             self.serve_networks();
         }
     }
 
-    /// Goes on with delivering the messages that exited processes have sent.
+    /// Continues to deliver the messages that exited processes have sent.
     pub fn serve_networks(&self) {
         if !self.run_gate.is_stopped() {
             self.shared_memory.serve();
@@ -309,7 +310,8 @@ impl JobRunner {
         self.kill_processes();
     }
 
-    /// Kills what is left of the job. The service for tools first tells them of the exits.
+    /// Kills the remaining processes of the job. If the tool service is still reporting the end of
+    /// the job to tools, only the processes of the job are killed and the service stays alive.
     fn kill_processes(&mut self) {
         match self.tool_service.is_ending() {
             true => self.signal(None, libc::SIGKILL),
@@ -317,7 +319,7 @@ impl JobRunner {
         }
     }
 
-    /// Kills all remaining processes. The end of the job is reported after that.
+    /// Kills all remaining processes. The end of the job is reported later.
     pub(super) fn begin_shutdown(&mut self) {
         self.input.close();
         self.program_store.close();
@@ -462,8 +464,7 @@ impl JobRunner {
         self.skip_unstarted(None);
     }
 
-    /// Removes the processes of one element, or of all, that have not been started yet from the
-    /// queue.
+    /// Removes the unstarted processes of one element, or of all elements, from the queue.
     pub(super) fn skip_unstarted(&mut self, element: Option<u32>) {
         for ProcessKey { element, node } in self.spawn_queue.cancel(element) {
             self.reports.add_about(element, ElementReport::Skipped { nodes: NodeSet::one(node) });
@@ -501,7 +502,7 @@ impl JobRunner {
         if self.run_gate.is_stopped() || self.pmix.next_check().is_none_or(|at| now < at) {
             return;
         }
-        // mio may not have reported yet what the helper has sent.
+        // The helper may have sent something that mio has not reported yet.
         self.pmix.mark_readable();
         self.serve_pmi(registry);
         let events = self.pmix.check_helper(now);
@@ -561,7 +562,7 @@ impl JobRunner {
 
     fn on_process_exit(&mut self, reaped: Reaped, registry: &Registry) {
         self.run_gate.on_process_exit(reaped.pid);
-        // Other children are orphans that this process has inherited.
+        // Other children are orphans that the shepherd has inherited.
         let Some(key) = self.processes.key_of(reaped.pid) else { return };
         if let Some(job) = self.phase.job_mut() {
             job.last_exit_at = Some(Instant::now());
@@ -570,7 +571,7 @@ impl JobRunner {
         {
             self.on_limit_exceeded(LimitKind::Memory);
         }
-        // Calls that it made before its exit are handled first.
+        // First handle the calls that the process made before its exit.
         self.processes.queue_control(key);
         self.receive_calls();
         self.end_pmi(key, reaped.status, registry);
@@ -609,15 +610,15 @@ impl JobRunner {
         }
     }
 
-    /// A process has ended: reads what it has sent to its PMI socket, and reports if it should not
-    /// have exited.
+    /// Reads the rest of an exited process's PMI socket, and reports an error if the process should
+    /// not have exited yet.
     fn end_pmi(&mut self, key: ProcessKey, status: Status, registry: &Registry) {
         let events = self.pmi.serve_exited(key);
         self.handle_pmi_events(events);
-        // mio may not have reported yet what the helper has sent.
+        // The helper may have sent something that mio has not reported yet.
         self.pmix.mark_readable();
         self.serve_pmi(registry);
-        // The job ends anyway if it was killed by a signal.
+        // A process that was killed by a signal ends the job anyway.
         if let Status::Exited(code) = status
             && let Some(reason) = self
                 .pmi
@@ -632,8 +633,8 @@ impl JobRunner {
         self.handle_pmi_event(key.element, event);
     }
 
-    /// Sends the user's signal to the job. While not all processes are started, those that are
-    /// started later get it too.
+    /// Sends the user's signal to the job. Processes that are started later also receive it, if
+    /// some processes are not started yet.
     pub(super) fn signal_all(&mut self, signal: i32) {
         let is_early = self.spawn_queue.is_pending() || self.processes.running_count() == 0;
         if is_early && !self.early_signals.contains(&signal) {
@@ -642,7 +643,8 @@ impl JobRunner {
         self.signal(None, signal);
     }
 
-    /// Sends a signal to the process group of every running process of one element, or of all.
+    /// Sends a signal to the process group of every running process of one element, or of all
+    /// elements.
     pub(super) fn signal(&mut self, element: Option<u32>, signal: i32) {
         for (_, running) in self.processes.running_mut(element) {
             process::kill_group(running.pid, signal);
@@ -668,7 +670,7 @@ impl JobRunner {
         }
     }
 
-    /// Removes what the MPI libraries of killed processes have left in shared memory.
+    /// Removes the shared memory that the MPI libraries of killed processes have left.
     pub fn remove_shared_memory(&self) {
         self.pmi.remove_shared_memory();
     }
@@ -680,8 +682,8 @@ impl JobRunner {
             && !self.tool_directory.has_tools()
             && let Ok(directory) = File::open(&self.context.directory)
         {
-            // This process has the user's rights, so that less is left to remove as root. scored
-            // reports files that cannot be removed.
+            // This process has the user's rights, so that root has fewer files to remove
+            // afterwards. scored reports files that cannot be removed.
             let _ = remove::empty(&directory.into());
         }
         let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);

@@ -1,5 +1,5 @@
-//! Checks from time to time whether the job stays within its limits on this host. The sooner a
-//! limit can be reached, the more often it is checked.
+//! Checks periodically whether the job stays within its limits on this host. The CPU limit is
+//! checked more often the closer it is.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,17 +9,17 @@ use score_job::limits::{JobLimits, LimitKind};
 use super::disk_usage;
 use crate::sys::{cgroup, process};
 
-/// Shortest and longest interval between two checks.
+/// Shortest and longest interval between two checks of CPU time.
 const CHECK_INTERVAL_RANGE: (Duration, Duration) =
     (Duration::from_millis(10), Duration::from_secs(1));
 /// Interval between two checks of memory, if no cgroup limits it.
 const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Shortest interval between two scans of the job's directory.
 const DISK_SCAN_INTERVAL: Duration = Duration::from_millis(200);
-/// The interval is at least this many times as long as a scan takes.
+/// The scan interval is at least this many times the duration of a scan.
 const DISK_SCAN_BACKOFF_FACTOR: u32 = 10;
 
-/// Files in which the kernel counts for the job's cgroup, if the job has one.
+/// Files with the kernel's counters of the job's cgroup, if the job has one.
 #[derive(Debug, Clone, Default)]
 pub struct CgroupCounters {
     /// `cpu.stat` or `cpuacct.usage`
@@ -40,7 +40,8 @@ pub struct LimitEnforcer {
 }
 
 impl LimitEnforcer {
-    /// Enforcer for a job that has no processes yet.
+    /// An enforcer for a job that has no processes yet. If no cgroup limits memory, also sets the
+    /// resource limit on data of this process, which its children inherit.
     pub fn new(limits: JobLimits, cgroup_counters: CgroupCounters, now: Instant) -> Self {
         if let (Some(bytes), None) = (limits.memory, &cgroup_counters.oom_file) {
             process::limit_data(bytes);
@@ -63,13 +64,13 @@ impl LimitEnforcer {
         &self.limits
     }
 
-    /// When [`LimitEnforcer::check`] is to be called next.
+    /// When [`LimitEnforcer::check`] has to be called next.
     pub fn deadline(&self) -> Option<Instant> {
         let all = [self.next_cpu_check, self.next_memory_check, self.next_disk_check];
         all.into_iter().flatten().min().filter(|_| !self.is_reported)
     }
 
-    /// The limit that is exceeded, if any. Reported once.
+    /// The limit that is exceeded, if any. Returns it once.
     pub fn check(&mut self, now: Instant, directory: &Path) -> Option<LimitKind> {
         if self.deadline().is_none_or(|due| due > now) {
             return None;
@@ -81,8 +82,8 @@ impl LimitEnforcer {
         kind
     }
 
-    /// Called when SIGKILL has ended a process: whether the kernel killed it for lack of memory.
-    /// Reported once.
+    /// Whether the kernel has killed a process because memory was exhausted. Called after SIGKILL
+    /// has ended a process. Returns true once.
     pub fn was_oom_killed(&mut self) -> bool {
         let oom_killed =
             self.cgroup_counters.oom_file.as_deref().and_then(cgroup::oom_kills).unwrap_or(0) > 0;
@@ -112,7 +113,7 @@ impl LimitEnforcer {
         let limit =
             self.limits.disk.filter(|_| self.next_disk_check.is_some_and(|due| due <= now))?;
         let is_below_limit = disk_usage::is_within(directory, limit);
-        // A large tree must not keep this process busy.
+        // A scan of a large tree must not keep this process busy.
         self.next_disk_check =
             Some(now + DISK_SCAN_INTERVAL.max(now.elapsed() * DISK_SCAN_BACKOFF_FACTOR));
         (!is_below_limit).then_some(LimitKind::Disk)

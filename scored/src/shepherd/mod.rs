@@ -1,6 +1,6 @@
-//! The shepherd: one for each job and host. It owns the job's processes, pipes and shared memory,
-//! and exits with them. The job master ([`score_job`]) decides what happens; the shepherd carries
-//! it out.
+//! The shepherd: one process for each job and host. It owns the job's processes, pipes and shared
+//! memory, and exits when the job has ended. The job master ([`score_job`]) makes the decisions,
+//! and the shepherd carries them out.
 
 mod breakpoint_list;
 mod call_handler;
@@ -65,15 +65,15 @@ const LINK: Token = Token(0);
 const CHILD_SIGNALS: Token = Token(1);
 const INPUT: Token = Token(2);
 const NETWORKS: Token = Token(3);
-/// The job runs again.
+/// The job has been resumed.
 const RESUMED: Token = Token(4);
-/// Orders to stop and to run, as long as no switch thread receives them.
+/// Orders to stop and to run, until the switch thread is started and receives them.
 const SWITCH_ORDERS: Token = Token(5);
 /// The helper that serves PMIx.
 const PMIX: Token = Token(6);
 /// The tool control service.
 const TOOLCTL: Token = Token(7);
-/// Tools that connect to the tool control service.
+/// Connections of tools to the tool control service.
 const TOOL_LISTENER: Token = Token(8);
 const FIRST_DYNAMIC_TOKEN: usize = 9;
 
@@ -83,21 +83,21 @@ const PROCESS_NAME: &std::ffi::CStr = c"scored-shepherd";
 /// Options that scored passes to its shepherd.
 #[derive(Debug)]
 pub struct ShepherdOptions {
-    /// Socket to scored.
+    /// Socket to scored for orders and reports.
     pub control: OwnedFd,
     /// Socket to scored for orders to stop and to run.
     pub switch_socket: OwnedFd,
     /// The job's directory.
     pub directory: PathBuf,
-    /// The programs of the user's earlier jobs, if the job has programs that are copied.
+    /// The folder with programs of the user's earlier jobs, if programs of this job are copied.
     pub program_folder: Option<PathBuf>,
     /// Socket to the helper that opens raw sockets for the job, if the job has any.
     pub raw_socket_helper: Option<OwnedFd>,
-    /// /proc of the outer PID namespace, when this process is init of an inner one.
+    /// /proc of the outer PID namespace, if this process is init of an inner one.
     pub outer_proc: Option<OwnedFd>,
     /// Owner of the job, if it is not the user who started scored.
     pub owner: Option<Owner>,
-    /// The files by which the shepherd joins the job's cgroup, if it has one.
+    /// The files that the shepherd writes to join the job's cgroup, if it has one.
     pub membership_files: Vec<PathBuf>,
     /// Files in which the kernel counts the job's resource usage.
     pub cgroup_counters: CgroupCounters,
@@ -113,27 +113,27 @@ pub fn run(options: ShepherdOptions) -> io::Result<()> {
     descriptor::close_on_exec_from(3);
     let descriptor_limit = process::raise_descriptor_limit();
     match options.outer_proc {
-        // If init of the namespace exits, all other processes are killed.
+        // The kernel kills all other processes of the namespace when its init exits.
         Some(_) => process::die_with_parent(libc::SIGKILL),
-        // This process must outlive scored to kill the descendants. It notices that scored has
-        // exited by the socket.
+        // This process must outlive scored to kill the descendants. The closed socket shows that
+        // scored has exited.
         None => process::become_subreaper(),
     }
     let poll = Poll::new()?;
     let mut reports = ScoredLink::new(FramedSocket::new(options.control)?);
     reports.register(poll.registry(), LINK)?;
     if let Some(owner) = &options.owner {
-        // Before the realtime class: some cgroups refuse processes of it.
+        // Join before entering the realtime class: some cgroups reject realtime processes.
         let joined = cgroup::join(&options.membership_files)
             .map_err(|error| format!("cgroup of the job: {error}"));
-        // For the switch thread, while this process still has the permission.
+        // The switch thread inherits the realtime class. This process still has the permission now.
         let _ = realtime::enter(Inherit::Realtime);
         if let Err(reason) = joined.and_then(|()| credentials::become_owner(owner)) {
             reports.add(JobReport::JobFailed { code: EXIT_FAILED, reason });
             reports.flush(poll.registry());
             std::process::exit(EXIT_SETUID_FAILED.into());
         }
-        // The kernel clears the parent-death signal when ids change.
+        // The kernel clears the parent-death signal when user or group ids change.
         if options.outer_proc.is_some() {
             process::die_with_parent(libc::SIGKILL);
         }
@@ -238,7 +238,8 @@ impl Shepherd {
             return Some(Duration::ZERO);
         }
         let deadline = self.job_runner.next_deadline()?;
-        // epoll counts milliseconds: round up, because the loop would otherwise spin at the end.
+        // epoll_wait() counts whole milliseconds. Round up, because the loop would otherwise spin
+        // during the last millisecond.
         Some(deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
@@ -253,17 +254,17 @@ impl Shepherd {
     }
 }
 
-/// The identity of this process's PID namespace.
+/// The inode number of this process's PID namespace, or 0.
 fn self_pid_namespace() -> u64 {
     process::namespace_of("/proc/self").unwrap_or(0)
 }
 
-/// Processors that this process may run on.
+/// Number of processors that this process may run on.
 fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// The clock that processes and shepherd share, nanoseconds.
+/// The time of CLOCK_MONOTONIC in nanoseconds. Processes and the shepherd share this clock.
 fn monotonic_ns() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     now.map_or(0, |now| {

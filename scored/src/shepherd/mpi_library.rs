@@ -1,11 +1,14 @@
-//! `-mpi=LIBDIR`: programs of MPICH run on the MPI library of another folder. All these libraries
-//! have one interface, under two names. A folder of links in the job's directory comes first in the
-//! library path of the processes. To the dynamic loader the library is in that folder, and the
-//! library may look for others in folders beside itself (`$ORIGIN/mpich` of the wheel on PyPI,
-//! ld.so(8)), so these folders are linked, too.
+//! `-mpi=LIBDIR`: MPICH programs run with the MPI library of another folder. All libraries that are
+//! compatible with MPICH have the same interface, under two names.
 //!
-//! The shepherd has the user's rights here. The folder is the user's choice, so what is read of it
-//! and how long that may take have bounds: it may be on a file server that does not answer.
+//! The shepherd creates a folder of links in the job's directory, and puts it first in the library
+//! path of the processes. For the dynamic loader, the library is then in that folder. The library
+//! may look for other libraries in folders next to it (`$ORIGIN/mpich` in the wheel of PyPI,
+//! ld.so(8)). These folders are therefore linked as well.
+//!
+//! The shepherd has the user's rights here, and the user chooses the folder. The number of entries
+//! that are read, and the time for reading, are therefore limited: the folder may be on a file
+//! server that does not answer.
 
 use std::fs;
 use std::io;
@@ -20,31 +23,32 @@ use score_proto::message::{JobSpec, MPICH_LIBRARY_NAMES};
 /// The folder of links in the job's directory.
 const LINKS_FOLDER: &str = "mpi-library";
 
-/// Bounds.
+/// Limits on the work in the library's folder.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// Entries of the library's folder that are read.
+    /// Number of entries of the folder that are read.
     entries: usize,
-    /// Folders in it that are linked.
+    /// Number of subfolders that are linked.
     folders: usize,
-    /// How long all of it takes. The shepherd does nothing else meanwhile.
+    /// Time for all of it. The shepherd does nothing else in this time.
     time: Duration,
 }
 
-/// A folder with all libraries of a distribution, such as /usr/lib64, has some thousand entries and
-/// some hundred folders. They are read in milliseconds, and in a second from a slow file server.
+/// A folder with all libraries of a distribution, such as /usr/lib64, has a few thousand entries
+/// and a few hundred subfolders. Reading them takes milliseconds, or a second on a slow file
+/// server.
 const LIMITS: Limits = Limits { entries: 65_536, folders: 4096, time: Duration::from_secs(5) };
 
-/// The folder that the option `mpi` names, if it names one.
+/// The folder that the option `mpi` names, if any.
 fn library_folder(spec: &JobSpec) -> Option<&Path> {
     let (_, value) = spec.options.iter().find(|(key, _)| key == "mpi")?;
     value.as_deref().map(Path::new).filter(|path| path.is_absolute())
 }
 
-/// Makes the links for a job whose option `mpi` names a folder. Returns the folder of links.
+/// Creates the links for a job whose option `mpi` names a folder. Returns the folder of links.
 ///
 /// # Errors
-/// One line: there is no such library on this host, or the links cannot be made.
+/// One line: this host has no such library, or the links cannot be created.
 pub fn link_libraries(spec: &JobSpec, job_directory: &Path) -> Result<Option<PathBuf>, String> {
     let Some(folder) = library_folder(spec) else { return Ok(None) };
     let links_folder = job_directory.join(LINKS_FOLDER);
@@ -53,13 +57,13 @@ pub fn link_libraries(spec: &JobSpec, job_directory: &Path) -> Result<Option<Pat
     Ok(Some(links_folder))
 }
 
-/// [`make_links`] in a thread of its own. A thread that a file server keeps for longer is left: it
-/// ends with the shepherd.
+/// Runs [`make_links`] in a separate thread. If a file server blocks the thread, the thread is left
+/// running until the shepherd exits.
 fn make_links_in_time(folder: &Path, links_folder: &Path, limits: Limits) -> Result<(), String> {
     let (sender, receiver) = channel();
     let (folder, links_folder) = (folder.to_owned(), links_folder.to_owned());
     let make = move || {
-        // Nobody waits any more if this fails.
+        // Fails if the caller no longer waits.
         let _ = sender.send(make_links(&folder, &links_folder, limits));
     };
     let thread = thread::Builder::new().name("mpi-library".to_owned());
@@ -67,7 +71,7 @@ fn make_links_in_time(folder: &Path, links_folder: &Path, limits: Limits) -> Res
     receiver.recv_timeout(limits.time).unwrap_or_else(|error| match error {
         RecvTimeoutError::Timeout => {
             let seconds = limits.time.as_secs_f32();
-            Err(format!("the folder was not read within {seconds} s (its file server is slow?)"))
+            Err(format!("the folder was not read within {seconds} s; its file server may be slow"))
         }
         RecvTimeoutError::Disconnected => Err("the folder cannot be read".to_owned()),
     })
@@ -79,11 +83,11 @@ fn make_links(folder: &Path, links_folder: &Path, limits: Limits) -> Result<(), 
         move |error: io::Error| format!("{path}: {error}")
     };
     let libraries = MPICH_LIBRARY_NAMES.map(|name| folder.join(name));
-    // The dynamic loader would wait for ever for a writer of a FIFO.
+    // is_file() rejects a FIFO, which would block the dynamic loader.
     let Some(library) = libraries.iter().find(|path| path.is_file()) else {
         return Err(format!("no {}", MPICH_LIBRARY_NAMES.join(" and no ")));
     };
-    // Made by an earlier stage.
+    // An earlier stage may have created it.
     ignore_existing(fs::create_dir(links_folder)).map_err(failed(links_folder))?;
     let link = |target: &Path, name: &Path| {
         let path = links_folder.join(name);
@@ -97,16 +101,14 @@ fn make_links(folder: &Path, links_folder: &Path, limits: Limits) -> Result<(), 
         let entry = entry.map_err(failed(folder))?;
         if count == limits.entries {
             let (folder, limit) = (folder.display(), limits.entries);
-            return Err(format!("{folder} has more than {limit} entries, the most that are read"));
+            return Err(format!("{folder} has more than {limit} entries, which is the limit"));
         }
         if !is_folder(&entry) {
             continue;
         }
         if folder_count == limits.folders {
             let (folder, limit) = (folder.display(), limits.folders);
-            return Err(format!(
-                "{folder} has more than {limit} folders, the most that are linked"
-            ));
+            return Err(format!("{folder} has more than {limit} folders, which is the limit"));
         }
         folder_count += 1;
         link(&entry.path(), Path::new(&entry.file_name()))?;
@@ -114,12 +116,13 @@ fn make_links(folder: &Path, links_folder: &Path, limits: Limits) -> Result<(), 
     Ok(())
 }
 
-/// Whether an entry is a folder or leads to one. Most entries say so without another system call.
+/// Whether an entry is a folder or a symbolic link to one. For most entries this needs no system
+/// call.
 fn is_folder(entry: &fs::DirEntry) -> bool {
     match entry.file_type() {
         Ok(kind) if kind.is_symlink() => entry.path().is_dir(),
         Ok(kind) => kind.is_dir(),
-        // It has vanished.
+        // The entry has been removed in the meantime.
         Err(_) => false,
     }
 }
@@ -144,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// Folders of a test, removed at its end.
+    /// Folders for a test. They are removed when this value is dropped.
     struct Folders {
         base: PathBuf,
         library: PathBuf,
@@ -242,9 +245,9 @@ mod tests {
         };
         assert_eq!(link(4, 3), Ok(()));
         let name = folders.library.display();
-        let entries = format!("{name} has more than 3 entries, the most that are read");
+        let entries = format!("{name} has more than 3 entries, which is the limit");
         assert_eq!(link(3, 3), Err(entries));
-        let linked = format!("{name} has more than 2 folders, the most that are linked");
+        let linked = format!("{name} has more than 2 folders, which is the limit");
         assert_eq!(link(4, 2), Err(linked));
     }
 
@@ -258,12 +261,12 @@ mod tests {
         };
         let limits = Limits { time: Duration::from_millis(300), ..LIMITS };
         let (library, links) = (folders.library.clone(), folders.links());
-        // A thread of its own, because the mounts of a thread can be its own.
+        // In a separate thread, because a thread can have its own mount namespace.
         let wait = move || {
             unshare(CloneFlags::CLONE_NEWNS).unwrap();
             let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
             mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
-            // Nobody reads the requests to this file system.
+            // No process reads the requests to this file system.
             let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", fuse.as_raw_fd());
             let fuse_type = Some("fuse");
             mount(fuse_type, &library, fuse_type, MsFlags::empty(), Some(data.as_str())).unwrap();
@@ -271,7 +274,7 @@ mod tests {
             let error = make_links_in_time(&library, &links, limits).unwrap_err();
             assert!(error.contains("not read within 0.3 s"), "{error}");
             assert!(before.elapsed() >= limits.time);
-            // The requests fail, so that the thread that was left ends.
+            // Make the requests fail, so that the blocked thread ends.
             drop(fuse);
         };
         thread::spawn(wait).join().unwrap();

@@ -1,6 +1,6 @@
-//! How MPI programs come to use PM: their library uses libfabric, and that loads `libpm-fi.so`, a
-//! provider that is installed with scored. `libscore-preload.so` is preloaded, also where programs
-//! do not use PM, and for MPICH `libscore-mpi.so`.
+//! The libraries with which MPI programs use PM. An MPI library uses libfabric, and libfabric loads
+//! `libpm-fi.so`, a provider that is installed with scored. `libscore-preload.so` is preloaded in
+//! all MPI programs, even if they do not use PM. `libscore-mpi.so` is preloaded for MPICH.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ use score_proto::message::{MpiStart, OsBytes};
 
 use super::spawn_queue::environment_value;
 
-/// The provider's file, in a folder that has nothing else, because libfabric loads all that is
-/// there.
+/// The provider's file. Its folder contains nothing else, because libfabric loads all files of the
+/// folder.
 const PROVIDER_FILE: &str = "libfabric/libpm-fi.so";
 const PRELOAD_FILE: &str = "libscore-preload.so";
-/// It has all calls of MPI 4.0. Where an MPI library has not, a program that looks for a call would
-/// find the one of this file, and would take it for the library's: mpi4py does so. Open MPI lacks
-/// calls.
+/// It defines all calls of MPI 4.0. If an MPI library lacks a call, a program that looks the call
+/// up, such as mpi4py, would find it in this file and take it for one of the library. Open MPI
+/// lacks calls.
 const CALLS_FILE: &str = "libscore-mpi.so";
-/// Where these are, seen from the folder of scored: where cargo builds, and where
-/// `cargo xtask install` installs.
+/// Folders of these files, relative to the folder of scored: the build folder of cargo, and the
+/// folder into which `cargo xtask install` installs.
 const BASE_FOLDERS: [&str; 2] = ["", "../lib"];
 
-/// The folder of scored.
+/// The folder that contains scored.
 fn own_folder() -> std::io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     Ok(program.parent().unwrap_or(Path::new("/")).to_path_buf())
@@ -32,36 +32,36 @@ fn find_file(base: &Path, name: &str) -> Option<PathBuf> {
     BASE_FOLDERS.iter().map(|folder| base.join(folder).join(name)).find(|file| file.exists())
 }
 
-/// A variable that has a list of paths. What the user has in it comes behind ours.
+/// An environment variable that contains a list of paths. The user's paths follow ours.
 fn list(name: &str, own: &[&Path], given: &[OsBytes]) -> Vec<u8> {
     let own = own.iter().map(|path| path.as_os_str().as_bytes());
     let lists = own.chain(environment_value(given, name)).collect::<Vec<_>>().join(&b':');
     [name.as_bytes(), b"=", &lists].concat()
 }
 
-/// The variable of a process of an MPI program that does not use PM. None: there is no library to
-/// preload on this host.
+/// The preload variable for an MPI process that does not use PM. None: this host has no library to
+/// preload.
 pub fn preload_without_pm(given: &[OsBytes]) -> Option<Vec<u8>> {
     let file = find_file(&own_folder().ok()?, PRELOAD_FILE)?;
     Some(list(env::PRELOAD_ENV, &[&file], given))
 }
 
-/// The libraries of ours that MPI programs load on this host.
+/// The libraries of SCore that MPI programs load on this host.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MpiProvider {
-    /// The folder of the provider.
+    /// The folder that contains the provider.
     folder: PathBuf,
     preload_file: PathBuf,
     calls_file: PathBuf,
-    /// Whether each process has a processor to itself.
+    /// Whether each process has its own processor.
     may_spin: bool,
 }
 
 impl MpiProvider {
-    /// `process_count`: of all programs of the stage on this host.
+    /// Finds the libraries. `process_count`: processes of all programs of the stage on this host.
     ///
     /// # Errors
-    /// One line: it is not on this host.
+    /// One line: a library is not installed on this host.
     pub fn find(process_count: u64, processor_count: usize) -> Result<Self, String> {
         let base = own_folder().map_err(|error| format!("/proc/self/exe: {error}"))?;
         let may_spin = process_count <= processor_count as u64;
@@ -82,8 +82,8 @@ impl MpiProvider {
         Some(Self { folder, preload_file, calls_file, may_spin })
     }
 
-    /// The variables of a process of an MPI library that starts in this way, whose user has set
-    /// `given`.
+    /// The environment variables for a process of an MPI library that starts in this way. `given`:
+    /// the user's variables.
     pub fn environment(&self, start: MpiStart, given: &[OsBytes]) -> Vec<Vec<u8>> {
         let values = env::pm_provider_env(start)
             .iter()

@@ -1,5 +1,5 @@
-//! Carries out the orders of the job master, and those calls of a process that the shepherd can
-//! answer without the job master.
+//! Carries out the orders of the job master. Also handles the calls of processes that the shepherd
+//! can answer without the job master.
 
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -32,7 +32,7 @@ use super::spawn_queue;
 use crate::sys::host_name::system_host_name;
 use crate::sys::process;
 
-/// The option by which a user disables conclusions from idle flags (manual 3.5.2).
+/// The option with which a user disables the use of idle flags (manual 3.5.2).
 const NOIDLE_OPTION: &str = "noidle";
 
 impl JobRunner {
@@ -95,7 +95,7 @@ impl JobRunner {
             JobOrder::SubscribeMetrics { period_ms } => {
                 self.metrics.set_period(period_ms, Instant::now(), &mut self.processes)
             }
-            // The daemon starts tools.
+            // The daemon starts tools, not the shepherd.
             JobOrder::Tool(_) => {}
             JobOrder::Kill => self.kill(),
             JobOrder::Finish => self.begin_shutdown(),
@@ -177,7 +177,7 @@ impl JobRunner {
         }
     }
 
-    /// A tool sends a command to some nodes, perhaps also of other hosts.
+    /// A tool has sent a command to some nodes, which may be on several hosts.
     fn on_tool_command(&mut self, element: u32, command: ToolCommand) {
         let Some(job_info) = self.phase.job_info() else { return };
         let nodes = command.nodes.within(job_info.local_host.node_range());
@@ -194,7 +194,8 @@ impl JobRunner {
         }
     }
 
-    /// The stacks of these nodes have been read: threads that wait after a fault die of it.
+    /// The stacks of these nodes have been read: ends their threads that wait after a fault, by the
+    /// signal of that fault.
     fn release_faults(&mut self, element: u32, nodes: &NodeSet) {
         for (key, process) in self.processes.running_mut(Some(element)) {
             if let Some(FaultingThread { thread, signal: Some(signal) }) =
@@ -202,7 +203,7 @@ impl JobRunner {
                 && nodes.contains(key.node)
                 && !process::signal_thread(process.pid, thread, signal)
             {
-                // It has named a thread that is not its own.
+                // The process has named a thread that is not its own.
                 process::kill(process.pid, libc::SIGKILL);
             }
         }
@@ -266,8 +267,8 @@ impl JobRunner {
         }
     }
 
-    /// Replies to the call of a process, the id of which `take_call` returns. A process that has
-    /// ended gets no reply.
+    /// Replies to a call of a process; `take_call` returns the id of the call. A process that has
+    /// exited gets no reply.
     fn answer_done(
         &mut self,
         key: ProcessKey,
@@ -279,14 +280,15 @@ impl JobRunner {
         }
     }
 
-    /// The first node of an element has attached on this host: opens its networks and returns the
+    /// Opens the networks of an element when its first node attaches on this host. Returns the
     /// addresses for other hosts.
     fn open_networks(&mut self, element: u32) -> Result<Vec<HostNetworkAddress>, String> {
         let Some(job_info) = self.phase.job_info() else { return Ok(Vec::new()) };
         self.shared_memory.open(element, job_info, self.context.raw_client.as_ref())
     }
 
-    /// The report that a node has attached, the first one of this host or not.
+    /// The report that a node has attached. `first`: it is the first node of the element to attach
+    /// on this host.
     fn attachment(
         &mut self,
         ProcessKey { element, node }: ProcessKey,
@@ -330,7 +332,7 @@ impl JobRunner {
         }
     }
 
-    /// A process waits for a debugger, on this display if it has named one.
+    /// Reports that a process waits for a debugger, on this display if it has named one.
     fn offer_debugger(&mut self, key: ProcessKey, display: Option<String>) {
         let has_debuggers =
             self.phase.job_info().is_some_and(|job_info| job_info.spec().debuggers.is_some());
@@ -367,7 +369,7 @@ impl JobRunner {
         if let Some(calls) = self.processes.element_calls(element) {
             calls.mark_welcomed();
         }
-        // Once for the job, and by one host: every host knows the offers of all.
+        // One host reports once for the job, because every host knows the offers of all hosts.
         if job_info.placement.self_host == JobHostId::FIRST
             && !std::mem::replace(&mut job.networks_reported, true)
         {
@@ -413,7 +415,7 @@ impl JobRunner {
         Ok(())
     }
 
-    /// The process id of a running process in the PID namespace of this host.
+    /// The process id of a running process in the PID namespace of the host.
     pub(super) fn outer_pid(&self, key: ProcessKey) -> Option<i32> {
         let inner_pid = self.processes.pid_of(key)?;
         match &self.context.outer_proc {
@@ -438,7 +440,7 @@ impl JobRunner {
             display.map_or_else(String::new, |display| format!(" on display {display}"));
         format!(
             "node {} on host {host} (process {pid}) called sc_inspectme() for \
-             {signal}{display_text}: its parallel process is ended. To look at such a process \
+             {signal}{display_text}: its parallel process is ended. To inspect such a process \
              while it runs: gdb -p {pid}",
             key.node
         )

@@ -1,6 +1,6 @@
-//! The output of the processes: read from their pipes, split into lines, merged fairly, and sent
-//! towards scrun within the window. A closed window stops the reading, so that back-pressure
-//! reaches the writers.
+//! The output of the processes. It is read from their pipes, split into lines, merged fairly, and
+//! sent towards scrun within the window. If the window is closed, the pipes are not read, so that
+//! writers block.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,23 +19,23 @@ use super::reports::ScoredLink;
 use crate::framed_socket::{READ_BUFFER_LEN, with_read_buffer};
 use crate::sys::descriptor;
 
-/// Shortest read that is worth a system call.
+/// Smallest read that is worth a system call, in bytes.
 const MIN_READ_LEN: usize = 4096;
-/// Reads in one tick of the loop.
+/// Number of reads in one tick of the loop.
 const READS_PER_TICK: usize = 32;
-/// Bytes of all unfinished lines together. Above that, one pipe at a time is read until its line is
-/// complete. The other pipes wait, and so do their writers.
+/// Largest total of all unfinished lines, in bytes. Above this limit, only one pipe is read until
+/// its line is complete. The other pipes are not read, so that their writers block.
 const MAX_PENDING_BYTES: usize = 16 * 1024 * 1024;
-/// How long an unfinished line (a prompt, a progress bar) waits for its end.
+/// How long an unfinished line (a prompt, a progress bar) is held back.
 const PARTIAL_LINE_TIMEOUT: Duration = Duration::from_millis(100);
-/// The same if the writer is likely to be in the middle of a write.
+/// How long an unfinished line is held back if its writer is probably in the middle of a write.
 const MID_WRITE_LINE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Buffered output is written in multiples of this.
+/// The stdio library writes buffered output in multiples of this many bytes.
 const STDIO_BLOCK_LEN: u64 = 1024;
-/// Size that a busy pipe is enlarged to, if the system allows.
+/// Size to which a busy pipe is enlarged, if the system allows.
 const LARGE_PIPE_LEN: i32 = 256 * 1024;
 
-/// Why pipes are being read up to their present end.
+/// Why pipes are being read up to their current end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainReason {
     /// sc_flush: element, node and id of the call.
@@ -57,17 +57,18 @@ struct PendingDrain {
 struct OutputPipe {
     pipe: OwnedFd,
     stream: Stream,
-    /// Stage and element of the writer, which its pipe may outlive.
+    /// Stage and element of the writer. The pipe may outlive the writer.
     owner: (usize, u32),
     lines: LineSplitter,
-    /// Bytes read in all.
+    /// Number of bytes read so far.
     bytes_read: u64,
-    /// Bytes read since the pipe was last seen empty.
+    /// Bytes read since the pipe was last empty.
     burst_len: usize,
     capacity: usize,
     is_queued: bool,
     deadline: Option<Instant>,
-    /// Drains that wait for this pipe: serial, and the number of bytes to reach.
+    /// Drains that wait for this pipe: serial number, and the value of `bytes_read` that completes
+    /// the drain.
     drain_marks: Vec<(u64, u64)>,
 }
 
@@ -78,16 +79,16 @@ pub struct OutputMux {
     pub host: JobHostId,
     pipes: Vec<Option<OutputPipe>>,
     ready: VecDeque<usize>,
-    /// Bytes sent to scored and not acknowledged yet.
+    /// Bytes that have been sent to scored and are not acknowledged yet.
     unacked_len: usize,
-    /// The window left too little room for the next read.
+    /// Whether the window had too little room for the last read.
     is_window_full: bool,
     closed_streams: [bool; 2],
-    /// Bytes of all unfinished lines.
+    /// Length of all unfinished lines in bytes.
     pending_len: usize,
     /// The only pipe that may be read while `pending_len` exceeds its limit.
     exclusive_reader: Option<usize>,
-    /// Pipes that wait for `exclusive_reader`. They are marked as queued.
+    /// Pipes that wait for `exclusive_reader`. They count as queued.
     parked_pipes: Vec<usize>,
     batch: Vec<u8>,
     batch_stream: Stream,
@@ -125,7 +126,7 @@ impl Default for OutputMux {
 }
 
 impl OutputMux {
-    /// Takes the read end of a pipe. Drops it at once if its stream has no reader any more.
+    /// Takes the read end of a pipe. Drops it at once if scrun's stream has been closed.
     ///
     /// # Errors
     /// As fcntl(2), epoll_ctl(2).
@@ -169,7 +170,7 @@ impl OutputMux {
         }
     }
 
-    /// That many bytes have been acknowledged.
+    /// scrun has acknowledged this many bytes.
     pub fn on_output_ack(&mut self, bytes: u64, now: Instant) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.unacked_len = self.unacked_len.saturating_sub(bytes);
@@ -178,7 +179,8 @@ impl OutputMux {
         }
     }
 
-    /// The reader of scrun's stream has closed it: closes the pipes, so that the writers notice.
+    /// The reader of scrun's stream has closed it. Closes the pipes of that stream, so that their
+    /// writers get an error.
     pub fn close_stream(&mut self, stream: Stream) {
         self.closed_streams[stream_index(stream)] = true;
         for index in 0..self.pipes.len() {
@@ -188,8 +190,8 @@ impl OutputMux {
         }
     }
 
-    /// Reads the pipes of one element, or of all, up to their present end. [`OutputMux::drained`]
-    /// returns `reason` after that.
+    /// Reads the pipes of one element, or of all elements, up to their current end. After that,
+    /// [`OutputMux::drained`] returns `reason`.
     pub fn drain(&mut self, reason: DrainReason, owner: Option<(usize, u32)>) {
         let serial = self.next_drain;
         self.next_drain += 1;
@@ -206,7 +208,7 @@ impl OutputMux {
         self.drains.push(PendingDrain { serial, reason, pipes_left });
     }
 
-    /// Ends the waiting of all drains with this reason.
+    /// Completes all drains with this reason without waiting for their pipes.
     pub fn abandon(&mut self, reason: DrainReason) {
         for drain in &mut self.drains {
             if drain.reason == reason {
@@ -215,27 +217,27 @@ impl OutputMux {
         }
     }
 
-    /// The reason of a completed drain: everything it waited for has been sent.
+    /// Returns the reason of a completed drain. All of its output has been sent.
     pub fn drained(&mut self, reports: &mut ScoredLink) -> Option<DrainReason> {
         let index = self.drains.iter().position(|drain| drain.pipes_left == 0)?;
         self.send_batch(false, reports);
         Some(self.drains.remove(index).reason)
     }
 
-    /// Whether [`OutputMux::pump`] has something to do without waiting.
+    /// Whether [`OutputMux::pump`] has work to do.
     pub fn is_runnable(&self) -> bool {
         !self.is_window_full
             && (!self.ready.is_empty() || !self.parked_pipes.is_empty() && self.has_line_capacity())
     }
 
-    /// Whether pipes other than the exclusive reader may be read.
+    /// Whether other pipes than that of the exclusive reader may be read.
     fn has_line_capacity(&self) -> bool {
         let has_pending =
             |index: usize| self.pipes[index].as_ref().is_some_and(|o| o.lines.pending() > 0);
         self.pending_len <= MAX_PENDING_BYTES || !self.exclusive_reader.is_some_and(has_pending)
     }
 
-    /// Whether this pipe may be read. Parks it if not.
+    /// Whether this pipe may be read now. If not, parks it.
     fn try_acquire_read(&mut self, index: usize) -> bool {
         if self.exclusive_reader != Some(index) {
             if !self.has_line_capacity() {
@@ -255,7 +257,7 @@ impl OutputMux {
         }
     }
 
-    /// Reads from the pipes that are ready, alternately.
+    /// Reads from the ready pipes, one after the other.
     pub fn pump(&mut self, reports: &mut ScoredLink, now: Instant) {
         if !self.parked_pipes.is_empty() && self.has_line_capacity() {
             self.ready.extend(self.parked_pipes.drain(..));
@@ -299,7 +301,7 @@ impl OutputMux {
                 output.bytes_read += count as u64;
                 output.burst_len += count;
                 self.pending_len = self.pending_len + output.lines.pending() - pending_before;
-                // A short read: the pipe is empty now, and mio reports later data.
+                // After a short read the pipe is empty, and mio reports later data.
                 let is_empty = count < read_len;
                 if is_empty {
                     output.on_pipe_empty(now);
@@ -332,8 +334,8 @@ impl OutputMux {
         self.pipes[index] = None;
     }
 
-    /// Resolves the drains for which this pipe has been read far enough. If there are any, the
-    /// unfinished line is sent too.
+    /// Resolves the drains for which this pipe has been read far enough. If there are any, also
+    /// moves the unfinished line to `ready_bytes`.
     fn resolve_drain_marks(&mut self, index: usize, is_empty: bool) {
         let Some(output) = &mut self.pipes[index] else { return };
         let total = output.bytes_read;
@@ -352,7 +354,7 @@ impl OutputMux {
         }
     }
 
-    /// Sends the lines that were read from one pipe.
+    /// Adds the lines that were read from one pipe to the batch, and sends full batches.
     fn emit(&mut self, index: usize, reports: &mut ScoredLink) {
         let Some(output) = &self.pipes[index] else { return };
         let stream = output.stream;
@@ -387,7 +389,7 @@ impl OutputMux {
         }
     }
 
-    /// Deadline of the next unfinished line.
+    /// The earliest deadline of an unfinished line.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.is_window_full {
             return None;
@@ -426,7 +428,8 @@ impl OutputMux {
         }
     }
 
-    /// The closed window held back the writers, so that no line could be completed.
+    /// Restarts the timeouts of unfinished lines. Their writers could not complete them while the
+    /// window was closed.
     fn restart_line_timeouts(&mut self, now: Instant) {
         for output in self.pipes.iter_mut().flatten() {
             if output.deadline.is_some() {
@@ -437,11 +440,13 @@ impl OutputMux {
 }
 
 impl OutputPipe {
-    /// The pipe is empty. A write() that is still in progress must have filled the pipe before,
-    /// because otherwise it would hold the pipe's lock. Every two neighbouring pages of a full pipe
-    /// hold more than one page of data. Less than about half the capacity since the pipe was last
-    /// empty therefore means that the writer has finished. A line that ends at the end of a block
-    /// of buffered output probably continues in the next block.
+    /// Handles an empty pipe: enlarges a busy pipe, and sets the deadline of the unfinished line.
+    ///
+    /// A write() that is still in progress must have filled the pipe before, because otherwise it
+    /// would hold the pipe's lock. Any two neighbouring pages of a full pipe hold more than one
+    /// page of data. If fewer bytes than about half the capacity were read since the pipe was last
+    /// empty, the writer has therefore finished. A line that ends at the end of a block of buffered
+    /// output probably continues in the next block.
     fn on_pipe_empty(&mut self, now: Instant) {
         let was_full = self.burst_len + 2 * MIN_READ_LEN >= self.capacity / 2;
         if was_full && self.capacity < LARGE_PIPE_LEN as usize && self.burst_len >= MIN_READ_LEN {

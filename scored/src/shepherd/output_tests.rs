@@ -7,7 +7,7 @@ use super::*;
 use crate::framed_socket::FramedSocket;
 use crate::sys::process;
 
-/// Writers that each have written most of a line.
+/// Number of writers. Each has written most of a line.
 const WRITERS: usize = 400;
 const LINE_LEN: usize = 60_000;
 
@@ -38,7 +38,8 @@ fn unfinished_lines_are_bounded_in_total_and_all_are_delivered() {
             outputs.pending_len
         );
         if !outputs.is_runnable() {
-            // No more input: unfinished lines are delivered when their deadline has passed.
+            // There is no more input. Unfinished lines are delivered when their deadline has
+            // passed.
             now += MID_WRITE_LINE_TIMEOUT;
             outputs.expire(&mut reports, now);
         }

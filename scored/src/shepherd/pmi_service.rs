@@ -1,6 +1,6 @@
-//! PMI for the MPI programs of the running stage: each process has a socket to its shepherd, by
-//! which its MPI library asks who it is and exchanges addresses with others. What the requests mean
-//! is in the crate [`score_pmi`]; here are the sockets.
+//! PMI for the MPI programs of the running stage. Each process has a socket to its shepherd.
+//! Through it, the MPI library obtains its rank and exchanges addresses with other processes. This
+//! module handles the sockets. The crate [`score_pmi`] interprets the requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -22,45 +22,46 @@ use super::inspection::PmiSocketActivity;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey};
 use crate::sys::descriptor::is_socket_empty;
 
-/// Where the kernel shows POSIX shared memory.
+/// The folder in which the kernel shows POSIX shared memory.
 const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
-/// Bytes that are read from one process before the next one is served. Each of the requests in them
-/// may have an answer of more than a KiB; no more is read until all answers have been taken.
+/// Number of bytes that are read from one process before the next process is served. Each request
+/// in them may have an answer of more than 1 KiB. The next bytes are read only after the process
+/// has taken all answers.
 const READ_LEN: usize = 4096;
-/// Reads of the socket of a process that has exited: the kernel keeps some 200 KiB for a socket.
+/// Largest number of reads from the socket of an exited process. The kernel buffers about 200 KiB
+/// for a socket.
 const MAX_READS_AFTER_EXIT: usize = 64;
-/// What a parallel process has asked for that concerns more than this host.
+/// An event of a parallel process that concerns more than this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PmiEvent {
-    /// These nodes are in a fence: all on this host except those that have ended. They have put
-    /// these entries.
+    /// All nodes of this host, except those that have exited, are in a fence: the nodes, and the
+    /// entries that they have put.
     Fence(NodeSet, Vec<u8>),
-    /// These nodes, all of this host that take part in a fence of some nodes, are in it. They have
-    /// put these entries.
+    /// All nodes of this host that take part in a subset fence are in it.
     SubsetFence {
         /// The fence.
         fence: SubsetFence,
         /// The nodes.
         nodes: NodeSet,
-        /// The entries.
+        /// The entries that they have put.
         entries: Vec<u8>,
     },
-    /// A process of this host asks what this node of another host has put.
+    /// A process of this host requests the entries of this node of another host.
     ModexRequest(u32),
-    /// Another host has asked what a node of this host has put.
+    /// The answer to a request of another host for the entries of a node of this host.
     ModexAnswer {
         /// The host that has asked.
         asker: JobHostId,
         /// The node.
         node: u32,
-        /// What it has put. None: nothing.
+        /// The entries that the node has put. None: it has put none.
         entries: Option<Vec<u8>>,
     },
-    /// It cannot continue: exit code and reason.
+    /// The parallel process cannot continue: exit code and reason.
     Failed(u8, String),
 }
 
-/// The socket of a process that is being started.
+/// The PMI socket of a process that is being started.
 #[derive(Debug)]
 pub struct NewPmiSocket {
     /// The shepherd's end.
@@ -69,13 +70,13 @@ pub struct NewPmiSocket {
     pub process_inode: u64,
 }
 
-/// The shepherd's end of the socket of a process.
+/// The shepherd's end of the PMI socket of a process.
 #[derive(Debug)]
 struct PmiSocket {
     socket: OwnedFd,
     process_inode: u64,
     unsent: Vec<u8>,
-    /// Waits for its turn to be read.
+    /// Whether the socket is queued to be read.
     is_queued: bool,
 }
 
@@ -84,8 +85,8 @@ struct PmiSocket {
 struct PmiElement {
     host: PmiHost,
     space_name: String,
-    /// One for each process of this host. None: the process has not been started, has closed its
-    /// end or has ended.
+    /// One socket for each process of this host. None: the process has not been started, has closed
+    /// its end, or has exited.
     sockets: Vec<Option<PmiSocket>>,
 }
 
@@ -99,14 +100,15 @@ pub struct PmiService {
 }
 
 /// The name of the key-value space of a parallel process. MPI libraries derive names of shared
-/// memory from it: it must be another one for each job on a host, whichever daemon has started it.
+/// memory from it. It must therefore differ for each job on a host, even if another daemon has
+/// started that job.
 fn space_name(job_info: &JobInfo, element: u32) -> String {
     let incarnation = job_info.placement.job_incarnation.0;
     format!("score_{incarnation:016x}_{}_{element}", job_info.stage)
 }
 
-/// The beginnings of the names of MPICH's shared memory (version 5): its processes open it by these
-/// names, and the last one removes it in MPI_Finalize.
+/// The prefixes of the names of MPICH's shared memory (version 5). Its processes open the memory by
+/// these names, and the last process removes it in MPI_Finalize.
 fn shared_memory_prefixes(space_name: &str) -> [String; 2] {
     let hash = fnv_1a(space_name.as_bytes());
     ["shm", "vci"].map(|kind| format!("mpich_{kind}_{hash:x}_"))
@@ -117,7 +119,7 @@ fn fnv_1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// What a read or a write of a socket has ended with.
+/// The result of a read or a write of a socket.
 enum Io {
     Done(usize),
     WouldBlock,
@@ -134,7 +136,8 @@ fn io_result(result: nix::Result<usize>) -> Io {
 }
 
 impl PmiSocket {
-    /// Sends what waits, as far as there is room. False if the process has closed its end.
+    /// Sends waiting answers until the socket is full. Returns false if the process has closed its
+    /// end.
     fn flush(&mut self) -> bool {
         let mut sent_len = 0;
         let is_open = loop {
@@ -153,10 +156,10 @@ impl PmiSocket {
         is_open
     }
 
-    /// Reads some bytes, unless answers wait.
+    /// Reads some bytes, unless answers are waiting.
     fn read(&mut self, buffer: &mut [u8]) -> Io {
         if !self.flush() {
-            // Nobody takes the answers. What has been sent before is still to be read.
+            // The process takes no more answers, but its earlier requests are still read.
             self.unsent.clear();
         }
         match self.unsent.is_empty() {
@@ -167,7 +170,7 @@ impl PmiSocket {
 }
 
 impl PmiService {
-    /// Removes the shared memory that MPI libraries of the last stage have left because their
+    /// Removes shared memory that the MPI libraries of the last stage have left because their
     /// processes were killed.
     pub fn remove_shared_memory(&self) {
         for element in self.elements.values() {
@@ -175,7 +178,7 @@ impl PmiService {
             for entry in fs::read_dir(SHARED_MEMORY_FOLDER).into_iter().flatten().flatten() {
                 let name = entry.file_name();
                 if prefixes.iter().any(|prefix| name.as_bytes().starts_with(prefix.as_bytes())) {
-                    // Only files of the job's user can be removed. Others are not the job's.
+                    // Fails for files of other users, which do not belong to the job.
                     let _ = fs::remove_file(entry.path());
                 }
             }
@@ -212,8 +215,8 @@ impl PmiService {
         self.elements = uses_pmi.map(new_element).collect();
     }
 
-    /// Takes the shepherd's end of the socket of a process. `token`: the token for an index, with
-    /// which [`PmiService::mark_ready`] is to be called.
+    /// Takes the shepherd's end of the socket of a process. `token` returns the token for an index.
+    /// Pass that index to [`PmiService::mark_ready`] when mio reports the token.
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -233,20 +236,20 @@ impl PmiService {
         Ok(())
     }
 
-    /// The element of a process, and the number of the process on this host.
+    /// The element of a process, and the index of the process on this host.
     fn element_of(&mut self, key: ProcessKey) -> Option<(&mut PmiElement, usize)> {
         let process = self.nodes.process_index(key.node)?;
         Some((self.elements.get_mut(&key.element)?, process))
     }
 
-    /// mio has reported on the socket with this index.
+    /// mio has reported an event of the socket with this index.
     pub fn mark_ready(&mut self, index: usize) {
         if let Some(key) = self.nodes.key(index) {
             self.queue(key);
         }
     }
 
-    /// Queues the socket of a process: what it has sent is received next.
+    /// Queues the socket of a process to be read next.
     fn queue(&mut self, key: ProcessKey) {
         let Some((element, process)) = self.element_of(key) else { return };
         if let Some(socket) = &mut element.sockets[process]
@@ -256,21 +259,21 @@ impl PmiService {
         }
     }
 
-    /// Whether [`PmiService::serve`] may do something.
+    /// Whether [`PmiService::serve`] may have work to do.
     pub fn is_runnable(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Reads the last requests of a process that has exited, and answers them. Its children may
-    /// still write: no more is read than the socket can hold.
+    /// Reads the last requests of a process that has exited, and answers them. The number of reads
+    /// is limited, because children of the process may still write to the socket.
     pub fn serve_exited(&mut self, key: ProcessKey) -> Vec<(u32, PmiEvent)> {
         let mut events = Vec::new();
         (0..MAX_READS_AFTER_EXIT).for_each(|_| self.serve_process(key, &mut events));
         events
     }
 
-    /// Reads from all processes whose sockets are ready, answers them, and returns what concerns
-    /// other hosts, with the number of the parallel process.
+    /// Reads from all processes whose sockets are ready, and answers them. Returns events that
+    /// concern other hosts, with the number of the element.
     pub fn serve(&mut self) -> Vec<(u32, PmiEvent)> {
         let mut events = Vec::new();
         for _ in 0..self.ready.len() {
@@ -295,13 +298,13 @@ impl PmiService {
                     let event = element.carry_out(action, first_node);
                     events.extend(event.map(|event| (key.element, event)));
                 }
-                // There may be more, and answers may have become smaller than their room.
+                // There may be more requests, or answers to send.
                 self.queue(key);
             }
         }
     }
 
-    /// The sockets of the processes of an element on this host, for the deadlock detection.
+    /// The activity of the sockets of an element's processes on this host, for deadlock detection.
     pub fn socket_activity(&self, element: u32) -> Vec<Option<PmiSocketActivity>> {
         let Some(element) = self.elements.get(&element) else { return Vec::new() };
         let activity = |(process, socket): (usize, &Option<PmiSocket>)| {
@@ -314,16 +317,16 @@ impl PmiService {
         element.sockets.iter().enumerate().map(activity).collect()
     }
 
-    /// Adds entries that hosts have put.
+    /// Adds entries that other hosts have put.
     ///
     /// # Errors
-    /// Why the parallel process cannot continue.
+    /// The reason why the parallel process cannot continue.
     pub fn merge(&mut self, element: u32, entries: &[u8]) -> Result<(), PmiEvent> {
         let Some(element) = self.elements.get_mut(&element) else { return Ok(()) };
         element.host.merge(entries).map_err(|error| PmiEvent::Failed(1, error.to_string()))
     }
 
-    /// All processes on all hosts are in the fence.
+    /// Ends a fence: all processes on all hosts are in it.
     pub fn end_fence(&mut self, element: u32) {
         let first_node = self.nodes.first;
         if let Some(element) = self.elements.get_mut(&element) {
@@ -333,15 +336,16 @@ impl PmiService {
         }
     }
 
-    /// A process has exited by itself, and everything that it had sent has been read. The reason,
-    /// if its MPI library had not finished: others may wait for it.
+    /// Called when a process has exited by itself and all of its requests have been read. Returns a
+    /// reason to end the job if its MPI library had not finished, because other processes may wait
+    /// for it.
     pub fn unfinished_reason(&mut self, key: ProcessKey, code: u8) -> Option<String> {
         let (element, process) = self.element_of(key)?;
         let is_finished = element.host.may_exit(process);
         (!is_finished).then(|| unfinished_reason(key.node, code))
     }
 
-    /// A process has ended: its socket is closed. Others may wait for it in a fence.
+    /// Closes the socket of a process that has exited. Other processes may wait for it in a fence.
     pub fn on_process_exit(&mut self, key: ProcessKey) -> Option<PmiEvent> {
         let first_node = self.nodes.first;
         let (element, process) = self.element_of(key)?;
@@ -352,14 +356,14 @@ impl PmiService {
 }
 
 impl PmiElement {
-    /// Carries out an action, unless it concerns other hosts.
+    /// Carries out an action, or returns an event if the action concerns other hosts.
     fn carry_out(&mut self, action: PmiAction, first_node: u32) -> Option<PmiEvent> {
         let node = |process: usize| first_node + process as u32;
         match action {
             PmiAction::Send { process, bytes } => {
                 if let Some(socket) = &mut self.sockets[process] {
                     socket.unsent.extend_from_slice(&bytes);
-                    // A closed end is noticed by the next read.
+                    // The next read detects a closed end.
                     socket.flush();
                 }
                 None
@@ -381,20 +385,20 @@ impl PmiElement {
     }
 }
 
-/// Why a job ends of which a process has exited while others may wait for it.
+/// The message if a process has exited while other processes may wait for it.
 pub fn unfinished_reason(node: u32, code: u8) -> String {
     format!("node {node} exited with code {code} before MPI_Finalize()")
 }
 
-/// A node has called MPI_Abort.
+/// The event for a node that has called MPI_Abort.
 pub fn abort_event(node: u32, code: i32, text: &str) -> PmiEvent {
     let separator = if text.is_empty() { "" } else { ": " };
     let reason = format!("node {node} called MPI_Abort(.., {code}){separator}{text}");
     PmiEvent::Failed(exit_code_of(code), reason)
 }
 
-/// The exit code for an error code of MPI_Abort: its last eight bits, as of exit(3), but never 0,
-/// since the job has failed.
+/// The exit code for an error code of MPI_Abort: its low eight bits, as in exit(3), but at least 1,
+/// because the job has failed.
 fn exit_code_of(code: i32) -> u8 {
     ((code & 0xff) as u8).max(1)
 }
@@ -405,7 +409,7 @@ mod tests {
 
     #[test]
     fn the_name_of_shared_memory_is_the_one_that_mpich_derives() {
-        // Published values of FNV-1a.
+        // Published test vectors of FNV-1a.
         assert_eq!(fnv_1a(b""), 0x811c_9dc5);
         assert_eq!(fnv_1a(b"foobar"), 0xbf9c_f968);
         let expected = ["mpich_shm_bf9cf968_", "mpich_vci_bf9cf968_"].map(str::to_owned);

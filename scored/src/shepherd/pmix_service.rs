@@ -1,6 +1,6 @@
-//! PMIx for the programs of Open MPI in the running stage. The helper `scored-pmix` serves it to
-//! the processes of this host. This module starts the helper, checks its reports, and passes on to
-//! it what other hosts have put.
+//! PMIx for the Open MPI programs of the running stage. The helper `scored-pmix` serves PMIx to the
+//! processes of this host. This module starts the helper, checks its reports, and passes entries of
+//! other hosts on to it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
@@ -33,12 +33,12 @@ use super::spawn_queue::environment_value;
 use crate::framed_socket::FramedSocket;
 use crate::sys::host_name::system_host_name;
 
-/// The helper's program, beside scored.
+/// The helper's program, in the folder of scored.
 const HELPER_NAME: &str = "scored-pmix";
-/// The folder of libpmix and Open MPI in the job's directory, which is removed with the job.
+/// The folder for files of libpmix and Open MPI in the job's directory. It is removed with the job.
 const FOLDER: &str = "pmix";
-/// Parameters of Open MPI, versions 4 and 5, that say where files of shared memory are. Their
-/// default is /dev/shm, where the files of killed processes would stay.
+/// Parameters of Open MPI, versions 4 and 5, that select the folders for shared memory files. The
+/// default is /dev/shm, where files of killed processes would remain.
 const SHARED_MEMORY_PARAMETERS: [&str; 5] = [
     "OMPI_MCA_btl_vader_backing_directory",
     "OMPI_MCA_btl_sm_backing_directory",
@@ -47,18 +47,18 @@ const SHARED_MEMORY_PARAMETERS: [&str; 5] = [
     "OMPI_MCA_shmem_mmap_backing_file_base_dir",
 ];
 
-/// How far the MPI library of a process has come.
+/// The state of the MPI library of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientState {
     NotConnected,
     Connected,
     Finalized,
-    /// The process has ended.
+    /// The process has exited.
     Ended,
 }
 
 impl ClientState {
-    /// It may still use PMIx.
+    /// Whether the process may still use PMIx.
     fn needs_helper(self) -> bool {
         matches!(self, Self::NotConnected | Self::Connected)
     }
@@ -67,17 +67,19 @@ impl ClientState {
 /// A parallel process that uses PMIx.
 #[derive(Debug)]
 struct PmixElement {
-    /// Variables of each process of this host. None: the helper does not serve it yet.
+    /// Environment variables of each process of this host. None: the helper does not serve the
+    /// process yet.
     environments: Vec<Option<Vec<CString>>>,
     clients: Vec<ClientState>,
     max_fence_bytes: usize,
-    /// Fences of some nodes in which processes of this host are, and the bytes of their entries.
+    /// The subset fences that processes of this host are in, and the sizes of their entries in
+    /// bytes.
     subset_fences: HashMap<SubsetFence, usize>,
 }
 
 impl PmixElement {
-    /// The processes of this host that take part in a fence of some nodes are in it. The daemon of
-    /// this host does not let more pass than is allowed here.
+    /// Begins a subset fence: all processes of this host that take part in it are in it. Enforces
+    /// the same limits as the daemon of this host.
     fn begin_subset_fence(
         &mut self,
         fence: SubsetFence,
@@ -92,9 +94,9 @@ impl PmixElement {
         let own_ranges: usize =
             self.subset_fences.keys().map(|fence| fence.members.ranges().len()).sum();
         let reason = if own_ranges + fence.members.ranges().len() > max_ranges {
-            format!("fences of PMIx have more than {max_ranges} ranges of nodes")
+            format!("its PMIx fences have more than {max_ranges} ranges of nodes")
         } else if self.subset_fences.len() >= max_fences {
-            format!("its processes on this host are in more than {max_fences} fences of PMIx")
+            format!("its processes on this host are in more than {max_fences} PMIx fences")
         } else if entries.len() > max_bytes || total_bytes > self.max_fence_bytes {
             format!(
                 "its processes on this host have put {} bytes for others into PMIx, and {} are \
@@ -115,31 +117,31 @@ impl PmixElement {
     }
 }
 
-/// The helper.
+/// The state of the helper.
 #[derive(Debug, Default)]
 enum Helper {
-    /// No program of the stage needs it.
+    /// No program of the stage needs the helper.
     #[default]
     NotNeeded,
-    /// It is started when the job runs.
+    /// It will be started when the job runs.
     Due(Box<HelperStart>),
     Running(Box<RunningHelper>),
-    /// It has ended, or could not be started.
+    /// It has exited, or could not be started.
     Ended,
 }
 
-/// The helper while it serves.
+/// The helper while it runs.
 #[derive(Debug)]
 struct RunningHelper {
     socket: FramedSocket,
     watch: HelperWatch,
 }
 
-/// What the helper is started with.
+/// The data for the start of the helper.
 #[derive(Debug)]
 struct HelperStart {
     setup: PmixSetup,
-    /// Variables of the user.
+    /// The user's environment variables.
     environment: Vec<EnvVar>,
 }
 
@@ -147,7 +149,7 @@ struct HelperStart {
 #[derive(Debug, Default)]
 pub struct PmixService {
     nodes: LocalNodes,
-    /// Processes of each program, on all hosts.
+    /// Number of processes of each program on all hosts.
     node_count: u32,
     /// The name of this host.
     host_name: String,
@@ -158,8 +160,8 @@ pub struct PmixService {
     directory: PathBuf,
 }
 
-/// The name of the namespace of a parallel process: the same one on all hosts, and secret. libpmix
-/// believes each local process that knows it.
+/// The name of the PMIx namespace of a parallel process. It is the same on all hosts, and secret,
+/// because libpmix trusts each local process that knows it.
 fn namespace_name(job_info: &JobInfo, element: u32) -> String {
     let secret = job_info.job_start.secret.to_le_bytes();
     let key = blake3::derive_key("SCore PMIx namespace", &secret);
@@ -167,15 +169,15 @@ fn namespace_name(job_info: &JobInfo, element: u32) -> String {
     format!("score-{key}-{}-{element}", job_info.stage)
 }
 
-/// Whether a variable is about the PMIx server of the job in which scrun runs. Parameters of
+/// Whether a variable belongs to the PMIx server of the job in which scrun runs. Parameters of
 /// libpmix (`PMIX_MCA_`) are the user's.
 pub fn is_foreign_variable(name: &[u8]) -> bool {
     name.starts_with(b"PMIX_") && !name.starts_with(b"PMIX_MCA_")
 }
 
 impl PmixService {
-    /// Drops the last stage and its helper, which notices that, and prepares for the programs of
-    /// the next one.
+    /// Drops the last stage, and prepares for the programs of the next stage. Closes the socket of
+    /// the last helper, which then exits.
     pub fn begin_stage(&mut self, job_info: &JobInfo, job_directory: &Path) {
         self.nodes = job_info.local_nodes();
         self.node_count = job_info.placement.nodes();
@@ -219,26 +221,27 @@ impl PmixService {
         self.helper = Helper::Due(Box::new(HelperStart { setup, environment }));
     }
 
-    /// Whether programs cannot be started, because the helper does not serve them yet. If it
-    /// failed, they never are.
+    /// Whether programs cannot be started yet, because the helper does not serve them. Stays true
+    /// if the helper has failed.
     pub fn is_starting(&self) -> bool {
         self.elements.values().any(|element| element.environments.iter().any(Option::is_none))
     }
 
-    /// The job ends: whatever happens to the helper is no failure.
+    /// Drops the elements and the helper, because the job ends. A later exit of the helper is no
+    /// failure.
     pub fn close(&mut self) {
         self.elements.clear();
         self.helper = Helper::NotNeeded;
     }
 
-    /// Whether [`PmixService::start_helper`] has something to do.
+    /// Whether [`PmixService::start_helper`] has work to do.
     pub fn is_helper_due(&self) -> bool {
         matches!(self.helper, Helper::Due(_))
     }
 
-    /// Starts the helper, if it is due. Called while the job runs, since the helper is one of its
-    /// processes. Returns a pipe with what the processes log, and the parallel process that it is
-    /// counted for.
+    /// Starts the helper, if it is due. Called only while the job runs, because the helper is one
+    /// of its processes. Returns a pipe with the helper's log, and the element to which the log is
+    /// attributed.
     ///
     /// # Errors
     /// One line.
@@ -268,12 +271,12 @@ impl PmixService {
                 command.env(name, value);
             }
         }
-        // In shared memory ("ds21") libpmix 4 may not find what a process of the same host is just
-        // putting, and does not wait for it.
+        // With a store in shared memory ("ds21"), libpmix 4 may miss a value that another process
+        // of the host is putting at that moment, and does not wait for it.
         if environment_value(&start.environment, env::PMIX_STORE_ENV).is_none() {
             command.env(env::PMIX_STORE_ENV, env::PMIX_STORE);
         }
-        // This process reaps all of its children.
+        // The loop of this process reaps the helper.
         let _ = command.current_dir(&self.directory).spawn().map_err(failed)?;
         let mut socket = FramedSocket::new(own.into()).map_err(failed)?;
         socket.register(registry, token).map_err(failed)?;
@@ -288,14 +291,14 @@ impl PmixService {
         Ok(Some((logged.into(), element)))
     }
 
-    /// mio has reported on the socket of the helper.
+    /// mio has reported an event of the helper's socket.
     pub fn mark_readable(&mut self) {
         if let Helper::Running(helper) = &mut self.helper {
             helper.socket.mark_readable();
         }
     }
 
-    /// When to call [`PmixService::check_helper`], if the job is not stopped until then.
+    /// When to call [`PmixService::check_helper`], unless the job is stopped until then.
     pub fn next_check(&self) -> Option<Instant> {
         match &self.helper {
             Helper::Running(helper) if self.is_helper_needed() => Some(helper.watch.next_check()),
@@ -303,14 +306,14 @@ impl PmixService {
         }
     }
 
-    /// The job was stopped for so long.
+    /// Postpones the next check by the time for which the job was stopped.
     pub fn postpone(&mut self, stop_time: Duration) {
         if let Helper::Running(helper) = &mut self.helper {
             helper.watch.postpone(stop_time);
         }
     }
 
-    /// Asks the helper whether it is alive, or finds that it hangs.
+    /// Asks the helper to report that it is alive. If it hangs, ends the elements that need it.
     pub fn check_helper(&mut self, now: Instant) -> Vec<(u32, PmiEvent)> {
         let (is_starting, mut events) = (self.is_starting(), Vec::new());
         let Helper::Running(helper) = &mut self.helper else { return events };
@@ -325,8 +328,8 @@ impl PmixService {
         events
     }
 
-    /// Takes what the helper has reported, and returns what concerns others, with the number of the
-    /// parallel process. Also sends what has been waiting for room.
+    /// Handles the reports of the helper, and sends queued orders. Returns events that concern
+    /// other hosts, with the number of the element.
     pub fn serve(&mut self, registry: &Registry) -> Vec<(u32, PmiEvent)> {
         let mut events = Vec::new();
         let reason = loop {
@@ -347,7 +350,7 @@ impl PmixService {
         events
     }
 
-    /// The helper does not do its work any more, for this reason.
+    /// The helper has failed for this reason.
     fn fail_helper(&mut self, reason: &str, events: &mut Vec<(u32, PmiEvent)>) {
         let host = &self.host_name;
         self.fail(&format!("{HELPER_NAME}, which serves PMIx on host {host}: {reason}"), events);
@@ -359,7 +362,8 @@ impl PmixService {
             || self.direct_modex.asked().next().is_some()
     }
 
-    /// The helper is of no use any more. Programs that need it fail.
+    /// Gives up the helper. Elements that need it fail, and other hosts that have requested entries
+    /// get an empty answer.
     fn fail(&mut self, reason: &str, events: &mut Vec<(u32, PmiEvent)>) {
         self.helper = Helper::Ended;
         for (number, element) in &self.elements {
@@ -439,7 +443,7 @@ impl PmixService {
         }
     }
 
-    /// What a process of this host has put is on its way to the hosts that have asked for it.
+    /// Answers the hosts that have requested the entries of a process of this host.
     fn on_found(
         &mut self,
         key: ProcessKey,
@@ -462,8 +466,8 @@ impl PmixService {
         }));
     }
 
-    /// Another host asks what a process of this host has put. The answer waits until it has put
-    /// something, or puts nothing any more.
+    /// Another host requests the entries of a process of this host. The answer follows when the
+    /// process has put entries, or will not put any more.
     pub fn on_modex_request(&mut self, key: ProcessKey, asker: JobHostId) -> Vec<(u32, PmiEvent)> {
         let Some(client) = self.client(key).copied() else { return Vec::new() };
         self.direct_modex.add_asker(key, asker);
@@ -475,8 +479,8 @@ impl PmixService {
         events
     }
 
-    /// A host has answered what one of its processes has put. Returns the next question, with the
-    /// number of its parallel process.
+    /// Passes the answer of another host on to the helper. Returns the next request, with the
+    /// number of its element.
     pub fn on_modex_answer(
         &mut self,
         key: ProcessKey,
@@ -493,7 +497,7 @@ impl PmixService {
         self.order(&PmixOrder::ModexRequest { element, rank, is_last_try });
     }
 
-    /// A process puts nothing more.
+    /// A process will not put any more entries.
     fn end_client(&mut self, key: ProcessKey, state: ClientState) {
         self.set_client(key, state);
         if self.direct_modex.is_asked(key) {
@@ -501,7 +505,7 @@ impl PmixService {
         }
     }
 
-    /// A process has ended.
+    /// A process has exited.
     pub fn on_process_exit(&mut self, key: ProcessKey) {
         self.end_client(key, ClientState::Ended);
     }
@@ -522,7 +526,7 @@ impl PmixService {
         NodeSet::from(self.local_range())
     }
 
-    /// All nodes that take part in a fence are in it.
+    /// Ends a subset fence: all nodes that take part are in it.
     pub fn end_subset_fence(&mut self, element: u32, fence: SubsetFence) {
         if let Some(element) = self.elements.get_mut(&element) {
             element.subset_fences.remove(&fence);
@@ -541,7 +545,7 @@ impl PmixService {
         }
     }
 
-    /// The variables of a process, if it uses PMIx.
+    /// The environment variables of a process, if it uses PMIx.
     pub fn environment(&self, key: ProcessKey) -> &[CString] {
         let variables = || {
             let process = self.nodes.process_index(key.node)?;
@@ -563,15 +567,16 @@ impl PmixService {
         }
     }
 
-    /// A process has exited by itself, and everything that the helper had reported has been read.
-    /// The reason, if its MPI library had not finished: others may wait for it.
+    /// Called when a process has exited by itself and all reports of the helper have been read.
+    /// Returns a reason to end the job if its MPI library had not finished, because other processes
+    /// may wait for it.
     pub fn unfinished_reason(&mut self, key: ProcessKey, code: u8) -> Option<String> {
         let client = self.client(key)?;
         (*client == ClientState::Connected).then(|| unfinished_reason(key.node, code))
     }
 }
 
-/// The name of a host for libpmix, which has no empty ones.
+/// The name of a host for libpmix, which accepts no empty names.
 fn host_name(name: &str) -> String {
     match name {
         "" => system_host_name(),
@@ -585,7 +590,7 @@ fn helper_program() -> Result<PathBuf, String> {
     match program.exists() {
         true => Ok(program),
         false => Err(format!(
-            "programs of Open MPI need {}, which is not on this host: install it beside scored",
+            "Open MPI programs need {}, which is not on this host: install it next to scored",
             program.display()
         )),
     }

@@ -1,33 +1,34 @@
-//! Notices that the helper `scored-pmix` hangs. While programs need it, it is asked from time to
-//! time to report that it is alive. Checks without an answer are counted: if the machine or this
-//! process stood still, one check passes late, and the helper has time to answer before the next.
+//! Detects a hanging helper `scored-pmix`. While programs need the helper, it is asked periodically
+//! to report that it is alive. The number of checks without an answer is limited, rather than the
+//! time. If the machine or this process stood still, only one check is late, and the helper has
+//! time to answer before the next one.
 
 use std::time::{Duration, Instant};
 
-/// Time of the job from one check to the next: time in which the job is stopped does not count,
-/// since its helper is stopped, too.
+/// Time between two checks. Time in which the job is stopped does not count, because the helper is
+/// stopped with it.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// Checks after a question without an answer by which the helper hangs.
+/// After this many checks without an answer, the helper counts as hanging.
 const MAX_UNANSWERED_CHECKS: u32 = 5;
-/// The same while the helper starts, when it answers for each process that can be started. It loads
-/// a library and registers all ranks of the job before the first answer.
+/// The same limit while the helper starts. Before its first answer, it loads a library and
+/// registers all ranks of the job. It answers for each process that can be started.
 const MAX_UNANSWERED_CHECKS_AT_START: u32 = 30;
 
-/// Whether the helper owes an answer.
+/// Whether an answer of the helper is outstanding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WatchState {
     Answered,
     Asked { unanswered_checks: u32 },
 }
 
-/// What follows from a check.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckResult {
-    /// The helper is to be asked.
+    /// Ask the helper now.
     Ask,
-    /// It still has time to answer.
+    /// The helper still has time to answer.
     Wait,
-    /// It has not answered for so long.
+    /// The helper has not answered for this time.
     Hangs(Duration),
 }
 
@@ -35,23 +36,23 @@ pub enum CheckResult {
 #[derive(Debug)]
 pub struct HelperWatch {
     state: WatchState,
-    /// When to check next, unless the job is stopped until then.
+    /// Time of the next check, unless the job is stopped until then.
     next_check: Instant,
 }
 
 impl HelperWatch {
-    /// The helper has been started, and is to answer when it is ready.
+    /// The state after the start of the helper, which answers when it is ready.
     pub fn new(now: Instant) -> Self {
         let state = WatchState::Asked { unanswered_checks: 0 };
         Self { state, next_check: now + CHECK_INTERVAL }
     }
 
-    /// When to call [`HelperWatch::check`], if the job is not stopped until then.
+    /// When to call [`HelperWatch::check`], unless the job is stopped until then.
     pub fn next_check(&self) -> Instant {
         self.next_check
     }
 
-    /// The job was stopped for so long.
+    /// Postpones the next check by the time for which the job was stopped.
     pub fn postpone(&mut self, stop_time: Duration) {
         self.next_check += stop_time;
     }
@@ -61,7 +62,7 @@ impl HelperWatch {
         self.state = WatchState::Answered;
     }
 
-    /// Checks whether the helper has answered. Everything that it has sent has been read.
+    /// Checks whether the helper has answered. All of its reports must have been read before.
     pub fn check(&mut self, now: Instant, is_starting: bool) -> CheckResult {
         self.next_check = now + CHECK_INTERVAL;
         let WatchState::Asked { unanswered_checks } = &mut self.state else {
@@ -84,7 +85,7 @@ impl HelperWatch {
 mod tests {
     use super::*;
 
-    /// The results of checks, each at its time.
+    /// The results of checks that are made on time.
     fn checks(watch: &mut HelperWatch, count: u32, is_starting: bool) -> Vec<CheckResult> {
         (0..count).map(|_| watch.check(watch.next_check(), is_starting)).collect()
     }
@@ -125,7 +126,7 @@ mod tests {
         watch.postpone(hour);
         assert_eq!(watch.next_check(), start + hour + CHECK_INTERVAL);
         assert_eq!(watch.check(watch.next_check(), false), CheckResult::Ask);
-        // One check that comes late counts as one.
+        // A late check counts as one check.
         let late = watch.next_check() + hour;
         assert_eq!(watch.check(late, false), CheckResult::Wait);
         assert_eq!(watch.next_check(), late + CHECK_INTERVAL);

@@ -1,9 +1,9 @@
-//! For debuggers: the processes of a stage are listed, and those of a held stage wait before their
+//! Lists the processes of a stage for debuggers. The processes of a held stage wait before their
 //! first instruction.
 //!
-//! A held process stops itself by SIGSTOP when it executes its program (`sys/clone_exec.rs`), so
-//! that a debugger finds an ordinary stopped process. Nobody traces it. SIGCONT lets it run, and
-//! only this module sends one: the switch thread leaves held processes alone.
+//! A held process stops itself with SIGSTOP when it executes its program (`sys/clone_exec.rs`). A
+//! debugger therefore finds an ordinary stopped process that is not traced. SIGCONT lets the
+//! process run. Only this module sends it, because the switch thread ignores held processes.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,16 @@ use super::job_info::ProcessKey;
 use super::job_runner::JobRunner;
 use crate::sys::{process, process_stop};
 
-/// How often processes that do not wait yet are checked.
+/// Interval between checks of processes that do not wait yet.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct ProcessList {
     hold: Hold,
-    /// The next stage is held.
+    /// Whether the next stage is held.
     hold_is_due: bool,
-    /// The processes are to be listed when all of them have been started.
+    /// Whether to list the processes when all of them have been started.
     list_is_due: bool,
 }
 
@@ -33,19 +33,19 @@ enum Hold {
     Free,
     /// The processes are being started.
     Starting {
-        /// They are to run as soon as all of them wait.
+        /// Whether to let them run as soon as all of them wait.
         is_released: bool,
     },
-    /// All processes have been started. These did not wait at the last check.
+    /// All processes have been started. `processes` did not wait at the last check.
     Awaited {
         processes: Vec<ProcessKey>,
         next_check: Instant,
-        /// As in [`Hold::Starting`].
+        /// The same as in [`Hold::Starting`].
         is_released: bool,
     },
     /// All processes wait.
     Held {
-        /// They are to run in the next slice.
+        /// Whether to let them run in the next slice.
         is_released: bool,
     },
 }
@@ -60,7 +60,7 @@ impl ProcessList {
         }
     }
 
-    /// A stage starts. Returns whether its processes are held.
+    /// Called when a stage starts. Returns whether its processes are held.
     pub fn on_stage_start(&mut self) -> bool {
         let is_held = std::mem::take(&mut self.hold_is_due);
         self.list_is_due = is_held;
@@ -68,7 +68,7 @@ impl ProcessList {
         is_held
     }
 
-    /// The processes of the held stage are to run.
+    /// Lets the processes of the held stage run.
     fn release(&mut self) {
         match &mut self.hold {
             Hold::Free => {}
@@ -78,12 +78,12 @@ impl ProcessList {
         }
     }
 
-    /// Whether the processes of the stage do not run.
+    /// Whether the processes of the stage are held.
     pub fn is_holding(&self) -> bool {
         !matches!(self.hold, Hold::Free)
     }
 
-    /// When the processes are checked again, if some do not wait yet.
+    /// Time of the next check, if some processes do not wait yet.
     pub fn next_check(&self) -> Option<Instant> {
         match &self.hold {
             Hold::Awaited { next_check, .. } => Some(*next_check),
@@ -93,13 +93,13 @@ impl ProcessList {
 }
 
 impl JobRunner {
-    /// Whether the processes of a held stage can run now.
+    /// Whether [`JobRunner::update_process_list`] can release the processes of a held stage now.
     pub(super) fn is_release_possible(&self) -> bool {
         matches!(self.process_list.hold, Hold::Held { is_released: true })
             && !self.run_gate.is_stopped()
     }
 
-    /// Does what is due for a debugger.
+    /// Carries out the debugger's orders that are due: checks, lists and releases the processes.
     pub(super) fn update_process_list(&mut self, now: Instant) {
         if self.spawn_queue.is_pending() {
             return;
@@ -119,7 +119,7 @@ impl JobRunner {
         }
     }
 
-    /// Finds out whether all processes of a held stage wait.
+    /// Checks whether all processes of a held stage wait.
     fn check_held(&mut self, now: Instant) {
         let (processes, is_released) = match &mut self.process_list.hold {
             Hold::Starting { is_released } => {
@@ -171,8 +171,7 @@ impl JobRunner {
         }
     }
 
-    /// A signal that ends held processes, because they have no handler yet, does so only when they
-    /// run.
+    /// Lets held processes run so that a signal can end them. They have no handlers yet.
     pub(super) fn end_held_processes(&mut self, element: Option<u32>, signal: i32) {
         let is_harmless = matches!(
             signal,

@@ -1,5 +1,5 @@
-//! The processes of the running stage on this host, in one table. Whatever the shepherd keeps about
-//! a running process is in its entry, and is dropped with it.
+//! The table of the processes of the running stage on this host. The entry of a process holds all
+//! state of that process, and is dropped when the process exits.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -19,11 +19,11 @@ use crate::sys::spawn::ChildFile;
 pub struct Process {
     /// Its process id.
     pub pid: i32,
-    /// None: the process has closed it, or has sent something else than a call.
+    /// None: the process has closed the socket, or has sent a malformed datagram.
     control: Option<ControlSocket>,
     /// Its calls that wait for a reply.
     pub calls: CallState,
-    /// What it has used.
+    /// Its resource usage.
     pub measurement: Measurement,
     /// Files that it opens as its standard input and output.
     pub child_files: [Option<ChildFile>; 2],
@@ -33,7 +33,7 @@ pub struct Process {
 #[derive(Debug)]
 struct Element {
     calls: ElementCalls,
-    /// One for each node of this host. None: it is not started yet, or has ended.
+    /// One entry for each node of this host. None: the process is not started yet, or has exited.
     processes: Vec<Option<Box<Process>>>,
 }
 
@@ -48,17 +48,17 @@ pub struct ProcessTable {
     scratch: Vec<u8>,
 }
 
-/// What was received on a control socket.
+/// An event of a control socket.
 #[derive(Debug)]
 pub enum ControlEvent {
     /// A call.
     Call(ProcessKey, Call),
-    /// Not a call: the process is faulty or hostile.
+    /// A malformed datagram: the process is faulty or hostile.
     Malformed(ProcessKey, String),
 }
 
 impl ProcessTable {
-    /// Drops the last stage and prepares for the parallel processes of the next one.
+    /// Drops the processes of the last stage and prepares for the elements of the next one.
     pub fn reset(&mut self, elements: Vec<ElementCalls>, nodes: LocalNodes) {
         self.nodes = nodes;
         let processes = || (0..nodes.count).map(|_| None).collect();
@@ -79,7 +79,7 @@ impl ProcessTable {
         self.keys_by_pid.len()
     }
 
-    /// A process has been started.
+    /// Adds a process that has been started.
     pub fn start(&mut self, key: ProcessKey, pid: i32, child_files: [Option<ChildFile>; 2]) {
         let Some(slot) = self.slot(key) else { return };
         let (calls, measurement) = (CallState::default(), Measurement::default());
@@ -87,8 +87,8 @@ impl ProcessTable {
         self.keys_by_pid.insert(pid, key);
     }
 
-    /// Takes the shepherd's end of a process's control socket. `token`: the token for an index,
-    /// with which [`ProcessTable::mark_ready`] is to be called.
+    /// Takes the shepherd's end of a process's control socket. `token` returns the token for an
+    /// index. Pass that index to [`ProcessTable::mark_ready`] when mio reports the token.
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -106,13 +106,13 @@ impl ProcessTable {
         Ok(())
     }
 
-    /// A process has ended: removes it with all that was kept about it.
+    /// Removes a process that has exited, and returns its entry.
     pub fn end(&mut self, pid: i32) -> Option<(ProcessKey, Box<Process>)> {
         let key = self.keys_by_pid.remove(&pid)?;
         Some((key, self.slot(key)?.take()?))
     }
 
-    /// The running process with this process id.
+    /// The running process with this process id, if any.
     pub fn key_of(&self, pid: i32) -> Option<ProcessKey> {
         self.keys_by_pid.get(&pid).copied()
     }
@@ -134,12 +134,12 @@ impl ProcessTable {
         self.slot(key)?.as_deref_mut()
     }
 
-    /// The calls of one parallel process, independent of the node.
+    /// The state that the calls of one parallel process share on this host.
     pub fn element_calls(&mut self, element: u32) -> Option<&mut ElementCalls> {
         Some(&mut self.elements.get_mut(element as usize)?.calls)
     }
 
-    /// The calls of a running process, after those of its parallel process.
+    /// The shared call state of a process's element, and the call state of the process.
     pub fn calls(&mut self, key: ProcessKey) -> Option<(&mut ElementCalls, &mut CallState)> {
         let node_index = self.nodes.process_index(key.node)?;
         let element = self.elements.get_mut(key.element as usize)?;
@@ -147,7 +147,7 @@ impl ProcessTable {
         Some((&mut element.calls, &mut process.calls))
     }
 
-    /// The running processes of one parallel process, or of all, in order.
+    /// The running processes of one element, or of all elements, in order.
     pub fn running_mut(
         &mut self,
         element: Option<u32>,
@@ -164,14 +164,15 @@ impl ProcessTable {
         )
     }
 
-    /// mio has reported on the control socket with this index.
+    /// mio has reported an event of the control socket with this index.
     pub fn mark_ready(&mut self, index: usize) {
         if let Some(key) = self.nodes.key(index) {
             self.queue_control(key);
         }
     }
 
-    /// Queues the control socket of a process: what it has sent is received next.
+    /// Queues the control socket of a process, so that the next [`ProcessTable::receive_events`]
+    /// reads it.
     pub fn queue_control(&mut self, key: ProcessKey) {
         let process = self.get_mut(key);
         let Some(control) = process.and_then(|process| process.control.as_mut()) else { return };
@@ -211,8 +212,8 @@ impl ProcessTable {
         events
     }
 
-    /// Sends a reply with descriptors to a process. False if the process has left too many replies
-    /// unread.
+    /// Sends a reply with descriptors to a process. Returns false if the process has left too many
+    /// replies unread.
     pub fn answer(&mut self, key: ProcessKey, reply: &Reply, descriptors: Vec<OwnedFd>) -> bool {
         let control = self.get_mut(key).and_then(|process| process.control.as_mut());
         control.is_none_or(|control| control.answer(reply, descriptors))
@@ -280,7 +281,7 @@ mod tests {
         let events = table.receive_events();
         assert!(matches!(events[..], [ControlEvent::Malformed(from, _)] if from == key));
         assert!(!table.is_runnable());
-        // It is closed now, but its process runs on.
+        // The control socket is closed now, but the process still runs.
         table.mark_ready(2);
         assert!(!table.is_runnable() && table.pid_of(key).is_some());
     }

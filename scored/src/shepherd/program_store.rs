@@ -1,9 +1,9 @@
 //! The programs of a job that are copied to this host. The shepherd writes them into the job's
-//! directory, with the rights and within the limits of the job's user. It passes them on to the
-//! child hosts of the range tree while they still arrive.
+//! directory, with the rights and within the limits of the job's user. It forwards received parts
+//! to the child hosts of the range tree at once.
 //!
-//! Each user has a folder of programs of earlier jobs. A program that is there with the right hash
-//! gets a further name in the job's directory, and nobody is asked for it.
+//! Each user has a folder of programs of earlier jobs. If the folder has a program with the right
+//! hash, the shepherd links it into the job's directory and does not fetch it.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -22,22 +22,22 @@ use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CH
 
 use super::tool_files::{self, Unpacker};
 
-/// Bytes of a program that may be on their way without a further request.
+/// Largest number of requested bytes of a program that have not been received yet.
 const PREFETCH_WINDOW: u64 = 1 << 20;
-/// Bytes of local files that one tick of the loop reads.
+/// Number of bytes of local files that are read in one tick of the loop.
 const MAX_READ_PER_TICK: usize = 4 << 20;
-/// Bytes of programs that a user's folder keeps for later jobs.
+/// Largest total size of the programs in a user's folder, in bytes.
 const MAX_CACHED_BYTES: u64 = 256 << 20;
 
-/// Why a program that the user has named was not received.
-const CHANGED: &str = "it could not be read completely, or changed meanwhile";
+/// The reason why a program was not received.
+const CHANGED: &str = "it could not be read completely, or changed in the meantime";
 
-/// Where a job's programs go.
+/// The directories for a job's programs.
 #[derive(Debug, Clone, Copy)]
 pub struct StorePaths<'a> {
     /// The job's directory.
     pub job: &'a Path,
-    /// The programs of the user's earlier jobs.
+    /// The folder with programs of the user's earlier jobs.
     pub cache: Option<&'a Path>,
 }
 
@@ -52,22 +52,23 @@ struct Candidate {
 enum CandidateKind {
     /// A program of an earlier job.
     Cached,
-    /// The file that the user has named, or a file on the disk of virtual hosts.
+    /// The file that the user has named, or a file on the disk that virtual hosts share.
     Copied,
 }
 
-/// How far a program has come.
+/// The state of a program on this host.
 #[derive(Debug)]
 enum ProgramState {
-    /// A file of this host is being read. A copy goes to the target.
+    /// A file of this host is being read and hashed. A copy is written to the target, if there is
+    /// one.
     Checking(Candidate, Option<File>),
-    /// The bytes come from the parent, up to `requested_len` without a further request.
+    /// The parent sends the bytes. `requested_len` bytes have been requested.
     Fetching { target: Option<File>, requested_len: u64 },
-    /// It is in the job's directory, and is open for reading.
+    /// The program is in the job's directory, and is open for reading.
     Complete(File),
 }
 
-/// Bytes that a child host has requested and that it has not got yet.
+/// Bytes that a child host has requested and has not received yet.
 #[derive(Debug)]
 struct ChildRequest {
     child: u32,
@@ -79,19 +80,19 @@ struct ChildRequest {
 #[derive(Debug)]
 struct JobProgram {
     content: FileDigest,
-    /// The file, and further names of it.
+    /// Its path in the job's directory, and the paths of further links to it.
     paths: Vec<PathBuf>,
     /// The path of its copy for later jobs.
     cache_path: Option<PathBuf>,
     state: ProgramState,
-    /// Files to look at if the one that is being read has another content.
+    /// Files to try next if the content of the current one is wrong.
     candidates: Vec<Candidate>,
     received_len: u64,
     hasher: blake3::Hasher,
     requests: Vec<ChildRequest>,
 }
 
-/// How far the files for the job's tools have come.
+/// The state of the files for the job's tools.
 #[derive(Debug)]
 enum ToolFilesState {
     Arriving,
@@ -99,7 +100,8 @@ enum ToolFilesState {
     Unpacked,
 }
 
-/// The files for the job's tools: they arrive as a program does, and are unpacked.
+/// The files for the job's tools. They arrive as one archive, like a program, and are then
+/// unpacked.
 #[derive(Debug)]
 struct ToolFiles {
     archive: PathBuf,
@@ -112,9 +114,9 @@ struct ToolFiles {
 #[derive(Debug, Default)]
 pub struct ProgramStore {
     programs: Vec<JobProgram>,
-    /// Whether all hosts of the job are virtual hosts: they share one disk.
+    /// Whether all hosts of the job are virtual hosts, which share one disk.
     shares_disk: bool,
-    /// Whether all programs are here, and that has been reported.
+    /// Whether all programs are complete, and the shepherd has reported it.
     is_ready: bool,
     tool_files: Option<ToolFiles>,
     reports: Vec<ShepherdReport>,
@@ -134,7 +136,7 @@ impl ProgramStore {
         let is_virtual = |index: usize| spec.hosts[index].kind == HostKind::Virtual;
         let shares_disk = !is_multi_user && (0..spec.hosts.len()).all(is_virtual);
         let self_host = placement.self_host.index();
-        // Only there the paths of the user are known to mean the same files.
+        // Only on the submitting host do the user's paths certainly mean the same files.
         let is_submit_host = !is_multi_user
             && self_host == 0
             && spec.hosts.first().is_some_and(|host| host.kind != HostKind::Remote);
@@ -170,7 +172,7 @@ impl ProgramStore {
         Ok(store)
     }
 
-    /// The files that the user has named may be read here.
+    /// Adds the files that the user has named, because this host has them.
     fn add_submitted_files(&mut self, spec: &JobSpec) {
         let directory = Path::new(OsStr::from_bytes(&spec.directory.0));
         for element in spec.stages.iter().flat_map(|stage| &stage.elements) {
@@ -183,7 +185,7 @@ impl ProgramStore {
         }
     }
 
-    /// Whether there is something to do without waiting.
+    /// Whether [`ProgramStore::pump`] has work to do.
     pub fn is_runnable(&self) -> bool {
         let is_checking =
             |program: &JobProgram| matches!(program.state, ProgramState::Checking(..));
@@ -194,7 +196,7 @@ impl ProgramStore {
     /// Takes the parent's answer to a request.
     ///
     /// # Errors
-    /// One line: a program cannot be had, and the job cannot begin here.
+    /// The reason why a program cannot be copied, in one line. The job cannot start here.
     pub fn on_answer(&mut self, answer: &ProgramAnswer) -> Result<(), String> {
         match answer {
             ProgramAnswer::Chunk { hash, offset, bytes } => self.on_chunk(hash, *offset, bytes),
@@ -204,7 +206,7 @@ impl ProgramStore {
         }
     }
 
-    /// A piece of a program has arrived from the parent.
+    /// Stores a part of a program that the parent has sent.
     fn on_chunk(&mut self, hash: &ContentHash, offset: u64, bytes: &[u8]) -> Result<(), String> {
         match self.programs.iter_mut().find(|program| program.content.hash == *hash) {
             Some(program) => program
@@ -214,7 +216,7 @@ impl ProgramStore {
         }
     }
 
-    /// The parent, a virtual host, has the program in this file.
+    /// The parent is a virtual host and has the program in this file.
     fn on_shared_file(&mut self, hash: &ContentHash, path: &Path) -> Result<(), String> {
         let program = self.programs.iter_mut().find(|program| program.content.hash == *hash);
         match program.filter(|_| self.shares_disk) {
@@ -225,8 +227,8 @@ impl ProgramStore {
         }
     }
 
-    /// A child host requests bytes. [`ProgramStore::take_reports`] returns the answers, now and as
-    /// more bytes arrive.
+    /// Queues the request of a child host. [`ProgramStore::take_reports`] returns the answers when
+    /// the bytes are available.
     pub fn on_child_request(&mut self, child: u32, request: FileRequest) {
         let FileRequest { hash, offset, length } = request;
         let program = self.programs.iter_mut().find(|program| program.content.hash == hash);
@@ -241,10 +243,10 @@ impl ProgramStore {
         }
     }
 
-    /// Reads on in the files of this host, and answers child hosts.
+    /// Continues to read files of this host, and answers child hosts.
     ///
     /// # Errors
-    /// As [`ProgramStore::on_answer`].
+    /// The errors of [`ProgramStore::on_answer`].
     pub fn pump(&mut self) -> Result<(), String> {
         let mut budget = MAX_READ_PER_TICK;
         for program in &mut self.programs {
@@ -275,12 +277,12 @@ impl ProgramStore {
         Ok(())
     }
 
-    /// The reports that are to be sent.
+    /// Takes the reports that have to be sent.
     pub fn take_reports(&mut self) -> Vec<ShepherdReport> {
         std::mem::take(&mut self.reports)
     }
 
-    /// The first process is about to start, or the job ends: nobody needs the files any more.
+    /// Drops the programs: the first process is about to start, or the job ends.
     pub fn close(&mut self) {
         self.programs.clear();
         if let Some(files) = self.tool_files.take() {
@@ -290,7 +292,7 @@ impl ProgramStore {
 }
 
 impl ToolFiles {
-    /// Goes on, when the archive is here.
+    /// Continues to unpack the archive.
     fn unpack(&mut self, archive: &File) -> Result<(), String> {
         match &mut self.state {
             ToolFilesState::Arriving => {
@@ -339,9 +341,10 @@ impl JobProgram {
         }
     }
 
-    /// Adds a file to the front of those that are looked at, if it is a file of the right size.
+    /// Adds a file to the candidates if it is a regular file of the right size. The next file to
+    /// try is the one that was added last.
     fn add_candidate(&mut self, path: &Path, kind: CandidateKind) {
-        // No file whose open waits for its other end.
+        // Opening a FIFO must not wait for its other end.
         let flags =
             libc::O_NONBLOCK | if kind == CandidateKind::Cached { libc::O_NOFOLLOW } else { 0 };
         let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
@@ -354,12 +357,12 @@ impl JobProgram {
         }
     }
 
-    /// Goes on with the next file that may have the content, or else asks the parent.
+    /// Tries the next candidate. If there is none, requests the program from the parent.
     fn try_next_source(&mut self, reports: &mut Vec<ShepherdReport>) -> io::Result<()> {
         (self.received_len, self.hasher) = (0, blake3::Hasher::new());
         if let ProgramState::Checking(Candidate { kind, .. }, target) = &self.state {
             match (kind, target) {
-                // A job has changed its program.
+                // A job has modified its program, and the cached file with it.
                 (CandidateKind::Cached, _) => {
                     self.cache_path.iter().for_each(|path| _ = fs::remove_file(path));
                 }
@@ -383,7 +386,7 @@ impl JobProgram {
         Ok(())
     }
 
-    /// Asks the parent for the next bytes, if few are on their way.
+    /// Requests the next bytes from the parent if at most half of the window is outstanding.
     fn request_more(&mut self, reports: &mut Vec<ShepherdReport>) {
         let ProgramState::Fetching { requested_len, .. } = &mut self.state else { return };
         let end = (self.received_len + PREFETCH_WINDOW).min(self.content.size);
@@ -427,7 +430,7 @@ impl JobProgram {
         }
     }
 
-    /// All bytes have been fetched.
+    /// Checks the hash after all bytes have been fetched.
     fn check_fetched(&mut self) -> io::Result<()> {
         if !self.has_right_hash() {
             return Err(io::Error::other(CHANGED));
@@ -436,7 +439,7 @@ impl JobProgram {
         self.finish()
     }
 
-    /// Unless it would take the place of all others.
+    /// Keeps the program for later jobs. Skips a program that is larger than the whole cache.
     fn keep_for_later_jobs(&self) {
         if self.content.size > MAX_CACHED_BYTES {
             return;
@@ -448,13 +451,14 @@ impl JobProgram {
         *self.hasher.finalize().as_bytes() == self.content.hash
     }
 
-    /// The first name exists. A program that is open for writing could not be executed.
+    /// Completes a program that has its first name: links its other names. Reopens it read-only,
+    /// because a file that is open for writing cannot be executed.
     fn finish(&mut self) -> io::Result<()> {
         self.state = ProgramState::Complete(File::open(self.path())?);
         self.paths[1..].iter().try_for_each(|path| fs::hard_link(&self.paths[0], path))
     }
 
-    /// Reads on in the file that may have the content.
+    /// Continues to read the current candidate.
     fn check_candidate(
         &mut self,
         budget: &mut usize,
@@ -490,14 +494,14 @@ impl JobProgram {
         Ok(())
     }
 
-    /// The cached copy has the right content: it gets a name in the job's directory.
+    /// Links the cached file, which has the right content, into the job's directory.
     fn link_cached(&mut self, reports: &mut Vec<ShepherdReport>) -> io::Result<()> {
         let cache_path = self.cache_path.clone().unwrap_or_default();
         if fs::hard_link(&cache_path, self.path()).is_err() {
             return self.try_next_source(reports);
         }
         if let ProgramState::Checking(candidate, _) = &self.state {
-            // The programs that were not used for the longest time go first.
+            // The cache removes the least recently used programs first.
             let _ = futimens(&candidate.file, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW);
         }
         self.finish()
@@ -512,9 +516,12 @@ impl JobProgram {
             && metadata.uid() == geteuid().as_raw()
             && metadata.len() == self.content.size;
         if !is_right {
-            return Err(io::Error::other("the first host has another file"));
+            return Err(io::Error::other(
+                "the file of the parent host has another type, owner or size",
+            ));
         }
-        // The parent has checked the hash, and the file is this user's until the job runs.
+        // The parent has checked the hash, and no other user can modify the file before the job
+        // runs.
         if fs::hard_link(path, self.path()).is_ok() {
             return self.finish();
         }
@@ -570,7 +577,7 @@ fn create_target(path: &Path) -> io::Result<File> {
     Ok(target)
 }
 
-/// Keeps a program for later jobs. If that fails, they fetch it again.
+/// Keeps a program for later jobs. On an error, later jobs fetch the program again.
 fn insert_into_cache(program: &Path, cache_path: &Path) {
     if fs::hard_link(program, cache_path).is_err() {
         return;

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 const READY: ShepherdReport = ShepherdReport::Job(JobReport::Ready);
 
-/// The folders of a test. They are removed with this value.
+/// The folders of a test. They are removed when this value is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -44,7 +44,7 @@ fn digest(bytes: &[u8]) -> FileDigest {
     FileDigest { hash: *blake3::hash(bytes).as_bytes(), size: bytes.len() as u64 }
 }
 
-/// A job of two hosts whose programs have these paths.
+/// A job on two hosts. Its programs have these paths.
 fn spec(programs: &[(&str, FileDigest)], kind: HostKind) -> JobSpec {
     let element = |(path, content): &(&str, FileDigest)| ElementSpec {
         digest: Some(*content),
@@ -67,8 +67,8 @@ fn begin(spec: &JobSpec, self_host: u32, job: &Path, cache: Option<&Path>) -> Pr
     ProgramStore::begin(spec, &placement(self_host), false, StorePaths { job, cache }).unwrap()
 }
 
-/// Pumps the store until nothing more happens, and answers its requests from these bytes. Returns
-/// the other reports, and how many bytes were requested.
+/// Pumps the store until nothing more happens, and answers its requests with these bytes. Returns
+/// the other reports, and the number of requested bytes.
 fn serve(store: &mut ProgramStore, bytes: &[u8]) -> (Vec<ShepherdReport>, u64) {
     let (mut others, mut requested_bytes) = (Vec::new(), 0);
     loop {
@@ -107,7 +107,7 @@ fn a_program_is_fetched_once_and_linked_for_later_jobs() {
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
         }
     }
-    // A job has written to its program, and so to the copy of later jobs.
+    // A job has modified its program, and the cached file with it.
     fs::write(scratch.0.join("second/.bin/one"), "x".repeat(5_000_000)).unwrap();
     let mut store = begin(&spec, 1, &scratch.job("third"), Some(&cache));
     assert_eq!(serve(&mut store, &bytes), (vec![READY], content.size));
@@ -134,7 +134,7 @@ fn a_user_cannot_stop_the_shepherd_by_what_is_in_the_folder() {
         assert_eq!(serve(&mut store, &bytes), (vec![READY], 100));
         fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
     }
-    // The folder itself may be gone.
+    // The folder itself may be missing.
     let missing = cache.join("missing");
     let mut store = begin(&spec, 1, &scratch.job("last"), Some(&missing));
     assert_eq!(serve(&mut store, &bytes), (vec![READY], 100));
@@ -148,7 +148,7 @@ fn a_child_host_gets_the_bytes_as_they_arrive() {
     let mut store = begin(&spec, 0, &scratch.job("job"), None);
     let request = |hash, offset, length| FileRequest { hash, offset, length };
     store.on_child_request(7, request(content.hash, 0, content.size));
-    // Neither an unknown program nor bytes after its end.
+    // Requests for an unknown program, and for bytes after the end, get empty answers.
     store.on_child_request(8, request([0; 32], 9, 1));
     store.on_child_request(9, request(content.hash, content.size, 1));
     store.pump().unwrap();
@@ -224,7 +224,7 @@ fn virtual_hosts_link_the_file_of_their_parent() {
     let mut child = begin(&spec, 1, &scratch.job("child"), None);
     child.pump().unwrap();
     assert!(matches!(child.take_reports()[..], [ShepherdReport::FileRequest(FileRequest { .. })]));
-    // A file of another size, and one that is none.
+    // A file of a different size, and a path that is not a file.
     for wrong in ["/dev/null", "/proc/self/exe", "/nowhere/at/all"] {
         let mut store = begin(&spec, 1, &scratch.job(&wrong.replace('/', "-")), None);
         store.on_shared_file(hash, Path::new(wrong)).unwrap_err();
@@ -246,7 +246,7 @@ fn a_program_with_another_hash_or_size_is_refused() {
         let reason = store.on_chunk(&content.hash, 0, wrong).unwrap_err();
         assert!(reason.contains("one cannot be copied to this host: it could not be"), "{reason}");
     }
-    // Nothing that was not requested is taken.
+    // A chunk that was not requested is an error.
     let mut store = begin(&spec, 1, &scratch.job("offset"), None);
     store.on_chunk(&[0; 32], 0, &bytes).unwrap();
     store.on_chunk(&content.hash, 1, &bytes[1..]).unwrap_err();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::sys::process::{self, WaitResult};
 
-/// Kills all descendants of this process. True if there were any.
+/// Kills all descendants of this process. Returns whether there were any.
 pub fn kill_all() -> bool {
     if std::process::id() == 1 {
         return process::kill_namespace(libc::SIGKILL);
@@ -17,11 +17,11 @@ pub fn kill_all() -> bool {
     !pids.is_empty()
 }
 
-/// Kills and reaps until no child is left, or until the timeout. The kernel ends a namespace with
-/// its init anyway, but a subreaper has to end its descendants itself.
+/// Kills and reaps until no child is left, or until the timeout. The kernel kills the processes of
+/// a PID namespace when its init exits, but a subreaper has to kill its descendants itself.
 ///
 /// # Errors
-/// Never. The return type is that of the caller.
+/// Never. The return type suits the caller.
 pub fn kill_and_reap(timeout: Duration) -> io::Result<()> {
     let deadline = Instant::now() + timeout;
     while Instant::now() < deadline {

@@ -9,29 +9,30 @@ use score_proto::message::FileName;
 use crate::sys::host_name::system_host_name;
 use crate::sys::spawn::ChildFile;
 
-/// Directory of the files whose names contain no `/`, and the number of processes that write there.
+/// The directory of files whose names contain no `/`, and the number of processes that write there.
 #[derive(Debug, Clone, Copy)]
 pub struct RedirectContext<'a> {
     /// The job's directory.
     pub directory: &'a Path,
-    /// Number of this host's processes of one parallel process.
+    /// Number of processes of one element on this host.
     pub process_count: u32,
 }
 
 impl RedirectContext<'_> {
     fn path(&self, name: &FileName) -> PathBuf {
-        // join() takes an absolute name as it is.
+        // join() returns an absolute name unchanged.
         self.directory.join(std::ffi::OsString::from_vec(name.0.0.clone()))
     }
 
-    /// `NAME.NODE`: the name of one process's file if several processes write.
+    /// `NAME.NODE`: the file of one process if several processes write.
     fn path_of_node(&self, name: &FileName, node: u32) -> PathBuf {
         let mut path = self.path(name).into_os_string();
         path.push(format!(".{node}"));
         path.into()
     }
 
-    /// `:= NAME`: every process opens it. The file that this node has written is tried first.
+    /// The files for `:= NAME`, which every process opens. The file that this node has written is
+    /// tried first.
     pub fn input(&self, name: &FileName, node: u32) -> ChildFile {
         let mut paths = vec![self.path(name)];
         if !name.is_absolute() {
@@ -40,8 +41,8 @@ impl RedirectContext<'_> {
         child_file(paths, libc::O_RDONLY)
     }
 
-    /// `=: NAME` and `=:: NAME`. `None`: this process must write to /dev/null, because only the
-    /// first process of a host writes to an absolute name.
+    /// The file for `=: NAME` and `=:: NAME`. `None`: this process must write to /dev/null, because
+    /// only the first process of a host writes to an absolute name.
     pub fn output(
         &self,
         name: &FileName,
@@ -59,7 +60,7 @@ impl RedirectContext<'_> {
     }
 }
 
-/// Opening does not wait for the peer of a FIFO.
+/// A file that is opened with these flags. Opening a FIFO does not wait for its other end.
 fn child_file(paths: Vec<PathBuf>, flags: i32) -> ChildFile {
     // check() has rejected NUL bytes.
     let to_c_string =
@@ -68,7 +69,7 @@ fn child_file(paths: Vec<PathBuf>, flags: i32) -> ChildFile {
     ChildFile { paths: paths.into_iter().map(to_c_string).collect(), flags }
 }
 
-/// One line that names the file and the host.
+/// The error message for a file that could not be opened: one line with host and file.
 pub fn open_error(path: &CStr, errno: i32) -> String {
     let reason = nix::errno::Errno::from_raw(errno).desc();
     format!("host {}: {}: {reason}", system_host_name(), path.to_string_lossy())

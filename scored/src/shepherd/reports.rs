@@ -11,12 +11,12 @@ use score_tree::report_queue::CoalescingQueue;
 
 use crate::framed_socket::FramedSocket;
 
-/// Largest number of reports that wait for the end of a tick.
+/// Largest number of reports that are collected in one tick.
 const MAX_PENDING_REPORTS: usize = 1024;
-/// Unsent bytes above which scored counts as a slow reader.
+/// If more bytes than this are unsent, scored counts as a slow reader.
 const SLOW_READER_BYTES: usize = 256 << 10;
 
-/// The socket to scored, and the reports that wait for the end of the tick.
+/// The socket to scored, and the reports of this tick that are not sent yet.
 #[derive(Debug)]
 pub struct ScoredLink {
     link: FramedSocket,
@@ -24,7 +24,7 @@ pub struct ScoredLink {
 }
 
 impl ScoredLink {
-    /// Sends reports over this socket.
+    /// A link that uses this socket.
     pub fn new(link: FramedSocket) -> Self {
         Self { link, queue: CoalescingQueue::new(MAX_PENDING_REPORTS) }
     }
@@ -42,7 +42,7 @@ impl ScoredLink {
         self.link.mark_readable();
     }
 
-    /// Whether [`ScoredLink::order`] may find more without a further event from mio.
+    /// Whether [`ScoredLink::order`] may return more orders without a further event from mio.
     pub fn may_have_more(&self) -> bool {
         self.link.may_have_more()
     }
@@ -52,7 +52,7 @@ impl ScoredLink {
         self.link.is_closed()
     }
 
-    /// The next order.
+    /// The next order that has been received, if any.
     ///
     /// # Errors
     /// The received bytes are not a valid frame.
@@ -60,12 +60,12 @@ impl ScoredLink {
         self.link.receive()
     }
 
-    /// Adds a report about the job, which is sent at the end of this tick.
+    /// Adds a report about the job. It is sent at the end of this tick.
     pub fn add(&mut self, report: JobReport) {
         self.push(ShepherdReport::Job(report));
     }
 
-    /// Adds a report about one parallel process, which is sent at the end of this tick.
+    /// Adds a report about one element. It is sent at the end of this tick.
     pub fn add_about(&mut self, element: u32, report: ElementReport) {
         self.push(ShepherdReport::Element { element, report });
     }
@@ -73,18 +73,18 @@ impl ScoredLink {
     fn push(&mut self, report: ShepherdReport) {
         if let Err(report) = self.queue.push(report) {
             self.queue_pending();
-            // There is room now.
+            // The queue has been emptied, so that this push succeeds.
             let _ = self.queue.push(report);
         }
     }
 
-    /// Queues a report at once, before the collected ones: output, and reports that must follow
-    /// it.
+    /// Queues a report at once, in front of the collected ones. For output, and for reports that
+    /// must follow the output.
     pub fn send(&mut self, report: &ShepherdReport) {
         self.link.queue(report);
     }
 
-    /// Sends the collected reports, as far as the socket takes them.
+    /// Sends the collected reports until the socket is full.
     pub fn flush(&mut self, registry: &Registry) {
         self.queue_pending();
         self.link.flush();
@@ -97,7 +97,7 @@ impl ScoredLink {
         }
     }
 
-    /// Whether scored reads so slowly that metrics should be skipped until newer ones are due.
+    /// Whether scored reads so slowly that the shepherd should skip metrics.
     pub fn is_slow(&self) -> bool {
         self.link.backlog() > SLOW_READER_BYTES
     }

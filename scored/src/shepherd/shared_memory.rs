@@ -1,5 +1,5 @@
-//! The shared memory of the job's parallel processes: the board, their C-Areas, their PM devices.
-//! It is created when a parallel process attaches, so that a plain program has no cost.
+//! The shared memory of the job's parallel processes: the board, their C-Areas and their PM
+//! devices. It is created when a parallel process attaches, so that plain programs need none.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +22,7 @@ use crate::sys::memfd::{PublishedMap, sealed};
 
 /// The shared memory of one parallel process.
 struct ElementMemory {
-    /// Created when all nodes have attached.
+    /// The C-Areas of its processes. None: not all nodes have attached.
     area: Option<OwnedFd>,
     networks: Networks,
 }
@@ -32,14 +32,14 @@ struct ElementMemory {
 pub struct SharedMemory {
     board: Option<Arc<PublishedMap>>,
     elements: HashMap<u32, ElementMemory>,
-    /// Number of stages that were begun.
+    /// Number of stages that were started.
     stage_count: u32,
 }
 
 impl SharedMemory {
-    /// The first node of a parallel process has attached on this host: opens the devices whose
-    /// addresses other hosts need. Does nothing if there is no other host. `raw_client`: client of
-    /// the helper that opens raw sockets, which this process may not open.
+    /// Opens the devices whose addresses other hosts need, when the first node of a parallel
+    /// process attaches on this host. Does nothing if there is no other host. `raw_client`: client
+    /// of the helper that opens raw sockets, because this process has no permission to do so.
     ///
     /// # Errors
     /// One line for the user.
@@ -61,8 +61,8 @@ impl SharedMemory {
     }
 
     /// Creates the memory of one parallel process, all nodes of which have attached. `peers`: the
-    /// results of [`SharedMemory::open`] on all hosts. `oversubscribed`: this host has more
-    /// processes of the job than processors.
+    /// results of [`SharedMemory::open`] on all hosts. `oversubscribed`: the job has more processes
+    /// on this host than the host has processors.
     ///
     /// # Errors
     /// One line for the user.
@@ -94,19 +94,20 @@ impl SharedMemory {
         memory.networks.join(placement, peers, oversubscribed)
     }
 
-    /// The C-Areas of a parallel process, and its message counters.
+    /// The C-Areas and the message counters of a parallel process. None: not all nodes have
+    /// attached.
     pub fn inspected_memory(&self, element: u32) -> Option<(BorrowedFd<'_>, MessageCounters)> {
         let memory = self.elements.get(&element)?;
         Some((memory.area.as_ref()?.as_fd(), memory.networks.message_counters()))
     }
 
-    /// The network sets: which context reaches which nodes.
+    /// The network sets of a parallel process: which context reaches which nodes.
     pub fn network_sets(&self, element: u32, placement: &Placement) -> Vec<NetworkSet> {
         let memory = self.elements.get(&element);
         memory.map(|memory| memory.networks.sets(placement)).unwrap_or_default()
     }
 
-    /// The descriptors that the Welcome of one process of this host carries.
+    /// The descriptors for the Welcome of one process of this host.
     ///
     /// # Errors
     /// One line for the user.
@@ -140,14 +141,15 @@ impl SharedMemory {
         }
     }
 
-    /// Nodes have exited on any host: messages to them are dropped.
+    /// Nodes have exited on any host. Messages to them are dropped.
     pub fn on_nodes_exited(&self, element: u32, nodes: &NodeSet) {
         if let Some(memory) = self.elements.get(&element) {
             memory.networks.on_nodes_exited(nodes);
         }
     }
 
-    /// Has `registry` report `token` when [`SharedMemory::serve`] has something to do.
+    /// Registers the networks: `registry` reports `token` when [`SharedMemory::serve`] has work to
+    /// do.
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -155,12 +157,12 @@ impl SharedMemory {
         self.elements.values_mut().try_for_each(|memory| memory.networks.register(registry, token))
     }
 
-    /// Goes on with delivering the messages that exited processes have sent.
+    /// Continues to deliver the messages that exited processes have sent.
     pub fn serve(&self) {
         self.elements.values().for_each(|memory| memory.networks.serve());
     }
 
-    /// The parallel processes of a stage have ended.
+    /// Drops the memory of a stage whose parallel processes have ended.
     pub fn clear(&mut self) {
         self.elements.clear();
         self.stage_count = self.stage_count.wrapping_add(1);

@@ -1,4 +1,4 @@
-//! Starts the processes of a stage, with their pipes, files, environment and control sockets.
+//! Starts the processes of a stage with their pipes, files, environment and control sockets.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{CStr, CString};
@@ -26,12 +26,12 @@ use crate::sys::spawn::{
     CONTROL_FD, ChildFile, FdSource, PMI_FD, Program, SpawnArgs, SpawnError, Spawner,
 };
 
-/// Everything that all processes of one parallel process have in common.
+/// Properties that all processes of one parallel process share.
 #[derive(Debug)]
 struct SpawnPlan {
     program: Program,
     display_name: String,
-    /// NAME=VALUE, without the variables that differ from node to node.
+    /// NAME=VALUE, without the variables that differ between nodes.
     environment: Vec<CString>,
     directory: CString,
     is_per_host: bool,
@@ -43,11 +43,11 @@ pub struct SpawnQueue {
     nodes: LocalNodes,
     plans: Vec<SpawnPlan>,
     pending: VecDeque<ProcessKey>,
-    /// Read end of the pipe from the left-hand neighbour, by node of this host.
+    /// Read ends of the pipes from the left-hand neighbours, by node of this host.
     left_pipes: Vec<Option<OwnedFd>>,
-    /// The processor of each process, if processes are bound.
+    /// The processor sets of the processes, if processes are bound.
     cpu_sets: Vec<CpuSet>,
-    /// The processes of the stage stop before their first instruction.
+    /// Whether the processes of the stage stop before their first instruction.
     hold: bool,
     spawner: Spawner,
 }
@@ -63,7 +63,7 @@ pub struct SpawnedProcess {
     pub pmi_socket: Option<NewPmiSocket>,
     /// Write end of its standard input, if it gets scrun's input.
     pub stdin: Option<OwnedFd>,
-    /// Read end of its standard output, if that goes to scrun.
+    /// Read end of its standard output, if its output goes to scrun.
     pub stdout: Option<OwnedFd>,
     /// Read end of its standard error.
     pub stderr: OwnedFd,
@@ -83,7 +83,7 @@ pub enum StartError {
 }
 
 fn c_string(bytes: &[u8]) -> CString {
-    // check() has rejected NUL bytes, so that truncation there is harmless.
+    // check() has rejected NUL bytes, so that truncation does no harm here.
     CString::new(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).unwrap_or_default()
 }
 
@@ -95,7 +95,7 @@ impl SpawnQueue {
     /// Prepares a stage. `hold`: its processes stop before their first instruction.
     ///
     /// # Errors
-    /// Why none of its processes can be started, in one line.
+    /// The reason why none of its processes can be started, in one line.
     pub fn begin(
         &mut self,
         context: &ShepherdContext,
@@ -105,8 +105,8 @@ impl SpawnQueue {
         self.hold = hold;
         let elements = &job.spec().stages[job.stage].elements;
         let local_host = &job.local_host;
-        // First, so that a stage that cannot be begun has processes to be skipped: the job ends
-        // when each of them is accounted for.
+        // Fill the queue first. If the stage cannot be started, its processes are then skipped. The
+        // job ends only when each of its processes is accounted for.
         self.pending = (0..elements.len() as u32)
             .flat_map(|element| {
                 local_host.node_range().map(move |node| ProcessKey { element, node })
@@ -139,10 +139,10 @@ impl SpawnQueue {
         Ok(())
     }
 
-    /// The programs of the stage, for tools.
+    /// The programs of the stage, in the form that tools need.
     ///
     /// # Errors
-    /// As [`SpawnQueue::begin`].
+    /// The errors of [`SpawnQueue::begin`].
     pub fn programs(
         &mut self,
         context: &ShepherdContext,
@@ -155,13 +155,13 @@ impl SpawnQueue {
         Ok(self.plans.iter().map(SpawnPlan::for_tools).collect())
     }
 
-    /// Index of a process among this host's nodes.
+    /// The index of a process's node among this host's nodes.
     fn process_index(&self, key: ProcessKey) -> usize {
         (key.node - self.nodes.first) as usize
     }
 
-    /// Why an exited process had not run its program, if it had not. `child_files`: those of its
-    /// [`SpawnedProcess`].
+    /// The reason why an exited process had not run its program. None: it had run its program.
+    /// `child_files`: those of its [`SpawnedProcess`].
     pub fn spawn_failure(
         &mut self,
         key: ProcessKey,
@@ -180,7 +180,8 @@ impl SpawnQueue {
     pub fn next(&mut self) -> Option<ProcessKey> {
         let next = self.pending.pop_front();
         if next.is_none() {
-            // No end of a pipe may stay open in the shepherd: readers would wait for ever.
+            // Close the ends of pipes in the shepherd. An open write end would keep readers waiting
+            // for ever.
             self.left_pipes.clear();
         }
         next
@@ -191,12 +192,12 @@ impl SpawnQueue {
         !self.pending.is_empty()
     }
 
-    /// The indexes of processes that do not run their program yet, and have not exited.
+    /// The indexes of processes that have neither executed their program nor exited.
     pub fn pre_exec_indexes(&mut self) -> HashSet<usize> {
         self.spawner.pre_exec_indexes()
     }
 
-    /// Removes the processes of one element, or of all, from the queue and returns them.
+    /// Removes the processes of one element, or of all elements, from the queue and returns them.
     pub fn cancel(&mut self, element: Option<u32>) -> Vec<ProcessKey> {
         let (cancelled, remaining): (Vec<ProcessKey>, Vec<ProcessKey>) =
             self.pending.drain(..).partition(|key| element.is_none_or(|only| only == key.element));
@@ -204,10 +205,10 @@ impl SpawnQueue {
         cancelled
     }
 
-    /// Starts one process. `pmix_environment`: variables by which it finds its PMIx server.
+    /// Starts one process. `pmix_environment`: the variables that name its PMIx server.
     ///
     /// # Errors
-    /// See [`StartError`]. The process does not exist then.
+    /// See [`StartError`]. On an error, no process has been created.
     pub fn start(
         &mut self,
         context: &ShepherdContext,
@@ -301,10 +302,10 @@ impl StdioSource {
 }
 
 fn creation_error(what: &str, error: nix::errno::Errno) -> StartError {
-    StartError::Job(format!("no {what} can be made: {}", errno_text(error)))
+    StartError::Job(format!("cannot create a {what}: {}", errno_text(error)))
 }
 
-/// Read end, write end.
+/// A new pipe: read end, write end.
 fn pipe() -> Result<(OwnedFd, OwnedFd), StartError> {
     pipe2(OFlag::O_CLOEXEC).map_err(|error| creation_error("pipe", error))
 }
@@ -314,10 +315,10 @@ fn clone_null(context: &ShepherdContext) -> Result<OwnedFd, StartError> {
         .null
         .as_fd()
         .try_clone_to_owned()
-        .map_err(|error| StartError::Job(format!("no descriptor can be made: {error}")))
+        .map_err(|error| StartError::Job(format!("cannot duplicate a descriptor: {error}")))
 }
 
-/// The process's end, and the shepherd's end if the process gets scrun's input.
+/// The process's standard input. Also the write end of the pipe, if the process gets scrun's input.
 fn standard_input(
     context: &ShepherdContext,
     job: &JobInfo,
@@ -333,7 +334,7 @@ fn standard_input(
             let (reader, writer) = pipe()?;
             Ok((StdioSource::Fd(reader), Some(writer)))
         }
-        // The left neighbour was skipped or could not be started: no input.
+        // The left-hand neighbour was skipped or could not be started, so that there is no input.
         Input::Default => {
             Ok((StdioSource::Fd(left_pipe.map_or_else(|| clone_null(context), Ok)?), None))
         }
@@ -348,7 +349,7 @@ pub fn receives_stdin(spec: &JobSpec, stage: usize, key: ProcessKey) -> bool {
         && spec.stages[0].elements[0].input == Input::Default
 }
 
-/// The process's end, and the read end if there is a pipe.
+/// The process's standard output. Also the read end, if the output goes to a pipe.
 fn standard_output(
     context: &ShepherdContext,
     job: &JobInfo,
@@ -401,7 +402,7 @@ fn node_environment(job: &JobInfo, key: ProcessKey, kind: ProgramKind) -> Vec<CS
 struct MpiLibraries<'a> {
     /// The folder with the MPI library that the option `mpi` names.
     folder: Option<&'a Path>,
-    /// Those by which they use PM.
+    /// The provider through which MPI libraries use PM.
     provider: Option<&'a MpiProvider>,
 }
 
@@ -516,7 +517,7 @@ impl SpawnPlan {
     }
 }
 
-/// The paths to try, in order: for `system` as execvp(3) does.
+/// The paths of the program to try, in order. For `system`, they are those of execvp(3).
 fn candidates(context: &ShepherdContext, job: &JobInfo, element: &ElementSpec) -> Vec<CString> {
     use std::os::unix::ffi::OsStrExt;
     let spec = job.spec();

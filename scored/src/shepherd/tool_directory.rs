@@ -1,6 +1,6 @@
-//! The directory in which tools find what they need of a job on this host: `.jobs/ID` in the job's
-//! directory (docs/tools.md, "the directory jobs/ID"). The user may change what is there: only the
-//! user's own tools read it, and this process opens no file that it finds in it.
+//! The directory that describes a job on this host to tools: `.jobs/ID` in the job's directory
+//! (docs/tools.md, "the directory jobs/ID"). The user may modify it. This is safe, because only the
+//! user's own tools read it, and this process opens no file that it finds there.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CStr, OsStr};
@@ -17,8 +17,8 @@ use score_proto::tool_start::{self, TOOL_CONTROL_VERSION, TOOL_SOCKET};
 use super::job_info::JobInfo;
 use crate::sys::new_file::write_new;
 
-/// The directory is made so long after the start of a stage, unless a tool needs it earlier. The
-/// start of short jobs does not wait for it.
+/// Delay between the start of a stage and the creation of the directory, unless a tool needs it
+/// earlier. The delay keeps this work out of the start of short jobs.
 const WRITE_DELAY: Duration = Duration::from_millis(100);
 /// The numeric id that the kernel shows for groups that a user namespace does not map.
 const UNMAPPED_GROUP: u32 = 65534;
@@ -26,57 +26,57 @@ const UNMAPPED_GROUP: u32 = 65534;
 /// A program of the running stage, as its processes on this host start it.
 #[derive(Debug)]
 pub struct StageProgram<'a> {
-    /// The paths at which it is searched, in order.
+    /// The paths to try, in order.
     pub candidates: Vec<&'a CStr>,
-    /// Its arguments, without its own name.
+    /// Its arguments, without the name of the program.
     pub arguments: Vec<&'a CStr>,
     /// NAME=VALUE strings.
     pub environment: Vec<&'a CStr>,
-    /// Its first working directory.
+    /// Its initial working directory.
     pub directory: &'a CStr,
 }
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct ToolDirectory {
-    /// What describes the running stage.
+    /// Files that describe the running stage.
     written: Vec<PathBuf>,
-    /// The directory, once it has been made.
+    /// The directory, after it has been created.
     path: Option<PathBuf>,
-    /// When the running stage is to be described.
+    /// When to describe the running stage.
     due_at: Option<Instant>,
 }
 
 impl ToolDirectory {
-    /// Another stage begins: what describes the one before goes.
+    /// Begins a stage: removes the description of the previous one.
     pub fn begin_stage(&mut self, now: Instant) {
         self.written.drain(..).for_each(|path| _ = fs::remove_file(path));
         self.due_at = Some(now + WRITE_DELAY);
     }
 
-    /// When the directory is to be written.
+    /// When to write the directory.
     pub fn deadline(&self) -> Option<Instant> {
         self.due_at
     }
 
-    /// Whether it is time to write the directory.
+    /// Whether the directory has to be written now.
     pub fn is_due(&self, now: Instant) -> bool {
         self.due_at.is_some_and(|due_at| due_at <= now)
     }
 
-    /// Whether a tool has not ended: then the directory must stay.
+    /// Whether a tool is still running. The directory must then stay.
     pub fn has_tools(&self) -> bool {
         let status = self.path.as_ref().map(|path| path.join("tools/status"));
         let entries = status.and_then(|status| fs::read_dir(status).ok());
         entries.is_some_and(|mut entries| entries.next().is_some())
     }
 
-    /// Nothing is to be written any more.
+    /// Cancels a write that is due later.
     pub fn close(&mut self) {
         self.due_at = None;
     }
 
-    /// Makes the directory, and describes a stage there.
+    /// Creates the directory, and describes a stage in it.
     ///
     /// # Errors
     /// One line with the path.
@@ -127,7 +127,7 @@ impl ToolDirectory {
         Ok(())
     }
 
-    /// The files of a parallel process.
+    /// Writes the files of a parallel process.
     fn describe(
         &mut self,
         path: &Path,
@@ -154,7 +154,7 @@ impl ToolDirectory {
 
     fn link(&mut self, target: &Path, name: PathBuf) -> io::Result<()> {
         match symlink(target, &name) {
-            // The user has made it.
+            // The user has created it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             result => result?,
         }
@@ -163,7 +163,7 @@ impl ToolDirectory {
     }
 }
 
-/// Strings, each closed by NUL, and a NUL at the end of the list.
+/// A list of strings. A NUL ends each string and the list.
 fn list<'a>(strings: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut text = Vec::new();
     strings.for_each(|string| {

@@ -1,8 +1,10 @@
-//! The files for a job's tools (`scrun -tool-files`). They arrive as one file, as a program of the
-//! job does, and are unpacked into a directory of the job's own, with the rights and within the
-//! limits of the job's user. Whatever the file says, nothing is created outside of that directory:
-//! its list is checked before anything is created ([`FileTree::check`]), and the kernel resolves
-//! each path below the directory, through no link.
+//! The files for a job's tools (`scrun -tool-files`). They arrive as one archive, like a program of
+//! the job, and are unpacked into a directory of the job, with the rights and within the limits of
+//! the job's user.
+//!
+//! Nothing is created outside of that directory, even if the archive is hostile. The list of files
+//! is checked before anything is created ([`FileTree::check`]), and the kernel resolves each path
+//! below the directory without following links.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -20,19 +22,19 @@ use nix::unistd::symlinkat;
 use score_proto::file_tree::{FileTree, TREE_PREFIX, TreeEntry, TreeEntryKind};
 use score_proto::tool_start::TOOL_FILES_DIR;
 
-/// Bytes of a file that are copied at once.
+/// Number of bytes of a file that are copied at once.
 const COPY_LEN: usize = 1 << 20;
-/// Entries that one tick of the loop creates.
+/// Number of entries that are created in one tick of the loop.
 const MAX_ENTRIES_PER_TICK: usize = 256;
-/// A directory must let its user remove what is in it.
+/// Mode bits of every directory. The user must be able to remove its entries.
 const MIN_DIRECTORY_MODE: u16 = 0o700;
 
-/// How paths are opened: below the directory, through no link, on the same file system.
+/// How paths are resolved: below the directory, through no symbolic link, on the same file system.
 const RESOLVE: ResolveFlag = ResolveFlag::RESOLVE_BENEATH
     .union(ResolveFlag::RESOLVE_NO_SYMLINKS)
     .union(ResolveFlag::RESOLVE_NO_XDEV);
 
-/// Checks whether the files have room.
+/// Checks whether there is enough disk space for the files.
 ///
 /// # Errors
 /// One line with the amounts.
@@ -42,12 +44,12 @@ pub fn check_room(
     copies: u64,
     disk_limit: Option<u64>,
 ) -> Result<(), String> {
-    // The file as it comes, and what is in it.
+    // Room for the archive and for its unpacked files.
     let needed = size.saturating_mul(copies + 1);
     let mb = |bytes: u64| bytes.div_ceil(1 << 20);
     if let Some(limit) = disk_limit.filter(|limit| *limit < size.saturating_mul(2)) {
         return Err(format!(
-            "tool-files: {} MB are needed for a moment, and the job has a disklimit of {} MB",
+            "tool-files: {} MB are needed temporarily, and the job has a disklimit of {} MB",
             mb(size.saturating_mul(2)),
             mb(limit)
         ));
@@ -57,7 +59,7 @@ pub fn check_room(
     let free = free.blocks_available().saturating_mul(free.fragment_size());
     match needed > free {
         true => Err(format!(
-            "tool-files: {} MB are needed for a moment in {path}, where {} MB are free",
+            "tool-files: {} MB are needed temporarily in {path}, where {} MB are free",
             mb(needed),
             mb(free)
         )),
@@ -77,7 +79,7 @@ struct OpenFile {
 #[derive(Debug)]
 pub struct Unpacker {
     archive: File,
-    /// Where the next bytes of contents are.
+    /// Offset of the next bytes of file contents in the archive.
     offset: u64,
     entries: std::vec::IntoIter<TreeEntry>,
     directory: OwnedFd,
@@ -88,10 +90,10 @@ pub struct Unpacker {
 }
 
 impl Unpacker {
-    /// Reads the list of an archive of this size, and makes the directory.
+    /// Reads the list of an archive of this size, and creates the directory.
     ///
     /// # Errors
-    /// One line: the archive is none, or the directory cannot be made.
+    /// One line: the archive is invalid, or the directory cannot be created.
     pub fn begin(archive: File, size: u64, job_directory: &Path) -> Result<Self, String> {
         let list = read_list(&archive, size);
         let (tree, offset) = list.map_err(|reason| format!("tool-files: {reason}"))?;
@@ -109,7 +111,8 @@ impl Unpacker {
         })
     }
 
-    /// Goes on, for a bounded number of bytes and entries. Returns whether all is there.
+    /// Continues to unpack, for a bounded number of bytes and entries. Returns whether everything
+    /// is unpacked.
     ///
     /// # Errors
     /// One line with the path at fault.
@@ -121,7 +124,7 @@ impl Unpacker {
                 return Ok(false);
             }
             let Some(entry) = self.entries.next() else {
-                // What is in a directory first.
+                // Subdirectories first.
                 for (path, mode) in std::mem::take(&mut self.modes).into_iter().rev() {
                     self.set_mode(&path, mode).map_err(|error| self.failure(&path, &error))?;
                 }
@@ -170,7 +173,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Copies bytes of the open file, and closes it behind the last one.
+    /// Copies bytes of the open file, and closes the file after the last byte.
     fn copy(&mut self, budget: &mut usize) -> io::Result<()> {
         let Some(open) = &mut self.open else { return Ok(()) };
         let mut bytes = Vec::new();
@@ -196,7 +199,7 @@ impl Unpacker {
     }
 }
 
-/// The list of an archive, and where its contents begin.
+/// The list of an archive, and the offset of its file contents.
 fn read_list(archive: &File, size: u64) -> Result<(FileTree, u64), String> {
     let mut prefix = [0; TREE_PREFIX];
     archive.read_exact_at(&mut prefix, 0).map_err(|error| error.to_string())?;

@@ -16,7 +16,7 @@ impl Scratch {
         self.0.join("job")
     }
 
-    /// An archive of these entries, whatever they are.
+    /// An archive of these entries, which may be invalid.
     fn begin(&self, entries: &[TreeEntry], contents: &[u8]) -> Result<Unpacker, String> {
         let mut bytes = FileTree { entries: entries.to_vec() }.encode().unwrap();
         bytes.extend_from_slice(contents);
@@ -48,7 +48,7 @@ fn link(path: &str, target: &str) -> TreeEntry {
     entry(path, TreeEntryKind::Link { target: OsBytes(target.into()) })
 }
 
-/// Unpacks in steps of so many bytes. Returns how many steps it took.
+/// Unpacks in steps of `budget` bytes. Returns the number of steps.
 fn unpack(unpacker: &mut Unpacker, budget: usize) -> Result<u32, String> {
     for steps in 1.. {
         if unpacker.pump(budget)? {
@@ -75,7 +75,7 @@ fn files_modes_and_links_are_those_of_the_list() {
     assert!(unpack(&mut unpacker, 1 << 20).unwrap() >= 3);
     let path = |name: &str| scratch.job().join(TOOL_FILES_DIR).join(name);
     let mode = |name: &str| std::fs::symlink_metadata(path(name)).unwrap().mode() & 0o7777;
-    // A directory lets its user remove what is in it.
+    // Every directory has the mode bits that let its user remove its entries.
     assert_eq!([mode("closed"), mode("closed/deep")], [0o700, 0o751]);
     assert_eq!([mode("closed/run"), mode("closed/deep/large")], [0o755, 0o440]);
     assert_eq!(std::fs::read(path("closed/deep/up")).unwrap(), &contents[..10]);
@@ -92,9 +92,9 @@ fn a_hostile_list_creates_nothing() {
         (vec![file("/tmp/score-out", 0o644, 1)], "x", "its path"),
         (vec![link("l", ".."), file("l/out", 0o644, 1)], "x", "l/out: it does not lie"),
         (vec![directory("d", 0o755), link("d/l", "../../job")], "", "leads out"),
-        (vec![file("a", 0o644, 1), file("a", 0o644, 1)], "xx", "a: it is there twice"),
-        (vec![file("a", 0o644, 2)], "x", "have 2 bytes by its list, and 1 bytes"),
-        (vec![file("a", 0o644, 1)], "xx", "have 1 bytes by its list, and 2 bytes"),
+        (vec![file("a", 0o644, 1), file("a", 0o644, 1)], "xx", "a: it is listed twice"),
+        (vec![file("a", 0o644, 2)], "x", "have 2 bytes by its list, but 1 bytes"),
+        (vec![file("a", 0o644, 1)], "xx", "have 1 bytes by its list, but 2 bytes"),
         (vec![file("a", 0o4755, 1)], "x", "permission bits"),
     ] {
         let error = scratch.begin(&entries, contents.as_bytes()).unwrap_err();
@@ -122,7 +122,7 @@ fn directories_that_were_exchanged_meanwhile_are_not_followed() {
     let error = unpack(&mut unpacker, 4).unwrap_err();
     assert!(error.contains(".tool-files/d/x: "), "{error}");
     assert_eq!(std::fs::read_dir(scratch.0.join("out")).unwrap().count(), 0);
-    // Nor is the folder itself.
+    // The target directory itself must not be a link either.
     std::fs::rename(&folder, scratch.0.join("other")).unwrap();
     symlink(scratch.0.join("out"), &folder).unwrap();
     assert!(scratch.begin(&[file("a", 0o644, 1)], b"x").unwrap_err().contains("exists"));

@@ -1,8 +1,9 @@
-//! The tool control service of this host, `scored-toolctl`: started by the first command of a tool,
-//! or by the first tool that connects to its socket, and ended when there has been none for a
-//! while. This module passes commands on to it, and its answers to the tools. It waits for the
-//! service no longer than the command says. The listening socket for tools stays here, so that a
-//! tool may connect at any time.
+//! The tool control service of this host, `scored-toolctl`. The first command of a tool, or the
+//! first tool that connects to its socket, starts the service. It ends after an idle time.
+//!
+//! This module passes commands on to the service, and its answers on to the tools. It waits for the
+//! service no longer than a command allows. The shepherd keeps the listening socket for tools open,
+//! so that a tool may connect at any time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,37 +39,37 @@ use crate::framed_socket::FramedSocket;
 use crate::sys::pdeathsig::unblock_signals;
 use crate::sys::process;
 
-/// The service's program, beside scored.
+/// The service's program, in the folder of scored.
 const SERVICE_NAME: &str = "scored-toolctl";
-/// How long the service stays without a command: it keeps what it has read of programs.
+/// How long an idle service keeps running. It caches the data that it has read from programs.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The service has this time in addition to that of the command.
+/// Time that the service gets in addition to the waiting time of a command.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
-/// An idle service ends within this time, or is killed.
+/// An idle service that has not exited within this time is killed.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// For so long tools are told of the exits of processes when the job ends.
+/// How long the service may take to notify tools of exits when the job ends.
 const END_TIMEOUT: Duration = Duration::from_millis(300);
-/// Tools that have connected and are not accepted yet.
+/// Largest number of tools that have connected and are not accepted yet.
 const BACKLOG: i32 = 64;
 
-/// A command that the service carries out.
+/// A command that the service is carrying out.
 #[derive(Debug)]
 struct PendingCommand {
-    /// Nodes without an answer.
+    /// Nodes that have not answered.
     unanswered: NodeSet,
     deadline: Instant,
 }
 
-/// What the service is there for.
+/// Why the service runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ServiceUse {
     /// Tools are connected.
     Tools,
-    /// Nobody has needed it since then, unless a command waits.
+    /// The service has been idle since this time, unless a command is pending.
     Idle(Instant),
-    /// It was asked to end, at this time.
+    /// The service was asked to exit at this time.
     Leaving(Instant),
-    /// The job ends since then: it tells tools of the exits.
+    /// The job has been ending since this time, and the service notifies tools of the exits.
     Ending(Instant),
 }
 
@@ -85,21 +86,21 @@ struct RunningService {
 struct ToolControlListener {
     socket: OwnedFd,
     is_registered: bool,
-    /// mio has reported that a tool connects, and no service runs yet.
+    /// mio has reported a connection of a tool, and no service runs yet.
     has_connection: bool,
 }
 
-/// What the service needs to know when it starts.
+/// The data that the service needs when it starts.
 pub struct ServedJob<'a> {
     /// The job.
     pub job_info: Option<&'a JobInfo>,
-    /// What the shepherd knows of itself.
+    /// State of the shepherd.
     pub context: &'a ShepherdContext,
     /// The processes of the running stage.
     pub processes: &'a mut ProcessTable,
 }
 
-/// An answer, and the parallel process that it is about.
+/// An answer, and the element to which it belongs.
 pub type ToolReport = (u32, ElementReport);
 
 /// See the [module](self).
@@ -107,13 +108,13 @@ pub type ToolReport = (u32, ElementReport);
 pub struct ToolService {
     service: Option<RunningService>,
     listener: Option<ToolControlListener>,
-    /// What would be left in the processes if the service were killed.
+    /// Breakpoints that would stay in the processes if the service were killed.
     breakpoints: BreakpointList,
-    /// What [`RunGate::job_time`] was at the start of the job.
+    /// [`RunGate::job_time`] at the start of the job.
     job_time_at_start: Option<Duration>,
-    /// By parallel process and number.
+    /// Commands without complete answers, by element and command id.
     pending: BTreeMap<(u32, CommandId), PendingCommand>,
-    /// Orders that have not been queued for the service.
+    /// Orders that have not been queued for the service yet.
     unsent: Vec<ToolctlOrder>,
 }
 
@@ -122,16 +123,16 @@ fn answer(id: CommandId, ranks: NodeSet, body: Vec<u8>) -> ElementReport {
     ElementReport::ToolEvent(MergedEvent { command: id, ranks, body })
 }
 
-/// The answer of nodes for which a command failed.
+/// The answer for nodes whose command failed.
 fn failure(id: CommandId, nodes: NodeSet, reason: &str) -> ElementReport {
     let result = ToolResult::Failed(reason.to_owned());
     answer(id, nodes, result.encode())
 }
 
 impl ToolService {
-    /// A tool sends a command. `processes`: those of its nodes that run on this host.
-    /// `local_nodes`: its nodes of this host. Returns the answer of those that do not run. The
-    /// others get the command by [`ToolService::serve`].
+    /// Takes a command of a tool for `local_nodes` of this host. `processes`: those of the nodes
+    /// that run. Returns the answer for the nodes that do not run. [`ToolService::serve`] sends the
+    /// command to the others.
     pub fn on_command(
         &mut self,
         element: u32,
@@ -153,7 +154,7 @@ impl ToolService {
         (!not_running.is_empty()).then(|| (element, failure(id, not_running, reason)))
     }
 
-    /// Makes the socket to which tools connect, once.
+    /// Creates the socket to which tools connect, once.
     ///
     /// # Errors
     /// One line with the path.
@@ -168,7 +169,7 @@ impl ToolService {
         Ok(())
     }
 
-    /// The first stage of the job begins.
+    /// Called when the first stage of the job begins.
     pub fn begin_job(&mut self, job_time: Duration) {
         self.job_time_at_start.get_or_insert(job_time);
     }
@@ -180,7 +181,7 @@ impl ToolService {
         }
     }
 
-    /// A process of the running stage has ended.
+    /// A process of the running stage has exited.
     pub fn on_process_exit(&mut self, job_info: &JobInfo, key: ProcessKey, status: Status) {
         self.breakpoints.clear(rank_of(job_info, key));
         if let Some(service) = &mut self.service {
@@ -192,7 +193,7 @@ impl ToolService {
         }
     }
 
-    /// Passes new commands on to the service, which is started if it does not run.
+    /// Passes new commands on to the service. Starts the service if it does not run.
     fn send(
         &mut self,
         registry: &Registry,
@@ -206,12 +207,12 @@ impl ToolService {
             return Ok(());
         }
         if self.service.is_none() {
-            // The service takes the socket along: a tool may connect that has asked for its path.
-            // Without one it still carries commands out.
+            // The service inherits the socket, because a tool that has read the socket's path may
+            // connect. Without a socket, the service still carries out commands.
             _ = self.listen(&view.context.directory);
         }
         let service = match &mut self.service {
-            // The next one carries the commands out.
+            // The next service carries out the commands.
             Some(RunningService { purpose: ServiceUse::Leaving(_), .. }) => return Ok(()),
             Some(service) => service,
             none => {
@@ -234,21 +235,21 @@ impl ToolService {
         Ok(())
     }
 
-    /// mio has reported on the socket of the service.
+    /// mio has reported an event of the service's socket.
     pub fn mark_readable(&mut self) {
         if let Some(service) = &mut self.service {
             service.socket.mark_readable();
         }
     }
 
-    /// mio has reported that a tool connects. A service that runs accepts it.
+    /// mio has reported a connection of a tool. If the service runs, it accepts the connection.
     pub fn mark_connection(&mut self) {
         if let Some(listener) = &mut self.listener {
             listener.has_connection = self.service.is_none();
         }
     }
 
-    /// When [`ToolService::serve`] has something to do, whatever the service does.
+    /// When [`ToolService::serve`] has work to do, even if the service sends nothing.
     pub fn next_deadline(&self) -> Option<Instant> {
         let Some(service) = &self.service else {
             // The next service removes them.
@@ -263,8 +264,8 @@ impl ToolService {
         }
     }
 
-    /// Passes commands on to the service, and takes its answers. Ends a service that does not
-    /// answer, or that is idle. `tokens`: of the service's socket, and of the one for tools.
+    /// Passes commands on to the service, and handles its answers. Ends a service that does not
+    /// answer, or that is idle. `tokens`: for the service's socket, and for the socket of tools.
     pub fn serve(
         &mut self,
         registry: &Registry,
@@ -277,7 +278,7 @@ impl ToolService {
             && !std::mem::replace(&mut listener.is_registered, true)
         {
             let fd = listener.socket.as_raw_fd();
-            // Without it no tool is served; the commands of scdb still are.
+            // Without it no tool can connect, but scdb's commands still work.
             let _ = registry.register(&mut SourceFd(&fd), tokens.1, Interest::READABLE);
         }
         if let Err(reason) = self.send(registry, tokens.0, run_gate, view) {
@@ -342,8 +343,8 @@ impl ToolService {
         reports
     }
 
-    /// The service has ended as it was asked to. A tool may have connected since, and commands may
-    /// have come: another service is started for them.
+    /// The service has exited as requested. If a tool has connected or a command has arrived in the
+    /// meantime, another service is started.
     fn after_leave(&mut self, run_gate: &RunGate) {
         if let Some(service) = self.service.take() {
             run_gate.exempt_tool_service(0);
@@ -356,7 +357,7 @@ impl ToolService {
         }
     }
 
-    /// There is no service for tools that have connected.
+    /// Closes the connections of tools for which there is no service.
     fn drop_connections(&mut self) {
         let Some(listener) = &mut self.listener else { return };
         listener.has_connection = false;
@@ -393,11 +394,12 @@ impl ToolService {
         ));
     }
 
-    /// The service is of no use any more.
+    /// Kills the service. Its pending commands fail for this reason.
     fn end(&mut self, reason: &str, run_gate: &RunGate, reports: &mut Vec<ToolReport>) {
         if let Some(service) = self.service.take() {
             run_gate.exempt_tool_service(0);
-            // This process reaps all of its children. The kernel lets go of what it has traced.
+            // The loop of this process reaps the service. The kernel detaches the processes that it
+            // traces.
             process::kill(service.pid, libc::SIGKILL);
         }
         self.unsent.clear();
@@ -406,7 +408,7 @@ impl ToolService {
         }
     }
 
-    /// The job ends. If tools are connected, the service ends when it has told them.
+    /// The job ends. If tools are connected, the service exits after it has notified them.
     pub fn end_job(&mut self, run_gate: &RunGate) {
         self.listener = None;
         match &mut self.service {
@@ -420,20 +422,21 @@ impl ToolService {
         }
     }
 
-    /// Whether the job ends and the service has not told all tools.
+    /// Whether the job ends and the service has not notified all tools yet.
     pub fn is_ending(&self) -> bool {
         let service = self.service.as_ref();
         service.is_some_and(|service| matches!(service.purpose, ServiceUse::Ending(_)))
     }
 
-    /// A further stage begins, or the job ends: the last stage's processes have ended.
+    /// Ends the service, because the processes of the last stage have exited: another stage begins,
+    /// or the job ends.
     pub fn close(&mut self, run_gate: &RunGate) {
         self.end("", run_gate, &mut Vec::new());
         self.breakpoints = BreakpointList::default();
     }
 }
 
-/// A listening socket that preserves the borders of messages, for its owner alone.
+/// A listening SOCK_SEQPACKET socket to which only its owner may connect.
 fn listen_at(path: &Path) -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
@@ -443,7 +446,7 @@ fn listen_at(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The row of a process in the table.
+/// The rank of a process among all processes of the stage.
 fn rank_of(job_info: &JobInfo, key: ProcessKey) -> u32 {
     key.element * job_info.placement.nodes() + key.node
 }
@@ -453,7 +456,7 @@ fn started(job_info: &JobInfo, key: ProcessKey, pid: i32) -> ToolctlOrder {
     ToolctlOrder::Started { rank: rank_of(job_info, key), number, pid }
 }
 
-/// What a new service learns of the job.
+/// The first orders for a new service, which describe the job.
 fn first_orders(view: ServedJob<'_>) -> Vec<ToolctlOrder> {
     let Some(job_info) = view.job_info else { return Vec::new() };
     let job = ToolctlJob {
@@ -486,11 +489,11 @@ fn start(
     command.stdout(inherited(listener).map_err(failed)?);
     command.stderr(inherited(outer_proc).map_err(failed)?);
     unblock_signals(&mut command);
-    // This process reaps all of its children.
+    // The loop of this process reaps the service.
     let child = command.spawn().map_err(failed)?;
     let pid = i32::try_from(child.id()).unwrap_or(0);
     run_gate.exempt_tool_service(pid);
-    // The job may have been stopped just now.
+    // The job may have been stopped in the meantime.
     process::kill(pid, libc::SIGCONT);
     let mut socket = FramedSocket::new(own.into()).map_err(failed)?;
     socket.register(registry, token).map_err(failed)?;
@@ -503,7 +506,7 @@ fn service_program() -> Result<PathBuf, String> {
     match program.exists() {
         true => Ok(program),
         false => Err(format!(
-            "tools need {}, which is not on this host: install it beside scored",
+            "tools need {}, which is not on this host: install it next to scored",
             program.display()
         )),
     }

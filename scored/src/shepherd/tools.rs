@@ -1,4 +1,4 @@
-//! What the shepherd does for tools: their directory, and their service.
+//! The shepherd's part of tool support: the directory for tools, and the tool control service.
 #![forbid(unsafe_code)]
 
 use mio::Registry;
@@ -8,10 +8,10 @@ use super::tool_service::ServedJob;
 use super::{TOOL_LISTENER, TOOLCTL};
 
 impl JobRunner {
-    /// Writes what tools find of the job.
+    /// Writes the directory that describes the job to tools.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub(super) fn write_tool_directory(&mut self) -> Result<(), String> {
         let job_info = self.phase.job_info().ok_or("the job has not started, or has ended")?;
         let programs = self.spawn_queue.programs(&self.context, job_info)?;
@@ -19,7 +19,7 @@ impl JobRunner {
         self.tool_directory.write(&self.context.directory, job_info, &programs)
     }
 
-    /// Serves tools: passes their commands on, and the answers.
+    /// Serves tools: passes on their commands and the answers.
     pub(super) fn serve_tools(&mut self, registry: &Registry) {
         let tokens = (TOOLCTL, TOOL_LISTENER);
         let (job_info, processes) = (self.phase.job_info(), &mut self.processes);

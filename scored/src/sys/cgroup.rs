@@ -1,4 +1,4 @@
-//! The control group of a job on a host: it limits and counts resources, and freezes or ends all
+//! The control group of a job on a host. It limits and counts resources, and freezes or kills all
 //! processes of the job. Version 2 is used if it has the controller, otherwise version 1. If
 //! neither can limit and count, the shepherd samples the processes instead.
 #![forbid(unsafe_code)]
@@ -13,19 +13,20 @@ use std::time::{Duration, Instant};
 use super::pidfd::PidFd;
 use super::{namespace, process};
 
-/// Names of the groups of jobs: this prefix, and the name of the job's directory.
+/// Prefix of the names of groups of jobs. The name of the job's directory follows.
 const JOB_CGROUP_PREFIX: &str = "scored-";
-/// Group of this process, because version 2 allows no processes in a group that has subgroups.
+/// Group of this process. It is needed because version 2 allows no processes in a group that has
+/// subgroups.
 const DAEMON_CGROUP: &str = "scored.daemon";
-/// In the part of version 2, the processes of the job are in this group below the job's: it alone
-/// is frozen.
+/// In version 2, the processes of the job are in this subgroup of the job's group. Only this
+/// subgroup is frozen.
 const RANKS_CGROUP: &str = "ranks";
-/// The group beside it of tools that run beside the job, if there are any.
+/// The subgroup for tools that run next to the job, if there are any.
 const TOOLS_CGROUP: &str = "tools";
 /// How long killed processes may take to leave their group.
 const KILL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Processes that are killed one by one are held by descriptors, so many at a time.
+/// Number of processes that are held by descriptors at a time while they are killed one by one.
 const KILL_BATCH_LEN: usize = 64;
 
 /// Version of the cgroup interface.
@@ -41,7 +42,7 @@ struct ControllerPath {
     base: PathBuf,
 }
 
-/// The hierarchies of this host in which groups can be created; verified by real calls.
+/// The hierarchies of this host in which groups can be created. They are verified by real calls.
 #[derive(Debug, Clone, Default)]
 pub struct Cgroups {
     memory: Option<ControllerPath>,
@@ -59,7 +60,7 @@ pub struct Group {
     dirs: Vec<PathBuf>,
     kill_dir: Option<PathBuf>,
     start_dir: Option<PathBuf>,
-    /// The one of `dirs` that is of version 2.
+    /// The entry of `dirs` that belongs to version 2.
     v2_dir: Option<PathBuf>,
     freezer: Option<Freezer>,
     /// `cpu.stat` or `cpuacct.usage`: see [`cpu_ns`].
@@ -68,7 +69,7 @@ pub struct Group {
     pub oom_file: Option<PathBuf>,
 }
 
-/// What freezes a group.
+/// The file that freezes a group.
 #[derive(Debug)]
 struct Freezer {
     version: Version,
@@ -86,7 +87,7 @@ impl Freezer {
     }
 }
 
-/// The state of a group that is requested of its freezer.
+/// The requested state of a frozen or running group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FreezerState {
     Frozen,
@@ -111,8 +112,8 @@ impl Version {
     }
 }
 
-/// This process's own group in a hierarchy: version 2 (no controller), or that of version 1 with
-/// this controller.
+/// This process's group in a hierarchy: that of version 1 with this controller, or version 2 if
+/// `controller` is empty.
 ///
 /// # Errors
 /// There is no such hierarchy, or /proc cannot be read.
@@ -138,9 +139,9 @@ fn find_self_group(controller: &str, mounts: &str, groups: &str) -> Option<PathB
 }
 
 impl Cgroups {
-    /// Probes what this host allows. If version 2 requires it, a persistent daemon moves into a
-    /// group of its own. For other processes, the list of controllers of version 2 is trusted
-    /// without a probe.
+    /// Probes which groups this host allows. If version 2 requires it, a persistent daemon moves
+    /// into a group of its own. For other processes, the list of controllers of version 2 is
+    /// trusted without a probe.
     pub fn find(is_daemon: bool) -> Self {
         let mut cgroups = Self::default();
         if let Ok(base) = self_group("") {
@@ -199,9 +200,9 @@ impl Cgroups {
         bases
     }
 
-    /// Where a job has a group. To join one takes the kernel milliseconds, and stops others who
-    /// make or remove groups: a job without a memory limit does not join a group that limits memory
-    /// only, unless that is the only one.
+    /// The directories in which a job has a group. Joining a group takes the kernel milliseconds,
+    /// and delays other processes that create or remove groups. A job without a memory limit
+    /// therefore does not join a group that only limits memory, unless it has no other group.
     fn bases_of_job(&self, has_memory_limit: bool) -> Vec<PathBuf> {
         let bases = self.bases_of(&[&self.cpu, &self.freezer]);
         if has_memory_limit || bases.is_empty() { self.bases() } else { bases }
@@ -227,7 +228,7 @@ impl Cgroups {
         if let Some(v2_dir) = group.find_v2_dir(self.v2_base(), &name) {
             let _ = fs::create_dir(v2_dir.join(RANKS_CGROUP));
         }
-        // Where nothing else of version 2 is used, the group has no part there.
+        // The group has no part in version 2 if no other feature of version 2 is used.
         let v2_dir = group.v2_dir.as_ref().filter(|_| self.start_base.is_some());
         group.start_dir = v2_dir.map(|dir| dir.join(RANKS_CGROUP));
         group.cpu_file = self.cpu.as_ref().map(|controller| {
@@ -282,16 +283,16 @@ impl Cgroups {
             .map(PathBuf::as_path)
     }
 
-    /// Kills the remaining processes in the groups of dead jobs, and removes these groups.
-    /// `is_dead` is called with the name of the job's directory. Returns an error for each group
-    /// that cannot be removed.
+    /// Kills the remaining processes in the groups of dead jobs, and removes these groups. Calls
+    /// `is_dead` with the name of the job's directory. Returns an error for each group that cannot
+    /// be removed.
     pub fn sweep(&self, is_dead: &dyn Fn(&str) -> bool) -> Vec<String> {
         let bases = self.bases();
         let entries = bases.iter().flat_map(fs::read_dir).flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let is_of_dead_job =
             |name: &String| name.strip_prefix(JOB_CGROUP_PREFIX).is_some_and(is_dead);
-        // A group is thawed and killed in all hierarchies before it is removed from one.
+        // A group must be thawed and killed in all hierarchies before it is removed from one.
         let names: BTreeSet<String> = names.filter(is_of_dead_job).collect();
         let remove = |name: String| {
             let dirs = bases.iter().map(|base| base.join(&name)).filter(|dir| dir.exists());
@@ -307,7 +308,7 @@ fn describe(controller: Option<&ControllerPath>) -> Result<String, String> {
     match controller.map(|controller| controller.version) {
         Some(Version::Two) => Ok("cgroup v2".to_owned()),
         Some(Version::One) => Ok("cgroup v1".to_owned()),
-        None => Err("no cgroup can be made for it".to_owned()),
+        None => Err("no cgroup can be created for it".to_owned()),
     }
 }
 
@@ -389,8 +390,8 @@ impl ControllerPath {
     }
 }
 
-/// Moves this process into the group of these files. So are the processes that it starts from now
-/// on. The kernel may take some milliseconds for that, because it waits for all processors.
+/// Moves this process into the group of these files. Processes that it starts from now on are also
+/// in the group. The kernel may take a few milliseconds, because it waits for all processors.
 ///
 /// # Errors
 /// As write(2) on cgroup.procs.
@@ -399,15 +400,15 @@ pub fn join(membership_files: &[PathBuf]) -> io::Result<()> {
 }
 
 impl Group {
-    /// The files by which a process [`join`]s the group, if it was started in
-    /// [`Group::start_dir`].
+    /// The files that a process writes to [`join`] the group. If there is a [`Group::start_dir`],
+    /// the process must have been started in it.
     pub fn membership_files(&self) -> impl Iterator<Item = PathBuf> {
         let has_started = self.start_dir.is_some();
         self.member_dirs(RANKS_CGROUP, has_started).map(|dir| dir.join("cgroup.procs"))
     }
 
-    /// The directories whose members the job's processes are, or its tools; perhaps without the one
-    /// of version 2.
+    /// The directories of the groups whose members are the job's processes, or its tools.
+    /// `without_v2` leaves out the one of version 2.
     fn member_dirs(&self, part: &str, without_v2: bool) -> impl Iterator<Item = PathBuf> {
         self.dirs.iter().filter_map(move |dir| match Some(dir) == self.v2_dir.as_ref() {
             true if without_v2 => None,
@@ -416,14 +417,14 @@ impl Group {
         })
     }
 
-    /// Makes the part of the group for tools, which is not frozen with the job. Returns the
-    /// directory in which a tool is to be started, if there is one, and the files by which it joins
-    /// the rest.
+    /// Creates the part of the group for tools, which is not frozen with the job. Returns the
+    /// directory in which a tool has to be started, if there is one, and the files with which it
+    /// joins the other hierarchies.
     pub fn for_tools(&self) -> (Option<PathBuf>, Vec<PathBuf>) {
         let v2_dir = self.v2_dir.as_ref().map(|dir| dir.join(TOOLS_CGROUP));
         v2_dir.iter().for_each(|dir| _ = fs::create_dir(dir));
         let start_dir = v2_dir.filter(|dir| dir.exists() && self.start_dir.is_some());
-        // A tool would be frozen with the job in a freezer of version 1.
+        // A freezer of version 1 would freeze the tool with the job.
         let frozen = self.freezer.as_ref().and_then(|freezer| freezer.file.parent());
         let dirs = self.member_dirs(TOOLS_CGROUP, start_dir.is_some());
         let files = dirs.filter(|dir| Some(dir.as_path()) != frozen && dir.exists());
@@ -436,30 +437,30 @@ impl Group {
         self.v2_dir.as_deref()
     }
 
-    /// Every directory of the group, those below others first.
+    /// Every directory of the group, subdirectories first.
     fn all_dirs(&self) -> impl Iterator<Item = PathBuf> {
         let parts = self.v2_dir.iter();
         let parts = parts.flat_map(|dir| [RANKS_CGROUP, TOOLS_CGROUP].map(|part| dir.join(part)));
         parts.chain(self.dirs.iter().cloned())
     }
 
-    /// The part of the group in which the job's first process is to be started: it need not join
-    /// that.
+    /// The part of the group in which the job's first process has to be started. The process need
+    /// not join that part.
     pub fn start_dir(&self) -> Option<&Path> {
         self.start_dir.as_deref()
     }
 
-    /// How many processes of the group the kernel has killed for lack of memory.
+    /// Number of processes of the group that the kernel has killed because memory was exhausted.
     pub fn oom_kills(&self) -> u64 {
         self.oom_file.as_deref().and_then(oom_kills).unwrap_or(0)
     }
 
-    /// Asks the kernel to freeze the processes of the group, and those that they start. Returns
-    /// before all of them are frozen: each one is as soon as it enters or leaves the kernel, or at
-    /// the next interrupt of its processor.
+    /// Requests that the kernel freezes the processes of the group, and the processes that they
+    /// start. Returns before all of them are frozen. A process freezes when it enters or leaves the
+    /// kernel, or at the next interrupt of its processor.
     ///
     /// # Errors
-    /// There is no freezer, or as write(2) on the file of the freezer.
+    /// There is no freezer, or writing its file fails as write(2).
     pub fn freeze(&self) -> io::Result<()> {
         let freezer = self.freezer.as_ref();
         freezer.ok_or(io::ErrorKind::Unsupported)?.write(FreezerState::Frozen)
@@ -479,13 +480,13 @@ impl Group {
         if !matches!(at_once, Some(Ok(()))) {
             self.kill_one_by_one();
         }
-        // A frozen group of version 1 holds SIGKILL back. This fails only if there is no group.
+        // A frozen group of version 1 delays SIGKILL. Thawing fails only if there is no group.
         let _ = self.thaw();
     }
 
-    /// Kills the processes that are listed in the group. A number in the list may be another
-    /// process's a moment later. Therefore each process is held by a descriptor, and killed if the
-    /// number is still listed then.
+    /// Kills the processes that are listed in the group. A listed process id may belong to another
+    /// process a moment later. Each process is therefore opened as a descriptor, and killed only if
+    /// its id is still listed after that.
     fn kill_one_by_one(&self) {
         for pids in self.processes().into_iter().collect::<Vec<_>>().chunks(KILL_BATCH_LEN) {
             let held: Vec<_> = pids.iter().map(|pid| (*pid, PidFd::open(*pid))).collect();
@@ -493,11 +494,11 @@ impl Group {
             for (pid, pid_fd) in held.into_iter().filter(|(pid, _)| listed.contains(pid)) {
                 match pid_fd {
                     Ok(pid_fd) => _ = pid_fd.send_signal(libc::SIGKILL),
-                    // A kernel without such descriptors.
+                    // The kernel has no pidfd_open(2).
                     Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
                         process::kill(pid, libc::SIGKILL)
                     }
-                    // It has exited.
+                    // The process has exited.
                     Err(_) => {}
                 }
             }
@@ -545,7 +546,7 @@ impl Group {
     }
 }
 
-/// Processor time that a group has used, from its `cpu.stat` or `cpuacct.usage`.
+/// Processor time that a group has used in nanoseconds, from its `cpu.stat` or `cpuacct.usage`.
 pub fn cpu_ns(file: &Path) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     match text.lines().find_map(|line| line.strip_prefix("usage_usec ")) {
@@ -554,7 +555,7 @@ pub fn cpu_ns(file: &Path) -> Option<u64> {
     }
 }
 
-/// How many processes of a group the kernel has killed for lack of memory, from its
+/// Number of processes of a group that the kernel has killed because memory was exhausted, from its
 /// `memory.events` or `memory.oom_control`.
 pub fn oom_kills(file: &Path) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;

@@ -1,4 +1,4 @@
-//! Tests of cgroups, on those of this machine.
+//! Tests of cgroups on the hierarchies of this machine.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn a_group_counts_limits_and_kills_its_processes() {
     }
     assert!(used() >= 20_000_000, "{}", used());
     assert_eq!(group.oom_kills(), 0);
-    // As after the death of a daemon: the group is found by its name, killed and removed.
+    // After the death of a daemon, the group is found by its name, killed and removed.
     assert_eq!(cgroups.sweep(&|job| job == name), Vec::<String>::new());
     assert!(!child.wait().unwrap().success());
     assert!(group.dirs.iter().all(|dir| !dir.exists()));
@@ -90,7 +90,8 @@ fn wait_until_frozen(child: &std::process::Child) {
     });
 }
 
-/// A group for the groups of a test: the sweep of a daemon that starts does not find them.
+/// A parent group for the groups of a test. The sweep of a daemon that starts does not find them
+/// there.
 struct TestBase(PathBuf);
 
 impl TestBase {
@@ -109,7 +110,7 @@ impl Drop for TestBase {
     }
 }
 
-/// For each kind of freezer: groups that are made in that hierarchy, and a base for them.
+/// A set of hierarchies for each kind of freezer, and a base for its groups.
 fn freezers() -> Vec<(Cgroups, TestBase)> {
     let kinds = [(Version::Two, ""), (Version::One, "freezer")];
     let found = kinds.into_iter().filter_map(|(version, controller)| {
@@ -165,7 +166,7 @@ fn tools_are_not_frozen_with_the_job_and_killed_with_it() {
 #[test]
 fn a_frozen_group_of_a_dead_job_is_swept() {
     for (cgroups, _base) in freezers() {
-        // A hierarchy that comes earlier has the same group.
+        // An earlier hierarchy has the same group.
         let cpu_base = TestBase::create("cpuacct");
         let cpu = cpu_base
             .as_ref()
@@ -201,7 +202,7 @@ fn a_process_starts_in_the_group_of_version_2_and_joins_others() {
     let tools = base.0.join("scored-job-start/tools");
     assert_eq!(group.for_tools(), (Some(tools), Vec::new()));
     group.remove().unwrap();
-    // Nothing of version 2 is used: the group has no part there in which a process could start.
+    // Nothing of version 2 is used. The group has no part there in which a process could start.
     let without_v2 = Cgroups { start_base: Some(base.0.clone()), ..Cgroups::default() };
     assert_eq!(without_v2.make("job-start", None).unwrap().start_dir(), None);
     if memory.is_some() {

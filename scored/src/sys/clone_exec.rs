@@ -1,11 +1,12 @@
-//! A child process between clone(2) and execve(2). In this phase it uses our memory (CLONE_VM)
-//! instead of a copy, which would have to be created and freed. Unlike with vfork, the parent does
-//! not wait for it, because it may take long: it opens files, possibly on a server that is down.
+//! A child process between clone(2) and execve(2). In this phase the child shares the parent's
+//! memory (CLONE_VM) instead of a copy, which would have to be created and freed. Unlike after
+//! vfork(2), the parent does not wait for the child. The child may take long, because it opens
+//! files that may be on a server that is down.
 //!
-//! The child runs on its own stack and only makes system calls, by inline assembly: the wrappers of
+//! The child runs on its own stack and only makes system calls, by inline assembly. The wrappers of
 //! the C library store errno in a variable that the child shares with the thread that created it.
-//! All of its input is in its [`PreExecChild`]. The parent does not touch that until the kernel
-//! reports that the child has left our memory (CLONE_CHILD_CLEARTID).
+//! All input of the child is in its [`PreExecChild`]. The parent does not touch that object until
+//! the kernel reports that the child no longer uses the parent's memory (CLONE_CHILD_CLEARTID).
 
 // UNSAFETY: clone(2) with a stack, and the system calls of the code that runs there.
 #![expect(unsafe_code)]
@@ -27,13 +28,13 @@ use super::spawn::{ChildFile, FdSource, PMI_FD, SpawnArgs};
 pub const STEP_SETUP: u64 = 1;
 pub const STEP_DIRECTORY: u64 = 2;
 pub const STEP_EXEC: u64 = 3;
-/// Plus four times the index of the path, plus the descriptor.
+/// Base of the steps for files. Four times the index of the path, and the descriptor, are added.
 pub const STEP_OPEN_FILE: u64 = 16;
 
-/// Command of fcntl(2): which signal a descriptor sends (asm-generic/fcntl.h).
+/// Command of fcntl(2) that selects the signal of a descriptor (asm-generic/fcntl.h).
 const F_SETSIG: c_int = 10;
 
-/// Bytes of the child's stack. System calls need none of it.
+/// Size of the child's stack in bytes. System calls use none of it.
 const STACK_SIZE: usize = 32 << 10;
 /// Alignment of a stack that all architectures accept.
 const STACK_ALIGNMENT: usize = 16;
@@ -82,14 +83,14 @@ impl RawFdSource {
 struct ChildSetup {
     candidates: Strings,
     arguments: Strings,
-    /// `/bin/sh FILE arguments`, for a script without `#!`. The child fills in FILE.
+    /// `/bin/sh FILE arguments`, for a script without `#!`. The child inserts FILE.
     shell_arguments: Box<[*const c_char]>,
     environment: Strings,
     directory: Strings,
     /// Descriptors 0, 1, 2, the control socket, and the PMI socket if there is one.
     descriptors: Box<[RawFdSource]>,
     descriptor_limit: libc::rlimit,
-    /// Our process id, if the child must be killed when we exit.
+    /// The parent's process id, if the child must be killed when the parent exits.
     parent_pid: Option<u32>,
     cpu_set: Option<CpuSet>,
     hold: bool,
@@ -100,7 +101,7 @@ impl ChildSetup {
         let (candidates, arguments) = args.program.parts();
         let arguments = Strings::new(arguments.iter().map(|argument| argument.as_c_str()));
         let mut shell_arguments = vec![c"/bin/sh".as_ptr(), ptr::null()];
-        // Including the null pointer at the end, even if there is no argument at all.
+        // Includes the null pointer at the end, even if there are no arguments.
         shell_arguments.extend(&arguments.pointers[1.min(arguments.pointers.len() - 1)..]);
         ChildSetup {
             candidates: Strings::new(candidates.iter().map(|path| path.as_c_str())),
@@ -122,14 +123,14 @@ impl ChildSetup {
     }
 }
 
-/// See the module. It may be dropped or reused if [`PreExecChild::is_released`]; otherwise it must
-/// be forgotten.
+/// See the [module](self). The object may be dropped or reused if [`PreExecChild::is_released`].
+/// Otherwise it must be forgotten.
 pub struct PreExecChild {
-    /// 1 while a process uses this. The kernel writes 0 and wakes no thread.
+    /// 1 while a child uses the object. The kernel writes 0, and wakes no thread.
     in_use: AtomicU32,
-    /// Step << 32 | errno of the failed step, or 0.
+    /// Step << 32 | errno of the failed step, or 0 if no step has failed.
     error: AtomicU64,
-    /// Belongs to the child while `in_use` is 1.
+    /// Only the child uses it while `in_use` is 1.
     setup: UnsafeCell<ChildSetup>,
     stack: Box<[MaybeUninit<u8>]>,
 }
@@ -141,8 +142,8 @@ impl std::fmt::Debug for PreExecChild {
 }
 
 impl PreExecChild {
-    /// Creates a process in its own session. All signals must be blocked in the caller. `spare`: a
-    /// released object, whose stack is reused. Returns the process id, or errno.
+    /// Creates a process. All signals must be blocked in the caller. `spare`: a released object,
+    /// whose stack is reused. Returns the process id and the object, or errno.
     pub fn new(
         args: &SpawnArgs<'_>,
         spare: Option<Rc<PreExecChild>>,
@@ -176,7 +177,8 @@ impl PreExecChild {
         Ok((pid, child))
     }
 
-    /// Whether the child has left our memory: it runs its program, or has exited.
+    /// Whether the child no longer uses the parent's memory: it has executed its program, or has
+    /// exited.
     pub fn is_released(&self) -> bool {
         self.in_use.load(Ordering::Acquire) == 0
     }
@@ -244,7 +246,7 @@ fn exit_child() -> ! {
     }
 }
 
-/// `Err`: step and errno.
+/// Sets up the process of the program. `Err`: step and errno.
 ///
 /// # Safety
 /// Runs in the child only.
@@ -259,17 +261,19 @@ unsafe fn prepare(setup: &ChildSetup) -> Result<(), (u64, isize)> {
                 exit_child();
             }
         }
-        // Where Yama lets only ancestors trace a process, so may now what its parent has started:
-        // the tool control service. Without Yama the call fails, and nothing forbids it.
+        // If Yama lets only ancestors trace a process, this also permits processes that the parent
+        // has started: the tool control service. Without Yama the call fails, and nothing forbids
+        // tracing.
         let parent = call(libc::SYS_getppid, [0; 4]).cast_unsigned();
         call(libc::SYS_prctl, [libc::PR_SET_PTRACER as usize, parent, 0, 0]);
         check(call(libc::SYS_setsid, [0; 4]), STEP_SETUP)?;
         if let Some(cpu_set) = &setup.cpu_set {
             let cpu_set_addr = ptr::from_ref(cpu_set).addr();
-            // The program runs even if the processor was taken offline meanwhile.
+            // The program also runs if the processor was taken offline in the meantime.
             call(libc::SYS_sched_setaffinity, [0, size_of::<CpuSet>(), cpu_set_addr, 0]);
         }
-        // The next steps may take long. All dispositions are default, so that a signal ends them.
+        // The next steps may take long. All signals have their default action, so that a signal
+        // ends the process.
         let empty_mask = 0u64;
         let mask = [libc::SIG_SETMASK as usize, ptr::from_ref(&empty_mask).addr(), 0, 8];
         call(libc::SYS_rt_sigprocmask, mask);
@@ -283,15 +287,15 @@ unsafe fn prepare(setup: &ChildSetup) -> Result<(), (u64, isize)> {
                     }
                 },
             };
-            // All sources are above the target numbers (`descriptor::reserve_low`), so that no
-            // source is its own target or is overwritten before it is duplicated.
+            // All sources are above the target numbers (`descriptor::reserve_low`). No source is
+            // therefore its own target, or is overwritten before it is duplicated.
             if source_fd <= PMI_FD as isize {
                 return Err((STEP_SETUP, libc::EBADF as isize));
             }
             check(call(libc::SYS_dup3, [source_fd.cast_unsigned(), target_fd, 0, 0]), STEP_SETUP)?;
         }
         if setup.hold {
-            // Before the limit, which may leave no room for further descriptors.
+            // Before the limit, which may leave no room for more descriptors.
             check(stop_at_exec(), STEP_SETUP)?;
         }
         let limit_addr = ptr::from_ref(&setup.descriptor_limit).addr();
@@ -302,15 +306,15 @@ unsafe fn prepare(setup: &ChildSetup) -> Result<(), (u64, isize)> {
     }
 }
 
-/// Has the kernel send SIGSTOP to this process when it executes its program. The signal then takes
+/// Makes the kernel send SIGSTOP to this process when it executes its program. The signal takes
 /// effect before the first instruction of the program or of its dynamic loader.
 ///
-/// The signal comes from a pipe whose two ends are closed on exec. Each end sends it when the other
-/// one is closed first. The kernel closes them before it returns to user mode, in an order that it
-/// does not promise. Returns 0 or a negated errno.
+/// The signal comes from a pipe whose two ends are closed on exec. Each end sends the signal if the
+/// other end is closed first. The kernel closes both before it returns to user mode, in an
+/// unspecified order. Returns 0 or a negated errno.
 ///
 /// # Safety
-/// As [`prepare`].
+/// The same as for [`prepare`].
 unsafe fn stop_at_exec() -> isize {
     let mut ends = [0 as c_int; 2];
     // SAFETY: the kernel writes two descriptors to the array; the other calls pass no addresses.
@@ -337,10 +341,11 @@ unsafe fn stop_at_exec() -> isize {
     0
 }
 
-/// Opens the first path that exists. `Err`: index of the path that failed, and errno.
+/// Opens the first path that exists, and returns the descriptor. `Err`: index of the path that
+/// failed, and errno.
 ///
 /// # Safety
-/// As [`prepare`].
+/// The same as for [`prepare`].
 unsafe fn open_first(paths: &Strings, flags: c_int) -> Result<isize, (u64, isize)> {
     let mut failure = (0, libc::ENOENT as isize);
     let cwd = libc::AT_FDCWD as usize;
@@ -370,10 +375,11 @@ unsafe fn open_first(paths: &Strings, flags: c_int) -> Result<isize, (u64, isize
     Err(failure)
 }
 
-/// Tries the candidates as execvp(3) does; returns the most informative errno.
+/// Tries the candidates as execvp(3) does. Returns the most informative errno.
 ///
 /// # Safety
-/// As [`prepare`]; every list ends with a null pointer, the rest are C strings.
+/// The same as for [`prepare`]. Every list must end with a null pointer, and its other entries must
+/// be C strings.
 unsafe fn execute(setup: &mut ChildSetup) -> isize {
     let mut best_errno = libc::ENOENT;
     let (arguments, environment) =
@@ -386,7 +392,7 @@ unsafe fn execute(setup: &mut ChildSetup) -> isize {
         let error = unsafe {
             let error = -call(libc::SYS_execve, [candidate.addr(), arguments, environment, 0]);
             if error == libc::ENOEXEC as isize {
-                // A script without `#!`: a shell would interpret it itself.
+                // A script without `#!`. A shell would interpret it itself.
                 *setup.shell_arguments.as_mut_ptr().add(1) = *candidate;
                 let argv = setup.shell_arguments.as_ptr();
                 call(libc::SYS_execve, [(*argv).addr(), argv.addr(), environment, 0]);

@@ -1,28 +1,28 @@
-//! Keeps processors awake while jobs alternate on them. Between two jobs each processor is idle for
-//! a moment. A processor that sleeps then takes long to wake: 0.1 ms from a deep state. In a
-//! virtual machine it sometimes takes milliseconds, if the host has given the processor to others.
+//! Keeps processors awake while jobs alternate on them. Between two jobs, each processor is idle
+//! for a moment. A processor that sleeps then takes long to wake: 0.1 ms from a deep state. A
+//! virtual processor may take milliseconds, if its host has assigned the processor to another task.
 
 use std::fs::File;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// A process writes the allowed wake-up latency in microseconds to this file. The limit holds as
-/// long as the file is open.
+/// A process writes the permitted wake-up latency in microseconds to this file. The limit is in
+/// effect as long as the file is open.
 const CPU_DMA_LATENCY_PATH: &str = "/dev/cpu_dma_latency";
 /// How long the processors are kept awake after the last request.
 const HOLD_WINDOW: Duration = Duration::from_secs(1);
 
-/// The latency that stands for no limit: that of a file to which nothing has been written.
+/// The latency that means no limit. It is the initial value of an open file.
 const UNLIMITED_LATENCY_US: i32 = 2_000_000_000;
 
-/// The file, as far as it is known.
+/// The state of the file.
 #[derive(Debug, Default)]
 enum LatencyFile {
     #[default]
     NotOpened,
-    /// It stays open: a daemon without privileges could not open it again.
+    /// The file stays open, because a daemon without privileges could not open it again.
     Open(File),
-    /// It does not exist or may not be opened.
+    /// The file does not exist, or this process may not open it.
     Unavailable,
 }
 
@@ -34,7 +34,7 @@ pub struct CpuLatencyHold {
 }
 
 impl CpuLatencyHold {
-    /// Opens the file, before this process loses the permission for that.
+    /// Opens the file before this process loses the permission to do so.
     pub fn prepare(&mut self) {
         if matches!(self.file, LatencyFile::NotOpened) {
             let opened = File::options().write(true).open(CPU_DMA_LATENCY_PATH);
@@ -47,7 +47,8 @@ impl CpuLatencyHold {
         file.write_all(&latency_us.to_ne_bytes()).is_ok()
     }
 
-    /// Keeps the processors awake for `HOLD_WINDOW` from now on. True if they were not before.
+    /// Keeps the processors awake for `HOLD_WINDOW` from now on. Returns true if they were not kept
+    /// awake before.
     pub fn extend(&mut self, now: Instant) -> bool {
         let begins = self.expires_at.is_none();
         if begins {
@@ -61,7 +62,7 @@ impl CpuLatencyHold {
     }
 
     /// Lets the processors sleep if there was no request for a while. To be called at
-    /// [`CpuLatencyHold::deadline`]. True if they may sleep from now on.
+    /// [`CpuLatencyHold::deadline`]. Returns true if they may sleep from now on.
     pub fn release_if_expired(&mut self, now: Instant) -> bool {
         let ends = self.expires_at.take_if(|expires_at| *expires_at <= now).is_some();
         if ends {

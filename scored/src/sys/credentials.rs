@@ -1,5 +1,5 @@
-//! Changes this process to the user of a job: irrevocably, and before any file of the user is
-//! touched. Also what the kernel tells about the peer of a local socket.
+//! Changes this process to the user of a job. The change is irrevocable, and happens before any
+//! file of the user is opened. Also queries the credentials of the peer of a local socket.
 
 // UNSAFETY: the session keyring, limits, and a process of a socket: no safe wrapper.
 #![expect(unsafe_code)]
@@ -25,19 +25,19 @@ const JOIN_SESSION_KEYRING: libc::c_int = 1;
 const SIOCUNIXFILE: libc::c_ulong = 0x89e0;
 
 /// Changes this process, which has one thread and runs as root, to the owner's user and groups.
-/// After that, neither it nor any process that it starts can regain root privileges.
+/// After that, neither this process nor its children can regain root privileges.
 ///
-/// # Errors
-/// One line. The process must then exit and do nothing for the user.
+/// One line with the reason. The process must then exit and do nothing for the user.
 pub fn become_owner(owner: &Owner) -> Result<(), String> {
     let scope = LookupScope::NameAndGroups(Gid::from_raw(owner.gid));
     let entry = UserLookup::start(owner.uid, scope)?.wait()?;
     let name = String::from_utf8_lossy(&owner.name.0).into_owned();
     let groups = match entry {
-        // A uid that the name services do not know has no further groups.
+        // A uid that the name services do not know has no other groups.
         None => vec![owner.gid],
-        // The daemon of the login has looked the name up: if it is empty, that host has no user of
-        // this uid, so the one of this host is another user.
+        // The daemon of the login has looked up the name. An empty name means that the submitting
+        // host has no user with this uid. The user with this uid on this host is then a different
+        // one.
         Some(entry) if entry.name != name => {
             let name = if name.is_empty() { "nobody" } else { &name };
             return Err(format!(
@@ -58,7 +58,7 @@ pub fn become_owner(owner: &Owner) -> Result<(), String> {
     verify_irrevocable((owner.uid, owner.gid)).map_err(|reason| failed("revocable", &reason))
 }
 
-/// Changes all ids of this process. An error says which call has failed.
+/// Changes all ids of this process. An error names the call that has failed.
 fn set_ids((uid, gid): (u32, u32), groups: &[Gid]) -> Result<(), (&'static str, Errno)> {
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     setgroups(groups).map_err(|errno| ("setgroups", errno))?;
@@ -67,10 +67,9 @@ fn set_ids((uid, gid): (u32, u32), groups: &[Gid]) -> Result<(), (&'static str, 
 }
 
 /// Changes this process, which has one thread and runs as root, to a system user without any
-/// capability. No program that it executes can have more.
+/// capability. Programs that it executes cannot gain capabilities.
 ///
-/// # Errors
-/// One line. The process must then exit.
+/// One line with the reason. The process must then exit.
 pub fn become_system_user((uid, gid): (u32, u32)) -> Result<(), String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         format!("cannot become the system user, uid {uid}: {what}: {error}")
@@ -88,8 +87,8 @@ pub fn become_system_user((uid, gid): (u32, u32)) -> Result<(), String> {
     verify_irrevocable((uid, gid)).map_err(|reason| failed("revocable", &reason))
 }
 
-/// The capabilities of a process that opens raw sockets: packet sockets, AF_XDP with its program,
-/// and memory that stays where it is.
+/// The capabilities of a process that opens raw sockets: for packet sockets, AF_XDP and its
+/// program, and locked memory.
 const RAW_SOCKET_CAPABILITIES: u64 =
     1 << CAP_NET_RAW | 1 << CAP_NET_ADMIN | 1 << CAP_IPC_LOCK | 1 << CAP_BPF;
 const CAP_NET_ADMIN: u32 = 12;
@@ -99,14 +98,13 @@ const CAP_BPF: u32 = 39;
 /// _LINUX_CAPABILITY_VERSION_3
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
-/// Changes this process, which has one thread and runs as root, to this user. Of its capabilities
-/// it keeps those that raw sockets need. Nobody can trace it, not even the user.
+/// Changes this process, which has one thread and runs as root, to this user. The process keeps
+/// only the capabilities that raw sockets need. Processes of the user cannot trace it.
 ///
-/// # Errors
-/// One line. The process must then exit.
+/// One line with the reason. The process must then exit.
 pub fn become_raw_socket_opener((uid, gid): (u32, u32)) -> Result<(), String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
-        format!("cannot give up the rights of root: {what}: {error}")
+        format!("cannot give up root privileges: {what}: {error}")
     };
     let last_error = |what: &str| failed(what, &std::io::Error::last_os_error());
     let permitted = permitted_capabilities()
@@ -119,7 +117,7 @@ pub fn become_raw_socket_opener((uid, gid): (u32, u32)) -> Result<(), String> {
     let kept = permitted & RAW_SOCKET_CAPABILITIES;
     let [low, high] = [kept as u32, (kept >> 32) as u32];
     let header: [u32; 2] = [CAPABILITY_VERSION, 0];
-    // Effective, permitted and inheritable ones, each in two words.
+    // The effective, permitted and inheritable capabilities, each in two words.
     let sets: [u32; 6] = [low, low, 0, high, high, 0];
     // SAFETY: both arrays have the layout of linux/capability.h for this version.
     if unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) } != 0 {
@@ -136,7 +134,7 @@ pub fn become_raw_socket_opener((uid, gid): (u32, u32)) -> Result<(), String> {
     }
     let root = Uid::from_raw(0);
     match uid != 0 && setresuid(root, root, root).is_ok() {
-        true => Err(failed("setresuid", &"the rights of root can be regained")),
+        true => Err(failed("setresuid", &"root privileges can be regained")),
         false => Ok(()),
     }
 }
@@ -147,15 +145,14 @@ fn permitted_capabilities() -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// Leaves the service's session keyring for a new one. It belongs to the uid of this moment, so the
-/// user calls this, not root.
+/// Leaves the session keyring of the service and joins a new one. The new keyring belongs to the
+/// current uid. This must therefore be called after the change to the user.
 fn join_session_keyring() {
     // SAFETY: no memory is passed; a kernel without keyrings answers ENOSYS.
     unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<u8>()) };
 }
 
-/// Resets attributes of the service that the user must not inherit: niceness, score for the OOM
-/// killer, limits.
+/// Resets attributes of the service that the user must not inherit: niceness, OOM score and limits.
 fn reset_inherited_state(limits: &[Limit]) {
     if fs::read_to_string("/proc/self/oom_score_adj").is_ok_and(|text| text.starts_with('-')) {
         let _ = fs::write("/proc/self/oom_score_adj", "0");
@@ -206,7 +203,8 @@ fn is_zero(digits: &str) -> bool {
     digits.bytes().all(|digit| digit == b'0')
 }
 
-/// Uid and gid of the peer of a local socket, as the kernel recorded them at the connection.
+/// The uid and gid of the peer of a local socket. The kernel recorded them when the socket was
+/// connected.
 ///
 /// # Errors
 /// As getsockopt(2).
@@ -215,7 +213,7 @@ pub fn peer_ids(socket: &impl AsFd) -> std::io::Result<(u32, u32)> {
     Ok((peer.uid(), peer.gid()))
 }
 
-/// The resource limits that a job inherits from its user, by their names in /proc/PID/limits.
+/// The resource limits that a job inherits from its user, with their names in /proc/PID/limits.
 const INHERITED_LIMITS: [(libc::__rlimit_resource_t, &str); 11] = [
     (libc::RLIMIT_AS, "Max address space"),
     (libc::RLIMIT_CORE, "Max core file size"),
@@ -230,15 +228,15 @@ const INHERITED_LIMITS: [(libc::__rlimit_resource_t, &str); 11] = [
     (libc::RLIMIT_STACK, "Max stack size"),
 ];
 
-/// The resource limits of the process that has connected a local socket, as the kernel has them.
+/// The resource limits of the process that has connected a local socket, from the kernel.
 ///
 /// # Errors
-/// As getsockopt(2) and open(2) of /proc/PID/limits; the process has ended.
+/// As getsockopt(2), and as open(2) of /proc/PID/limits. Also an error if the process has exited.
 pub fn peer_limits(socket: &impl AsFd) -> std::io::Result<Vec<Limit>> {
     let pid = getsockopt(socket, PeerCredentials)?.pid();
-    // Since Linux 6.5. It tells whether the number is still that of this process.
+    // Since Linux 6.5. The descriptor shows whether the process id still belongs to this process.
     let pidfd = peer_pidfd(socket);
-    // prlimit(2) of another user's process needs CAP_SYS_RESOURCE, which a container's root lacks.
+    // prlimit(2) of another user's process needs CAP_SYS_RESOURCE, which root lacks in a container.
     let limits = parse_limits(&fs::read_to_string(format!("/proc/{pid}/limits"))?)
         .ok_or_else(|| std::io::Error::other("/proc/PID/limits has another format"))?;
     let has_ended = |pidfd: OwnedFd| {
@@ -251,7 +249,7 @@ pub fn peer_limits(socket: &impl AsFd) -> std::io::Result<Vec<Limit>> {
     }
 }
 
-/// The limits in the text of /proc/PID/limits; None if one is missing.
+/// The limits in the text of /proc/PID/limits. None if one is missing.
 fn parse_limits(text: &str) -> Option<Vec<Limit>> {
     let value = |word: &str| match word {
         "unlimited" => Some(libc::RLIM_INFINITY),
@@ -265,7 +263,7 @@ fn parse_limits(text: &str) -> Option<Vec<Limit>> {
     INHERITED_LIMITS.iter().map(limit).collect()
 }
 
-/// The kernel's number of a socket, which no other socket gets as long as this host runs.
+/// The cookie of a socket. The kernel assigns it to no other socket until the host is rebooted.
 ///
 /// # Errors
 /// As getsockopt(2).
@@ -284,18 +282,18 @@ pub fn socket_cookie(socket: &impl AsFd) -> std::io::Result<u64> {
     if result == 0 { Ok(cookie) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// A file in the kernel's numbers: of its file system, and of the file there.
+/// The identity of a file: the numbers of its file system and of its inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileIdentity {
     device: u64,
     inode: u64,
 }
 
-/// The file to which a local socket is bound. A connection that a listener has accepted is bound
-/// to the listener's file; no other socket can be, as bind(2) makes a new file.
+/// The file to which a local socket is bound. A connection that a listener has accepted is bound to
+/// the listener's file. No other socket can be bound to it, because bind(2) creates a new file.
 ///
 /// # Errors
-/// The socket is bound to no file; this process lacks CAP_NET_ADMIN.
+/// The socket is bound to no file, or this process lacks CAP_NET_ADMIN.
 pub fn bound_file(socket: &impl AsFd) -> std::io::Result<FileIdentity> {
     // SAFETY: no memory is passed.
     let fd = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCUNIXFILE) };
@@ -307,7 +305,7 @@ pub fn bound_file(socket: &impl AsFd) -> std::io::Result<FileIdentity> {
     Ok(FileIdentity { device: metadata.dev(), inode: metadata.ino() })
 }
 
-/// Whether a socket accepts connections. So does one of which the kernel does not say it.
+/// Whether a socket accepts connections. Also true if the kernel does not say whether it does.
 pub fn is_listening(socket: &impl AsFd) -> bool {
     getsockopt(socket, AcceptConn).unwrap_or(true)
 }
@@ -372,7 +370,7 @@ mod tests {
         if !is_root() {
             return;
         }
-        // A uid that the name services do not know: it only has its own group.
+        // A uid that the name services do not know has only its own group.
         assert!(in_child(|| {
             let result = become_owner(&owner(54_321, ""));
             let groups = nix::unistd::getgroups().unwrap_or_default();

@@ -9,11 +9,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 
-/// Takes over a descriptor that was inherited under a number from the command line, and makes it
+/// Takes ownership of an inherited descriptor, whose number is from the command line. Makes it
 /// close-on-exec.
 ///
 /// # Errors
-/// EBADF when there is no such descriptor, EINVAL for the standard ones.
+/// EBADF if there is no such descriptor, EINVAL for the standard descriptors.
 pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     if fd <= 2 {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -25,8 +25,8 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes every descriptor from `first` on close-on-exec: descriptors that the parent forgot to
-/// close must not reach the user's processes.
+/// Makes every descriptor from `first` on close-on-exec. Descriptors that the parent has left open
+/// must not reach the user's processes.
 pub fn close_on_exec_from(first: RawFd) {
     // SAFETY: changes flags only.
     unsafe {
@@ -35,7 +35,7 @@ pub fn close_on_exec_from(first: RawFd) {
 }
 
 /// Closes every descriptor except the standard ones and `kept_fds`, independently of ownership. For
-/// a fork that does not continue its parent's work and never returns to the owners.
+/// a fork that does not continue its parent's work and never uses the owners again.
 pub fn close_all_but(kept_fds: &[&OwnedFd]) {
     let mut kept_fds: Vec<RawFd> = kept_fds.iter().map(|fd| fd.as_raw_fd()).collect();
     kept_fds.sort_unstable();
@@ -49,11 +49,11 @@ pub fn close_all_but(kept_fds: &[&OwnedFd]) {
     }
 }
 
-/// Ensures that descriptors 0 to 3 are in use, so that no later one can collide with the numbers
+/// Ensures that descriptors 0 to 4 are in use, so that no later one can collide with the numbers
 /// that [`super::spawn`] assigns in a child. Descriptor 0 becomes /dev/null.
 ///
 /// # Errors
-/// When /dev/null cannot be opened.
+/// /dev/null cannot be opened.
 pub fn reserve_low() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     // SAFETY: replaces our own standard input; no value in this process owns descriptor 0.
@@ -82,8 +82,8 @@ pub fn bytes_waiting(fd: BorrowedFd<'_>) -> usize {
     if result == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
 }
 
-/// Whether no byte is under way in a local socket: none is unread here, and none that was sent here
-/// is unread at the other end. False if the kernel does not say so.
+/// Whether a local socket contains no unread bytes, in either direction. False if the kernel does
+/// not report it.
 pub fn is_socket_empty(socket: BorrowedFd<'_>) -> bool {
     [libc::FIONREAD, libc::TIOCOUTQ].into_iter().all(|request| {
         let mut count: libc::c_int = -1;
@@ -93,7 +93,7 @@ pub fn is_socket_empty(socket: BorrowedFd<'_>) -> bool {
     })
 }
 
-/// The capacity of a pipe in bytes; the smallest possible one if the query fails.
+/// The capacity of a pipe in bytes. The smallest possible capacity if the query fails.
 pub fn pipe_capacity(fd: BorrowedFd<'_>) -> usize {
     match fcntl(fd, FcntlArg::F_GETPIPE_SZ) {
         Ok(bytes) => usize::try_from(bytes).unwrap_or(4096),
@@ -101,13 +101,13 @@ pub fn pipe_capacity(fd: BorrowedFd<'_>) -> usize {
     }
 }
 
-/// Enlarges a pipe if the system allows; returns its capacity after that.
+/// Enlarges a pipe if the system allows it. Returns the capacity after that.
 pub fn enlarge_pipe(fd: BorrowedFd<'_>, bytes: i32) -> usize {
     let _ = fcntl(fd, FcntlArg::F_SETPIPE_SZ(bytes));
     pipe_capacity(fd)
 }
 
-/// Makes reads and writes through this descriptor return at once.
+/// Makes the descriptor nonblocking: reads and writes return at once.
 ///
 /// # Errors
 /// As fcntl(2).

@@ -1,4 +1,4 @@
-//! Registrations for which mio has no interest.
+//! Registrations with an event mask that mio does not offer.
 
 // UNSAFETY: one system call on borrowed descriptors.
 #![expect(unsafe_code)]
@@ -8,10 +8,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use mio::{Registry, Token};
 
-/// Has `registry` report of a registered socket only that the connection has ended. mio can also
-/// ask for priority data alone, but then the kernel wakes the waiting thread at each arrival: a
-/// socket announces all data with one mask, and whether there is anything to report is found out
-/// after that. To be undone by [`Registry::reregister`].
+/// Reduces the registration of a socket: `registry` reports only that the connection has ended.
+///
+/// mio can also request priority data alone. The kernel then wakes the waiting thread whenever data
+/// arrives, because it filters events only after the wake-up. [`Registry::reregister`] restores the
+/// full registration.
 ///
 /// # Errors
 /// As epoll_ctl(2).

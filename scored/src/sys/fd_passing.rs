@@ -24,10 +24,10 @@ pub fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> i
     Ok(())
 }
 
-/// Receives one datagram of `max_len` bytes at most. It is empty if the peer has closed the socket.
+/// Receives one datagram of at most `max_len` bytes. It is empty if the peer has closed the socket.
 ///
 /// # Errors
-/// No datagram arrived in time, or it was longer.
+/// No datagram arrived in time, or it was too long.
 pub fn receive(socket: &OwnedFd, max_len: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; max_len];
     let mut cmsg_buffer = nix::cmsg_space!([RawFd; MAX_FDS]);

@@ -1,5 +1,5 @@
-//! Shared memory that its users cannot resize: sealed memfds, and the one page that only this
-//! process writes and others read (docs/dev/job-control.md).
+//! Shared memory that its users cannot resize: sealed memfds, and a map that only this process can
+//! write and other processes can read (docs/dev/job-control.md).
 
 // UNSAFETY: one mapping of a memfd, written by atomic stores.
 #![expect(unsafe_code)]
@@ -24,17 +24,17 @@ fn create_sized(name: &CStr, len: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// A memfd of zeroes that cannot be resized any more. Every process that has it may write it.
+/// A memfd of zeroes that cannot be resized. Every process that has the descriptor may write it.
 ///
 /// # Errors
-/// As memfd_create(2): descriptors or memory.
+/// As memfd_create(2).
 pub fn sealed(name: &CStr, len: u64) -> io::Result<OwnedFd> {
     let file = create_sized(name, len)?;
     fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(SIZE_SEALS))?;
     Ok(file.into())
 }
 
-/// Shared memory that this process writes and all others can only read.
+/// Shared memory that this process writes. Other processes can only read it.
 #[derive(Debug)]
 pub struct PublishedMap {
     fd: OwnedFd,
@@ -42,8 +42,8 @@ pub struct PublishedMap {
 }
 
 impl PublishedMap {
-    /// Creates `len` bytes of zeroes, maps them, and only then seals them against any further
-    /// writable mapping.
+    /// Creates `len` bytes of zeroes and maps them. Then seals them against any other writable
+    /// mapping.
     ///
     /// # Errors
     /// As memfd_create(2), mmap(2), or EINVAL from a kernel without F_SEAL_FUTURE_WRITE (5.1).
@@ -55,12 +55,12 @@ impl PublishedMap {
         Ok(Self { fd: file.into(), map })
     }
 
-    /// The descriptor to hand out.
+    /// The descriptor for other processes.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Stores one word; `offset` must be a multiple of 8 inside the object.
+    /// Stores one word. `offset` must be a multiple of 8 inside the object.
     pub fn store_u64(&self, offset: usize, value: u64) {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.map.len());
         // SAFETY: inside the mapping, aligned, which lives as long as self; only atomics touch it.
@@ -68,7 +68,7 @@ impl PublishedMap {
         word.store(value, Ordering::Release);
     }
 
-    /// Stores one word; `offset` must be a multiple of 4 inside the object.
+    /// Stores one word. `offset` must be a multiple of 4 inside the object.
     pub fn store_u32(&self, offset: usize, value: u32) {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.map.len());
         // SAFETY: as above.
@@ -77,7 +77,7 @@ impl PublishedMap {
     }
 }
 
-/// Shared memory that other processes write: each word is read once. This process may write, too.
+/// Shared memory that other processes write. Each word is read once. This process may also write.
 #[derive(Debug)]
 pub struct UntrustedMap {
     map: MmapRaw,
@@ -92,7 +92,7 @@ impl UntrustedMap {
         Ok(Self { map: MmapOptions::new().len(len).map_raw(&fd)? })
     }
 
-    /// The word at `offset`, a multiple of 4 inside the object.
+    /// Reads the word at `offset`, which must be a multiple of 4 inside the object.
     pub fn u32(&self, offset: usize) -> u32 {
         self.word(offset).load(Ordering::Acquire)
     }
@@ -104,7 +104,7 @@ impl UntrustedMap {
         unsafe { AtomicU32::from_ptr(self.word_ptr(offset, 4).cast()) }
     }
 
-    /// The word at `offset`, a multiple of 8 inside the object.
+    /// Reads the word at `offset`, which must be a multiple of 8 inside the object.
     pub fn u64(&self, offset: usize) -> u64 {
         // SAFETY: as above.
         unsafe { AtomicU64::from_ptr(self.word_ptr(offset, 8).cast()) }.load(Ordering::Acquire)

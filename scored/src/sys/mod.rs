@@ -1,5 +1,5 @@
-//! Everything that needs `unsafe` or a bare system call: starting processes, namespaces, memfds,
-//! and the few calls for which there is no safe wrapper. These modules implement no policy.
+//! All code that needs `unsafe` or a bare system call: starting processes, namespaces, memfds, and
+//! the few calls that have no safe wrapper. These modules implement no policy.
 
 pub mod cgroup;
 pub mod clone_exec;

@@ -1,5 +1,5 @@
-//! Look-ups of a user in the name services of this host. A child process makes each one, because a
-//! name service may never answer.
+//! Looks up users in the name services of this host. A child process performs each look-up, because
+//! a name service may never answer.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -13,37 +13,37 @@ use nix::unistd::{Gid, Uid, User, getgrouplist, pipe2};
 
 use super::{descriptor, process, realtime};
 
-/// How long the name services may take.
+/// How long the name services may take to answer.
 const NSS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest answer of a look-up in bytes: the kernel accepts 65,536 groups.
+/// Longest answer of a look-up in bytes. The kernel accepts 65,536 groups.
 const MAX_NSS_ANSWER_LEN: usize = 1 << 20;
 
-/// Entry of the name services of this host for a uid.
+/// The entry of the name services of this host for a uid.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UserEntry {
     /// The user's name.
     pub name: String,
-    /// The user's groups, as far as they have been asked for.
+    /// The user's groups, as far as the scope includes them.
     pub groups: Vec<u32>,
 }
 
-/// What a look-up asks for.
+/// The data that a look-up has to find.
 #[derive(Debug, Clone, Copy)]
 pub enum LookupScope {
-    /// The user's name. `groups` then is the group of the entry.
+    /// The user's name. `groups` then contains only the group of the entry.
     Name,
-    /// The user's name and groups. This group is one of them.
+    /// The user's name and groups. This group is always included.
     NameAndGroups(Gid),
 }
 
 /// The result of a look-up. None: the name services do not know the uid. The error is one line.
 pub type LookupResult = Result<Option<UserEntry>, String>;
 
-/// A look-up that is being made.
+/// A look-up in progress.
 #[derive(Debug)]
 pub struct UserLookup {
     uid: u32,
-    /// None: it has been reaped.
+    /// None: the child has been reaped.
     child_pid: Option<i32>,
     pipe: File,
     answer: Vec<u8>,
@@ -51,13 +51,13 @@ pub struct UserLookup {
 }
 
 impl UserLookup {
-    /// Starts a look-up in a child process. The caller must have one thread only. It must reap the
-    /// child and then call [`UserLookup::on_child_reaped`], unless it calls [`UserLookup::wait`].
+    /// Starts a look-up in a child process. The caller must have one thread only. The caller must
+    /// reap the child and then call [`UserLookup::on_child_reaped`], or else call
+    /// [`UserLookup::wait`].
     ///
-    /// # Errors
-    /// One line: as pipe(2), fork(2).
+    /// One line: as pipe2(2) or fork(2).
     pub fn start(uid: u32, scope: LookupScope) -> Result<Self, String> {
-        let failed = |error: io::Error| format!("uid {uid}: no look-up can be made: {error}");
+        let failed = |error: io::Error| format!("uid {uid}: cannot start a look-up: {error}");
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| failed(errno.into()))?;
         descriptor::set_nonblocking(reader.as_fd()).map_err(failed)?;
         let child = process::start_child(|| run_child(uid, scope, writer)).map_err(failed)?;
@@ -70,27 +70,27 @@ impl UserLookup {
         })
     }
 
-    /// The process that makes the look-up, unless it has been reaped.
+    /// The child process, unless it has been reaped.
     pub fn child_pid(&self) -> Option<i32> {
         self.child_pid
     }
 
-    /// The process has been reaped: its number may belong to another one from now on.
+    /// The child has been reaped. Its process id may belong to another process from now on.
     pub fn on_child_reaped(&mut self) {
         self.child_pid = None;
     }
 
-    /// When the look-up fails if there is no answer.
+    /// The time at which the look-up fails if there is no answer.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// The descriptor that is readable when [`UserLookup::try_result`] may have the result.
+    /// A descriptor that is readable when [`UserLookup::try_result`] may have the result.
     pub fn pipe(&self) -> BorrowedFd<'_> {
         self.pipe.as_fd()
     }
 
-    /// The result, if the child has answered or the time is over. Does not wait.
+    /// The result, if the child has answered or the deadline has passed. Does not wait.
     pub fn try_result(&mut self) -> Option<LookupResult> {
         let uid = self.uid;
         let result = match self.read_answer() {
@@ -128,10 +128,10 @@ impl UserLookup {
                 break result;
             }
             let remaining = self.deadline.saturating_duration_since(Instant::now());
-            // Rounded up, or the last millisecond would be spent in a busy loop.
+            // Round up, because the last millisecond would otherwise be spent in a busy loop.
             let timeout = PollTimeout::try_from(remaining + Duration::from_millis(1));
             let mut poll_fds = [PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)];
-            // An error, EINTR too, is the same as an early end of the time: look again.
+            // An error such as EINTR only ends the wait early. The loop then tries again.
             let _ = poll(&mut poll_fds, timeout.unwrap_or(PollTimeout::MAX));
         };
         if let Some(pid) = self.child_pid.take() {
@@ -143,23 +143,24 @@ impl UserLookup {
 }
 
 impl Drop for UserLookup {
-    /// Kills the child. Whoever has started the look-up reaps it.
+    /// Kills the child. The code that has started the look-up must reap it.
     fn drop(&mut self) {
         self.child_pid.into_iter().for_each(|pid| process::kill(pid, libc::SIGKILL));
     }
 }
 
-/// In the child: writes the answer. Returns its exit code.
+/// Runs in the child: writes the answer. Returns the exit code.
 fn run_child(uid: u32, scope: LookupScope, writer: OwnedFd) -> i32 {
     process::die_with_parent(libc::SIGKILL);
     descriptor::close_all_but(&[&writer]);
-    // A name service may compute for long, and the parent's processor is that of gang switches.
+    // A name service may compute for long. The parent may be pinned to the processor of gang
+    // switches.
     realtime::leave();
     let text = realtime::run_unpinned(|| query_name_services(uid, scope));
     i32::from(File::from(writer).write_all(text.as_bytes()).is_err())
 }
 
-/// In the child: the answer as text.
+/// Runs in the child: returns the answer as text.
 fn query_name_services(uid: u32, scope: LookupScope) -> String {
     let user = match User::from_uid(Uid::from_raw(uid)) {
         Err(error) => return format!("failed\n{error}"),
@@ -210,7 +211,7 @@ mod tests {
         }
     }
 
-    /// A look-up whose child has this as its answer so far.
+    /// A look-up whose child has written this answer so far.
     fn lookup_with(answer: &str, deadline: Instant) -> (UserLookup, File) {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
         let mut writer = File::from(writer);

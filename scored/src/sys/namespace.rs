@@ -1,5 +1,5 @@
-//! Starts the shepherd as init of its own PID namespace. If it dies for any reason, the kernel then
-//! kills every process of the job, even those that have called setsid(2).
+//! Starts the shepherd as init of its own PID namespace. If the shepherd exits for any reason, the
+//! kernel kills every process of the job, including processes that have called setsid(2).
 
 // UNSAFETY: clone(2) without a new stack (as fork), and calls between it and execve.
 #![expect(unsafe_code)]
@@ -32,7 +32,7 @@ pub enum Containment {
 }
 
 impl Containment {
-    /// Every containment that may work for this user, best first.
+    /// Every containment that may work for this user, the best one first.
     pub fn candidates() -> &'static [Containment] {
         if geteuid().is_root() {
             &[Containment::PidNamespace, Containment::UserNamespace, Containment::Subreaper]
@@ -41,7 +41,7 @@ impl Containment {
         }
     }
 
-    /// Whether the shepherd is init of a namespace.
+    /// Whether the containment is a namespace, with the shepherd as its init.
     pub fn is_namespace(self) -> bool {
         self != Containment::Subreaper
     }
@@ -57,8 +57,8 @@ impl Containment {
     }
 }
 
-/// The two processes of a fork, and the pipe between them. If its setup fails, the child writes the
-/// error to the pipe.
+/// The two processes of a fork, with the ends of a pipe between them. If its setup fails, the child
+/// writes the error to the pipe.
 enum ForkSide {
     Parent { pid: i32, error_reader: File },
     Child { error_writer: File },
@@ -73,15 +73,17 @@ fn fork(containment: Containment, cgroup_dir: Option<&File>) -> io::Result<ForkS
     }
 }
 
-/// Of clone3(2); libc does not define it.
+/// A flag of clone3(2) that libc does not define.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// As fork(2), with these flags, in this group of cgroup version 2. 0 in the child.
+/// Forks like fork(2), with these flags, in this group of cgroup version 2. Returns 0 in the child.
 fn clone_as_fork(flags: libc::c_int, cgroup_dir: Option<&File>) -> io::Result<i32> {
     let result = match cgroup_dir {
-        // Some containers refuse clone3.
-        // SAFETY: as fork: the child runs on a copy of our memory. The callers have one thread, so
-        // that no other thread holds a lock of the allocator, or their child exits at once.
+        // Some containers reject clone3.
+        //
+        // SAFETY: the child runs on a copy of our memory, as after fork(2). The callers have one
+        // thread, so that no other thread holds a lock of the allocator, or their child exits at
+        // once.
         None => unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) },
         Some(dir) => {
             // SAFETY: the struct has numbers only; zeroes request nothing.
@@ -96,7 +98,7 @@ fn clone_as_fork(flags: libc::c_int, cgroup_dir: Option<&File>) -> io::Result<i3
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
-/// Whether a process can be started in this group, tested with a child that exits at once.
+/// Checks with a child that exits at once whether a process can be started in this group.
 ///
 /// # Errors
 /// A system call failed.
@@ -116,18 +118,19 @@ fn wait_until_ready(pid: i32, mut error_reader: File) -> io::Result<i32> {
             process::wait_for(pid);
             Err(io::Error::from_raw_os_error(i32::from_le_bytes(code)))
         }
-        // End of file. (If it has died, its socket is closed, which the caller notices.)
+        // End of file. If the child has died, its socket is closed, and the caller detects that.
         Err(_) => Ok(pid),
     }
 }
 
-/// The same, but only until this has succeeded once with this containment.
+/// The same as [`wait_until_ready`], but returns at once if it has succeeded with this containment
+/// before.
 fn wait_until_proven(containment: Containment, pid: i32, error_reader: File) -> io::Result<i32> {
     if PROVEN_CONTAINMENTS.with_borrow(|proven| proven.contains(&containment)) {
         return Ok(pid);
     }
     let pid = wait_until_ready(pid, error_reader)?;
-    // A child that was killed during its setup has closed the pipe, too, and proves nothing.
+    // A child that was killed during its setup has also closed the pipe, and proves nothing.
     if !process::has_exited(pid) {
         PROVEN_CONTAINMENTS.with_borrow_mut(|proven| proven.push(containment));
     }
@@ -144,14 +147,17 @@ fn exit_with_error(mut error_writer: File, error: &io::Error) -> ! {
 
 /// Executes this binary in a new process with `arguments` and the given containment, in a group of
 /// cgroup version 2 if one is given. `inherited_fds` stay open there under the same numbers.
-/// Returns the process id, the first time as soon as it runs the new program. If that has succeeded
-/// with this containment, returns at once later: the child has the normal scheduling class, and who
-/// waited for it would wait for every busy process of its processor.
+/// Returns the process id.
+///
+/// The first call for a containment returns when the process runs the new program. After one
+/// success, later calls return at once. The child has the normal scheduling class, so that waiting
+/// for it would mean waiting for every busy process of its processor.
 ///
 /// The caller must have one thread only.
 ///
 /// # Errors
-/// A system call failed. The process does not exist then. Later failures show by its sockets.
+/// A system call failed, and there is no new process. Closed sockets of the process show later
+/// failures.
 pub fn start_self(
     containment: Containment,
     arguments: &[CString],
@@ -169,14 +175,15 @@ pub fn start_self(
 }
 
 /// Runs `work` in a fork of this process, with the given containment. The result of `work` is the
-/// exit code. The fork has a copy of our memory and of our descriptors, and must close descriptors
-/// that it does not need. Returns its process id when its setup is complete. If an earlier fork
-/// with this containment has succeeded, returns at once: its socket shows if the setup fails.
+/// exit code. The fork has a copy of this process's memory and descriptors, and must close the
+/// descriptors that it does not need. Returns the process id when the setup of the fork is
+/// complete. If an earlier fork with this containment has succeeded, returns at once. A closed
+/// socket then shows a failed setup.
 ///
 /// The caller must have one thread only.
 ///
 /// # Errors
-/// A system call failed. The process does not exist then.
+/// A system call failed, and there is no new process.
 pub fn start_fork(containment: Containment, work: impl FnOnce() -> i32) -> io::Result<i32> {
     let ids = (geteuid(), getegid());
     match fork(containment, None)? {
@@ -186,8 +193,8 @@ pub fn start_fork(containment: Containment, work: impl FnOnce() -> i32) -> io::R
                 exit_with_error(error_writer, &error);
             }
             drop(error_writer);
-            // A panic must not unwind into the parent's frames: the child does not own their
-            // values.
+            // A panic must not unwind into the parent's frames, because the child does not own
+            // their values.
             let code = catch_unwind(AssertUnwindSafe(work)).unwrap_or(PANICKED);
             // SAFETY: ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(code) }
@@ -203,7 +210,7 @@ thread_local! {
 /// Exit code of a child that has panicked, the same as Rust's.
 const PANICKED: i32 = 101;
 
-/// Whether this machine allows a containment, tested with a child that exits at once.
+/// Checks with a child that exits at once whether this machine allows a containment.
 ///
 /// # Errors
 /// A system call failed.
@@ -226,7 +233,7 @@ pub fn try_containment(containment: Containment) -> io::Result<()> {
     }
 }
 
-/// Sets up new namespaces from inside.
+/// Sets up new namespaces, from inside.
 fn setup_child(containment: Containment, ids: (Uid, Gid)) -> io::Result<()> {
     if containment == Containment::UserNamespace {
         map_caller_ids(ids)?;
@@ -237,7 +244,7 @@ fn setup_child(containment: Containment, ids: (Uid, Gid)) -> io::Result<()> {
     Ok(())
 }
 
-/// The same; the kernel then also kills the child when its parent exits.
+/// The same as [`setup_child`]. The kernel then also kills the child when its parent exits.
 fn setup_child_pdeathsig(containment: Containment, ids: (Uid, Gid)) -> io::Result<()> {
     if containment.is_namespace() {
         process::die_with_parent(libc::SIGKILL);
@@ -245,7 +252,7 @@ fn setup_child_pdeathsig(containment: Containment, ids: (Uid, Gid)) -> io::Resul
     setup_child(containment, ids)
 }
 
-/// Returns only on failure.
+/// Executes the shepherd. Returns only on failure.
 fn become_shepherd(
     containment: Containment,
     ids: (Uid, Gid),
@@ -268,8 +275,8 @@ fn become_shepherd(
     }
 }
 
-/// Maps only the user's ids into the new user namespace, unchanged. They are those from outside:
-/// inside, they cannot be queried before the map is written.
+/// Maps only the user's ids into the new user namespace, unchanged. `uid` and `gid` are the ids
+/// outside of the namespace. Inside, they cannot be queried before the map is written.
 fn map_caller_ids((uid, gid): (Uid, Gid)) -> io::Result<()> {
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;

@@ -1,14 +1,15 @@
-//! Files in folders that a user may change at any time.
+//! Writes files in folders that a user may change at any time.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes a file that did not exist before, and removes what has its name. A link or a FIFO that a
-/// user has put there is neither followed nor opened: opening a FIFO would wait for its reader.
+/// Writes a new file, after removing an existing file of the same name. Neither follows a link nor
+/// opens a FIFO that a user has put there. Opening a FIFO would wait for its reader.
 ///
 /// # Errors
-/// As open(2), write(2); a directory has the name, or somebody has just taken it.
+/// As open(2), write(2). Also an error if a directory has the name, or if another process has
+/// created the name in the meantime.
 pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let _ = fs::remove_file(path);
     OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes)
@@ -28,7 +29,7 @@ mod tests {
         std::os::unix::fs::symlink(&target, &name).unwrap();
         write_new(&name, b"one").unwrap();
         fs::remove_file(&name).unwrap();
-        // Nobody reads it.
+        // No process reads the FIFO.
         nix::unistd::mkfifo(&name, Mode::S_IRWXU).unwrap();
         write_new(&name, b"two").unwrap();
         assert_eq!(fs::read(&name).unwrap(), b"two");

@@ -1,5 +1,4 @@
-//! What is set for a program between fork and exec: it ends together with this process, and gets
-//! its signals.
+//! Settings for a program between fork and exec: its parent-death signal and its signal mask.
 
 // UNSAFETY: code that runs between fork and exec.
 #![expect(unsafe_code)]
@@ -8,7 +7,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Has the kernel send `signal` to the program when this process ends for any reason.
+/// Makes the kernel send `signal` to the program when this process exits for any reason.
 pub fn set_pdeathsig(command: &mut Command, signal: i32) {
     let parent = std::process::id();
     let set_death_signal = move || {
@@ -23,8 +22,8 @@ pub fn set_pdeathsig(command: &mut Command, signal: i32) {
     unsafe { command.pre_exec(set_death_signal) };
 }
 
-/// Has the program begin without a blocked signal: this process blocks those that it reads from a
-/// descriptor.
+/// Makes the program start without blocked signals. This process blocks the signals that it reads
+/// from a descriptor.
 pub fn unblock_signals(command: &mut Command) {
     let unblock = || {
         let none = nix::sys::signal::SigSet::empty();

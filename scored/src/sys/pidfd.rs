@@ -1,5 +1,5 @@
-//! Signals to a process by a descriptor. A process id can be assigned to another process at any
-//! time; a descriptor always refers to the process for which it was opened.
+//! Signals to a process through a descriptor. A process id can be assigned to another process at
+//! any time. A descriptor always refers to the process for which it was opened.
 
 // UNSAFETY: pidfd_open(2) and pidfd_send_signal(2) have no safe wrapper.
 #![expect(unsafe_code)]
@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 pub struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// The process that has this id now.
+    /// Opens the process that has this id now.
     ///
     /// # Errors
     /// As pidfd_open(2): ENOSYS before Linux 5.3.
@@ -27,8 +27,8 @@ impl PidFd {
         }
     }
 
-    /// The id of the process in the PID namespace of this /proc, if it has one there and has not
-    /// been reaped.
+    /// The id of the process in the PID namespace of this /proc. None: the process has no id there,
+    /// or has been reaped.
     pub fn pid_in(&self, proc_dir: BorrowedFd<'_>) -> Option<i32> {
         let [proc_fd, pid_fd] = [proc_dir.as_raw_fd(), self.0.as_raw_fd()];
         let info = fs::read_to_string(format!("/proc/self/fd/{proc_fd}/self/fdinfo/{pid_fd}"));

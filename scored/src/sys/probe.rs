@@ -1,4 +1,4 @@
-//! Probes the capabilities of this machine, each by a real call; `scored -probe` prints them.
+//! Probes the features of this machine, each by a real call. `scored -probe` prints them.
 
 // UNSAFETY: system calls without a safe wrapper.
 #![expect(unsafe_code)]
@@ -19,9 +19,9 @@ use super::{descriptor, process};
 /// Result of one probe.
 struct ProbeResult {
     name: &'static str,
-    /// A detail if the probe succeeds, the reason if it fails.
+    /// A detail if the probe succeeds, or the reason if it fails.
     result: Result<String, String>,
-    /// Consequence if it is missing.
+    /// The consequence if the feature is missing.
     cost: &'static str,
 }
 
@@ -44,16 +44,12 @@ const PROBES: &[Probe] = &[
         "without any PID namespace, descendants that have left their session survive when scored \
          and its shepherd are killed at the same instant",
     ),
-    (
-        "cgroup v2 kill",
-        cgroup2_kill,
-        "what a dead job has left is killed process by process, if there is anything",
-    ),
+    ("cgroup v2 kill", cgroup2_kill, "remaining processes of dead jobs are killed one by one"),
     (
         "freezing of a job",
         || Cgroups::find(false).freezer().map_err(io::Error::other),
-        "multi-user mode: a job whose user keeps it from being stopped at the end of a time slice \
-         is killed, and holds its processors for some seconds",
+        "multi-user mode: a job that does not stop at the end of its time slice is killed, and \
+         keeps its processors for a few seconds",
     ),
     (
         "memory of a job",
@@ -68,14 +64,10 @@ const PROBES: &[Probe] = &[
     (
         "SCHED_RR",
         probe_realtime,
-        "the thread that switches between jobs wakes late: time slices are 100 ms at least",
+        "the thread that switches between jobs wakes late: time slices have at least 100 ms",
     ),
-    (
-        "AF_XDP",
-        || probe_raw_socket(libc::AF_XDP),
-        "small frames on Ethernet go by AF_PACKET or UDP",
-    ),
-    ("AF_PACKET", || probe_raw_socket(libc::AF_PACKET), "Ethernet is used by UDP only"),
+    ("AF_XDP", || probe_raw_socket(libc::AF_XDP), "small frames on Ethernet use AF_PACKET or UDP"),
+    ("AF_PACKET", || probe_raw_socket(libc::AF_PACKET), "Ethernet is used with UDP only"),
     (
         "userfaultfd",
         userfaultfd,
@@ -84,11 +76,11 @@ const PROBES: &[Probe] = &[
     (
         "RDMA",
         || score_pm::verbs_probe().map_err(io::Error::other),
-        "jobs of several hosts go by UDP, or by raw Ethernet",
+        "jobs on several hosts use UDP or raw Ethernet",
     ),
     ("process_vm_readv", process_vm, "remote memory on one host takes two copies instead of one"),
     ("memfd seals", probe_seals, "nothing runs: shared memory could be truncated under its users"),
-    ("pipe size", pipe_size, "output in bulk takes more system calls"),
+    ("pipe size", pipe_size, "bulk output needs more system calls"),
 ];
 
 fn last_error() -> io::Error {
@@ -118,13 +110,13 @@ fn cgroup2_kill() -> io::Result<String> {
     fs::create_dir(&group)?;
     let killed = fs::write(group.join("cgroup.kill"), "1");
     let removed = fs::remove_dir(&group);
-    killed.and(removed).map(|()| "can be made and used".to_owned())
+    killed.and(removed).map(|()| "can be created and used".to_owned())
 }
 
-/// Whether a thread of this process may use the realtime class.
+/// Checks whether a thread of this process may use the realtime class.
 ///
 /// # Errors
-/// Why it may not.
+/// The reason why it may not.
 pub fn may_use_realtime() -> Result<(), String> {
     probe_realtime().map(drop).map_err(|error| error.to_string())
 }
@@ -185,7 +177,7 @@ fn pipe_size() -> io::Result<String> {
     if size >= 256 * 1024 {
         Ok("256 KiB".to_owned())
     } else {
-        Err(io::Error::other(format!("{} KiB at most", size / 1024)))
+        Err(io::Error::other(format!("at most {} KiB", size / 1024)))
     }
 }
 
@@ -202,7 +194,7 @@ fn run_probes() -> Vec<ProbeResult> {
         .collect()
 }
 
-/// The report, as text or as a JSON array.
+/// The report of all probes, as text or as a JSON array.
 pub fn report(json: bool) -> String {
     let results = run_probes();
     if json {
@@ -225,7 +217,8 @@ impl ProbeResult {
             Ok(detail) => (true, detail),
             Err(reason) => (false, reason),
         };
-        // Debug of a str escapes quotes, backslashes and control characters; the texts are ASCII.
+        // The Debug format of a str escapes quotes, backslashes and control characters. The texts
+        // are ASCII.
         format!(
             "  {{\"name\": {:?}, \"allowed\": {allowed}, \"detail\": {:?}, \
              \"cost_of_lack\": {:?}}}",

@@ -1,4 +1,4 @@
-//! Existing processes: reaping, signals, limits, and their relations to each other.
+//! Existing processes: reaping, signals, limits, and process trees.
 
 // UNSAFETY: fork without exec, wait4, prctl and signal dispositions have no safe wrapper.
 #![expect(unsafe_code)]
@@ -24,11 +24,11 @@ pub struct Reaped {
     pub pid: i32,
     /// Its exit status.
     pub status: Status,
-    /// User time, nanoseconds.
+    /// User time in nanoseconds.
     pub user_ns: u64,
-    /// System time, nanoseconds.
+    /// System time in nanoseconds.
     pub system_ns: u64,
-    /// Peak resident size, KiB.
+    /// Peak resident set size in KiB.
     pub max_rss_kib: u64,
 }
 
@@ -78,8 +78,8 @@ fn wait(pid: i32, options: i32) -> WaitResult {
     }
 }
 
-/// Forks a process that does this work and exits with its code. The caller must have one thread
-/// only.
+/// Forks a process that does this work and exits with its result as the exit code. The caller must
+/// have one thread only.
 ///
 /// # Errors
 /// As fork(2).
@@ -116,7 +116,7 @@ pub fn has_exited(pid: i32) -> bool {
     !matches!(status, Ok(WaitStatus::StillAlive))
 }
 
-/// Waits for these children until the timeout, and kills the remaining ones.
+/// Waits for these children until the timeout. Kills and reaps the remaining ones.
 pub fn wait_or_kill(children: &[i32], timeout: Duration) {
     let deadline = Instant::now() + timeout;
     for pid in children {
@@ -136,7 +136,7 @@ pub fn reap_one(pid: i32) -> WaitResult {
     wait(pid, libc::WNOHANG)
 }
 
-/// Waits for one child.
+/// Waits for one child and reaps it. None: there is no such child.
 pub fn wait_for(pid: i32) -> Option<Reaped> {
     match wait(pid, 0) {
         WaitResult::Exited(reaped) => Some(reaped),
@@ -144,7 +144,7 @@ pub fn wait_for(pid: i32) -> Option<Reaped> {
     }
 }
 
-/// Sends a signal. A process that does not exist any more is not an error.
+/// Sends a signal. It is not an error if the process no longer exists.
 pub fn kill(pid: i32, signal: i32) {
     if pid > 0 {
         // SAFETY: kill has no effect on our memory.
@@ -152,14 +152,14 @@ pub fn kill(pid: i32, signal: i32) {
     }
 }
 
-/// Sends a signal to a thread of a process. False if the process has no such thread.
+/// Sends a signal to a thread of a process. Returns false if the process has no such thread.
 pub fn signal_thread(pid: i32, thread: i32, signal: i32) -> bool {
     // SAFETY: as above.
     pid > 1 && unsafe { libc::syscall(libc::SYS_tgkill, pid, thread, signal) } == 0
 }
 
 /// Sends a signal to the process group of `leader`. If `leader` has just been forked and has no
-/// group yet, it alone gets the signal, which stays pending until it is ready.
+/// group yet, only `leader` gets the signal, which stays pending until it is unblocked.
 pub fn kill_group(leader: i32, signal: i32) {
     if leader > 1 {
         // SAFETY: as above.
@@ -171,8 +171,8 @@ pub fn kill_group(leader: i32, signal: i32) {
     }
 }
 
-/// Signals every process of this PID namespace except the caller, which must be its init. False if
-/// there was none.
+/// Signals every process of this PID namespace except the caller, which must be its init. Returns
+/// false if there was none.
 pub fn kill_namespace(signal: i32) -> bool {
     if std::process::id() != 1 {
         return false;
@@ -219,17 +219,18 @@ pub fn kill_descendants_except(excluded: &HashSet<i32>) -> bool {
 
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, parentheses too: count from the last one.
+    // The name in parentheses may contain anything, including parentheses. Count fields from the
+    // last parenthesis.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Has the kernel send `signal` to this process when its parent ends.
+/// Makes the kernel send `signal` to this process when its parent exits.
 pub fn die_with_parent(signal: i32) {
     // SAFETY: plain prctl with integer arguments.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) };
 }
 
-/// Names this process, as `ps -o comm` and `top` show it: 15 bytes at most.
+/// Sets the name of this process that `ps -o comm` and `top` show: at most 15 bytes.
 pub fn set_name(name: &CStr) {
     // SAFETY: reads a C string.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
@@ -241,14 +242,15 @@ pub fn become_subreaper() {
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Leaves the terminal and the process group of the parent.
+/// Leaves the session, terminal and process group of the parent.
 pub fn leave_session() {
     // SAFETY: no memory involved; it fails for a group leader, which is then alone in its group.
     unsafe { libc::setsid() };
 }
 
-/// Gives every signal its default disposition (Rust ignores SIGPIPE, nohup SIGHUP; both would be
-/// inherited by the user's programs) and blocks all: they are read from a descriptor.
+/// Gives every signal its default action, and blocks all signals, because they are read from a
+/// descriptor. Rust ignores SIGPIPE, and nohup ignores SIGHUP. The user's programs would inherit
+/// both.
 ///
 /// # Errors
 /// As sigprocmask(2).
@@ -273,7 +275,7 @@ pub fn resource_limit(resource: libc::__rlimit_resource_t) -> libc::rlimit {
     limit
 }
 
-/// Applies a limit that a user had on another host, as far as it is below our own.
+/// Applies a limit that a user had on another host, if it is lower than the limit here.
 pub fn lower_limit(requested: &score_proto::job_control::Limit) {
     let current = resource_limit(requested.resource);
     let hard = current.rlim_max.min(requested.hard);
@@ -282,21 +284,21 @@ pub fn lower_limit(requested: &score_proto::job_control::Limit) {
     unsafe { libc::setrlimit(requested.resource, &lowered) };
 }
 
-/// Forbids other processes to trace this one, and core dumps of it. Programs that it executes are
-/// not affected.
+/// Prevents other processes from tracing this process, and core dumps of it. Does not affect
+/// programs that this process executes.
 pub fn forbid_dumps() {
     // SAFETY: plain prctl with integer arguments.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
 }
 
-/// Lets this process enter the realtime class also when it is not root any more.
+/// Permits this process to enter the realtime class even after it has given up root privileges.
 pub fn allow_realtime() {
     let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
     // SAFETY: reads the struct given. Without the permission the class is not entered again.
     unsafe { libc::setrlimit(libc::RLIMIT_RTPRIO, &limit) };
 }
 
-/// Raises the soft limit of descriptors to the hard one; returns what it was.
+/// Raises the soft limit of descriptors to the hard limit. Returns the limits before that.
 pub fn raise_descriptor_limit() -> libc::rlimit {
     let original = resource_limit(libc::RLIMIT_NOFILE);
     let raised = libc::rlimit { rlim_cur: original.rlim_max, rlim_max: original.rlim_max };
@@ -305,15 +307,15 @@ pub fn raise_descriptor_limit() -> libc::rlimit {
     original
 }
 
-/// Limits the private memory of this process and of each process that it starts.
+/// Limits the private memory of this process, and of each process that it starts, in bytes.
 pub fn limit_data(bytes: u64) {
     let limit =
         score_proto::job_control::Limit { resource: libc::RLIMIT_DATA, soft: bytes, hard: bytes };
     lower_limit(&limit);
 }
 
-/// Processor time of all descendants of this process: of those that have been waited for, and of
-/// those that are alive.
+/// Processor time of all descendants of this process in nanoseconds: of those that have been waited
+/// for, and of those that are alive.
 pub fn descendants_cpu_ns() -> u64 {
     // SAFETY: an all-zero rusage is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -332,8 +334,8 @@ pub fn descendants_cpu_ns() -> u64 {
     reaped_ns.saturating_add(running_ticks.sum::<u64>().saturating_mul(1_000_000_000 / ticks))
 }
 
-/// Memory of all descendants of this process that is not backed by files, in bytes. Memory that
-/// processes share counts once for each.
+/// Memory of all descendants of this process that is not backed by files, in bytes. Shared memory
+/// counts once for each process.
 pub fn descendants_memory() -> u64 {
     let pids = descendants().into_iter();
     let memory_of = |pid: i32| {
@@ -353,16 +355,16 @@ pub fn set_umask(mask: u32) {
     unsafe { libc::umask(mask & 0o777) };
 }
 
-/// The process id that process `inner` of PID namespace `namespace` has in the outer namespace,
-/// whose /proc is given.
+/// The process id that the process with id `inner` in PID namespace `namespace` has in the outer
+/// namespace. `proc_dir` is the /proc of the outer namespace.
 pub fn outer_pid(proc_dir: BorrowedFd<'_>, inner: i32, namespace: u64) -> Option<i32> {
     let by_descriptor = PidFd::open(inner).ok().and_then(|process| process.pid_in(proc_dir));
-    // Before Linux 5.3 there is no such descriptor.
+    // Linux before 5.3 has no such descriptors.
     by_descriptor.or_else(|| find_outer_pid(proc_dir, inner, namespace))
 }
 
-/// As [`outer_pid`], by a scan of all processes. The last number of the NSpid line of a process is
-/// its inner id.
+/// The same as [`outer_pid`], by a scan of all processes. The last number in the NSpid line of a
+/// process is its inner id.
 fn find_outer_pid(proc_dir: BorrowedFd<'_>, inner: i32, namespace: u64) -> Option<i32> {
     let base = format!("/proc/self/fd/{}", proc_dir.as_raw_fd());
     for entry in fs::read_dir(&base).ok()?.flatten() {

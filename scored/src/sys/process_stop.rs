@@ -1,4 +1,4 @@
-//! Stopping processes and waiting until they have stopped.
+//! Stops processes, and waits until they have stopped.
 
 // UNSAFETY: waitid, timers that signal a thread, and signal dispositions have no safe wrapper.
 #![expect(unsafe_code)]
@@ -13,11 +13,11 @@ use super::realtime;
 /// State of a process, from /proc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcStat {
-    /// One letter: proc_pid_stat(5).
+    /// Its state as one letter (proc_pid_stat(5)).
     pub state: u8,
     /// Its parent.
     pub parent: i32,
-    /// Pages that it has touched for the first time.
+    /// Number of pages that it has touched for the first time.
     pub minor_faults: u64,
     /// Number of threads, including the first one, which may have exited.
     pub threads: u32,
@@ -26,24 +26,26 @@ pub struct ProcStat {
 }
 
 impl ProcStat {
-    /// It was stopped by a signal.
+    /// Whether a signal has stopped it.
     pub fn is_stopped(self) -> bool {
         self.state == b'T'
     }
 
-    /// A tracer has stopped it.
+    /// Whether a tracer has stopped it.
     pub fn is_held_by_tracer(self) -> bool {
         self.state == b't'
     }
 
-    /// It has not executed any code since its fork. That would have touched its stack, whose pages
-    /// are shared with its parent at first. The kernel itself may write the id of the child.
+    /// Whether it has executed no code since its fork. Code would touch the stack, whose pages are
+    /// shared with the parent at first. The kernel itself may write the id of the child, which
+    /// causes one fault.
     pub fn has_never_run(self) -> bool {
         self.minor_faults <= 1
     }
 
-    /// None of its code runs before it handles a signal that stops it. A process that waits for a
-    /// disk, or for a child of vfork(2), handles the signal later, but before any of its code.
+    /// Whether it will handle a stop signal before it executes any of its code. A process that
+    /// waits for a disk, or for a child of vfork(2), handles the signal later, but before any of
+    /// its code.
     pub fn is_halted(self) -> bool {
         match self.state {
             b'T' | b't' | b'D' | b'X' => true,
@@ -53,7 +55,7 @@ impl ProcStat {
     }
 }
 
-/// Reads the state of a process. None if it does not exist any more.
+/// Reads the state of a process. None if it no longer exists.
 pub fn read_stat(pid: i32) -> Option<ProcStat> {
     let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
     let mut bytes = [0; 1024];
@@ -61,8 +63,8 @@ pub fn read_stat(pid: i32) -> Option<ProcStat> {
     parse_stat(&bytes[..count])
 }
 
-/// Whether every thread of a process is stopped or has exited. A process that does not exist any
-/// more has none. False if that cannot be found out.
+/// Whether every thread of a process is stopped or has exited. True if the process no longer
+/// exists. False if the state cannot be read.
 pub fn has_stopped_completely(pid: i32) -> bool {
     let is_absent = |error: &io::Error| {
         error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
@@ -81,7 +83,8 @@ pub fn has_stopped_completely(pid: i32) -> bool {
 }
 
 fn parse_stat(stat: &[u8]) -> Option<ProcStat> {
-    // The name in parentheses may hold anything, parentheses too: count from the last one.
+    // The name in parentheses may contain anything, including parentheses. Count fields from the
+    // last parenthesis.
     let name = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[name + 1..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();
@@ -94,10 +97,10 @@ fn parse_stat(stat: &[u8]) -> Option<ProcStat> {
     Some(ProcStat { state, parent, minor_faults, threads, cpu })
 }
 
-/// Whether a process that has been sent a stop signal waits for its processor. It handles the
-/// signal before it runs any of its own code, but only when the kernel schedules it. The calling
-/// thread reads its state on that processor, so that the process cannot run meanwhile. False if the
-/// process has several threads: these get the signal from the first one that runs.
+/// Whether a process that was sent a stop signal waits for its processor. It handles the signal
+/// before it runs any of its own code, but only when the kernel schedules it. The calling thread
+/// reads the state on that processor, so that the process cannot run in the meantime. False if the
+/// process has several threads, because they receive the signal from the first thread that runs.
 pub fn is_waiting_for_cpu(pid: i32, earlier: ProcStat) -> bool {
     let is_same_cpu = |stat: ProcStat| stat.threads == 1 && stat.cpu == earlier.cpu;
     let stat_on_its_cpu = || realtime::run_on_cpu(earlier.cpu, || read_stat(pid)).flatten();
@@ -112,7 +115,7 @@ pub fn is_signal_pending(pid: i32, signal: i32) -> bool {
     bits.is_some_and(|bits| bits >> (signal - 1) & 1 == 1)
 }
 
-/// How a wait for a child has ended.
+/// The result of a wait for a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopResult {
     /// It has stopped, with all of its threads.
@@ -123,7 +126,7 @@ pub enum StopResult {
     Interrupted,
 }
 
-/// Waits until a child has stopped or exited. The event stays waitable.
+/// Waits until a child has stopped or exited. Leaves the event pending.
 pub fn wait_for_stop(pid: i32) -> StopResult {
     let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
     match wait_id(libc::P_PID, pid, flags) {
@@ -133,12 +136,12 @@ pub fn wait_for_stop(pid: i32) -> StopResult {
     }
 }
 
-/// Takes the next event that a child has stopped, if there is one.
+/// Takes the next stop event of a child, if there is one.
 pub fn next_stopped_child() -> Option<i32> {
     wait_id(libc::P_ALL, 0, libc::WSTOPPED | libc::WNOHANG).ok()?.map(|(pid, _)| pid)
 }
 
-/// Process id and event.
+/// Waits for a child. Returns its process id and the event.
 fn wait_id(kind: libc::idtype_t, pid: i32, flags: i32) -> io::Result<Option<(i32, i32)>> {
     // SAFETY: an all-zero siginfo_t is a valid value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -172,12 +175,13 @@ fn set_disposition(signal: i32, handler: usize, flags: i32) -> io::Result<()> {
 
 extern "C" fn nothing(_: i32) {}
 
-/// While it is on, repeatedly interrupts the system calls of the thread that has created it.
+/// A timer that, while it runs, repeatedly interrupts the system calls of the thread that has
+/// created it.
 #[derive(Debug)]
 pub struct InterruptTimer(libc::timer_t);
 
 impl InterruptTimer {
-    /// Creates a timer that is off.
+    /// Creates a timer that does not run.
     ///
     /// # Errors
     /// As timer_create(2).
@@ -202,12 +206,13 @@ impl InterruptTimer {
         }
     }
 
-    /// Turns it on: it expires after `first`, then every `period` (both less than a second).
+    /// Starts the timer. It expires after `first`, and then every `period`. Both must be less than
+    /// a second.
     pub fn start(&self, first: Duration, period: Duration) {
         self.set([first, period]);
     }
 
-    /// Turns it off.
+    /// Stops the timer.
     pub fn stop(&self) {
         self.set([Duration::ZERO; 2]);
     }

@@ -1,10 +1,10 @@
-//! Random numbers that cannot be guessed.
+//! Unpredictable random numbers.
 
 // UNSAFETY: getrandom(2) has no safe wrapper here.
 #![expect(unsafe_code)]
 
-/// A random number from the kernel. It needs no descriptor, so it cannot fail where a user has used
-/// them up; secrets of jobs depend on it.
+/// A random number from the kernel. It needs no descriptor. It therefore cannot fail if a user has
+/// used up all descriptors, on which the secrets of jobs would otherwise depend.
 pub fn random_u64() -> u64 {
     let mut bytes = [0_u8; 8];
     // SAFETY: getrandom writes at most so many bytes to the array. Up to 256 bytes are never

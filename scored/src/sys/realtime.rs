@@ -1,11 +1,12 @@
 //! Realtime scheduling (SCHED_RR), if the system allows it, for threads that must run as soon as
 //! they are woken. SCHED_FIFO is not used, because a long-running thread must not block others of
-//! the same priority. Among busy processes a normal thread runs up to a tick after it has been
-//! woken, a realtime thread within microseconds. It must sleep whenever it has nothing to do.
+//! the same priority. Among busy processes, a normal thread may run as late as a clock tick after
+//! it was woken, and a realtime thread runs within microseconds. A realtime thread must sleep
+//! whenever it has nothing to do.
 //!
-//! Threads that wake each other for each gang switch are pinned to one processor. Interrupts of
-//! other processors are then not needed. In a virtual machine those are most of the cost of a
-//! switch.
+//! Threads that wake each other for each gang switch are pinned to one processor, so that no
+//! interrupts of other processors are needed. In a virtual machine, these interrupts would be most
+//! of the cost of a switch.
 
 // UNSAFETY: sched_setscheduler has no safe wrapper.
 #![expect(unsafe_code)]
@@ -22,10 +23,10 @@ thread_local! {
     static ORIGINAL_AFFINITY: OnceCell<CpuSet> = const { OnceCell::new() };
 }
 
-/// Scheduling class of threads and processes that the calling thread starts.
+/// Scheduling class of the threads and processes that the calling thread starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inherit {
-    /// Realtime, as the calling thread.
+    /// The realtime class, like the calling thread.
     Realtime,
     /// The normal class.
     Normal,
@@ -43,7 +44,7 @@ fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
 /// Moves the calling thread into the realtime class, so that it runs before all normal threads.
 ///
 /// # Errors
-/// EPERM: it needs CAP_SYS_NICE, or RLIMIT_RTPRIO.
+/// EPERM: the process has neither CAP_SYS_NICE nor RLIMIT_RTPRIO.
 pub fn enter(inherit: Inherit) -> io::Result<()> {
     match inherit {
         Inherit::Realtime => set_scheduler(libc::SCHED_RR, 1),
@@ -58,8 +59,8 @@ pub fn leave() {
 }
 
 /// Pins the calling thread to the first processor that it may use. All pinned threads on a host, in
-/// all processes, thus share one processor. Requires [`enter`]: a normal thread would wait there
-/// for busy ones.
+/// all processes, thus share one processor. Requires [`enter`], because a normal thread would wait
+/// there for busy threads.
 pub fn pin_to_first_cpu() {
     if let Ok(allowed) = sched_getaffinity(CURRENT_THREAD)
         && pin_to_first_of(&allowed).is_ok()
@@ -75,8 +76,9 @@ fn pin_to_first_of(allowed: &CpuSet) -> nix::Result<()> {
     sched_setaffinity(CURRENT_THREAD, &single)
 }
 
-/// Runs `work` on this processor and returns to the pinned one. All other threads on this processor
-/// wait meanwhile. None if the calling thread is not pinned, or may not run on this processor.
+/// Runs `work` on this processor, and returns to the pinned one. All other threads on this
+/// processor wait in the meantime. None if the calling thread is not pinned, or may not run on this
+/// processor.
 pub fn run_on_cpu<T>(cpu: usize, work: impl FnOnce() -> T) -> Option<T> {
     let original = ORIGINAL_AFFINITY.with(|affinity| affinity.get().copied())?;
     let mut single = CpuSet::new();
@@ -88,7 +90,7 @@ pub fn run_on_cpu<T>(cpu: usize, work: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Runs `work` with the affinity that the thread had before it was pinned. Processes and threads
-/// that it starts there inherit that affinity.
+/// that `work` starts inherit that affinity.
 pub fn run_unpinned<T>(work: impl FnOnce() -> T) -> T {
     let Some(original) = ORIGINAL_AFFINITY.with(|affinity| affinity.get().copied()) else {
         return work();
@@ -99,9 +101,9 @@ pub fn run_unpinned<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `work` as a normal, unpinned thread. For work that takes the kernel long, or for which it
-/// waits by retrying. Example: a process is ended, or a directory is removed, while another process
-/// holds a name in it. The kernel then retries, and the other process may wait for this processor.
+/// Runs `work` as a normal, unpinned thread. For work that takes the kernel long, or in which the
+/// kernel waits by retrying. An example is the removal of a directory while another process uses a
+/// name in it. The kernel then retries, and the other process may be waiting for this processor.
 pub fn run_as_normal<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: no memory is touched; 0 is the calling thread.
     let policy = unsafe { libc::sched_getscheduler(0) };
@@ -110,7 +112,7 @@ pub fn run_as_normal<T>(work: impl FnOnce() -> T) -> T {
     }
     leave();
     let result = run_unpinned(work);
-    // It was allowed before, so that it is allowed again.
+    // It was permitted before, and is therefore permitted now.
     let _ = enter(Inherit::Normal);
     result
 }

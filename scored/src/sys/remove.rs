@@ -1,6 +1,6 @@
-//! Removal of a directory tree that a user has created. No link is followed, and no path is built
-//! from names found there. Depth costs neither stack nor descriptors: directories below the first
-//! level are first moved up by renaming.
+//! Removes a directory tree that a user has created. No link is followed, and no path is built from
+//! names in the tree. Deep trees need neither more stack nor more descriptors: directories below
+//! the first level are renamed into the top directory first.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -16,7 +16,8 @@ use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// Passes over the top directory. More than one is needed only if a process keeps writing there.
+/// Largest number of passes over the top directory. More than one is needed only if a process keeps
+/// writing there.
 const MAX_PASSES: usize = 100;
 
 const DIR_OPEN_FLAGS: OFlag =
@@ -26,7 +27,7 @@ const DIR_OPEN_FLAGS: OFlag =
 /// is not an error.
 ///
 /// # Errors
-/// What could not be removed, and why.
+/// The first entry that could not be removed, and the reason.
 pub fn tree(path: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -47,10 +48,10 @@ pub fn tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the content of a directory, but not the directory.
+/// Removes the content of a directory, but not the directory itself.
 ///
 /// # Errors
-/// As [`tree`].
+/// The errors of [`tree`].
 pub fn empty(top: &OwnedFd) -> io::Result<()> {
     let mut move_count = 0u64;
     for _ in 0..MAX_PASSES {
@@ -61,7 +62,7 @@ pub fn empty(top: &OwnedFd) -> io::Result<()> {
         let (name_count, mut error_count, mut first_error) = (names.len(), 0, None);
         let mut pending = names;
         while let Some(name) = pending.pop() {
-            // One entry that cannot be removed does not keep the others.
+            // An entry that cannot be removed must not prevent the removal of others.
             if let Err(error) = remove_one(top, &name, &mut move_count, &mut pending) {
                 error_count += 1;
                 first_error
@@ -80,7 +81,7 @@ pub fn empty(top: &OwnedFd) -> io::Result<()> {
 /// # Errors
 /// As open(2), readdir(3).
 pub fn names(dir_fd: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
-    // A separate descriptor, because reading changes its position.
+    // A separate descriptor, because reading changes the position of a descriptor.
     let mut dir = Dir::from_fd(openat(dir_fd, c".", DIR_OPEN_FLAGS, Mode::empty())?)?;
     let mut names = Vec::new();
     for entry in dir.iter() {
@@ -92,7 +93,7 @@ pub fn names(dir_fd: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Removes a file or a directory. Subdirectories are moved to `top` and added to `pending`.
+/// Removes a file or a directory. Moves subdirectories to `top` and adds them to `pending`.
 fn remove_one(
     top: &OwnedFd,
     name: &CStr,
@@ -117,7 +118,7 @@ fn remove_one(
                 if error.raw_os_error() != Some(libc::EACCES) {
                     return Err(error);
                 }
-                // The directory or its entry lacks permissions, which the owner may restore.
+                // The directory or its entry lacks permissions, which its owner may restore.
                 make_accessible(top.as_fd(), name)?;
                 let _ = make_accessible(dir_fd.as_fd(), &entry_name);
                 remove_or_move_up(&dir_fd, &entry_name, top, move_count)
@@ -125,14 +126,14 @@ fn remove_one(
         pending.extend(moved_name);
     }
     match unlinkat(top, name, UnlinkatFlags::RemoveDir) {
-        // A new entry is in it: the next pass finds it.
+        // The directory has a new entry, which the next pass finds.
         Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Removes an entry of a subdirectory if it is a file, or moves it up if it is a directory. Returns
-/// its new name then.
+/// Removes an entry of a subdirectory if it is a file. Moves it to `top` if it is a directory, and
+/// then returns its new name.
 fn remove_or_move_up(
     dir_fd: &OwnedFd,
     name: &CStr,

@@ -1,6 +1,6 @@
-//! Removal of a job's directory with the rights of its user, by processes of its own: the number of
-//! files is up to the user, so the daemon must not wait for it, and root must remove nothing that
-//! the user could not.
+//! Removes a job's directory with the rights of its user, in separate processes. The user
+//! determines the number of files, so that the daemon must not wait for the removal. Root must
+//! remove nothing that the user could not remove.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,9 +13,9 @@ use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 
 use super::{descriptor, process, realtime, remove};
 
-/// Starts to remove a directory and everything in it. Only root may be able to write to the
-/// directory that contains it. Returns the process that does it, a child of the caller; the caller
-/// must have one thread only. Files that the user may not remove stay, and so does the directory.
+/// Starts to remove a directory and everything in it. Only root may have write permission for its
+/// parent directory. Returns the process id of the child that removes the directory. The caller
+/// must have one thread only. Files that the user may not remove stay, and the directory with them.
 ///
 /// # Errors
 /// As fork(2).
@@ -28,22 +28,22 @@ pub fn start(path: &Path, owner: (u32, u32)) -> io::Result<i32> {
     realtime::run_as_normal(|| process::start_child(work))
 }
 
-/// Removes a directory as [`start`], in a process that has nothing else to do.
+/// Removes a directory like [`start`], in a process that has no other work.
 ///
 /// # Errors
-/// What could not be removed.
+/// The reason why the directory could not be removed.
 pub fn remove(path: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    // No lock is taken: the user might hold one for ever.
+    // Takes no lock, because the user might hold one for ever.
     let directory = match File::options().read(true).custom_flags(flags).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         result => result?,
     };
-    // The user may stop or kill the process that has the user's rights: then this one waits or
-    // gives up, and the daemon goes on.
+    // The user may stop or kill the process with the user's rights. Then this process waits or
+    // gives up, and the daemon continues.
     let pid = process::start_child(|| {
         let emptied = become_user(uid, gid).and_then(|()| {
-            // A change of the user clears this, so it is set after it.
+            // Set after the change of the user, which clears it.
             process::die_with_parent(libc::SIGKILL);
             empty(&directory)
         });
@@ -51,7 +51,7 @@ pub fn remove(path: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
     })?;
     process::wait_for(pid);
     match fs::remove_dir(path) {
-        // Another daemon has removed it at the same time.
+        // Another daemon has removed the directory at the same time.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
     }

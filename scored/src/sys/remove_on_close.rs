@@ -1,5 +1,5 @@
-//! A directory that goes with the process that uses it, even if that process is killed: another
-//! process waits for its end and removes the directory then.
+//! A directory that is removed when the process that uses it exits, even if that process is killed.
+//! Another process waits for the exit and removes the directory.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,10 +10,10 @@ use nix::unistd::pipe2;
 
 use super::{descriptor, process, realtime, remove, remove_as_user};
 
-/// Starts a process that removes a directory as soon as the descriptor that is returned is closed.
-/// It does so with the rights of the directory's owner, or those of the caller if there is no other
-/// one. The directory `base`, in which it is, goes too if it is empty then. The caller must have
-/// one thread only. Returns the number of the process, too.
+/// Starts a process that removes a directory as soon as the returned descriptor is closed. The
+/// process has the rights of `owner`, or of the caller if there is no other owner. It then also
+/// removes the parent directory `base`, if it is empty. Returns the process id and the descriptor.
+/// The caller must have one thread only.
 ///
 /// # Errors
 /// As pipe(2), fork(2).
@@ -32,7 +32,7 @@ pub fn start(
             Some(owner) => remove_as_user::remove(path, owner),
             None => remove::tree(path),
         };
-        // This fails while other directories are in it.
+        // Fails while `base` contains other directories.
         base.into_iter().for_each(|base| _ = std::fs::remove_dir(base));
         i32::from(removed.is_err())
     };

@@ -1,11 +1,11 @@
-//! Starts processes of the user. No other code does.
+//! Starts the processes of the user. No other module starts any.
 //!
-//! The shepherd keeps itself in the state that a child must inherit, so that little is left to do
-//! per process: all its own descriptors are close-on-exec, all dispositions are default, its
-//! umask is the job's, its priority and oom_score_adj are untouched.
+//! The shepherd keeps itself in the state that a child must inherit, so that there is little work
+//! for each process. All of its descriptors are close-on-exec, all signals have their default
+//! action, its umask is that of the job, and its priority and oom_score_adj are unchanged.
 //!
-//! [`super::clone_exec`] contains the code that a child runs before its program. An error there is
-//! known only after the child has exited.
+//! [`super::clone_exec`] contains the code that a child runs before its program. An error in that
+//! code is known only after the child has exited.
 
 #![forbid(unsafe_code)]
 
@@ -28,29 +28,29 @@ pub const PMI_FD: i32 = 4;
 pub struct Program {
     /// Paths to try in order, as execvp(3) does.
     candidates: Vec<CString>,
-    /// argv, argv[0] included.
+    /// argv, including argv[0].
     arguments: Vec<CString>,
 }
 
 impl Program {
-    /// The program is the first of `candidates` that exists.
+    /// A program. The first of `candidates` that exists is executed.
     pub fn new(candidates: Vec<CString>, arguments: Vec<CString>) -> Self {
         Self { candidates, arguments }
     }
 
-    /// Candidates and arguments.
+    /// The candidates and the arguments.
     pub fn parts(&self) -> (&[CString], &[CString]) {
         (&self.candidates, &self.arguments)
     }
 }
 
-/// A file that the child itself opens. If that blocks for ever, as on a network file system whose
-/// server is down, it blocks only the child, and a signal ends it.
+/// A file that the child itself opens. If the open blocks for ever, for example on a network file
+/// system whose server is down, it blocks only the child, and a signal ends the child.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChildFile {
-    /// Candidates: the first one that exists is opened.
+    /// Candidates. The child opens the first one that exists.
     pub paths: Vec<CString>,
-    /// Flags of open(2); O_NONBLOCK applies to the opening only.
+    /// Flags of open(2). O_NONBLOCK applies only to the open itself.
     pub flags: i32,
 }
 
@@ -59,14 +59,14 @@ pub struct ChildFile {
 pub enum FdSource<'a> {
     /// A descriptor of this process, whose number must be above [`PMI_FD`].
     Fd(BorrowedFd<'a>),
-    /// The child opens a file.
+    /// A file that the child opens.
     File(&'a ChildFile),
 }
 
-/// Everything that differs between the processes of a job.
+/// Settings that differ between the processes of a job.
 #[derive(Debug)]
 pub struct SpawnArgs<'a> {
-    /// What to run.
+    /// The program.
     pub program: &'a Program,
     /// NAME=VALUE strings.
     pub environment: &'a [&'a CStr],
@@ -74,15 +74,16 @@ pub struct SpawnArgs<'a> {
     pub directory: &'a CStr,
     /// Descriptors 0, 1, 2 and [`CONTROL_FD`] of the process.
     pub descriptors: [FdSource<'a>; 4],
-    /// Descriptor [`PMI_FD`] of the process, if it has that.
+    /// Descriptor [`PMI_FD`] of the process, if it has one.
     pub pmi_socket: Option<BorrowedFd<'a>>,
     /// RLIMIT_NOFILE of the process.
     pub descriptor_limit: libc::rlimit,
-    /// Whether the kernel kills the process when we die: needed if there is no PID namespace.
+    /// Whether the kernel kills the process when this process exits. Needed if there is no PID
+    /// namespace.
     pub die_with_parent: bool,
     /// Initial affinity of the process, if any.
     pub cpu_set: Option<&'a CpuSet>,
-    /// The process stops by SIGSTOP before the first instruction of its program.
+    /// Whether the process stops with SIGSTOP before the first instruction of its program.
     pub hold: bool,
 }
 
@@ -95,16 +96,16 @@ pub enum SpawnError {
     Directory(i32),
     /// The program cannot be executed: errno.
     Program(i32),
-    /// A file cannot be opened: for which descriptor, which of its paths, errno.
+    /// A file cannot be opened: descriptor number, index of the path, errno.
     File(usize, usize, i32),
     /// Another step in the child failed: errno.
     Setup(i32),
 }
 
-/// Starts processes, and keeps the errors of those that could not run their program.
+/// Starts processes. Keeps the errors of processes that could not run their program.
 #[derive(Debug, Default)]
 pub struct Spawner {
-    /// Children that may still use our memory, by index.
+    /// Children that may still use this process's memory, by index.
     pre_exec_children: VecDeque<(usize, Rc<PreExecChild>)>,
     /// A released child, for reuse.
     spare: Option<Rc<PreExecChild>>,
@@ -113,10 +114,10 @@ pub struct Spawner {
 }
 
 impl Spawner {
-    /// Prepares for the processes of another stage, and drops the state of all earlier ones.
+    /// Prepares for the processes of another stage. Drops the state of all earlier processes.
     pub fn reset(&mut self) {
         self.collect_exited();
-        // These children may still use their memory, so that it must not be freed.
+        // These children may still use their objects, so that the memory must not be freed.
         self.pre_exec_children.drain(..).for_each(std::mem::forget);
         self.errors.clear();
     }
@@ -124,8 +125,7 @@ impl Spawner {
     /// Starts process `index` in its own session and returns its process id. All signals must be
     /// blocked in the caller.
     ///
-    /// # Errors
-    /// [`SpawnError::Process`]. Later errors are returned by [`Spawner::error_of`].
+    /// [`SpawnError::Process`]. [`Spawner::error_of`] returns later errors.
     pub fn spawn(&mut self, args: &SpawnArgs<'_>, index: usize) -> Result<i32, SpawnError> {
         self.collect_exited();
         let (pid, child) =
@@ -149,7 +149,7 @@ impl Spawner {
         }
     }
 
-    /// The indexes of processes that do not run their program yet, and have not exited.
+    /// The indexes of processes that have neither executed their program nor exited.
     pub fn pre_exec_indexes(&mut self) -> HashSet<usize> {
         self.collect_exited();
         self.pre_exec_children.iter().map(|(index, _)| *index).collect()
@@ -187,7 +187,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::{AsFd, AsRawFd};
 
-    /// A file whose descriptor is above those that a process gets.
+    /// A file whose descriptor number is above those that a process gets.
     fn high_fd() -> File {
         let open = || File::options().read(true).write(true).open("/dev/null").unwrap();
         let files: Vec<File> = (0..=PMI_FD + 1).map(|_| open()).collect();
@@ -222,7 +222,7 @@ mod tests {
             assert!(spawner.pre_exec_indexes().is_empty());
             let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
             assert_eq!(program, std::fs::canonicalize("/bin/sh").unwrap());
-            // The first of nine numbers is that of the system call: it is still in execve.
+            // The first of nine numbers is that of the system call. The process is still in execve.
             let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap();
             assert!(call.starts_with(&format!("{} ", libc::SYS_execve)), "{call}");
             process::kill(pid, libc::SIGCONT);

@@ -1,4 +1,4 @@
-//! A timer with a descriptor: its resolution is finer than the milliseconds of epoll.
+//! A timer with a descriptor. Its resolution is finer than the milliseconds of epoll_wait(2).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,12 +9,12 @@ use mio::{Interest, Registry, Token};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-/// A timer. Initially off.
+/// A timer. It is off initially.
 #[derive(Debug)]
 pub struct Timer(TimerFd);
 
 impl Timer {
-    /// A timer that `registry` reports as `token` when it has expired.
+    /// A timer that is off. `registry` reports `token` when it has expired.
     ///
     /// # Errors
     /// As timerfd_create(2), epoll_ctl(2).
@@ -28,9 +28,9 @@ impl Timer {
 
     /// Sets the timer to expire once, after `delay`. None turns it off.
     pub fn set(&self, delay: Option<Duration>) {
-        // A time of 0 would turn it off.
+        // A time of 0 would turn the timer off.
         let delay = delay.map(|delay| TimeSpec::from(delay.max(Duration::from_nanos(1))));
-        // Neither call fails with times that a Duration can represent.
+        // Both calls accept every time that a Duration can represent.
         let _ = match delay {
             Some(delay) => self.0.set(Expiration::OneShot(delay), TimerSetTimeFlags::empty()),
             None => self.0.unset(),

@@ -1,4 +1,4 @@
-//! Attacks by many messages, or by large ones.
+//! Attacks by many messages or by large ones.
 
 use super::driver::service::{ALICE, BOB, Client, Service, encode, run_as, spec};
 use super::driver::{TEST_TIMEOUT, bytes, sh};
@@ -93,7 +93,8 @@ fn a_flood_of_messages_to_all_hosts_of_a_job_loses_no_host() {
             while Instant::now() < end {
                 let _ = client.socket.write(&flood);
             }
-            // The client is killed: nobody waits until its messages have been handled.
+            // The client disconnects. The service must not wait until its messages have been
+            // handled.
             drop(client);
         }
     });
@@ -139,7 +140,7 @@ fn a_job_whose_shepherd_is_stopped_ends_when_its_flooding_client_is_killed() {
     service.serves(BOB);
 }
 
-/// A program of zeroes, and the answer to requests for its bytes.
+/// Answers the requests for parts of a program with zeroes. Returns the number of bytes.
 fn send_zeroes(client: &mut Client) -> u64 {
     let mut sent_bytes = 0;
     for (hash, offset, length) in std::mem::take(&mut client.file_requests) {
@@ -176,7 +177,7 @@ fn a_large_program_is_written_by_its_user_within_the_limits_of_the_job() {
             assert!(client.receive(Duration::from_millis(50)), "{}", client.notices);
             sent_bytes += send_zeroes(&mut client);
         }
-        // What nobody has requested is dropped.
+        // Chunks that were not requested are dropped.
         let mut flooder = Client::connect_as(&service.socket(), ALICE);
         flooder.request(ALICE, 1, limited("memorylimit", "16"));
         for offset in 0..2000 {
@@ -217,7 +218,7 @@ fn unfinished_messages_of_many_logins_take_a_bounded_amount_of_memory() {
             for _ in 0..LOGINS {
                 let mut client = Client::log_in(&service.socket_of(host), ALICE);
                 client.socket.set_write_timeout(Some(Duration::from_millis(10))).unwrap();
-                // All but the last byte, as far as the daemon takes it.
+                // Send all but the last byte, as far as the daemon reads it.
                 let _ = client.socket.write_all(&unfinished[..unfinished.len() - 1]);
                 clients.push(client);
             }
@@ -226,7 +227,7 @@ fn unfinished_messages_of_many_logins_take_a_bounded_amount_of_memory() {
         let grown = service.memory_of(host).saturating_sub(memory_before);
         assert!(grown < 128 * 1024, "{host}: {grown} KiB more");
         drop(clients);
-        // The user has room again.
+        // The memory of the user is free again.
         let mut client = Client::connect_as(&service.socket_of(host), ALICE);
         client.request(ALICE, 1, spec("echo room", &["wait"]));
         assert_eq!((client.until_ended(), client.out.as_str()), (0, "room\n"));

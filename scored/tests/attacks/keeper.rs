@@ -1,6 +1,6 @@
-//! Attacks of a daemon that has been taken over, on its keeper; and the end of either of them.
+//! Attacks of a compromised daemon on its keeper, and the end of a daemon or a keeper.
 
-// UNSAFETY: a closure between fork and exec.
+// UNSAFETY: a closure that runs between fork and exec.
 #![expect(unsafe_code)]
 
 use super::driver::TEST_TIMEOUT;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 const MALLORY: u32 = 61_004;
 static NEXT_KEEPER: AtomicU32 = AtomicU32::new(0);
 
-/// A keeper whose daemon is the test.
+/// A keeper. The test takes the role of its daemon.
 struct TestKeeper {
     child: Child,
     folder: PathBuf,
@@ -78,7 +78,7 @@ impl TestKeeper {
             }
             Ok(())
         };
-        // SAFETY: system calls only.
+        // SAFETY: the closure only makes system calls.
         let child = unsafe { command.pre_exec(keep) }.spawn().unwrap();
         drop(command);
         for socket in [&calls, &events] {
@@ -102,7 +102,7 @@ impl TestKeeper {
         Reply::read(&receive(&self.calls)).unwrap()
     }
 
-    /// The next event, and the lines that the keeper has logged before.
+    /// The next event, and the lines that the keeper has logged before it.
     fn event_after_lines(&self) -> (Event, Vec<String>) {
         let mut lines = Vec::new();
         loop {
@@ -117,14 +117,14 @@ impl TestKeeper {
         self.event_after_lines().0
     }
 
-    /// The connection of a new client of this uid, as a daemon accepts it, and its other end.
+    /// Connects as this uid. Returns the daemon's end and the client's end of the connection.
     fn connection(&self, uid: u32) -> (OwnedFd, UnixStream) {
         let path = self.folder.join("socket");
         let client = run_as(uid, || UnixStream::connect(&path).unwrap());
         (self.listener.accept().unwrap().0.into(), client)
     }
 
-    /// A voucher as the keeper makes it, for these changes.
+    /// A voucher with this change, authenticated with the key of the cluster.
     fn sealed(&self, change: impl FnOnce(&mut Voucher)) -> Vec<u8> {
         self.sealed_with(&self.cluster_key, change)
     }
@@ -143,7 +143,7 @@ impl TestKeeper {
         VoucherKey::new(key).seal(&voucher)
     }
 
-    /// Has a job started. Returns the answer and the daemon's ends of its sockets.
+    /// Requests the start of a job. Returns the reply and the daemon's ends of its sockets.
     fn start_job(&self, voucher: Vec<u8>) -> (Reply, [UnixStream; 2]) {
         let ((control, other), (switch, other_switch)) =
             (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
@@ -198,7 +198,7 @@ fn refusal(reply: Reply) -> String {
 }
 
 #[test]
-fn a_voucher_that_no_keeper_of_the_cluster_has_made_now_starts_nothing() {
+fn a_voucher_that_is_forged_or_outside_its_time_starts_nothing() {
     let Some(keeper) = TestKeeper::start() else { return };
     let mut changed = keeper.sealed(|_| {});
     changed[1] ^= 1;
@@ -207,7 +207,7 @@ fn a_voucher_that_no_keeper_of_the_cluster_has_made_now_starts_nothing() {
         (Vec::new(), "malformed"),
         (changed, "not of a keeper"),
         (keeper.sealed_with(&[9; 32], |voucher| voucher.uid = 0), "not of a keeper"),
-        // The only key that a daemon has.
+        // The voucher is authenticated with the only key that a daemon has.
         (keeper.sealed_with(&link_key(&keeper.cluster_key), |_| {}), "not of a keeper"),
         (keeper.sealed(|voucher| voucher.expires_at = unix_seconds()), "has expired"),
         (keeper.sealed(|voucher| voucher.expires_at = late), "ends too late"),
@@ -221,13 +221,13 @@ fn a_voucher_that_no_keeper_of_the_cluster_has_made_now_starts_nothing() {
             refusal(keeper.call(&Call::Verify { voucher }, &[]));
         }
     }
-    // What is valid starts a job, which ends with its daemon's sockets.
+    // A valid voucher starts a job. The job ends when the daemon closes its sockets.
     let (reply, sockets) = keeper.start_job(keeper.sealed(|_| {}));
     let Reply::Started { job } = reply else { panic!("{reply:?}") };
     drop(sockets);
     let (event, lines) = keeper.event_after_lines();
     assert!(matches!(event, Event::Ended { job: ended, .. } if ended == job), "{event:?}");
-    // A daemon with a receiver of its log passes these lines on.
+    // A daemon forwards these lines to its syslog receiver.
     assert!(lines.len() > 3 && keeper.log().contains(&lines[0]), "{lines:?}");
     let act = |action| keeper.call(&Call::Act { job, action }, &[]);
     assert_eq!(act(Action::Remove), Reply::Done);
@@ -240,8 +240,8 @@ fn a_keeper_vouches_for_connections_to_its_socket_and_for_no_other() {
     let vouch = |socket: &OwnedFd| keeper.call(&Call::Vouch { session: 5 }, &[socket.as_raw_fd()]);
     let ((alice_socket, alice), (bob_socket, bob)) =
         (keeper.connection(ALICE), keeper.connection(BOB));
-    // Sockets whose other end is root's, as that of a service to which a daemon has connected: one
-    // that is bound to no file, and one that is bound to a file of its own.
+    // Sockets with root as the peer, like a connection of the daemon to another service. One is
+    // bound to no file, the other to another file.
     let (of_root, _other) = UnixStream::pair().unwrap();
     let path = keeper.folder.join("another");
     let other_listener = UnixListener::bind(&path).unwrap();
@@ -250,10 +250,10 @@ fn a_keeper_vouches_for_connections_to_its_socket_and_for_no_other() {
     for socket in [of_root.into(), accepted_elsewhere.into(), OwnedFd::from(other_listener)] {
         assert!(refusal(vouch(&socket)).contains("not a connection"));
     }
-    // The client's end of a connection, at the other end of which is the service.
+    // The client's end of a connection, with the service as the peer.
     let client = alice.try_clone().unwrap().into();
     assert!(refusal(vouch(&client)).contains("not a connection"));
-    // The listening socket, whose peer is root for the kernel.
+    // The listening socket, for which the kernel reports root as the peer.
     let listener = OwnedFd::from(keeper.listener.try_clone().unwrap());
     assert!(refusal(vouch(&listener)).contains("not a connection"));
     let mut vouchers = [&alice_socket, &bob_socket].map(|client| {
@@ -274,14 +274,14 @@ fn a_keeper_vouches_for_connections_to_its_socket_and_for_no_other() {
         Reply::Renewed { voucher } => vouchers[0] = voucher,
         other => panic!("{other:?}"),
     }
-    // Whoever has gone is not vouched for any more.
+    // The keeper does not renew the voucher of a client that has disconnected.
     drop((alice, bob, client));
     let late = renew(&alice_socket, vouchers[0].clone());
     assert!(refusal(late).contains("has closed"));
 }
 
 #[test]
-fn what_is_no_call_ends_the_keeper() {
+fn a_malformed_call_ends_the_keeper() {
     let long = vec![4; MAX_RECORD_LEN + 1];
     let path = [&[5_u8, 1, 0][..], b"../etc"].concat();
     let no_descriptors = Call::Start(StartRequest::default()).to_bytes();
@@ -301,7 +301,7 @@ fn a_daemon_that_floods_its_keeper_ends_it_and_fills_no_log() {
         refusal(keeper.call(&verify, &[]));
     }
     assert!(keeper.log().lines().count() < 30, "{}", keeper.log());
-    // Nobody reads the answers.
+    // The test does not read the replies any more.
     while keeper.send(&verify.to_bytes(), &[]).is_ok() {}
     keeper.until_ended();
     assert!(keeper.log().contains("does not read its answers"), "{}", keeper.log());
@@ -342,7 +342,7 @@ fn the_daemon_has_no_privileges_and_the_keeper_no_network() {
     assert!(!has_inet(keeper));
 }
 
-/// Starts a job that goes on. Returns its client and its directory.
+/// Starts a job that keeps running. Returns its client and its directory.
 fn running_job(service: &Service) -> (Client, PathBuf) {
     let mut client = Client::connect_as(&service.socket(), ALICE);
     let script = "pwd; touch file; sleep 1000 & echo up; wait";
@@ -352,7 +352,7 @@ fn running_job(service: &Service) -> (Client, PathBuf) {
     (client, directory)
 }
 
-/// Whether a process has this directory as its own.
+/// Whether a process has its working directory in this directory.
 fn has_processes(directory: &std::path::Path) -> bool {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let mut directories =

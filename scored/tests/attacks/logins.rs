@@ -1,4 +1,4 @@
-//! Attacks before and at the login.
+//! Attacks before and during the login.
 
 use super::driver::TEST_TIMEOUT;
 use super::driver::service::{
@@ -19,7 +19,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// A host of a job, as single-user mode names it.
+/// A host of a job, as a client of single-user mode specifies it.
 fn host(name: &str, address: &str, kind: HostKind) -> HostSpec {
     HostSpec { name: name.into(), address: address.into(), kind, ..HostSpec::local(1) }
 }
@@ -73,7 +73,7 @@ fn a_scout_session_is_not_opened_by_a_service() {
     }
     assert_eq!(namespace(service.pid()), before);
     let keeper = service.keeper_pid();
-    // A process that has looked up the name of a user may be ending.
+    // The process that looked up the name of a user may be exiting.
     let end = Instant::now() + TEST_TIMEOUT;
     while !children_of(keeper).is_empty() {
         assert!(Instant::now() < end, "the server has started a process");
@@ -141,14 +141,14 @@ fn a_client_without_login_sends_no_long_message() {
         client.socket.set_nonblocking(true).unwrap();
         let start = Instant::now();
         let mut sent = 0;
-        // All but the last byte.
+        // Send all but the last byte.
         while sent < long.len() - 1 && start.elapsed() < Duration::from_millis(20) {
             match client.socket.write(&long[sent..long.len() - 1]) {
                 Ok(count) => sent += count,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                // The connection is closed.
+                // The daemon has closed the connection.
                 Err(_) => break,
             }
         }
@@ -166,7 +166,7 @@ fn a_client_without_login_sends_no_long_message() {
 
 #[test]
 fn the_name_of_a_user_is_looked_up_and_not_believed() {
-    /// The user of this uid is called `daemon` on every system.
+    /// This uid has the name `daemon` on all systems.
     const DAEMON: u32 = 1;
     let Some(mut service) = Service::start_two_hosts() else { return };
     for host in ["hosta", "hostb"] {
@@ -185,7 +185,7 @@ fn the_name_of_a_user_is_looked_up_and_not_believed() {
             let (code, notices) = log_in(uid, claimed);
             assert_eq!(code, 0, "{host}: uid {uid} as {claimed}: {notices}");
         }
-        // A job of a user with a name, who claims none: the shepherds compare the real name.
+        // A user with a name claims none. The shepherds compare the looked-up name.
         let mut client = Client::connect_as(&service.socket_of(host), DAEMON);
         client.request(DAEMON, 4, spec("id -un", &["wait"]));
         assert_eq!(client.until_ended(), 0, "{host}: {}", client.notices);
@@ -200,7 +200,7 @@ fn a_name_service_that_never_answers_delays_no_other_user_and_no_end() {
     const LOGINS: usize = 3;
     let folder = std::env::temp_dir().join(format!("score-names-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
-    // Whoever opens a FIFO waits for the other end.
+    // Opening a FIFO blocks until the other end is opened.
     let passwd = folder.join("passwd");
     mkfifo(&passwd, Mode::S_IRWXU).unwrap();
     let Some(mut service) = Service::start_with_passwd(&passwd) else {
@@ -209,7 +209,7 @@ fn a_name_service_that_never_answers_delays_no_other_user_and_no_end() {
     let list = |client: &mut Client| client.send(&[ConsoleRequest::List]);
     let mut bob = Client::log_in(&service.socket(), BOB);
     list(&mut bob);
-    // The look-up of bob's name ends: it finds none.
+    // This ends the look-up of bob's name without a result.
     let open = || OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&passwd);
     let opened_at = Instant::now();
     while open().is_err() {
@@ -222,13 +222,13 @@ fn a_name_service_that_never_answers_delays_no_other_user_and_no_end() {
         (0..LOGINS).map(|_| Client::log_in(&service.socket(), ALICE)).collect();
     let keeper = service.keeper_pid();
     let children = || children_of(keeper);
-    // The answer about bob is known. That about alice is not, and one process asks for it.
+    // The result for bob is cached. For alice, one look-up is in progress.
     for _ in 0..5 {
         let mut bob = Client::log_in(&service.socket(), BOB);
         list(&mut bob);
         assert_eq!(bob.until_ended(), 0, "{}", bob.notices);
     }
-    // That of bob may not have been reaped at once.
+    // The look-up process for bob may not have been reaped yet.
     while children().split_whitespace().count() != 1 {
         assert!(started_at.elapsed() < HONEST_WAIT_TIMEOUT, "{}", children());
         std::thread::sleep(Duration::from_millis(10));
@@ -243,7 +243,7 @@ fn a_name_service_that_never_answers_delays_no_other_user_and_no_end() {
         assert!(started_at.elapsed() < TEST_TIMEOUT, "not reaped: {}", children());
         std::thread::sleep(Duration::from_millis(10));
     }
-    // The daemon ends while a look-up hangs.
+    // The daemon can end while a look-up hangs.
     let _client = Client::log_in(&service.socket(), ALICE);
     while children().is_empty() {
         assert!(started_at.elapsed() < TEST_TIMEOUT, "no look-up");

@@ -1,5 +1,5 @@
-//! Attacks on a service of two hosts by one of its users, who speaks the protocol without scrun.
-//! Each test is one attack: it gains nothing, and other users do not notice it. docs/security.md
+//! Attacks on a service of two hosts by one of its users, who uses the protocol without scrun. Each
+//! test is one attack. It must gain nothing, and must not affect other users. docs/security.md
 //! lists what a user may do.
 
 #[path = "../driver/mod.rs"]

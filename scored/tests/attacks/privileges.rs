@@ -1,4 +1,4 @@
-//! Attempts to get rights, or to keep what the job must give back.
+//! Attempts to gain rights, or to keep resources after the end of the job.
 
 use super::driver::TEST_TIMEOUT;
 use super::driver::service::{ALICE, BOB, Client, Service, run_as, spec};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Environment variable for [`role`]: the socket of the service.
 const SOCKET_ENV: &str = "SCORE_TEST_SOCKET";
 
-/// Not a test of its own: a process of alice with limits of its own, which claims none.
+/// Not a test: a process of alice that has its own limits and claims none in its login.
 #[test]
 fn role() {
     let Some(socket) = std::env::var_os(SOCKET_ENV) else { return };
@@ -38,7 +38,7 @@ fn a_client_that_claims_no_limits_has_those_of_its_process() {
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        // Blocks of 512 bytes and KiB.
+        // The core limit is in units of 512 bytes, the others in KiB.
         assert!(text.contains("limits: 16 64 8 "), "{host}: {text}");
     }
     assert!(service.is_alive());
@@ -56,7 +56,7 @@ fn the_session_keyring_of_a_job_belongs_to_its_user() {
     assert_eq!(client.until_ended(), 0, "{}", client.notices);
     let owners: Vec<&str> =
         client.out.lines().filter_map(|line| line.split_whitespace().nth(5)).collect();
-    // Other jobs of alice may run: their keyrings are listed, too.
+    // Other jobs of alice may run, whose keyrings are listed, too.
     let are_alices = owners.iter().all(|owner| *owner == ALICE.to_string());
     assert!(are_alices && !owners.is_empty(), "{}", client.out);
 }
@@ -64,7 +64,8 @@ fn the_session_keyring_of_a_job_belongs_to_its_user() {
 #[test]
 fn the_files_of_a_killed_shepherd_are_removed_with_the_users_rights_while_others_are_served() {
     let Some(mut service) = Service::start_two_hosts() else { return };
-    // A tree of alice's in which a folder is root's: alice may move the tree, and not empty it.
+    // A tree of alice that contains a directory of root. Alice can move the tree, but cannot empty
+    // it.
     let tree = service.file("tree");
     std::fs::create_dir_all(tree.join("of-root")).unwrap();
     std::fs::write(tree.join("of-root/keep"), "root's").unwrap();
@@ -101,12 +102,12 @@ fn the_files_of_a_killed_shepherd_are_removed_with_the_users_rights_while_others
     std::fs::remove_dir_all(directory).unwrap();
 }
 
-/// Where the rest of a job's directory is after the job.
+/// The path of a job's directory after it has been moved to the leftovers.
 fn leftover_of(directory: &Path) -> PathBuf {
     Path::new("/var/scored/leftovers").join(directory.file_name().unwrap())
 }
 
-/// Creates files in a directory until `end`, and returns their number.
+/// Creates files in a directory until `end`. Returns their number.
 fn create_files(directory: &File, end: Instant) -> u32 {
     let mut count = 0;
     while Instant::now() < end {
@@ -130,8 +131,8 @@ fn a_directory_in_which_its_user_goes_on_writing_is_removed_when_the_user_stops(
     client.until_noticed("up");
     let path = PathBuf::from(client.out.lines().next().unwrap());
     let shepherd = shepherd_of(wait_for_process(&command));
-    // A tree that alice may move, on the same file system, and not remove: while it is in the job's
-    // directory, that cannot be removed.
+    // A tree on the same file system that alice can move but not remove. While it is in the job's
+    // directory, that directory cannot be removed.
     let outside = path.with_file_name(format!("test-{}", std::process::id()));
     std::fs::create_dir_all(outside.join("tree/of-root/keep")).unwrap();
     for path in [outside.clone(), outside.join("tree")] {

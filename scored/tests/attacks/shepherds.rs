@@ -1,4 +1,4 @@
-//! Attacks by stopping, tracing or killing the own shepherd.
+//! Attacks in which a user stops, traces or kills the shepherd of the user's own job.
 
 use super::driver::service::{ALICE, BOB, Client, Service, run_as, spec};
 use super::support::{
@@ -14,14 +14,15 @@ use std::time::{Duration, Instant};
 fn a_process_traced_from_outside_does_not_hold_the_daemon_when_the_shepherd_is_killed() {
     let Some(mut service) = Service::start_two_hosts() else { return };
     let mut client = Client::connect_as(&service.socket(), ALICE);
-    // A number of seconds that no other process has.
+    // The number of seconds makes the command line unique.
     let command = format!("sleep 9{}", std::process::id());
     client.request(ALICE, 1, spec(&format!("echo up; {command}"), &[]));
     client.until_noticed("up");
     let sleeper = wait_for_process(&command);
     let shepherd = shepherd_of(sleeper);
     let wait = longest_wait(&service, || {
-        // A thread that becomes alice traces the process, kills the shepherd and stays for a while.
+        // A thread with the rights of alice traces the process, kills the shepherd, and stays for a
+        // while.
         run_as(ALICE, || {
             ptrace::seize(sleeper, ptrace::Options::empty()).unwrap();
             kill(shepherd, Signal::SIGKILL).unwrap();
@@ -29,7 +30,7 @@ fn a_process_traced_from_outside_does_not_hold_the_daemon_when_the_shepherd_is_k
         });
     });
     assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
-    // The tracer is gone, and so is the rest of the job.
+    // The tracer has ended, so the rest of the job can end.
     assert_ne!(client.until_ended(), 0);
     assert_eq!(process_of(&command), None);
     assert!(service.is_alive());
@@ -60,14 +61,14 @@ fn a_traced_process_does_not_keep_the_daemons_from_stopping() {
     tracer.join().unwrap();
 }
 
-/// Processor time of a process, in ticks.
+/// The processor time of a process, in ticks.
 fn ticks(pid: Pid) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
     fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
 }
 
-/// Sends a signal to a process, as its user, again and again for some time.
+/// Sends a signal to a process repeatedly for some time, with the rights of the user.
 fn signal_repeatedly(user: u32, pid: Pid, signal: Signal, duration: Duration) {
     run_as(user, || {
         let end = Instant::now() + duration;
@@ -79,11 +80,11 @@ fn signal_repeatedly(user: u32, pid: Pid, signal: Signal, duration: Duration) {
 }
 
 #[test]
-fn a_user_who_stops_the_own_shepherd_keeps_no_processors_in_time_sharing() {
+fn a_user_who_stops_a_shepherd_keeps_no_processors_in_time_sharing() {
     const PHASE_WINDOW: Duration = Duration::from_secs(4);
     let Some(mut service) = Service::start_with(1, &["-ts", "100"]) else { return };
     let mut clients = Vec::new();
-    // Numbers that no other process has.
+    // The numbers make the command lines unique.
     let [attacker, honest] = [(ALICE, 3), (BOB, 4)].map(|(user, digit)| {
         let command = format!("yes {digit}{}", std::process::id());
         let mut client = Client::connect_as(&service.socket(), user);
@@ -105,7 +106,7 @@ fn a_user_who_stops_the_own_shepherd_keeps_no_processors_in_time_sharing() {
         "ticks in {PHASE_WINDOW:?}: {beside_attacker} beside an attacker, else {beside_honest}"
     );
     assert!(beside_attacker * 4 >= beside_honest, "{beside_attacker} of {beside_honest} ticks");
-    // The attacker's job has survived, and ends when it is killed.
+    // The attacker's job still runs, and ends when it is killed.
     for client in &mut clients {
         assert_eq!(client.code, None, "{}", client.notices);
         client.send(&[JobRequest::Kill]);
@@ -120,7 +121,7 @@ fn a_job_that_was_frozen_once_ends_as_soon_as_its_processes() {
     const ROUNDS: u32 = 8;
     let Some(service) = Service::start_with(1, &["-ts", "10"]) else { return };
     let mut other = Client::connect_as(&service.socket(), BOB);
-    // Numbers that no other process has.
+    // The number makes the command line unique.
     let command = format!("yes 5{}", std::process::id());
     other.request(BOB, 1, spec(&format!("echo up; exec {command} > /dev/null"), &[]));
     other.until_noticed("up");
@@ -131,7 +132,7 @@ fn a_job_that_was_frozen_once_ends_as_soon_as_its_processes() {
         client.request(ALICE, 1, spec(&script, &[]));
         client.until_noticed("up");
         let shepherd = shepherd_of(wait_for_process(&command));
-        // Longer than the daemon waits for a stop.
+        // This is longer than the time that the daemon waits for a stop.
         signal_repeatedly(ALICE, shepherd, Signal::SIGSTOP, Duration::from_millis(500));
         assert_eq!(client.until_ended(), 0, "{}", client.notices);
     }

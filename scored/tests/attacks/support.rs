@@ -1,4 +1,4 @@
-//! What several attacks need.
+//! Functions that several attacks use.
 
 use super::driver::TEST_TIMEOUT;
 use super::driver::service::{BOB, Client, Service};
@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use score_proto::message::ConsoleRequest;
 use std::time::{Duration, Instant};
 
-/// The longest time that a request of another user takes while `attack` runs on threads of its own.
+/// The longest time that a request of another user takes while `attack` runs in another thread.
 pub fn longest_wait(service: &Service, attack: impl FnOnce() + Send) -> Duration {
     std::thread::scope(|scope| {
         let attack = scope.spawn(attack);
@@ -28,7 +28,8 @@ pub fn longest_wait(service: &Service, attack: impl FnOnce() + Send) -> Duration
     })
 }
 
-/// What an honest request may take beside an attack. The attacks made it take 8 to 25 s.
+/// The longest time that a request of another user may take during an attack. Before the daemon had
+/// a defence, the attacks delayed such a request by 8 to 25 s.
 pub const HONEST_WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub fn wait_for_process(command: &str) -> Pid {
@@ -41,7 +42,7 @@ pub fn wait_for_process(command: &str) -> Pid {
     }
 }
 
-/// The shepherd that has started a process.
+/// The shepherd that is an ancestor of a process.
 pub fn shepherd_of(process: Pid) -> Pid {
     let mut pid = process;
     while status_field(pid, "Name:").as_deref() != Some("scored-shepherd") {

@@ -1,5 +1,5 @@
-//! A small scrun: starts the real scored over a socket pair, submits a job and records the
-//! messages.
+//! A small replacement of scrun. It starts the real scored with a socket pair, submits a job, and
+//! records the messages.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod service;
@@ -20,7 +20,7 @@ use score_proto::job_control::ProcessBlock;
 use score_proto::message::*;
 use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
 
-/// Held while a child could inherit a socket.
+/// Held while a forked child could inherit a socket.
 static FORK_LOCK: Mutex<()> = Mutex::new(());
 
 /// The longest time that a test waits for an event.
@@ -46,7 +46,7 @@ pub fn file(name: &str) -> FileName {
     FileName(bytes(name))
 }
 
-/// One stage of these elements on this many nodes.
+/// A job with one stage of these elements on this many nodes.
 pub fn job(nodes: u32, elements: Vec<ElementSpec>) -> JobSpec {
     sequence(nodes, vec![elements])
 }
@@ -65,7 +65,7 @@ pub fn sequence(nodes: u32, stages: Vec<Vec<ElementSpec>>) -> JobSpec {
     }
 }
 
-/// The results of a job.
+/// The recorded results of a job.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub out: Vec<u8>,
@@ -99,30 +99,30 @@ impl Outcome {
     }
 }
 
-/// A scored under test.
+/// A scored under test, and the client's end of its socket.
 pub struct Driver {
     pub child: Child,
     pub socket: UnixStream,
     decoder: ServerMessageDecoder,
     pub outcome: Outcome,
-    /// Acknowledge output as it arrives.
+    /// Whether output is acknowledged as it arrives.
     pub taking: bool,
-    /// Answer Flush.
+    /// Whether `Flush` is answered.
     pub flushing: bool,
-    /// Bytes of output that have arrived and have not been acknowledged.
+    /// The bytes of output that have arrived but have not been acknowledged.
     pub untaken: u64,
-    /// Input still to be sent, as the window allows.
+    /// Input that has not been sent yet because the window is full.
     pub input: Vec<u8>,
     stdin_window: u64,
     stdin_ended: bool,
-    /// The other side has closed.
+    /// Whether scored has closed the connection.
     pub closed: bool,
 }
 
-/// The driver's number for its job.
+/// The number of the driver's job in its session.
 const JOB: SessionJobId = SessionJobId(1);
 
-/// Options for the start of scored.
+/// Options for starting scored.
 #[derive(Default, Clone)]
 pub struct ScoredOptions {
     pub no_namespace: bool,
@@ -132,14 +132,15 @@ pub struct ScoredOptions {
 }
 
 impl ScoredOptions {
-    /// Another user may not have access to the build directory, which can be in root's home.
+    /// The path of scored. Another user gets a copy, because the build directory may not be
+    /// accessible.
     fn program(&self) -> PathBuf {
         let built = PathBuf::from(env!("CARGO_BIN_EXE_scored"));
         let (Some(_), Some(dir)) = (self.user, &self.runtime_dir) else { return built };
         let copy = Path::new(dir).join("program");
         if !copy.exists() {
-            // By another process: a file that this process writes stays busy as long as a child
-            // that another test has just forked also holds the descriptor.
+            // Another process makes the copy. If this process wrote the file, a child that another
+            // test has just forked could hold the descriptor, and executing the file would fail.
             let copied = Command::new("cp").arg(&built).arg(&copy).status();
             assert!(copied.is_ok_and(|status| status.success()), "cp scored");
         }
@@ -160,8 +161,7 @@ impl Driver {
     }
 
     pub fn connect(options: ScoredOptions) -> Self {
-        // Children that another thread starts in the meantime would also hold our socket, and keep
-        // it open.
+        // A child that another thread starts meanwhile would inherit the socket and keep it open.
         let fork_guard = FORK_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let (ours, theirs) = UnixStream::pair().unwrap();
         let number = theirs.as_raw_fd();
@@ -175,7 +175,7 @@ impl Driver {
             command.env("XDG_RUNTIME_DIR", dir);
         }
         command.stdin(Stdio::null());
-        // The standard library closes only descriptors with close-on-exec: let the socket through.
+        // Clear close-on-exec, so that the child inherits the socket.
         let flags = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty());
         nix::fcntl::fcntl(&theirs, flags).unwrap();
         if let Some(user) = options.user {
@@ -213,15 +213,15 @@ impl Driver {
         let _ = self.socket.write_all(&frame);
     }
 
-    /// Sends a request about this job, or about the session.
+    /// Sends a request about a job or about the session.
     pub fn request(&mut self, job: SessionJobId, request: &SingleUserRequest) {
         let mut frame = Vec::new();
         client_session::encode(job, request, &mut frame).unwrap();
-        // Some tests kill scored: the write may fail.
+        // The write fails if the test has killed scored.
         let _ = self.socket.write_all(&frame);
     }
 
-    /// Sends a request to the job.
+    /// Sends a request to the driver's job.
     pub fn send(&mut self, request: &JobRequest) {
         self.request(JOB, &SingleUserRequest::Job(request.clone()));
     }
@@ -234,7 +234,7 @@ impl Driver {
         }
     }
 
-    /// Reads the available messages; waits 20 ms at most.
+    /// Reads the available messages. Waits at most 20 ms.
     pub fn step(&mut self) {
         let mut buffer = vec![0; 256 * 1024];
         match self.socket.read(&mut buffer) {
@@ -251,7 +251,7 @@ impl Driver {
             }
         }
         if self.outcome.end.is_some() || self.outcome.refused.is_some() {
-            // As scrun does after the final message.
+            // scrun does the same after the final message.
             let _ = self.socket.shutdown(std::net::Shutdown::Write);
         }
         if self.taking {
@@ -309,19 +309,19 @@ impl Driver {
             JobAnswer::Notice { level, text } => self.outcome.notices.push((level, text)),
             JobAnswer::Finished(end) => self.outcome.end = Some(end),
             JobAnswer::Directory(dir) => self.outcome.dir = dir,
-            // Messages that were in flight at the end of the job.
+            // These messages may be in flight at the end of the job.
             JobAnswer::Metrics(_) | JobAnswer::UnknownJob => {
                 assert!(self.outcome.refused.is_some(), "scored knows no job {JOB}")
             }
             JobAnswer::ToolAction(_) | JobAnswer::ToolOutput(_) => panic!("there is no tool"),
             JobAnswer::Processes { block, .. } => self.outcome.processes.push(block),
-            // There are notices as well.
+            // Notices contain the same information.
             JobAnswer::Stacks(_) | JobAnswer::OpenDebugger(_) => {}
             JobAnswer::FileRequest { .. } => panic!("one host fetches no program"),
         }
     }
 
-    /// Steps until the condition holds.
+    /// Calls [`Driver::step`] until the condition is true.
     pub fn until(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let end = Instant::now() + TEST_TIMEOUT;
         while !holds(self) {
@@ -331,7 +331,7 @@ impl Driver {
         }
     }
 
-    /// Runs to the very end: the final message has arrived and scored has exited.
+    /// Runs until scored has sent its final message and has exited.
     pub fn finish(mut self) -> Outcome {
         let end = Instant::now() + TEST_TIMEOUT;
         while !self.closed {
@@ -356,7 +356,7 @@ pub fn run(spec: JobSpec) -> Outcome {
     Driver::start(spec).finish()
 }
 
-/// Processes that carry this text in their environment, wherever they run.
+/// The processes whose environment contains this text, in any session or job.
 pub fn marked(mark: &str) -> Vec<i32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -371,13 +371,13 @@ pub fn marked(mark: &str) -> Vec<i32> {
     found
 }
 
-/// A variable that marks the processes of one test.
+/// An environment variable that marks the processes of one test.
 pub fn mark() -> String {
     use std::hash::{BuildHasher, Hasher};
     format!("SCORE_TEST_MARK={:016x}", std::hash::RandomState::new().build_hasher().finish())
 }
 
-/// A directory of a test, removed with this value.
+/// A temporary directory of a test. It is removed when this value is dropped.
 pub struct TempDir(std::path::PathBuf);
 
 impl TempDir {

@@ -1,5 +1,5 @@
-//! A scored that serves every user, on one host or two, and a client that speaks the protocol
-//! itself, as any user. All of it needs root.
+//! A service of one or two hosts, and a client that can log in as any user and speaks the protocol
+//! itself. Everything here needs root.
 #![allow(dead_code, reason = "each test file uses a part")]
 #![expect(unsafe_code, reason = "the ids of one thread: glibc's calls change all threads")]
 
@@ -27,16 +27,16 @@ use score_proto::server_message::{
 
 use super::{TEST_TIMEOUT, bytes, job, sh};
 
-/// Two users of the tests. The system has no name for them.
+/// Two users. The system need not have names for them.
 pub const ALICE: u32 = 61_001;
 pub const BOB: u32 = 61_002;
 
-/// The system user of the daemons, which needs no name.
+/// The system user of the daemons. It needs no name.
 pub const DAEMON_UID: u32 = 61_990;
 
 static NEXT_TEST_ID: AtomicU32 = AtomicU32::new(0);
 
-/// How the daemons of a service are started.
+/// The parameters for starting the daemons of a service.
 #[derive(Clone, Copy, Default)]
 struct DaemonSetup<'a> {
     extra_args: &'a [&'a str],
@@ -44,7 +44,7 @@ struct DaemonSetup<'a> {
     passwd: Option<&'a Path>,
 }
 
-/// A service; its daemons end when this value is dropped.
+/// A service. Its daemons are ended when this value is dropped.
 pub struct Service {
     daemons: Vec<(String, Child)>,
     folder: PathBuf,
@@ -52,8 +52,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts a service of one host; a second host of its database never starts. None, with a
-    /// message about the skip, if the test does not run as root.
+    /// Starts a service of one host. Its database contains a second host that is never started.
+    /// Returns `None` and prints that the test is skipped if the test does not run as root.
     pub fn start(cores: u32) -> Option<Self> {
         Self::start_with(cores, &[])
     }
@@ -62,13 +62,13 @@ impl Service {
         Self::start_one_host(cores, DaemonSetup { extra_args, ..DaemonSetup::default() })
     }
 
-    /// Starts a service of one host on which this file takes the place of /etc/passwd.
+    /// Starts a service of one host. There, this file replaces /etc/passwd.
     pub fn start_with_passwd(passwd: &Path) -> Option<Self> {
         let setup = DaemonSetup { passwd: Some(passwd), ..DaemonSetup::default() };
         Self::start_one_host(1, setup)
     }
 
-    /// Starts a service of one host whose daemon has these environment variables.
+    /// Starts a service of one host. Its daemon has these environment variables.
     pub fn start_with_variables(cores: u32, variables: &[(&str, &str)]) -> Option<Self> {
         Self::start_one_host(cores, DaemonSetup { variables, ..DaemonSetup::default() })
     }
@@ -80,7 +80,7 @@ impl Service {
         Self::start_hosts(&database, &["here"], setup)
     }
 
-    /// Starts a service of two hosts with two processors each: `hosta`, and the server, `hostb`.
+    /// Starts a service of two hosts with two processors each: `hosta`, and the server `hostb`.
     pub fn start_two_hosts() -> Option<Self> {
         Self::start_two_hosts_with_variables(&[])
     }
@@ -93,7 +93,7 @@ impl Service {
         Some(service)
     }
 
-    /// The last host is the server.
+    /// Starts a service of these hosts. The last host is the server.
     fn start_hosts(database: &str, hosts: &[&str], setup: DaemonSetup<'_>) -> Option<Self> {
         if !geteuid().is_root() {
             eprintln!("SKIPPED multi-user mode: it needs root");
@@ -163,7 +163,7 @@ impl Service {
         }
     }
 
-    /// The socket of the server.
+    /// The path of the server's socket.
     pub fn socket(&self) -> PathBuf {
         self.socket_of(&self.server().0)
     }
@@ -172,33 +172,33 @@ impl Service {
         self.folder.join(format!("socket-{host}"))
     }
 
-    /// A file that tests may use.
+    /// The path of a file in the directory of the service.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// The process of the server.
+    /// The process id of the server.
     pub fn pid(&self) -> u32 {
         self.server().1.id()
     }
 
-    /// The keeper of the server: the only child of its daemon.
+    /// The process id of the server's keeper, which is the only child of the daemon.
     pub fn keeper_pid(&self) -> u32 {
         let pid = self.pid();
         children_of(pid).trim().parse().unwrap()
     }
 
-    /// Whether every daemon lives.
+    /// Whether all daemons run.
     pub fn is_alive(&mut self) -> bool {
         self.daemons.iter_mut().all(|(_, child)| child.try_wait().unwrap().is_none())
     }
 
-    /// Resident memory of the server, KiB.
+    /// The resident memory of the server in KiB.
     pub fn memory(&self) -> u64 {
         self.status("VmRSS:")
     }
 
-    /// Resident memory of a host's daemon, KiB.
+    /// The resident memory of a host's daemon in KiB.
     pub fn memory_of(&self, host: &str) -> u64 {
         let (_, child) = self.daemons.iter().find(|(name, _)| name == host).unwrap();
         status_of(child.id(), "VmRSS:")
@@ -208,7 +208,8 @@ impl Service {
         status_of(self.pid(), what)
     }
 
-    /// Asks as another user, on every host, and runs a job: an attack must not be felt.
+    /// Runs a job of another user on each host. This shows that an attack has not affected other
+    /// users.
     pub fn serves(&self, uid: u32) {
         for (host, _) in &self.daemons {
             let mut client = Client::connect_as(&self.socket_of(host), uid);
@@ -221,7 +222,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         for (_, child) in &mut self.daemons {
-            // A test may have ended it.
+            // A test may have ended the daemon already.
             if matches!(child.try_wait(), Ok(None)) {
                 let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
             }
@@ -231,7 +232,7 @@ impl Drop for Service {
     }
 }
 
-/// The children of a process.
+/// The process ids of a process's children, separated by blanks.
 pub fn children_of(pid: u32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
 }
@@ -248,7 +249,7 @@ fn scored(words: &[&str]) -> Command {
     command
 }
 
-/// Mounts a file over /etc/passwd, for this program only.
+/// Mounts a file over /etc/passwd for the started program only.
 fn replace_passwd(command: &mut Command, passwd: &Path) {
     let passwd = passwd.to_owned();
     let mount_passwd = move || {
@@ -257,7 +258,7 @@ fn replace_passwd(command: &mut Command, passwd: &Path) {
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
         Ok(mount(Some(&passwd), "/etc/passwd", none, MsFlags::MS_BIND, none)?)
     };
-    // SAFETY: system calls on paths; no lock is taken.
+    // SAFETY: the closure only makes system calls with paths that exist already; it takes no lock.
     unsafe { command.pre_exec(mount_passwd) };
 }
 
@@ -267,14 +268,14 @@ pub struct Client {
     decoder: ServerMessageDecoder,
     pub out: String,
     pub notices: String,
-    /// Bytes of programs that the job's hosts have requested: hash, offset and length.
+    /// The parts of programs that the hosts of the job have requested: hash, offset and length.
     pub file_requests: Vec<(ContentHash, u64, u64)>,
     pub statistics: Option<DaemonStatistics>,
-    /// The exit code, once received.
+    /// The exit code, once it has been received.
     pub code: Option<u8>,
 }
 
-/// What a client gets that has both jobs and a console request.
+/// An answer to a client that sends requests to jobs and console requests.
 enum UserAnswer {
     Console(ConsoleAnswer),
     Job(JobAnswer),
@@ -290,7 +291,7 @@ impl ConversationAnswer for UserAnswer {
     }
 }
 
-/// A message as a client of any kind may send it, in any state of its session.
+/// A message that a client may send, even if its session's state does not permit it.
 #[derive(Clone)]
 pub enum Sent {
     Hello,
@@ -331,7 +332,7 @@ pub fn login(uid: u32) -> Sent {
     login_named(uid, "")
 }
 
-/// A login that claims a name.
+/// A login that claims this name.
 pub fn login_named(uid: u32, name: &str) -> Sent {
     let (name, cluster) = (bytes(name), String::new());
     Sent::Login(Login { uid, name, cluster })
@@ -342,12 +343,12 @@ pub fn spec(script: &str, options: &[&str]) -> JobSpec {
     JobSpec { options, environment: vec![bytes("PATH=/bin:/usr/bin")], ..job(1, vec![sh(script)]) }
 }
 
-/// Calls `action` on a thread that is this user and has no groups.
+/// Calls `action` on a thread whose user is `uid` and that has no supplementary groups.
 pub fn run_as<T: Send>(uid: u32, action: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // SAFETY: three system calls without memory; they change this thread alone, which ends
-            // with the closure.
+            // SAFETY: the three system calls access no memory. They change the ids of this thread
+            // only, which ends with the closure.
             unsafe {
                 assert_eq!(libc::syscall(libc::SYS_setgroups, 0, 0), 0);
                 assert_eq!(libc::syscall(libc::SYS_setresgid, uid, uid, uid), 0);
@@ -367,26 +368,26 @@ impl Client {
         Self { socket, decoder, out, notices, file_requests, statistics: None, code: None }
     }
 
-    /// Connects as a user.
+    /// Connects as this user.
     pub fn connect_as(path: &Path, uid: u32) -> Self {
         run_as(uid, || Self::connect(path))
     }
 
-    /// Connects as a user and logs in.
+    /// Connects as this user and logs in.
     pub fn log_in(path: &Path, uid: u32) -> Self {
         let mut client = Self::connect_as(path, uid);
         client.send(&[hello(), login(uid)]);
         client
     }
 
-    /// Logs in as the user of the test and submits a job of this many nodes.
+    /// Logs in as the user of the test, and submits a job of this many nodes.
     pub fn submit(path: &Path, nodes: u32, spec: JobSpec) -> Self {
         let mut client = Self::connect(path);
         client.request(geteuid().as_raw(), nodes, spec);
         client
     }
 
-    /// Greets, logs in and requests a job.
+    /// Sends a greeting, a login and a job request.
     pub fn request(&mut self, uid: u32, nodes: u32, spec: JobSpec) {
         let allocation = AllocationRequest::FewestHosts(nodes);
         self.send(&[hello(), login(uid), UserRequest::SubmitJob { allocation, spec }.into()]);
@@ -396,7 +397,8 @@ impl Client {
         self.socket.write_all(&encode(messages)).unwrap();
     }
 
-    /// Reads the messages of this time; false if the other side has closed.
+    /// Reads messages for at most this time. Returns false if the other side has closed the
+    /// connection.
     pub fn receive(&mut self, timeout: Duration) -> bool {
         self.socket.set_read_timeout(Some(timeout)).unwrap();
         let mut chunk = [0; 8192];
@@ -473,7 +475,7 @@ impl Client {
         }
     }
 
-    /// Reads until the other side has closed.
+    /// Reads until the other side has closed the connection.
     pub fn until_closed(&mut self) {
         let end = Instant::now() + TEST_TIMEOUT;
         while self.receive(Duration::from_millis(50)) {
@@ -482,7 +484,7 @@ impl Client {
     }
 }
 
-/// Messages as a client sends them: those of a job belong to job 1.
+/// Encodes messages as a client sends them. Requests to a job are for job 1.
 pub fn encode(messages: &[impl Clone + Into<Sent>]) -> Vec<u8> {
     let mut out = Vec::new();
     for message in messages {

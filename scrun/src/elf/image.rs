@@ -6,7 +6,7 @@ use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::read::{ReadRef, StringTable};
 use score_proto::elf_note::{self, NoteError, Request};
 
-/// A segment of notes and a dynamic section longer than this are not read.
+/// Longer note segments and dynamic sections are not read. In bytes.
 const MAX_SEGMENT: u64 = 1 << 20;
 /// Maximum number of program headers, dynamic section entries and notes that are read.
 const MAX_ENTRIES: usize = 4096;
@@ -36,7 +36,7 @@ impl ElfInfo {
     }
 }
 
-/// Reads a file; `None` if it is not an ELF file or is damaged.
+/// Reads a file. Returns `None` if it is not an ELF file or is damaged.
 pub fn read<'data, R: ReadRef<'data>>(data: R) -> Option<ElfInfo> {
     let ident: &[u8; 16] = data.read_bytes_at(0, 16).ok()?.try_into().ok()?;
     match (&ident[..4], ident[4]) {
@@ -57,7 +57,7 @@ fn headers<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
     let header = H::parse(data).ok()?;
     let endian = header.endian().ok()?;
     if header.e_phnum(endian) == elf::PN_XNUM {
-        return None; // tens of thousands of segments: no program looks like this
+        return None; // no program has tens of thousands of segments
     }
     let segments = header.program_headers(endian, data).ok()?;
     let segments = &segments[..segments.len().min(MAX_ENTRIES)];
@@ -92,7 +92,8 @@ fn notes<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
     Some(())
 }
 
-/// The descriptor's 32-bit words. Left-over bytes make one more word, so that the size is wrong.
+/// The descriptor as 32-bit words. Left-over bytes become one more word, so that the size is wrong
+/// and the note is rejected.
 fn words(bytes: &[u8], endian: Endianness) -> Vec<u32> {
     let word = |chunk: &[u8]| {
         let mut word_bytes = [0; 4];
@@ -142,7 +143,7 @@ fn dynamic<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
     Some(())
 }
 
-/// The offset in the file of a virtual address.
+/// Converts a virtual address to an offset in the file.
 fn file_offset<H: FileHeader<Endian = Endianness>>(
     segments: &[H::ProgramHeader],
     endian: Endianness,

@@ -1,5 +1,6 @@
-//! The search path of the dynamic loader for a library (ld.so(8)): DT_RPATH if there is no
-//! DT_RUNPATH, LD_LIBRARY_PATH, DT_RUNPATH, the directories of ld.so.conf, the default ones.
+//! The search path of the dynamic loader for a library (ld.so(8)). Its order is: DT_RPATH if there
+//! is no DT_RUNPATH, LD_LIBRARY_PATH, DT_RUNPATH, the directories of ld.so.conf, the default
+//! directories.
 
 use super::image::ElfInfo;
 use std::ffi::{OsStr, OsString};
@@ -116,7 +117,7 @@ fn read_configuration(path: &Path, depth: usize, directories: &mut Vec<PathBuf>)
     }
 }
 
-/// The files that `DIR/*SUFFIX` or a plain name stands for, in the order of their names.
+/// The files that match `DIR/*SUFFIX` or a plain name, sorted by name.
 fn matching(pattern: &str, including_file: &Path) -> Vec<PathBuf> {
     let base = including_file.parent().unwrap_or(Path::new("/"));
     let Some((directory, suffix)) = pattern.split_once('*') else {
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origin_stands_for_the_directory_of_the_dependent_file() {
+    fn origin_is_replaced_by_the_directory_of_the_dependent_file() {
         let needed_by = Path::new("/opt/app/bin/prog");
         let list = b"$ORIGIN/../lib:${ORIGIN}:/abs::";
         let expected = ["/opt/app/bin/../lib", "/opt/app/bin", "/abs"].map(PathBuf::from);

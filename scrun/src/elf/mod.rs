@@ -1,5 +1,5 @@
 //! Reads the resource notes of a program and of the libraries that it needs (manual 4.1), without
-//! running it. Files are not trusted: the amount that is read is bounded, and a file that cannot be
+//! running it. Files are not trusted: the amount that is read is bounded. A file that cannot be
 //! read as ELF counts as a program without a note.
 
 mod image;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Maximum number of libraries that are read for one program.
 const MAX_LIBRARIES: usize = 256;
 
-/// Why the notes of a program cannot be honoured.
+/// The reason why the notes of a program cannot be honoured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {error}")]
 pub struct ProgramNoteError {
@@ -39,26 +39,26 @@ pub fn request_of_bytes(bytes: &[u8]) -> Result<Request, NoteError> {
     Ok(request)
 }
 
-/// What a program and the libraries that it needs ask for.
+/// The needs of a program, combined with those of the libraries that it needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProgramNeeds {
     /// Their combined resource request.
     pub request: Request,
     /// The MPI library among them, if there is one.
     pub mpi_library: Option<MpiLibrary>,
-    /// Whether there is a library of OpenMP among them.
+    /// Whether an OpenMP library is among them.
     pub uses_openmp: bool,
-    /// Whether there is libfabric among them.
+    /// Whether libfabric is among them.
     pub uses_libfabric: bool,
-    /// libpmix, if it is among them.
+    /// The path of libpmix, if it is among them.
     pub pmix_library: Option<PathBuf>,
 }
 
-/// The libraries of OpenMP: of GCC, of LLVM and of Intel.
+/// The OpenMP libraries of GCC, LLVM and Intel.
 const OPENMP_LIBRARIES: [&[u8]; 4] =
     [b"libgomp.so.1", b"libomp.so.5", b"libomp.so", b"libiomp5.so"];
 
-/// What the program at `path` and the libraries that it needs ask for.
+/// Reads the needs of the program at `path` and of the libraries that it needs.
 ///
 /// # Errors
 /// The first note that cannot be honoured.

@@ -1,5 +1,6 @@
-//! The MPI library that a Python program would use. Nothing is run to find out: mpi4py loads the
-//! first library of a fixed list of directories, and this module looks there.
+//! Determines the MPI library that a Python program would use, without running anything. mpi4py
+//! loads the first library in a fixed list of directories, and this module searches the same
+//! directories.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,10 +13,10 @@ use crate::elf::LibrarySearchPath;
 
 /// The names that mpi4py tries in each directory, in this order.
 const LIBRARY_NAMES: [&str; 3] = ["libmpi.so", "libmpi.so.12", "libmpi.so.40"];
-/// The longest first line of a script that is read, as by the kernel.
+/// Maximum number of bytes of a script's first line that are read. The kernel reads as many.
 const MAX_SHEBANG_LEN: u64 = 256;
 
-/// The environment variables that decide where mpi4py looks.
+/// The environment variables that determine where mpi4py searches.
 #[derive(Debug, Default)]
 pub struct PythonEnvironment {
     /// PATH, for `#!/usr/bin/env python3`.
@@ -39,7 +40,8 @@ impl PythonEnvironment {
     }
 }
 
-/// The Python interpreter that runs this program: itself, or the one that its first line names.
+/// The Python interpreter that runs this program: the program itself, or the interpreter that the
+/// first line of the script names.
 pub fn interpreter(program: &Path, search_path: &OsStr) -> Option<PathBuf> {
     if is_python(program) {
         return Some(program.to_path_buf());
@@ -52,7 +54,7 @@ pub fn interpreter(program: &Path, search_path: &OsStr) -> Option<PathBuf> {
     if first.file_name() != Some(OsStr::new("env")) {
         return is_python(first).then(|| first.to_path_buf());
     }
-    // env -S splits the rest itself.
+    // Skip the options of env. `env -S` splits its argument into words, as is done here.
     let name = words.find(|word| !word.starts_with(b"-"))?;
     let name = Path::new(OsStr::from_bytes(name));
     is_python(name).then_some(())?;
@@ -87,7 +89,7 @@ pub fn library_of(
     in_places.chain(of_loader).find_map(|path| Some((library_at(&path)?, path)))
 }
 
-/// The prefixes of the virtual environment, of the user and of the system, as far as they count.
+/// The prefixes of the virtual environment, of the user and of the system, if Python uses them.
 fn prefixes(interpreter: &Path, environment: &PythonEnvironment) -> Vec<PathBuf> {
     let prefix = |program: &Path| program.parent().and_then(Path::parent).map(Path::to_path_buf);
     let virtual_prefix = prefix(interpreter).filter(|one| one.join("pyvenv.cfg").is_file());
@@ -98,7 +100,7 @@ fn prefixes(interpreter: &Path, environment: &PythonEnvironment) -> Vec<PathBuf>
     prefixes.into_iter().flatten().collect()
 }
 
-/// Whether mpi4py is installed below this prefix, where pip or Debian install modules.
+/// Whether mpi4py is installed below this prefix, in a directory that pip or Debian uses.
 fn has_mpi4py(prefix: &Path) -> bool {
     let lib = prefix.join("lib");
     let local = prefix.join("local/lib");
@@ -120,11 +122,11 @@ fn includes_system(prefix: &Path) -> bool {
     })
 }
 
-/// The library at this path, by the name of the file that it leads to.
+/// The library at this path. Symbolic links are resolved, and the name of the file decides.
 fn library_at(path: &Path) -> Option<MpiLibrary> {
     let file = path.canonicalize().ok()?;
     let name = file.file_name()?.as_bytes();
-    // libmpi.so.12.5.0
+    // The name may have a longer version, as in libmpi.so.12.5.0.
     let mut dots = name.iter().enumerate().filter(|(_, byte)| **byte == b'.');
     let end = dots.nth(2).map_or(name.len(), |(position, _)| position);
     MpiLibrary::of_needed(&name[..end])
@@ -209,7 +211,7 @@ mod tests {
             library_of(&python, environment, &mut loader).map(|(library, _)| library)
         };
         let open_mpi = MpiLibrary::of_needed(b"libmpi.so.40");
-        // The system's own libraries may be there, or not.
+        // The system may or may not have libraries of its own.
         folder.library("llp", "40");
         assert_eq!(find(&environment), open_mpi);
         folder.library("user/lib", "12");

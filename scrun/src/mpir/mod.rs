@@ -1,9 +1,10 @@
-//! MPIR: how a debugger that knows nothing of SCore finds the processes of a job (CDTI 2.1 and 2.2,
-//! docs/tools.md). scrun is the starter; what other starters share with it is in `mpir/`.
+//! MPIR: lets a debugger without knowledge of SCore find the processes of a job (CDTI 2.1 and 2.2,
+//! docs/tools.md). scrun is the starter. The crate `mpir/` holds the parts that other starters
+//! share.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | `starter` | what scrun does when, without I/O |
+//! | `starter` | the state machine of the starter, without I/O |
 
 mod starter;
 
@@ -19,26 +20,27 @@ use score_proto::tool_start::ToolActionAnswer;
 
 use starter::Starter;
 
-/// How often the flag is read while this process is traced.
+/// Interval at which the flag is read while this process is traced.
 pub const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What scrun does for debuggers.
+/// Serves the debuggers of a job.
 #[derive(Debug)]
 pub struct Debugger {
     starter: Starter,
     /// The programs, by stage and element.
     programs: Vec<Vec<Vec<u8>>>,
-    /// The debugger has been asked for its servers. This holds as long as it stays.
+    /// Whether the debugger has been asked for the servers it wants. Reset when the debugger
+    /// leaves.
     servers_requested: bool,
     is_abort_reported: bool,
 }
 
-/// The requests that follow from an event, and a line for the user if something is wrong.
+/// The requests that result from an event, and a line for the user if there is a problem.
 #[derive(Debug, Default)]
 pub struct Reaction {
-    /// To the job.
+    /// The requests, for the job.
     pub requests: Vec<JobRequest>,
-    /// A line.
+    /// The line for the user.
     pub problem: Option<String>,
 }
 
@@ -49,15 +51,15 @@ impl From<Vec<DebuggerRequest>> for Reaction {
     }
 }
 
-/// Shows a debugger that this process has begun, and nothing of the job exists. Returns whether it
-/// wants the processes held.
+/// Shows a debugger that this process has started and that the job does not exist yet. Returns
+/// whether the debugger wants the processes held.
 pub fn begin() -> bool {
     score_mpir::begin();
     is_being_debugged()
 }
 
 impl Debugger {
-    /// For debuggers of this job.
+    /// Serves debuggers of this job.
     pub fn new(spec: &JobSpec) -> Self {
         let program = |element: &ElementSpec| element.path.0.clone();
         let programs: Vec<Vec<Vec<u8>>> =
@@ -71,19 +73,20 @@ impl Debugger {
         }
     }
 
-    /// When the flag has to be read again even if nothing happens.
+    /// The interval at which the flag must be read even if there is no event.
     pub fn look_interval(&self) -> Option<Duration> {
         self.starter.is_traced().then_some(LOOK_INTERVAL)
     }
 
-    /// Reads the flag. `is_interrupted`: a signal or a tracer has interrupted a system call.
+    /// Reads the flag. `is_interrupted` says whether a signal or a tracer has interrupted a system
+    /// call.
     pub fn look(&mut self, is_interrupted: bool) -> Reaction {
         let is_flag_set = is_being_debugged();
         let may_have_tracer = is_interrupted || is_flag_set || self.starter.is_traced();
         let result = self.starter.on_look(is_flag_set, if may_have_tracer { tracer() } else { 0 });
         if result.reset_flag {
             score_mpir::reset_being_debugged();
-            // Where that is not possible, the next debugger sees one signal more.
+            // If this fails, the next debugger receives one more signal.
             let _ = score_mpir::remove_stale_breakpoints();
         }
         if result.reset_flag || !is_flag_set {
@@ -92,11 +95,11 @@ impl Debugger {
         result.requests.into()
     }
 
-    /// The job has been accepted.
+    /// Handles that the job has been accepted.
     pub fn on_accepted(&mut self, job: JobId, nodes: u32, kind: SessionKind) -> Reaction {
         let id = match kind {
             SessionKind::MultiUser => job.to_string(),
-            // The number means nothing to others.
+            // The job number of a private daemon has no meaning for other processes.
             SessionKind::SingleUser => {
                 let host = nix::unistd::gethostname().unwrap_or_default();
                 format!("{}@{}", std::process::id(), host.to_string_lossy())
@@ -106,14 +109,14 @@ impl Debugger {
         self.starter.on_accepted(nodes).into()
     }
 
-    /// The job has listed some of its processes. If these were the last ones, the debugger gets the
-    /// table.
+    /// Handles a list of some processes of the job. When the table is complete, the debugger gets
+    /// it.
     pub fn on_processes(&mut self, stage: u32, host_name: &str, block: &ProcessBlock) -> Reaction {
         let Some(table) = self.starter.on_processes(stage, host_name, block) else {
             return Reaction::default();
         };
         if !is_being_debugged() {
-            // It has left meanwhile.
+            // The debugger has left in the meantime.
             return self.show(None);
         }
         let servers = match std::mem::replace(&mut self.servers_requested, true) {
@@ -131,7 +134,7 @@ impl Debugger {
         }
     }
 
-    /// The job has answered the request to start servers.
+    /// Handles the job's answer to the request to start servers.
     pub fn on_tool_answer(&mut self, answer: &ToolActionAnswer) -> Reaction {
         self.show(match answer {
             ToolActionAnswer::Done(_) => None,
@@ -141,8 +144,8 @@ impl Debugger {
         })
     }
 
-    /// Shows the table to the debugger, which may stop this process for as long as it likes. Then
-    /// a held stage can run.
+    /// Shows the table to the debugger, which can stop this process for any time. Afterwards a held
+    /// stage can run.
     fn show(&mut self, problem: Option<String>) -> Reaction {
         if is_being_debugged() {
             call_breakpoint(DebugState::Spawned);
@@ -152,7 +155,7 @@ impl Debugger {
         Reaction { requests: vec![release], problem }
     }
 
-    /// A signal ends this process. The debugger may stop it before that.
+    /// Handles a signal that ends this process. The debugger may stop the process before that.
     pub fn on_abort(&mut self) {
         if !std::mem::replace(&mut self.is_abort_reported, true) {
             call_breakpoint(DebugState::Aborting);
@@ -160,7 +163,7 @@ impl Debugger {
     }
 }
 
-/// The process that traces this one, or 0.
+/// The process id of the tracer of this process, or 0.
 fn tracer() -> u32 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));

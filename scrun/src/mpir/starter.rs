@@ -1,10 +1,10 @@
-//! What scrun does for a debugger that uses MPIR, as a pure state machine. It has no memory that a
-//! debugger sees, and no sockets.
+//! The behaviour of scrun towards a debugger that uses MPIR, as a pure state machine. It has no
+//! sockets, and no memory that a debugger reads.
 //!
-//! A debugger that starts scrun sets `MPIR_being_debugged` before the job is submitted. Then the
-//! processes of each stage are held before their first instruction, until the debugger has seen
-//! them in the table. A debugger that attaches sets it later. It finds the processes of the running
-//! stage in the table; those of later stages are held.
+//! A debugger that starts scrun sets `MPIR_being_debugged` before the job is submitted. The
+//! processes of each stage are then held before their first instruction, until the debugger has
+//! seen them in the table. A debugger that attaches later sets the flag later. It finds the
+//! processes of the running stage in the table, and the processes of later stages are held.
 
 use score_mpir::{CompleteTable, TableBuilder};
 use score_proto::job_control::ProcessBlock;
@@ -13,41 +13,42 @@ use score_proto::message::DebuggerRequest;
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Starter {
-    /// Parallel processes of each stage.
+    /// Number of parallel processes of each stage.
     elements: Vec<usize>,
-    /// Nodes of each parallel process, once the job has been accepted.
+    /// Number of nodes of each parallel process, once the job has been accepted.
     nodes: Option<u32>,
     service: Service,
-    /// The process that traces this one, or 0.
+    /// The process id of the tracer of this process, or 0.
     tracer: u32,
     builder: Option<TableBuilder>,
 }
 
-/// What the debugger that has set the flag waits for.
+/// The state of service for the debugger that has set the flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Service {
     /// The flag is not set.
     Idle,
-    /// For the table, which is requested when the job has been accepted.
+    /// The debugger waits for the table. scrun requests it when the job has been accepted.
     AwaitsJob,
-    /// For the table, which is requested, and for its servers.
+    /// The debugger waits for the table, which scrun has requested, and for its servers.
     AwaitsTable,
-    /// For nothing: it has seen the table.
+    /// The debugger has seen the table.
     Shown,
 }
 
-/// What follows from a look at the flag.
+/// The result of one check of the flag.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LookResult {
-    /// To the job.
+    /// Requests to the job.
     pub requests: Vec<DebuggerRequest>,
-    /// The debugger has left without a reset of the flag.
+    /// The debugger has left without resetting the flag, so the caller must reset it.
     pub reset_flag: bool,
 }
 
 impl Starter {
-    /// Of a job whose stages have so many parallel processes. `is_debugged`: the debugger that has
-    /// started this process has set the flag, and the job's stages are held.
+    /// A starter for a job whose stages have these numbers of parallel processes. `is_debugged`
+    /// says that the debugger that started this process has set the flag, and that the job's stages
+    /// are held.
     pub fn new(elements: Vec<usize>, is_debugged: bool, tracer: u32) -> Self {
         Self {
             elements,
@@ -58,12 +59,12 @@ impl Starter {
         }
     }
 
-    /// Whether this process is traced, so that the flag may change without a further event.
+    /// Whether this process is traced. The flag may then change without an event.
     pub fn is_traced(&self) -> bool {
         self.tracer != 0
     }
 
-    /// The job has been accepted. Returns requests to it.
+    /// Handles that the job has been accepted. Returns requests to the job.
     pub fn on_accepted(&mut self, nodes: u32) -> Vec<DebuggerRequest> {
         self.nodes = Some(nodes);
         match self.service {
@@ -72,7 +73,7 @@ impl Starter {
         }
     }
 
-    /// The flag and the tracer as they are now.
+    /// Handles the current values of the flag and the tracer.
     pub fn on_look(&mut self, is_flag_set: bool, tracer: u32) -> LookResult {
         let last_tracer = std::mem::replace(&mut self.tracer, tracer);
         if !is_flag_set {
@@ -80,7 +81,7 @@ impl Starter {
         }
         let has_new_tracer = tracer != last_tracer && tracer != 0 && last_tracer != 0;
         if self.service != Service::Idle && !has_new_tracer {
-            // A tool that comes later sets the flag again.
+            // A debugger that attaches later sets the flag again.
             let reset_flag = tracer == 0 && self.service == Service::Shown;
             let requests = if reset_flag { self.stop_serving() } else { Vec::new() };
             return LookResult { requests, reset_flag };
@@ -106,7 +107,7 @@ impl Starter {
         }
     }
 
-    /// The job has listed some processes. Returns the table if it is complete.
+    /// Handles a list of some processes of the job. Returns the table if it is complete.
     pub fn on_processes(
         &mut self,
         stage: u32,
@@ -122,7 +123,7 @@ impl Starter {
         self.builder.take_if(|builder| builder.is_complete())?.finish()
     }
 
-    /// The debugger has seen the table.
+    /// Handles that the debugger has seen the table.
     pub fn on_shown(&mut self) {
         if self.service == Service::AwaitsTable {
             self.service = Service::Shown;
@@ -169,7 +170,7 @@ mod tests {
         starter.on_shown();
         let requests = vec![DebuggerRequest::HoldStages(false)];
         assert_eq!(starter.on_look(true, 0), LookResult { requests, reset_flag: true });
-        // The next one.
+        // The next debugger.
         assert_eq!(starter.on_look(true, 6).requests, LIST);
         assert!(starter.on_processes(0, "a", &block(0, 0, &[1])).is_some());
         starter.on_shown();

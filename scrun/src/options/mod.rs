@@ -47,14 +47,14 @@ impl OptionArg {
     }
 }
 
-/// How much `stat` shows.
+/// The amount of statistics that `stat` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Statistics {
-    /// Nothing.
+    /// No statistics.
     Off,
-    /// One summary.
+    /// A summary.
     Summary,
-    /// A line for every node, too.
+    /// The summary and a line for every node.
     Detail,
 }
 
@@ -81,7 +81,7 @@ impl ScrunOptions {
         Ok((options, word_count))
     }
 
-    /// Adds an option that has a word of its own, and its value. Returns the number of words.
+    /// Adds an option that occupies words of its own, and its value. Returns the number of words.
     fn add_word_option(
         &mut self,
         name: &'static str,
@@ -198,7 +198,7 @@ impl ScrunOptions {
         words.flatten().collect()
     }
 
-    /// The lowest level of notices that the option `message` permits.
+    /// The lowest level of messages that the option `message` permits.
     pub fn level(&self) -> Level {
         match self.get("message").and_then(|given| given.value.as_deref()) {
             Some("concise") => Level::Warning,
@@ -216,7 +216,7 @@ impl ScrunOptions {
         }
     }
 
-    /// `nodes` or `hosts`: the leftmost of them.
+    /// The leftmost of the options `nodes` and `hosts`.
     pub fn nodes(&self) -> Option<&OptionArg> {
         self.either("nodes", "hosts")
     }
@@ -249,14 +249,15 @@ impl ScrunOptions {
     }
 }
 
-/// The option of [`table::WORD_OPTIONS`] that a word begins, without its first minus.
+/// The option of [`table::WORD_OPTIONS`] with which a word begins. `list` is the word without its
+/// first minus.
 fn word_option(list: &[u8]) -> Option<&'static str> {
     let list = list.strip_prefix(b"-").unwrap_or(list);
     let key = list.split(|byte| *byte == b'=').next()?;
     table::WORD_OPTIONS.iter().find(|name| name.as_bytes() == key).copied()
 }
 
-/// Checks one option. An error has the offset of the faulty byte, and the line.
+/// Checks one option. An error has the offset of the byte at fault, and the message.
 fn check(key: &str, value: Option<&str>) -> Result<(), (usize, String)> {
     if key.is_empty() {
         return Err((0, "the name of an option is empty (-key=value,key,... is expected)".into()));

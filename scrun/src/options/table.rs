@@ -6,7 +6,7 @@ use super::value;
 /// Whether an option takes a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueArity {
-    /// Never.
+    /// The option takes no value.
     NoValue,
     /// `key` or `key=value`.
     Optional,
@@ -17,11 +17,12 @@ pub enum ValueArity {
 /// Support for an option in this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
-    /// As in the manual.
+    /// It works as in the manual.
     Full,
-    /// As in the manual in multi-user mode. No effect in single-user mode; scrun reports this.
+    /// It works as in the manual in multi-user mode. In single-user mode it has no effect, and
+    /// scrun reports this.
     MultiUserOnly,
-    /// No effect; scrun reports this.
+    /// It has no effect, and scrun reports this.
     NotImplemented,
 }
 
@@ -167,14 +168,15 @@ pub const OPTIONS: &[OptionSpec] = &[
     row("version", (NoValue, ""), value::anything, Full, "the version"),
 ];
 
-/// Options with a word of their own: the value is the rest of the word after `=`, or the next word,
-/// with all commas. They may begin with two minus signs, as debuggers write them.
+/// Options that occupy words of their own. The value is the rest of the word after `=`, or the next
+/// word, and may contain commas. These options may begin with two minus signs, as debuggers write
+/// them.
 pub const WORD_OPTIONS: &[&str] = &["x", "tool", "tool-arguments", "tool-files"];
 
 /// Options that scrun forwards to scored, with a minus in front.
 pub const FORWARDED_TO_SCORED: &[&str] = &["start", "links", "mtu", "rate"];
 
-/// The row of this name.
+/// The row of the option with this name.
 pub fn find(name: &str) -> Option<&'static OptionSpec> {
     OPTIONS.iter().find(|spec| spec.name == name)
 }

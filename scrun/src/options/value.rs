@@ -15,7 +15,7 @@ pub fn hosts(text: &str) -> Result<(), String> {
     score_hosts::node_request::parse_hosts(text).map(drop)
 }
 
-/// `NAME[+NAME]...`
+/// Network names: `NAME[+NAME]...`
 pub fn names(text: &str) -> Result<(), String> {
     if text.split('+').any(str::is_empty) {
         return Err("an empty network name (NAME[+NAME]... is expected)".into());
@@ -31,20 +31,20 @@ fn check_range(text: &str, low: u64, high: u64) -> Result<(), String> {
     }
 }
 
-/// 0..15. The manual gives no range; this one is ours.
+/// A number from 0 to 15. The manual gives no range; this one is ours.
 pub fn priority(text: &str) -> Result<(), String> {
     check_range(text, 0, 15)
 }
 
-/// The value of `debug` for DDT.
+/// The value of `debug` that selects DDT.
 pub const DDT: &str = "ddt";
 
-/// 1..10, or ddt.
+/// A number from 1 to 10, or `ddt`.
 pub fn debuggers(text: &str) -> Result<(), String> {
     if text == DDT { Ok(()) } else { check_range(text, 1, 10) }
 }
 
-/// Seconds or megabytes.
+/// A number of seconds or megabytes, above 0.
 pub fn amount(text: &str) -> Result<(), String> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse::<u64>() {
@@ -53,7 +53,7 @@ pub fn amount(text: &str) -> Result<(), String> {
     }
 }
 
-/// A number, then perhaps m, h or d.
+/// A number above 0, optionally followed by m, h or d.
 pub fn interval(text: &str) -> Result<(), String> {
     amount(text.strip_suffix(['m', 'h', 'd']).unwrap_or(text)).map_err(|_| {
         format!("'{text}' is not an interval (a whole number above 0, then perhaps m, h or d)")
@@ -70,13 +70,13 @@ fn one_of(text: &str, allowed: &[&str]) -> Result<(), String> {
     }
 }
 
-/// A type of monitor.
+/// A metric, or a group of metrics, of the monitor.
 pub fn monitor(text: &str) -> Result<(), String> {
-    // "all" is similar to "ALL": the list has both.
+    // The list has both "all" and "ALL", because they differ.
     score_monitor::parse_metrics(Some(text)).map(drop)
 }
 
-/// How MPI programs start (not in the manual).
+/// How MPI programs start: a word or the directory of an MPI library (not in the manual).
 pub fn mpi(text: &str) -> Result<(), String> {
     match text.starts_with('/') {
         true => crate::mpi::check_library_folder(text),
@@ -84,7 +84,7 @@ pub fn mpi(text: &str) -> Result<(), String> {
     }
 }
 
-/// `NAME=VALUE`
+/// A variable of the environment: `NAME=VALUE`
 pub fn variable(text: &str) -> Result<(), String> {
     match text.split_once('=') {
         Some((name, _)) if !name.is_empty() => Ok(()),

@@ -1,9 +1,9 @@
 //! The parallel job: programs joined by `==` (pipe) and `::` (sequence), with redirects `:=`
-//! (standard input), `=:` (standard output), `=::` and `:=:` (append). Manual 1.6.3 and
-//! scrun(1), INPUT/OUTPUT REDIRECTION and PARALLEL JOB; if they differ, both forms are accepted.
+//! (standard input), `=:` (standard output), `=::` and `:=:` (append). Manual 1.6.3 and scrun(1),
+//! INPUT/OUTPUT REDIRECTION and PARALLEL JOB. Where the two differ, both forms are accepted.
 //!
-//! A word that is an operator after one or more backslashes loses one of them and is literal.
-//! The parser is total and pure: no input makes it panic.
+//! If a word consists of backslashes and an operator, the parser removes one backslash and the word
+//! is literal. The parser is total and pure: no input makes it panic.
 
 use crate::usage::{ErrorPosition, StartError};
 use score_proto::message::{FileName, Input, OsBytes, Output};

@@ -5,7 +5,7 @@ fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
 }
 
-/// A job as text: stages by `;`, elements by `|`, redirects as in a Unix shell.
+/// Formats a job like a Unix shell line: `;` separates stages, and `|` separates elements.
 fn job_text(line: &str) -> String {
     let element = |element: &Element| {
         let mut out: Vec<String> = element

@@ -1,5 +1,5 @@
-//! Finds the file of a program by its name: first the commands of this package, next to scrun's
-//! own binary, then PATH, as a shell does.
+//! Finds the file of a program by its name. It looks for the commands of this package next to
+//! scrun's own binary, then in PATH, as a shell does.
 
 use score_proto::exit_code::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 
@@ -11,11 +11,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Commands of this package, which take precedence over PATH. `system` is another one, but scrun
-/// passes its program to the daemon itself.
+/// Commands of this package, which take precedence over PATH. `system` is not in the list, because
+/// scrun passes its program to the daemon.
 const COMMANDS: [&[u8]; 3] = [b"scatter", b"gather", b"pmtest"];
 
-/// The directories in which programs are looked up.
+/// The directories in which programs are searched.
 #[derive(Debug, Clone)]
 pub struct ProgramSearchPath {
     /// The directory of scrun's own binary.
@@ -43,10 +43,10 @@ impl ProgramSearchPath {
 pub enum Program {
     /// An executable file on this host.
     File(PathBuf),
-    /// The built-in `system`: the other words are a sequential program and its arguments. Each
-    /// host looks the program up for itself.
+    /// The built-in `system`: the other words are a sequential program and its arguments. Each host
+    /// searches for that program itself.
     System {
-        /// `-host`.
+        /// Whether `-host` is given: one process per host.
         per_host: bool,
         /// Number of words of the element that belong to `system` itself.
         skip: usize,
@@ -74,7 +74,7 @@ pub fn resolve(element: &Element, search_path: &ProgramSearchPath) -> Result<Pro
         }
         Err(Errno::ENOENT) => Err(refuse(EXIT_NOT_FOUND, "program not found in PATH")),
         Err(Errno::EISDIR) => Err(refuse(EXIT_NOT_EXECUTABLE, "is a directory, not a program")),
-        Err(Errno::ENOEXEC) => Err(refuse(EXIT_NOT_EXECUTABLE, "is no regular file")),
+        Err(Errno::ENOEXEC) => Err(refuse(EXIT_NOT_EXECUTABLE, "not a regular file")),
         Err(Errno::EPERM) => {
             Err(refuse(EXIT_NOT_EXECUTABLE, "is not readable (scrun has to read it)"))
         }

@@ -1,5 +1,6 @@
-//! Programmed resource requests (manual 1.4, 4.1): the combined notes of all programs of a job, the
-//! requests that a program writes in a trial run on this host, and whether they can be met.
+//! The resource requests of programs (manual 1.4, 4.1). This module combines the notes of all
+//! programs of a job and the requests that programs write in a trial run on this host. It checks
+//! whether the requests can be met.
 
 use crate::elf::{self, LibrarySearchPath, ProgramNeeds};
 use crate::mpi::{self, MpiLibrary};
@@ -21,7 +22,7 @@ pub struct ProgramRequest {
     pub request: Request,
     /// The MPI library that it needs, if any.
     pub mpi_library: Option<MpiLibrary>,
-    /// Whether it needs a library of OpenMP.
+    /// Whether it needs an OpenMP library.
     pub uses_openmp: bool,
 }
 
@@ -29,7 +30,7 @@ pub struct ProgramRequest {
 /// (manual 1.4.2, step 2).
 ///
 /// # Errors
-/// A note that cannot be honoured, or a local run that failed.
+/// A note that cannot be honoured, or a trial run that failed.
 pub fn program_request(
     path: &Path,
     loader: &mut LibrarySearchPath,
@@ -102,7 +103,7 @@ pub fn check(
     Ok(())
 }
 
-/// The output of the option `resource`: options, requests, paths.
+/// The output of the option `resource`: the options, the requests and the paths of the programs.
 pub fn describe(
     options: &ScrunOptions,
     programs: &[ProgramRequest],

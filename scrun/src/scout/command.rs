@@ -52,7 +52,7 @@ fn bold_streams() -> [bool; 2] {
 fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError> {
     let search_path = job::search_path()?;
     let directory = OsBytes(search_path.directory.as_os_str().as_bytes().to_vec());
-    // As rsh and ssh do: the words are a line for the remote shell.
+    // As with rsh and ssh, the words are a line for the remote shell.
     let words: Vec<&[u8]> = options.words.iter().map(|word| word.as_bytes()).collect();
     let bytes = |text: &[u8]| OsBytes(text.to_vec());
     let args = vec![
@@ -88,8 +88,8 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
     })
 }
 
-/// The element that passes scout's standard input to every host: the command `scatter`, next to
-/// this binary.
+/// The element that passes scout's standard input to every host. It is the command `scatter`, next
+/// to this binary.
 fn scatter() -> ElementSpec {
     let sibling = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("scatter")));
     let path = sibling.unwrap_or_else(|| "scatter".into());

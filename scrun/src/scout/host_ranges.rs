@@ -21,13 +21,14 @@ fn split_number(name: &str) -> Option<(NumberedName<'_>, u64)> {
     Some((NumberedName { prefix: &name[..start], digits, suffix: &name[end..] }, number))
 }
 
-/// Whether two numbers can be in one bracket: the first number of a range keeps its leading zeros.
+/// Whether two numbers can be in one bracket. The first number of a range keeps its leading zeros,
+/// which set the width of all numbers of the range.
 fn widths_are_compatible(one: &str, other: &str) -> bool {
     let has_leading_zero = |digits: &str| digits.len() > 1 && digits.starts_with('0');
     one.len() == other.len() || !(has_leading_zero(one) || has_leading_zero(other))
 }
 
-/// All names, in their order. Consecutive names that differ only in their number share a word.
+/// Formats all names, in order. Consecutive names that differ only in their number share a word.
 pub fn compress<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut out = String::new();
     let mut names = names.into_iter().peekable();

@@ -1,4 +1,4 @@
-//! Merges the output of many hosts: equal output of consecutive hosts is shown once, under the
+//! Merges the output of many hosts. Equal output of consecutive hosts is shown once, under the
 //! names of all of them (scout(1)). There is no I/O here.
 //!
 //! The output of a host is buffered until its command has ended, so that it can be compared. If it
@@ -11,9 +11,9 @@ use score_proto::message::{JobEnd, NodeUsage, Stream};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Lower bound of the buffer for one stream of one host, in bytes (scout(1): 4 Kbytes).
+/// Lower limit of the buffer for one stream of one host, in bytes (scout(1): 4 Kbytes).
 const MIN_HOST_BUFFER: usize = 4 * 1024;
-/// Upper bound of the buffer for one stream of one host, in bytes.
+/// Upper limit of the buffer for one stream of one host, in bytes.
 const MAX_HOST_BUFFER: usize = 64 * 1024;
 /// Bytes that are buffered for all hosts together.
 const MAX_TOTAL_BUFFER: usize = 64 * 1024 * 1024;
@@ -43,7 +43,7 @@ pub struct OutputFormat {
     pub bold: [bool; 2],
 }
 
-/// One of the two streams.
+/// The state of one of the two streams.
 #[derive(Debug)]
 struct StreamState {
     /// Buffered bytes, by host.
@@ -139,12 +139,12 @@ impl OutputMerger {
     }
 
     /// Returns the buffered output of both streams, after the command has ended on all hosts or the
-    /// daemon is lost. `end` then has the exit code of scout. If `reader_closed` is set, a death of
-    /// SIGPIPE is not reported.
+    /// daemon is lost. If `end` is given, stores scout's exit code in it. If `reader_closed` is
+    /// set, a death by SIGPIPE is not reported.
     pub fn finish(&mut self, end: Option<&mut JobEnd>, reader_closed: bool) -> [Vec<u8>; 2] {
         let mut out = [self.flush_remaining(0), self.flush_remaining(1)];
         if self.format.json {
-            // Programs read one stream.
+            // In JSON format, the reader reads one stream only.
             let errors = std::mem::take(&mut out[1]);
             out[0].extend_from_slice(&errors);
         }
@@ -152,7 +152,8 @@ impl OutputMerger {
             let codes = self.exit_codes(&end.usage);
             let max_code =
                 codes.iter().map(|code| code.unwrap_or(EXIT_HOST_LOST)).max().unwrap_or(0);
-            // Without a failure of the command, the code of another element, which was reported.
+            // If the command succeeded on all hosts, the code is that of another element, whose
+            // failure has been reported.
             end.code = if max_code == 0 { end.code } else { max_code };
             self.report_exit_codes(&codes, reader_closed, &mut out);
         }

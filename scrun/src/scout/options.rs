@@ -32,7 +32,7 @@ to run a command:
   -help, -version
 ";
 
-/// All options, for the hint after an unknown one.
+/// All options, for the suggestion after an unknown one.
 const OPTION_NAMES: &[&str] = &[
     "-g", "-group", "-file", "-force", "-rsh", "-start", "-timeout", "-links", "-mtu", "-rate",
     "-e", "-merge", "-sort", "-rev", "-nosort", "-stdin", "-json", "-help", "-version",
@@ -73,7 +73,7 @@ impl ScoutOptions {
     /// Reads the command line.
     ///
     /// # Errors
-    /// The faulty word.
+    /// The word at fault.
     pub fn parse(words: &[OsString]) -> Result<Self, StartError> {
         let mut options = Self::default();
         // The first option that only opens a session.

@@ -65,7 +65,7 @@ pub fn run(options: &ScoutOptions) -> Result<u8, StartError> {
         directory: None,
     };
     let result = session.serve(options, &hosts);
-    // First of all: closing this socket ends the session.
+    // Close the socket first: this ends the session.
     drop(session.socket.take());
     session.daemon.wait_for_exit(DAEMON_EXIT_TIMEOUT);
     session.remove_directory();
@@ -89,7 +89,7 @@ fn refuse_nested(options: &ScoutOptions) -> Result<(), StartError> {
     Err(StartError::plain(EXIT_USAGE, line))
 }
 
-/// The hosts that the options select, as for scrun.
+/// The hosts that the options select, by the rules of scrun.
 fn hosts(options: &ScoutOptions, reporter: &Reporter) -> Result<Vec<HostSpec>, StartError> {
     let given = |(key, value): &(&str, String)| OptionArg {
         key: (*key).to_owned(),
@@ -111,7 +111,7 @@ fn hosts(options: &ScoutOptions, reporter: &Reporter) -> Result<Vec<HostSpec>, S
     Ok(hosts.into_iter().map(spec).collect())
 }
 
-/// Arguments for scored: the options for starting daemons.
+/// The arguments for scored: the options that concern the start of daemons.
 fn scored_args(options: &ScoutOptions) -> Vec<String> {
     let given = options.hosts.iter().filter(|(name, _)| FORWARDED_TO_SCORED.contains(name));
     let timeout =
@@ -120,14 +120,14 @@ fn scored_args(options: &ScoutOptions) -> Vec<String> {
     words.chain(timeout).flatten().collect()
 }
 
-/// Opens a descriptor from which signals are read. Signals of the terminal's keys, and stops, are
-/// left to the shell.
+/// Opens a descriptor from which signals are read. Signals of the terminal's keys and stop signals
+/// are for the shell.
 fn open_signalfd() -> nix::Result<SignalFd> {
     let handled =
         [Signal::SIGCHLD, Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
     let handled: SigSet = handled.into_iter().collect();
     let mut blocked = handled;
-    // scout may write a line while the shell has the terminal.
+    // scout may write a line while the shell is in the foreground.
     blocked.add(Signal::SIGTTOU);
     blocked.thread_block()?;
     SignalFd::with_flags(&handled, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
@@ -165,7 +165,7 @@ struct ScoutSession {
     decoder: ServerMessageDecoder,
     signals: SignalFd,
     daemon: DaemonHandle,
-    /// The session's directory: scored removes it, unless it dies.
+    /// The session's directory. scored removes it; if scored has died, scout does.
     directory: Option<PathBuf>,
 }
 
@@ -257,8 +257,8 @@ impl ScoutSession {
             };
             let ready = |index: usize| sources.get(index).and_then(PollFd::any).unwrap_or(false);
             let (is_signal_pending, is_socket_readable) = (ready(0), ready(1));
-            // The end of the session is handled before the end of the shell, which may follow from
-            // it.
+            // The end of the session is handled before the end of the shell, because the shell may
+            // end as a result.
             if is_socket_readable && let Some(socket) = &mut self.socket {
                 let mut chunk = [0; 16 * 1024];
                 match socket.read(&mut chunk) {
@@ -312,10 +312,10 @@ impl ScoutSession {
                         return Ok(if is_lost && code == 0 { EXIT_DAEMON_LOST } else { code });
                     }
                 }
-                // The keys of the terminal are for the shell and its commands.
+                // The shell and its commands handle the keys of the terminal.
                 SessionEvent::Signal(libc::SIGINT | libc::SIGQUIT) => {}
                 SessionEvent::Signal(signal) => {
-                    // The session ends first, whatever the shell does.
+                    // The session ends first, even if the shell does not react.
                     self.socket = None;
                     hang_up_shell(shell)?;
                     return Ok(128 + signal as u8);
@@ -341,8 +341,8 @@ impl ScoutSession {
     }
 }
 
-/// The exit code of the shell, if it has ended. A shell that stops itself (its command `suspend`)
-/// stops scout, too, so that the outer shell continues.
+/// The exit code of the shell, if it has ended. If the shell stops itself (its command `suspend`),
+/// scout also stops, so that the outer shell continues.
 fn try_wait_shell(shell: Pid) -> nix::Result<Option<u8>> {
     match waitpid(shell, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED))? {
         WaitStatus::Exited(_, code) => Ok(Some(code as u8)),

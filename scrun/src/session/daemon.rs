@@ -15,11 +15,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// The time for which the removal of a dead daemon's directory is retried: the processes of the job
-/// are still exiting.
+/// Time for which the removal of a dead daemon's directory is retried, because the processes of the
+/// job may still be exiting.
 const DIRECTORY_REMOVAL_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// The path of a binary of this package: next to scrun's own, else its name, for PATH.
+/// The path of a binary of this package: next to scrun's own binary or, if it is not there, found
+/// in PATH.
 pub fn sibling_binary(name: &str) -> PathBuf {
     std::env::current_exe()
         .ok()
@@ -44,7 +45,7 @@ impl DaemonHandle {
         Self { child: None, pid: None, exit_message }
     }
 
-    /// The daemon of a scout session, which has this socket.
+    /// The daemon of the scout session at the other end of this socket.
     pub fn of_scout(socket: &UnixStream) -> Self {
         let peer = getsockopt(socket, PeerCredentials).ok();
         let pid = peer.and_then(|peer| u32::try_from(peer.pid()).ok());
@@ -65,10 +66,11 @@ impl DaemonHandle {
     }
 }
 
-/// Starts `scored -single` with `options` and more variables. Returns it with our end of its
-/// control socket.
+/// Starts `scored -single` with `options` and additional variables. Returns the daemon and our end
+/// of its control socket.
 ///
-/// The daemon gets a process group of its own, because only scrun handles the terminal's signals.
+/// The daemon gets a process group of its own, because only scrun handles the signals of the
+/// terminal.
 ///
 /// # Errors
 /// The error of the system, with the name of the binary.
@@ -127,8 +129,8 @@ fn describe_exit(status: Option<ExitStatus>) -> String {
     }
 }
 
-/// Whether this can be the directory of a job of this user: it is below a directory of SCore-D, is
-/// not a symbolic link, and only the user has access.
+/// Whether this can be the directory of a job of this user. It must be below a directory of scored,
+/// must not be a symbolic link, and must be accessible to the user only.
 fn is_job_directory(path: &Path) -> bool {
     let parent = path.parent().and_then(Path::file_name).map(|name| name.as_bytes());
     let is_below_scored =
@@ -145,7 +147,7 @@ fn is_job_directory(path: &Path) -> bool {
     path.is_absolute() && has_plain_components && is_below_scored && has_job_name && is_private
 }
 
-/// Removes the directory of a job whose daemon has died. Retries until its processes have exited.
+/// Removes the directory of a job whose daemon has died. Retries while processes of the job exit.
 ///
 /// # Errors
 /// The reason why it still exists.
@@ -161,7 +163,7 @@ pub fn remove_directory(path: &Path) -> Result<(), String> {
         match fs::remove_dir_all(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Ok(()) => {
-                // The base directory below /tmp or the user's run-time directory is removed, too.
+                // The base directory below /tmp or the user's run-time directory is also removed.
                 // This fails if other jobs still have directories in it.
                 if let Some(base) = path.parent().filter(|base| *base != Path::new("/var/scored")) {
                     let _ = fs::remove_dir(base);

@@ -1,6 +1,6 @@
-//! Reads scrun's standard input in a thread of its own, only up to the window that the daemon has
-//! granted. The descriptor is shared with the user's shell: it is never made non-blocking. The
-//! thread starts with the first grant; for a job that reads nothing it never starts.
+//! Reads scrun's standard input in a separate thread, and only as many bytes as the daemon has
+//! granted. The descriptor is shared with the user's shell, so it is never made non-blocking. The
+//! thread starts with the first grant. For a job that reads no input it never starts.
 
 use crossbeam_queue::ArrayQueue;
 use mio::Waker;
@@ -24,7 +24,7 @@ const FOREGROUND_POLL_INTERVAL: Duration = Duration::from_millis(100);
 pub enum StdinChunk {
     /// At most [`MAX_IO_CHUNK`] bytes.
     Bytes(Vec<u8>),
-    /// The end; with a reason if it was not the end of the input.
+    /// The end of the input, or a reason why reading has failed.
     End(Option<String>),
 }
 
@@ -101,8 +101,8 @@ fn run_reader(state: &ReaderState, waker: &Waker) {
             std::thread::park();
             continue;
         }
-        // A read that has begun goes on when a debugger takes the foreground, and would take the
-        // first line that is typed for it.
+        // A read that has begun continues when a debugger takes the foreground. It would take the
+        // first line that the user types for the debugger, so wait first and check the foreground.
         if stdin.is_terminal() {
             wait_readable(&stdin);
             if in_background(&stdin) {
@@ -142,11 +142,11 @@ fn run_reader(state: &ReaderState, waker: &Waker) {
     }
 }
 
-/// Waits for input: of a terminal, or after another process has made the shared description
-/// non-blocking.
+/// Waits for input. Needed for a terminal, and if another process has made the shared file
+/// description non-blocking.
 fn wait_readable(stdin: &Stdin) {
     let mut poll_fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
-    // The result does not matter: the next read gives the error.
+    // The result does not matter: the next read reports the error.
     let _ = poll(&mut poll_fds, PollTimeout::NONE);
 }
 

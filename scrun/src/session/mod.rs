@@ -71,11 +71,11 @@ pub struct SessionConfig {
     pub program_store: ProgramStore,
     /// The daemon that runs the job.
     pub daemon_source: DaemonSource,
-    /// Merges the output of the hosts. Only scout uses it.
+    /// Merges the output of the hosts. Set only by scout.
     pub merger: Option<OutputMerger>,
     /// The monitor, if one is requested.
     pub monitor: Option<MonitorRequest>,
-    /// Serves debuggers. scout does not.
+    /// Serves debuggers. Not set by scout.
     pub debugger: Option<Debugger>,
 }
 
@@ -92,7 +92,7 @@ pub enum DaemonSource {
 
 struct EventLoop {
     state: SessionState,
-    /// What the daemon accepts as requests.
+    /// The kind of requests that the daemon accepts.
     session_kind: SessionKind,
     reporter: Reporter,
     program_store: ProgramStore,
@@ -104,29 +104,29 @@ struct EventLoop {
     input: StdinReader,
     outputs: [OutputWriter; 2],
     merger: Option<OutputMerger>,
-    /// The monitor that starts when the job runs, and the running one.
+    /// The monitor to start when the job runs. `monitor` is the running one.
     monitor_request: Option<MonitorRequest>,
     monitor: Option<Monitor>,
     debugger: Option<Debugger>,
-    /// Bytes of the job that [`OutputMerger`] has buffered or scmon shows, by stream. They count as
-    /// written.
+    /// Bytes of the job, by stream, that [`OutputMerger`] has buffered or that were sent to scmon.
+    /// They count as written.
     buffered_by_merger: [u64; 2],
-    /// The memfd whose name says where the job is.
+    /// The memfd whose name identifies the daemon and the job, for tools.
     published_job: Option<OwnedFd>,
     waker: Arc<Waker>,
-    /// A debugger that has the terminal.
+    /// The debugger that uses the terminal, if there is one.
     terminal_debugger: Option<TerminalDebugger>,
     daemon: DaemonHandle,
     connected: bool,
     readable: bool,
     finish_code: Option<u8>,
     abandon_code: Option<u8>,
-    /// The moment until which output may still be written after the daemon is lost.
+    /// The time until which output may still be written after the daemon is lost.
     output_deadline: Option<Instant>,
 }
 
 impl DaemonSource {
-    /// What the daemon accepts as requests.
+    /// The kind of requests that the daemon accepts.
     fn session_kind(&self) -> SessionKind {
         match self {
             DaemonSource::Private(_) | DaemonSource::ScoutSession(..) => SessionKind::SingleUser,
@@ -142,7 +142,7 @@ fn encode_submission(
     out: &mut Vec<u8>,
 ) -> Result<(), FrameError> {
     match daemon_source {
-        // The greeting has been sent already.
+        // The greeting has already been sent.
         DaemonSource::ScoutSession(..) => {
             client_session::encode(JOB, &SingleUserRequest::Submit(spec), out)
         }
@@ -257,7 +257,7 @@ impl EventLoop {
                 .map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let look_interval = self.debugger.as_ref().and_then(Debugger::look_interval);
             let timeout = drain_time.into_iter().chain(look_interval).min();
-            // A stop by a debugger interrupts the wait, too.
+            // A debugger that stops this process also interrupts the wait.
             let is_interrupted = match poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => true,
                 other => other.map(|()| false)?,
@@ -274,7 +274,7 @@ impl EventLoop {
         }
     }
 
-    /// Does what follows for a debugger from an event.
+    /// Passes an event to the code for debuggers, and executes its reaction.
     fn serve_debugger(&mut self, on_event: impl FnOnce(&mut Debugger) -> Reaction) {
         let Some(Reaction { requests, problem }) = self.debugger.as_mut().map(on_event) else {
             return;
@@ -286,7 +286,7 @@ impl EventLoop {
     /// The exit code, if no work is left.
     fn poll_exit_code(&mut self) -> Option<u8> {
         if let Some(code) = self.abandon_code {
-            // Closing the socket makes the daemon end the job, if there is still one.
+            // Closing the socket makes the daemon end the job if it still runs.
             self.connected = false;
             return Some(code);
         }
@@ -360,7 +360,8 @@ impl EventLoop {
         }
     }
 
-    /// Writes to standard error, or sends the bytes to scmon, where they count as written.
+    /// Writes to standard error, or sends the bytes to scmon. Bytes that are sent to scmon count as
+    /// written.
     fn print(&mut self, bytes: Vec<u8>, count: u64) {
         if self.monitor.as_mut().is_some_and(|monitor| monitor.send_stderr(&bytes)) {
             self.buffered_by_merger[1] += count;
@@ -392,7 +393,7 @@ impl EventLoop {
         }
     }
 
-    /// A process wants a debugger on the terminal.
+    /// Starts a debugger on the terminal, at the request of a process.
     fn open_debugger(&mut self, request: &score_proto::server_message::TerminalDebugger) {
         self.terminal_debugger = TerminalDebugger::start(request, self.waker.clone());
         if self.terminal_debugger.is_none() {
@@ -452,7 +453,7 @@ impl EventLoop {
             SessionKind::SingleUser => self.daemon.pid(),
         };
         let name = ScrunJob { daemon, job }.memfd_name();
-        // Without it no tool finds the job; the job itself does not need it.
+        // Without the memfd, tools do not find the job. The job itself does not need it.
         self.published_job = memfd_create(name.as_str(), MFdFlags::MFD_CLOEXEC).ok();
     }
 

@@ -1,9 +1,10 @@
-//! Writes one of scrun's output streams in a thread of its own, so that a stopped terminal or a
-//! slow reader does not block the rest. The descriptor is shared with other processes (the user's
-//! shell): it is never made non-blocking. A terminal is therefore opened a second time,
-//! non-blocking. When ^C flushes a terminal's buffer, the kernel does not always wake a writer that
-//! waits for space in it (seen on pseudo terminals, about one time in thirty). Such a wait
-//! therefore polls at intervals.
+//! Writes one of scrun's output streams in a separate thread, so that a stopped terminal or a slow
+//! reader does not block the rest of scrun.
+//!
+//! The descriptor is shared with other processes, such as the user's shell, so it is never made
+//! non-blocking. Instead, a terminal is opened a second time as non-blocking. When ^C flushes a
+//! terminal's buffer, the kernel does not always wake a writer that waits for space in it. The wait
+//! is therefore repeated at intervals.
 
 use crossbeam_queue::ArrayQueue;
 use mio::Waker;
@@ -21,7 +22,7 @@ use std::thread::{Builder, Thread};
 
 /// Maximum number of chunks that wait to be written. The protocol's window bounds their bytes.
 const QUEUE_CAPACITY: usize = 1024;
-/// Chunks are combined up to about this size for one write.
+/// Number of bytes up to which chunks are combined for one write.
 const COALESCE_LEN: usize = 64 * 1024;
 
 /// Interval at which a wait for space in the terminal is repeated.
@@ -71,7 +72,7 @@ impl OutputWriter {
         self.state.chunks.len() + 8 <= QUEUE_CAPACITY
     }
 
-    /// Queues bytes; `job_len` of them are of the job. The caller has checked
+    /// Queues bytes, of which `job_len` are bytes of the job. The caller must have checked
     /// [`Self::has_capacity`].
     pub fn push(&mut self, bytes: Vec<u8>, job_len: u64) {
         let chunk = OutputChunk { bytes, job_len };
@@ -116,8 +117,8 @@ fn run_writer(stream: Stream, state: &WriterState, waker: &Waker) {
     }
 }
 
-/// The terminal of a stream, opened for this process alone and non-blocking. `None` if there is
-/// none or it cannot be opened.
+/// Opens the terminal of a stream as non-blocking, for this process alone. Returns `None` if the
+/// stream is not a terminal or the terminal cannot be opened.
 fn open_terminal(stream: Stream) -> Option<File> {
     let (is_terminal, path) = match stream {
         Stream::Stdout => (std::io::stdout().is_terminal(), "/proc/self/fd/1"),
@@ -128,7 +129,7 @@ fn open_terminal(stream: Stream) -> Option<File> {
     is_terminal.then(open).flatten()
 }
 
-/// Writes the queued chunks, combined. False if there are none.
+/// Writes the queued chunks, combined. Returns false if there are none.
 fn write_chunks(
     stream: Stream,
     terminal: Option<&File>,
@@ -175,8 +176,8 @@ fn write_all(stream: Stream, terminal: Option<&File>, mut bytes: &[u8]) -> Resul
             Ok(0) => return Err(Errno::EIO),
             Ok(n) => bytes = &bytes[n..],
             Err(Errno::EINTR) => {}
-            // Our own description of the terminal, or another process made the shared one
-            // non-blocking.
+            // Either this is our own description of the terminal, or another process has made the
+            // shared description non-blocking.
             Err(Errno::EAGAIN) => {
                 let mut poll_fds = [PollFd::new(fd, PollFlags::POLLOUT)];
                 match poll(&mut poll_fds, WRITABLE_POLL_INTERVAL_MS) {

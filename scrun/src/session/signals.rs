@@ -20,14 +20,14 @@ const HANDLED_SIGNALS: [Signal; 11] = [
     Signal::SIGWINCH,
 ];
 
-/// Handled signals that stay ignored if they were ignored when scrun was started, as by nohup or in
-/// the background of a shell without job control.
+/// Handled signals that stay ignored if they were ignored when scrun started. This is the case
+/// under nohup, and in the background of a shell without job control.
 const KEEP_IF_IGNORED: [Signal; 4] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP];
 
 /// Blocks the signals for this and all later threads. Returns a descriptor to read them from.
 ///
-/// SIGTTIN is blocked, too: reading a terminal in the background then fails instead of stopping
+/// SIGTTIN is also blocked. Reading a terminal in the background then fails instead of stopping
 /// scrun (see the reader of standard input).
 ///
 /// # Errors

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// The third SIGINT within this time kills the job.
 pub const TRIPLE_INTERRUPT_WINDOW: Duration = Duration::from_secs(2);
 
-/// As much as is shown of the stacks after faults.
+/// Limits of the displayed stacks after faults.
 const FAULT_STACK_LIMITS: RenderLimits = RenderLimits { max_depth: 64, max_nodes: 300 };
 
 /// An event of a session.
@@ -31,11 +31,11 @@ pub enum Event {
     Signal(i32),
     /// Number of the job's bytes that have been written to (or dropped at) each stream so far.
     OutputWritten([u64; 2]),
-    /// A stream cannot be written any more.
+    /// Writing to this stream has failed, with this errno.
     OutputFailed(Stream, i32),
     /// Bytes of standard input.
     Stdin(Vec<u8>),
-    /// Standard input has ended; with a reason if it was not its end.
+    /// Standard input has ended, or reading it has failed for this reason.
     StdinEnd(Option<String>),
     /// The connection to the daemon was lost before the job had ended.
     DaemonLost(String),
@@ -48,7 +48,7 @@ pub enum Action {
     Send(JobRequest),
     /// Write bytes of the job that this host has sent.
     Write(JobHostId, Stream, Vec<u8>),
-    /// Show a line of scrun's own.
+    /// Show a message of scrun.
     Notice(Level, String),
     /// Write to standard error, independently of the option `message`.
     Print(String),
@@ -58,7 +58,7 @@ pub enum Action {
     StopReading,
     /// Send chunks of this program: from this offset, this number of bytes.
     SendFileChunks(ContentHash, u64, u64),
-    /// Stop this process (the job is being stopped), as the shell expects after ^Z.
+    /// Stop this process, because the job is being stopped. The shell expects this after ^Z.
     StopSelf,
     /// Show a debugger that a signal ends this process.
     ReportAbort,
@@ -68,7 +68,7 @@ pub enum Action {
     Finish(u8),
     /// Exit with this code at once, and drop unwritten output.
     Abandon(u8),
-    /// Remove this directory, because the daemon cannot do so any more.
+    /// Remove this directory, because the daemon can no longer do so.
     RemoveDirectory(String),
 }
 
@@ -87,7 +87,7 @@ pub struct SessionState {
     interrupts: VecDeque<Instant>,
     interrupted: bool,
     terminated: bool,
-    /// What has come of the stacks after faults.
+    /// The stacks after faults that have been received so far.
     reported_stacks: CollectedStacks,
     /// Exit code that overrides that of the job.
     forced_code: Option<u8>,
@@ -191,17 +191,17 @@ impl SessionState {
             JobAnswer::ToolOutput(text) => out.push(Action::Print(format!("{text}\n"))),
             JobAnswer::Stacks(ReportedStacks::Part(answer)) => self.reported_stacks.add(answer),
             JobAnswer::Stacks(ReportedStacks::End { title }) => self.show_stacks(&title, out),
-            // The event loop has passed them on.
+            // The event loop has already handled these.
             JobAnswer::Metrics(_)
             | JobAnswer::ToolAction(_)
             | JobAnswer::Processes { .. }
             | JobAnswer::OpenDebugger(_) => {}
-            // A request has crossed the end of the job.
+            // A request was sent before the end of the job was received.
             JobAnswer::UnknownJob => {}
         }
     }
 
-    /// The stacks after a fault or a deadlock have come.
+    /// Shows the collected stacks after a fault or a deadlock.
     fn show_stacks(&mut self, title: &str, out: &mut Vec<Action>) {
         let stacks = std::mem::take(&mut self.reported_stacks);
         let mut text = stacks.text(FAULT_STACK_LIMITS);
@@ -316,8 +316,8 @@ impl SessionState {
         }
     }
 
-    /// Whether SIGINT was received and has ended the job. scrun then also dies of SIGINT, because a
-    /// shell that runs a loop or script continues after any exit code, including 130.
+    /// Whether SIGINT was received and has ended the job. In this case scrun also dies by SIGINT,
+    /// because a shell continues a loop or script after every exit code, including 130.
     pub fn ended_by_interrupt(&self) -> bool {
         self.interrupted && self.exit_code == Some(128 + libc::SIGINT as u8)
     }
@@ -345,8 +345,8 @@ impl SessionState {
         }
     }
 
-    /// Handles a signal after the end of the job, when scrun waits only for a reader that does not
-    /// read. The user can end scrun.
+    /// Handles a signal after the end of the job, while scrun waits only for a reader that does not
+    /// read. A signal of the user ends scrun.
     fn on_signal_after_end(&mut self, signal: i32, out: &mut Vec<Action>) {
         match signal {
             libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGABRT => {

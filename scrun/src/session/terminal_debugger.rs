@@ -1,5 +1,5 @@
-//! A debugger on scrun's terminal. It is in the foreground as long as it runs: it alone gets
-//! what is typed, and `^C`. It ends with scrun, however that ends.
+//! A debugger on scrun's terminal. While the debugger runs it is in the foreground: only the
+//! debugger gets the user's input and `^C`. It ends with scrun, even if scrun is killed.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 use score_proto::server_message::TerminalDebugger as Request;
 
-/// First argument of scrun when it becomes the debugger.
+/// First argument of scrun if the process is to become the debugger.
 pub const ROLE: &str = "--become-debugger";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -31,8 +31,8 @@ pub struct TerminalDebugger {
 }
 
 impl TerminalDebugger {
-    /// Starts gdb on a process of this host. None: the process is elsewhere, or scrun is not in the
-    /// foreground of a terminal.
+    /// Starts gdb on a process of this host. Returns `None` if the process is on another host, or
+    /// if scrun is not in the foreground of a terminal.
     pub fn start(request: &Request, waker: Arc<Waker>) -> Option<Self> {
         let boot_id = fs::read_to_string(BOOT_ID).ok()?;
         let is_here = boot_id.trim() == request.process.boot_id;
@@ -56,19 +56,19 @@ impl TerminalDebugger {
         Some(Self { node: (request.element, request.node), pid, has_ended, settings })
     }
 
-    /// Whether it has ended.
+    /// Whether the debugger has ended.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
 }
 
 impl Drop for TerminalDebugger {
-    /// Ends it, and takes the terminal back.
+    /// Ends the debugger, and puts scrun into the foreground of the terminal.
     fn drop(&mut self) {
         if !self.has_ended() {
             let _ = kill(self.pid, Signal::SIGKILL);
         }
-        // A process in the background would be stopped.
+        // Without this, SIGTTOU would stop a process in the background.
         let _ = SigSet::from(Signal::SIGTTOU).thread_block();
         let _ = tcsetpgrp(stdin(), getpgrp());
         if let Some(settings) = &self.settings {
@@ -77,18 +77,19 @@ impl Drop for TerminalDebugger {
     }
 }
 
-/// This process was started by [`TerminalDebugger::start`]: it becomes gdb. `words`: those after
-/// [`ROLE`].
+/// Makes this process, which [`TerminalDebugger::start`] has started, become gdb. `words` are the
+/// arguments after [`ROLE`].
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn become_debugger(words: &[OsString]) -> Result<Infallible, String> {
     let [scrun, process] = words else { return Err(format!("{ROLE} is scrun's own")) };
     set_pdeathsig(Signal::SIGKILL).map_err(|error| error.to_string())?;
     if scrun.to_str() != Some(&parent_id().to_string()) {
         return Err("scrun has ended".to_owned());
     }
-    // A process in the background would be stopped, and nobody would continue a debugger after ^Z.
+    // Without this, SIGTTOU would stop a process in the background. SIGTSTP stays blocked, because
+    // nothing would continue a debugger after ^Z.
     let mut blocked = SigSet::from(Signal::SIGTTOU);
     let set = |mask: &SigSet| mask.thread_swap_mask(SigmaskHow::SIG_SETMASK);
     set(&blocked).map_err(|error| error.to_string())?;

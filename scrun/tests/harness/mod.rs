@@ -8,10 +8,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A time that no command here reaches.
+/// Time limit of a command. Commands here end well before it.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A scrun that is about to be started.
+/// A scrun to be started.
 pub struct Scrun {
     command: Command,
     input: Option<Vec<u8>>,

@@ -1,19 +1,19 @@
-//! Lines of GDB/MI, as gdb prints them.
+//! Parses lines of GDB/MI, as gdb prints them.
 //!
-//! gdb reads programs and symbols that a user wrote, so that its output is hostile: a line is
-//! bounded in bytes, depth and number of values, and what is no line of MI is an error.
+//! gdb reads programs and symbols of users, so its output is not trusted. A line is bounded in
+//! bytes, in depth and in its number of values. Text that is not MI is an error.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// Longest line.
+/// Maximum length of a line in bytes.
 pub const MAX_MI_LINE_LEN: usize = 1 << 20;
 
-/// Deepest nesting of lists and tuples.
+/// Maximum depth of nested lists and tuples.
 const MAX_DEPTH: usize = 32;
 
-/// Most values of one line.
+/// Maximum number of values in a line.
 const MAX_VALUES: usize = 1 << 16;
 
 /// One line.
@@ -21,24 +21,24 @@ const MAX_VALUES: usize = 1 << 16;
 pub enum MiRecord {
     /// `^`: the result of a command.
     Result(MiOutcome),
-    /// `*`: the process has stopped, or runs.
+    /// `*`: the process has stopped or runs.
     Exec(MiOutcome),
-    /// `+` or `=`: progress, and changes that no command asked for.
+    /// `+` or `=`: progress, or a change that no command has requested.
     Notice(MiOutcome),
-    /// `~` or `@`: text for people.
+    /// `~` or `@`: text for users.
     Text(String),
-    /// `&`: messages of gdb, errors among them.
+    /// `&`: log messages of gdb, including errors.
     Log(String),
     /// gdb waits for a command.
     Prompt,
 }
 
-/// What a record says.
+/// The contents of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MiOutcome {
-    /// The number that the command had.
+    /// The number of the command.
     pub token: Option<u64>,
-    /// `done`, `stopped` and so on.
+    /// The class of the record, such as `done` or `stopped`.
     pub class: String,
     /// The results, in order.
     pub results: Vec<(String, MiValue)>,
@@ -55,27 +55,27 @@ pub enum MiValue {
     List(Vec<(Option<String>, MiValue)>),
 }
 
-/// Why a line is no line of MI.
+/// The reason why a line is not MI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum MiError {
-    /// The text is no record.
-    #[error("column {0}: not what GDB/MI prints")]
+    /// The text is not a record.
+    #[error("column {0}: not GDB/MI")]
     Syntax(usize),
-    /// Longer than [`MAX_MI_LINE_LEN`].
+    /// The line is longer than [`MAX_MI_LINE_LEN`].
     #[error("a line of GDB/MI has more than {MAX_MI_LINE_LEN} bytes")]
     TooLong,
-    /// Nested too deep, or too many values.
+    /// The nesting is too deep, or there are too many values.
     #[error("a line of GDB/MI has more than {MAX_VALUES} values or {MAX_DEPTH} levels")]
     TooMuch,
 }
 
 impl MiOutcome {
-    /// The value of a name.
+    /// The value with this name.
     pub fn get(&self, name: &str) -> Option<&MiValue> {
         find(&self.results, name)
     }
 
-    /// The string of a name.
+    /// The string with this name.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.get(name)?.as_text()
     }
@@ -90,7 +90,7 @@ impl MiValue {
         }
     }
 
-    /// The value of a name in a tuple.
+    /// The value with this name in a tuple.
     pub fn get(&self, name: &str) -> Option<&MiValue> {
         match self {
             Self::Tuple(results) => find(results, name),
@@ -98,7 +98,7 @@ impl MiValue {
         }
     }
 
-    /// The string of a name in a tuple.
+    /// The string with this name in a tuple.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.get(name)?.as_text()
     }
@@ -117,7 +117,7 @@ fn find<'a>(results: &'a [(String, MiValue)], name: &str) -> Option<&'a MiValue>
     results.iter().find(|(known, _)| known == name).map(|(_, value)| value)
 }
 
-/// Reads one line, without its newline.
+/// Parses one line, without its newline.
 ///
 /// # Errors
 /// See [`MiError`].
@@ -185,7 +185,7 @@ impl Parser<'_> {
         self.expect(byte).is_ok()
     }
 
-    /// The longest run of such bytes; it is ASCII.
+    /// Takes the longest run of bytes that satisfy `is_part`. They must be ASCII.
     fn run(&mut self, is_part: impl Fn(u8) -> bool) -> String {
         let len = self.rest().iter().take_while(|byte| is_part(**byte)).count();
         let text = self.rest()[..len].iter().map(|byte| char::from(*byte)).collect();
@@ -257,7 +257,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A value of a list: with a name, or without.
+    /// A value of a list, with or without a name.
     fn item(&mut self, depth: usize) -> Result<(Option<String>, MiValue), MiError> {
         match self.peek() {
             Some(b'"' | b'{' | b'[') => Ok((None, self.value(depth)?)),
@@ -265,7 +265,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A string as C writes it. Bytes that are no UTF-8 are replaced.
+    /// A string in the syntax of C. Bytes that are not UTF-8 are replaced.
     fn string(&mut self) -> Result<String, MiError> {
         self.expect(b'"')?;
         let mut text = Vec::new();
@@ -303,7 +303,7 @@ impl Parser<'_> {
     }
 }
 
-/// A string as MI writes it, for commands, too.
+/// A string in the syntax of MI, for commands and values.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -329,7 +329,7 @@ fn write_results(f: &mut fmt::Formatter<'_>, results: &[(String, MiValue)]) -> f
     Ok(())
 }
 
-/// As MI writes it.
+/// The syntax of MI.
 impl fmt::Display for MiValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -354,11 +354,11 @@ impl fmt::Display for MiValue {
     }
 }
 
-/// Fuzzing entry: any bytes as lines. An accepted line reads the same after its values have been
-/// written out again.
+/// Entry for fuzzing: any bytes as lines. Writes the values of each accepted line out and parses
+/// the result.
 ///
 /// # Panics
-/// If it does not.
+/// If the parsed result differs.
 pub fn fuzz(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
         let (sigil, outcome) = match parse_line(line) {
@@ -372,7 +372,7 @@ pub fn fuzz(bytes: &[u8]) {
         for (name, value) in &outcome.results {
             written.push_str(&format!(",{name}={value}"));
         }
-        // Escapes may make a line longer than it was.
+        // Escapes may make the line longer than it was.
         if written.len() <= MAX_MI_LINE_LEN {
             let again = match parse_line(written.as_bytes()) {
                 Ok(MiRecord::Result(again) | MiRecord::Exec(again) | MiRecord::Notice(again)) => {
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_of_mi_is_refused() {
+    fn text_that_is_not_mi_is_refused() {
         let lines = [
             "",
             "hello",

@@ -1,4 +1,4 @@
-//! The process of gdb, its three pipes, and the terminal of the program.
+//! Runs gdb with its three pipes, and provides a terminal for the program.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,16 +16,16 @@ use super::session::{Session, SessionAction, SessionInput};
 use crate::backend::Backend;
 use crate::message::{DebugEvent, Operation};
 
-/// Bytes that one call reads from gdb, and from the terminal.
+/// Maximum bytes that one call reads from gdb, and from the terminal.
 const MAX_READ_BYTES: usize = 256 << 10;
 
-/// How much of the standard error of gdb is kept for a reason.
+/// Maximum bytes of gdb's standard error that are kept for the reason of a failure.
 const MAX_ERROR_LEN: usize = 400;
 
-/// How long gdb may take to end by itself, so that it leaves no breakpoint in a process.
+/// Time in which gdb may end by itself. Otherwise it could leave breakpoints in a process.
 const EXIT_GRACE: Duration = Duration::from_secs(2);
 
-/// When a write to gdb is tried again.
+/// Interval at which a write to gdb is retried.
 const WRITE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// gdb as the debug engine of one rank.
@@ -40,36 +40,37 @@ pub struct Gdb {
     last_now: MonotonicTime,
 }
 
-/// A gdb that runs.
+/// A running gdb.
 #[derive(Debug)]
 struct RunningGdb {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: ChildStdout,
     stderr: Option<ChildStderr>,
-    /// What stdin has not taken yet.
+    /// Bytes that are not yet written to stdin.
     unwritten: Vec<u8>,
-    /// What was read of stdout since the last newline.
+    /// Bytes of stdout since the last newline.
     partial: Vec<u8>,
     error_text: String,
 }
 
-/// The terminal of the program: gdb opens its name, this process reads what is written.
+/// The terminal of the program. gdb opens it by its name, and this process reads the program's
+/// output.
 #[derive(Debug)]
 struct Terminal {
     master: std::fs::File,
-    /// Without it a terminal whose program has ended would give errors.
+    /// If no process had the slave open, reading the master would fail.
     _slave: OwnedFd,
     name: String,
 }
 
 impl Gdb {
-    /// gdb of the search path, for a rank.
+    /// The gdb in PATH, for a rank.
     pub fn new(rank: u32) -> Self {
         Self::with_program(rank, "gdb")
     }
 
-    /// Another program that speaks GDB/MI.
+    /// Another program that uses GDB/MI.
     pub fn with_program(rank: u32, program: &str) -> Self {
         Self {
             program: program.to_owned(),
@@ -96,7 +97,7 @@ impl Gdb {
                     }
                 }
                 SessionAction::Spawn(arguments) => {
-                    // The old one ends before the new one begins.
+                    // The old gdb must end before the new one starts.
                     self.running = None;
                     match RunningGdb::spawn(&self.program, &arguments) {
                         Ok(running) => self.running = Some(running),
@@ -110,7 +111,7 @@ impl Gdb {
         }
     }
 
-    /// Input goes to the terminal, which holds some kilobytes for a program that does not read.
+    /// Writes input to the terminal. It buffers only some kilobytes if the program does not read.
     fn write_input(&mut self, bytes: &[u8]) -> DebugEvent {
         let (Some(terminal), Some(_)) = (&mut self.terminal, &self.running) else {
             return DebugEvent::Failed("no program was started here".to_owned());
@@ -168,7 +169,8 @@ impl Backend for Gdb {
         self.last_now = now;
         let mut lines = Vec::new();
         let ended = self.running.as_mut().and_then(|running| running.progress(&mut lines));
-        // What a process has written before it stops is there before the event of the stop.
+        // Read the output that the process wrote before it stopped, so that it precedes the event
+        // of the stop.
         self.read_terminal();
         for line in lines {
             self.step(SessionInput::Line(line), now);
@@ -214,7 +216,7 @@ impl Terminal {
         for fd in [&pair.master, &pair.slave] {
             fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
         }
-        // What the program writes arrives as it is, and what it reads is not echoed.
+        // The program's output must arrive unchanged, and its input must not be echoed.
         let mut settings = tcgetattr(&pair.slave)?;
         cfmakeraw(&mut settings);
         tcsetattr(&pair.slave, SetArg::TCSANOW, &settings)?;
@@ -229,7 +231,7 @@ impl RunningGdb {
         let mut command = Command::new(program);
         command.args(arguments).env("LC_ALL", "C").env("SHELL", "/bin/sh");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Keys of a terminal of this server are not for gdb.
+        // The keys of this server's terminal must not send signals to gdb.
         let mut child = command.process_group(0).spawn()?;
         let missing = || io::Error::from(ErrorKind::BrokenPipe);
         let stdin = child.stdin.take().ok_or_else(missing)?;
@@ -256,13 +258,14 @@ impl RunningGdb {
             match stdin.write(&self.unwritten) {
                 Ok(count) if count > 0 => drop(self.unwritten.drain(..count)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => (),
-                // A closed pipe shows at stdout, too.
+                // A closed pipe is also detected at stdout.
                 _ => return,
             }
         }
     }
 
-    /// Moves bytes. Adds whole lines of gdb, and one that is too long; returns why it has ended.
+    /// Moves bytes. Adds gdb's whole lines to `lines`, including a line that is too long. Returns a
+    /// reason if gdb has ended.
     fn progress(&mut self, lines: &mut Vec<Vec<u8>>) -> Option<String> {
         self.write();
         self.read_errors();
@@ -318,7 +321,7 @@ impl RunningGdb {
 
     fn end_reason(&mut self) -> String {
         self.read_errors();
-        // gdb has closed its output: it ends at once, or is killed.
+        // gdb has closed its output. It either ends within this time or is killed.
         let status = self.wait_for_end(EXIT_GRACE).map(|status| status.to_string());
         let status = status.unwrap_or_else(|| "it closed its output".to_owned());
         match self.error_text.trim() {
@@ -341,12 +344,12 @@ impl RunningGdb {
 }
 
 impl Drop for RunningGdb {
-    /// At the end of its input gdb detaches from a process that it attached to, without its
-    /// breakpoints, and kills one that it started.
+    /// Closes gdb's input. gdb then detaches from a process that it attached to, and removes its
+    /// breakpoints. It kills a process that it started.
     fn drop(&mut self) {
         self.stdin = None;
         if self.wait_for_end(EXIT_GRACE).is_none() {
-            // Both fail only if it has ended.
+            // Both calls fail only if gdb has ended.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

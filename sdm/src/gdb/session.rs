@@ -1,4 +1,4 @@
-//! What one gdb is asked, and what its lines mean: `(input, now) -> actions`, without I/O.
+//! The dialogue with one gdb as a state machine without I/O: `(input, now) -> actions`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,41 +8,41 @@ use score_tools::merge::{CommandId, MonotonicTime};
 use super::mi::{MiOutcome, MiRecord, MiValue, parse_line, quoted};
 use crate::message::{DebugEvent, MAX_TEXT_LEN, Operation, StackFrame, StopReason, cut_text};
 
-/// How long gdb may take to start and to read the symbols of the program.
+/// Time limit for gdb to start and to read the symbols of the program.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long gdb may take to answer a command. The time until the process stops is not part of it.
+/// Time limit for gdb to answer a command. It does not include the time until the process stops.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Most operations that wait for an earlier one.
+/// Maximum number of operations that wait for an earlier one.
 const MAX_QUEUED: usize = 64;
 
-/// Most frames of a stack.
+/// Maximum number of frames of a stack.
 const MAX_FRAMES: usize = 256;
 
-/// Longest name of a function or file.
+/// Maximum length of the name of a function or file, in bytes.
 const MAX_NAME_LEN: usize = 1024;
 
-/// Longest message of gdb in an event.
+/// Maximum length of a message of gdb in an event, in bytes.
 const MAX_MESSAGE_LEN: usize = 1024;
 
-/// What a session learns.
+/// An input of a session.
 #[derive(Debug, Clone)]
 pub enum SessionInput {
     /// An operation begins.
     Begin(CommandId, Operation),
     /// gdb has printed a line, without its newline.
     Line(Vec<u8>),
-    /// gdb has ended, for this reason.
+    /// gdb has ended for this reason.
     Ended(String),
-    /// Time has passed, see [`Session::deadline`].
+    /// Time has passed; see [`Session::deadline`].
     Tick,
 }
 
-/// What a session has to do.
+/// An action for the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionAction {
-    /// Start gdb with these arguments; one that runs is killed before.
+    /// Start gdb with these arguments. Kill a running gdb first.
     Spawn(Vec<String>),
     /// Write to gdb.
     Write(String),
@@ -56,7 +56,7 @@ pub enum SessionAction {
 #[derive(Debug, PartialEq, Eq)]
 enum Engine {
     Absent,
-    /// Until its first prompt.
+    /// gdb has not yet printed its first prompt, which is due at this time.
     Starting(MonotonicTime),
     Ready,
     Failed(String),
@@ -70,7 +70,7 @@ enum Debuggee {
     Running,
 }
 
-/// What the result of the last command of a script means.
+/// The meaning of the result of a script's last command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScriptResult {
     Done,
@@ -79,7 +79,7 @@ enum ScriptResult {
     Value,
     /// The answer is the next stop.
     Stop,
-    /// gdb is not needed any more.
+    /// gdb is no longer needed.
     End,
 }
 
@@ -89,15 +89,15 @@ struct Script {
     command: CommandId,
     steps: VecDeque<String>,
     result: ScriptResult,
-    /// The command that gdb works on, its number, and when it must have answered.
+    /// The current command, its number, and the time at which its answer is due.
     step: String,
     token: u64,
     deadline: MonotonicTime,
-    /// A stop that was reported before the result.
+    /// A stop that gdb has reported before the result.
     stop: Option<DebugEvent>,
 }
 
-/// One gdb.
+/// The dialogue with one gdb.
 #[derive(Debug)]
 pub struct Session {
     rank: u32,
@@ -110,12 +110,12 @@ pub struct Session {
     resumed: Option<CommandId>,
     queue: VecDeque<(CommandId, Operation)>,
     last_token: u64,
-    /// The last message of gdb while it started.
+    /// The last message that gdb has printed during its start.
     start_message: String,
 }
 
 impl Session {
-    /// The session of a rank; gdb is started by the first operation.
+    /// A session for a rank. The first operation starts gdb.
     pub fn new(rank: u32) -> Self {
         Self {
             rank,
@@ -131,13 +131,13 @@ impl Session {
         }
     }
 
-    /// Programs that are started from now on use this terminal: what they write never gets between
-    /// the lines of gdb.
+    /// Sets the terminal of programs that are started later. Their output is thus separate from the
+    /// lines of gdb.
     pub fn set_terminal(&mut self, path: String) {
         self.terminal = Some(path);
     }
 
-    /// When [`SessionInput::Tick`] is due.
+    /// The time at which [`SessionInput::Tick`] is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         match (&self.engine, &self.script) {
             (Engine::Starting(deadline), _) => Some(*deadline),
@@ -146,7 +146,7 @@ impl Session {
         }
     }
 
-    /// Takes one input and adds what has to be done to `actions`.
+    /// Handles one input and appends the resulting actions to `actions`.
     pub fn step(
         &mut self,
         input: SessionInput,
@@ -195,7 +195,7 @@ impl Session {
         self.fail(&text, actions);
     }
 
-    /// Everything that waits is answered with the error. The next start has a new gdb.
+    /// Answers all waiting operations with the error. The next start uses a new gdb.
     fn fail(&mut self, reason: &str, actions: &mut Vec<SessionAction>) {
         if matches!(self.engine, Engine::Absent | Engine::Failed(_)) {
             return;
@@ -268,10 +268,10 @@ impl Session {
         Ok(())
     }
 
-    /// The commands of GDB/MI for an operation.
+    /// The GDB/MI commands for an operation.
     fn script_of(&self, operation: &Operation) -> Result<(VecDeque<String>, ScriptResult), String> {
         let one = |step: &str| VecDeque::from([step.to_owned()]);
-        // Operations of the tree are meant for this rank, and no process may stop gdb from asking.
+        // gdb must not ask questions, because the session cannot answer them.
         let mut start: VecDeque<String> =
             ["-gdb-set confirm off", "-gdb-set pagination off", "-gdb-set mi-async on"]
                 .map(str::to_owned)
@@ -408,7 +408,7 @@ impl Session {
         actions.push(SessionAction::Answer(command, event));
     }
 
-    /// The process is let go or killed, and gdb with it.
+    /// Handles that the process is detached or killed. gdb is no longer needed.
     fn on_end(&mut self, actions: &mut Vec<SessionAction>) {
         if let Some(command) = self.resumed.take() {
             let text = "the debugger has let the process go".to_owned();
@@ -434,7 +434,7 @@ impl Session {
         }
     }
 
-    /// What a stop means; nothing of it differs between equal processes.
+    /// The event of a stop. It contains nothing that differs between equal processes.
     fn stop_event(&self, outcome: &MiOutcome) -> DebugEvent {
         let signal = || cut_text(outcome.text("signal-name").unwrap_or("?"), MAX_NAME_LEN);
         let reason = match outcome.text("reason").unwrap_or("") {
@@ -456,7 +456,7 @@ impl Session {
     }
 }
 
-/// The arguments of gdb. It runs no commands of files that a user or a program brings.
+/// The arguments of gdb. gdb must not execute commands from files of a user or a program.
 fn arguments_of(operation: &Operation) -> Vec<String> {
     let mut arguments: Vec<String> = [
         "-q",

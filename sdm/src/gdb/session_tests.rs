@@ -1,4 +1,4 @@
-//! A session by hand: what it writes, and what it makes of good and bad lines.
+//! A session without gdb: checks which commands it writes, and how it handles good and bad lines.
 
 use super::*;
 use proptest::prelude::*;
@@ -31,7 +31,7 @@ impl Dialog {
         self.step(SessionInput::Line(line.as_bytes().to_vec()))
     }
 
-    /// gdb answers what was written last.
+    /// Answers the last command of the session.
     fn result(&mut self, class: &str) -> Vec<SessionAction> {
         let token = self.session.last_token;
         self.line(&format!("{token}^{class}"))
@@ -189,7 +189,7 @@ fn garbage_the_end_of_gdb_and_silence_are_errors_of_all_that_waits_and_the_next_
         assert_eq!(dialog.begin(Operation::Where), [failed(4, first)]);
         assert!(matches!(&dialog.begin(start())[..], [SessionAction::Spawn(_)]));
     }
-    // A gdb that never gets to its prompt.
+    // gdb never prints its prompt.
     let mut dialog = Dialog::new();
     dialog.begin(start());
     dialog.now += START_TIMEOUT;

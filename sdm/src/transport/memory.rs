@@ -1,5 +1,5 @@
-//! A network in memory, for simulations: seeded delays, lost hops, and messages of different
-//! connections out of order.
+//! A network in memory, for simulations. A seed determines delays. Hops can be killed, and messages
+//! of different connections arrive out of order.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,7 +14,7 @@ use score_tools::merge::MonotonicTime;
 use super::{Transport, TransportEvent};
 use crate::message::{DownMessage, RoutingTable, UpMessage};
 
-/// The front end stands in for the parent of the master.
+/// The id of the front end, which is the parent of the master.
 pub const FRONT_END: u32 = u32::MAX;
 
 /// The network. Clones share it.
@@ -27,9 +27,9 @@ struct NetworkState {
     random: u64,
     max_delay: Duration,
     sent: u64,
-    /// What is under way, by time of arrival and order.
+    /// Messages in flight, by time of arrival and order of sending.
     in_flight: BTreeMap<(MonotonicTime, u64), (u32, TransportEvent)>,
-    /// Last arrival by connection.
+    /// The time of the last arrival, by connection.
     last_arrivals: BTreeMap<(u32, u32), MonotonicTime>,
     inboxes: BTreeMap<u32, VecDeque<TransportEvent>>,
     parents: BTreeMap<u32, u32>,
@@ -52,7 +52,7 @@ impl MemoryNetwork {
         })))
     }
 
-    /// The end of one hop.
+    /// The end of the network that belongs to one hop.
     pub fn transport(&self, id: u32) -> MemoryTransport {
         MemoryTransport { id, network: self.0.clone() }
     }
@@ -62,7 +62,7 @@ impl MemoryNetwork {
         self.0.borrow().in_flight.keys().next().map(|(time, _)| *time)
     }
 
-    /// Sets the time, which never goes back, and returns the hops for which something arrived.
+    /// Sets the time, which never goes back. Returns the hops for which something has arrived.
     pub fn advance_to(&self, now: MonotonicTime) -> BTreeSet<u32> {
         let state = &mut *self.0.borrow_mut();
         state.now = now.max(state.now);
@@ -80,7 +80,7 @@ impl MemoryNetwork {
         reached
     }
 
-    /// From now on the hop neither sends nor receives, and its peers learn that.
+    /// Kills a hop: it no longer sends or receives, and its peers are notified.
     pub fn kill(&self, id: u32) {
         let state = &mut *self.0.borrow_mut();
         if !state.killed.insert(id) {
@@ -98,7 +98,7 @@ impl MemoryNetwork {
 }
 
 impl NetworkState {
-    /// xorshift64.
+    /// A random number, by xorshift64.
     fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -131,14 +131,14 @@ impl MemoryTransport {
         }
     }
 
-    /// Sends as the front end: the parent of the hop `to`.
+    /// Sends a message as the front end to the hop `to`, whose parent it becomes.
     pub fn send_down(&self, to: u32, message: DownMessage) {
         self.network.borrow_mut().parents.insert(to, self.id);
         self.send(to, TransportEvent::FromParent(message));
     }
 }
 
-/// As the network carries it: what does not fit in a frame is not sent.
+/// Encodes and decodes a message, as a network would. Returns `None` if it does not fit in a frame.
 fn carried<M: serde::Serialize + serde::de::DeserializeOwned>(message: &M) -> Option<M> {
     frame::decode_datagram(&frame::encode_datagram(message).ok()?).ok()
 }
@@ -155,7 +155,7 @@ impl Transport for MemoryTransport {
                 true => TransportEvent::ChildLost(child, "no server answers".to_owned()),
                 false => TransportEvent::ChildConnected(child),
             };
-            // The answer takes the time of a message.
+            // The result arrives after the delay of a message.
             self.send(self.id, event);
         }
     }
@@ -191,7 +191,7 @@ impl Transport for MemoryTransport {
         self.network.borrow().now
     }
 
-    /// The simulation decides when time passes.
+    /// Does not wait: the simulation advances the time.
     fn wait(&mut self, _: MonotonicTime, _: &[BorrowedFd<'_>]) -> io::Result<()> {
         Ok(())
     }

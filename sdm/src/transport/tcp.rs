@@ -1,9 +1,9 @@
-//! Connections by TCP, found by a routing table.
+//! Connections by TCP. A routing table gives the hosts.
 //!
-//! Each server listens at the port that all of them got, or at the next free one. A parent looks
-//! for its child from that port on. Other servers, and other programs, may listen at those ports.
-//! Therefore both ends prove that they hold the key of the job (`score_tree::link`), and then the
-//! server says which one it is. The parent goes to the next port unless it is the one it looks for.
+//! Each server listens at the port that all servers were given, or at the next free port. A parent
+//! searches for its child from that port on. Other servers and other programs may listen at these
+//! ports. Therefore both ends prove that they hold the key of the job (`score_tree::link`), and
+//! then the server sends its id. If it is not the expected id, the parent tries the next port.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,25 +27,26 @@ mod search;
 pub(crate) use connection::Connection;
 use search::ChildSearch;
 
-/// Ports that a server tries to listen at, and that its parent looks at.
+/// Number of ports at which a server tries to listen, and which its parent tries.
 pub const PORT_ATTEMPTS: u32 = 64;
 
-/// How often the master tries to connect to the front end.
+/// Maximum number of attempts of the master to connect to the front end.
 const FRONT_END_ATTEMPTS: u32 = 20;
 
 /// Time between two of these attempts.
 const FRONT_END_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Most connections that have not proved to belong to the job. More have to wait.
+/// Maximum number of connections whose peers have not yet proved that they hold the key. Further
+/// peers wait.
 const MAX_UNPROVED: usize = 64;
 
-/// Bytes for the parent that wait, above which nothing more is read from children.
+/// If more bytes than this wait for the parent, the hop stops reading from its children.
 const MAX_PARENT_BACKLOG: usize = 1 << 20;
 
-/// How long a hop that ends tries to send what waits.
+/// Time limit for a hop that ends to send the remaining bytes.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a server waits for its parent. Without one, nobody needs it.
+/// Time limit for the connection of the parent. Without a parent, the server is not needed.
 const PARENT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Timeouts of connections inside a job.
@@ -54,12 +55,12 @@ pub(crate) const LINK_TIMEOUTS: LinkTimeouts = LinkTimeouts {
     silence_timeout: Duration::from_secs(30),
 };
 
-/// From a server to its parent.
+/// A message from a server to its parent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum WireUp {
-    /// The first message: who the server is.
+    /// The first message: the id of the server.
     Identity(u32),
-    /// Any later one.
+    /// Every later message.
     Message(UpMessage),
 }
 
@@ -68,12 +69,12 @@ pub(crate) enum WireUp {
 pub struct TcpTransport {
     key: Key,
     started_at: Instant,
-    /// None for the master, and as soon as the parent is known.
+    /// `None` for the master, and for a server whose parent is known.
     listener: Option<TcpListener>,
     port: u16,
-    /// The id that is sent to a parent; none for the master.
+    /// The id that is sent to a parent. `None` for the master.
     id: Option<u32>,
-    /// Connections that are to become that of the parent by the first message.
+    /// Connections of which one becomes that of the parent, by its first message.
     unproved: Vec<Connection<WireUp>>,
     parent: Option<Connection<WireUp>>,
     children: Vec<ChildSearch>,
@@ -81,7 +82,7 @@ pub struct TcpTransport {
 }
 
 impl TcpTransport {
-    /// A server that listens at `port`, or at the next free one.
+    /// A server that listens at `port` or at the next free port.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -108,7 +109,7 @@ impl TcpTransport {
         Ok(Self { id: Some(id), listener: Some(listener), port, ..Self::new(key) })
     }
 
-    /// The master: connects to the front end by a fixed number of attempts.
+    /// A master. Connects to the front end in a limited number of attempts.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -145,7 +146,7 @@ impl TcpTransport {
         }
     }
 
-    /// The port that the server listens at.
+    /// The port at which the server listens.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -154,7 +155,8 @@ impl TcpTransport {
         self.parent.as_ref().map_or(0, Connection::waiting_bytes)
     }
 
-    /// What to wait for. A hop whose parent does not read does not read from its children.
+    /// The descriptors to wait for. If the parent does not read, the hop does not read from its
+    /// children.
     fn descriptors(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
         let mut all = Vec::new();
         if let Some(listener) =
@@ -169,7 +171,7 @@ impl TcpTransport {
         all
     }
 
-    /// When a link or a search has something to do.
+    /// The time at which a link or a search has work to do.
     fn deadline(&self) -> Option<MonotonicTime> {
         let links = self.unproved.iter().chain(&self.parent).map(Connection::deadline);
         let parent = self.listener.as_ref().map(|_| PARENT_TIMEOUT);
@@ -202,8 +204,9 @@ impl TcpTransport {
         }
     }
 
-    /// Whoever holds the key learns the id. Whoever sends a message then is the parent: another
-    /// hop, which looked for another server, has closed its connection by then.
+    /// Sends the id to each peer that has proved that it holds the key. The first peer that then
+    /// sends a message is the parent. A hop that searched for another server closes its connection
+    /// instead.
     fn progress_unproved(&mut self, now: MonotonicTime) {
         let mut index = 0;
         while let Some(connection) = self.unproved.get_mut(index) {

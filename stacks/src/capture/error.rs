@@ -1,108 +1,108 @@
-//! Why a process could not be captured, with what the user can do.
+//! The reasons why a process could not be captured, each with a remedy for the user.
 
 use std::io;
 
-/// Why a process could not be captured.
+/// The reason why a process could not be captured.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// There is no such process.
-    #[error("process {pid}: there is none; look for its id with ps")]
+    #[error("process {pid}: no such process; find its id with ps")]
     NoSuchProcess {
-        /// The process.
+        /// The process id.
         pid: i32,
     },
-    /// The process has ended; its parent has not yet waited for it.
-    #[error("process {pid} has exited: it has no stack any more")]
+    /// The process has exited, and its parent has not yet waited for it.
+    #[error("process {pid} has exited: it no longer has a stack")]
     Exited {
-        /// The process.
+        /// The process id.
         pid: i32,
     },
-    /// Another tracer has it.
+    /// Another tracer traces the process.
     #[error(
         "process {pid} is traced by process {tracer} ({name}): end that tool, or let it detach"
     )]
     TracedBy {
-        /// The process.
+        /// The process id.
         pid: i32,
-        /// Its tracer.
+        /// The process id of its tracer.
         tracer: i32,
         /// Name of the tracer.
         name: String,
     },
     /// The process belongs to another user.
-    #[error("process {pid} belongs to user {owner}, not to user {ours}: ask as its owner")]
+    #[error("process {pid} belongs to user {owner}, not to user {ours}: try as its owner")]
     OtherUser {
-        /// The process.
+        /// The process id.
         pid: i32,
         /// User id of the process.
         owner: u32,
         /// User id of the caller.
         ours: u32,
     },
-    /// The Yama security module forbids it.
+    /// The Yama security module forbids tracing.
     #[error(
         "process {pid}: kernel.yama.ptrace_scope is {scope}, and this process is not its ancestor; \
          let the administrator set it to 0"
     )]
     Yama {
-        /// The process.
+        /// The process id.
         pid: i32,
         /// The value of the setting.
         scope: u8,
     },
-    /// The process does not let itself be dumped or traced.
+    /// The process does not permit dumping or tracing.
     #[error(
-        "process {pid} forbids to be traced: it has made itself undumpable, or has changed its \
-         user, or its program file cannot be read; ask as root"
+        "process {pid} does not permit tracing: it has made itself undumpable, has changed its \
+         user, or its program file cannot be read; try as root"
     )]
     NotDumpable {
-        /// The process.
+        /// The process id.
         pid: i32,
     },
-    /// The kernel refuses, and none of the reasons above holds.
+    /// The kernel refuses for a reason other than those above.
     #[error(
         "process {pid}: the kernel refuses to trace it ({source}); allow ptrace in the filter of \
          system calls (seccomp) or in the security module of this process or its container"
     )]
     Refused {
-        /// The process.
+        /// The process id.
         pid: i32,
-        /// The answer of the kernel.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// A process of another architecture.
+    /// The process has another architecture.
     #[error("process {pid} runs 32-bit code: only 64-bit programs can be shown")]
     NotX86_64 {
-        /// The process.
+        /// The process id.
         pid: i32,
     },
     /// The list of mappings could not be read.
     #[error("process {pid}: /proc/{pid}/maps cannot be read: {source}")]
     Mappings {
-        /// The process.
+        /// The process id.
         pid: i32,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// No thread for the tracer.
+    /// The thread for the tracer could not be started.
     #[error("process {pid}: no thread can be started to trace it: {source}; raise `ulimit -u`")]
     Thread {
-        /// The process.
+        /// The process id.
         pid: i32,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// The tracer ended before its work was done.
+    /// The tracer ended early.
     #[error("process {pid}: its tracer ended early; the process goes on; try again")]
     Interrupted {
-        /// The process.
+        /// The process id.
         pid: i32,
     },
 }
 
 impl CaptureError {
-    /// The same error by other ids, such as those of the host: of the process, and of its tracer
-    /// with the name of that, if it has one.
+    /// The same error with other ids, such as those of the host. `pid` replaces the process id.
+    /// `tracer` is the id and name of the tracer, if there is one.
     #[must_use]
     pub fn with_ids(self, pid: i32, tracer: Option<(i32, String)>) -> Self {
         match (self, tracer) {

@@ -1,5 +1,5 @@
-//! Holding the threads of a process by ptrace while they are copied. Runs in a thread of its own,
-//! whose end releases every thread that is still traced.
+//! Stops the threads of a process by ptrace while they are copied. This runs in a separate thread:
+//! when that thread ends, the kernel releases every thread that is still traced.
 
 use std::collections::HashSet;
 use std::io;
@@ -14,17 +14,17 @@ use super::{CaptureError, MAX_THREADS, Snapshot, ThreadCopy, ThreadSnapshot, cop
 use crate::memory::ProcessMemory;
 use crate::registers::Registers;
 
-/// So long stopped threads wait for the others. Then they are copied and go on, so that a thread
-/// that gets no processor does not hold up a whole process.
+/// Time for which stopped threads wait for the others. Afterwards they are copied and go on, so
+/// that a thread that gets no processor does not delay the whole process.
 const HOLD_WINDOW: Duration = Duration::from_millis(3);
-/// So long a thread may take to stop at all.
+/// Time limit for a thread to stop.
 const STOP_TIMEOUT: Duration = Duration::from_millis(250);
-/// A thread that is in state D after so long is not waited for.
+/// Time after which this module no longer waits for a thread in state D.
 const UNINTERRUPTIBLE_GRACE: Duration = Duration::from_millis(2);
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
-/// Rounds in which threads are looked for that were started meanwhile.
+/// Maximum number of searches for threads that have started in the meantime.
 const MAX_LISTINGS: usize = 16;
-/// Code segment of 32-bit code.
+/// The code segment of 32-bit code.
 const COMPATIBILITY_CODE_SEGMENT: u64 = 0x23;
 
 /// A thread that is traced.
@@ -35,11 +35,11 @@ struct TracedThread {
 }
 
 enum Stage {
-    /// It has been asked to stop.
+    /// The thread has been asked to stop.
     Stopping,
-    /// It stands still.
+    /// The thread is stopped.
     Stopped(TracedStop),
-    /// It goes on, or has exited.
+    /// The thread goes on or has exited.
     Released,
 }
 
@@ -61,7 +61,7 @@ pub fn capture(pid: i32) -> Result<Snapshot, CaptureError> {
         snapshot: Snapshot { pid, live_tid: pid, is_simultaneous: true, ..Snapshot::default() },
     };
     let result = holder.stop_and_copy();
-    // Whatever happened, nothing that stands still is left behind.
+    // In every case, no thread must be left stopped.
     for thread in &holder.threads {
         if let Stage::Stopped(stop) = thread.stage {
             let _ = ptrace::detach(thread.tid, stop);
@@ -85,7 +85,7 @@ impl Holder {
             let has_progress = self.poll_stops();
             let is_first_part = self.snapshot.is_simultaneous;
             let is_complete = self.count_stopping() == 0;
-            // Nobody can start a thread once all stand still: a listing then is the last word.
+            // When all threads are stopped, none can start another one. A listing is then complete.
             if is_complete && is_first_part && listings < MAX_LISTINGS {
                 listings += 1;
                 if self.seize_new_threads()? > 0 {
@@ -115,7 +115,7 @@ impl Holder {
         self.threads.iter().filter(|thread| matches!(thread.stage, Stage::Stopping)).count()
     }
 
-    /// Seizes the threads that are not yet traced and asks them to stop; returns how many.
+    /// Seizes the threads that are not yet traced and asks them to stop. Returns their number.
     fn seize_new_threads(&mut self) -> Result<usize, CaptureError> {
         let pid = self.pid;
         let mut seized = Vec::new();
@@ -131,7 +131,8 @@ impl Holder {
             match calls::seize(Pid::from_raw(tid), calls::Options::empty()) {
                 Ok(()) => seized.push(tid),
                 Err(Errno::ESRCH) => {}
-                // A thread that has exited, too, answers so; the first thread may, before others.
+                // The kernel gives this error also for a thread that has exited. The first thread
+                // may exit before others.
                 Err(errno) if procfs::thread_state(pid, tid).is_some_and(|it| it != 'Z') => {
                     refusal = Some(errno);
                     refused.push(tid);
@@ -156,7 +157,7 @@ impl Holder {
             self.memory = ProcessMemory::new(*first);
             self.snapshot.live_tid = *first;
         }
-        // Another tracer has some of the threads only.
+        // Another tracer traces only some of the threads.
         let snapshots = refused.into_iter().map(|tid| ThreadSnapshot {
             tid,
             name: String::new(),
@@ -174,7 +175,7 @@ impl Holder {
         Ok(seized.len())
     }
 
-    /// Looks which threads have stopped; true if there was one.
+    /// Checks which threads have stopped. Returns whether there was one.
     fn poll_stops(&mut self) -> bool {
         let mut has_progress = false;
         for thread in &mut self.threads {
@@ -192,13 +193,13 @@ impl Holder {
         has_progress
     }
 
-    /// Copies all threads that stand still, then lets all of them go on.
+    /// Copies all stopped threads, then lets all of them go on.
     fn copy_and_release_stopped(&mut self) -> Result<(), CaptureError> {
         for index in 0..self.threads.len() {
             let TracedThread { tid, stage: Stage::Stopped(_), .. } = self.threads[index] else {
                 continue;
             };
-            // An error means that the thread was killed while it stood still.
+            // An error means that the thread was killed while it was stopped.
             let Ok(regs) = calls::getregs(Pid::from_raw(tid)) else { continue };
             if regs.cs == COMPATIBILITY_CODE_SEGMENT {
                 return Err(CaptureError::NotX86_64 { pid: self.pid });
@@ -218,7 +219,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Gives up threads that have exited, that cannot stop, or whose time is over.
+    /// Gives up on threads that have exited, that cannot stop, or that have not stopped in time.
     fn give_up_on_unstoppable(&mut self, elapsed: Duration) {
         if elapsed < UNINTERRUPTIBLE_GRACE {
             return;
@@ -241,11 +242,12 @@ impl Holder {
         }
     }
 
-    /// A thread that waits in the kernel uses neither its stack nor its registers: what the kernel
-    /// shows of its system call is enough for the first frames.
+    /// Copies a thread that waits in the kernel. Such a thread uses neither its stack nor its
+    /// registers. The kernel shows the registers of its system call, which are sufficient for the
+    /// first frames.
     fn copy_uninterruptible(&mut self, tid: i32) -> ThreadCopy {
         if self.snapshot.mappings.is_empty() {
-            // Without them there are only addresses, and those are still worth something.
+            // Without mappings the frames are only addresses, which are still useful.
             let _ = self.snapshot.read_mappings(&self.memory);
         }
         match procfs::syscall_registers(self.pid, tid) {

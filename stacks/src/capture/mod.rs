@@ -1,7 +1,8 @@
-//! Copies of a process: registers and stacks of all threads, and the list of mappings.
+//! Copies of processes: the registers and stacks of all threads, and the list of mappings.
 //!
-//! [`capture`] traces the process itself. [`Snapshot::of_held`] is for a tracer that holds it
-//! already. In both cases nothing is unwound or named while the process stands still.
+//! [`capture`] traces the process itself. [`Snapshot::of_held`] is for a tracer that has already
+//! stopped the process. In both cases, the process is stopped only for copying. Unwinding and
+//! naming need only the copies.
 
 mod error;
 mod hold;
@@ -16,88 +17,89 @@ use crate::maps::{self, Mapping};
 use crate::memory::{Memory, MemoryCopy, StackCopy};
 use crate::registers::Registers;
 
-/// Most bytes that are copied of the stack of one thread.
+/// Maximum number of bytes that are copied of the stack of one thread.
 pub const MAX_STACK_BYTES: usize = 256 << 10;
-/// Most threads of a process that are captured; the others are counted.
+/// Maximum number of threads of a process that are captured. Further threads are only counted.
 pub const MAX_THREADS: usize = 4096;
-/// So far below its stack a stack pointer may be: some frames, and the guard.
+/// Maximum distance of a stack pointer below its stack: some frames, and the guard.
 const MAX_OVERFLOW: u64 = 1 << 20;
-/// Bytes below the stack pointer that a leaf function may use without moving it.
+/// Bytes below the stack pointer that a leaf function may use without moving the stack pointer.
 const RED_ZONE_LEN: u64 = 128;
-/// Longest vdso that is copied.
+/// Maximum number of bytes of the vdso that are copied.
 const MAX_VDSO_LEN: u64 = 64 << 10;
-/// Stacks of signals that are followed from one thread.
+/// Maximum number of stacks that are copied for one thread because of signals.
 const MAX_SIGNAL_STACKS: usize = 3;
 
-/// A process as it was at one moment.
+/// A process at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// The process.
+    /// The process id.
     pub pid: i32,
-    /// A thread for which /proc has mappings and files: the first one may have exited.
+    /// A thread for which /proc has mappings and files. The first thread may have exited.
     pub live_tid: i32,
-    /// Its threads, the first one first.
+    /// Its threads. The first thread of the process comes first.
     pub threads: Vec<ThreadSnapshot>,
     /// Its mappings, by address.
     pub mappings: Vec<Mapping>,
     /// The code that the kernel mapped into it.
     pub vdso: MemoryCopy,
-    /// At most so long a thread stood still.
+    /// The longest time for which a thread was stopped.
     pub held_for: Duration,
-    /// Whether all threads that could be stopped stood still at the same time.
+    /// Whether all threads that could be stopped were stopped at the same time.
     pub is_simultaneous: bool,
-    /// Threads beyond [`MAX_THREADS`].
+    /// The number of threads beyond [`MAX_THREADS`].
     pub omitted_threads: usize,
 }
 
 /// One thread of a [`Snapshot`].
 #[derive(Debug, Clone)]
 pub struct ThreadSnapshot {
-    /// The thread.
+    /// The thread id.
     pub tid: i32,
     /// Its name, as `ps -T` shows it.
     pub name: String,
-    /// What was copied.
+    /// The copied data.
     pub copy: ThreadCopy,
 }
 
-/// What could be copied of a thread.
+/// The copied data of a thread.
 #[derive(Debug, Clone)]
 pub enum ThreadCopy {
-    /// All registers, and the stack.
+    /// The thread was stopped: all registers, and the stack.
     Stopped {
         /// The registers.
         registers: Registers,
         /// The stack.
         stack: StackCopy,
     },
-    /// The thread waits in the kernel and cannot be stopped (state D). Instruction and stack
-    /// pointer are those of its system call.
+    /// The thread waits in the kernel and cannot be stopped (state D). Instruction pointer and
+    /// stack pointer are those of its system call.
     Uninterruptible {
-        /// The registers that the kernel shows of a system call.
+        /// The registers that the kernel shows for a system call.
         registers: Registers,
         /// The stack.
         stack: StackCopy,
     },
-    /// The thread did not stop in time, for instance because it got no processor, or another
-    /// tracer has it.
+    /// The thread did not stop in time, for example because it got no processor or another tracer
+    /// traces it.
     NotStopped,
 }
 
-/// Copies all threads of the process `pid`, which goes on at once.
+/// Copies all threads of the process `pid`. Afterwards the process goes on at once.
 ///
-/// The calling process must not wait for arbitrary children (`waitpid(-1, WUNTRACED)`, `__WALL`)
-/// meanwhile, because stops of the threads would reach the wrong place. A process that was stopped
-/// by a signal stays so. System calls are restarted by the kernel. Those that end with EINTR after
-/// any stop ([signal(7)], for instance epoll_wait) do so here as well.
+/// Meanwhile, the calling process must not wait for arbitrary children (`waitpid(-1, WUNTRACED)`,
+/// `__WALL`), because it would get the stops of the threads. A process that a signal has stopped
+/// stays stopped. The kernel restarts system calls. System calls that end with EINTR after any stop
+/// ([signal(7)], for example epoll_wait) also do so here.
 ///
 /// [signal(7)]: https://man7.org/linux/man-pages/man7/signal.7.html
 ///
 /// # Errors
 /// If the process has exited, or may not be traced.
 pub fn capture(pid: i32) -> Result<Snapshot, CaptureError> {
-    // A tracer is a thread. The end of this one releases whatever it still holds: a thread that
-    // does not stop cannot be released otherwise, and a fault in here leaves nothing behind.
+    // A tracer is a thread, and the end of this thread releases all threads that it still traces. A
+    // thread that does not stop cannot be released in another way. A panic in the tracer also
+    // leaves no thread stopped.
     let tracer = std::thread::Builder::new().name("stacks-tracer".to_owned());
     let handle = tracer
         .spawn(move || hold::capture(pid))
@@ -106,7 +108,8 @@ pub fn capture(pid: i32) -> Result<Snapshot, CaptureError> {
 }
 
 impl Snapshot {
-    /// Copies the threads of a process that the caller holds. The caller read their registers.
+    /// Copies the threads of a process that the caller has stopped. The caller has read their
+    /// registers.
     ///
     /// # Errors
     /// If the mappings of the process cannot be read.
@@ -143,8 +146,8 @@ impl Snapshot {
     }
 }
 
-/// The stack that a stack pointer is of. One that has overflowed points below its stack, or into
-/// the guard there.
+/// The stack that contains a stack pointer. After an overflow, the stack pointer is below its stack
+/// or in the guard.
 fn stack_above(mappings: &[Mapping], stack_pointer: u64) -> Option<&Mapping> {
     let above = mappings.partition_point(|mapping| mapping.range.end <= stack_pointer);
     let last_start = stack_pointer.saturating_add(MAX_OVERFLOW);
@@ -152,8 +155,8 @@ fn stack_above(mappings: &[Mapping], stack_pointer: u64) -> Option<&Mapping> {
     readable.filter(|mapping| mapping.range.start <= last_start)
 }
 
-/// Copies the used part of the stack of a thread. If a signal was taken on a stack of its own, the
-/// stack before it is copied as well.
+/// Copies the used part of the stack of a thread. If a signal handler runs on a separate stack, the
+/// interrupted stack is also copied.
 fn copy_stack(mappings: &[Mapping], registers: &Registers, memory: &impl Memory) -> StackCopy {
     let mut stack = StackCopy::default();
     let mut next = Some(registers.rsp());
@@ -175,24 +178,25 @@ fn copy_stack(mappings: &[Mapping], registers: &Registers, memory: &impl Memory)
     stack
 }
 
-/// Layout of what the kernel pushes for a signal, from the start of its `ucontext` on.
+/// The layout of the data that the kernel pushes for a signal, from the start of its `ucontext`.
 mod signal_frame {
-    /// Where the next context would be; the kernel writes 0.
+    /// The pointer to the next context, which the kernel sets to 0.
     pub const LINK: u64 = 8;
     /// The general registers, in the order of `sys/ucontext.h`.
     pub const REGISTERS: u64 = 40;
-    /// The stack pointer among them.
+    /// The stack pointer among the registers.
     pub const STACK_POINTER: u64 = REGISTERS + 15 * 8;
-    /// Code segment and others among them.
+    /// The code segment and other segments among the registers.
     pub const SEGMENTS: u64 = REGISTERS + 18 * 8;
     /// The code segment of all 64-bit programs.
     pub const USER_CODE_SEGMENT: u64 = 0x33;
-    /// Flags that a kernel writes into a context.
+    /// The largest value of the flags that a kernel writes into a context.
     pub const MAX_FLAGS: u64 = 7;
 }
 
-/// The stack pointer that a signal found on a stack outside of `mapping`, if the copy has such a
-/// frame. What only looks like one costs a copy of memory and has no other effect.
+/// The stack pointer that a signal has interrupted on a stack outside of `mapping`, if the copy
+/// contains such a signal frame. Data that only resembles a signal frame causes one unnecessary
+/// copy of memory, and has no other effect.
 fn interrupted_stack_pointer(piece: &MemoryCopy, mapping: &std::ops::Range<u64>) -> Option<u64> {
     use signal_frame as frame;
     let starts = (piece.start..).step_by(8).take(piece.bytes.len() / 8);

@@ -1,4 +1,4 @@
-//! What /proc says of a process and its threads.
+//! Reads information about a process and its threads from /proc.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,25 +9,25 @@ use nix::unistd::geteuid;
 use super::CaptureError;
 use crate::registers::{RDI, Registers};
 
-/// Longest file of /proc that is read; one of 65,536 mappings has less.
+/// Maximum bytes that are read of a file in /proc. A list of 65,536 mappings is shorter.
 const MAX_FILE_LEN: u64 = 64 << 20;
 const MAX_NAME_LEN: usize = 64;
 
-/// The file `name` of a process.
+/// Reads the file `name` of a process.
 pub fn read(pid: i32, name: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(16 << 10);
     File::open(format!("/proc/{pid}/{name}"))?.take(MAX_FILE_LEN).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Name of a thread, without what a terminal would take for commands.
+/// The name of a thread, without control characters, which a terminal could interpret.
 pub fn thread_name(pid: i32, tid: i32) -> String {
     let name = read(pid, &format!("task/{tid}/comm")).unwrap_or_default();
     let name = String::from_utf8_lossy(name.trim_ascii_end());
     name.chars().filter(|letter| !letter.is_control()).take(MAX_NAME_LEN).collect()
 }
 
-/// Numbers of all threads; empty if there is no such process any more.
+/// The ids of all threads. Empty if the process no longer exists.
 pub fn threads(pid: i32) -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
@@ -36,20 +36,20 @@ pub fn threads(pid: i32) -> Vec<i32> {
 /// The letter of a thread's state, if the thread still exists.
 pub fn thread_state(pid: i32, tid: i32) -> Option<char> {
     let stat = read(pid, &format!("task/{tid}/stat")).ok()?;
-    // The name stands in parentheses and may have any character.
+    // The name is in parentheses and may contain any character.
     let after_name = stat.iter().rposition(|byte| *byte == b')')?;
     stat.get(after_name + 2).copied().map(char::from)
 }
 
-/// What the kernel shows of the registers of a thread that waits in a system call.
+/// The registers that the kernel shows for a thread that waits in a system call.
 pub fn syscall_registers(pid: i32, tid: i32) -> Option<Registers> {
     let text = read(pid, &format!("task/{tid}/syscall")).ok()?;
     parse_syscall(std::str::from_utf8(&text).ok()?)
 }
 
-/// `NUMBER ARGUMENT*6 SP PC`, or `-1 SP PC` outside of a system call.
+/// Parses `NUMBER ARGUMENT*6 SP PC`, or `-1 SP PC` outside of a system call.
 fn parse_syscall(text: &str) -> Option<Registers> {
-    /// Registers of the arguments of a system call: rdi, rsi, rdx, r10, r8, r9.
+    /// The registers of the arguments of a system call: rdi, rsi, rdx, r10, r8, r9.
     const ARGUMENTS: [u16; 6] = [RDI, 4, 1, 10, 8, 9];
     let mut words = text.split_ascii_whitespace();
     let is_in_call = words.next()?.parse::<i64>().ok()? >= 0;
@@ -68,7 +68,7 @@ fn parse_syscall(text: &str) -> Option<Registers> {
     Some(registers)
 }
 
-/// Why the kernel refused to let us trace the process.
+/// Determines why the kernel does not permit tracing the process.
 pub fn explain_refusal(pid: i32, source: io::Error) -> CaptureError {
     let Ok(status) = read(pid, "status") else { return CaptureError::NoSuchProcess { pid } };
     let status = String::from_utf8_lossy(&status).into_owned();

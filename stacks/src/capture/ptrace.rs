@@ -1,23 +1,26 @@
-//! The two calls on traced threads for which nix has no form: its signals have no real-time ones.
-// UNSAFETY: waitid and ptrace of libc are called.
+//! The two calls on traced threads that nix cannot express, because its signals have no real-time
+//! signals.
+// UNSAFETY: calls waitid and ptrace of libc.
 #![expect(unsafe_code)]
 
 use std::io;
 use std::mem::MaybeUninit;
 
-/// A stop by PTRACE_INTERRUPT, or of a process that a signal has stopped.
+/// The event of a stop by PTRACE_INTERRUPT, or of a process that a signal has stopped.
 const PTRACE_EVENT_STOP: i32 = 128;
 
-/// How a thread stands still for its tracer.
+/// The kind of stop of a traced thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TracedStop {
-    /// Because of the tracer, or of a stop of the whole process, which goes on after the release.
+    /// The tracer, or a stop of the whole process. A stop of the process continues after the
+    /// release.
     Event,
-    /// A signal is about to be delivered; the release must deliver it.
+    /// A signal is to be delivered. The release must deliver it.
     SignalDelivery(i32),
 }
 
-/// The stop that a traced thread has reached, if any. Ends of threads are left to their parents.
+/// Returns the stop that a traced thread has reached, if any. Does not consume exits, which belong
+/// to the parents.
 ///
 /// # Errors
 /// ECHILD if the thread is not traced by this thread, or does not exist any more.
@@ -29,7 +32,8 @@ pub fn poll_stop(tid: i32) -> io::Result<Option<TracedStop>> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: all bytes were zero, and the kernel has written over them; both are valid numbers.
+    // SAFETY: all bytes were initialised to zero, and the kernel may have written to them. Every
+    // value of the bytes is valid for the fields that are read.
     let (pid, status) = unsafe {
         let info = info.assume_init();
         (info.si_pid(), info.si_status())
@@ -40,17 +44,17 @@ pub fn poll_stop(tid: i32) -> io::Result<Option<TracedStop>> {
     }))
 }
 
-/// Releases a thread that stands still. A signal that it was about to take is delivered.
+/// Releases a stopped thread. If a signal was about to be delivered to it, the signal is delivered.
 ///
 /// # Errors
-/// ESRCH if the thread does not stand still, for instance because it was killed.
+/// ESRCH if the thread is not stopped, for example because it was killed.
 pub fn detach(tid: i32, stop: TracedStop) -> io::Result<()> {
     let signal = match stop {
         TracedStop::Event => 0,
         TracedStop::SignalDelivery(signal) => signal,
     };
     let no_address: *mut libc::c_void = std::ptr::null_mut();
-    // SAFETY: PTRACE_DETACH takes the signal as a number and touches no memory of this process.
+    // SAFETY: PTRACE_DETACH takes the signal as a number and accesses no memory of this process.
     let result =
         unsafe { libc::ptrace(libc::PTRACE_DETACH, tid, no_address, libc::c_long::from(signal)) };
     match result {

@@ -1,4 +1,5 @@
-/* A handler on a stack of its own: "null" interrupts a call of address 0, "raise" a system call. */
+/* A signal handler on a separate stack: "null" interrupts a call of address 0, "raise" a
+   system call. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What a process does while its stack is taken, by its argument. */
+/* The argument selects what the process does while its stacks are read. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@ static void ready(const char *line) {
     fflush(stdout);
 }
 
-/* A read, a sleep and a wait for a child must go on as if nothing had happened. */
+/* A read, a sleep and a wait for a child must continue unaffected. */
 static void calls(void) {
     char byte;
     ready("ready");
@@ -37,7 +37,7 @@ static void calls(void) {
 static volatile long counted;
 static void count(int signal) { (void)signal; counted++; }
 
-/* Queued real-time signals are all delivered, and each once. */
+/* Each queued real-time signal is delivered exactly once. */
 static void queued(void) {
     struct sigaction action = {.sa_handler = count, .sa_flags = SA_RESTART};
     sigaction(SIGRTMIN + 1, &action, 0);

@@ -1,4 +1,4 @@
-// Names that the compiler mangles.
+// A program whose names the compiler mangles.
 #include <cstdio>
 #include <unistd.h>
 

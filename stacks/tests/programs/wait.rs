@@ -1,4 +1,4 @@
-// Names as rustc mangles them.
+// A program whose names rustc mangles.
 use std::io::Write;
 
 mod solver {

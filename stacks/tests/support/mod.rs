@@ -1,4 +1,4 @@
-//! Programs that are compiled and started by the tests.
+//! Compiles and starts programs for the tests.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::collections::BTreeMap;
@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use score_stacks::frame::{Detail, Frame, Stack};
 use score_stacks::{ProcessStacks, StackReader};
 
-/// Compiles `tests/programs/SOURCE`; nothing if the compiler is not installed. A name is compiled
-/// once, because several tests may run it at the same time.
+/// Compiles `tests/programs/SOURCE`. Returns `None` if the compiler is not installed. Each name is
+/// compiled once, because several tests may run the program at the same time.
 pub fn compile(source: &str, name: &str, compiler: &[&str]) -> Option<PathBuf> {
     static COMPILED: Mutex<BTreeMap<String, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
     let mut compiled = COMPILED.lock().unwrap();
@@ -28,7 +28,7 @@ fn run_compiler(source: &str, name: &str, compiler: &[&str]) -> Option<PathBuf> 
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
     let program = directory.join(format!("stacks-{name}"));
     let mut command = Command::new(compiler[0]);
-    // Modules of Fortran are written to the current directory.
+    // gfortran writes module files to the current directory.
     command.current_dir(directory).args(&compiler[1..]).arg("-o").arg(&program).arg(path);
     if compiler[0] != "rustc" {
         command.arg("-pthread");
@@ -47,12 +47,12 @@ fn run_compiler(source: &str, name: &str, compiler: &[&str]) -> Option<PathBuf> 
     }
 }
 
-/// The C program of this name, with optimization and debug information.
+/// Compiles the C program with this name, with optimization and debug information.
 pub fn compile_c(name: &str) -> Option<PathBuf> {
     compile(&format!("{name}.c"), name, &["gcc", "-O2", "-g", "-fno-optimize-sibling-calls"])
 }
 
-/// Runs a tool on files; false if it is not installed.
+/// Runs a tool on files. Returns false if it is not installed.
 pub fn run_tool(tool: &str, arguments: &[&str]) -> bool {
     match Command::new(tool).args(arguments).output() {
         Ok(output) => {
@@ -67,7 +67,7 @@ pub fn run_tool(tool: &str, arguments: &[&str]) -> bool {
     }
 }
 
-/// A program that runs, and ends with the test.
+/// A running program. It is killed when this is dropped.
 pub struct Running {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -79,7 +79,7 @@ impl Running {
         Self::start_with(program, &[]).0
     }
 
-    /// The same with arguments; returns the line.
+    /// Starts a program with arguments, and waits for its first line. Returns the line.
     pub fn start_with(program: &Path, arguments: &[&str]) -> (Self, String) {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -87,7 +87,7 @@ impl Running {
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut running = Self { child, output };
         let line = running.line();
-        // A thread that prints is not yet where it waits.
+        // After it has printed its line, a thread takes some time until it waits.
         std::thread::sleep(std::time::Duration::from_millis(30));
         (running, line)
     }
@@ -96,7 +96,7 @@ impl Running {
         self.child.id() as i32
     }
 
-    /// The next line of output; empty at its end.
+    /// The next line of output. Empty at the end of the output.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
@@ -111,8 +111,8 @@ impl Running {
         stacks_of(self.pid())
     }
 
-    /// Waits until the first thread is in this state and stays in it: a thread that is released
-    /// runs for a moment before it stops again.
+    /// Waits until the first thread stays in this state. A thread that is released runs briefly
+    /// before it stops again.
     #[track_caller]
     pub fn await_state(&self, state: char) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
@@ -124,7 +124,7 @@ impl Running {
         }
     }
 
-    /// Ticks of processor time that the process has had.
+    /// The processor time that the process has used, in ticks.
     pub fn processor_ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
@@ -154,12 +154,12 @@ pub fn stacks_of(pid: i32) -> ProcessStacks {
     results.pop().unwrap().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The frames as text, the innermost first.
+/// The frames as text, with the innermost first.
 pub fn lines(stack: &Stack) -> Vec<String> {
     stack.frames.iter().rev().map(ToString::to_string).collect()
 }
 
-/// Names of the functions, the innermost first.
+/// The names of the functions, with the innermost first.
 pub fn names(stack: &Stack) -> Vec<&str> {
     let named = stack.frames.iter().rev().filter_map(|frame| match frame {
         Frame::Function { name, .. } => Some(name.as_str()),
@@ -168,7 +168,7 @@ pub fn names(stack: &Stack) -> Vec<&str> {
     named.collect()
 }
 
-/// Whether `wanted` are among the functions of the stack, in this order, the innermost first.
+/// Checks that the functions `wanted` are on the stack in this order, with the innermost first.
 #[track_caller]
 pub fn assert_in_order(stack: &Stack, wanted: &[&str]) {
     let names = names(stack);
@@ -178,7 +178,7 @@ pub fn assert_in_order(stack: &Stack, wanted: &[&str]) {
     }
 }
 
-/// Whether the stack was followed to the first function of its thread.
+/// Checks that the stack was unwound to the first function of its thread.
 #[track_caller]
 pub fn assert_complete(stack: &Stack) {
     let is_marker = |frame: &&Frame| {

@@ -1,5 +1,5 @@
-//! The connections of tools: who may connect, records in and out, and what a connection may cost. A
-//! relayed tool has no socket: `relay.rs` brings its records. Nothing here waits.
+//! The connections of tools: accepting, receiving and sending of records, and limits. A relayed
+//! tool has no socket; `relay.rs` delivers its records. This module does not block.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -13,23 +13,22 @@ use nix::sys::socket::{MsgFlags, getsockopt, recv, send, setsockopt};
 use score_tools::authority::ConnectionId;
 use score_tools::wire::MAX_MESSAGE_LEN;
 
-/// Connections at the same time. A further one is closed at once.
+/// The most connections. A further connection is closed at once.
 const MAX_CONNECTIONS: usize = 64;
-/// Messages of a connection that are carried out at the same time. The next one stays in the
-/// socket.
+/// The most messages of a connection that are in progress. Further messages remain in the socket.
 pub const MAX_IN_FLIGHT: usize = 16;
-/// Bytes that a socket holds for its tool. A tool that reads much memory has several answers of 64
-/// KiB there, so that this process goes on while the tool copies.
+/// The size of a socket's send buffer, in bytes. It holds several answers of 64 KiB for a tool that
+/// reads much memory, so that this process can continue while the tool copies them.
 const SEND_BUFFER_LEN: usize = 1 << 20;
-/// Bytes that wait for a tool that does not read. Messages of such a tool are not read, so that
-/// only notices can be more; then it is disconnected.
+/// The most bytes that are queued for a tool that does not read. The service reads no messages of
+/// such a tool, so only notices can exceed the limit. The tool is then disconnected.
 const MAX_OUTBOX_BYTES: usize = 512 << 10;
 
-/// Where the records of a tool come from, and go to.
+/// The channel of a tool's records.
 #[derive(Debug)]
 enum Channel {
     Socket(OwnedFd),
-    /// The tool takes its records by [`Clients::take_records`].
+    /// [`Clients::take_records`] returns the records for the tool.
     Relay,
 }
 
@@ -37,25 +36,25 @@ enum Channel {
 #[derive(Debug)]
 struct Client {
     channel: Channel,
-    /// Records that the tool has not taken.
+    /// The records that the tool has not received.
     outbox: VecDeque<Vec<u8>>,
     outbox_bytes: usize,
-    /// Messages that were read and not answered.
+    /// The number of messages that are read and not answered.
     in_flight: usize,
-    /// A message that waits until those before it are answered.
+    /// A message that waits until earlier ones are answered.
     deferred: Option<Vec<u8>>,
-    /// It cannot be used any more.
+    /// Whether the connection is unusable.
     is_broken: bool,
 }
 
-/// What was read of a connection.
+/// The result of reading from a connection.
 #[derive(Debug)]
 pub enum Received {
     /// A message.
     Record(Vec<u8>),
-    /// There is none now.
+    /// No message is available now.
     Nothing,
-    /// The tool has left.
+    /// The tool has closed the connection.
     End,
 }
 
@@ -84,7 +83,7 @@ impl Client {
         self.outbox.is_empty() && self.deferred.is_none() && self.in_flight < MAX_IN_FLIGHT
     }
 
-    /// Sends a record. Whether the tool has taken it.
+    /// Sends a record. Returns whether it is done, or can never be done.
     fn send_now(&mut self, record: &[u8]) -> bool {
         let Channel::Socket(socket) = &self.channel else { return false };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
@@ -110,7 +109,7 @@ impl Client {
 }
 
 impl Clients {
-    /// With the listening socket of the shepherd, if it is one.
+    /// Creates the state, with the listening socket of the shepherd if the descriptor is one.
     pub fn new(listener: OwnedFd) -> Self {
         let is_socket = getsockopt(&listener, nix::sys::socket::sockopt::AcceptConn);
         let listener = is_socket.unwrap_or(false).then(|| UnixListener::from(listener));
@@ -128,7 +127,7 @@ impl Clients {
         self.listener.as_ref().map(AsFd::as_fd)
     }
 
-    /// What each connection waits for. Its end is always reported.
+    /// The poll events of each connection. poll(2) always reports the end of a connection.
     pub fn interests(&self) -> Vec<(ConnectionId, BorrowedFd<'_>, PollFlags)> {
         let interest = |client: &Client| {
             let mut flags = PollFlags::empty();
@@ -145,23 +144,23 @@ impl Clients {
             .collect()
     }
 
-    /// A number for a tool that is part of the service.
+    /// Reserves a connection number for a tool that is part of the service.
     pub fn reserve_id(&mut self) -> ConnectionId {
         self.last_id += 1;
         ConnectionId(self.last_id)
     }
 
-    /// Takes connections: number, and the user at the other end. The caller closes those that it
-    /// does not want.
+    /// Accepts a connection. Returns its number, and the user at the other end. The caller closes
+    /// connections that it does not want.
     ///
     /// # Errors
-    /// As accept(2).
+    /// Returns the errors of accept(2).
     pub fn accept(&mut self) -> io::Result<Option<(ConnectionId, u32)>> {
         let Some(listener) = &self.listener else { return Ok(None) };
         let socket: OwnedFd = match listener.accept() {
             Ok((socket, _)) => socket.into(),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            // It has left already.
+            // The tool has already closed the connection.
             Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -169,14 +168,14 @@ impl Clients {
             return Ok(None);
         }
         let uid = getsockopt(&socket, PeerCredentials)?.uid();
-        // The kernel takes less if this is more than it permits.
+        // If this exceeds the permitted size, the kernel reduces it.
         setsockopt(&socket, SndBuf, &SEND_BUFFER_LEN)?;
         let id = self.reserve_id();
         self.clients.insert(id, Client::new(Channel::Socket(socket)));
         Ok(Some((id, uid)))
     }
 
-    /// A tool whose records are relayed. `None`: there are too many connections.
+    /// Adds a tool whose records are relayed. Returns `None` if there are too many connections.
     pub fn add_relay(&mut self) -> Option<ConnectionId> {
         if self.clients.len() >= MAX_CONNECTIONS {
             return None;
@@ -197,8 +196,8 @@ impl Clients {
         self.clients.get(&id).is_some_and(|client| !client.outbox.is_empty())
     }
 
-    /// Records for a relayed tool, in order: at least one, if there are any, and no more than
-    /// `max_len` bytes of them.
+    /// Takes records for a relayed tool, in order. Takes at most `max_len` bytes, but at least one
+    /// record if there is one.
     pub fn take_records(&mut self, id: ConnectionId, max_len: usize) -> Vec<Vec<u8>> {
         let Some(client) = self.clients.get_mut(&id) else { return Vec::new() };
         let (mut records, mut len) = (Vec::new(), 0);
@@ -214,8 +213,8 @@ impl Clients {
         records
     }
 
-    /// Reads the next message of a connection, if one may be read now. `is_ended`: the tool has
-    /// closed its end, so that what cannot be read now is of no use.
+    /// Reads the next message of a connection, if one may be read now. If `is_ended`, the tool has
+    /// closed its end, so a message that cannot be read now is useless.
     pub fn receive(&mut self, id: ConnectionId, is_ended: bool) -> Received {
         let Some(client) = self.clients.get_mut(&id) else { return Received::Nothing };
         let Channel::Socket(socket) = &client.channel else { return Received::Nothing };
@@ -224,7 +223,7 @@ impl Clients {
         }
         let flags = MsgFlags::MSG_DONTWAIT;
         match recv(socket.as_raw_fd(), &mut self.buffer, flags) {
-            // A record without a byte is the end, too: no tool sends one.
+            // An empty record also means the end, because tools send no empty records.
             Ok(0) => Received::End,
             Ok(len) => Received::Record(self.buffer[..len].to_vec()),
             Err(Errno::EAGAIN | Errno::EINTR) => Received::Nothing,
@@ -232,34 +231,34 @@ impl Clients {
         }
     }
 
-    /// A message waits until the earlier ones of its connection are answered.
+    /// Keeps a message until earlier ones of its connection are answered.
     pub fn defer(&mut self, id: ConnectionId, record: Vec<u8>) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.deferred = Some(record);
         }
     }
 
-    /// The messages that wait for earlier ones.
+    /// Takes the messages that wait for earlier ones.
     pub fn take_deferred(&mut self) -> Vec<(ConnectionId, Vec<u8>)> {
         let clients = self.clients.iter_mut();
         clients.filter_map(|(id, client)| Some((*id, client.deferred.take()?))).collect()
     }
 
-    /// A message is carried out from now on.
+    /// Notes that a message is in progress.
     pub fn begin(&mut self, id: ConnectionId) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.in_flight += 1;
         }
     }
 
-    /// A message has been answered.
+    /// Notes that a message has been answered.
     pub fn end(&mut self, id: ConnectionId) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.in_flight = client.in_flight.saturating_sub(1);
         }
     }
 
-    /// Sends a record, now or when the tool reads.
+    /// Sends a record, or queues it until the tool reads.
     pub fn send(&mut self, id: ConnectionId, record: Vec<u8>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         if client.outbox.is_empty() && client.send_now(&record) {
@@ -270,14 +269,14 @@ impl Clients {
         client.is_broken |= client.outbox_bytes > MAX_OUTBOX_BYTES;
     }
 
-    /// A connection takes data again.
+    /// Sends queued records of a connection that is writable again.
     pub fn flush(&mut self, id: ConnectionId) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.flush();
         }
     }
 
-    /// Connections that cannot be used any more.
+    /// The connections that are unusable.
     pub fn broken(&self) -> Vec<ConnectionId> {
         let broken = self.clients.iter().filter(|(_, client)| client.is_broken);
         broken.map(|(id, _)| *id).collect()
@@ -302,10 +301,10 @@ mod tests {
         }
         let mut take =
             || -> Vec<usize> { clients.take_records(id, 30).iter().map(Vec::len).collect() };
-        // One that is longer comes alone.
+        // A longer record is returned alone.
         assert_eq!([take(), take(), take(), take()], [vec![10, 20], vec![70], vec![5], vec![]]);
         assert!(!clients.has_records(id) && clients.broken().is_empty());
-        // Only a tool that does not take its records has so many.
+        // Only a tool that does not take its records reaches the limit.
         clients.send(id, vec![0; MAX_OUTBOX_BYTES]);
         assert!(clients.broken().is_empty());
         clients.send(id, vec![0]);

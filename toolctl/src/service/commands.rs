@@ -1,5 +1,6 @@
-//! The commands of a Query or an Update (docs/tools.md, groups Q and U), one after the other. A
-//! command that needs a thread to stop waits for the tracer; the service goes on meanwhile.
+//! The commands of a Query or an Update (docs/tools.md, groups Q and U), which are carried out one
+//! after the other. A command that needs a thread to stop waits for the tracer, while the service
+//! continues.
 
 use score_proto::toolctl::ToolctlReport;
 use score_stacks::capture::Snapshot;
@@ -20,14 +21,14 @@ use score_tools::wire::{
 use super::work::{self, Waiting, WaitingCommand, Work};
 use super::{Service, convert, files};
 
-/// Threads in an answer of Get Thread List.
+/// The most threads in an answer of Get Thread List.
 const MAX_LISTED_THREADS: usize = 8_000;
 
-/// What has become of a command.
+/// The outcome of carrying out a command.
 pub(super) enum Outcome {
-    /// It is done: code and data.
+    /// The command is done, with this code and this data.
     Done(CommandCode, Option<CommandAnswer<'static>>),
-    /// It goes on when this has come.
+    /// The command continues when this has arrived.
     Wait(Waiting),
 }
 
@@ -47,7 +48,7 @@ impl From<Result<(), TraceError>> for Outcome {
 }
 
 impl Service {
-    /// Goes on with the first message of a rank.
+    /// Carries out commands of the first message of a rank, until one has to wait.
     pub(super) fn run_work(&mut self, rank: u32) {
         let Some(mut work) = self.works.take(rank) else { return };
         let record = std::mem::take(&mut work.record);
@@ -67,7 +68,7 @@ impl Service {
         self.carry_out(std::mem::take(&mut work.actions));
     }
 
-    /// Carries out the next command of a message. Whether it waits for something.
+    /// Carries out the next command of a message. Returns whether it waits.
     fn run_command(
         &mut self,
         work: &mut Work,
@@ -120,7 +121,7 @@ impl Service {
         }
     }
 
-    /// The thread of a command: its id here, and that for tools.
+    /// The thread of a command: its id in this namespace, and its id for tools.
     fn thread_of(&mut self, work: &Work, named: u32) -> Result<(Tid, u32), CommandCode> {
         let pid = work.pid;
         if !self.tracer.is_attached(pid) {
@@ -166,7 +167,7 @@ impl Service {
             }
             CommandRequest::GetThreadData(_) => {
                 work.has_pins = true;
-                // A refusal is that of the request.
+                // An error here also makes the request fail.
                 _ = self.tracer.pin(pid, Some(tid));
                 match self.tracer.request(pid, Some(tid), Request::Snapshot(0)) {
                     Ok(ticket) => Outcome::Wait(Waiting::Tracer(ticket)),
@@ -196,7 +197,7 @@ impl Service {
                     .write_memory(pid, address, &memory.bytes, may_write_shared)
                     .map(|()| Some(CommandAnswer::SetMemory(WrittenMemory { address, length })))
                     .map_err(convert::code_of);
-                // The program has other bytes beneath breakpoints now.
+                // The program now has other bytes at the breakpoints in this range.
                 for (address, original) in self.tracer.breakpoints_in(pid, address, length) {
                     let report = ToolctlReport::BreakpointSet { rank, address, original };
                     self.report_breakpoint(report);
@@ -216,7 +217,7 @@ impl Service {
                     BreakpointKind::Normal => tracer::BreakpointKind::Normal,
                     BreakpointKind::Fast => tracer::BreakpointKind::Fast,
                 };
-                // It is the tool's from now on.
+                // The tool now owns the breakpoint of the start notice.
                 if self.start_notices.get(&work.rank()) == Some(&it.address) {
                     self.disarm_start_notice(work.rank());
                 }
@@ -231,17 +232,17 @@ impl Service {
                 let wanted = Preferences { fast_breakpoints, fast_watchpoints };
                 self.tracer.set_preferences(pid, wanted).into()
             }
-            // The address of the last fault cannot be set: no effect.
+            // The address of the last fault cannot be set. The command has no effect.
             _ => Outcome::Done(CommandCode::Success, None),
         }
     }
 
-    /// Asks the tracer. Threads for which a message has several commands stand until its end, so
-    /// that what it returns is one state.
+    /// Sends a request to the tracer. If a message has several commands, its threads remain stopped
+    /// until the end of the message, so that the results are consistent.
     fn ask_tracer(&mut self, work: &mut Work, tid: Tid, request: Request, count: usize) -> Outcome {
         if count > 1 {
             work.has_pins = true;
-            // A refusal is that of the request.
+            // An error here also makes the request fail.
             _ = self.tracer.pin(work.pid, Some(tid));
         }
         match self.tracer.request(work.pid, Some(tid), request) {
@@ -250,7 +251,7 @@ impl Service {
         }
     }
 
-    /// The tracer has answered the command that a message waits for.
+    /// Handles the tracer's answer to the command that a message waits for.
     pub(super) fn on_answer(&mut self, rank: u32, result: Result<Answer, TraceError>) {
         let Some(mut work) = self.works.take(rank) else { return };
         let Some(WaitingCommand { number, tid, outside, .. }) = work.waiting.take() else { return };
@@ -266,7 +267,7 @@ impl Service {
         self.works.put_back(work);
     }
 
-    /// The shepherd has said for how long the job has been running.
+    /// Handles the shepherd's answer on how long the job has been running.
     pub(super) fn on_job_time(&mut self, ns: u64) {
         while let Some(rank) = self.works.waiting_for(Waiting::JobTime) {
             let Some(mut work) = self.works.take(rank) else { return };
@@ -282,7 +283,7 @@ impl Service {
         }
     }
 
-    /// Puts the result of a command into the answer. Lists that do not fit are sent in part.
+    /// Adds the result of a command to the answer. Lists that do not fit are truncated.
     fn finish_command(
         &mut self,
         work: &mut Work,
@@ -383,8 +384,8 @@ impl Service {
         Ok(CommandAnswer::GetThreadData(ThreadData { head, list: list.collect() }))
     }
 
-    /// The instruction given is the four bytes that the program has there; only as many are
-    /// compared as can be read.
+    /// Removes a breakpoint. The command contains the four original bytes of the program at this
+    /// address. They are compared if four bytes can be read.
     fn reset_breakpoint(&mut self, rank: u32, pid: Pid, breakpoint: OldBreakpoint) -> Outcome {
         let wanted = breakpoint.instruction.to_ne_bytes();
         let mut there = [0; 4];
@@ -400,7 +401,7 @@ impl Service {
         result.into()
     }
 
-    /// The shepherd knows of a breakpoint before it is in the text.
+    /// Sets a breakpoint. Reports it to the shepherd before it is written into the text.
     pub(super) fn insert_breakpoint(
         &mut self,
         rank: u32,
@@ -428,7 +429,8 @@ fn change(setting: &mut bool, wanted: Preference) {
     }
 }
 
-/// The request by which the tracer carries out a command. `None`: it needs no thread to stop.
+/// The request to the tracer that carries out a command. `None`, if the command needs no thread to
+/// stop.
 fn tracer_request(request: &CommandRequest<'_>) -> Option<Result<Request, CommandCode>> {
     Some(Ok(match request {
         CommandRequest::GetSpecialRegisters(_) => Request::GetSpecial,

@@ -1,7 +1,7 @@
-//! Consoles (`scdb`): tools whose commands come by the shepherd, and that have no connection here.
-//! To the authority a console is a tool as others are. It attaches to a process, and takes control
-//! of it, with the first action that needs this. It leaves the process when nothing of it is left
-//! there, so that other tools can take control.
+//! Consoles (`scdb`): tools whose commands arrive from the shepherd, and that have no connection to
+//! this service. For the authority a console is a tool like any other. It attaches to a process and
+//! takes control of it with the first action that needs this. It leaves the process when it has no
+//! holds, stops, breakpoints or watchpoints there, so that other tools can take control.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,14 +22,14 @@ use score_tools::wire::{
 
 use super::Service;
 
-/// By this tag other tools know a console.
+/// The tag by which other tools recognize a console.
 const TAG: ToolTag = *b"scdb\0\0\0\0";
-/// The priority of a console. If another tool has it, the next lower ones are tried.
+/// The priority of a console. If another tool has this priority, the next lower ones are tried.
 const PRIORITY: u8 = 50;
-/// A console is notified of these signals: breakpoints, watchpoints and steps.
+/// The signals of which a console is notified. SIGTRAP covers breakpoints, watchpoints and steps.
 const NOTIFY_SET: u64 = 1 << (libc::SIGTRAP - 1);
 
-/// The process that answers a command.
+/// The process and the command of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
     pub(super) element: u32,
@@ -42,29 +42,29 @@ pub(super) struct Target {
 pub(super) struct StoppedThread {
     pub(super) reason: StopReason,
     pub(super) tid: Tid,
-    /// Its stack, once it has been read.
+    /// The stack of the thread, once it has been read.
     pub(super) stack: Option<Vec<u8>>,
-    /// Who waits for the stack.
+    /// The commands that wait for the stack.
     pub(super) waiting: Vec<Target>,
 }
 
-/// How far a console has come with a process.
+/// The progress of a console in taking control of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// It attaches; so many priorities were taken.
+    /// It attaches. The number of priorities that were in use.
     Attaching(u8),
-    /// It has asked for control.
+    /// It has requested control.
     Asking,
     /// It has control.
     InControl,
 }
 
-/// A process that a console changes.
+/// A process on which a console acts.
 #[derive(Debug)]
 pub(super) struct ConsoleProcess {
     pub(super) pid: Pid,
     progress: Progress,
-    /// Actions that wait for control.
+    /// The actions that wait for control.
     waiting: VecDeque<(Target, ConsoleAction)>,
     pub(super) is_held: bool,
     pub(super) stop: Option<StoppedThread>,
@@ -72,7 +72,7 @@ pub(super) struct ConsoleProcess {
     pub(super) breakpoints: BTreeMap<Location, Vec<u64>>,
     /// The address of each watchpoint.
     pub(super) watchpoints: BTreeMap<Location, u64>,
-    /// Requests to the tracer of which the answers have not come.
+    /// The number of requests to the tracer that have no answer yet.
     pub(super) requests: usize,
 }
 
@@ -90,7 +90,7 @@ impl ConsoleProcess {
         }
     }
 
-    /// Nothing of the console is left in the process.
+    /// Whether the console has nothing left in the process.
     fn is_free(&self) -> bool {
         self.progress == Progress::InControl
             && self.waiting.is_empty()
@@ -102,24 +102,24 @@ impl ConsoleProcess {
     }
 }
 
-/// A console. The master of the job bounds their number.
+/// A console. The job master limits the number of consoles.
 #[derive(Debug)]
 pub(super) struct Console {
     connection: ConnectionId,
-    /// Its number, once it has one.
+    /// Its tool number, once it has one.
     tool: u32,
     /// By rank.
     pub(super) processes: BTreeMap<u32, ConsoleProcess>,
 }
 
-/// What the tracer's answer to a request is for.
+/// The purpose of a request to the tracer.
 #[derive(Debug)]
 pub(super) enum RequestUse {
-    /// The process stands for this command.
+    /// Wait until the process is held, and then answer this command.
     Held(Target),
-    /// The stack of the thread that has stopped the process.
+    /// Read the stack of the thread that has stopped the process.
     Stack,
-    /// A watchpoint of one thread.
+    /// Set the watchpoint with this number in one thread.
     Watch(u64),
 }
 
@@ -131,14 +131,14 @@ pub(super) struct ConsoleRequest {
     pub(super) purpose: RequestUse,
 }
 
-/// A watchpoint that is being set in each thread.
+/// A watchpoint that is being set in all threads.
 #[derive(Debug)]
 pub(super) struct PendingWatch {
     pub(super) target: Target,
     pub(super) location: Location,
-    /// Threads that have not answered.
+    /// The number of threads that have not answered.
     pub(super) threads: usize,
-    /// Why one of them could not.
+    /// The error of a thread, if one has failed.
     pub(super) failure: Option<String>,
 }
 
@@ -147,7 +147,7 @@ pub(super) struct PendingWatch {
 pub struct Consoles {
     job: u64,
     pub(super) sessions: BTreeMap<u64, Console>,
-    /// Messages to consoles that were not looked at.
+    /// Messages to consoles that have not been handled.
     inbox: VecDeque<(ConnectionId, Header, ServiceMessage<'static>)>,
     pub(super) requests: BTreeMap<Ticket, ConsoleRequest>,
     pub(super) watches: BTreeMap<u64, PendingWatch>,
@@ -156,28 +156,28 @@ pub struct Consoles {
 }
 
 impl Consoles {
-    /// Whether a console waits for authority over a rank.
+    /// Whether a console has requested authority over a rank.
     pub(super) fn is_asking_for(&self, rank: u32) -> bool {
         let process = |console: &Console| console.processes.get(&rank).map(|it| it.progress);
         self.sessions.values().filter_map(process).any(|it| it == Progress::Asking)
     }
 
-    /// The job's number.
+    /// Sets the job's number.
     pub fn set_job(&mut self, job: u64) {
         self.job = job;
     }
 
-    /// Whether no console has anything in a process.
+    /// Whether no console acts on any process.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
 
-    /// Whether a tool is a console.
+    /// Whether a connection belongs to a console.
     pub fn is_console(&self, connection: ConnectionId) -> bool {
         self.sessions.values().any(|console| console.connection == connection)
     }
 
-    /// A console gets a message.
+    /// Adds a message to a console.
     pub fn receive(
         &mut self,
         connection: ConnectionId,
@@ -208,7 +208,7 @@ fn holder(ack: &ControlAck) -> String {
 }
 
 impl Service {
-    /// A command of a console to these processes.
+    /// Handles a command of a console for these processes.
     pub(super) fn on_console_action(
         &mut self,
         (element, id): (u32, CommandId),
@@ -227,9 +227,12 @@ impl Service {
                 (None, _) => self.fail_console(target, "it has ended"),
                 (Some(rank), _) if is_known => self.queue_action(session, rank, target, action),
                 (Some(_), ConsoleAction::Step) => {
-                    self.fail_console(target, "it has not stopped: only a stopped process steps");
+                    self.fail_console(
+                        target,
+                        "it has not stopped: only a stopped process can step",
+                    );
                 }
-                // There is nothing to undo, or to go on from.
+                // The console has nothing in this process to undo or to continue.
                 (
                     Some(_),
                     ConsoleAction::Release
@@ -284,14 +287,14 @@ impl Service {
         self.say(session, rank, &ToolMessage::Attach(Attach { tag: TAG, priority, select }));
     }
 
-    /// The console sends a message.
+    /// Sends a message of the console to the authority.
     fn say(&mut self, session: u64, rank: u32, message: &ToolMessage<'_>) {
         let Some(console) = self.consoles.sessions.get(&session) else { return };
         let header = Header::new(self.consoles.job, rank, console.tool, 0);
         self.feed(Event::Message { connection: console.connection, header, message });
     }
 
-    /// Looks at the messages to consoles. Whether there were any.
+    /// Handles the messages to consoles. Returns whether there were any.
     pub(super) fn serve_consoles(&mut self) -> bool {
         let mut is_anything_done = false;
         while let Some((connection, header, message)) = self.consoles.inbox.pop_front() {
@@ -315,7 +318,8 @@ impl Service {
                 ServiceMessage::Notify(Notice::Exit(_)) => {
                     self.drop_console_process(session, rank, "it has ended");
                 }
-                // Nobody takes control away, and nothing is asked that has another answer.
+                // No other tool can take control away, and consoles send no requests with other
+                // answers.
                 ServiceMessage::Notify(Notice::Control(_))
                 | ServiceMessage::DetachAck(_)
                 | ServiceMessage::QueryAck(_)
@@ -350,7 +354,7 @@ impl Service {
             }
             Some(ReturnCode::ToolProcessExiting) => "it has ended".to_owned(),
             Some(ReturnCode::RequestFailed) => refusal.to_owned(),
-            code => format!("it cannot be attached to ({code:?})"),
+            code => format!("attaching to it failed ({code:?})"),
         };
         self.drop_console_process(session, rank, &reason);
     }
@@ -393,12 +397,12 @@ impl Service {
         self.say(session, rank, &ToolMessage::Detach(Detach { select }));
     }
 
-    /// Gives up control of a process in which nothing of the console is left.
+    /// Releases control of a process in which the console has nothing left.
     pub(super) fn leave_if_free(&mut self, session: u64, rank: u32) {
         let Some(console) = self.consoles.sessions.get(&session) else { return };
         let Some(process) = console.processes.get(&rank) else { return };
         let (connection, pid) = (console.connection, process.pid);
-        // A notice that is on its way is a stop.
+        // A pending notice counts as a stop.
         if !process.is_free() || self.tracer.has_pending_notices(pid) {
             return;
         }
@@ -408,13 +412,13 @@ impl Service {
             return;
         }
         self.carry_out(actions);
-        // A process that has ended has no notices.
+        // A process that has ended has no notices, so an error does not matter.
         _ = self.tracer.set_notify(pid, SignalSet::default());
         self.detach_console(session, rank);
         self.drop_console_process(session, rank, "");
     }
 
-    /// The authority's part of an action. The connection of a console that has ended is none.
+    /// Passes a command of a console to the authority. Fails if the console has ended.
     pub(super) fn command_of_console(
         &mut self,
         session: u64,
@@ -432,7 +436,7 @@ impl Service {
         code
     }
 
-    /// A process is none of the console's any more. Commands that wait get the reason.
+    /// Removes a process from a console. Waiting commands fail with this reason.
     fn drop_console_process(&mut self, session: u64, rank: u32, reason: &str) {
         let Some(console) = self.consoles.sessions.get_mut(&session) else { return };
         let Some(process) = console.processes.remove(&rank) else { return };
@@ -446,7 +450,7 @@ impl Service {
         waiting.for_each(|target| self.fail_console(target, reason));
     }
 
-    /// A console has ended. The authority has its processes set back to what they were.
+    /// Ends a console. The authority undoes its work in its processes.
     fn end_console(&mut self, session: u64) {
         let Some(console) = self.consoles.sessions.remove(&session) else { return };
         self.feed(Event::Closed { connection: console.connection });
@@ -465,7 +469,7 @@ impl Service {
         Target { element, id, node }: Target,
         result: &ToolResult,
     ) {
-        // If the shepherd has ended, the loop learns of it.
+        // If the shepherd has ended, the loop notices it.
         _ = self.report(&[ToolctlReport::Answer { element, id, node, body: result.encode() }]);
     }
 }

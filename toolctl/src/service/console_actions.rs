@@ -1,4 +1,4 @@
-//! What a console that has control of a process does to it.
+//! The actions of a console on a process that it controls.
 
 use score_proto::tool_command::{ConsoleAction, Location, ProcessState};
 use score_proto::toolctl::ToolctlReport;
@@ -13,28 +13,31 @@ use score_tools::wire::CommandCode;
 use super::Service;
 use super::console::{ConsoleRequest, PendingWatch, RequestUse, StoppedThread, Target};
 
-/// The longest memory that one watchpoint has: four debug registers.
+/// The longest memory of one watchpoint, in bytes: four debug registers.
 const MAX_WATCHED_LEN: u64 = 32;
 
-/// Why the tracer refuses something, without what differs between equal processes.
+/// The text of an error of the tracer. It contains no ids, so that the texts of different processes
+/// can be merged.
 fn reason_of(error: TraceError) -> String {
     match error {
         TraceError::NoProcess(_) => "it has ended".to_owned(),
         TraceError::Timeout(_) => "a thread waits in the kernel and does not stop".to_owned(),
         TraceError::Breakpoint(_, reason) => reason.to_owned(),
         TraceError::NoDebugRegister(_) => {
-            "the processor has no debug register free; clear a watchpoint".to_owned()
+            "no debug register is free; clear a watchpoint".to_owned()
         }
-        TraceError::WatchpointOverlap(_) => "a watchpoint is there already; clear it".to_owned(),
+        TraceError::WatchpointOverlap(_) => {
+            "a watchpoint exists there already; clear it".to_owned()
+        }
         TraceError::WrongState(_, reason) => reason.to_owned(),
         error => error.to_string(),
     }
 }
 
-/// The memory that a watchpoint is for.
+/// The memory range of a watchpoint.
 fn watched_range(Place { address, len }: Place) -> Result<WatchRange, String> {
     let len = match len {
-        // An address alone stands for a word.
+        // An address without a length stands for the longest aligned word.
         0 => [8, 4, 2, 1].into_iter().find(|len| address.is_multiple_of(*len)).unwrap_or(1),
         len => len,
     };
@@ -43,14 +46,14 @@ fn watched_range(Place { address, len }: Place) -> Result<WatchRange, String> {
     match u32::try_from(len) {
         Ok(length) if is_possible => Ok(WatchRange { address, length, kind: WatchKind::Write }),
         _ => Err(format!(
-            "it has {len} bytes: 1, 2, 4, 8, 16 or 32 that are aligned can be watched; \
+            "it has {len} bytes: only 1, 2, 4, 8, 16 or 32 aligned bytes can be watched; \
              watch a part of it by *ADDRESS"
         )),
     }
 }
 
 impl Service {
-    /// Carries out an action on a process that the console has control of, and answers it.
+    /// Carries out an action on a process that the console controls, and answers it.
     pub(super) fn run_action(
         &mut self,
         session: u64,
@@ -82,7 +85,9 @@ impl Service {
             ConsoleAction::Clear(location) => {
                 let is_cleared = self.clear(session, rank, location.as_ref());
                 match location {
-                    Some(_) if !is_cleared => Err("it has nothing there".to_owned()),
+                    Some(_) if !is_cleared => {
+                        Err("it has no breakpoint or watchpoint there".to_owned())
+                    }
                     _ => Ok(()),
                 }
             }
@@ -93,7 +98,7 @@ impl Service {
             }
             ConsoleAction::Unhold => {
                 if std::mem::take(&mut process.is_held) {
-                    // A refusal means that the process has ended.
+                    // An error means that the process has ended.
                     _ = self.tracer.hold_process(pid, false);
                 }
                 Ok(())
@@ -103,7 +108,7 @@ impl Service {
                 Ok(())
             }
             ConsoleAction::Step => self.step_console(session, rank),
-            // Its end has undone everything before.
+            // The end of the console has already undone its work.
             ConsoleAction::Look | ConsoleAction::End => Ok(()),
         };
         match result {
@@ -112,7 +117,7 @@ impl Service {
         }
     }
 
-    /// Answers with what the process does, as soon as that is known.
+    /// Answers with the state of the process, as soon as it is known.
     fn answer_with_state(&mut self, session: u64, rank: u32, target: Target) {
         let Some(process) = self.consoles.process(session, rank) else {
             return self.answer_console(target, ProcessState::Running);
@@ -158,7 +163,7 @@ impl Service {
         }
     }
 
-    /// The tracer has answered a request of a console.
+    /// Handles the tracer's answer to a request of a console.
     pub(super) fn on_console_answer(
         &mut self,
         ticket: Ticket,
@@ -225,7 +230,7 @@ impl Service {
         }
     }
 
-    /// Watches memory in all threads that there are. The answer follows when all have it.
+    /// Sets a watchpoint in all existing threads. The answer is sent when all threads have it.
     fn watch(
         &mut self,
         session: u64,
@@ -250,7 +255,7 @@ impl Service {
         for tid in self.tracer.threads(pid) {
             match self.tracer.request(pid, Some(tid), Request::SetWatchpoint(range)) {
                 Ok(ticket) => tickets.push(ticket),
-                // It has just ended.
+                // The thread has just ended.
                 Err(TraceError::NoThread(_)) => {}
                 Err(error) => pending.failure = Some(reason_of(error)),
             }
@@ -269,7 +274,7 @@ impl Service {
         Ok(())
     }
 
-    /// A thread has the watchpoint, or has not.
+    /// Notes whether a thread has got the watchpoint.
     fn on_watched(
         &mut self,
         session: u64,
@@ -296,7 +301,8 @@ impl Service {
         }
     }
 
-    /// Removes breakpoints and watchpoints: those of this location, or all. Whether there were any.
+    /// Removes the breakpoints and watchpoints of a location, or all of them. Returns whether there
+    /// were any.
     fn clear(&mut self, session: u64, rank: u32, location: Option<&Location>) -> bool {
         let Some(process) = self.consoles.process(session, rank) else { return false };
         let pid = process.pid;
@@ -316,7 +322,7 @@ impl Service {
             }
             is_kept
         });
-        // Another location may have the same address.
+        // Another location may contain the same address.
         let still: Vec<u64> = process.breakpoints.values().flatten().copied().collect();
         let is_any = !breakpoints.is_empty() || !watchpoints.is_empty();
         for address in breakpoints.into_iter().filter(|address| !still.contains(address)) {
@@ -324,19 +330,19 @@ impl Service {
         }
         for tid in self.tracer.threads(pid) {
             for address in &watchpoints {
-                // A thread that has begun later has none.
+                // A thread that has started later has no watchpoint, so an error does not matter.
                 _ = self.tracer.request(pid, Some(tid), Request::ResetWatchpoint(*address));
             }
         }
         is_any
     }
 
-    /// Releases what is held, and continues what has stopped.
+    /// Releases a held process, and continues a stopped one.
     fn go_on(&mut self, session: u64, rank: u32) {
         let Some(process) = self.consoles.process(session, rank) else { return };
         let pid = process.pid;
         if std::mem::take(&mut process.is_held) {
-            // A refusal means that the process has ended.
+            // An error means that the process has ended.
             _ = self.tracer.hold_process(pid, false);
         }
         let Some(process) = self.consoles.process(session, rank) else { return };
@@ -353,13 +359,14 @@ impl Service {
         let Some(process) = self.consoles.process(session, rank) else { return Ok(()) };
         let (pid, is_held) = (process.pid, process.is_held);
         let Some(stop) = &process.stop else {
-            return Err("it has not stopped: only a stopped process steps".to_owned());
+            return Err("it has not stopped: only a stopped process can step".to_owned());
         };
         if is_held {
             return Err("it is held: continue it first".to_owned());
         }
         let tid = stop.tid;
-        // The step satisfies the notice, and the next one is given instead.
+        // The step answers the current notice. If another notice is pending, it is issued instead
+        // of the step.
         let command = match self.tracer.has_pending_notices(pid) {
             true => AuthorityCommand::Continue,
             false => {
@@ -375,7 +382,7 @@ impl Service {
         }
         match code {
             CommandCode::Success | CommandCode::PendingNotify => Ok(()),
-            code => Err(format!("the step is refused ({code:?})")),
+            code => Err(format!("the step was refused ({code:?})")),
         }
     }
 }

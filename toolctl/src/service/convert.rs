@@ -1,4 +1,4 @@
-//! From the messages to the tracer and back: registers, codes, notices.
+//! Conversion of registers, codes and notices between messages and the tracer.
 
 use nix::errno::Errno;
 use score_toolctl::tracer::error::{AttachError, TraceError};
@@ -12,7 +12,7 @@ use score_tools::wire::{
     SPECIAL_REGISTERS, SignalReason,
 };
 
-/// The code of a command that the tracer refuses.
+/// The command code for an error of the tracer.
 pub fn code_of(error: TraceError) -> CommandCode {
     match error {
         TraceError::NoProcess(_) => CommandCode::ProcessExiting,
@@ -30,7 +30,7 @@ pub fn code_of(error: TraceError) -> CommandCode {
     }
 }
 
-/// The errno value of an attach that is refused.
+/// The errno value for a refused attach.
 pub fn errno_of(error: &AttachError) -> u32 {
     let errno = match error {
         AttachError::NoProcess(_) => Errno::ESRCH,
@@ -40,7 +40,8 @@ pub fn errno_of(error: &AttachError) -> u32 {
     (errno as i32).cast_unsigned()
 }
 
-/// A notice of the tracer as authority and tools know it. Its thread is still the id here.
+/// Converts a notice of the tracer for the authority and tools. The thread id is still that of this
+/// namespace.
 pub fn notice(notice: &SignalNotice) -> wire::SignalNotice {
     wire::SignalNotice {
         signal: notice.signal.cast_unsigned(),
@@ -59,7 +60,7 @@ pub fn notice(notice: &SignalNotice) -> wire::SignalNotice {
     }
 }
 
-/// What the watchpoint is for.
+/// Converts the kind of a watchpoint.
 pub fn watch_kind(kind: wire::WatchType) -> WatchKind {
     match kind {
         wire::WatchType::Read => WatchKind::Read,
@@ -68,7 +69,7 @@ pub fn watch_kind(kind: wire::WatchType) -> WatchKind {
     }
 }
 
-/// A register of the XSAVE area, and its bytes of a value.
+/// The register in the XSAVE area, and its size in bytes.
 pub fn float_register(register: FloatRegister) -> (ExtendedRegister, usize) {
     match register {
         FloatRegister::X87(number) => (ExtendedRegister::X87(number.into()), 10),
@@ -79,7 +80,7 @@ pub fn float_register(register: FloatRegister) -> (ExtendedRegister, usize) {
     }
 }
 
-/// A special register. `None`: the address of the last fault, which cannot be set.
+/// Converts a special register. `None` for the address of the last fault, which cannot be set.
 pub fn special_register(register: wire::SpecialRegister) -> Option<SpecialRegister> {
     Some(match register {
         wire::SpecialRegister::Rip => SpecialRegister::Rip,
@@ -121,7 +122,7 @@ fn special_values(special: &SpecialRegisters) -> [u64; SPECIAL_REGISTERS] {
     ]
 }
 
-/// All special registers of a message.
+/// Converts all special registers of a message.
 pub fn special_registers(
     values: &[u64; SPECIAL_REGISTERS],
 ) -> Result<SpecialRegisters, CommandCode> {
@@ -157,13 +158,13 @@ pub fn special_registers(
     Ok(special)
 }
 
-/// All debug registers of a message.
+/// Converts all debug registers of a message.
 pub fn debug_registers(values: &[u64; DEBUG_REGISTERS]) -> DebugRegisters {
     let [d0, d1, d2, d3, _, _, status, control] = *values;
     DebugRegisters { addresses: [d0, d1, d2, d3], status, control }
 }
 
-/// The answer to a command that the tracer has carried out. `None`: it has no data here.
+/// Converts an answer of the tracer. `None`, if it has no data for the tool.
 pub fn answer(answer: Answer) -> Option<CommandAnswer<'static>> {
     Some(match answer {
         Answer::General(values) => {
@@ -189,7 +190,7 @@ pub fn answer(answer: Answer) -> Option<CommandAnswer<'static>> {
     })
 }
 
-/// A command that decides when threads go on.
+/// The command for the authority, if the request decides when threads continue.
 pub fn authority_command(request: &wire::CommandRequest) -> Option<authority::AuthorityCommand> {
     use authority::AuthorityCommand;
     use wire::CommandRequest;

@@ -1,12 +1,12 @@
-//! The stack of the thread that waits after a fault, or in sc_inspectme.
+//! The stack of the thread that waits after a fault or in sc_inspectme.
 
 use score_stacks::ProcessStacks;
 use score_stacks::frame::Frame;
 
-/// The call in which a thread waits that has not got a signal.
+/// The function in which a thread without a fault signal waits.
 const INSPECT_CALL: &str = "sc_inspectme";
 
-/// Frames that are kept of a long stack: those of a recursion are alike.
+/// The frames that are kept of a long stack. The omitted ones are usually those of a recursion.
 const OUTER_FRAMES: usize = 12;
 const INNER_FRAMES: usize = 20;
 
@@ -14,9 +14,10 @@ fn is_inspect_call(frame: &Frame) -> bool {
     matches!(frame, Frame::Function { name, .. } if name == INSPECT_CALL)
 }
 
-/// The thread that waits after a fault, without the frames of the handler in which it waits.
+/// Selects the thread that waits after a fault, and removes the frames of the handler in which it
+/// waits.
 pub fn at_fault(mut process: ProcessStacks, thread: Option<i32>) -> ProcessStacks {
-    // A process in a PID namespace of its own gives numbers that are not ours.
+    // The thread id of a process in its own PID namespace does not match ours.
     if process.threads.iter().any(|one| Some(one.tid) == thread) {
         process.threads.retain(|one| Some(one.tid) == thread);
         process.omitted_threads = 0;
@@ -26,7 +27,7 @@ pub fn at_fault(mut process: ProcessStacks, thread: Option<i32>) -> ProcessStack
             let call = frames.iter().position(is_inspect_call).map(|index| index + 1);
             frames.truncate(signal.or(call).unwrap_or(frames.len()));
             if frames.first() == Some(&Frame::Truncated) {
-                // How much of a stack was copied is chance, and differs between ranks.
+                // The copied part of a truncated stack varies at random between ranks.
                 frames.drain(1..frames.len().saturating_sub(OUTER_FRAMES + INNER_FRAMES).max(1));
             } else if let Some(omitted) = frames.len().checked_sub(OUTER_FRAMES + INNER_FRAMES + 1)
                 && omitted > 0

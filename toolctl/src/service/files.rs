@@ -1,5 +1,5 @@
-//! The files of the job's directory. The kernel resolves the names, so that nothing outside of the
-//! directory is reached, whatever the user has put there.
+//! Access to the files of the job's directory. The kernel resolves the paths (openat2(2)), so that
+//! no file outside of the directory can be reached, even by symbolic links of the user.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -12,10 +12,10 @@ use score_tools::wire::{
     CommandCode, FileContents, FileContentsHead, FileNames, FileStat, JobFilePath,
 };
 
-/// Bytes of all names in an answer.
+/// The most bytes of all names in an answer.
 const MAX_NAME_BYTES: usize = 65_024;
 
-/// Opens a file below the directory. `flags`: how.
+/// Opens a file below the directory with these open flags.
 fn open(directory: &Path, path: &JobFilePath, flags: OFlag) -> Result<File, CommandCode> {
     let base = File::open(directory).map_err(|_| CommandCode::FileNotFound)?;
     let how = OpenHow::new()
@@ -26,7 +26,7 @@ fn open(directory: &Path, path: &JobFilePath, flags: OFlag) -> Result<File, Comm
     Ok(file.into())
 }
 
-/// The names in the directory, as many as fit.
+/// The names in the directory, as many as fit into an answer.
 pub fn names(directory: &PathBuf) -> (CommandCode, FileNames) {
     let Ok(entries) = fs::read_dir(directory) else {
         return (CommandCode::FileNotFound, FileNames { names: Vec::new() });
@@ -48,7 +48,7 @@ pub fn names(directory: &PathBuf) -> (CommandCode, FileNames) {
     (code, FileNames { names })
 }
 
-/// What stat(2) says of a file.
+/// The result of stat(2) for a file.
 pub fn stat(directory: &Path, path: &JobFilePath) -> Result<FileStat, CommandCode> {
     let file = open(directory, path, OFlag::O_PATH)?;
     let it = file.metadata().map_err(|_| CommandCode::FileNotFound)?;
@@ -70,14 +70,14 @@ pub fn stat(directory: &Path, path: &JobFilePath) -> Result<FileStat, CommandCod
     })
 }
 
-/// A part of a file; less at its end.
+/// A part of a file. It is shorter at the end of the file.
 pub fn contents(
     directory: &Path,
     path: &JobFilePath,
     offset: u64,
     number: u64,
 ) -> Result<FileContents<'static>, CommandCode> {
-    // A FIFO would make the service wait, and so would some devices: they are not opened.
+    // Opening a FIFO or some devices could block the service, so only regular files are opened.
     let place = open(directory, path, OFlag::O_PATH)?;
     if !place.metadata().is_ok_and(|it| it.is_file()) {
         return Err(CommandCode::FileNotFound);

@@ -1,5 +1,5 @@
-//! Process and thread ids: the service is in the PID namespace of the job, and tools are outside of
-//! it (docs/tools.md, R19). Each thread has one id in each of them.
+//! Translation of process and thread ids. The service is in the PID namespace of the job, and tools
+//! are outside of it (docs/tools.md, R19). Each thread has an id in both namespaces.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use score_stacks::capture::CaptureError;
 use score_toolctl::tracer::{AttachError, Pid, Tid};
 
-/// Translates ids. Without a namespace of the job both are the same.
+/// Translates ids. If the job has no PID namespace, the ids are the same.
 #[derive(Debug, Default)]
 pub struct IdTranslator {
-    /// /proc of the namespace outside.
+    /// /proc of the outer namespace.
     outer: Option<OuterProc>,
 }
 
@@ -21,7 +21,7 @@ struct OuterProc {
     directory: OwnedFd,
     /// The inode of this process's PID namespace.
     namespace: u64,
-    /// Ids outside of the processes of the job.
+    /// The outer ids of the job's processes, by inner id.
     processes: BTreeMap<Pid, Pid>,
 }
 
@@ -31,7 +31,7 @@ fn namespace_of(directory: &str) -> Option<u64> {
     link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// A field of the status of a task, by its directory in /proc.
+/// A field of the status file in a task's directory of /proc.
 fn field(directory: &str, name: &str) -> Option<String> {
     let status = fs::read(format!("{directory}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
@@ -39,7 +39,7 @@ fn field(directory: &str, name: &str) -> Option<String> {
     Some(value.trim().to_owned())
 }
 
-/// The id that a task has in its own namespace, by its directory in /proc outside.
+/// The id of a task in its own namespace, read from its directory in the outer /proc.
 fn inner_id(directory: &str) -> Option<i32> {
     field(directory, "NSpid:")?.split_whitespace().last()?.parse().ok()
 }
@@ -55,7 +55,7 @@ impl OuterProc {
         format!("/proc/self/fd/{}", self.directory.as_raw_fd())
     }
 
-    /// The id of a process outside.
+    /// The outer id of a process.
     fn process(&mut self, pid: Pid) -> Option<Pid> {
         if let Some(outer) = self.processes.get(&pid) {
             return Some(*outer);
@@ -75,7 +75,8 @@ impl OuterProc {
 }
 
 impl IdTranslator {
-    /// By the descriptor of /proc outside, if it is a directory.
+    /// Creates a translator. `descriptor` is the outer /proc; ids are not translated if it is not a
+    /// directory.
     pub fn new(descriptor: OwnedFd) -> Self {
         let path = PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
         let is_directory = fs::metadata(&path).is_ok_and(|it| it.is_dir());
@@ -88,7 +89,7 @@ impl IdTranslator {
         Self { outer }
     }
 
-    /// A rank's process has started, or has exited: its id may have been another one's before.
+    /// Forgets the id of a process that has started or exited, because ids are reused.
     pub fn forget(&mut self, pid: Pid) {
         if let Some(outer) = &mut self.outer {
             outer.processes.remove(&pid);
@@ -103,8 +104,8 @@ impl IdTranslator {
         }
     }
 
-    /// Who traces a process, for tools: id and name. A tracer that is outside of the job has no id
-    /// here.
+    /// The tracer of a process: its id for tools, and its name. A tracer outside of the job has no
+    /// id in this namespace.
     pub fn tracer_outside(&mut self, pid: Pid) -> Option<(Pid, String)> {
         let outside = self.process_outside(pid)?;
         let base = self.outer.as_ref().map_or_else(|| "/proc".to_owned(), OuterProc::path);
@@ -113,13 +114,13 @@ impl IdTranslator {
         (tracer > 0).then_some((tracer, name))
     }
 
-    /// Why a process cannot be attached to, by the ids of tools.
+    /// Converts the ids in the error of an attach for tools.
     pub fn explain_attach(&mut self, pid: Pid, error: AttachError) -> AttachError {
         let outside = self.process_outside(pid).unwrap_or(pid);
         error.outside(outside, self.tracer_outside(pid))
     }
 
-    /// Why the stacks of a process cannot be read, by the ids of tools.
+    /// Converts the ids in the error of reading stacks for tools.
     pub fn explain_capture(&mut self, pid: Pid, error: CaptureError) -> CaptureError {
         let outside = self.process_outside(pid).unwrap_or(pid);
         error.with_ids(outside, self.tracer_outside(pid))
@@ -138,7 +139,7 @@ impl IdTranslator {
             .find(|task| inner_id(&format!("{tasks}/{task}")) == Some(tid))
     }
 
-    /// The ids of all threads of a process for tools: inner id, id outside.
+    /// The ids of all threads of a process: inner id and id for tools.
     pub fn threads_outside(&mut self, pid: Pid, tids: &[Tid]) -> Vec<(Tid, Tid)> {
         let Some(outer) = &mut self.outer else {
             return tids.iter().map(|it| (*it, *it)).collect();
@@ -151,8 +152,7 @@ impl IdTranslator {
         tasks.filter(|(inner, _)| tids.contains(inner)).collect()
     }
 
-    /// The id here of a thread of a process that a tool names. `None` if the process has no such
-    /// thread.
+    /// The inner id of a thread that a tool has named. `None`, if the process has no such thread.
     pub fn thread_inside(&mut self, pid: Pid, named: Tid) -> Option<Tid> {
         match &mut self.outer {
             None => Some(named),

@@ -1,26 +1,28 @@
-//! The tool control service: the messages of tools, the authority between tools, and the tracer,
-//! joined in one loop of one thread, as ptrace(2) wants it. Nothing but the loop waits.
+//! The tool control service. It joins the messages of tools, the authority of tools over processes,
+//! and the tracer. It runs in one loop of one thread, because ptrace(2) requires this. Only the
+//! loop waits.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `mod.rs` | the loop, and the orders of the shepherd |
 //! | `clients.rs` | connections of tools |
 //! | `tools.rs` | messages of tools, actions of the authority, events of the tracer |
 //! | `work.rs`, `commands.rs` | the commands of Query and Update |
-//! | `convert.rs` | from messages to the tracer and back |
-//! | `files.rs` | files of the job's directory |
+//! | `convert.rs` | conversion between messages and types of the tracer |
+//! | `files.rs` | files in the job's directory |
 //! | `ids.rs` | ids of processes and threads outside of the job's PID namespace |
 //! | `start_notice.rs` | the notice at the start of a program |
 //! | `stacks.rs`, `fault_stack.rs` | the commands that read stacks |
-//! | `console.rs`, `console_actions.rs` | the commands of consoles, which are tools as others are |
-//! | `relay.rs` | tools whose messages come by the shepherd |
+//! | `console.rs`, `console_actions.rs` | the commands of consoles, which are tools, too |
+//! | `relay.rs` | tools whose messages the shepherd relays |
 //! | `process_files.rs` | the program and its libraries, as a process sees them |
 //!
-//! **Notices.** The tracer has the queue of notices of a process and gives one at a time, when all
-//! threads stand. The authority decides who is notified of it, and when the process goes on.
+//! **Notices.** The tracer has the queue of notices of each process. It issues one at a time, when
+//! all threads are stopped. The authority decides which tool is notified, and when the process
+//! continues.
 //!
-//! **Ids.** Authority and tracer know ids of the PID namespace that the service is in. They are
-//! translated where a message is read and where one is sent.
+//! **Ids.** The authority and the tracer use ids of the service's PID namespace. They are
+//! translated when a message is decoded or encoded.
 
 mod clients;
 mod commands;
@@ -69,13 +71,13 @@ use work::WorkQueues;
 #[derive(Debug, Clone, Copy)]
 struct RankProcess {
     pid: Pid,
-    /// Its number among those of its parallel process on this host.
+    /// Its number among the processes of its element on this host.
     number: u32,
 }
 
 /// See the [module](self).
 pub struct Service {
-    /// The shepherd.
+    /// The socket of the shepherd.
     shepherd: UnixStream,
     decoder: Decoder,
     signals: SignalFd,
@@ -84,9 +86,9 @@ pub struct Service {
     authority: Authority,
     tracer: Tracer<Linux>,
     works: WorkQueues,
-    /// Attach messages that wait until their processes are traced.
+    /// The Attach messages whose processes are not traced yet.
     seizing: VecDeque<(ConnectionId, Vec<u32>)>,
-    /// The processes that run.
+    /// The running processes, by rank.
     processes: BTreeMap<u32, RankProcess>,
     ranks: HashMap<Pid, u32>,
     host: u32,
@@ -94,20 +96,20 @@ pub struct Service {
     modules: ModuleCache,
     stacks: StackCommands,
     consoles: Consoles,
-    /// Where ranks that have not started give their notice.
+    /// The addresses of the start notices of ranks that have not started.
     start_notices: BTreeMap<u32, u64>,
     relays: Relays,
-    /// The shepherd has named the job and its processes.
+    /// Whether the shepherd has sent the job and its processes.
     serves_tools: bool,
-    /// What the shepherd was told last.
+    /// The last report to the shepherd on whether tools are connected.
     has_tools: bool,
-    /// The shepherd wants this process to end, unless a tool has connected.
+    /// Whether the shepherd wants this process to end, unless a tool has connected.
     may_leave: bool,
-    /// The job ends.
+    /// Whether the job ends.
     is_ending: bool,
 }
 
-/// What a descriptor has to say.
+/// The owner of a ready descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Signals,
@@ -117,11 +119,11 @@ enum Source {
 }
 
 impl Service {
-    /// `descriptors`: the socket of the shepherd, the listening socket for tools, /proc of the
-    /// namespace outside.
+    /// Creates the service. `descriptors` are the socket of the shepherd, the listening socket for
+    /// tools, and /proc of the outer PID namespace.
     ///
     /// # Errors
-    /// As signalfd(2).
+    /// Returns the errors of signalfd(2).
     pub fn new(descriptors: [OwnedFd; 3]) -> io::Result<Self> {
         let mask = SigSet::from(Signal::SIGCHLD);
         mask.thread_block()?;
@@ -153,10 +155,10 @@ impl Service {
         })
     }
 
-    /// Serves until the shepherd ends it.
+    /// Runs the service until the shepherd ends it.
     ///
     /// # Errors
-    /// The shepherd's socket has failed, or a system call of the loop.
+    /// Returns an error if the shepherd's socket or a system call of the loop has failed.
     pub fn run(mut self) -> io::Result<()> {
         loop {
             let ready = self.wait()?;
@@ -180,7 +182,8 @@ impl Service {
                 return Ok(());
             }
             if self.may_leave {
-                // Who has connected meanwhile has not been answered, and stays.
+                // A tool that has connected meanwhile has no answer yet, so the service must not
+                // leave.
                 self.accept();
                 if self.clients.is_empty() && self.consoles.is_empty() {
                     return Ok(());
@@ -191,14 +194,14 @@ impl Service {
         }
     }
 
-    /// Waits until something has happened.
+    /// Waits for events. Returns the ready descriptors.
     fn wait(&self) -> io::Result<Vec<(Source, PollFlags)>> {
         let mut sources = vec![Source::Signals, Source::Shepherd];
         let mut fds = vec![
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.shepherd.as_fd(), PollFlags::POLLIN),
         ];
-        // A tool that has started this service connects before its orders have come.
+        // The tool that caused the start of this service connects before the orders arrive.
         if let Some(listener) = self.clients.listener().filter(|_| self.serves_tools) {
             sources.push(Source::Listener);
             fds.push(PollFd::new(listener, PollFlags::POLLIN));
@@ -209,7 +212,7 @@ impl Service {
         }
         let timeouts = self.tracer.next_timeout().into_iter().chain(self.relays.next_timeout());
         let timeout = match timeouts.min() {
-            // Rounded up, as the loop would spin otherwise.
+            // Rounded up, because otherwise the loop would spin until the timeout.
             Some(timeout) => PollTimeout::try_from(timeout + Duration::from_millis(1)),
             None => Ok(PollTimeout::NONE),
         };
@@ -223,7 +226,7 @@ impl Service {
         Ok(ready.collect())
     }
 
-    /// Takes the orders of the shepherd. False: it has ended.
+    /// Handles the orders of the shepherd. Returns false if the shepherd has ended.
     fn receive_orders(&mut self) -> io::Result<bool> {
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -299,7 +302,7 @@ impl Service {
                 return Ok(());
             }
             None => {
-                let text = "scored-toolctl does not know this command: use tools of its release";
+                let text = "unknown command: use tools of the same release as scored-toolctl";
                 return self.answer(command, processes, &ToolResult::Failed(text.to_owned()));
             }
         };
@@ -308,7 +311,7 @@ impl Service {
         self.report(&reports)
     }
 
-    /// Answers a command for all of its processes.
+    /// Sends the same answer to a command for all of its processes.
     fn answer(
         &mut self,
         (element, id): (u32, CommandId),
@@ -321,7 +324,7 @@ impl Service {
         self.report(&reports)
     }
 
-    /// Reports to the shepherd, which reads whatever happens.
+    /// Sends reports to the shepherd. This may block, but the shepherd always reads.
     fn report(&mut self, reports: &[ToolctlReport]) -> io::Result<()> {
         let mut bytes = Vec::new();
         for report in reports {
@@ -330,30 +333,33 @@ impl Service {
         self.shepherd.write_all(&bytes)
     }
 
-    /// Asks the shepherd for how long the job has been running.
+    /// Asks the shepherd how long the job has been running.
     fn ask_time(&mut self) {
-        // If the shepherd has ended, the loop learns of it.
+        // If the shepherd has ended, the loop notices it.
         _ = self.report(&[ToolctlReport::TimeQuestion]);
     }
 
-    /// Removes what a service that was killed has left. The report follows when the process has
-    /// been let go of.
+    /// Removes the breakpoints that a killed service has left. The tracer reports when it has
+    /// detached from the process.
     fn remove_breakpoints(&mut self, rank: u32, breakpoints: &[(u64, u8)]) {
         let Some(RankProcess { pid, .. }) = self.processes.get(&rank).copied() else { return };
-        // A process that refuses it has ended, or has another tracer: it stays in the list.
+        // If attaching fails, the process has ended or has another tracer. It remains in the
+        // shepherd's list.
         if self.tracer.attach(pid).is_ok() {
             _ = self.tracer.remove_leftovers(pid, breakpoints);
             _ = self.tracer.detach(pid);
         }
     }
 
-    /// Reports about breakpoints: what the shepherd knows survives this process.
+    /// Reports a change of breakpoints. The shepherd keeps the list of breakpoints in case this
+    /// process is killed.
     fn report_breakpoint(&mut self, report: ToolctlReport) {
-        // If the shepherd has ended, the loop learns of it.
+        // If the shepherd has ended, the loop notices it.
         _ = self.report(&[report]);
     }
 
-    /// Tells the shepherd whether tools are connected: as long as they are, this process stays.
+    /// Reports to the shepherd whether tools are connected. This process is not ended while they
+    /// are.
     fn report_tools(&mut self) -> io::Result<()> {
         let has_tools = !self.clients.is_empty() || !self.consoles.is_empty();
         if std::mem::replace(&mut self.has_tools, has_tools) != has_tools {

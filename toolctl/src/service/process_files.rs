@@ -1,5 +1,5 @@
-//! Files as a process of the job sees them: its program and libraries, for a debugger that may be
-//! on another host.
+//! The files that a process of the job sees: its program and its libraries. They are for a debugger
+//! that may be on another host.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -27,9 +27,9 @@ fn program(pid: Pid) -> io::Result<Vec<u8>> {
     Ok(fs::read_link(of_process(pid, "exe"))?.into_os_string().into_vec())
 }
 
-/// The path here of a file of the process.
+/// The path of a file of the process in this process's file system.
 fn path_here(pid: Pid, name: &[u8]) -> PathBuf {
-    // The program may have been removed, or replaced by a new one of the same name.
+    // The program may have been removed, or replaced by a new file of the same name.
     if program(pid).is_ok_and(|program| program == name) {
         return of_process(pid, "exe");
     }
@@ -38,7 +38,8 @@ fn path_here(pid: Pid, name: &[u8]) -> PathBuf {
     if inside.exists() { inside } else { path.to_owned() }
 }
 
-/// A regular file. To open a pipe or a device would wait, or do something.
+/// The attributes of a regular file. Other files are refused, because opening a pipe or a device
+/// could block or have side effects.
 fn attributes(path: &Path) -> io::Result<FileAttributes> {
     let found = fs::metadata(path)?;
     if found.is_dir() {
@@ -61,7 +62,7 @@ fn attributes(path: &Path) -> io::Result<FileAttributes> {
 
 fn read(path: &Path, offset: u64, length: u32) -> io::Result<Vec<u8>> {
     attributes(path)?;
-    // It may have become a pipe meanwhile.
+    // O_NONBLOCK, because the file may have been replaced by a pipe meanwhile.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let mut bytes = vec![0; length.min(MAX_FILE_PART) as usize];
     let mut done = 0;

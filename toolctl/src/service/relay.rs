@@ -1,8 +1,9 @@
-//! Tools without a connection: their messages come by the shepherd, as the commands of consoles do,
-//! and so from any host. To the authority such a tool is one as others are.
+//! Tools without a connection. Their messages arrive from the shepherd, like the commands of
+//! consoles, so these tools can be on any host. For the authority such a tool is like any other.
 //!
-//! A tool asks once at a time, and listens once. What the service has for the tool is the answer to
-//! the one, or else to the other. Answers are numbered, as they come to the tool on several ways.
+//! A tool can have one `Ask` and one `Listen` pending at a time. Output of the service for the tool
+//! becomes the answer to the `Ask`, otherwise to the `Listen`. Answers are numbered, because they
+//! reach the tool on different paths.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use score_tools::wire::MAX_MESSAGE_LEN;
 use super::Service;
 use super::console::Target;
 
-/// An action that is not answered yet.
+/// An action that has no answer yet.
 #[derive(Debug)]
 struct PendingAnswer {
     target: Target,
@@ -33,7 +34,7 @@ struct RelayedTool {
     last_number: u64,
 }
 
-/// All of these tools, by session.
+/// All relayed tools, by session.
 #[derive(Debug, Default)]
 pub struct Relays(BTreeMap<u64, RelayedTool>);
 
@@ -42,7 +43,7 @@ impl RelayedTool {
         self.asks.iter().chain(&self.listens)
     }
 
-    /// Who gets the answer that is due.
+    /// Takes the pending action that must be answered now.
     fn take_due(&mut self, has_records: bool, now: Instant) -> Option<Target> {
         let is_due = |waiting: &mut PendingAnswer| has_records || waiting.deadline <= now;
         let due = self.asks.take_if(is_due).or_else(|| self.listens.take_if(is_due))?;
@@ -51,7 +52,7 @@ impl RelayedTool {
 }
 
 impl Relays {
-    /// When [`Service::answer_relays`] has something to do.
+    /// The time until [`Service::answer_relays`] has work to do.
     pub fn next_timeout(&self) -> Option<Duration> {
         let waiting = self.0.values().flat_map(RelayedTool::waiting);
         let deadline = waiting.map(|waiting| waiting.deadline).min()?;
@@ -65,7 +66,7 @@ fn waiting(target: Target, wait_ms: u32) -> Option<PendingAnswer> {
 }
 
 impl Service {
-    /// What a tool without a connection does.
+    /// Handles an action of a relayed tool.
     pub(super) fn on_relay_action(
         &mut self,
         (element, id): (u32, CommandId),
@@ -85,7 +86,7 @@ impl Service {
                 Ok(()) => return,
                 Err(reason) => ToolResult::Failed(reason.to_owned()),
             },
-            _ => ToolResult::Failed("a message of tool control is for one process".to_owned()),
+            _ => ToolResult::Failed("a tool control message must be for one process".to_owned()),
         };
         processes.iter().for_each(|process| self.send_answer(target(process), &result));
     }
@@ -101,7 +102,7 @@ impl Service {
             None => self.begin_relay(session)?,
         };
         let Some(tool) = self.relays.0.get_mut(&session) else { return Ok(()) };
-        let twice = "this tool waits for an answer already";
+        let twice = "this tool already waits for an answer";
         match action {
             RelayAction::Ask { .. } if tool.asks.is_some() => Err(twice),
             RelayAction::Listen { .. } if tool.listens.is_some() => Err(twice),
@@ -110,7 +111,7 @@ impl Service {
                 if !record.is_empty() {
                     if !self.clients.may_send(connection) {
                         tool.asks = None;
-                        return Err("this tool has sent too many messages before their answers");
+                        return Err("this tool has too many unanswered messages");
                     }
                     self.on_record(connection, record);
                 }
@@ -129,13 +130,13 @@ impl Service {
         let connection = self.clients.add_relay().ok_or(too_many)?;
         let tool = RelayedTool { connection, asks: None, listens: None, last_number: 0 };
         self.relays.0.insert(session, tool);
-        // The daemons have let the job's owner through alone, as whom this process runs.
+        // The daemons have admitted only the job's owner, and this process runs as that user.
         let uid = nix::unistd::geteuid().as_raw();
         self.feed(Event::Connected { connection, uid, reach: Reach::Host });
         Ok(connection)
     }
 
-    /// Answers those for whom there is something, or whose time is over.
+    /// Answers actions for which there are records, or whose time has passed.
     pub(super) fn answer_relays(&mut self) {
         let now = Instant::now();
         let mut answers = Vec::new();
@@ -150,7 +151,7 @@ impl Service {
         answers.iter().for_each(|(target, answer)| self.send_answer(*target, answer));
     }
 
-    /// A connection has been closed.
+    /// Removes the relayed tool of a connection that has been closed.
     pub(super) fn drop_relay(&mut self, connection: ConnectionId) {
         let is_it = |(_, tool): &(&u64, &RelayedTool)| tool.connection == connection;
         let session = self.relays.0.iter().find(is_it).map(|(session, _)| *session);
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!(id(tool.take_due(false, now)), None);
         tool.asks = waiting(target(3), 0);
         assert_eq!(id(tool.take_due(false, Instant::now())), Some(3));
-        // The longest wait is bounded.
+        // The wait has an upper limit.
         assert_eq!(id(tool.take_due(false, now + 2 * MAX_RELAY_TIMEOUT)), Some(2));
         assert_eq!(id(tool.take_due(true, now)), None);
     }

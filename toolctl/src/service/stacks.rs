@@ -1,5 +1,5 @@
-//! The command that reads the stacks of all threads. A process that the tracer has cannot be traced
-//! by anybody else: the tracer copies it.
+//! The commands that read stacks. A process that the tracer has seized cannot be traced by another
+//! process, so the tracer itself copies its stacks.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,34 +19,34 @@ use score_toolctl::tracer::{
     Answer, Linux, Pid, Registers, Request, Ticket, Tid, ToolState, Tracer, procfs,
 };
 
-/// The communication threads of libpm have this name.
+/// The name of libpm's communication threads.
 const COMMUNICATION_THREAD: &str = "score-pm";
 
-/// Bytes of an answer that are not those of its stacks.
+/// The bytes of an answer in addition to its stacks.
 const ANSWER_OVERHEAD: usize = 64;
-/// Bytes of a stack in an answer in addition to its own.
+/// The bytes of a stack in an answer in addition to its encoding.
 const STACK_OVERHEAD: usize = 16;
 
-/// Which stacks a command asks for.
+/// The stacks that a command requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StackScope {
-    /// Those of all threads.
+    /// The stacks of all threads.
     AllThreads {
-        /// Frames have source lines.
+        /// Whether frames have source lines.
         lines: bool,
     },
-    /// That of the thread which waits after a fault, with source lines.
+    /// The stack of the thread that waits after a fault, with source lines.
     AfterFault,
-    /// Each thread by itself.
+    /// Each thread separately.
     Threads(ThreadDetail),
 }
 
-/// What is known of threads before they are stopped to be looked at.
+/// The state of threads before they are stopped for reading.
 #[derive(Debug, Default)]
 struct ThreadsBefore {
-    /// What they do, if that is asked for.
+    /// The states of the threads, if they are requested.
     states: HashMap<Tid, ThreadState>,
-    /// The one that has stopped the process for a tool.
+    /// The thread that has stopped the process for a tool.
     stopped: Option<Tid>,
 }
 
@@ -82,7 +82,7 @@ impl StackScope {
     }
 }
 
-/// The tracer holds a process for a command.
+/// A process that the tracer keeps stopped for a command.
 #[derive(Debug)]
 struct HeldProcess {
     element: u32,
@@ -92,18 +92,19 @@ struct HeldProcess {
     before: ThreadsBefore,
 }
 
-/// See the [module](self). What it has read of programs is kept for the next command.
+/// See the [module](self). Information that it has read about programs is cached for later
+/// commands.
 #[derive(Debug, Default)]
 pub struct StackCommands {
     reader: StackReader,
     held: BTreeMap<Ticket, HeldProcess>,
 }
 
-/// The registers of a thread, as unwinding knows them.
+/// The registers of a thread, in the form that the unwinder uses.
 pub fn registers_of(registers: &Registers) -> score_stacks::registers::Registers {
     let r = registers;
     let mut known = score_stacks::registers::Registers::new(r.rip, r.rsp);
-    // In the order of their numbers in DWARF: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15.
+    // In the order of the DWARF numbers: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15.
     let values = [
         r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12,
         r.r13, r.r14, r.r15,
@@ -117,8 +118,8 @@ fn failed(reason: &str) -> ToolResult {
 }
 
 impl StackCommands {
-    /// Begins a command. Returns the answers of processes that the tracer does not have; the others
-    /// follow by [`StackCommands::on_answer`].
+    /// Starts a command. Returns the answers of processes that the tracer has not seized.
+    /// [`StackCommands::on_answer`] returns the other answers later.
     pub fn begin(
         &mut self,
         (element, id): (u32, CommandId),
@@ -139,7 +140,7 @@ impl StackCommands {
         for process in traced {
             let ToolProcess { node, pid, .. } = process;
             let before = scope.look_before(pid, tracer);
-            // A refusal is that of the request.
+            // An error here also makes the request fail.
             _ = tracer.pin(pid, None);
             match tracer.request(pid, None, Request::Snapshot(0)) {
                 Ok(ticket) => {
@@ -159,7 +160,7 @@ impl StackCommands {
             let ToolProcess { node, pid, faulting_thread } = process;
             let result = match stacks {
                 Ok(stacks) => scope.result_of(stacks, faulting_thread, &before),
-                // It was there when the shepherd passed the command on.
+                // The process existed when the shepherd passed the command on, so it has ended.
                 Err(CaptureError::NoSuchProcess { .. } | CaptureError::Exited { .. }) => {
                     failed("it has ended")
                 }
@@ -170,7 +171,7 @@ impl StackCommands {
         reports
     }
 
-    /// The tracer has answered a request. `None`: it was none of these.
+    /// Handles an answer of the tracer. Returns `None` if it belongs to another request.
     pub fn on_answer(
         &mut self,
         ticket: Ticket,
@@ -188,11 +189,11 @@ impl StackCommands {
                 Snapshot::of_held(pid, &threads, &ProcessMemory::new(pid))
                     .map_err(|error| error.to_string())
             }
-            Ok(_) => Err("the tracer has given another answer".to_owned()),
+            Ok(_) => Err("unexpected answer of the tracer".to_owned()),
             Err(TraceError::NoProcess(_)) => Err("it has ended".to_owned()),
             Err(error) => Err(error.to_string()),
         };
-        // Nothing is unwound or named while the process stands still.
+        // Unwinding and symbol lookup happen after the process continues.
         tracer.unpin(pid);
         let result = match snapshot {
             Ok(snapshot) => {
@@ -206,7 +207,7 @@ impl StackCommands {
 }
 
 impl StackCommands {
-    /// The innermost frame of a thread that stands, encoded. Empty if it cannot be read.
+    /// The innermost frame of a stopped thread, encoded. Empty, if it cannot be read.
     pub fn place_of(&mut self, pid: Pid, tid: Tid, registers: &Registers) -> Vec<u8> {
         let thread = (tid, registers_of(registers));
         let Ok(snapshot) = Snapshot::of_held(pid, &[thread], &ProcessMemory::new(pid)) else {
@@ -239,14 +240,14 @@ fn thread_states(pid: Pid, tracer: &Tracer<Linux>) -> HashMap<Tid, ThreadState> 
     procfs::threads(pid).into_iter().filter_map(|tid| Some((tid, state(tid)?))).collect()
 }
 
-/// Each thread by itself; as many as fit into an answer.
+/// The result with each thread separately, as many as fit into an answer.
 fn threads_result(
     process: ProcessStacks,
     detail: ThreadDetail,
     before: &ThreadsBefore,
 ) -> ToolResult {
     let mut all = process.threads;
-    // The first thread of a process has the number of the process.
+    // The first thread of a process has the id of the process.
     all.sort_by_key(|thread| (thread.tid != process.pid, thread.tid));
     let mut omitted = u32::try_from(process.omitted_threads).unwrap_or(u32::MAX);
     let mut numbered: Vec<(u32, ThreadStack)> = (1..).zip(all).collect();
@@ -273,7 +274,7 @@ fn threads_result(
             ThreadDetail::TopFrames if thread.is_uninterruptible => {
                 Some(ThreadState::Uninterruptible)
             }
-            // A thread that has begun meanwhile.
+            // The thread has started meanwhile.
             ThreadDetail::TopFrames => {
                 Some(before.states.get(&thread.tid).copied().unwrap_or(ThreadState::Running))
             }
@@ -284,7 +285,7 @@ fn threads_result(
     ToolResult::Threads { threads, omitted }
 }
 
-/// Equal stacks once; as many as fit into an answer.
+/// The result with each distinct stack once, as many as fit into an answer.
 fn result_of(process: &ProcessStacks) -> ToolResult {
     let mut counts: BTreeMap<(ThreadKind, Vec<u8>), u32> = BTreeMap::new();
     for thread in &process.threads {
@@ -307,7 +308,7 @@ fn result_of(process: &ProcessStacks) -> ToolResult {
     ToolResult::Stacks { stacks, omitted }
 }
 
-/// A stack that is too long is sent without its frames.
+/// Encodes a stack. A stack that is too long is replaced by the number of its frames.
 fn encoded(thread: &ThreadStack) -> Vec<u8> {
     thread.stack.encode().unwrap_or_else(|_| {
         let left_out = thread.stack.frames.len() as u64;

@@ -1,22 +1,23 @@
-//! The notice at the start of a program (CDTI 4.6.3). A tool has authority before a program starts
-//! if the process is held before its first instruction, as a debugger of scrun has it held. The
-//! notice is that of a breakpoint, which is ours and is removed when a thread comes to it.
+//! The notice at the start of a program (CDTI 4.6.3). A tool can have authority before a program
+//! starts if the process is held before its first instruction, as for a debugger of scrun. The
+//! notice comes from a breakpoint of the service, which is removed when a thread reaches it.
 
 use score_toolctl::tracer::{BreakpointKind, Pid, procfs};
 use score_tools::wire::{Control, StartNotice};
 
 use super::Service;
 
-/// Numbers of the auxiliary vector: getauxval(3).
+/// Entry types of the auxiliary vector; see getauxval(3).
 const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
-/// Offset of the entry point in the header of an ELF file.
+/// The offset of the entry point in an ELF header.
 const ELF_ENTRY_OFFSET: u64 = 24;
 const SIGTRAP_BIT: u64 = 1 << (libc::SIGTRAP - 1);
 
 impl Service {
-    /// A tool has got authority, or has changed its settings. A tool that wants no SIGTRAP gets no
-    /// notice; nor does a console, which has commands for breakpoints.
+    /// Sets the breakpoint of the start notice when a tool gets authority or changes its settings.
+    /// There is no notice for a tool that does not request SIGTRAP, nor for a console, which has
+    /// its own breakpoint commands.
     pub(super) fn arm_start_notice(&mut self, rank: u32, settings: &Control) {
         let Some(pid) = self.processes.get(&rank).map(|process| process.pid) else { return };
         self.disarm_start_notice(rank);
@@ -24,7 +25,7 @@ impl Service {
             return;
         }
         let Some(address) = self.start_address(pid, settings.start_notice) else { return };
-        // A tool that has a breakpoint there is notified in any case.
+        // If a tool has a breakpoint at this address, it is notified in any case.
         if self.tracer.breakpoints_in(pid, address, 1).is_empty()
             && self.insert_breakpoint(rank, pid, address, BreakpointKind::Normal).is_ok()
         {
@@ -32,13 +33,13 @@ impl Service {
         }
     }
 
-    /// Where a program that has not started gives its notice. None: it has started.
+    /// The address of the start notice of a program. `None`, if the program has already started.
     fn start_address(&mut self, pid: Pid, place: StartNotice) -> Option<u64> {
         let words = procfs::auxiliary_vector(pid)?;
         let value =
             |number: u64| words.chunks_exact(2).find(|pair| pair[0] == number).map(|pair| pair[1]);
         let entry = value(AT_ENTRY)?;
-        // A static program has no loader: both places are its entry point.
+        // A static program has no loader, so both places are its entry point.
         let first = match value(AT_BASE).filter(|base| *base != 0) {
             None => entry,
             Some(base) => {
@@ -55,7 +56,8 @@ impl Service {
         })
     }
 
-    /// A thread has come to the place, or nobody wants the notice any more.
+    /// Removes the breakpoint of the start notice, because a thread has reached it or the notice is
+    /// not wanted any more.
     pub(super) fn disarm_start_notice(&mut self, rank: u32) {
         let address = self.start_notices.remove(&rank);
         let pid = self.processes.get(&rank).map(|process| process.pid);

@@ -1,4 +1,4 @@
-//! Messages of tools, actions of the authority, and events of the tracer.
+//! Handling of messages of tools, actions of the authority, and events of the tracer.
 
 use nix::poll::PollFlags;
 use score_proto::toolctl::ToolctlReport;
@@ -14,16 +14,16 @@ use super::work::{Waiting, Work};
 use super::{Service, convert};
 
 impl Service {
-    /// Takes those that connect.
+    /// Accepts new connections.
     pub(super) fn accept(&mut self) {
-        // An error of accept(2) is that of one connection, or comes again.
+        // An error of accept(2) concerns only one connection, or occurs again.
         while let Ok(Some((connection, uid))) = self.clients.accept() {
             // All processes of the host share this socket.
             self.feed(Event::Connected { connection, uid, reach: Reach::Host });
         }
     }
 
-    /// A connection has something to say.
+    /// Handles the readiness of a connection.
     pub(super) fn serve_client(&mut self, id: ConnectionId, flags: PollFlags) {
         if flags.contains(PollFlags::POLLOUT) {
             self.clients.flush(id);
@@ -36,7 +36,7 @@ impl Service {
         }
     }
 
-    /// A tool has left: what waits for it is dropped.
+    /// Closes the connection of a tool, and drops its pending work.
     pub(super) fn disconnect(&mut self, connection: ConnectionId) {
         self.clients.close(connection);
         self.drop_relay(connection);
@@ -46,7 +46,7 @@ impl Service {
         self.feed(Event::Closed { connection });
     }
 
-    /// A message waits until those of its connection for the same process are answered.
+    /// Whether a message must wait until earlier messages of its connection are answered.
     fn has_to_wait(&self, connection: ConnectionId, message: &ToolMessage, rank: u32) -> bool {
         let is_attaching = self.seizing.iter().any(|(other, _)| *other == connection);
         match message {
@@ -78,7 +78,7 @@ impl Service {
         for action in actions {
             match action {
                 Action::Execute { connection, rank } => {
-                    // A process that has ended is not permitted, and has no work.
+                    // The authority does not permit messages for a process that has ended.
                     let pid = self.processes.get(&rank).map_or(0, |process| process.pid);
                     let record = record.take().unwrap_or_default();
                     self.clients.begin(connection);
@@ -89,13 +89,14 @@ impl Service {
         }
     }
 
-    /// Gives the authority an event, and carries out what it says.
+    /// Passes an event to the authority, and carries out the returned actions.
     pub(super) fn feed(&mut self, event: Event) {
         let actions = self.authority.handle(event);
         self.carry_out(actions);
     }
 
-    /// Carries out actions. What the tracer refuses concerns a process that ends.
+    /// Carries out actions. Errors of the tracer are ignored, because they concern processes that
+    /// are ending.
     pub(super) fn carry_out(&mut self, actions: Vec<Action>) {
         for action in actions {
             let pid_of = |rank: &u32| self.processes.get(rank).map_or(0, |process| process.pid);
@@ -113,7 +114,7 @@ impl Service {
                     }
                     self.clients.send(connection, message.encode(&header));
                 }
-                // Only the answer to a message has this one.
+                // The authority returns this action only for messages, which `on_record` handles.
                 Action::Execute { .. } => {}
                 Action::Seize { connection, ranks } => {
                     self.seizing.push_back((connection, ranks));
@@ -138,7 +139,7 @@ impl Service {
                     _ = self.tracer.send_signal(pid, pid, signal.cast_signed());
                 }
                 Action::Suspend { rank } => _ = self.tracer.suspend(pid_of(&rank)),
-                // The tracer has the signals of threads: Set Continuation Signal has set them.
+                // The tracer already has the signals, which Set Continuation Signal has set.
                 Action::Resume { rank, signals: _ } => _ = self.tracer.resume(pid_of(&rank)),
                 Action::Step { rank, thread, signal: _ } => {
                     _ = self.tracer.step(pid_of(&rank), thread.cast_signed());
@@ -156,7 +157,8 @@ impl Service {
         }
     }
 
-    /// A command that decides when threads go on. `named`: what the tool says; `tid`: the thread.
+    /// Carries out a command that decides when threads continue. `named` is the thread id that the
+    /// tool has sent, and `tid` is the thread.
     pub(super) fn execute_authority(
         &mut self,
         work: &mut Work,
@@ -169,7 +171,8 @@ impl Service {
         let has_pending = self.tracer.has_pending_notices(pid);
         let (code, actions) = match command {
             AuthorityCommand::Release(_) if has_pending => (CommandCode::PendingNotify, Vec::new()),
-            // The step satisfies the notice, and the next one is given instead.
+            // The step answers the current notice. If another notice is pending, it is issued
+            // instead of the step.
             AuthorityCommand::Step if has_pending => {
                 let goes_on = AuthorityCommand::Continue;
                 let (code, actions) = self.authority.command(connection, rank, 0, goes_on);
@@ -198,7 +201,7 @@ impl Service {
         Outcome::Done(set.map_or_else(convert::code_of, |()| code), None)
     }
 
-    /// Does all that can be done without waiting.
+    /// Does all work that is possible without waiting.
     pub(super) fn settle(&mut self) {
         loop {
             let mut is_done = true;
@@ -248,7 +251,7 @@ impl Service {
             tracer::Event::Answer { ticket, result } => {
                 let tracer = &mut self.tracer;
                 if let Some(report) = self.stacks.on_answer(ticket, &result, tracer) {
-                    // If the shepherd has ended, the loop learns of it.
+                    // If the shepherd has ended, the loop notices it.
                     _ = self.report(&[report]);
                 } else if self.consoles.waits_for(ticket) {
                     self.on_console_answer(ticket, &result);
@@ -256,7 +259,7 @@ impl Service {
                     self.on_answer(rank, result);
                 }
             }
-            // A tool that is attached stays so: the process is the same.
+            // Attached tools remain attached after exec, because the process is the same.
             tracer::Event::Exec { pid } | tracer::Event::Detached { pid } => {
                 if let Some(rank) = self.ranks.get(&pid).copied() {
                     self.start_notices.remove(&rank);
@@ -279,8 +282,8 @@ impl Service {
         }
     }
 
-    /// Traces the processes of Attach messages, all or none of each. A process that is on its way
-    /// out of the tracer is waited for. Whether anything was done.
+    /// Traces the processes of Attach messages: all processes of a message, or none. Waits for
+    /// processes from which the tracer is still detaching. Returns whether anything was done.
     fn seize(&mut self) -> bool {
         let mut is_anything_done = false;
         let mut waiting = std::collections::VecDeque::new();
@@ -306,7 +309,7 @@ impl Service {
     fn seize_all(&mut self, ranks: &[u32]) -> Result<(), SeizeFailure> {
         let mut new = Vec::new();
         for rank in ranks {
-            // One that has ended meanwhile is no rank any more; the authority knows.
+            // The authority has already handled the end of a process that has ended meanwhile.
             let Some(pid) = self.processes.get(rank).map(|process| process.pid) else { continue };
             let was_there = self.tracer.is_attached(pid);
             if let Err(error) = self.tracer.attach(pid) {

@@ -1,5 +1,5 @@
-//! Query and Update messages that are carried out. Those for one process come one after the other;
-//! processes do not wait for each other.
+//! The Query and Update messages in progress. Those for one process are carried out one after the
+//! other. Different processes do not wait for each other.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,54 +10,54 @@ use score_tools::wire::{
     ToolMessage, encode_results,
 };
 
-/// What a command waits for.
+/// The event that a command waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
     /// A request to the tracer.
     Tracer(Ticket),
-    /// The time that the job has been running.
+    /// The shepherd's answer on how long the job has been running.
     JobTime,
 }
 
-/// A command that waits.
+/// A waiting command.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitingCommand {
-    /// What it waits for.
+    /// The event that it waits for.
     pub what: Waiting,
-    /// Its number.
+    /// The number of the command.
     pub number: u16,
-    /// Its thread here.
+    /// Its thread in this namespace.
     pub tid: Tid,
-    /// Its thread for tools.
+    /// Its thread, with the id for tools.
     pub outside: u32,
 }
 
-/// A message.
+/// A message in progress.
 #[derive(Debug)]
 pub struct Work {
-    /// Who has sent it.
+    /// The connection of the tool that has sent it.
     pub connection: ConnectionId,
     /// Its process.
     pub pid: Pid,
     header: Header,
     set: CommandSet,
-    /// What was received. Who carries out its commands takes it out meanwhile.
+    /// The received record. It is taken out while its commands are carried out.
     pub record: Vec<u8>,
-    /// The command that comes next, or is being carried out.
+    /// The index of the current or next command.
     pub next: usize,
-    /// Set if that command waits.
+    /// Set if the current command waits.
     pub waiting: Option<WaitingCommand>,
-    /// Threads for which a command has failed.
+    /// The threads for which a command has failed.
     pub failed: FailedThreads,
     writer: CommandWriter,
-    /// What follows the answer.
+    /// The actions to carry out after the answer.
     pub actions: Vec<Action>,
-    /// Whether threads stand for it.
+    /// Whether threads are kept stopped for it.
     pub has_pins: bool,
 }
 
 impl Work {
-    /// A message that the authority permits.
+    /// Creates the state of a message that the authority permits.
     pub fn new(
         connection: ConnectionId,
         pid: Pid,
@@ -90,7 +90,7 @@ impl Work {
         self.set == CommandSet::Update
     }
 
-    /// The result of the command that comes next. `outside`: the id of its thread for tools.
+    /// Adds the result of the current command. `outside` is the id of its thread for tools.
     pub fn push(
         &mut self,
         number: u16,
@@ -105,7 +105,7 @@ impl Work {
         self.next += 1;
     }
 
-    /// The result of Get Memory.
+    /// Adds the result of Get Memory.
     pub fn push_memory(
         &mut self,
         outside: u32,
@@ -116,7 +116,7 @@ impl Work {
         self.next += 1;
     }
 
-    /// The answer, once all commands have been carried out.
+    /// Encodes the answer, after all commands have been carried out.
     pub fn answer(&mut self) -> Vec<u8> {
         let Header { job, rank, tool, sequence, .. } = self.header;
         let header = Header {
@@ -127,7 +127,7 @@ impl Work {
     }
 }
 
-/// The commands of a record that was read before.
+/// The commands of a record that has been decoded before.
 pub fn commands_of(record: &[u8]) -> Vec<ReceivedCommand<'_>> {
     match ToolMessage::decode(record) {
         Ok((_, ToolMessage::Query(list) | ToolMessage::Update(list))) => list,
@@ -145,14 +145,14 @@ impl WorkQueues {
         self.0.entry(work.rank()).or_default().push_back(work);
     }
 
-    /// Ranks whose first message does not wait for anything.
+    /// The ranks whose first message does not wait.
     pub fn runnable(&self) -> Vec<u32> {
         let is_runnable =
             |queue: &VecDeque<Work>| queue.front().is_some_and(|work| work.waiting.is_none());
         self.0.iter().filter(|(_, queue)| is_runnable(queue)).map(|(rank, _)| *rank).collect()
     }
 
-    /// Takes the first message of a rank out.
+    /// Takes the first message of a rank.
     pub fn take(&mut self, rank: u32) -> Option<Work> {
         let queue = self.0.get_mut(&rank)?;
         let work = queue.pop_front();
@@ -162,12 +162,12 @@ impl WorkQueues {
         work
     }
 
-    /// Puts a message back that waits for something.
+    /// Puts the first message back.
     pub fn put_back(&mut self, work: Work) {
         self.0.entry(work.rank()).or_default().push_front(work);
     }
 
-    /// The rank whose first message waits for this.
+    /// The rank whose first message waits for this event.
     pub fn waiting_for(&self, what: Waiting) -> Option<u32> {
         let waits = |queue: &VecDeque<Work>| {
             queue.front().and_then(|work| work.waiting).is_some_and(|it| it.what == what)
@@ -175,13 +175,14 @@ impl WorkQueues {
         self.0.iter().find(|(_, queue)| waits(queue)).map(|(rank, _)| *rank)
     }
 
-    /// Whether a connection has messages here: for this rank, or at all.
+    /// Whether a connection has messages here, for this rank or for any rank.
     pub fn has_any(&self, connection: ConnectionId, rank: Option<u32>) -> bool {
         let of_rank = self.0.iter().filter(|(key, _)| rank.is_none_or(|rank| rank == **key));
         of_rank.flat_map(|(_, queue)| queue).any(|work| work.connection == connection)
     }
 
-    /// Drops the messages of a connection. Returns the processes whose threads stand for them.
+    /// Drops the messages of a connection. Returns the processes whose threads are stopped for
+    /// them.
     pub fn drop_connection(&mut self, connection: ConnectionId) -> Vec<Pid> {
         let mut pinned = Vec::new();
         self.0.retain(|_, queue| {

@@ -1,4 +1,4 @@
-//! Attaching to all threads of a process, and why that is refused.
+//! Attaching to all threads of a process, and the reasons why this can be refused.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,15 +11,15 @@ use super::process::{Motion, Process, Thread};
 use super::procfs::Status;
 use super::{Pid, Tid, sys};
 
-/// How often the list of threads is read again. Each time finds threads that others have created
-/// before they were traced themselves; the kernel attaches later ones.
+/// How often the list of threads is read again. Each round finds threads that were created by
+/// threads not yet traced. The kernel attaches later threads automatically.
 const MAX_ROUNDS: usize = 1000;
 
-/// Attaches to all threads of a process. It does not stop.
+/// Attaches to all threads of a process, without stopping it.
 pub fn attach<K: Kernel>(kernel: &mut K, pid: Pid) -> Result<Process, AttachError> {
     let mut process = Process::new(pid);
-    // Threads that exit cannot be traced any more, and stay in the list: the first one until the
-    // end of its process.
+    // Threads that are exiting cannot be traced any more but remain in the list; the first thread
+    // remains until its process ends.
     let mut ended: Vec<Tid> = Vec::new();
     for _ in 0..MAX_ROUNDS {
         let threads = kernel.threads(pid);
@@ -37,7 +37,8 @@ pub fn attach<K: Kernel>(kernel: &mut K, pid: Pid) -> Result<Process, AttachErro
                 Ok(()) => {
                     process.threads.insert(tid, Thread::new(Motion::Running));
                 }
-                // It has ended, or the kernel has attached it to us as the child of another one.
+                // It has ended, or the kernel has attached it automatically as the child of another
+                // thread.
                 Err(Errno::ESRCH) => {}
                 Err(Errno::EPERM) if tid != pid && is_ours(tid) => {
                     process.threads.insert(tid, Thread::new(Motion::Running));
@@ -54,11 +55,11 @@ pub fn attach<K: Kernel>(kernel: &mut K, pid: Pid) -> Result<Process, AttachErro
     Err(AttachError::NoProcess(pid))
 }
 
-/// A part of the threads was attached. The kernel detaches a thread only in a stop; until then it
-/// is no thread of ours, and whoever handles its stop detaches it.
+/// Gives up a partial attach. The kernel detaches a thread only in a stop. The handler of that stop
+/// detaches it, because the thread then belongs to no traced process.
 fn give_back<K: Kernel>(kernel: &mut K, process: &Process) {
     for tid in process.threads.keys() {
-        // A refusal means that it has ended.
+        // An error means that the thread has ended.
         _ = kernel.interrupt(*tid);
     }
 }
@@ -73,7 +74,7 @@ fn has_ended(tid: Tid) -> bool {
         != Some(false)
 }
 
-/// Why the kernel has refused to trace a process, or to show its memory.
+/// The reason why the kernel has refused to trace a process or to open its memory.
 pub fn refusal(pid: Pid, errno: Errno) -> AttachError {
     let Some(status) = Status::read(pid).filter(|_| errno != Errno::ESRCH) else {
         return AttachError::NoProcess(pid);
@@ -81,7 +82,8 @@ pub fn refusal(pid: Pid, errno: Errno) -> AttachError {
     if has_ended(pid) {
         return AttachError::NoProcess(pid);
     }
-    // For a thread that cannot exist the kernel says ESRCH, unless a filter is before it.
+    // For a thread that cannot exist the kernel returns ESRCH, unless a seccomp filter intercepts
+    // the call.
     if sys::seize(Tid::MAX) != Err(Errno::ESRCH) {
         return AttachError::Seccomp(pid);
     }
@@ -97,7 +99,7 @@ pub fn refusal(pid: Pid, errno: Errno) -> AttachError {
     {
         return AttachError::OtherUser(pid, uid);
     }
-    // The kernel gives the files of a process that is not dumpable to root.
+    // The kernel makes root the owner of the /proc files of a process that is not dumpable.
     let owner = fs::metadata(format!("/proc/{pid}/mem")).map(|it| it.uid()).ok();
     if owner.is_some() && owner != uid {
         return AttachError::NotDumpable(pid);

@@ -1,5 +1,5 @@
-//! The breakpoints of a process: which bytes of its text are ours, and what the program has there.
-//! Nothing here touches the process.
+//! The breakpoints of a process: the addresses of the inserted int3 bytes, and the original bytes
+//! of the program. This module does not access the process.
 
 #![forbid(unsafe_code)]
 
@@ -7,15 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The instruction int3.
 pub const INT3: u8 = 0xcc;
-/// Breakpoints of a process, at most.
+/// The most breakpoints of a process.
 pub const MAX_BREAKPOINTS: usize = 65_536;
 
-/// What a hit gives.
+/// The effect of a hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakpointKind {
-    /// A notice.
+    /// A hit causes a notice.
     Normal,
-    /// SIGTRAP for the handler that the tool has installed, if fast breakpoints are enabled.
+    /// A hit sends SIGTRAP to the handler that the tool has installed, if fast breakpoints are
+    /// enabled.
     Fast,
 }
 
@@ -29,11 +30,13 @@ struct Breakpoint {
 #[derive(Debug, Default)]
 pub struct Breakpoints {
     set: BTreeMap<u64, Breakpoint>,
-    /// Addresses of former breakpoints: a thread may have executed one before it was removed.
+    /// The addresses of former breakpoints. A thread may have executed one before it was removed.
     removed: BTreeSet<u64>,
-    /// The one whose byte is out of memory, as a thread executes the instruction there.
+    /// The breakpoint whose int3 is removed from memory while a thread executes the original
+    /// instruction.
     lifted: Option<u64>,
-    /// All bytes are out of memory, as a child of vfork executes this memory.
+    /// Whether all int3 bytes are removed from memory, because a child of vfork executes this
+    /// memory.
     all_lifted: bool,
 }
 
@@ -43,36 +46,36 @@ impl Breakpoints {
         self.set.get(&address).map(|breakpoint| breakpoint.kind)
     }
 
-    /// The byte that the program has where a breakpoint is.
+    /// The byte of the program at a breakpoint.
     pub fn original(&self, address: u64) -> Option<u8> {
         self.set.get(&address).map(|breakpoint| breakpoint.original)
     }
 
-    /// Whether memory has int3 for the breakpoint at this address.
+    /// Whether memory contains int3 for the breakpoint at this address.
     pub fn is_inserted(&self, address: u64) -> bool {
         !self.all_lifted && self.lifted != Some(address) && self.set.contains_key(&address)
     }
 
-    /// Whether there was a breakpoint at an address, which has been removed.
+    /// Whether a breakpoint at this address has been removed.
     pub fn was_removed(&self, address: u64) -> bool {
         self.removed.contains(&address)
     }
 
-    /// How many there are.
+    /// The number of breakpoints.
     pub fn count(&self) -> usize {
         self.set.len()
     }
 
-    /// Adds one. Memory is to be changed by the caller, if [`Self::is_inserted`] says so.
+    /// Adds a breakpoint. The caller must change the memory if [`Self::is_inserted`] returns true.
     pub fn add(&mut self, address: u64, original: u8, kind: BreakpointKind) {
         self.removed.remove(&address);
         self.set.insert(address, Breakpoint { original, kind });
     }
 
-    /// Forgets one.
+    /// Removes a breakpoint.
     pub fn remove(&mut self, address: u64) {
         if self.set.remove(&address).is_some() {
-            // A bound, for a tool that sets and removes for ever.
+            // Bounds the set for a tool that sets and removes breakpoints endlessly.
             if self.removed.len() >= MAX_BREAKPOINTS {
                 self.removed.pop_first();
             }
@@ -80,27 +83,27 @@ impl Breakpoints {
         }
     }
 
-    /// Address and original byte of all of them.
+    /// The addresses and original bytes of all breakpoints.
     pub fn all(&self) -> Vec<(u64, u8)> {
         self.set.iter().map(|(address, breakpoint)| (*address, breakpoint.original)).collect()
     }
 
-    /// The byte of this breakpoint is out of memory from now on, or of none (None).
+    /// Notes that the int3 of this breakpoint is removed from memory, or of none (None).
     pub fn set_lifted(&mut self, address: Option<u64>) {
         self.lifted = address;
     }
 
-    /// The one that is out of memory for a thread.
+    /// The breakpoint whose int3 is removed for a thread.
     pub fn lifted(&self) -> Option<u64> {
         self.lifted
     }
 
-    /// Whether all bytes are out of memory.
+    /// Sets whether all int3 bytes are removed from memory.
     pub fn set_all_lifted(&mut self, all_lifted: bool) {
         self.all_lifted = all_lifted;
     }
 
-    /// Whether all bytes are out of memory.
+    /// Whether all int3 bytes are removed from memory.
     pub fn are_all_lifted(&self) -> bool {
         self.all_lifted
     }
@@ -111,10 +114,10 @@ impl Breakpoints {
         self.set.range(range).map(move |(place, _)| ((place - address) as usize, *place))
     }
 
-    /// Changes bytes read from memory to those that the program has there.
+    /// Replaces int3 bytes in memory that was read by the bytes of the program.
     pub fn hide(&self, address: u64, bytes: &mut [u8]) {
         for (offset, place) in self.places(address, bytes.len()) {
-            // The program may have changed its text itself: then its byte is already there.
+            // If the program has changed its text itself, its byte is already there.
             if let Some(breakpoint) = self.set.get(&place)
                 && self.is_inserted(place)
                 && bytes[offset] == INT3
@@ -124,8 +127,8 @@ impl Breakpoints {
         }
     }
 
-    /// Changes bytes that are about to be written so that the breakpoints stay. The second result
-    /// is for [`Self::set_originals`], after they have been written.
+    /// Changes bytes to be written so that breakpoints are preserved. The second result must be
+    /// passed to [`Self::set_originals`] after the write.
     pub fn overlay(&self, address: u64, bytes: &[u8]) -> (Vec<u8>, Vec<(u64, u8)>) {
         let mut written = bytes.to_vec();
         let mut originals = Vec::new();
@@ -138,7 +141,7 @@ impl Breakpoints {
         (written, originals)
     }
 
-    /// Sets the bytes that the program has where breakpoints are.
+    /// Sets the original bytes of breakpoints.
     pub fn set_originals(&mut self, originals: &[(u64, u8)]) {
         for (place, original) in originals {
             if let Some(breakpoint) = self.set.get_mut(place) {
@@ -169,7 +172,7 @@ mod tests {
         assert!(!breakpoints.is_inserted(102) && breakpoints.is_inserted(104));
         breakpoints.remove(104);
         assert!(breakpoints.was_removed(104) && breakpoints.kind(104).is_none());
-        // A byte that the program has changed itself is shown as it is.
+        // A byte that the program has changed itself is shown unchanged.
         breakpoints.set_lifted(None);
         let mut changed = [0xaa];
         breakpoints.hide(102, &mut changed);

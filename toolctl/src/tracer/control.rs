@@ -1,4 +1,5 @@
-//! What a tool changes in a process at once: breakpoints, threads that run or stand, signals.
+//! Changes of a process that a tool requests and that take effect at once: breakpoints, running and
+//! stopping of threads, signals.
 
 #![forbid(unsafe_code)]
 
@@ -10,32 +11,32 @@ use super::memory::{self, RangeKind};
 use super::process::{Context, Exclusive, Motion, Place, Process};
 use super::procfs::{self, Status, ThreadStat};
 
-/// Bytes of one read or write.
+/// The most bytes of one read or write.
 pub const MAX_MEMORY_LEN: usize = 65_024;
 
-/// What a tool sees of a thread.
+/// The state of a thread with regard to tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolState {
-    /// It runs, as far as tools are concerned.
+    /// It is neither held nor suspended.
     Active,
     /// It is held.
     Hold,
-    /// It stands for a notice.
+    /// It is suspended for a notice.
     Suspend,
-    /// Both.
+    /// It is held and suspended.
     HoldSuspend,
 }
 
-/// What a step has become.
+/// The outcome of a step request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepOutcome {
-    /// The thread makes its step; a notice follows.
+    /// The thread makes its step. A notice follows.
     Started,
-    /// Another notice was pending and is given; the step is not made.
+    /// Another notice was pending and is issued instead of the step.
     NoticePending,
 }
 
-/// The signal numbers of Linux.
+/// Checks that a signal number is between `lowest` and 64.
 fn check_signal(signal: i32, lowest: i32) -> Result<(), TraceError> {
     if (lowest..=64).contains(&signal) {
         return Ok(());
@@ -59,7 +60,8 @@ impl Process {
         Ok(bytes)
     }
 
-    /// Writes memory as the program sees it. `kind` is what the memory map says of the range.
+    /// Writes memory as the program sees it. `kind` is the kind of the range according to the
+    /// memory map.
     pub(super) fn write<K: Kernel>(
         &mut self,
         kernel: &mut K,
@@ -75,13 +77,13 @@ impl Process {
             }
             RangeKind::Shared | RangeKind::Private => {}
         }
-        // What cannot be read could not be put back if the write fails in its middle.
+        // Memory that cannot be read could not be restored if the write failed halfway.
         if !kernel.read_memory(self.pid, address, &mut former) {
             return Err(TraceError::Address(address));
         }
         let (written, originals) = self.breakpoints.overlay(address, bytes);
         if !kernel.write_memory(self.pid, address, &written) {
-            // A part of it may have been written.
+            // A part may have been written.
             kernel.write_memory(self.pid, address, &former);
             return Err(TraceError::Address(address));
         }
@@ -122,7 +124,7 @@ impl Process {
         Ok(())
     }
 
-    /// Removes a breakpoint. `original` is the byte that the program has there.
+    /// Removes a breakpoint. `original` is the byte of the program at the address.
     pub(super) fn reset_breakpoint<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
@@ -132,7 +134,7 @@ impl Process {
         match self.breakpoints.original(address) {
             None => Err(TraceError::Breakpoint(address, "there is none")),
             Some(byte) if byte != original => {
-                let reason = "the byte given is not the one that the program has there";
+                let reason = "the given byte differs from the byte of the program";
                 Err(TraceError::Breakpoint(address, reason))
             }
             Some(_) => {
@@ -150,17 +152,17 @@ impl Process {
         original: u8,
     ) {
         if self.breakpoints.is_inserted(address) {
-            // The byte stays where the program has changed or unmapped it itself.
+            // If the program has changed or unmapped the byte, it is left alone.
             self.write_breakpoint(context, address, INT3, original);
         }
         self.breakpoints.remove(address);
         for thread in self.threads.values_mut() {
-            // If it is set again, the next hit is another one.
+            // If the breakpoint is set again, the next hit is a new one.
             thread.hit_before_handler.take_if(|(place, _)| *place == address);
         }
     }
 
-    /// Takes the bytes of all breakpoints out of memory, or puts them back.
+    /// Removes the bytes of all breakpoints from memory, or inserts them again.
     pub(super) fn lift_all<K: Kernel>(&mut self, context: &mut Context<'_, K>, is_lifted: bool) {
         if self.breakpoints.are_all_lifted() == is_lifted {
             return;
@@ -183,7 +185,7 @@ impl Process {
         Ok(())
     }
 
-    /// What a tool sees of a thread.
+    /// The state of a thread with regard to tools.
     pub(super) fn tool_state(&self, tid: Tid) -> Result<ToolState, TraceError> {
         let thread = self.threads.get(&tid).ok_or(TraceError::NoThread(tid))?;
         Ok(match (thread.is_held, self.is_suspended) {
@@ -194,7 +196,7 @@ impl Process {
         })
     }
 
-    /// The thread whose notice was given and not satisfied, if it is this one or none is named.
+    /// The thread of the current notice, if `tid` is this thread or 0.
     fn given_thread(&self, tid: Tid) -> Result<Tid, TraceError> {
         let reason = "it is not the thread that gave the last notice";
         match self.given {
@@ -203,7 +205,7 @@ impl Process {
         }
     }
 
-    /// Sets the signal with which a thread goes on from its notice.
+    /// Sets the signal with which a thread continues from its notice.
     pub(super) fn set_continuation(&mut self, tid: Tid, signal: i32) -> Result<(), TraceError> {
         check_signal(signal, 0)?;
         let tid = self.given_thread(tid)?;
@@ -212,7 +214,7 @@ impl Process {
         Ok(())
     }
 
-    /// Satisfies the notice that was given.
+    /// Marks the current notice as answered.
     pub(super) fn satisfy<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         let Some(tid) = self.given.take() else { return };
         let Some(thread) = self.threads.get_mut(&tid) else { return };
@@ -222,13 +224,14 @@ impl Process {
         if stop.place == Place::Delivery {
             stop.signal = signal;
         } else if signal != 0 {
-            // There is no signal here in whose place it could be delivered.
+            // This stop has no signal that could be replaced by the continuation signal, so it is
+            // sent.
             thread.resent.insert(signal);
             _ = context.kernel.send_signal(self.pid, tid, signal);
         }
     }
 
-    /// Continues the process from the notice that was given, or gives the next one.
+    /// Continues the process from the current notice, or issues the next notice.
     pub(super) fn continue_process<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
@@ -240,8 +243,8 @@ impl Process {
         Ok(())
     }
 
-    /// As [`Self::continue_process`], when a tool gives up control. A process without a notice goes
-    /// on as it is.
+    /// Like [`Self::continue_process`], for a tool that releases control. A process without a
+    /// notice is only resumed.
     pub(super) fn release_control<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
@@ -250,7 +253,7 @@ impl Process {
             return Err(TraceError::PendingNotice(self.pid));
         }
         self.satisfy(context);
-        // A step that has not been made is not made any more.
+        // A step that has not begun is cancelled.
         if matches!(self.exclusive, Some((Exclusive::Step(_), false))) {
             self.exclusive = None;
         }
@@ -258,7 +261,7 @@ impl Process {
         Ok(())
     }
 
-    /// The thread that a step without a thread is for.
+    /// The thread of a step: `tid`, or the thread of the current notice if `tid` is 0.
     fn step_thread(&self, tid: Tid) -> Tid {
         match (tid, self.given) {
             (0, Some(given)) => given,
@@ -266,7 +269,7 @@ impl Process {
         }
     }
 
-    /// Whether a thread can execute one instruction alone.
+    /// Checks whether a thread can execute one instruction alone.
     pub(super) fn check_step<K: Kernel>(
         &self,
         context: &Context<'_, K>,
@@ -312,7 +315,7 @@ impl Process {
         Ok(StepOutcome::Started)
     }
 
-    /// Sends a signal to a thread. If it cannot be delivered now it stays pending.
+    /// Sends a signal to a thread. It remains pending if it cannot be delivered now.
     pub(super) fn send_to_thread<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
@@ -330,8 +333,8 @@ impl Process {
         })
     }
 
-    /// Sends a signal to the first thread, in order of processor, that can take it. If there is
-    /// none, nothing happens.
+    /// Sends a signal to the first thread, in the order of processor numbers, that can take it.
+    /// Does nothing if there is none.
     pub(super) fn send_to_process<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
@@ -358,8 +361,8 @@ impl Process {
         }
     }
 
-    /// Takes away what a tool has done to the process, except for memory and trap handler: when the
-    /// tool has died and others are still attached.
+    /// Undoes the changes of a tool to the process, except for memory and trap handler. For a tool
+    /// that has ended while others remain attached.
     pub(super) fn release_all<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         for (address, original) in self.breakpoints.all() {
             self.remove_breakpoint(context, address, original);
@@ -370,7 +373,7 @@ impl Process {
         self.is_suspended = false;
         match self.exclusive {
             Some((Exclusive::Step(_), false)) => self.exclusive = None,
-            // It finishes its step, and nobody learns of it.
+            // The step ends without a notice.
             Some((Exclusive::Step(tid), true)) => {
                 let address = self.breakpoints.lifted().unwrap_or(0);
                 self.exclusive = Some((Exclusive::Pass(tid, address), true));
@@ -380,7 +383,7 @@ impl Process {
         self.is_held = false;
         for thread in self.threads.values_mut() {
             thread.is_held = false;
-            // A signal whose notice nobody answers is delivered, as it would be without a tool.
+            // A signal whose notice will not be answered is delivered, as without a tool.
             if let (Motion::Stopped(stop), Some(signal)) =
                 (&mut thread.motion, thread.continuation.take())
                 && stop.place == Place::Delivery
@@ -391,14 +394,14 @@ impl Process {
         }
     }
 
-    /// The memory map's answer for a range.
+    /// The kind of a range according to the memory map.
     pub(super) fn range_kind(&self, address: u64, length: usize) -> RangeKind {
         let map = procfs::memory_map(self.pid).unwrap_or_default();
         memory::range_kind(&map, address, length as u64)
     }
 }
 
-/// Room for one read or write.
+/// Allocates a buffer for one read or write, after checking its length.
 pub(super) fn checked_buffer(length: usize) -> Result<Vec<u8>, TraceError> {
     if length == 0 || length > MAX_MEMORY_LEN {
         return Err(TraceError::Length(length as u64));

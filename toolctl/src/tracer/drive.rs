@@ -1,4 +1,5 @@
-//! What the threads of a process should do, compared with what they do.
+//! Compares the state that the threads of a process should have with their actual state, and makes
+//! the calls that change it.
 
 #![forbid(unsafe_code)]
 
@@ -10,26 +11,26 @@ use super::kernel::{Kernel, TaskState};
 use super::process::{Context, Exclusive, Motion, Place, Presence, Process, Stop};
 use super::{Event, Tid};
 
-/// After this time without an answer to an interrupt, the thread's state is looked up.
+/// If a thread does not stop within this time after an interrupt, its state is looked up.
 pub const STATE_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What a thread should do.
+/// The state that a thread should have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goal {
-    /// Execute its program.
+    /// It executes its program.
     Run,
-    /// Execute nothing.
+    /// It executes nothing.
     Stand,
-    /// Stop in a way in which it can be looked at.
+    /// It is in a stop in which it can be accessed.
     Access,
-    /// Wait for the end of the group stop, to make its step then.
+    /// It waits for the end of the group stop, to make its step then.
     Slice,
-    /// It moves alone, or is about to.
+    /// It moves alone, or will do so next.
     Alone,
 }
 
 impl Process {
-    /// Makes calls until the threads do what they should do.
+    /// Makes calls until the threads have the states that they should have.
     pub(super) fn reconcile<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         if self.is_suspended && matches!(self.exclusive, Some((Exclusive::Pass(..), false))) {
             self.exclusive = None;
@@ -65,7 +66,7 @@ impl Process {
         }
     }
 
-    /// True if something came up that has to be begun first.
+    /// Drives the threads. Returns true if a new exclusive operation must be started first.
     fn drive_threads<K: Kernel>(&mut self, context: &mut Context<'_, K>) -> bool {
         let threads: Vec<(Tid, Motion, bool)> =
             self.threads.iter().map(|(tid, it)| (*tid, it.motion, it.is_held)).collect();
@@ -104,7 +105,7 @@ impl Process {
         self.set_motion_after(tid, result, Motion::Stopping(now));
     }
 
-    /// Lets a thread go on. True if it has to pass a breakpoint first.
+    /// Resumes a thread. Returns true if it must pass a breakpoint first.
     fn resume_thread<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
@@ -124,8 +125,8 @@ impl Process {
         }
         let now = context.kernel.now();
         self.restore_siginfo(context, tid, stop);
-        // Where the last stop of a thread was a group stop, this one joins it before it executes
-        // anything; if the stop is over by now, the interrupt says so.
+        // If the last stop of a thread was a group stop, this thread joins it before it executes
+        // anything. If the group stop is over, the stop at the interrupt shows this.
         let result = match self.is_group_stopped {
             true => context.kernel.interrupt(tid),
             false => Ok(()),
@@ -136,7 +137,7 @@ impl Process {
         false
     }
 
-    /// The breakpoint that a thread has to pass before it goes on.
+    /// The breakpoint that a thread must pass before it continues.
     fn breakpoint_to_pass<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
@@ -158,17 +159,17 @@ impl Process {
         Some(address)
     }
 
-    /// Tells the kernel again what it said of a signal, if it has lost it since.
+    /// Restores the siginfo of a signal, if the kernel has lost it since the stop.
     fn restore_siginfo<K: Kernel>(&self, context: &mut Context<'_, K>, tid: Tid, stop: Stop) {
         if let Some(info) = stop.info
             && info.signal() == stop.signal
         {
-            // If the thread is being killed, its signal does not matter any more.
+            // An error means that the thread is being killed, so its signal does not matter.
             _ = context.kernel.set_siginfo(tid, &info);
         }
     }
 
-    /// Begins what needs all other threads to stand, once they do.
+    /// Starts the pending exclusive operation, when all other threads are stopped.
     fn begin_exclusive<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         let Some((exclusive, false)) = &self.exclusive else { return };
         let tid = exclusive.tid();
@@ -205,7 +206,7 @@ impl Process {
             let place = (registers.rip, registers.rsp);
             let is_hit = thread.at_breakpoint == Some(registers.rip);
             if signal == 0 {
-                // It passes the breakpoint now.
+                // The thread passes the breakpoint now.
                 thread.hit_before_handler.take_if(|hit| *hit == place);
             } else if is_hit && self.breakpoints.kind(registers.rip).is_some() {
                 thread.hit_before_handler = Some(place);
@@ -213,8 +214,8 @@ impl Process {
             }
         }
         self.restore_siginfo(context, tid, stop);
-        // In a group stop the thread joins it before the instruction, and makes its step in the
-        // next slice.
+        // In a group stop the thread joins the stop before the instruction, and makes its step in
+        // the next slice.
         let result = match self.is_group_stopped {
             true => context.kernel.interrupt(tid),
             false => Ok(()),
@@ -223,7 +224,7 @@ impl Process {
         self.set_motion_after(tid, result, Motion::Stepping);
     }
 
-    /// Ends a step or a pass: the breakpoint is there again.
+    /// Ends a step or a pass, and inserts the breakpoint again.
     pub(super) fn end_exclusive<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         self.exclusive = None;
         let Some(address) = self.breakpoints.lifted() else { return };
@@ -235,7 +236,7 @@ impl Process {
         }
     }
 
-    /// Ends what a thread was about to do alone, or did, as it is no longer there.
+    /// Ends the exclusive operation of a thread that does not exist any more.
     pub(super) fn fail_exclusive<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         if let Some((Exclusive::Inject(injection), _)) = self.exclusive.take() {
             self.fail_injection(context, *injection);
@@ -243,7 +244,8 @@ impl Process {
         self.end_exclusive(context);
     }
 
-    /// Gives the next notice, once all threads stand and the former one is satisfied.
+    /// Issues the next notice, when all threads are stopped and the previous notice has been
+    /// answered.
     fn give_notice<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         let is_moving = matches!(self.exclusive, Some((_, true)));
         if self.given.is_some() || is_moving || !self.threads.values().all(|it| it.is_quiet()) {
@@ -256,7 +258,7 @@ impl Process {
         }
     }
 
-    /// The time at which [`Self::on_timeout`] has something to do.
+    /// The time at which [`Self::on_timeout`] has work to do.
     pub(super) fn deadline(&self) -> Option<Duration> {
         let interrupted = self.threads.values().filter_map(|thread| match thread.motion {
             Motion::Stopping(since) => Some(since + STATE_INTERVAL),
@@ -265,7 +267,7 @@ impl Process {
         interrupted.chain(self.request_deadline()).min()
     }
 
-    /// Looks at threads that do not answer, and at requests that wait for them.
+    /// Checks threads that do not stop, and requests that wait for them.
     pub(super) fn on_timeout<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         let now = context.kernel.now();
         for (tid, thread) in &mut self.threads {
@@ -282,10 +284,10 @@ impl Process {
         self.expire_requests(context, now);
     }
 
-    /// Starts to set the process back to what it would be without a tracer.
+    /// Starts to restore the process to its untraced state.
     pub(super) fn begin_to_leave<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         self.presence = Presence::Leaving;
-        // Nobody answers them any more; their signals are delivered.
+        // These notices will not be answered. Their signals are delivered.
         self.notices.clear();
         if let Some((exclusive, begun)) = &self.exclusive
             && !matches!(exclusive, Exclusive::Inject(_))
@@ -295,7 +297,8 @@ impl Process {
                 false => self.exclusive = None,
             }
         }
-        // Without its signal stop the moving thread of a step may wait for its next slice.
+        // A thread that joined a group stop during its step would wait for the next slice. Its step
+        // ends here instead.
         let mover = self.exclusive.as_ref().map(|(exclusive, _)| exclusive.tid());
         if let Some(tid) = mover
             && self.threads.get(&tid).is_some_and(|it| it.motion == Motion::Listening)
@@ -336,7 +339,7 @@ impl Process {
         }
     }
 
-    /// A listening thread was interrupted and will stop.
+    /// Whether a thread is still listening: it was interrupted and will stop.
     fn is_being_interrupted(&self) -> bool {
         self.threads.values().any(|it| matches!(it.motion, Motion::Listening))
     }
@@ -355,17 +358,18 @@ impl Process {
             _ = context.kernel.send_signal(self.pid, tid, signal);
             signal = 0;
         }
-        // A refusal means that the thread is being killed.
+        // An error means that the thread is being killed.
         _ = context.kernel.detach(tid, signal);
     }
 
-    /// Whether nothing of the process is traced any more.
+    /// Whether no thread of the process is traced any more.
     pub(super) fn has_left(&self) -> bool {
         self.presence == Presence::Restored
             && self.threads.values().all(|thread| thread.motion == Motion::Dying)
     }
 
-    /// Begins to remove what tools have put into the process. False if there is nothing left.
+    /// Starts to remove the memory and the handler of tools from the process. Returns false if
+    /// nothing is left.
     fn begin_clean_up<K: Kernel>(&mut self, context: &Context<'_, K>) -> bool {
         let Some(tid) = self.accessible_thread() else { return false };
         let purpose = if let Some(handler) = self.trap_handler.take() {

@@ -1,4 +1,4 @@
-//! Why a request for a traced process was refused.
+//! The errors of tracing processes.
 
 use std::fmt;
 
@@ -6,21 +6,21 @@ use nix::errno::Errno;
 
 use super::{Pid, Tid};
 
-/// Why a process cannot be traced, or its memory not be read.
+/// Why a process cannot be traced, or its memory cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AttachError {
     /// There is no such process, or it has exited.
     NoProcess(Pid),
-    /// Another tracer has it: process, tracer, name of the tracer.
+    /// Another process traces it: process, tracer, name of the tracer.
     OtherTracer(Pid, Pid, String),
     /// It belongs to another user.
     OtherUser(Pid, u32),
-    /// It is not dumpable: a set-user-ID program, an unreadable file, or its own prctl(2).
+    /// It is not dumpable: a set-user-ID program, an unreadable program file, or its own prctl(2).
     NotDumpable(Pid),
     /// A seccomp filter of the service forbids ptrace(2).
     Seccomp(Pid),
-    /// The security module Yama forbids it; its `ptrace_scope`.
+    /// The security module Yama forbids it; with the value of `ptrace_scope`.
     Yama(Pid, u32),
     /// The kernel refuses it for another reason.
     Refused(Pid, Errno),
@@ -67,8 +67,8 @@ impl fmt::Display for AttachError {
 impl std::error::Error for AttachError {}
 
 impl AttachError {
-    /// The same error by the ids that tools and their users know: of the process, and of its
-    /// tracer with the name of that, if it has one. A tracer outside of the job has no id here.
+    /// Replaces the ids in the error by those that tools use: of the process, and of its tracer
+    /// with its name, if it has one. A tracer outside of the job has no id in this namespace.
     #[must_use]
     pub fn outside(self, pid: Pid, tracer: Option<(Pid, String)>) -> Self {
         match (self, tracer) {
@@ -87,7 +87,7 @@ impl AttachError {
     }
 }
 
-/// Why a request for a process or thread failed.
+/// Why a request for a process or thread has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -95,27 +95,27 @@ pub enum TraceError {
     NoProcess(Pid),
     /// The process has no such thread, or the thread is exiting.
     NoThread(Tid),
-    /// The thread is not in a state in which the request has a meaning.
+    /// The request is not possible in the current state of the thread.
     WrongState(Tid, &'static str),
     /// The thread did not stop in time.
     Timeout(Tid),
     /// Further notices of the process are pending.
     PendingNotice(Pid),
-    /// Nothing can be read, or written, at this address.
+    /// This address cannot be read or written.
     Address(u64),
-    /// The memory is shared between processes, and the request does not allow to write it.
+    /// The memory is shared between processes, and the request does not permit writing it.
     SharedMemory(u64),
-    /// A length that is 0, too large, or not a power of two.
+    /// The length is 0, too large, or not a power of two.
     Length(u64),
-    /// A parameter has a value that is not allowed.
+    /// A parameter has an invalid value.
     Parameter(&'static str),
     /// A breakpoint could not be set or removed.
     Breakpoint(u64, &'static str),
-    /// No debug register is free for this, or the service uses it itself.
+    /// No debug register is free, or the service itself uses the register.
     NoDebugRegister(Tid),
     /// The range overlaps a watchpoint of the thread.
     WatchpointOverlap(u64),
-    /// The process did not get memory.
+    /// The process could not allocate memory.
     NoMemory(Pid, Errno),
     /// The kernel refused it.
     Refused(Tid, Errno),
@@ -137,7 +137,7 @@ impl fmt::Display for TraceError {
             Self::Address(address) => write!(out, "address {address:#x} cannot be accessed"),
             Self::SharedMemory(address) => write!(
                 out,
-                "address {address:#x} is shared memory; set the flag that allows to write it"
+                "address {address:#x} is shared memory; set the flag that permits writing it"
             ),
             Self::Length(length) => write!(out, "length {length} is not allowed"),
             Self::Parameter(reason) => write!(out, "parameter refused: {reason}"),
@@ -146,16 +146,16 @@ impl fmt::Display for TraceError {
             }
             Self::NoDebugRegister(tid) => write!(
                 out,
-                "thread {tid} has no debug register free; remove one of its watchpoints"
+                "thread {tid} has no free debug register; remove one of its watchpoints"
             ),
             Self::WatchpointOverlap(address) => {
                 write!(out, "a watchpoint of this thread overlaps {address:#x}; remove it first")
             }
             Self::NoMemory(pid, errno) => {
-                write!(out, "process {pid} gets no memory: {errno}; ask for less")
+                write!(out, "process {pid} cannot allocate memory: {errno}; request less")
             }
             Self::Refused(tid, errno) => {
-                write!(out, "the kernel refuses it for thread {tid}: {errno}")
+                write!(out, "thread {tid}: the kernel refused the request: {errno}")
             }
         }
     }

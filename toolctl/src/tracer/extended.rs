@@ -1,4 +1,4 @@
-//! The XSAVE area of a thread: x87, SSE, AVX and what the processor has beyond.
+//! The XSAVE area of a thread: x87, SSE, AVX and later extensions.
 
 use super::error::TraceError;
 use super::registers::{SpecialRegister, SpecialRegisters};
@@ -9,11 +9,11 @@ const X87_STATUS: usize = 2;
 const MXCSR: usize = 24;
 const X87_REGISTERS: usize = 32;
 const XMM_REGISTERS: usize = 160;
-/// Where the kernel says which features the area has.
+/// The offset of the features of the area, which the kernel stores there.
 const FEATURES: usize = 464;
-/// Which components are not in their initial state.
+/// The offset of the mask of components that are not in their initial state.
 const USED_COMPONENTS: usize = 512;
-/// Numbers of components.
+/// The numbers of components.
 const AVX: u32 = 2;
 const MASKS: u32 = 5;
 const ZMM_UPPER_HALVES: u32 = 6;
@@ -22,19 +22,19 @@ const ZMM_16_TO_31: u32 = 7;
 /// A register of the XSAVE area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtendedRegister {
-    /// x87, 0 to 7: 10 bytes.
+    /// An x87 register, 0 to 7: 10 bytes.
     X87(usize),
-    /// SSE, 0 to 15: 16 bytes.
+    /// An SSE register, 0 to 15: 16 bytes.
     Xmm(usize),
-    /// AVX, 0 to 15: 32 bytes.
+    /// An AVX register, 0 to 15: 32 bytes.
     Ymm(usize),
-    /// AVX-512, 0 to 31: 64 bytes.
+    /// An AVX-512 register, 0 to 31: 64 bytes.
     Zmm(usize),
-    /// Mask of AVX-512, 0 to 7: 8 bytes.
+    /// A mask register of AVX-512, 0 to 7: 8 bytes.
     Mask(usize),
 }
 
-/// A part of a register: where it lies, which component it belongs to.
+/// A part of a register: its position in the area, and the component that it belongs to.
 struct Part {
     offset: usize,
     length: usize,
@@ -57,14 +57,14 @@ pub fn features(area: &[u8]) -> u64 {
     u64::from_ne_bytes(word(area, FEATURES))
 }
 
-/// Takes control and status registers out of an area.
+/// Reads the control and status registers from an area.
 pub fn read_control(area: &[u8], special: &mut SpecialRegisters) {
     special.x87_control = u16::from_ne_bytes(word(area, X87_CONTROL));
     special.x87_status = u16::from_ne_bytes(word(area, X87_STATUS));
     special.mxcsr = u32::from_ne_bytes(word(area, MXCSR));
 }
 
-/// Puts control and status registers into an area.
+/// Writes the control and status registers into an area.
 pub fn set_control(area: &mut [u8], special: &SpecialRegisters) {
     let parts: [(usize, &[u8]); 3] = [
         (X87_CONTROL, &special.x87_control.to_ne_bytes()),
@@ -72,16 +72,16 @@ pub fn set_control(area: &mut [u8], special: &SpecialRegisters) {
         (MXCSR, &special.mxcsr.to_ne_bytes()),
     ];
     for (offset, bytes) in parts {
-        // Every area has these.
+        // Every area has these registers.
         _ = set_word(area, offset, bytes);
     }
     mark_used(area, 0b11);
 }
 
-/// Puts one control or status register into an area.
+/// Writes one control or status register into an area.
 ///
 /// # Errors
-/// Parameter if the value is too large.
+/// Returns `Parameter` if the value is too large.
 pub fn set_one_control(
     area: &mut [u8],
     register: SpecialRegister,
@@ -101,7 +101,7 @@ pub fn set_one_control(
     Ok(())
 }
 
-/// A component that is marked as unused would be set to its initial state.
+/// Marks components as used. The kernel would reset a component that is marked as unused.
 fn mark_used(area: &mut [u8], components: u64) {
     let used = u64::from_ne_bytes(word(area, USED_COMPONENTS)) | components;
     _ = set_word(area, USED_COMPONENTS, &used.to_ne_bytes());
@@ -131,7 +131,7 @@ fn parts_of(register: ExtendedRegister) -> Option<Vec<Part>> {
     })
 }
 
-/// The bytes of a register. None if the processor has no such register.
+/// The bytes of a register. None, if the processor has no such register.
 pub fn register(area: &[u8], register: ExtendedRegister) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     for part in parts_of(register)? {
@@ -140,10 +140,11 @@ pub fn register(area: &[u8], register: ExtendedRegister) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Sets a register. Its bytes behind those of the value keep their contents.
+/// Sets a register. The bytes of the register after the value are unchanged.
 ///
 /// # Errors
-/// Parameter if the processor has no such register, or the value is longer than it.
+/// Returns `Parameter` if the processor has no such register, or if the value is longer than the
+/// register.
 pub fn set_register(
     area: &mut [u8],
     register: ExtendedRegister,

@@ -1,10 +1,10 @@
-//! System calls that a thread of the process executes for a tool.
+//! Injection of system calls: a thread of the process executes them for a tool.
 //!
-//! The thread stands in a stop in which the kernel looks for signals. Its registers are replaced by
-//! those of a call, and it makes a single step on a `syscall` instruction that the process has
-//! anyway. Then it has its own registers again. No byte of its stack is touched. If it was in a
-//! system call, the kernel starts that call again as if nothing had been in between, as the marks
-//! for this are in the registers.
+//! The thread is in a stop in which the kernel checks for signals. The tracer replaces its
+//! registers by those of the call, and lets it make a single step at an existing `syscall`
+//! instruction of the process. Then it restores the thread's registers. The thread's stack is not
+//! touched. If the thread was in a system call, the kernel restarts that call as if there had been
+//! no interruption. The marks for this restart are in the registers.
 
 #![forbid(unsafe_code)]
 
@@ -18,52 +18,52 @@ use super::requests::{Answer, Ticket};
 use super::siginfo::SigInfo;
 use super::{Event, Tid};
 
-/// Pages of the processor.
+/// The page size of the processor.
 pub const PAGE_LEN: u64 = 4096;
-/// Signals that an instruction causes. If a thread blocked them, the kernel would kill it.
+/// Signals that an instruction causes. If a thread blocked them, the kernel would kill the process.
 const SYNCHRONOUS: [i32; 6] =
     [libc::SIGILL, libc::SIGTRAP, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV, libc::SIGSYS];
-/// The results by which a system call names an error.
+/// The results of a system call that denote an error.
 const ERROR_RANGE: std::ops::RangeInclusive<i64> = -4095..=-1;
-/// How often a call is begun again after a signal.
+/// How often a call is retried after a signal.
 const MAX_ATTEMPTS: u32 = 16;
 
-/// `mov eax, 15; syscall`: how a signal handler returns.
+/// `mov eax, 15; syscall`, by which a signal handler returns.
 const RESTORER: [u8; 7] = [0xb8, 15, 0, 0, 0, 0x0f, 0x05];
 const SA_RESTORER: u64 = 0x0400_0000;
 const SA_SIGINFO: u64 = 4;
-/// Where the new and the former action lie in the page of a handler.
+/// The offsets of the new and the former action in the page of a handler.
 const NEW_ACTION: u64 = 64;
 const FORMER_ACTION: u64 = 128;
-/// The kernel's struct sigaction: handler, flags, restorer, mask.
+/// The size of the kernel's struct sigaction: handler, flags, restorer, mask.
 const ACTION_LEN: usize = 32;
 
 /// A handler for SIGTRAP that a tool has installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrapHandler {
-    /// Address of its code.
+    /// The address of its code.
     pub handler: u64,
     page: u64,
     former: [u8; ACTION_LEN],
 }
 
-/// What a call is for.
+/// The purpose of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Memory of this length.
+    /// Allocate memory of this length.
     Allocate(u64),
-    /// Memory at this address with this length is given back.
+    /// Free memory with this address and length.
     Free(u64, u64),
-    /// A page for the handler at this address.
+    /// Allocate a page for the handler at this address.
     HandlerPage(u64),
-    /// The handler at this address is installed, by means of this page.
+    /// Install the handler at the first address, with the page at the second address.
     SetHandler(u64, u64),
-    /// What was there before a handler is there again.
+    /// Restore the action that was in effect before this handler.
     RestoreHandler(TrapHandler),
 }
 
 impl Purpose {
-    /// Number and arguments of the system call.
+    /// The number and the arguments of the system call.
     fn call(self) -> (i64, [u64; 6]) {
         let allocate = |length| {
             let access = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
@@ -88,12 +88,12 @@ impl Purpose {
     }
 }
 
-/// A system call of ours in a thread of the process.
+/// An injected system call.
 #[derive(Debug)]
 pub struct Injection {
     /// The thread.
     pub tid: Tid,
-    /// A signal that came before the call was executed.
+    /// A signal that arrived before the call was executed.
     pub interruption: Option<(i32, SigInfo)>,
     purpose: Purpose,
     ticket: Option<Ticket>,
@@ -105,7 +105,7 @@ pub struct Injection {
 }
 
 impl Process {
-    /// A system call is to be made in a thread.
+    /// Prepares a system call in a thread.
     pub(super) fn start_injection(&mut self, tid: Tid, purpose: Purpose, ticket: Option<Ticket>) {
         let injection = Injection {
             tid,
@@ -121,7 +121,8 @@ impl Process {
         self.exclusive = Some((Exclusive::Inject(Box::new(injection)), false));
     }
 
-    /// The thread stands with these registers, and all others stand, too.
+    /// Starts the call. The thread is stopped with these registers, and all other threads are
+    /// stopped.
     pub(super) fn begin_injected_call<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
@@ -163,14 +164,14 @@ impl Process {
         self.set_motion_after(tid, result, Motion::Stepping);
     }
 
-    /// The thread has stopped: behind the call, or at a signal before it.
+    /// Handles the stop of the thread, which is after the call or at a signal before it.
     pub(super) fn end_injected_call<K: Kernel>(&mut self, context: &mut Context<'_, K>, tid: Tid) {
         let Some((Exclusive::Inject(mut injection), _)) = self.exclusive.take() else { return };
         let Ok(registers) = context.kernel.registers(tid) else {
             self.set_motion(tid, Motion::Dying);
             return self.fail_injection(context, *injection);
         };
-        // If one of these is refused, the thread is being killed.
+        // An error of one of these calls means that the thread is being killed.
         _ = context.kernel.set_registers(tid, &injection.registers);
         _ = context.kernel.set_signal_mask(tid, injection.mask);
         let mut stop = Stop { place: Place::Delivery, ..injection.stop };
@@ -190,7 +191,7 @@ impl Process {
         }
     }
 
-    /// An injection cannot be made.
+    /// Answers the request of an injection that cannot be done.
     pub(super) fn fail_injection<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
@@ -256,13 +257,13 @@ impl Process {
             && context.kernel.write_memory(self.pid, page + NEW_ACTION, &action)
     }
 
-    /// The former action of a handler is put where the call takes it from.
+    /// Writes the former action of a handler to the address from which the call reads it.
     fn write_former_action<K: Kernel>(&self, context: &mut Context<'_, K>, handler: &TrapHandler) {
-        // If the program has unmapped the page, the kernel refuses the call that reads it.
+        // If the program has unmapped the page, the kernel refuses the call.
         context.kernel.write_memory(self.pid, handler.page + NEW_ACTION, &handler.former);
     }
 
-    /// Whether a thread executes code in a range.
+    /// Whether a stopped thread's instruction pointer is in a range.
     pub(super) fn is_executed<K: Kernel>(
         &self,
         context: &Context<'_, K>,
@@ -276,7 +277,7 @@ impl Process {
         })
     }
 
-    /// A thread that stands and can be looked at.
+    /// A thread that is stopped and can be accessed.
     pub(super) fn accessible_thread(&self) -> Option<Tid> {
         let mut threads = self.threads.iter();
         threads.find(|(_, thread)| thread.stop().is_some()).map(|(tid, _)| *tid)

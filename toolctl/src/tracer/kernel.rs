@@ -1,4 +1,5 @@
-//! What the tracer needs of the kernel. Linux is one; the simulation of the tests is another.
+//! The kernel interface of the tracer. Linux implements it, and so does the simulation of the
+//! tests.
 
 use std::time::Duration;
 
@@ -9,13 +10,13 @@ use super::siginfo::SigInfo;
 use super::sys::{self, Wait};
 use super::{Pid, Tid, memory, procfs};
 
-/// Where a thread without an answer to an interrupt is.
+/// The state of a thread that has not stopped after an interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskState {
-    /// It waits in the kernel and cannot stop now: it executes no instruction of its program
-    /// before it stops.
+    /// It waits in the kernel and cannot stop now. It executes no instruction of its program before
+    /// it stops.
     Waiting,
-    /// It has ended. The kernel keeps its number, if it is the first thread of its process.
+    /// It has ended. The kernel keeps its number if it is the first thread of its process.
     Ended,
     /// It may execute its program.
     Active,
@@ -30,7 +31,7 @@ pub struct Parentage {
     pub parent: Pid,
 }
 
-/// The calls of a tracer. None of them waits for a tracee.
+/// The calls of a tracer. None of them blocks.
 #[expect(missing_docs, reason = "each is the function of the same name in `sys` or `procfs`")]
 pub trait Kernel {
     fn threads(&self, pid: Pid) -> Vec<Tid>;
@@ -55,11 +56,11 @@ pub trait Kernel {
     fn debug_register(&self, tid: Tid, number: usize) -> Result<u64, Errno>;
     fn set_debug_register(&mut self, tid: Tid, number: usize, value: u64) -> Result<(), Errno>;
     fn send_signal(&mut self, pid: Pid, tid: Tid, signal: i32) -> Result<(), Errno>;
-    /// Reads memory, whole or not at all, also where the program itself may not read.
+    /// Reads memory, even if the program itself cannot read it. Reads all bytes or returns false.
     fn read_memory(&self, pid: Pid, address: u64, buffer: &mut [u8]) -> bool;
-    /// Writes memory, also where the program itself may not write.
+    /// Writes memory, even if the program itself cannot write it.
     fn write_memory(&mut self, pid: Pid, address: u64, bytes: &[u8]) -> bool;
-    /// A place in executable memory that holds a `syscall` instruction.
+    /// The address of a `syscall` instruction in executable memory.
     fn syscall_instruction(&self, pid: Pid) -> Option<u64>;
     fn next_event(&mut self) -> Option<(Tid, Wait)>;
     fn now(&self) -> Duration;

@@ -1,4 +1,4 @@
-//! Memory of another process, by its address.
+//! Access to memory of another process by address.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -6,13 +6,13 @@ use std::os::unix::fs::FileExt;
 use super::procfs::{self, Mapping};
 use super::{Pid, sys};
 
-/// The instruction `syscall`.
+/// The bytes of the instruction `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// How much code is searched for the instruction `syscall`.
+/// The most bytes of code that are searched for the instruction `syscall`.
 const MAX_SEARCHED_BYTES: usize = 4 << 20;
 
-/// Reads memory, whole or not at all. Pages that the program itself may not read are read, too,
-/// where the kernel permits it.
+/// Reads memory. Reads all bytes or fails. Also reads pages that the program itself cannot read, if
+/// the kernel permits this.
 pub fn read_raw(pid: Pid, address: u64, buffer: &mut [u8]) -> bool {
     if sys::read_memory(pid, address, buffer).is_ok_and(|count| count == buffer.len()) {
         return true;
@@ -21,8 +21,8 @@ pub fn read_raw(pid: Pid, address: u64, buffer: &mut [u8]) -> bool {
         .is_ok_and(|file| file.read_exact_at(buffer, address).is_ok())
 }
 
-/// Writes memory, also where the program itself may not write (private pages are copied then).
-/// If it fails, a part may have been written.
+/// Writes memory, even if the program itself cannot write it (private pages are copied). On
+/// failure, a part may have been written.
 pub fn write_raw(pid: Pid, address: u64, bytes: &[u8]) -> bool {
     if sys::write_memory(pid, address, bytes).is_ok_and(|count| count == bytes.len()) {
         return true;
@@ -31,7 +31,7 @@ pub fn write_raw(pid: Pid, address: u64, bytes: &[u8]) -> bool {
     file.is_ok_and(|file| file.write_all_at(bytes, address).is_ok())
 }
 
-/// What the memory map says of a range.
+/// The kind of a range according to the memory map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RangeKind {
     /// A part of it is not mapped.
@@ -42,7 +42,7 @@ pub enum RangeKind {
     Private,
 }
 
-/// Looks up a range in a memory map, which is in order of address.
+/// Looks up a range in a memory map, which must be sorted by address.
 pub fn range_kind(map: &[Mapping], address: u64, length: u64) -> RangeKind {
     let Some(end) = address.checked_add(length) else { return RangeKind::Unmapped };
     let mut reached = address;
@@ -59,7 +59,7 @@ pub fn range_kind(map: &[Mapping], address: u64, length: u64) -> RangeKind {
     if reached >= end { kind } else { RangeKind::Unmapped }
 }
 
-/// Finds a `syscall` instruction: in the vDSO, else in other code.
+/// Finds a `syscall` instruction, first in the vDSO, then in other code.
 pub fn find_syscall_instruction(pid: Pid) -> Option<u64> {
     let map = procfs::memory_map(pid)?;
     let mut code: Vec<&Mapping> = map.iter().filter(|mapping| mapping.is_executable).collect();
@@ -68,7 +68,7 @@ pub fn find_syscall_instruction(pid: Pid) -> Option<u64> {
     for mapping in code {
         let length = usize::try_from(mapping.end - mapping.start).unwrap_or(usize::MAX);
         let mut bytes = vec![0; length.min(budget)];
-        // The old vsyscall page cannot be read, and executes nothing.
+        // The legacy vsyscall page cannot be read, and cannot execute a `syscall`.
         if !sys::read_memory(pid, mapping.start, &mut bytes).is_ok_and(|count| count == bytes.len())
         {
             continue;

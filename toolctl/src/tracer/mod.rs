@@ -1,19 +1,21 @@
-//! The tracer: it alone stops, reads and changes the processes of a job, by ptrace(2).
+//! The tracer stops, reads and changes the processes of a job by ptrace(2). It is the only tracer
+//! of these processes.
 //!
-//! ptrace ties a tracee to the thread that has attached it, so that a [`Tracer`] stays in one
-//! thread, and a thread has one tracer: it reaps all children of its thread. It never waits:
-//! [`Tracer::handle_events`] takes what the kernel has to say. It is called when SIGCHLD has come
-//! (signalfd(2)) and when [`Tracer::next_timeout`] has passed. What happens to processes comes back
-//! as [`Event`]s.
+//! ptrace ties a tracee to the thread that has attached it. A [`Tracer`] therefore stays in one
+//! thread. A thread can have only one tracer, because the tracer reaps all children of its thread.
+//! The tracer does not block: [`Tracer::handle_events`] handles the pending events of the kernel.
+//! It must be called when SIGCHLD has arrived (signalfd(2)) and when [`Tracer::next_timeout`] has
+//! passed. The tracer reports to its user by [`Event`]s.
 //!
-//! Each thread has a [`process::Motion`]: what it does. Requests and stops change what a thread
-//! *should* do, and `drive` makes the calls that bring the two together. Nothing else resumes or
-//! interrupts a thread. The calls are those of a trait ([`kernel::Kernel`]), so that a simulation
-//! can take the place of Linux.
+//! Each thread has a [`process::Motion`], which is its current state. Requests and stops change the
+//! state that a thread *should* have, and `drive` makes the calls that bring the two together. No
+//! other code resumes or interrupts a thread. The calls belong to a trait ([`kernel::Kernel`]), so
+//! that a simulation can replace Linux.
 //!
-//! Group stops stay group stops. The gang scheduler stops and continues processes by SIGSTOP and
-//! SIGCONT; a thread in such a stop listens (PTRACE_LISTEN), its real parent sees the stop, and no
-//! tool learns of it. A thread that a tool continues meanwhile goes on in the next slice.
+//! Group stops are preserved. The gang scheduler stops and continues processes by SIGSTOP and
+//! SIGCONT. A thread in such a stop listens (PTRACE_LISTEN), its real parent sees the stop, and no
+//! tool is notified. If a tool continues a thread during the stop, the thread continues in the next
+//! slice.
 
 pub mod attach;
 pub mod breakpoints;
@@ -54,25 +56,25 @@ use breakpoints::INT3;
 use process::{Context, Presence, Process};
 use sys::Wait;
 
-/// Number of a process.
+/// A process id.
 pub type Pid = i32;
-/// Number of a thread.
+/// A thread id.
 pub type Tid = i32;
 
-/// Events of the kernel that one call handles at most: a hostile process can cause them faster than
-/// anybody handles them.
+/// The most events of the kernel that one call handles. A hostile process can cause events faster
+/// than they can be handled.
 const MAX_EVENTS: usize = 4096;
 
-/// What the user of a tracer learns.
+/// An event for the user of a tracer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A thread has given a notice, and all threads of its process stand.
+    /// A thread has caused a notice, and all threads of its process are stopped.
     Notice(SignalNotice),
     /// The answer to a request.
     Answer {
         /// The request.
         ticket: Ticket,
-        /// What it has given.
+        /// The result.
         result: Result<Answer, TraceError>,
     },
     /// A process has replaced its program. Breakpoints, watchpoints and memory of tools are lost.
@@ -91,7 +93,7 @@ pub enum Event {
     Exited {
         /// The process.
         pid: Pid,
-        /// In the form of wait(2).
+        /// The status in the form of wait(2).
         status: i32,
     },
     /// A process is no longer traced.
@@ -101,16 +103,16 @@ pub enum Event {
     },
 }
 
-/// A task that the kernel has attached to the tracer, and that belongs to no process of it.
+/// A task that the kernel has attached automatically, and that does not belong to a traced process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Guest {
-    /// It executes the memory of this process, until its exec.
+    /// It shares the memory of this process until its exec.
     Of(Pid),
-    /// It is detached at its next stop.
+    /// It must be detached at its next stop.
     Unwanted,
 }
 
-/// Traces processes. See the module.
+/// Traces processes. See the [module](self).
 #[derive(Debug, Default)]
 pub struct Tracer<K = Linux> {
     kernel: K,
@@ -123,7 +125,7 @@ pub struct Tracer<K = Linux> {
 }
 
 impl<K: Kernel> Tracer<K> {
-    /// One without processes.
+    /// Creates a tracer without processes.
     pub fn new(kernel: K) -> Self {
         Self {
             kernel,
@@ -138,7 +140,7 @@ impl<K: Kernel> Tracer<K> {
     /// Attaches to all threads of a process, without stopping it.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// Returns the reason if the process cannot be traced.
     pub fn attach(&mut self, pid: Pid) -> Result<(), AttachError> {
         if self.processes.contains_key(&pid) {
             return Ok(());
@@ -152,11 +154,11 @@ impl<K: Kernel> Tracer<K> {
         Ok(())
     }
 
-    /// Sets a process back to what it would be without a tracer, and ends tracing it. It ends with
-    /// [`Event::Detached`], or [`Event::Exited`].
+    /// Restores a process to its untraced state, and stops tracing it. [`Event::Detached`] or
+    /// [`Event::Exited`] follows.
     ///
     /// # Errors
-    /// NoProcess.
+    /// Returns `NoProcess` if the process is not traced.
     pub fn detach(&mut self, pid: Pid) -> Result<(), TraceError> {
         self.with(pid, |process, context| {
             process.hold_all(false);
@@ -165,7 +167,7 @@ impl<K: Kernel> Tracer<K> {
         })
     }
 
-    /// Whether a process is attached and does not leave.
+    /// Whether a process is attached and is not being detached.
     pub fn is_attached(&self, pid: Pid) -> bool {
         self.processes.get(&pid).is_some_and(|it| it.presence == Presence::Attached)
     }
@@ -175,21 +177,21 @@ impl<K: Kernel> Tracer<K> {
         self.processes.get(&pid).map_or_else(Vec::new, |it| it.threads.keys().copied().collect())
     }
 
-    /// The thread that a request without a thread is for: that of the last notice, if it lives,
-    /// else the first thread of the process.
+    /// The thread for a request that names none: the thread of the last notice if it exists,
+    /// otherwise the first thread of the process.
     ///
     /// # Errors
-    /// NoProcess.
+    /// Returns `NoProcess`.
     pub fn default_thread(&self, pid: Pid) -> Result<Tid, TraceError> {
         let process = self.processes.get(&pid).ok_or(TraceError::NoProcess(pid))?;
         let given = process.last_given.filter(|tid| process.threads.contains_key(tid));
         Ok(given.unwrap_or(pid))
     }
 
-    /// Sets the signals that give a notice. SIGSTOP and SIGCONT never do.
+    /// Sets the signals that cause a notice. SIGSTOP and SIGCONT never do.
     ///
     /// # Errors
-    /// NoProcess.
+    /// Returns `NoProcess`.
     pub fn set_notify(&mut self, pid: Pid, signals: SignalSet) -> Result<(), TraceError> {
         self.with(pid, |process, _| {
             process.notify = signals;
@@ -197,10 +199,10 @@ impl<K: Kernel> Tracer<K> {
         })
     }
 
-    /// What the tool prefers from now on.
+    /// Sets the preferences of the tool.
     ///
     /// # Errors
-    /// NoProcess.
+    /// Returns `NoProcess`.
     pub fn set_preferences(&mut self, pid: Pid, wanted: Preferences) -> Result<(), TraceError> {
         self.with(pid, |process, _| {
             process.preferences = wanted;
@@ -208,11 +210,11 @@ impl<K: Kernel> Tracer<K> {
         })
     }
 
-    /// Asks something of a thread, or of all threads (None). The answer is an event, perhaps at
-    /// once.
+    /// Sends a request to a thread, or to all threads (`tid` is None). The answer is an event,
+    /// which may be available at once.
     ///
     /// # Errors
-    /// Why it is refused; no event follows then.
+    /// Returns the reason if the request is refused. No event follows in this case.
     pub fn request(
         &mut self,
         pid: Pid,
@@ -226,10 +228,11 @@ impl<K: Kernel> Tracer<K> {
         Ok(ticket)
     }
 
-    /// Reads memory as the program sees it, whole or not at all. The process does not stop.
+    /// Reads memory as the program sees it, without breakpoints. Reads all bytes or fails. The
+    /// process does not stop.
     ///
     /// # Errors
-    /// NoProcess, Length, Address.
+    /// Returns `NoProcess`, `Length` or `Address`.
     pub fn read_memory(
         &self,
         pid: Pid,
@@ -240,10 +243,10 @@ impl<K: Kernel> Tracer<K> {
         process.read(&self.kernel, address, length)
     }
 
-    /// Writes memory as the program sees it: breakpoints stay.
+    /// Writes memory as the program sees it. Breakpoints are preserved.
     ///
     /// # Errors
-    /// NoProcess, Length, Address, SharedMemory.
+    /// Returns `NoProcess`, `Length`, `Address` or `SharedMemory`.
     pub fn write_memory(
         &mut self,
         pid: Pid,
@@ -260,7 +263,7 @@ impl<K: Kernel> Tracer<K> {
     /// Sets a breakpoint.
     ///
     /// # Errors
-    /// NoProcess, Address, Breakpoint.
+    /// Returns `NoProcess`, `Address` or `Breakpoint`.
     pub fn set_breakpoint(
         &mut self,
         pid: Pid,
@@ -270,10 +273,10 @@ impl<K: Kernel> Tracer<K> {
         self.with(pid, |process, context| process.set_breakpoint(context.kernel, address, kind))
     }
 
-    /// Removes a breakpoint. `original` is the byte that the program has there.
+    /// Removes a breakpoint. `original` is the byte of the program at the address.
     ///
     /// # Errors
-    /// NoProcess, Breakpoint.
+    /// Returns `NoProcess` or `Breakpoint`.
     pub fn reset_breakpoint(
         &mut self,
         pid: Pid,
@@ -283,59 +286,60 @@ impl<K: Kernel> Tracer<K> {
         self.with(pid, |process, context| process.reset_breakpoint(context, address, original))
     }
 
-    /// Holds a thread: it executes nothing until it is released. Holds are not counted.
+    /// Holds a thread, so that it executes nothing until it is released. Holds are not counted.
     ///
     /// # Errors
-    /// NoProcess, NoThread.
+    /// Returns `NoProcess` or `NoThread`.
     pub fn hold(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
         self.with(pid, |process, _| process.set_held(tid, true))
     }
 
-    /// Releases a thread that is held.
+    /// Releases a held thread.
     ///
     /// # Errors
-    /// NoProcess, NoThread.
+    /// Returns `NoProcess` or `NoThread`.
     pub fn release(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
         self.with(pid, |process, _| process.set_held(tid, false))
     }
 
-    /// What a tool sees of a thread.
+    /// The state of a thread with regard to tools.
     ///
     /// # Errors
-    /// NoProcess, NoThread.
+    /// Returns `NoProcess` or `NoThread`.
     pub fn tool_state(&self, pid: Pid, tid: Tid) -> Result<ToolState, TraceError> {
         self.processes.get(&pid).ok_or(TraceError::NoProcess(pid))?.tool_state(tid)
     }
 
-    /// Sets the signal with which a thread goes on from the notice that was given (0: none).
+    /// Sets the signal with which a thread continues from the current notice (0: none).
     ///
     /// # Errors
-    /// NoProcess, Parameter, WrongState.
+    /// Returns `NoProcess`, `Parameter` or `WrongState`.
     pub fn set_continuation(&mut self, pid: Pid, tid: Tid, signal: i32) -> Result<(), TraceError> {
         self.with(pid, |process, _| process.set_continuation(tid, signal))
     }
 
-    /// Continues a process from the notice that was given. `tid` 0 is its thread.
+    /// Continues a process from the current notice. `tid` is the thread of the notice, or 0.
     ///
     /// # Errors
-    /// NoProcess, WrongState.
+    /// Returns `NoProcess` or `WrongState`.
     pub fn continue_process(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
         self.with(pid, |process, context| process.continue_process(context, tid))
     }
 
-    /// As [`Self::continue_process`], for a tool that gives up control: without a notice the
-    /// process goes on as it is. Held threads stay held.
+    /// Like [`Self::continue_process`], for a tool that releases control. A process without a
+    /// notice is only resumed. Held threads remain held.
     ///
     /// # Errors
-    /// NoProcess, PendingNotice.
+    /// Returns `NoProcess` or `PendingNotice`.
     pub fn release_control(&mut self, pid: Pid) -> Result<(), TraceError> {
         self.with(pid, |process, context| process.release_control(context))
     }
 
-    /// Lets one thread execute one instruction. `tid` 0 is the thread whose notice was given.
+    /// Lets one thread execute one instruction. `tid` 0 stands for the thread of the current
+    /// notice.
     ///
     /// # Errors
-    /// NoProcess, NoThread, WrongState.
+    /// Returns `NoProcess`, `NoThread` or `WrongState`.
     pub fn step(&mut self, pid: Pid, tid: Tid) -> Result<StepOutcome, TraceError> {
         self.with(pid, |process, context| process.step(context, tid))
     }
@@ -343,24 +347,24 @@ impl<K: Kernel> Tracer<K> {
     /// Sends a signal to a thread.
     ///
     /// # Errors
-    /// NoProcess, NoThread, Parameter.
+    /// Returns `NoProcess`, `NoThread` or `Parameter`.
     pub fn send_signal(&mut self, pid: Pid, tid: Tid, signal: i32) -> Result<(), TraceError> {
         self.with(pid, |process, context| process.send_to_thread(context, tid, signal))
     }
 
-    /// Sends a signal to the first thread that can take it, in order of processor.
+    /// Sends a signal to the first thread, in the order of processor numbers, that can take it.
     ///
     /// # Errors
-    /// NoProcess, Parameter.
+    /// Returns `NoProcess` or `Parameter`.
     pub fn send_signal_to_process(&mut self, pid: Pid, signal: i32) -> Result<(), TraceError> {
         self.with(pid, |process, context| process.send_to_process(context, signal))
     }
 
-    /// Takes away breakpoints, watchpoints, holds, notices, memory and trap handler of a tool that
-    /// has died while others are attached.
+    /// Removes the breakpoints, watchpoints, holds, notices, memory and trap handler of a tool that
+    /// has ended while others remain attached.
     ///
     /// # Errors
-    /// NoProcess.
+    /// Returns `NoProcess`.
     pub fn release_all(&mut self, pid: Pid) -> Result<(), TraceError> {
         let tids = self.threads(pid);
         for tid in tids {
@@ -378,12 +382,12 @@ impl<K: Kernel> Tracer<K> {
         Ok(())
     }
 
-    /// Removes what a tracer that was killed has left in a process: breakpoints, by address and
-    /// original byte, and debug registers. A thread that has met one of these breakpoints, and was
-    /// frozen before its SIGTRAP, is set back to it.
+    /// Removes the remnants of a killed tracer from a process: breakpoints, given by address and
+    /// original byte, and debug registers. A thread may have executed such a breakpoint and been
+    /// frozen before its SIGTRAP; it is set back to the breakpoint's address.
     ///
     /// # Errors
-    /// NoProcess.
+    /// Returns `NoProcess`.
     pub fn remove_leftovers(
         &mut self,
         pid: Pid,
@@ -397,7 +401,7 @@ impl<K: Kernel> Tracer<K> {
             Ok(())
         })?;
         for tid in self.threads(pid) {
-            // A thread that has ended meanwhile has no registers left.
+            // A thread that has ended meanwhile needs no reset.
             _ = self.request(pid, Some(tid), Request::SetDebug(DebugRegisters::default()));
         }
         Ok(())
@@ -413,18 +417,18 @@ impl<K: Kernel> Tracer<K> {
         self.request(pid, Some(tid), Request::SetDebug(nothing)).map(drop)
     }
 
-    /// What has happened since the last call.
+    /// The next event.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Self::handle_events`] has to be called though no SIGCHLD has come.
+    /// The time until [`Self::handle_events`] must be called even without a SIGCHLD.
     pub fn next_timeout(&self) -> Option<Duration> {
         let deadline = self.processes.values().filter_map(|it| it.deadline()).min()?;
         Some(deadline.saturating_sub(self.kernel.now()))
     }
 
-    /// Takes what the kernel has to say. True if there may be more of it.
+    /// Handles pending events of the kernel. Returns whether there may be more.
     pub fn handle_events(&mut self) -> bool {
         let mut count = 0;
         while count < MAX_EVENTS
@@ -437,7 +441,7 @@ impl<K: Kernel> Tracer<K> {
         let now = self.kernel.now();
         for pid in pids {
             if self.processes.get(&pid).and_then(|it| it.deadline()).is_some_and(|it| it <= now) {
-                // A process that has left by now needs nothing.
+                // A process that has been detached meanwhile needs nothing.
                 _ = self.with(pid, |process, context| {
                     process.on_timeout(context);
                     Ok(())
@@ -447,7 +451,7 @@ impl<K: Kernel> Tracer<K> {
         count == MAX_EVENTS
     }
 
-    /// Works on a process, then brings its threads to where they should be.
+    /// Changes the state of a process, and then brings its threads into their new states.
     fn with<T>(
         &mut self,
         pid: Pid,
@@ -470,7 +474,7 @@ impl<K: Kernel> Tracer<K> {
         let Some(process) = process else { return };
         for guest in process.guests {
             self.guests.insert(guest, Guest::Unwanted);
-            // It is detached at this stop; a refusal means that it has ended.
+            // The guest is detached at this stop. An error means that it has ended.
             _ = self.kernel.interrupt(guest);
         }
     }
@@ -492,14 +496,14 @@ impl<K: Kernel> Tracer<K> {
         }
     }
 
-    /// After exec only the first thread is left, whichever has called it.
+    /// After exec only the first thread exists, whichever thread has called it.
     fn follow_exec(&mut self, pid: Pid, event: i32) {
         if event == libc::PTRACE_EVENT_EXEC {
             self.owners.retain(|tid, owner| *owner != pid || *tid == pid);
         }
     }
 
-    /// The process of a thread, which may be a new one.
+    /// The process of a thread. Adds the thread if it is a new one of a traced process.
     fn owner_of(&mut self, tid: Tid) -> Option<Pid> {
         if let Some(pid) = self.owners.get(&tid) {
             return Some(*pid);
@@ -509,7 +513,7 @@ impl<K: Kernel> Tracer<K> {
         }
         let pid = self.kernel.parentage(tid)?.process;
         let process = self.processes.get(&pid)?;
-        // A thread that was left out while its process leaves is detached as a guest.
+        // A thread that appears while its process is being detached is detached as a guest.
         if process.presence == Presence::Restored {
             return None;
         }
@@ -528,7 +532,7 @@ impl<K: Kernel> Tracer<K> {
                 context.events.push_back(Event::ThreadEnded { pid, tid });
                 Ok(())
             });
-            // If the first thread had ended before it could be attached, nothing more follows.
+            // If the first thread had ended before the attach, no further event follows.
             if self.processes.get(&pid).is_none_or(|process| !process.threads.is_empty()) {
                 return;
             }
@@ -541,7 +545,7 @@ impl<K: Kernel> Tracer<K> {
         self.events.push_back(Event::Exited { pid, status });
     }
 
-    /// A task that belongs to no process of ours: a child that the kernel has attached.
+    /// Handles a stop of a guest, which is a child that the kernel has attached automatically.
     fn on_guest_stop(&mut self, tid: Tid, signal: i32, event: i32) {
         let guest = match self.guests.get(&tid) {
             Some(guest) => *guest,
@@ -549,7 +553,7 @@ impl<K: Kernel> Tracer<K> {
         };
         let is_done = guest == Guest::Unwanted || event == libc::PTRACE_EVENT_EXEC;
         let passed = if event == 0 { signal } else { 0 };
-        // A refusal in any of these means that the task is being killed; its end follows.
+        // An error of any of these calls means that the task is being killed; its end follows.
         _ = if is_done {
             self.guests.remove(&tid);
             self.end_guest(tid, guest);
@@ -561,9 +565,9 @@ impl<K: Kernel> Tracer<K> {
         };
     }
 
-    /// Decides about a new task. If it shares memory with a process of ours, breakpoints are out of
-    /// this memory until its exec or end: it would die of them. If it has a copy, they are removed
-    /// from the copy.
+    /// Decides about a new task. If it shares memory with a traced process, breakpoints are removed
+    /// from this memory until the task's exec or end, because they would kill the task. If it has a
+    /// copy of the memory, breakpoints are removed from the copy.
     fn admit_guest(&mut self, tid: Tid) -> Guest {
         let Some(parentage) = self.kernel.parentage(tid) else { return Guest::Unwanted };
         let pids: Vec<Pid> = self.processes.keys().copied().collect();

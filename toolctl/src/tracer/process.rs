@@ -1,4 +1,4 @@
-//! What the tracer knows of a process and its threads.
+//! The tracer's state of a process and its threads.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ use super::{Event, Pid, Tid};
 pub struct SignalSet(u64);
 
 impl SignalSet {
-    /// With these signals. Numbers outside 1 to 64 are left out.
+    /// The set of these signals. Ignores numbers outside of 1 to 64.
     pub fn of(signals: &[i32]) -> Self {
         let mut set = Self::default();
         for signal in signals {
@@ -27,12 +27,12 @@ impl SignalSet {
         set
     }
 
-    /// From the bits of a mask: bit 0 is signal 1.
+    /// The set with the bits of a mask. Bit 0 is signal 1.
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// Whether a signal is in it.
+    /// Whether the set contains a signal.
     pub fn contains(self, signal: i32) -> bool {
         (1..=64).contains(&signal) && self.0 >> (signal - 1) & 1 == 1
     }
@@ -44,7 +44,7 @@ impl SignalSet {
         }
     }
 
-    /// Takes a signal out. Whether it was there.
+    /// Removes a signal. Returns whether the set contained it.
     pub fn remove(&mut self, signal: i32) -> bool {
         let was_there = self.contains(signal);
         if was_there {
@@ -54,54 +54,54 @@ impl SignalSet {
     }
 }
 
-/// Where in the kernel a thread has stopped.
+/// The place in the kernel at which a thread has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// At an interrupt.
+    /// A stop caused by an interrupt.
     Interrupt,
-    /// In a group stop: SIGSTOP, SIGTSTP, SIGTTIN or SIGTTOU has stopped the process.
+    /// A group stop: SIGSTOP, SIGTSTP, SIGTTIN or SIGTTOU has stopped the process.
     GroupStop,
-    /// Before the delivery of a signal.
+    /// A stop before the delivery of a signal.
     Delivery,
-    /// At the first instruction of a signal handler, in a single step.
+    /// A stop at the first instruction of a signal handler, in a single step.
     Handler,
-    /// In the middle of a system call: clone, fork, vfork or exec.
+    /// A stop in the middle of a system call: clone, fork, vfork or exec.
     Call,
 }
 
 /// A stop of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stop {
-    /// Where it is.
+    /// The place of the stop.
     pub place: Place,
-    /// The signal that is delivered when the thread goes on. 0: none.
+    /// The signal to deliver when the thread continues. 0: none.
     pub signal: i32,
-    /// What the kernel said of this signal, if the kernel has lost it since.
+    /// The siginfo of this signal, if the kernel has lost it since the stop.
     pub info: Option<SigInfo>,
 }
 
 impl Stop {
-    /// Without a signal to deliver.
+    /// A stop without a signal to deliver.
     pub fn at(place: Place) -> Self {
         Self { place, signal: 0, info: None }
     }
 }
 
-/// What a thread does, as far as the tracer knows.
+/// The state of a thread, as far as the tracer knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Motion {
     /// It executes its program, or sleeps in a system call.
     Running,
-    /// As Running; it was interrupted at this time and will stop.
+    /// Like Running, but it was interrupted at this time and will stop.
     Stopping(Duration),
-    /// As Stopping; it waits in the kernel in a way that cannot be interrupted. It executes no
+    /// Like Stopping, but it waits in the kernel and cannot be interrupted. It executes no
     /// instruction of its program before it stops.
     Halted,
     /// It executes one instruction.
     Stepping,
-    /// It stands, and can be looked at.
+    /// It is stopped, and can be accessed.
     Stopped(Stop),
-    /// It is in a group stop, and waits for its end.
+    /// It is in a group stop, and waits for the end of the stop.
     Listening,
     /// It is being killed, or has ended.
     Dying,
@@ -110,27 +110,27 @@ pub enum Motion {
 /// A thread.
 #[derive(Debug)]
 pub struct Thread {
-    /// What it does.
+    /// Its state.
     pub motion: Motion,
-    /// A tool holds it.
+    /// Whether a tool holds it.
     pub is_held: bool,
-    /// The breakpoint at which it stands and whose hit was taken: it has to pass it.
+    /// The breakpoint at which it is stopped and whose hit was handled. The thread must pass it.
     pub at_breakpoint: Option<u64>,
-    /// Address and stack pointer of a breakpoint whose hit was taken before a signal handler ran:
-    /// the hit after the handler's return is the same one.
+    /// The address and the stack pointer at a breakpoint whose hit was handled before a signal
+    /// handler ran. The hit after the handler's return is the same hit.
     pub hit_before_handler: Option<(u64, u64)>,
-    /// It has a notice in the queue, or a notice that was given.
+    /// Whether a notice of it is queued or current.
     pub has_notice: bool,
-    /// The signal with which it goes on from its notice, if a tool has set one.
+    /// The signal with which it continues from its notice, if a tool has set one.
     pub continuation: Option<i32>,
-    /// Signals that the tracer has sent itself in place of a delivery: they give no notice.
+    /// Signals that the tracer itself has sent instead of delivering them. They cause no notice.
     pub resent: SignalSet,
     /// Its debug registers.
     pub watchpoints: Watchpoints,
 }
 
 impl Thread {
-    /// One that does this.
+    /// A thread in this state.
     pub fn new(motion: Motion) -> Self {
         Self {
             motion,
@@ -144,12 +144,12 @@ impl Thread {
         }
     }
 
-    /// It executes no instruction of its program.
+    /// Whether it executes no instruction of its program.
     pub fn is_quiet(&self) -> bool {
         !matches!(self.motion, Motion::Running | Motion::Stopping(_) | Motion::Stepping)
     }
 
-    /// The stop in which it can be looked at.
+    /// The stop in which it can be accessed.
     pub fn stop(&self) -> Option<Stop> {
         match self.motion {
             Motion::Stopped(stop) if stop.place != Place::Call => Some(stop),
@@ -158,22 +158,22 @@ impl Thread {
     }
 }
 
-/// Why a thread gave a notice.
+/// The reason of a notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoticeReason {
-    /// A signal of the set.
+    /// A signal in the notify set.
     Signal,
     /// A breakpoint.
     Breakpoint,
-    /// A watchpoint, at a read.
+    /// A watchpoint that has detected a read.
     WatchRead,
-    /// A watchpoint, at a write.
+    /// A watchpoint that has detected a write.
     WatchWrite,
     /// The end of a step.
     Step,
 }
 
-/// A notice of a thread at a signal.
+/// A notice of a thread that has stopped at a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SignalNotice {
     /// Process.
@@ -182,22 +182,22 @@ pub struct SignalNotice {
     pub tid: Tid,
     /// Signal.
     pub signal: i32,
-    /// Why.
+    /// The reason.
     pub reason: NoticeReason,
-    /// Address of the instruction.
+    /// The address of the instruction.
     pub instruction: u64,
-    /// Address of the access, for watchpoints and faults; else 0.
+    /// The address of the access, for watchpoints and faults. Otherwise 0.
     pub access: u64,
 }
 
-/// What happens while all other threads stand still.
+/// An operation during which all other threads are stopped.
 #[derive(Debug)]
 pub enum Exclusive {
     /// A thread passes a breakpoint.
     Pass(Tid, u64),
-    /// A tool's step.
+    /// A thread makes a step for a tool.
     Step(Tid),
-    /// A thread executes a system call of ours.
+    /// A thread executes a system call for the tracer.
     Inject(Box<Injection>),
 }
 
@@ -211,77 +211,77 @@ impl Exclusive {
     }
 }
 
-/// How far a process is on its way out of the tracer.
+/// The progress of detaching a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     /// It is traced.
     Attached,
-    /// It is set back to what it would be without a tracer; its threads stop for that.
+    /// Its threads are being stopped, and it is being restored to its untraced state.
     Leaving,
-    /// Nothing of the tracer is left in it; threads that have stopped are detached.
+    /// It is restored; threads are detached when they stop.
     Restored,
 }
 
-/// What a tool prefers.
+/// The preferences of a tool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Preferences {
-    /// Hits of fast breakpoints go to the handler.
+    /// Whether hits of fast breakpoints go to the trap handler.
     pub fast_breakpoints: bool,
-    /// Hits of watchpoints go to the handler.
+    /// Whether hits of watchpoints go to the trap handler.
     pub fast_watchpoints: bool,
 }
 
 /// A process.
 #[derive(Debug)]
 pub struct Process {
-    /// Its number.
+    /// Its process id.
     pub pid: Pid,
     /// Its threads.
     pub threads: BTreeMap<Tid, Thread>,
-    /// A tool holds all threads, and those that begin.
+    /// Whether a tool holds all threads, including new ones.
     pub is_held: bool,
-    /// What the last stop of a thread said: the process is in a group stop.
+    /// Whether the process is in a group stop, according to the last stop of a thread.
     pub is_group_stopped: bool,
-    /// Its threads stand for a notice.
+    /// Whether its threads are suspended for a notice.
     pub is_suspended: bool,
-    /// Signals that give a notice.
+    /// The signals that cause a notice.
     pub notify: SignalSet,
-    /// Notices that were not given yet.
+    /// The notices that were not issued yet.
     pub notices: VecDeque<SignalNotice>,
-    /// The thread whose notice was given and not satisfied.
+    /// The thread of the current notice, which has not been answered.
     pub given: Option<Tid>,
-    /// The thread whose notice was given last.
+    /// The thread of the last notice that was issued.
     pub last_given: Option<Tid>,
-    /// What needs all other threads to stand, and whether it has begun.
+    /// The exclusive operation, and whether it has begun.
     pub exclusive: Option<(Exclusive, bool)>,
-    /// Requests that wait for a thread to stop.
+    /// The requests that wait for a thread to stop.
     pub requests: VecDeque<PendingRequest>,
-    /// Threads that stand where they can be looked at, until a message of a tool is carried out.
+    /// The threads that remain stopped and accessible while a message of a tool is carried out.
     pub pins: BTreeSet<Tid>,
-    /// Breakpoints.
+    /// Its breakpoints.
     pub breakpoints: Breakpoints,
-    /// Processes that execute its memory, until their exec: children of vfork(2).
+    /// Tasks that share its memory until their exec: children of vfork(2).
     pub guests: Vec<Pid>,
     /// Memory that tools have allocated: address and length.
     pub allocations: BTreeMap<u64, u64>,
-    /// The handler that a tool has installed.
+    /// The trap handler that a tool has installed.
     pub trap_handler: Option<TrapHandler>,
-    /// What the tool prefers.
+    /// The preferences of the tool.
     pub preferences: Preferences,
-    /// Whether it is leaving.
+    /// Whether it is being detached.
     pub presence: Presence,
 }
 
-/// What the functions of a process work with.
+/// The environment of the functions of a process.
 pub struct Context<'a, K> {
     /// The kernel.
     pub kernel: &'a mut K,
-    /// What the user of the tracer learns.
+    /// The events for the user of the tracer.
     pub events: &'a mut VecDeque<Event>,
 }
 
 impl Process {
-    /// One without threads.
+    /// Creates a process without threads.
     pub fn new(pid: Pid) -> Self {
         Self {
             pid,
@@ -305,36 +305,37 @@ impl Process {
         }
     }
 
-    /// A thread that begins.
+    /// Adds a new thread.
     pub fn begin_thread(&mut self, tid: Tid, now: Duration) {
         let is_held = self.is_held;
         let thread = || Thread { is_held, ..Thread::new(Motion::Stopping(now)) };
         self.threads.entry(tid).or_insert_with(thread);
     }
 
-    /// Sets what a thread does, if it exists.
+    /// Sets the state of a thread, if it exists.
     pub fn set_motion(&mut self, tid: Tid, motion: Motion) {
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.motion = motion;
         }
     }
 
-    /// Sets what a thread does after a call for it: a refusal means that it is being killed.
+    /// Sets the state of a thread after a call for it. An error of the call means that the thread
+    /// is being killed.
     pub fn set_motion_after(&mut self, tid: Tid, result: Result<(), nix::Error>, motion: Motion) {
         self.set_motion(tid, if result.is_ok() { motion } else { Motion::Dying });
     }
 
-    /// Whether every thread but one executes nothing of its program.
+    /// Whether all threads except `tid` execute no instruction of the program.
     pub fn are_others_quiet(&self, tid: Tid) -> bool {
         self.threads.iter().all(|(other, thread)| *other == tid || thread.is_quiet())
     }
 
-    /// Whether a thread moves while the others stand.
+    /// Whether a thread moves while the others are stopped.
     pub fn is_moving_alone(&self, tid: Tid) -> bool {
         self.exclusive.as_ref().is_some_and(|(exclusive, begun)| *begun && exclusive.tid() == tid)
     }
 
-    /// Puts a notice in the queue. All threads stand from now on.
+    /// Queues a notice. All threads are suspended from now on.
     pub fn queue_notice<K: Kernel>(
         &mut self,
         context: &Context<'_, K>,
@@ -352,8 +353,9 @@ impl Process {
         self.notices.push_back(notice);
     }
 
-    /// Writes int3, or the byte of the program, for a breakpoint. Memory that is no longer there,
-    /// or that the program has changed itself, is left alone.
+    /// Replaces the byte `from` at a breakpoint by `to`: int3 or the byte of the program. Does
+    /// nothing if the memory does not exist any more, or if the program has changed the byte
+    /// itself. Returns whether it was written.
     pub fn write_breakpoint<K: Kernel>(
         &self,
         context: &mut Context<'_, K>,

@@ -1,4 +1,4 @@
-//! What a tool may ask about a process and its threads without stopping them.
+//! Information about a process and its threads that is read without stopping them.
 
 use std::os::unix::fs::FileExt;
 
@@ -10,29 +10,29 @@ use super::error::{AttachError, TraceError};
 use super::procfs::{self, Mapping, ThreadStat};
 use super::{Pid, Tid, memory};
 
-/// Names of PM's shared memory in the memory map.
+/// The names of PM's shared memory in the memory map.
 const SHARED_REGION_NAMES: [&str; 2] =
     ["/memfd:score-pm (deleted)", "/memfd:score-pm-arena (deleted)"];
-/// System calls that wait for a futex: futex, futex_waitv and futex_wait.
+/// The system calls that wait for a futex: futex, futex_waitv and futex_wait.
 const FUTEX_CALLS: [i64; 3] = [libc::SYS_futex, 449, 455];
 
-/// First address, and first address behind it. Both 0 if there is nothing.
+/// The first address, and the first address after the range. Both are 0 if the range is empty.
 pub type AddressRange = (u64, u64);
 
-/// Where things are in a process.
+/// The memory ranges of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProcessData {
-    /// Shared memory of PM.
+    /// The shared memory of PM.
     pub shared: AddressRange,
     /// The heap.
     pub heap: AddressRange,
-    /// Where the heap ends now, as far as the kernel shows it: at the end of its last page.
+    /// The current end of the heap. The kernel shows only the end of its last page.
     pub heap_break: u64,
-    /// Lowest and highest mapping by mmap(2).
+    /// The lowest and the highest mapping by mmap(2).
     pub mapped: AddressRange,
 }
 
-/// What a thread does, as the kernel says.
+/// The state of a thread in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadState {
     /// It runs, or waits for a processor.
@@ -43,28 +43,28 @@ pub enum ThreadState {
     FutexWait,
 }
 
-/// What is known of a thread.
+/// Information about a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadData {
-    /// Core on which it is, or was last: the number of its first processor.
+    /// The core on which it runs or last ran, given by the number of the core's first processor.
     pub core: u32,
-    /// Processor within the core.
+    /// The processor within the core.
     pub thread_in_core: u32,
-    /// What it does.
+    /// Its state.
     pub state: ThreadState,
     /// The page without access below its stack.
     pub guard: AddressRange,
-    /// Where its stack begins: the highest address.
+    /// The start of its stack: the highest address.
     pub stack_start: u64,
     /// Its stack pointer. 0 if it runs.
     pub stack_pointer: u64,
 }
 
-/// A process that is read without being traced: it never stops for that.
+/// A process that is read without being traced, so that it never stops.
 #[derive(Debug)]
 pub struct Reader {
     pid: Pid,
-    /// It belongs to the program that the process executed when it was opened.
+    /// The memory of the program that the process executed when it was opened.
     memory: std::fs::File,
 }
 
@@ -72,7 +72,7 @@ impl Reader {
     /// Opens a process.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// Returns the reason if access is refused.
     pub fn open(pid: Pid) -> Result<Self, AttachError> {
         let result = std::fs::File::open(format!("/proc/{pid}/mem"));
         let memory = result.map_err(|error| match error.kind() {
@@ -82,10 +82,10 @@ impl Reader {
         Ok(Self { pid, memory })
     }
 
-    /// Reads memory, whole or not at all.
+    /// Reads memory. Reads all bytes or fails.
     ///
     /// # Errors
-    /// Length, Address.
+    /// Returns `Length` or `Address`.
     pub fn read_memory(&self, address: u64, length: usize) -> Result<Vec<u8>, TraceError> {
         let mut bytes = checked_buffer(length)?;
         if self.memory.read_exact_at(&mut bytes, address).is_ok()
@@ -100,7 +100,7 @@ impl Reader {
 /// Reads the data of a process.
 ///
 /// # Errors
-/// NoProcess.
+/// Returns `NoProcess`.
 pub fn process_data(pid: Pid) -> Result<ProcessData, TraceError> {
     let map = procfs::memory_map(pid).filter(|map| !map.is_empty());
     let map = map.ok_or(TraceError::NoProcess(pid))?;
@@ -132,10 +132,10 @@ fn data_of(map: &[Mapping], stat: &ThreadStat) -> ProcessData {
     }
 }
 
-/// Reads the data of a thread. `stack_pointer` is that of a stopped thread, if it is known.
+/// Reads the data of a thread. `stack_pointer` is that of a stopped thread, if known.
 ///
 /// # Errors
-/// NoThread.
+/// Returns `NoThread`.
 pub fn thread_data(
     pid: Pid,
     tid: Tid,
@@ -156,7 +156,7 @@ pub fn thread_data(
     Ok(ThreadData { core, thread_in_core, state, guard, stack_start, stack_pointer })
 }
 
-/// The guard page, and the start of the stack that the pointer is in.
+/// The guard page and the start of the stack that contains the pointer.
 fn stack_of(
     map: &[Mapping],
     stat: &ThreadStat,

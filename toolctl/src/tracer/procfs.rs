@@ -1,4 +1,5 @@
-//! What /proc says of processes and threads. Their owner writes a part of it: nothing is trusted.
+//! Information in /proc about processes and threads. A part of it is controlled by the processes,
+//! so it is not trusted.
 
 use std::fs;
 use std::io::Read;
@@ -6,11 +7,11 @@ use std::io::Read;
 use super::kernel::Parentage;
 use super::{Pid, Tid};
 
-/// At most this much is read of a file whose length a process decides.
+/// The most bytes that are read of a file whose length a process controls.
 const MAX_FILE_LEN: u64 = 64 << 20;
-/// Name of the threads in which libpm makes progress.
+/// The name of the threads in which libpm makes progress.
 const COMMUNICATION_THREAD: &str = "score-pm";
-/// The words of an auxiliary vector that are read at most.
+/// The most words that are read of an auxiliary vector.
 pub const MAX_AUXILIARY_WORDS: usize = 128;
 
 fn read_file(path: &str) -> Option<Vec<u8>> {
@@ -20,11 +21,11 @@ fn read_file(path: &str) -> Option<Vec<u8>> {
 }
 
 fn read_text(path: &str) -> Option<String> {
-    // The name of a thread, or of a file, need not be UTF-8.
+    // The name of a thread or of a file may not be valid UTF-8.
     read_file(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The threads of a process. Empty if there is none.
+/// The threads of a process. Empty, if the process does not exist.
 pub fn threads(pid: Pid) -> Vec<Tid> {
     let Ok(directory) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let names = directory.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -33,17 +34,17 @@ pub fn threads(pid: Pid) -> Vec<Tid> {
     threads
 }
 
-/// The text of `/proc/PID/status`, by field.
+/// The text of `/proc/PID/status`.
 #[derive(Debug, Clone)]
 pub struct Status(String);
 
 impl Status {
-    /// Of a process, or of a thread by its own number.
+    /// Reads the status of a process, or of a thread by its own id.
     pub fn read(tid: Tid) -> Option<Self> {
         read_text(&format!("/proc/{tid}/status")).map(Self)
     }
 
-    /// A field, without blanks around it.
+    /// The value of a field, without surrounding blanks.
     pub fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.0.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
@@ -54,13 +55,13 @@ impl Status {
         self.field(name)?.split_whitespace().next()?.parse().ok()
     }
 
-    /// A set of signals: bit 0 is signal 1.
+    /// The signal set in a field. Bit 0 is signal 1.
     pub fn signals(&self, name: &str) -> u64 {
         self.field(name).and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(0)
     }
 }
 
-/// The process of a task and its parent.
+/// The process of a task, and the parent of that process.
 pub fn parentage(tid: Tid) -> Option<Parentage> {
     let status = Status::read(tid)?;
     Some(Parentage { process: status.number("Tgid")?, parent: status.number("PPid")? })
@@ -72,7 +73,7 @@ pub fn thread_name(pid: Pid, tid: Tid) -> Option<String> {
     Some(name.trim_end_matches('\n').to_owned())
 }
 
-/// Whether a thread is one in which libpm makes progress.
+/// Whether libpm makes progress in this thread.
 pub fn is_communication_thread(pid: Pid, tid: Tid) -> bool {
     thread_name(pid, tid).is_some_and(|name| name == COMMUNICATION_THREAD)
 }
@@ -80,28 +81,29 @@ pub fn is_communication_thread(pid: Pid, tid: Tid) -> bool {
 /// Fields of `/proc/PID/task/TID/stat`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ThreadStat {
-    /// One letter: proc_pid_stat(5).
+    /// The state, one letter of proc_pid_stat(5).
     pub state: u8,
-    /// Start of the heap of the process.
+    /// The start of the heap of the process.
     pub heap_start: u64,
-    /// Where the stack of the first thread begins.
+    /// The start of the stack of the first thread.
     pub stack_start: u64,
-    /// Processor on which it runs, or ran last.
+    /// The processor on which it runs or last ran.
     pub processor: u32,
 }
 
 impl ThreadStat {
-    /// Reads them.
+    /// Reads the fields.
     pub fn read(pid: Pid, tid: Tid) -> Option<Self> {
         Self::parse(&read_file(&format!("/proc/{pid}/task/{tid}/stat"))?)
     }
 
     fn parse(stat: &[u8]) -> Option<Self> {
-        // The name in parentheses may hold anything, parentheses too: count from the last one.
+        // The name in parentheses may contain anything, including parentheses. Fields are counted
+        // from the last one.
         let name = stat.iter().rposition(|byte| *byte == b')')?;
         let rest = std::str::from_utf8(&stat[name + 1..]).ok()?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        // Numbers of proc_pid_stat(5): the first one here is field 3.
+        // The field numbers are those of proc_pid_stat(5). The first field here is number 3.
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
         Some(Self {
             state: *fields.first()?.as_bytes().first()?,
@@ -112,13 +114,13 @@ impl ThreadStat {
     }
 }
 
-/// The instruction at which a thread stands. None: it runs, or has ended.
+/// The address of the instruction at which a thread is blocked. None, if it runs or has ended.
 pub fn instruction_of(pid: Pid, tid: Tid) -> Option<u64> {
     let line = read_text(&format!("/proc/{pid}/task/{tid}/syscall"))?;
     u64::from_str_radix(line.split_ascii_whitespace().last()?.strip_prefix("0x")?, 16).ok()
 }
 
-/// The system call that a thread sleeps in, with its stack pointer. None if it runs.
+/// The system call in which a thread sleeps, and its stack pointer. None, if it runs.
 pub fn blocking_call(pid: Pid, tid: Tid) -> Option<(i64, u64)> {
     let line = read_text(&format!("/proc/{pid}/task/{tid}/syscall"))?;
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -127,31 +129,31 @@ pub fn blocking_call(pid: Pid, tid: Tid) -> Option<(i64, u64)> {
     Some((number, u64::from_str_radix(stack, 16).ok()?))
 }
 
-/// A part of an address space.
+/// A mapping in an address space.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// First address.
+    /// The first address.
     pub start: u64,
-    /// First address behind it.
+    /// The first address after the mapping.
     pub end: u64,
-    /// The program may read or write it, or execute it.
+    /// Whether the program may read, write or execute it.
     pub is_accessible: bool,
-    /// The program may execute it.
+    /// Whether the program may execute it.
     pub is_executable: bool,
-    /// Other processes see what is written there.
+    /// Whether other processes see writes to it (MAP_SHARED).
     pub is_shared: bool,
-    /// Path of the file, or a name in brackets, or nothing.
+    /// The path of the file, a name in brackets, or empty.
     pub name: String,
 }
 
-/// The address space of a process, in order of address.
+/// The memory map of a process, sorted by address.
 pub fn memory_map(pid: Pid) -> Option<Vec<Mapping>> {
     let text = read_text(&format!("/proc/{pid}/maps"))?;
     Some(text.lines().filter_map(parse_mapping).collect())
 }
 
 fn parse_mapping(line: &str) -> Option<Mapping> {
-    // The name is the sixth field, and may hold blanks.
+    // The name is the sixth field, and may contain blanks.
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;
     let modes = fields.next()?;
@@ -166,15 +168,15 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
     })
 }
 
-/// The auxiliary vector: pairs of words, with the pair of zeros at its end.
+/// The auxiliary vector: pairs of words, including the final pair of zeros.
 pub fn auxiliary_vector(pid: Pid) -> Option<Vec<u64>> {
     let bytes = read_file(&format!("/proc/{pid}/auxv"))?;
     let words = bytes.chunks_exact(8).take(MAX_AUXILIARY_WORDS);
     Some(words.map(|word| word.try_into().map_or(0, u64::from_ne_bytes)).collect())
 }
 
-/// Core of a processor, as the number of its first processor, and the place of the processor among
-/// those of the core.
+/// The core of a processor, given by the number of the core's first processor, and the position of
+/// the processor in the core.
 pub fn core_of(processor: u32) -> (u32, u32) {
     let topology = format!("/sys/devices/system/cpu/cpu{processor}/topology");
     let list = read_text(&format!("{topology}/thread_siblings_list")).unwrap_or_default();
@@ -186,7 +188,7 @@ pub fn core_of(processor: u32) -> (u32, u32) {
     }
 }
 
-/// A list such as `0-1,8`.
+/// Parses a list such as `0-1,8`.
 fn parse_list(list: &str) -> Vec<u32> {
     let mut numbers = Vec::new();
     for part in list.split(',') {
@@ -198,7 +200,7 @@ fn parse_list(list: &str) -> Vec<u32> {
     numbers
 }
 
-/// Handled signals of a process: those with a handler, and those that are ignored.
+/// The signals of a process that have a handler, and the signals that are ignored.
 pub fn handled_signals(pid: Pid) -> (u64, u64) {
     let status = Status::read(pid);
     status.map_or((0, 0), |status| (status.signals("SigCgt"), status.signals("SigIgn")))

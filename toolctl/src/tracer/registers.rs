@@ -20,7 +20,7 @@ pub struct Registers {
     pub rdx: u64,
     pub rsi: u64,
     pub rdi: u64,
-    /// Number of the system call that the thread is in, or all ones.
+    /// The number of the current system call, or all ones.
     pub orig_rax: u64,
     pub rip: u64,
     pub cs: u64,
@@ -35,14 +35,14 @@ pub struct Registers {
     pub gs: u64,
 }
 
-/// Segment of 64-bit code.
+/// The segment selector of 64-bit code.
 const CODE_64_BIT: u64 = 0x33;
-/// The results by which the kernel marks a system call that it will start again (ERESTART*).
+/// The results by which the kernel marks a system call that it will restart (ERESTART*).
 const RESTART_RANGE: std::ops::RangeInclusive<i64> = -516..=-512;
 
 impl Registers {
-    /// Whether the thread sleeps in a system call that a stop has interrupted. The kernel starts
-    /// the call again when the thread goes on.
+    /// Whether the thread sleeps in a system call that a stop has interrupted. The kernel restarts
+    /// the call when the thread continues.
     pub fn is_in_interrupted_call(&self) -> bool {
         self.orig_rax.cast_signed() >= 0 && RESTART_RANGE.contains(&self.rax.cast_signed())
     }
@@ -52,8 +52,8 @@ impl Registers {
         self.cs == CODE_64_BIT
     }
 
-    /// Moves the thread to another instruction. The system call that it was in is forgotten:
-    /// otherwise the kernel would set the address back by the length of a call.
+    /// Moves the thread to another instruction. Clears the current system call, because otherwise
+    /// the kernel could set the address back by the length of a `syscall` instruction.
     pub fn jump(&mut self, address: u64) {
         self.rip = address;
         self.orig_rax = u64::MAX;
@@ -89,7 +89,8 @@ impl Registers {
         ]
     }
 
-    /// Sets one general purpose register by its place in [`Gprs`]. False if there is none.
+    /// Sets one general purpose register, given by its index in [`Gprs`]. Returns false if there is
+    /// none.
     pub fn set_one_general(&mut self, number: usize, value: u64) -> bool {
         match self.general_mut().into_iter().nth(number) {
             Some(register) => *register = value,
@@ -122,21 +123,21 @@ pub enum SpecialRegister {
 /// The special registers of a thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpecialRegisters {
-    /// `rip`, `eflags`, segments and `orig_rax`. Its general registers have no meaning here.
+    /// `rip`, `eflags`, segments and `orig_rax`. Its general purpose registers are not used.
     pub base: Registers,
-    /// Control and status of SSE.
+    /// The control and status register of SSE.
     pub mxcsr: u32,
-    /// Control word of the x87.
+    /// The x87 control word.
     pub x87_control: u16,
-    /// Status word of the x87.
+    /// The x87 status word.
     pub x87_status: u16,
-    /// Address of the fault at which the thread stands. 0 if it stands at none.
+    /// The address of the fault at which the thread is stopped. 0, if it is not stopped at a fault.
     pub fault_address: u64,
 }
 
 impl Registers {
-    /// Takes over the special registers of `other`. A new `rip` ends the system call that the
-    /// thread was in, unless `orig_rax` is changed, too.
+    /// Sets the special registers to those of `other`. A new `rip` cancels the current system call,
+    /// unless `orig_rax` changes, too.
     pub fn set_special(&mut self, other: &Self) {
         let general = self.general();
         let (rip, orig_rax) = (self.rip, self.orig_rax);
@@ -147,7 +148,7 @@ impl Registers {
         }
     }
 
-    /// Sets one special register that is not part of the XSAVE area. False if it is.
+    /// Sets one special register. Returns false if the register is part of the XSAVE area.
     pub fn set_one_special(&mut self, register: SpecialRegister, value: u64) -> bool {
         match register {
             SpecialRegister::Rip => self.jump(value),
@@ -169,7 +170,7 @@ impl Registers {
     }
 }
 
-/// Debug registers: DR0 to DR3, DR6 and DR7. DR4 and DR5 do not exist.
+/// The debug registers DR0 to DR3, DR6 and DR7. DR4 and DR5 do not exist.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DebugRegisters {
     /// DR0 to DR3.

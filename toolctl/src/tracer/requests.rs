@@ -1,4 +1,4 @@
-//! Requests that need a stopped thread. They never wait: the answer is an event.
+//! Requests that need a stopped thread. They do not block: the answer is an event.
 
 #![forbid(unsafe_code)]
 
@@ -13,59 +13,59 @@ use super::process::{Context, Exclusive, Motion, Place, Process};
 use super::registers::{DebugRegisters, Gprs, Registers, SpecialRegister, SpecialRegisters};
 use super::watchpoints::{WatchError, WatchRange};
 
-/// A thread that does not stop within this time is reported.
+/// A request fails if its thread does not stop within this time.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
-/// Requests of a process that wait for a thread, at most.
+/// The most requests of a process that wait for a thread.
 pub const MAX_REQUESTS: usize = 1024;
-/// Bytes of a stack in a snapshot, at most.
+/// The most bytes of a stack in a snapshot.
 pub const MAX_SNAPSHOT_STACK_LEN: usize = 1 << 20;
 const DR6: usize = 6;
 const DR7: usize = 7;
 
-/// Number of a request.
+/// The number of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// What is asked of a thread, or of all of them.
+/// A request to a thread, or to all threads of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// General purpose registers.
+    /// Get the general purpose registers.
     GetGeneral,
-    /// Sets all general purpose registers.
+    /// Set all general purpose registers.
     SetGeneral(Gprs),
-    /// Sets one of them, by its place in [`Gprs`].
+    /// Set one general purpose register, given by its index in [`Gprs`].
     SetOneGeneral(usize, u64),
-    /// Special registers.
+    /// Get the special registers.
     GetSpecial,
-    /// Sets the special registers. `fault_address` is ignored.
+    /// Set the special registers. `fault_address` is ignored.
     SetSpecial(SpecialRegisters),
-    /// Sets one of them.
+    /// Set one special register.
     SetOneSpecial(SpecialRegister, u64),
-    /// The XSAVE area.
+    /// Get the XSAVE area.
     GetExtended,
-    /// Sets the XSAVE area.
+    /// Set the XSAVE area.
     SetExtended(Vec<u8>),
-    /// Sets one register of the XSAVE area. Bytes behind the value keep their contents.
+    /// Set one register of the XSAVE area. The bytes of the register after the value are unchanged.
     SetOneExtended(ExtendedRegister, Vec<u8>),
-    /// Debug registers.
+    /// Get the debug registers.
     GetDebug,
-    /// Sets the debug registers.
+    /// Set the debug registers.
     SetDebug(DebugRegisters),
-    /// Sets one of DR0 to DR3, DR6 and DR7.
+    /// Set one of DR0 to DR3, DR6 and DR7.
     SetOneDebug(usize, u64),
-    /// Watches memory.
+    /// Set a watchpoint.
     SetWatchpoint(WatchRange),
-    /// Ends watching the memory at this address.
+    /// Remove the watchpoint at this address.
     ResetWatchpoint(u64),
-    /// Registers, and so many bytes of the stack, of the thread or of all threads.
+    /// Get the registers and this many bytes of the stack, of the thread or of all threads.
     Snapshot(usize),
-    /// Allocates memory of this length in the process.
+    /// Allocate memory of this length in the process.
     Allocate(u64),
-    /// Gives back memory at this address with this length.
+    /// Free memory with this address and length.
     Free(u64, u64),
-    /// Installs a handler for SIGTRAP.
+    /// Install a handler for SIGTRAP.
     InstallTrapHandler(u64),
-    /// Sets back what was there before this handler.
+    /// Remove this handler, and restore the former action.
     RemoveTrapHandler(u64),
 }
 
@@ -81,31 +81,31 @@ impl Request {
     }
 }
 
-/// What a request gives.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It is done.
+    /// The request is done.
     Done,
     /// General purpose registers.
     General(Gprs),
     /// Special registers.
     Special(Box<SpecialRegisters>),
-    /// The XSAVE area, and the mask of its features.
+    /// The XSAVE area, and the mask of its state components.
     Extended(Vec<u8>, u64),
     /// Debug registers.
     Debug(DebugRegisters),
     /// An address.
     Address(u64),
-    /// Threads, as they stood at one moment.
+    /// The threads, all captured at the same moment.
     Snapshot(Vec<ThreadSnapshot>),
 }
 
-/// What a trace-back of a thread needs.
+/// The data of a thread that an unwinder needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadSnapshot {
     /// The thread.
     pub tid: Tid,
-    /// Its registers. None if it waits in the kernel and cannot be looked at.
+    /// Its registers. None, if it waits in the kernel and cannot be accessed.
     pub registers: Option<Registers>,
     /// Its stack, from `rsp` upwards.
     pub stack: Vec<u8>,
@@ -131,7 +131,7 @@ fn watch_error(tid: Tid, range: WatchRange, error: WatchError) -> TraceError {
 }
 
 impl Process {
-    /// Adds a request. Some(error) if it cannot be carried out.
+    /// Adds a request. Returns an error if it cannot be carried out.
     pub(super) fn add_request(
         &mut self,
         ticket: Ticket,
@@ -181,7 +181,7 @@ impl Process {
         }
     }
 
-    /// Whether a request waits until this thread can be looked at.
+    /// Whether a request waits until this thread can be accessed.
     pub(super) fn is_access_requested(&self, tid: Tid) -> bool {
         self.pins.contains(&tid)
             || self.requests.iter().any(|pending| pending.tid.is_none_or(|wanted| wanted == tid))
@@ -194,7 +194,7 @@ impl Process {
             let can_start = match (pending.request.is_injection(), pending.tid) {
                 (true, _) => self.exclusive.is_none(),
                 (false, Some(tid)) => {
-                    // A thread that does not exist any more gets its answer, too.
+                    // A request for a thread that does not exist any more is answered, too.
                     self.threads
                         .get(&tid)
                         .is_none_or(|it| it.stop().is_some() || it.motion == Motion::Dying)
@@ -259,7 +259,7 @@ impl Process {
         ThreadSnapshot { tid, registers, stack }
     }
 
-    /// As much of a stack as there is: it ends where its mapping ends.
+    /// Reads a stack up to the end of its mapping.
     fn read_stack<K: Kernel>(
         &self,
         context: &Context<'_, K>,
@@ -301,7 +301,7 @@ impl Process {
             Request::SetGeneral(values) => registers.set_general(&values),
             Request::SetOneGeneral(number, value) => {
                 if !registers.set_one_general(number, value) {
-                    return Err(TraceError::Parameter("there is no register of this number"));
+                    return Err(TraceError::Parameter("no register has this number"));
                 }
             }
             Request::GetSpecial => return self.special_registers(context, tid, registers),
@@ -349,7 +349,8 @@ impl Process {
         base: Registers,
     ) -> Result<Answer, TraceError> {
         let stop = self.threads.get(&tid).and_then(|thread| thread.stop());
-        // The kernel's siginfo is about the stop; after an injection it is that of its step.
+        // The kernel's siginfo is that of the stop. After an injected call it is that of the call's
+        // step, so the saved one is used.
         let info = match stop {
             Some(stop) if stop.place == Place::Delivery && stop.signal != 0 => {
                 stop.info.or_else(|| context.kernel.siginfo(tid).ok())
@@ -397,7 +398,7 @@ impl Process {
                 return Err(TraceError::Address(address));
             }
             Request::ResetWatchpoint(_) => {}
-            _ => return Err(TraceError::Parameter("there is no debug register of this number")),
+            _ => return Err(TraceError::Parameter("no debug register has this number")),
         }
         if matches!(request, Request::SetDebug(_) | Request::SetOneDebug(..)) {
             wanted.set_direct(contents).map_err(|_| TraceError::NoDebugRegister(tid))?;
@@ -408,13 +409,13 @@ impl Process {
         Ok(Answer::Done)
     }
 
-    /// The time at which a request is too old.
+    /// The time at which the oldest request times out.
     pub(super) fn request_deadline(&self) -> Option<Duration> {
         let oldest = self.requests.iter().map(|pending| pending.since).min();
         oldest.map(|since| since + REQUEST_TIMEOUT)
     }
 
-    /// Answers requests that have waited too long.
+    /// Answers requests that have timed out.
     pub(super) fn expire_requests<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
@@ -426,7 +427,7 @@ impl Process {
             let error = TraceError::Timeout(pending.tid.unwrap_or(self.pid));
             self.answer(context, Some(pending.ticket), Err(error));
         }
-        // A thread that does not stop makes no system call for a tool.
+        // A thread that does not stop cannot execute a system call for a tool.
         if let Some((Exclusive::Inject(injection), false)) = &self.exclusive
             && self.threads.get(&injection.tid).is_none_or(|it| it.motion == Motion::Halted)
         {
@@ -434,7 +435,7 @@ impl Process {
         }
     }
 
-    /// Answers all requests: the process leaves.
+    /// Answers all requests, because the process is being detached or has ended.
     pub(super) fn fail_requests<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         let error = TraceError::NoProcess(self.pid);
         for pending in std::mem::take(&mut self.requests) {
@@ -443,7 +444,8 @@ impl Process {
     }
 }
 
-/// Changes the debug registers of a thread. If the kernel refuses it, they are as before.
+/// Changes the debug registers of a thread. If the kernel refuses the change, restores the former
+/// values.
 fn load_debug_registers<K: Kernel>(
     context: &mut Context<'_, K>,
     tid: Tid,
@@ -452,7 +454,7 @@ fn load_debug_registers<K: Kernel>(
 ) -> Result<(), TraceError> {
     let kernel = &mut *context.kernel;
     let mut load = |registers: &DebugRegisters| {
-        // An address is changed only while its register is off.
+        // An address must be changed only while its register is disabled.
         kernel.set_debug_register(tid, DR7, 0)?;
         for (number, address) in registers.addresses.iter().enumerate() {
             kernel.set_debug_register(tid, number, *address)?;

@@ -1,5 +1,5 @@
-//! What a service of several tools needs beyond the requests of one: it decides itself which tool
-//! is notified, and what goes on.
+//! Functions for a service with several tools, which decides itself which tool is notified and when
+//! threads continue.
 
 #![forbid(unsafe_code)]
 
@@ -10,30 +10,30 @@ use super::requests::Request;
 use super::{Pid, Tid, Tracer};
 
 impl<K: Kernel> Tracer<K> {
-    /// Whether nothing of the process is left here: it is not traced, nor on its way out.
+    /// Whether the process is neither traced nor being detached.
     pub fn has_no_trace_of(&self, pid: Pid) -> bool {
         !self.processes.contains_key(&pid)
     }
 
-    /// Whether the threads of a process stand for a notice, or because a tool wants it.
+    /// Whether the threads of a process are suspended for a notice or by a tool.
     pub fn is_suspended(&self, pid: Pid) -> bool {
         self.processes.get(&pid).is_some_and(|process| process.is_suspended)
     }
 
-    /// Whether a process has notices that were not given.
+    /// Whether a process has notices that were not issued.
     pub fn has_pending_notices(&self, pid: Pid) -> bool {
         self.processes.get(&pid).is_some_and(|process| !process.notices.is_empty())
     }
 
-    /// What the tool prefers.
+    /// The preferences of the tool.
     pub fn preferences(&self, pid: Pid) -> Preferences {
         self.processes.get(&pid).map(|process| process.preferences).unwrap_or_default()
     }
 
-    /// As [`Self::read_memory`], into a buffer, whose length the caller has checked.
+    /// Like [`Self::read_memory`], into a buffer whose length the caller has checked.
     ///
     /// # Errors
-    /// NoProcess, Address.
+    /// Returns `NoProcess` or `Address`.
     pub fn read_memory_into(
         &self,
         pid: Pid,
@@ -48,7 +48,7 @@ impl<K: Kernel> Tracer<K> {
         Ok(())
     }
 
-    /// The breakpoints in a range: address, and the byte of the program.
+    /// The breakpoints in a range: address, and byte of the program.
     pub fn breakpoints_in(&self, pid: Pid, address: u64, length: u32) -> Vec<(u64, u8)> {
         let Some(process) = self.processes.get(&pid) else { return Vec::new() };
         let end = address.saturating_add(length.into());
@@ -57,11 +57,11 @@ impl<K: Kernel> Tracer<K> {
         all
     }
 
-    /// From now on a thread, or all threads, stand where they can be looked at, until
-    /// [`Self::unpin`]: several requests then see one state.
+    /// Keeps a thread, or all threads, stopped and accessible until [`Self::unpin`], so that
+    /// several requests see the same state.
     ///
     /// # Errors
-    /// NoProcess.
+    /// Returns `NoProcess`.
     pub fn pin(&mut self, pid: Pid, tid: Option<Tid>) -> Result<(), TraceError> {
         self.with(pid, |process, _| {
             match tid {
@@ -81,10 +81,10 @@ impl<K: Kernel> Tracer<K> {
         });
     }
 
-    /// Stops all threads of a process, and new ones, without a notice.
+    /// Stops all threads of a process, and new threads, without a notice.
     ///
     /// # Errors
-    /// NoProcess.
+    /// Returns `NoProcess`.
     pub fn suspend(&mut self, pid: Pid) -> Result<(), TraceError> {
         self.with(pid, |process, _| {
             process.is_suspended = true;
@@ -92,10 +92,10 @@ impl<K: Kernel> Tracer<K> {
         })
     }
 
-    /// Holds all threads of a process and those that begin, or releases them.
+    /// Holds all threads of a process, including new ones, or releases them.
     ///
     /// # Errors
-    /// NoProcess.
+    /// Returns `NoProcess`.
     pub fn hold_process(&mut self, pid: Pid, is_held: bool) -> Result<(), TraceError> {
         self.with(pid, |process, _| {
             process.hold_all(is_held);
@@ -103,11 +103,11 @@ impl<K: Kernel> Tracer<K> {
         })
     }
 
-    /// Satisfies the notice that was given, if there is one, and lets the process go on, or gives
+    /// Marks the current notice as answered, if there is one. Then continues the process, or issues
     /// the next notice.
     ///
     /// # Errors
-    /// NoProcess.
+    /// Returns `NoProcess`.
     pub fn resume(&mut self, pid: Pid) -> Result<(), TraceError> {
         self.with(pid, |process, context| {
             process.satisfy(context);
@@ -116,11 +116,11 @@ impl<K: Kernel> Tracer<K> {
         })
     }
 
-    /// No tool wants the notice that was given: its thread goes on with this signal, or without
-    /// one (0). With `stays_suspended` it stands until the process goes on.
+    /// Answers the current notice, which no tool wants. Its thread continues with this signal (0:
+    /// none). If `stays_suspended`, it remains stopped until the process is resumed.
     ///
     /// # Errors
-    /// NoProcess.
+    /// Returns `NoProcess`.
     pub fn pass(&mut self, pid: Pid, signal: i32, stays_suspended: bool) -> Result<(), TraceError> {
         self.with(pid, |process, context| {
             if let Some(tid) = process.given
@@ -134,29 +134,30 @@ impl<K: Kernel> Tracer<K> {
         })
     }
 
-    /// Whether [`Tracer::step`] would be refused.
+    /// Checks whether [`Tracer::step`] is possible.
     ///
     /// # Errors
-    /// NoProcess, NoThread, WrongState.
+    /// Returns `NoProcess`, `NoThread` or `WrongState`.
     pub fn check_step(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
         self.with(pid, |process, context| process.check_step(context, tid))
     }
 
-    /// Takes away memory and trap handler of a tool that has died while others are attached.
+    /// Frees the memory and removes the trap handler of a tool that has ended while others remain
+    /// attached.
     pub(super) fn release_memory(&mut self, pid: Pid) {
         let Some(process) = self.processes.get(&pid) else { return };
         if process.presence != Presence::Attached {
             return;
         }
         for request in process.memory_requests() {
-            // If the process cannot do it now, the memory stays until it is detached.
+            // If the process cannot do this now, the memory remains until the process is detached.
             _ = self.request(pid, None, request);
         }
     }
 }
 
 impl Process {
-    /// Holds all threads and those that begin, or releases them.
+    /// Holds all threads, including new ones, or releases them.
     pub(super) fn hold_all(&mut self, is_held: bool) {
         self.is_held = is_held;
         for thread in self.threads.values_mut() {
@@ -164,7 +165,7 @@ impl Process {
         }
     }
 
-    /// The requests that take away what a tool has put into the process.
+    /// The requests that remove the trap handler and the memory of a tool from the process.
     fn memory_requests(&self) -> Vec<Request> {
         let handler = self.trap_handler.map(|it| Request::RemoveTrapHandler(it.handler));
         let memory =

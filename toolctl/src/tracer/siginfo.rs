@@ -1,6 +1,6 @@
-//! What the kernel says of a signal (siginfo_t).
+//! The kernel's information about a signal (siginfo_t).
 
-/// The kernel's siginfo_t, as bytes: of any signal, and of any sender.
+/// The kernel's siginfo_t as bytes, for any signal and any sender.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct SigInfo {
@@ -20,7 +20,7 @@ impl std::fmt::Debug for SigInfo {
 }
 
 impl SigInfo {
-    /// With a signal number and a code.
+    /// A siginfo with this signal number and this code.
     pub fn new(signal: i32, code: i32) -> Self {
         let mut info = Self::default();
         info.bytes[..4].copy_from_slice(&signal.to_ne_bytes());
@@ -38,16 +38,16 @@ impl SigInfo {
         self.number(0)
     }
 
-    /// `si_code`: above 0 if the kernel has sent it because of an instruction.
+    /// `si_code`. It is positive if the kernel has sent the signal because of an instruction.
     pub fn code(&self) -> i32 {
         self.number(8)
     }
 
-    /// `si_addr`: the address of a fault. Other signals have other data there: 0.
+    /// `si_addr`: the address of a fault. 0 for other signals, which have other data in this field.
     pub fn fault_address(&self) -> u64 {
         let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
         let is_fault = faults.contains(&self.signal()) && self.code() > 0;
-        // The code SI_KERNEL says that the kernel knows no address.
+        // With the code SI_KERNEL, the kernel does not know an address.
         if !is_fault || self.code() == SI_KERNEL {
             return 0;
         }
@@ -55,13 +55,13 @@ impl SigInfo {
     }
 }
 
-/// int3, and faults for which there is no address.
+/// The code for int3, and for faults without a known address.
 pub const SI_KERNEL: i32 = 0x80;
-/// A single step over a system call, or the instruction int1.
+/// The code for a single step over a system call, or for the instruction int1.
 pub const TRAP_BRKPT: i32 = 1;
-/// A single step.
+/// The code for a single step.
 pub const TRAP_TRACE: i32 = 2;
-/// A debug register.
+/// The code for a hit of a debug register.
 pub const TRAP_HWBKPT: i32 = 4;
-/// The frame of a signal handler is complete, in a single step.
+/// The code for a single step that ends when the frame of a signal handler is complete.
 pub const TRAP_HANDLER: i32 = libc::SIGTRAP;

@@ -1,4 +1,4 @@
-//! What a stop of a thread means.
+//! Handling of the stops of threads.
 
 #![forbid(unsafe_code)]
 
@@ -15,22 +15,23 @@ use super::{Event, Tid};
 pub const STOP_SIGNALS: [i32; 4] = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 const DR6: usize = 6;
 
-/// What a SIGTRAP was for.
+/// The cause of a SIGTRAP.
 enum Trap {
-    /// A breakpoint, set or just removed.
+    /// A breakpoint, which exists (with its kind) or was just removed.
     Breakpoint(u64, Option<BreakpointKind>),
-    /// Watched memory.
+    /// A watchpoint.
     Watchpoint(WatchRange),
-    /// A debug register that the tool has set itself: address, and whether it is for execution.
+    /// A debug register that the tool has set directly: its address, and whether it is for
+    /// execution.
     DebugRegister(u64, bool),
     /// A single step.
     Step,
-    /// The program's own.
+    /// The program itself.
     Program,
 }
 
 impl Process {
-    /// A thread has stopped: `signal` and `event` as waitpid(2) gives them.
+    /// Handles a stop of a thread. `signal` and `event` are those of waitpid(2).
     pub(super) fn on_stop<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
@@ -50,7 +51,7 @@ impl Process {
         }
     }
 
-    /// Resumes a thread that moves alone, as its movement needs it.
+    /// Resumes a thread that moves alone, by a single step.
     fn move_on<K: Kernel>(&mut self, context: &mut Context<'_, K>, tid: Tid, signal: i32) {
         let result = context.kernel.step(tid, signal);
         self.set_motion_after(tid, result, Motion::Stepping);
@@ -65,8 +66,9 @@ impl Process {
             return;
         }
         self.set_motion(tid, Motion::Stopped(Stop::at(place)));
-        // A trap that the thread has executed already comes first: without it, nobody would know
-        // why the instruction pointer is where it is. No instruction is executed before it.
+        // A trap that the thread has already executed must be handled first. Otherwise the reason
+        // for its instruction pointer would be lost. The thread executes no instruction before the
+        // trap.
         if self.has_pending_trap(context, tid) {
             let now = context.kernel.now();
             let result = context.kernel.resume(tid, 0);
@@ -87,7 +89,7 @@ impl Process {
     ) {
         let is_injection = matches!(self.exclusive, Some((Exclusive::Inject(_), _)));
         let is_pass = matches!(self.exclusive, Some((Exclusive::Pass(..), _)));
-        // The trap of a step that is complete comes before anything else.
+        // The trap of a completed step comes first.
         let is_complete = self.has_pending_trap(context, tid);
         if is_injection || is_complete || (place == Place::Interrupt && !self.is_leaving()) {
             self.move_on(context, tid, 0);
@@ -95,7 +97,7 @@ impl Process {
             self.end_exclusive(context);
             self.set_motion(tid, Motion::Stopped(Stop::at(place)));
         } else {
-            // A step of a tool goes on in the next slice.
+            // A step of a tool continues in the next slice.
             let result = context.kernel.listen(tid);
             self.set_motion_after(tid, result, Motion::Listening);
         }
@@ -105,7 +107,7 @@ impl Process {
         self.presence != Presence::Attached
     }
 
-    /// The program has replaced itself: nothing of before is left.
+    /// Handles an exec: all state of the former program is dropped.
     fn on_exec<K: Kernel>(&mut self, context: &mut Context<'_, K>, tid: Tid) {
         let mut process = Self::new(self.pid);
         process.notify = self.notify;
@@ -121,7 +123,7 @@ impl Process {
         context.events.push_back(Event::Exec { pid: self.pid });
     }
 
-    /// A thread has ended.
+    /// Handles the end of a thread.
     pub(super) fn on_thread_end<K: Kernel>(&mut self, context: &mut Context<'_, K>, tid: Tid) {
         if self.exclusive.as_ref().is_some_and(|(exclusive, _)| exclusive.tid() == tid) {
             self.fail_exclusive(context);
@@ -130,7 +132,7 @@ impl Process {
         self.notices.retain(|notice| notice.tid != tid);
         if self.given == Some(tid) {
             self.given = None;
-            // Without this notice nothing would resume the other threads.
+            // The end of this notice must resume the other threads.
             self.is_suspended = !self.notices.is_empty();
         }
     }
@@ -139,7 +141,7 @@ impl Process {
         let Ok(info) = context.kernel.siginfo(tid) else {
             return self.set_motion(tid, Motion::Dying);
         };
-        // The scheduler stops and continues processes by these; a tool never sees that.
+        // The scheduler stops and continues processes by these signals. Tools must not notice it.
         let is_silent = [libc::SIGSTOP, libc::SIGCONT].contains(&signal);
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         let was_resent = thread.resent.remove(signal);
@@ -209,7 +211,8 @@ impl Process {
                 };
                 self.give_trap_notice(context, tid, reason, address);
             }
-            // The rest of a step that has ended otherwise: for example at a breakpoint's removal.
+            // The remainder of a step that has ended in another way, for example when a breakpoint
+            // was removed.
             Trap::Step if place == Place::Handler => {}
             Trap::Step | Trap::Program => self.on_signal(context, tid, libc::SIGTRAP),
         }
@@ -227,7 +230,8 @@ impl Process {
         }
     }
 
-    /// Finds out what a SIGTRAP was for. A thread behind a breakpoint is set back to it.
+    /// Determines the cause of a SIGTRAP. Sets a thread that has executed a breakpoint back to its
+    /// address.
     fn trap_of<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
@@ -251,7 +255,8 @@ impl Process {
         let mut byte = [0];
         let has_int3 = context.kernel.read_memory(self.pid, address, &mut byte) && byte[0] == INT3;
         let is_ours = match kind {
-            // The program's own int3, beneath a breakpoint whose byte is out of memory.
+            // If the breakpoint's int3 is removed from memory, an int3 at its address is the
+            // program's own.
             Some(_) => self.breakpoints.is_inserted(address) || !has_int3,
             None => self.breakpoints.was_removed(address) && !has_int3,
         };
@@ -273,7 +278,7 @@ impl Process {
         let Some(thread) = self.threads.get(&tid) else { return Trap::Program };
         let mut hits = (0..4).filter(|register| status >> register & 1 == 1);
         if status & 0b1111 != 0 {
-            // A later hit has to be told from this one.
+            // Cleared, so that later hits can be distinguished from this one.
             _ = context.kernel.set_debug_register(tid, DR6, 0);
         }
         if let Some((range, _)) = hits.find_map(|register| thread.watchpoints.range_of(register)) {
@@ -296,7 +301,8 @@ impl Process {
         let has_handler = self.trap_handler.is_some() && self.preferences.fast_breakpoints;
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         let earlier_hit = thread.hit_before_handler.take();
-        // It was removed after the thread has executed it: the thread goes on from there.
+        // The breakpoint was removed after the thread has executed it. The thread continues at its
+        // address.
         let Some(kind) = kind else { return };
         thread.at_breakpoint = Some(address);
         if earlier_hit == Some((address, stack)) {
@@ -309,7 +315,7 @@ impl Process {
         self.give_trap_notice(context, tid, NoticeReason::Breakpoint, 0);
     }
 
-    /// The thread goes on with SIGTRAP, for the handler that the tool has installed.
+    /// Makes the thread continue with SIGTRAP, for the handler that the tool has installed.
     fn deliver_to_handler(&mut self, tid: Tid) {
         let signal = libc::SIGTRAP;
         self.set_motion(tid, Motion::Stopped(Stop { place: Place::Delivery, signal, info: None }));
@@ -334,7 +340,8 @@ impl Process {
         }
         let reason = match range.kind {
             WatchKind::Write => NoticeReason::WatchWrite,
-            // The processor has no watchpoint for reads alone.
+            // The processor has no watchpoints for reads only, so a hit with changed bytes is a
+            // write.
             WatchKind::Read if has_changed => return,
             WatchKind::ReadWrite if has_changed => NoticeReason::WatchWrite,
             WatchKind::Read | WatchKind::ReadWrite => NoticeReason::WatchRead,

@@ -1,4 +1,4 @@
-//! The system calls of a tracer. Nothing here keeps state or decides anything.
+//! The system calls of a tracer. This module keeps no state and makes no decisions.
 
 // UNSAFETY: ptrace(2), process_vm_readv(2), kcmp(2) and waitpid(2) with __WALL have no safe wrapper
 // that covers what a tracer needs.
@@ -16,58 +16,58 @@ use super::{Pid, Tid};
 
 type SysResult<T> = Result<T, Errno>;
 
-/// Note type of the XSAVE area.
+/// The note type of the XSAVE area.
 const NT_X86_XSTATE: usize = 0x202;
-/// More than the area of any processor: AMX makes it about 11 KiB.
+/// More than the length of the area on any processor. With AMX it is about 11 KiB.
 const MAX_XSTATE_LEN: usize = 64 << 10;
-/// Wait for children and tracees of the calling thread alone.
+/// Wait only for children and tracees of the calling thread.
 const WNOTHREAD: i32 = 0x2000_0000;
-/// The numbers of libc are those of the C library, which are the kernel's.
+/// The options of PTRACE_SEIZE.
 const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACEEXEC;
-/// Where the debug registers are in `struct user`.
+/// The offset of the debug registers in `struct user`.
 const DEBUG_REGISTERS_OFFSET: usize = std::mem::offset_of!(libc::user, u_debugreg);
 
 const _: () = assert!(size_of::<Registers>() == size_of::<libc::user_regs_struct>());
 const _: () = assert!(size_of::<SigInfo>() == size_of::<libc::siginfo_t>());
 
-/// What a wait has found.
+/// The result of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// A thread has stopped: signal, and the number of the event or 0.
+    /// A thread has stopped, with this signal, and the number of the event or 0.
     Stopped(i32, i32),
     /// A thread has ended. The status is in the form of wait(2).
     Ended(i32),
 }
 
-/// The system call itself: without the C library's change of the return value of PEEK requests.
+/// Makes the system call directly, because the C library changes the return value of PEEK requests.
 ///
 /// # Safety
-/// `addr` and `data` are what the request needs.
+/// `addr` and `data` are valid for the request.
 unsafe fn ptrace(request: u32, tid: Tid, addr: usize, data: usize) -> SysResult<c_long> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     Errno::result(unsafe { libc::syscall(libc::SYS_ptrace, request, tid, addr, data) })
 }
 
-/// A request whose arguments are numbers.
+/// Makes a request whose arguments are numbers.
 fn ptrace_with_numbers(request: u32, tid: Tid, addr: usize, data: usize) -> SysResult<()> {
-    // SAFETY: the requests used here read and write no memory of the caller.
+    // SAFETY: the requests that use this function neither read nor write the caller's memory.
     unsafe { ptrace(request, tid, addr, data) }.map(drop)
 }
 
-/// Starts tracing a thread, without stopping it. Its new threads and children are traced, too.
+/// Starts tracing a thread, without stopping it. Its new threads and children are also traced.
 pub fn seize(tid: Tid) -> SysResult<()> {
     ptrace_with_numbers(libc::PTRACE_SEIZE, tid, 0, OPTIONS as usize)
 }
 
-/// Stops a thread, also one that listens.
+/// Stops a thread, even if it listens.
 pub fn interrupt(tid: Tid) -> SysResult<()> {
     ptrace_with_numbers(libc::PTRACE_INTERRUPT, tid, 0, 0)
 }
 
-/// Lets a thread in a group stop wait for the end of that stop.
+/// Makes a thread in a group stop wait for the end of that stop.
 pub fn listen(tid: Tid) -> SysResult<()> {
     ptrace_with_numbers(libc::PTRACE_LISTEN, tid, 0, 0)
 }
@@ -82,30 +82,30 @@ pub fn step(tid: Tid, signal: i32) -> SysResult<()> {
     ptrace_with_numbers(libc::PTRACE_SINGLESTEP, tid, 0, signal as usize)
 }
 
-/// Ends tracing a stopped thread, which goes on with a signal (0: none).
+/// Stops tracing a stopped thread, which continues with a signal (0: none).
 pub fn detach(tid: Tid, signal: i32) -> SysResult<()> {
     ptrace_with_numbers(libc::PTRACE_DETACH, tid, 0, signal as usize)
 }
 
-/// The signal at whose delivery a thread stands.
+/// The siginfo of the signal at whose delivery a thread is stopped.
 pub fn siginfo(tid: Tid) -> SysResult<SigInfo> {
     let mut info = SigInfo::default();
-    // SAFETY: writes a siginfo_t; SigInfo has its size.
+    // SAFETY: the call writes a siginfo_t, and SigInfo has its size.
     unsafe { ptrace(libc::PTRACE_GETSIGINFO, tid, 0, &raw mut info as usize)? };
     Ok(info)
 }
 
-/// Changes the signal at whose delivery a thread stands.
+/// Changes the siginfo of the signal at whose delivery a thread is stopped.
 pub fn set_siginfo(tid: Tid, info: &SigInfo) -> SysResult<()> {
-    // SAFETY: reads a siginfo_t; SigInfo has its size, and any bytes are valid.
+    // SAFETY: the call reads a siginfo_t. SigInfo has its size, and any bytes are valid.
     unsafe { ptrace(libc::PTRACE_SETSIGINFO, tid, 0, &raw const *info as usize) }.map(drop)
 }
 
-/// The first signals that are pending for this thread alone.
+/// The first signals that are pending for this thread only, at most 16.
 pub fn pending_signals(tid: Tid) -> SysResult<Vec<SigInfo>> {
     let mut infos = [SigInfo::default(); 16];
     let arguments = libc::ptrace_peeksiginfo_args { off: 0, flags: 0, nr: infos.len() as i32 };
-    // SAFETY: reads the arguments, writes up to `nr` elements of type siginfo_t.
+    // SAFETY: the call reads the arguments, and writes up to `nr` elements of type siginfo_t.
     let count = unsafe {
         let addr = &raw const arguments as usize;
         ptrace(libc::PTRACE_PEEKSIGINFO, tid, addr, infos.as_mut_ptr() as usize)?
@@ -116,7 +116,7 @@ pub fn pending_signals(tid: Tid) -> SysResult<Vec<SigInfo>> {
 /// The signals that a thread blocks.
 pub fn signal_mask(tid: Tid) -> SysResult<u64> {
     let mut mask = 0_u64;
-    // SAFETY: writes a signal set of the kernel, which has 8 bytes.
+    // SAFETY: the call writes a signal set of the kernel, which has 8 bytes.
     unsafe { ptrace(libc::PTRACE_GETSIGMASK, tid, size_of::<u64>(), &raw mut mask as usize)? };
     Ok(mask)
 }
@@ -124,21 +124,21 @@ pub fn signal_mask(tid: Tid) -> SysResult<u64> {
 /// Changes the signals that a thread blocks.
 pub fn set_signal_mask(tid: Tid, mask: u64) -> SysResult<()> {
     let data = &raw const mask as usize;
-    // SAFETY: reads a signal set of the kernel, which has 8 bytes.
+    // SAFETY: the call reads a signal set of the kernel, which has 8 bytes.
     unsafe { ptrace(libc::PTRACE_SETSIGMASK, tid, size_of::<u64>(), data) }.map(drop)
 }
 
 /// The general registers of a stopped thread.
 pub fn registers(tid: Tid) -> SysResult<Registers> {
     let mut registers = Registers::default();
-    // SAFETY: writes a user_regs_struct; Registers has its layout.
+    // SAFETY: the call writes a user_regs_struct, and Registers has its layout.
     unsafe { ptrace(libc::PTRACE_GETREGS, tid, 0, &raw mut registers as usize)? };
     Ok(registers)
 }
 
 /// Sets the general registers of a stopped thread.
 pub fn set_registers(tid: Tid, registers: &Registers) -> SysResult<()> {
-    // SAFETY: reads a user_regs_struct; Registers has its layout.
+    // SAFETY: the call reads a user_regs_struct, and Registers has its layout.
     unsafe { ptrace(libc::PTRACE_SETREGS, tid, 0, &raw const *registers as usize) }.map(drop)
 }
 
@@ -146,7 +146,7 @@ pub fn set_registers(tid: Tid, registers: &Registers) -> SysResult<()> {
 pub fn extended_state(tid: Tid) -> SysResult<Vec<u8>> {
     let mut bytes = vec![0_u8; MAX_XSTATE_LEN];
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: the kernel writes at most iov_len bytes, and changes iov_len to their number.
+    // SAFETY: the kernel writes at most iov_len bytes, and sets iov_len to their number.
     unsafe { ptrace(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, &raw mut iov as usize)? };
     bytes.truncate(iov.iov_len);
     Ok(bytes)
@@ -178,7 +178,7 @@ pub fn set_debug_register(tid: Tid, number: usize, value: u64) -> SysResult<()> 
 pub fn next_event() -> Option<(Tid, Wait)> {
     let mut status = 0;
     let flags = libc::__WALL | libc::WNOHANG | WNOTHREAD;
-    // SAFETY: writes the number given.
+    // SAFETY: the call only writes to `status`.
     let tid = unsafe { libc::waitpid(-1, &mut status, flags) };
     if tid <= 0 {
         return None;
@@ -193,47 +193,50 @@ pub fn next_event() -> Option<(Tid, Wait)> {
 
 /// Sends a signal to a thread of a process.
 pub fn send_signal(pid: Pid, tid: Tid, signal: i32) -> SysResult<()> {
-    // SAFETY: three numbers.
+    // SAFETY: the arguments are three numbers.
     Errno::result(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }).map(drop)
 }
 
 /// Whether two processes have one address space.
 pub fn shares_memory(one: Pid, other: Pid) -> bool {
     const KCMP_VM: i32 = 1;
-    // SAFETY: five numbers.
+    // SAFETY: the arguments are five numbers.
     (unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) }) == 0
 }
 
-/// Copies memory of a process, as its page protection allows. Returns how many bytes were copied.
+/// Reads memory of a process, as far as its page protection permits. Returns the number of bytes
+/// read.
 pub fn read_memory(pid: Pid, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: buffer.len() };
-    // SAFETY: writes at most the length of the buffer; the remote address is only a number here.
+    // SAFETY: the call writes at most the length of the buffer. The remote address is only a number
+    // in this process.
     let count = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
-/// Writes memory of a process, as its page protection allows. Returns how many bytes were written.
+/// Writes memory of a process, as far as its page protection permits. Returns the number of bytes
+/// written.
 pub fn write_memory(pid: Pid, address: u64, bytes: &[u8]) -> io::Result<usize> {
     let base = bytes.as_ptr().cast_mut().cast();
     let local = libc::iovec { iov_base: base, iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: bytes.len() };
-    // SAFETY: reads the bytes; the remote address is only a number here.
+    // SAFETY: the call reads the bytes. The remote address is only a number in this process.
     let count = unsafe { libc::process_vm_writev(pid, &local, 1, &remote, 1, 0) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
-/// A clock that does not jump.
+/// The time of a monotonic clock.
 pub fn now() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the struct given.
+    // SAFETY: the call only writes to `time`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Where a component of the XSAVE area lies in it: offset and length. None if there is none.
+/// The offset and the length of a component of the XSAVE area. None, if there is no such component.
 pub fn extended_component(number: u32) -> Option<(usize, usize)> {
-    // CPUID leaf 13 exists where the kernel offers an XSAVE area.
+    // CPUID leaf 13 exists if the kernel offers an XSAVE area.
     let leaf = std::arch::x86_64::__cpuid_count(13, number);
     (leaf.eax != 0).then_some((leaf.ebx as usize, leaf.eax as usize))
 }

@@ -1,22 +1,23 @@
-//! The debug registers of a thread: which ones watch what. Nothing here touches the thread.
+//! The assignment of a thread's debug registers to watchpoints. This module does not access the
+//! thread.
 
 #![forbid(unsafe_code)]
 
 use super::registers::DebugRegisters;
 
-/// Accesses that a watchpoint is for.
+/// The accesses that a watchpoint detects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchKind {
     /// Reads.
     Read,
     /// Writes.
     Write,
-    /// Both.
+    /// Reads and writes.
     ReadWrite,
 }
 
 impl WatchKind {
-    /// The bits of DR7. The processor has no kind for reads alone.
+    /// The bits of DR7. The processor has no kind for reads only.
     fn bits(self) -> u64 {
         match self {
             Self::Write => 0b01,
@@ -25,14 +26,14 @@ impl WatchKind {
     }
 }
 
-/// A range of memory that is watched.
+/// A watched memory range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchRange {
-    /// First address; a multiple of the length.
+    /// The first address, which is a multiple of the length.
     pub address: u64,
-    /// 1, 2, 4, 8, 16 or 32.
+    /// The length in bytes: 1, 2, 4, 8, 16 or 32.
     pub length: u32,
-    /// What is watched.
+    /// The accesses that are detected.
     pub kind: WatchKind,
 }
 
@@ -45,16 +46,16 @@ pub enum WatchError {
     Alignment,
     /// No register is free, or the range is too large.
     NoRegister,
-    /// It overlaps another watchpoint.
+    /// The range overlaps another watchpoint.
     Overlap,
 }
 
 #[derive(Debug, Clone)]
 struct Watchpoint {
     range: WatchRange,
-    /// Its registers.
+    /// The debug registers that it uses.
     registers: Vec<usize>,
-    /// Its bytes when they were last looked at.
+    /// Its bytes when they were last read.
     bytes: Vec<u8>,
 }
 
@@ -62,7 +63,7 @@ struct Watchpoint {
 #[derive(Debug, Clone, Default)]
 pub struct Watchpoints {
     set: Vec<Watchpoint>,
-    /// What a tool has set directly.
+    /// The values that a tool has set directly.
     direct: DebugRegisters,
 }
 
@@ -71,7 +72,7 @@ fn control_mask(register: usize) -> u64 {
     (0b11 << (register * 2)) | (0b1111 << (16 + register * 4))
 }
 
-/// The code of a length in DR7.
+/// The encoding of a length in DR7.
 fn length_bits(length: u32) -> u64 {
     match length {
         1 => 0b00,
@@ -82,7 +83,7 @@ fn length_bits(length: u32) -> u64 {
 }
 
 impl Watchpoints {
-    /// Whether there is nothing in the registers.
+    /// Whether no debug register is used.
     pub fn is_empty(&self) -> bool {
         self.set.is_empty() && self.direct == DebugRegisters::default()
     }
@@ -96,10 +97,10 @@ impl Watchpoints {
         self.set.iter().any(|watchpoint| watchpoint.registers.contains(&register))
     }
 
-    /// Adds a watchpoint. `bytes` is what the range holds now.
+    /// Adds a watchpoint. `bytes` are the current contents of the range.
     ///
     /// # Errors
-    /// A [`WatchError`]; nothing has changed then.
+    /// Returns a [`WatchError`]. Nothing has changed in this case.
     pub fn add(&mut self, range: WatchRange, bytes: Vec<u8>) -> Result<(), WatchError> {
         if !range.length.is_power_of_two() {
             return Err(WatchError::Length);
@@ -127,17 +128,18 @@ impl Watchpoints {
         Ok(())
     }
 
-    /// Removes the watchpoint at an address. False if there is none.
+    /// Removes the watchpoint at an address. Returns false if there is none.
     pub fn remove(&mut self, address: u64) -> bool {
         let count = self.set.len();
         self.set.retain(|watchpoint| watchpoint.range.address != address);
         self.set.len() < count
     }
 
-    /// What a tool sets directly. Registers that watchpoints use keep their contents.
+    /// Sets the registers directly for a tool. Registers that watchpoints use must keep their
+    /// values.
     ///
     /// # Errors
-    /// NoRegister if it would change a register that a watchpoint uses.
+    /// Returns `NoRegister` if this would change a register that a watchpoint uses.
     pub fn set_direct(&mut self, wanted: DebugRegisters) -> Result<(), WatchError> {
         let now = self.contents();
         for register in (0..4).filter(|register| self.is_used(*register)) {
@@ -158,7 +160,7 @@ impl Watchpoints {
         Ok(())
     }
 
-    /// What the registers hold.
+    /// The values of the registers.
     pub fn contents(&self) -> DebugRegisters {
         let mut contents = self.direct;
         for watchpoint in &self.set {
@@ -173,13 +175,13 @@ impl Watchpoints {
         contents
     }
 
-    /// The range that a register belongs to, with the bytes that were there.
+    /// The range that a register watches, with its last known bytes.
     pub fn range_of(&self, register: usize) -> Option<(WatchRange, &[u8])> {
         let has_register = |watchpoint: &&Watchpoint| watchpoint.registers.contains(&register);
         self.set.iter().find(has_register).map(|found| (found.range, found.bytes.as_slice()))
     }
 
-    /// Remembers what a range holds now.
+    /// Stores the current contents of a range.
     pub fn set_bytes(&mut self, address: u64, bytes: Vec<u8>) {
         let mut all = self.set.iter_mut();
         if let Some(found) = all.find(|watchpoint| watchpoint.range.address == address) {
@@ -187,7 +189,7 @@ impl Watchpoints {
         }
     }
 
-    /// The register that has hit, if the tool has set it directly: its address, and whether it is
+    /// The register that was hit, if the tool has set it directly: its address, and whether it is
     /// for execution.
     pub fn direct_hit(&self, status: u64) -> Option<(u64, bool)> {
         let is_direct = |register: &usize| {

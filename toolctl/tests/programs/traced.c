@@ -1,4 +1,5 @@
-/* A program with threads that the tests of the tracer stop and change. A line is a command. */
+/* A program with threads that the tests of the tracer stop and change. Each input line is a
+   command. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -37,17 +38,17 @@ const char constant[16] = "constant bytes";
 static volatile long *shared;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* Breakpoints are set here: its first instruction is `push %rbp` or like it. */
+/* The function for breakpoints. Its first instruction is `push %rbp` or similar. */
 __attribute__((noinline, noclone)) void spot(long number) {
     __sync_fetch_and_add(&spots, number);
 }
 
-/* The program's own int3. */
+/* Executes an int3 of the program itself. */
 __attribute__((noinline, noclone)) void own_trap(void) { __asm__ volatile("int3"); }
 
 static void count(int signal) { (void)signal; __sync_fetch_and_add(&handled, 1); }
 
-/* A tool installs this one. */
+/* A SIGTRAP handler that a tool installs. */
 void trap_handler(int signal, siginfo_t *info, void *context) {
     (void)signal, (void)info;
     last_trap_address = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
@@ -76,7 +77,7 @@ static void *count_up(void *argument) {
     return argument;
 }
 
-/* Creates threads as fast as it can. */
+/* Creates threads as fast as possible. */
 static void *churn(void *argument) {
     while (!finish) {
         pthread_t threads[4];
@@ -185,7 +186,7 @@ static void run(char command, char **arguments) {
     fflush(stdout);
 }
 
-/* The gang scheduler: it stops and continues a program every 10 ms, and waits for each stop. */
+/* Simulates the gang scheduler: stops and continues a program every 10 ms, and counts the stops. */
 static int schedule(char **arguments) {
     int slices = atoi(arguments[2]);
     pid_t child = fork();
@@ -215,7 +216,7 @@ static int schedule(char **arguments) {
     return 0;
 }
 
-/* Executes a program under a filter that forbids ptrace. */
+/* Executes a program under a seccomp filter that forbids ptrace. */
 static int filter(char **arguments) {
     struct sock_filter rules[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

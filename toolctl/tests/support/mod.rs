@@ -1,4 +1,4 @@
-//! A traced program, and a tracer for it.
+//! A traced program and its tracer, for tests.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use score_toolctl::tracer::*;
 
-/// A test that hangs fails after this time. It is long as machines are shared.
+/// A test that hangs fails after this time. It is long because machines are shared.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Compiles the program of the tests, once. None if there is no C compiler.
+/// Compiles the test program, once. None, if there is no C compiler.
 pub fn compiled_program() -> Option<PathBuf> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     PROGRAM.get_or_init(compile).clone()
@@ -43,7 +43,8 @@ pub struct Session {
     pub tracer: Tracer,
     pub pid: Pid,
     pub child: Child,
-    /// Off if another tracer of this thread has the process: one thread has one tracer.
+    /// False, if another tracer of this thread has the process, because a thread can have only one
+    /// tracer.
     pub handles_events: bool,
     stdin: ChildStdin,
     lines: Receiver<String>,
@@ -85,14 +86,14 @@ impl Session {
         Some(session)
     }
 
-    /// As [`Self::start`], and attaches.
+    /// Starts the program like [`Self::start`], and attaches to it.
     pub fn attached(workers: &str) -> Option<Self> {
         let mut session = Self::start(&[workers])?;
         session.tracer.attach(session.pid).unwrap();
         Some(session)
     }
 
-    /// Reads what the program says at its start.
+    /// Reads the addresses that the program prints at its start.
     pub fn read_addresses(&mut self) {
         loop {
             let line = self.line();
@@ -110,12 +111,12 @@ impl Session {
         self.addresses[name]
     }
 
-    /// Tells the program to do something.
+    /// Sends a command to the program.
     pub fn tell(&mut self, command: &str) {
         writeln!(self.stdin, "{command}").unwrap();
     }
 
-    /// Handles what the kernel says, once.
+    /// Handles pending events of the kernel once.
     pub fn pump(&mut self) {
         if self.handles_events {
             self.tracer.handle_events();
@@ -126,7 +127,7 @@ impl Session {
         std::thread::sleep(Duration::from_micros(300));
     }
 
-    /// Handles events for a while.
+    /// Handles events for this time.
     pub fn pump_for(&mut self, time: Duration) {
         let start = Instant::now();
         while start.elapsed() < time {
@@ -134,7 +135,7 @@ impl Session {
         }
     }
 
-    /// Handles events until something holds.
+    /// Handles events until `find` returns a value.
     pub fn until<T>(&mut self, what: &str, mut find: impl FnMut(&mut Self) -> Option<T>) -> T {
         let start = Instant::now();
         loop {
@@ -147,7 +148,7 @@ impl Session {
         }
     }
 
-    /// The next line of the program.
+    /// The next line of output of the program.
     pub fn line(&mut self) -> String {
         self.until("line", |session| session.lines.try_recv().ok())
     }
@@ -162,7 +163,7 @@ impl Session {
         }
     }
 
-    /// The first event that is of interest.
+    /// The first event for which `find` returns a value.
     pub fn event<T>(&mut self, what: &str, find: impl Fn(&Event) -> Option<T>) -> T {
         self.until(what, |session| {
             let index = session.events.iter().position(|event| find(event).is_some())?;
@@ -178,12 +179,12 @@ impl Session {
         })
     }
 
-    /// Forgets what has happened.
+    /// Drops the events so far.
     pub fn forget_events(&mut self) {
         self.events.clear();
     }
 
-    /// Continues the process from each notice; what an event of interest gives.
+    /// Continues the process from each notice, until `find` returns a value for an event.
     pub fn answer_notices<T>(&mut self, find: impl Fn(&Event) -> Option<T>) -> Option<T> {
         let mut found = None;
         for event in std::mem::take(&mut self.events) {
@@ -195,19 +196,19 @@ impl Session {
         found
     }
 
-    /// Checks that no notice has been given.
+    /// Checks that no notice has been issued.
     pub fn assert_no_notice(&self) {
         let is_notice = |event: &&Event| matches!(event, Event::Notice(_));
         assert_eq!(self.events.iter().find(is_notice), None);
     }
 
-    /// Makes a request and waits for its answer.
+    /// Sends a request and waits for its answer.
     pub fn ask(&mut self, tid: Tid, request: Request) -> Result<Answer, TraceError> {
         let ticket = self.tracer.request(self.pid, Some(tid), request)?;
         self.answer(ticket)
     }
 
-    /// Waits for an answer.
+    /// Waits for the answer to a request.
     pub fn answer(&mut self, wanted: Ticket) -> Result<Answer, TraceError> {
         self.event("answer", |event| match event {
             Event::Answer { ticket, result } if *ticket == wanted => Some(result.clone()),
@@ -249,19 +250,19 @@ impl Session {
         self.tracer.write_memory(self.pid, address, &value.to_ne_bytes(), false).unwrap();
     }
 
-    /// Sets a variable of the program when it is not attached.
+    /// Sets a variable of the program while it is not attached.
     pub fn set_variable_untraced(&mut self, name: &str, value: i64) {
         assert!(memory::write_raw(self.pid, self.address(name), &value.to_ne_bytes()));
     }
 
-    /// The byte that memory really has, with breakpoints.
+    /// The byte in memory, including breakpoints.
     pub fn raw_byte(&self, address: u64) -> u8 {
         let mut byte = [0];
         assert!(memory::read_raw(self.pid, address, &mut byte));
         byte[0]
     }
 
-    /// Detaches, and waits until that is done.
+    /// Detaches, and waits until the process is detached.
     pub fn detach(&mut self) {
         self.tracer.detach(self.pid).unwrap();
         let pid = self.pid;
@@ -270,7 +271,7 @@ impl Session {
         assert_eq!(status.number::<Pid>("TracerPid"), Some(0));
     }
 
-    /// Checks that a program that is not traced does its work to its end.
+    /// Checks that an untraced program continues to work.
     pub fn assert_works(&mut self) {
         let before = self.variable("spots", 0);
         self.until("work of the program", |session| {
@@ -292,7 +293,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // It may have ended; the tracer may have reaped it.
+        // It may have ended, and the tracer may have reaped it.
         _ = self.child.kill();
         let _ = nix::sys::signal::kill(
             nix::unistd::Pid::from_raw(self.pid),

@@ -1,5 +1,5 @@
-//! Attach: a check of all ranks, then the service traces those that it does not trace yet, then the
-//! answer. All or nothing.
+//! Attach. The authority checks all ranks, the service then traces the processes that it does not
+//! trace yet, and the authority answers. An Attach succeeds for all its ranks or for none.
 
 use super::process::Attachment;
 use super::{
@@ -8,17 +8,17 @@ use super::{
 };
 use crate::wire::{Attach, Header, ProcessSelect, ReturnCode, ServiceMessage};
 
-/// Why a message is refused.
+/// The reason for refusing a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Denial {
     code: ReturnCode,
-    /// The rank at fault.
+    /// The rank that caused it.
     rank: u32,
     error_code: u32,
 }
 
 impl Authority {
-    /// The ranks that an Attach is for.
+    /// The ranks that an Attach selects.
     fn selected(
         &self,
         reach: Reach,
@@ -50,7 +50,7 @@ impl Authority {
         }
     }
 
-    /// The number that a tool gets, or has.
+    /// The number that a tool gets or already has. None: it must not use the requested one.
     fn tool_number(&self, connection: ConnectionId, asked: u32) -> Option<u32> {
         match (self.connections[&connection].tool, asked) {
             (Some(own), 0) => Some(own),
@@ -60,7 +60,7 @@ impl Authority {
         }
     }
 
-    /// All or nothing (ruling O9): the first reason is the answer.
+    /// Attaches to all ranks or to none (ruling O9). The answer has the first error.
     pub(super) fn on_attach(
         &mut self,
         connection: ConnectionId,
@@ -126,7 +126,7 @@ impl Authority {
         let own = self.connections.get_mut(&connection).expect("it has sent a message");
         own.tool = Some(identity.tool);
         own.attaching.push_back((Header { tool: identity.tool, ..*header }, ranks));
-        // The answer waits for those before it, too, so that answers keep their order.
+        // The answer also waits for earlier ones, so that answers keep their order.
         if unseized.is_empty() && own.attaching.len() == 1 {
             self.on_seized(connection, Vec::new(), Ok(()), actions);
         } else {
@@ -147,7 +147,7 @@ impl Authority {
         if let Some((header, ranks)) = waiting {
             self.end_attach(connection, &header, ranks, result, actions);
         }
-        // Who asked for it may have left meanwhile, or the process may have exited.
+        // The tool may have left meanwhile, or the process may have exited.
         for rank in seized.into_iter().filter(|_| is_seized) {
             match self.processes.get_mut(&rank) {
                 Some(process) if process.has_exited => {}

@@ -1,59 +1,59 @@
-//! What goes into the machine, and what comes out.
+//! The events and the actions of the state machine.
 
 use crate::wire::{Control, Header, ServiceMessage, SignalNotice, ToolMessage, ToolTag};
 
-/// The service's number of a connection. It never uses one twice.
+/// The service's number of a connection. The service never reuses a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// The processes that a connection may name.
+/// The processes to which a connection gives access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// It has come by the socket of this rank.
+    /// The connection uses the socket of this rank.
     Rank(u32),
-    /// It has come by the socket of the host.
+    /// The connection uses the socket of the host.
     Host,
 }
 
-/// A tool, as others see it.
+/// The identity of a tool, as other tools see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToolIdentity {
     /// Its number.
     pub tool: u32,
     /// Its tag.
     pub tag: ToolTag,
-    /// Its priority at this process.
+    /// Its priority for this process.
     pub priority: u8,
 }
 
-/// What has happened.
+/// An event.
 #[derive(Debug, Clone)]
 pub enum Event<'a> {
-    /// A connection has been accepted.
+    /// A connection was accepted.
     Connected {
         /// The connection.
         connection: ConnectionId,
-        /// The user at the other end, as the kernel says.
+        /// The user at the other end, reported by the kernel.
         uid: u32,
-        /// By which socket it has come.
+        /// The socket that the connection uses.
         reach: Reach,
     },
-    /// A message has come.
+    /// A message has arrived.
     Message {
         /// The connection.
         connection: ConnectionId,
         /// Its header.
         header: Header,
-        /// What it says.
+        /// The message.
         message: &'a ToolMessage<'a>,
     },
-    /// An [`Action::Seize`] has been carried out. The answers come in the order of the actions.
+    /// An [`Action::Seize`] has been carried out. These events have the order of the actions.
     Seized {
         /// The connection of the action.
         connection: ConnectionId,
         /// The ranks of the action.
         ranks: Vec<u32>,
-        /// If one process could not be seized, none is.
+        /// If one process could not be seized, none is seized.
         result: Result<(), SeizeFailure>,
     },
     /// A connection has ended.
@@ -66,30 +66,30 @@ pub enum Event<'a> {
         /// Its rank.
         rank: u32,
     },
-    /// A process exits.
+    /// A process has exited.
     Exited {
         /// Its rank.
         rank: u32,
-        /// Its state as wait(2) gives it.
+        /// Its status, in the form of wait(2).
         status: i32,
     },
-    /// A thread has ended, and the process lives.
+    /// A thread has ended, but its process has not.
     ThreadExited {
         /// The rank of its process.
         rank: u32,
         /// The thread.
         thread: u32,
     },
-    /// A thread stands at a signal, or at a trap.
+    /// A thread has stopped at a signal or at a trap.
     Signal {
         /// The rank of its process.
         rank: u32,
-        /// What a tool would be sent.
+        /// The notice for a tool.
         notice: SignalNotice,
     },
 }
 
-/// Why processes could not be seized.
+/// The error of seizing processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeizeFailure {
     /// The rank of one of them.
@@ -100,12 +100,12 @@ pub struct SeizeFailure {
     pub reason: String,
 }
 
-/// What the service does.
+/// An action that the service carries out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send a message.
     Send {
-        /// To this connection.
+        /// The connection.
         connection: ConnectionId,
         /// Its header.
         header: Header,
@@ -119,28 +119,28 @@ pub enum Action {
         /// The process.
         rank: u32,
     },
-    /// Begin to trace these processes, all or none, and report by [`Event::Seized`].
+    /// Trace these processes, all or none, and report the result by [`Event::Seized`].
     Seize {
-        /// The connection that waits for it.
+        /// The connection of the tool that requests it.
         connection: ConnectionId,
         /// The processes.
         ranks: Vec<u32>,
     },
-    /// The last tool has left: remove what tools have left behind, release all threads, and trace
-    /// the process no more.
+    /// Stop tracing the process, because the last tool has left. Remove all modifications of tools,
+    /// and release all threads.
     Unseize {
         /// The process.
         rank: u32,
     },
-    /// The tool with authority has died: remove its breakpoints, watchpoints, handler and memory,
-    /// release its threads, and end its step.
+    /// Undo the work of the tool that had authority, because its connection has ended. Remove its
+    /// breakpoints, watchpoints, handler and memory, release its threads, and end its step.
     Undo {
         /// The process.
         rank: u32,
         /// The tool.
         tool: u32,
     },
-    /// Authority has been given: from now on these settings hold.
+    /// Apply these settings from now on, because authority was given.
     Configure {
         /// The process.
         rank: u32,
@@ -154,35 +154,36 @@ pub enum Action {
         /// The signal.
         signal: u32,
     },
-    /// Stop all threads of the process, and new ones, until [`Action::Resume`]. When this has been
-    /// done the next action follows.
+    /// Stop all threads of the process, and new threads, until [`Action::Resume`]. The next action
+    /// follows when they are stopped.
     Suspend {
         /// The process.
         rank: u32,
     },
-    /// Let all threads go on that are not held.
+    /// Continue all threads that are not held.
     Resume {
         /// The process.
         rank: u32,
-        /// Threads that get a signal first. All others that stand at a notice go on without one.
+        /// Threads that get a signal, with the signal. Other threads that stopped at a notice get
+        /// none.
         signals: Vec<(u32, u32)>,
     },
-    /// Let this thread alone carry out one instruction. 0 is the process leader.
+    /// Let only this thread execute one instruction. 0 is the process leader.
     Step {
         /// The process.
         rank: u32,
         /// The thread.
         thread: u32,
-        /// A signal that it gets first, or 0.
+        /// A signal to deliver first, or 0.
         signal: u32,
     },
-    /// No tool is notified. A generic signal goes to the program; at a breakpoint, a watchpoint or
-    /// the end of a step the thread goes on as if there were none. While the process is suspended
-    /// the thread stays so.
+    /// Continue without notifying a tool. Deliver a generic signal to the program. At a breakpoint,
+    /// a watchpoint or the end of a step, continue as if there were none. If the process is
+    /// suspended, the thread remains suspended.
     Pass {
         /// The process.
         rank: u32,
-        /// What the thread stands at.
+        /// The stop of the thread.
         notice: SignalNotice,
     },
     /// Close the connection, without a message.

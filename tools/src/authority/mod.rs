@@ -1,19 +1,19 @@
-//! Who may do what to the processes of a job on a host (CDTI 4.5 and 4.6; docs/tools.md, groups A
-//! and P, and the rules of signal notices in group G).
+//! The rights of tools over the processes of a job on a host (CDTI 4.5 and 4.6; docs/tools.md,
+//! groups A and P, and the rules of signal notices in group G).
 //!
-//! [`Authority`] is a state machine without I/O: an [`Event`] goes in, [`Action`]s come out. No
-//! rule depends on time, so that no clock goes in. The service that owns it
+//! [`Authority`] is a state machine without I/O: it takes an [`Event`] and returns [`Action`]s. No
+//! rule depends on time, so it needs no clock. The service that owns it:
 //!
-//! - feeds [`Event::Connected`] for each new connection, [`Event::Message`] for each record that
-//!   [`crate::wire::ToolMessage::decode`] can read, [`Event::Closed`] when a connection ends, and
-//!   what it learns of the processes;
-//! - carries out the actions in their order, before it feeds the next event;
-//! - on [`Action::Execute`] carries out the commands of the message and answers it. It hands the
-//!   commands that decide when threads go on (Set Continuation Signal, Continue Process, Step
-//!   Thread, Release Control) to [`Authority::command`], puts the code that it gets into the
-//!   answer, sends the answer, and then carries out the actions. [`FailedThreads`] says which
-//!   commands an earlier one of the message has stopped. Whether a thread exists, and whether it
-//!   can be stepped, the service checks before it asks.
+//! - passes [`Event::Connected`] for each new connection, [`Event::Message`] for each record that
+//!   [`crate::wire::ToolMessage::decode`] accepts, [`Event::Closed`] when a connection ends, and
+//!   the events of the processes;
+//! - carries out the actions in their order, before it passes the next event;
+//! - on [`Action::Execute`] carries out the commands of the message and answers it. It passes the
+//!   commands that decide when threads continue (Set Continuation Signal, Continue Process, Step
+//!   Thread, Release Control) to [`Authority::command`], puts the returned code into the answer,
+//!   sends the answer, and then carries out the returned actions. [`FailedThreads`] records which
+//!   commands must be skipped because an earlier command of the message has failed. The service
+//!   itself checks whether a thread exists and can be stepped.
 //!
 //! ```
 //! use score_tools::authority::*;
@@ -24,7 +24,7 @@
 //! authority.handle(Event::Started { rank: 0 });
 //! authority.handle(Event::Connected { connection, uid: 1000, reach: Reach::Host });
 //!
-//! // A tool attaches, and asks for a number.
+//! A tool attaches, and requests a number.
 //! let body = Attach { tag: *b"snapshot", priority: 10, select: ProcessSelect::RanksInNode };
 //! let record = ToolRequest::Attach(body).encode(&Header::new(17, 0, 0, 1)).unwrap();
 //!
@@ -41,20 +41,21 @@
 //! assert_eq!(answer, ServiceMessage::AttachAck(vec![0]));
 //! ```
 //!
-//! Memory is bounded by connections, processes and threads. Notices that a tool has not read are
-//! bounded for each process: one of a signal, one of an exit, and one of a conflict for each tool
-//! that has asked since authority was last given. A tool may still detach, attach and ask again, so
-//! that the service limits what waits for a tool that does not read.
+//! The memory use is bounded by the numbers of connections, processes and threads. The notices that
+//! a tool has not read are bounded for each process: one of a signal, one of an exit, and one of a
+//! conflict for each tool that has requested authority since it was last given. Because a tool can
+//! detach, attach and request again, the service must limit the output that waits for a tool that
+//! does not read.
 //!
-//! Rules that the sources leave open:
+//! The sources leave some rules open. This module uses the following ones:
 //!
-//! - A tool whose connection ends while it has authority leaves the process as if it had never been
-//!   there: [`Action::Undo`], and threads that stand at a notice go on with their own signals. What
-//!   a tool without authority has left behind may have been handed over, and stays until the last
-//!   tool has left ([`Action::Unseize`]).
-//! - If the tool that was notified of "available" leaves without asking, the next one is notified,
-//!   so that no tool waits for a notice that cannot come.
-//! - Ranks whose process has exited are not among "all ranks of the host".
+//! - If the connection of a tool with authority ends, the process continues as if the tool had
+//!   never been attached: [`Action::Undo`] follows, and threads that stopped at a notice continue
+//!   with their own signals. The modifications of a tool without authority may have been handed
+//!   over, so they remain until the last tool has left ([`Action::Unseize`]).
+//! - If the tool that was notified of "available" leaves without requesting authority, the next
+//!   tool is notified, so that no tool waits for a notice that cannot come.
+//! - Ranks whose process has exited do not belong to "all ranks of the host".
 #![forbid(unsafe_code)]
 
 mod attach;
@@ -82,16 +83,16 @@ pub use process::{AuthorityCommand, MAX_TOOLS};
 
 /// The highest priority of a tool.
 pub const MAX_PRIORITY: u8 = 99;
-/// The first number of tools that were not started by `start_tool` (ruling O21).
+/// The first number for tools that were not started by `start_tool` (ruling O21).
 pub const FIRST_OWN_TOOL: u32 = 1 << 31;
 
 /// A connection of a tool.
 #[derive(Debug)]
 struct Connection {
     reach: Reach,
-    /// Its number, from its first Attach on.
+    /// The number of the tool, which it gets with its first Attach.
     tool: Option<u32>,
-    /// Attach messages that wait for [`Event::Seized`], and their ranks.
+    /// The Attach messages that wait for [`Event::Seized`], with their ranks.
     attaching: VecDeque<(Header, Vec<u32>)>,
 }
 
@@ -115,7 +116,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// The processes of this job, which belongs to this user. None has started.
+    /// The state for a job of this user. No process has started.
     pub fn new(job: u64, owner: u32) -> Self {
         Self {
             job,
@@ -126,7 +127,7 @@ impl Authority {
         }
     }
 
-    /// Takes an event.
+    /// Handles an event. Returns the actions to carry out.
     pub fn handle(&mut self, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
@@ -175,9 +176,9 @@ impl Authority {
         actions
     }
 
-    /// Carries out a command of an Update for which the event's answer was [`Action::Execute`]. The
-    /// thread is the one that the command names; 0 is allowed. The code belongs into the answer;
-    /// the actions come after the answer.
+    /// Carries out a command of an Update for which [`Authority::handle`] has returned
+    /// [`Action::Execute`]. `thread` is the thread that the command names, or 0. The returned code
+    /// belongs into the answer. The actions must be carried out after the answer is sent.
     pub fn command(
         &mut self,
         connection: ConnectionId,
@@ -195,8 +196,8 @@ impl Authority {
         (code, actions)
     }
 
-    /// The thread that a command with thread id 0 is for: the one of the last signal notice, if it
-    /// lives. `None` is the process leader.
+    /// The thread to which a command with thread id 0 applies: the thread of the last signal
+    /// notice, if it still exists. `None` stands for the process leader.
     pub fn default_thread(&self, rank: u32) -> Option<u32> {
         self.processes.get(&rank)?.last_notice_thread()
     }
@@ -211,8 +212,8 @@ impl Authority {
         self.processes.get(&rank)?.controller_identity()
     }
 
-    /// The one place that says who may send what. The job's owner alone has connections
-    /// ([`Event::Connected`]).
+    /// Checks whether a tool may send a message. All checks are in this function. Only the job's
+    /// owner can have connections ([`Event::Connected`]).
     fn permit(
         &self,
         connection: ConnectionId,
@@ -224,7 +225,7 @@ impl Authority {
             return Err(ReturnCode::JobIdError);
         }
         match message {
-            // These have rules of their own, which follow.
+            // The functions for these messages check them.
             ToolMessage::Attach(_) | ToolMessage::Detach(_) | ToolMessage::NotifyAck => {
                 return Ok(());
             }
@@ -338,7 +339,7 @@ impl Authority {
             let header = Header::new(self.job, rank, identity.tool, 0);
             actions.push(Action::Send { connection, header, message });
         }
-        // Authority is released and the tools are detached; nobody is notified of that (X4, X5).
+        // Authority is released and the tools are detached, without further notices (X4, X5).
         *process = Process::exited();
     }
 }
@@ -359,7 +360,7 @@ fn answer(
     Action::Send { connection, header, message }
 }
 
-/// The answer to a message that the tool may not send, without content.
+/// The answer to a message that the tool must not send. It has no content.
 fn refusal(
     connection: ConnectionId,
     request: &Header,

@@ -1,10 +1,10 @@
-//! The model of the simulation: what a process and its tools are to be, as lists.
+//! The model of the simulation: the expected state of a process and its tools, as plain lists.
 
 use std::collections::BTreeSet;
 
 use super::ConnectionId;
 
-/// A tool at a process.
+/// A tool that is attached to a process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ModelTool {
     pub connection: ConnectionId,
@@ -18,18 +18,18 @@ pub(super) struct ModelProcess {
     pub tools: Vec<ModelTool>,
     pub controller: Option<ConnectionId>,
     pub notify_set: u64,
-    /// Refused since they were last notified of "available".
+    /// Tools that were refused since they were last notified of "available".
     pub refused: BTreeSet<ConnectionId>,
-    /// Of these the controller has been notified.
+    /// The refused tools of which the controller has been notified.
     pub announced: BTreeSet<ConnectionId>,
-    /// They have released and want authority back.
+    /// Tools that have released authority and want it back.
     pub yielded: BTreeSet<ConnectionId>,
-    /// Notified of "available", and authority is still free.
+    /// The tool that was notified of "available" while authority is still free.
     pub offered: Option<ConnectionId>,
     pub is_suspended: bool,
-    /// Threads that stand at a signal of which the controller is, or will be, notified.
+    /// Threads that are stopped at a signal of which the controller is, or will be, notified.
     pub standing: BTreeSet<u32>,
-    /// The thread whose notice was sent and not satisfied.
+    /// The thread whose notice was sent and not handled.
     pub unsatisfied: Option<u32>,
 }
 

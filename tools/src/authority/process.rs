@@ -1,5 +1,5 @@
-//! The tools of one process: who has authority, who waits for it, and which threads stand at a
-//! notice.
+//! The tools of one process: the tool with authority, the tools that wait for it, and the threads
+//! that are stopped at a notice.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,12 +9,12 @@ use crate::wire::{
     ReturnCode, ServiceMessage, SignalNotice, SignalReason,
 };
 
-/// The most tools that are attached to a process.
+/// The most tools that can be attached to a process.
 pub const MAX_TOOLS: usize = 4;
-/// No tool is notified of it.
+/// SIGKILL, of which no tool is notified.
 const SIGKILL: u32 = 9;
 
-/// A command that decides when threads go on, or who has authority.
+/// A command that decides when threads continue, or which tool has authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthorityCommand {
     /// Set Continuation Signal: this signal, or 0.
@@ -29,43 +29,43 @@ pub enum AuthorityCommand {
     Release(ReleaseNotify),
 }
 
-/// A tool that is attached, or waits until the process is traced.
+/// An attachment of a tool, which may still wait until the process is traced.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attachment {
     pub identity: ToolIdentity,
-    /// Whether the process is traced and the tool knows.
+    /// Whether the process is traced and the tool has got its answer.
     pub is_complete: bool,
 }
 
-/// A tool that waits for authority.
+/// Why a tool waits for authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WaitReason {
-    /// It was refused, and the tool that has authority has been notified.
+    /// Its request was refused, and the tool with authority has been notified.
     Refused,
-    /// It was refused under an earlier tool.
+    /// Its request was refused while an earlier tool had authority.
     RefusedBefore,
     /// It has released authority and wants it back.
     Released,
 }
 
-/// A thread that has given a notice and has not gone on.
+/// A thread that has caused a notice and has not continued.
 #[derive(Debug, Clone, Copy)]
 struct NoticedThread {
-    /// What it would have got without a tool: 0 for a trap.
+    /// The signal that it would get without a tool. 0 for a trap.
     own_signal: u32,
-    /// What it goes on with.
+    /// The signal that it gets when it continues.
     continuation: u32,
 }
 
-/// What stands still.
+/// The suspension of the threads.
 #[derive(Debug, Default)]
 struct Suspension {
     is_suspended: bool,
-    /// Threads whose notice has been sent.
+    /// The threads whose notice has been sent.
     noticed: BTreeMap<u32, NoticedThread>,
-    /// The one whose notice no command has satisfied.
+    /// The thread whose notice waits for a command.
     current: Option<u32>,
-    /// Notices that have not been sent.
+    /// The notices that have not been sent.
     queue: VecDeque<SignalNotice>,
 }
 
@@ -73,7 +73,7 @@ struct Suspension {
 #[derive(Debug, Default)]
 pub(super) struct Process {
     pub has_exited: bool,
-    /// Whether the service traces it.
+    /// Whether the service traces the process.
     pub is_seized: bool,
     pub attachments: BTreeMap<ConnectionId, Attachment>,
     controller: Option<(ConnectionId, Control)>,
@@ -118,7 +118,7 @@ impl Process {
         Some(self.attachments[&connection].identity)
     }
 
-    /// The attached tools, the most favoured first.
+    /// The attached tools, in descending order of priority.
     pub fn tools_by_priority(&self) -> Vec<(ConnectionId, ToolIdentity)> {
         let complete = self.attachments.iter().filter(|(_, attachment)| attachment.is_complete);
         let mut tools: Vec<_> =
@@ -127,7 +127,7 @@ impl Process {
         tools
     }
 
-    /// Whether the tool can be attached. Attachments that are not complete count.
+    /// Checks whether the tool can be attached. Incomplete attachments also count.
     pub fn check_attach(
         &self,
         connection: ConnectionId,
@@ -147,7 +147,7 @@ impl Process {
         }
     }
 
-    /// The tool that has authority, for an answer.
+    /// The tool with authority, in the form of an answer.
     pub fn control_ack(&self) -> ControlAck {
         match self.controller_identity() {
             Some(tool) => ControlAck::new(tool.tool, tool.tag, tool.priority),
@@ -155,7 +155,7 @@ impl Process {
         }
     }
 
-    /// An attached tool asks for authority.
+    /// Handles the request of an attached tool for authority.
     pub fn on_control(
         &mut self,
         connection: ConnectionId,
@@ -191,7 +191,7 @@ impl Process {
 
     fn give_control(&mut self, connection: ConnectionId, settings: &Control) {
         if !self.is_controller(connection) {
-            // The new tool has not been notified of anybody.
+            // The new tool with authority has not been notified of any waiting tool.
             for reason in self.waiting.values_mut().filter(|one| **one == WaitReason::Refused) {
                 *reason = WaitReason::RefusedBefore;
             }
@@ -215,7 +215,7 @@ impl Process {
         Action::Send { connection: to, header, message: ServiceMessage::Notify(notice) }
     }
 
-    /// Authority is free: the waiting tool of highest priority is notified, and nobody else.
+    /// Notifies only the waiting tool of highest priority that authority is free.
     fn offer(&mut self, by: ToolIdentity, job: u64, rank: u32, actions: &mut Vec<Action>) {
         let favoured =
             self.waiting.keys().max_by_key(|one| self.attachments[one].identity.priority).copied();
@@ -227,7 +227,7 @@ impl Process {
         }
     }
 
-    /// A tool without authority leaves.
+    /// Removes a tool without authority.
     pub fn remove_tool(
         &mut self,
         connection: ConnectionId,
@@ -247,7 +247,7 @@ impl Process {
         }
     }
 
-    /// The connection of a tool has ended.
+    /// Handles the end of a tool's connection.
     pub fn on_tool_died(
         &mut self,
         connection: ConnectionId,
@@ -272,7 +272,7 @@ impl Process {
         }
     }
 
-    /// A thread stands at a signal.
+    /// Handles a stop of a thread at a signal.
     pub fn on_signal(
         &mut self,
         notice: SignalNotice,
@@ -289,7 +289,7 @@ impl Process {
             return;
         }
         self.suspend(rank, actions);
-        // A thread stands at one signal only: what it reported before is past.
+        // A thread can be stopped at only one signal, so its earlier notice is obsolete.
         self.suspension.queue.retain(|queued| queued.thread != notice.thread);
         self.suspension.queue.push_back(notice);
         if self.suspension.current.is_none() {
@@ -321,8 +321,8 @@ impl Process {
         actions.push(Action::Resume { rank, signals });
     }
 
-    /// As if the tool had never been there: threads whose notice it has not satisfied get what they
-    /// would have got without it.
+    /// Resumes the process as if the tool had never been attached: threads whose notice the tool
+    /// has not handled get the signal that they would have got without it.
     fn resume_with_own_signals(&mut self, rank: u32, actions: &mut Vec<Action>) {
         let suspension = &mut self.suspension;
         if let Some(current) = suspension.current
@@ -338,7 +338,8 @@ impl Process {
         self.resume(rank, actions);
     }
 
-    /// A thread has ended: it gives no notice any more, and none waits for it.
+    /// Removes the notices of a thread that has ended, and sends the next notice if one waits for
+    /// that thread.
     pub fn on_thread_exited(
         &mut self,
         thread: u32,
@@ -358,7 +359,7 @@ impl Process {
         }
     }
 
-    /// A command of an Update.
+    /// Handles a command of an Update.
     pub fn on_command(
         &mut self,
         connection: ConnectionId,
@@ -369,7 +370,8 @@ impl Process {
         actions: &mut Vec<Action>,
     ) -> CommandCode {
         if self.has_exited || !self.is_controller(connection) {
-            // The message was permitted: the process has exited since, which has detached the tool.
+            // The message was permitted, so the process has exited since, which has detached the
+            // tool.
             return CommandCode::ProcessExiting;
         }
         match command {
@@ -399,7 +401,8 @@ impl Process {
         }
     }
 
-    /// The thread is the one of the last notice; 0 is it, or a process that was suspended without.
+    /// `thread` must be the thread of the last notice. 0 stands for it, or for a process that was
+    /// suspended without a notice.
     fn continue_process(
         &mut self,
         thread: u32,
@@ -418,7 +421,8 @@ impl Process {
         CommandCode::Success
     }
 
-    /// The step satisfies the notice even if it is not done because another one is pending.
+    /// The step counts as the answer to the current notice, even if it is not done because another
+    /// notice is pending.
     fn step(&mut self, thread: u32, job: u64, rank: u32, actions: &mut Vec<Action>) -> CommandCode {
         self.suspension.current = None;
         if self.send_next_notice(job, rank, actions) {
@@ -446,7 +450,7 @@ impl Process {
         self.resume(rank, actions);
         self.controller = None;
         self.offer(self.attachments[&connection].identity, job, rank, actions);
-        // Its own release is not the one that it wants to be notified of.
+        // The tool must not be notified of its own release.
         if notify == ReleaseNotify::Yes {
             self.waiting.insert(connection, WaitReason::Released);
         }

@@ -1,6 +1,6 @@
-//! Tools, hostile ones included, send whatever they like to three processes in an order that
-//! follows from a seed. A plain model, which is lists and nothing else, says what each answer and
-//! each notice must be.
+//! A simulation: tools, including hostile ones, send arbitrary messages to three processes in an
+//! order that a seed determines. A model, which consists of plain lists, determines each expected
+//! answer and notice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,19 +32,19 @@ impl Random {
     }
 }
 
-/// A notice that the model expects: connection, rank, the tool that it is about, and the reason.
+/// The expected notices: connection, rank, the tool that the notice is about, and the reason.
 type ControlNotices = Vec<(ConnectionId, u32, u32, ControlReason)>;
 
 struct Simulation {
     random: Random,
     authority: Authority,
     processes: Vec<ModelProcess>,
-    /// The number of each open connection, from its first Attach on.
+    /// The number of the tool of each open connection, which it gets with its first Attach.
     connections: BTreeMap<ConnectionId, Option<u32>>,
     next_connection: u64,
     sequence: u32,
     expected: ControlNotices,
-    /// What happened how often: a simulation in which nothing happens shows nothing.
+    /// How often each event has happened. A simulation without such events would test nothing.
     counts: BTreeMap<&'static str, u32>,
 }
 
@@ -87,7 +87,7 @@ impl Simulation {
             }
             self.check();
         }
-        // All tools leave, by whatever way: nothing stands still.
+        // All tools leave. Afterwards no thread is stopped.
         while !self.connections.is_empty() {
             self.close();
             self.check();
@@ -117,7 +117,7 @@ impl Simulation {
         }
     }
 
-    /// What the machine does with a message, with the header's tool that the tool should name.
+    /// Sends a message with the tool number that the tool should use. Returns the actions.
     fn send(&mut self, connection: ConnectionId, rank: u32, message: ToolMessage) -> Vec<Action> {
         let tool = self.connections[&connection].unwrap_or(0);
         self.send_as(connection, tool, rank, message)
@@ -135,7 +135,7 @@ impl Simulation {
         self.authority.handle(Event::Message { connection, header, message: &message })
     }
 
-    /// The answer, which is the first action, and the others.
+    /// Checks the answer, which is the first action.
     fn answer(&self, connection: ConnectionId, actions: &[Action]) -> (Header, ReturnCode) {
         match actions.first() {
             Some(Action::Send { connection: to, header, message }) => {
@@ -149,7 +149,7 @@ impl Simulation {
     fn attach(&mut self) {
         let Some(connection) = self.any_connection() else { return };
         let rank = self.rank();
-        // Few priorities, so that they conflict; some that do not exist.
+        // Few priorities, so that they conflict, and some invalid ones.
         let priority = [1, 20, 40, 60, 80, 99, 100][self.random.below(7) as usize];
         let has_number = self.connections[&connection].is_some();
         let asked = match self.random.below(4) {
@@ -200,7 +200,7 @@ impl Simulation {
         }
     }
 
-    /// The codes of which an Attach gets one: each describes a fault that it has.
+    /// The possible error codes of an Attach, one for each of its errors.
     fn attach_codes(
         &self,
         connection: ConnectionId,
@@ -247,7 +247,7 @@ impl Simulation {
         }
     }
 
-    /// Whether this tool may send messages to this process, or the code that it gets.
+    /// Whether this tool may send messages to this process; otherwise the expected error code.
     fn permission(&self, connection: ConnectionId, rank: u32) -> Result<(), ReturnCode> {
         let process = &self.processes[rank as usize];
         if self.connections[&connection].is_none() {
@@ -394,7 +394,7 @@ impl Simulation {
         self.take(&actions);
     }
 
-    /// Authority becomes free.
+    /// Notes that authority becomes free.
     fn free(&mut self, by: ConnectionId, rank: u32) {
         let process = &mut self.processes[rank as usize];
         process.controller = None;
@@ -414,7 +414,7 @@ impl Simulation {
         }
     }
 
-    /// A tool without authority leaves a process.
+    /// Removes a tool without authority from a process.
     fn leave(&mut self, connection: ConnectionId, rank: u32) {
         let process = &mut self.processes[rank as usize];
         if process.tool(connection).is_none() {
@@ -460,7 +460,7 @@ impl Simulation {
         }
     }
 
-    /// A tool dies.
+    /// Closes the connection of a tool.
     fn close(&mut self) {
         let Some(connection) = self.any_connection() else { return };
         let mut left = Vec::new();
@@ -557,7 +557,7 @@ impl Simulation {
         self.take(&actions);
     }
 
-    /// Messages that no tool should send.
+    /// Sends messages that no tool should send.
     fn nonsense(&mut self) {
         let Some(connection) = self.any_connection() else { return };
         let tool = self.connections[&connection].unwrap_or(0) ^ 0x55;
@@ -574,7 +574,7 @@ impl Simulation {
         assert_eq!(self.send(connection, 0, ToolMessage::NotifyAck), []);
     }
 
-    /// Takes what the machine does besides answering.
+    /// Checks the actions other than the answer.
     fn take(&mut self, actions: &[Action]) {
         for action in actions {
             match action {
@@ -594,7 +594,7 @@ impl Simulation {
         let process = &mut self.processes[rank as usize];
         match notice {
             Notice::Signal(notice) => {
-                // To the controller alone, and one after the other.
+                // Notices go only to the controller, one at a time.
                 assert_eq!(process.controller, Some(connection));
                 assert_eq!(process.unsatisfied, None);
                 assert!(process.standing.contains(&notice.thread));
@@ -610,7 +610,7 @@ impl Simulation {
         }
     }
 
-    /// What always holds.
+    /// Checks the invariants.
     fn check(&self) {
         assert_eq!(self.expected, [], "notices that were not sent");
         for (rank, process) in self.processes.iter().enumerate() {
@@ -626,10 +626,11 @@ impl Simulation {
                 (priorities.len(), numbers.len()),
                 (process.tools.len(), process.tools.len())
             );
-            // Who was refused can be sure to learn that authority is free.
+            // A refused tool is notified when authority becomes free.
             let is_free = process.controller.is_none();
             assert!(!is_free || process.refused.is_empty() || process.offered.is_some());
-            // What stands still has a tool that can let it go on, and that tool knows a thread.
+            // If a process is suspended, a tool can resume it, and that tool has been notified of a
+            // thread.
             assert!(!process.is_suspended || process.controller.is_some());
             assert!(process.standing.is_empty() || process.unsatisfied.is_some());
         }

@@ -9,7 +9,7 @@ const OWNER: u32 = 1000;
 const SIGUSR1: u32 = 10;
 const SIGTRAP: u32 = 5;
 
-/// A machine, and what it has sent to each connection.
+/// An authority, and the messages that it has sent to each connection.
 struct Service {
     authority: Authority,
     sequence: u32,
@@ -49,7 +49,7 @@ fn stop(thread: u32, signal: u32, reason: SignalReason) -> SignalNotice {
 }
 
 impl Service {
-    /// With the ranks 0 to 2.
+    /// A service with the ranks 0 to 2.
     fn new() -> Self {
         let mut authority = Authority::new(JOB, OWNER);
         for rank in 0..3 {
@@ -69,8 +69,8 @@ impl Service {
         Client { connection, tool }
     }
 
-    /// Sends a message. Processes can be traced. What comes back: the answer, if any, and the
-    /// other actions.
+    /// Sends a message; processes can be traced. Returns the actions: the answer, if any, and the
+    /// others.
     fn send(&mut self, client: Client, rank: u32, message: ToolMessage) -> Vec<Action> {
         self.sequence += 1;
         let header = Header::new(JOB, rank, client.tool, self.sequence);
@@ -134,7 +134,7 @@ impl Service {
     }
 }
 
-/// The first message that is sent.
+/// The first message in the actions.
 fn the_answer(actions: &[Action]) -> (Header, ServiceMessage<'static>) {
     match actions.first() {
         Some(Action::Send { header, message, .. }) => (*header, message.clone()),
@@ -265,7 +265,7 @@ fn an_attach_that_is_not_possible_gets_the_listed_code() {
     assert_eq!(service.attach(tool, 3, 5, b"        "), ReturnCode::ProcessIdError);
     assert_eq!(service.attach(tool, 0, 5, b"        "), ReturnCode::Success);
     assert_eq!(service.attach(tool, 0, 6, b"        "), ReturnCode::ToolIdConflict);
-    // The connection is tool 1, and no tool of start_tool has a number from 2^31 on.
+    // The connection has number 1 already, and no tool of start_tool has a number from 2^31 on.
     let other_number = Client { tool: 2, ..tool };
     assert_eq!(service.attach(other_number, 1, 5, b"        "), ReturnCode::ToolIdError);
     let own_number = service.connect(2, FIRST_OWN_TOOL);
@@ -350,7 +350,7 @@ fn an_attach_to_all_ranks_is_all_or_nothing() {
     let (header, message) = the_answer(&service.send(all, 0, attach(40)));
     assert_eq!(header.code(), Some(ReturnCode::ToolPriorityConflict));
     assert_eq!((header.rank, message), (2, ServiceMessage::AttachAck(Vec::new())));
-    // Nothing is left of it: the number is free.
+    // The refused Attach leaves no state behind: the number is free.
     let (_, message) = the_answer(&service.send(all, 0, attach(41)));
     assert_eq!(message, ServiceMessage::AttachAck(vec![0, 1, 2]));
 }
@@ -376,7 +376,7 @@ fn a_process_that_ptrace_refuses_is_named_with_errno_and_none_is_attached() {
     assert_eq!(answer.code(), Some(ReturnCode::RequestFailed));
     assert_eq!((answer.rank, answer.error_code, answer.sequence), (1, 1, 5));
     assert_eq!(message, ServiceMessage::AttachRefused(reason));
-    // It may try again, and has to be traced again.
+    // The tool may try again; the processes must be traced again.
     assert_eq!(service.authority.handle(event()), [seize]);
 }
 
@@ -388,7 +388,7 @@ fn a_tool_that_leaves_while_its_attach_waits_leaves_nothing_traced() {
     let message = ToolMessage::Attach(attach_body(5, b"        ", ProcessSelect::RanksInNode));
     let header = Header::new(JOB, 0, 1, 5);
     service.authority.handle(Event::Message { connection, header, message: &message });
-    // Before the answer it may not use what it has asked for.
+    // Before the answer the tool has no access to the process.
     assert_eq!(code_of(&service.query(tool, 0)), ReturnCode::ToolRankNotFound);
     service.authority.handle(Event::Exited { rank: 1, status: 0 });
     assert_eq!(service.authority.handle(Event::Closed { connection }), []);
@@ -408,7 +408,7 @@ fn tool_id_0_asks_for_a_number_that_no_started_tool_has() {
         let named = Client { tool: header.tool, ..tool };
         assert_eq!(service.query(named, 0), execute(named, 0));
         assert_eq!(code_of(&service.query(tool, 0)), ReturnCode::ToolIdError);
-        // At a further process it keeps its number, by 0 or by the number.
+        // For a further process it keeps its number, whether it sends 0 or the number.
         let (header, _) = the_answer(&service.send(tool, 1, ToolMessage::Attach(body)));
         assert_eq!(header.tool, named.tool);
         assert_eq!(service.attach(named, 2, number as u8, b"        "), ReturnCode::Success);
@@ -428,9 +428,9 @@ fn a_detach_names_the_ranks_and_asks_for_release_first() {
     service.command(snapshot, 0, AuthorityCommand::Release(ReleaseNotify::No));
     let actions = service.detach(snapshot, 2, all);
     assert_eq!(the_answer(&actions).1, ServiceMessage::DetachAck(vec![0, 1]));
-    // Nobody is left at rank 1; the debugger is at rank 0.
+    // Rank 1 has no tool left. The debugger is attached to rank 0.
     assert_eq!(actions[1..], [Action::Unseize { rank: 1 }]);
-    // A tool that is not attached, or has never been: no error.
+    // A detach by a tool that is not attached is no error.
     let unknown = service.connect(9, 9);
     for tool in [snapshot, unknown] {
         let (header, message) = the_answer(&service.detach(tool, 0, all));
@@ -447,7 +447,7 @@ fn control_again_replaces_the_settings() {
     let new = Control { notify_set: 0, signal: SIGUSR1, ..settings() };
     let actions = service.send(snapshot, 0, ToolMessage::Control(new));
     assert_eq!(code_of(&actions), ReturnCode::Success);
-    // With a signal for the leader all threads are suspended.
+    // With a signal for the leader, all threads are suspended.
     let expected = [
         Action::Configure { rank: 0, settings: new },
         Action::Suspend { rank: 0 },
@@ -456,7 +456,7 @@ fn control_again_replaces_the_settings() {
     assert_eq!(actions[1..], expected);
     let notice = stop(7, SIGUSR1, SignalReason::Generic);
     assert_eq!(service.signal(notice), [Action::Pass { rank: 0, notice }]);
-    // Nothing was noticed, and yet the process can be continued.
+    // The process can be continued although there was no notice.
     let (code, actions) = service.command(snapshot, 0, AuthorityCommand::Continue);
     assert_eq!(code, CommandCode::Success);
     assert_eq!(actions, [Action::Resume { rank: 0, signals: Vec::new() }]);
@@ -486,13 +486,14 @@ fn the_refused_tool_of_highest_priority_is_notified_and_nobody_else() {
     assert_eq!(service.attach(profiler, 0, 50, b"profiler"), ReturnCode::Success);
     assert_eq!(service.control(profiler, 0).len(), 2);
     assert_eq!(service.control(debugger, 0).len(), 2);
-    // It asks again: the tool in control knows.
+    // It requests again. The controller is already notified.
     assert_eq!(service.control(debugger, 0).len(), 1);
     let release = AuthorityCommand::Release(ReleaseNotify::No);
     let (_, actions) = service.command(snapshot, 0, release);
     let available = |to| control_notice(to, ControlReason::Available, 1, b"snapshot", 10);
     assert_eq!(actions, [available(debugger)]);
-    // The notice gives no authority: another one may be faster, and learns of the debugger.
+    // The notice does not grant authority. Another tool may be faster, and is notified of the
+    // debugger.
     assert_eq!(code_of(&service.control(snapshot, 0)), ReturnCode::Success);
     let actions = service.control(debugger, 0);
     assert_eq!(code_of(&actions), ReturnCode::ToolControlConflict);
@@ -526,7 +527,7 @@ fn notices_of_signals_come_one_after_the_other() {
     assert_eq!(service.signal(second), []);
     assert_eq!(service.authority.default_thread(0), Some(100));
 
-    // Only the thread that gave the notice, and only by the tool that has authority.
+    // Only the thread of the notice can be continued, and only by the tool with authority.
     let go_on = AuthorityCommand::Continue;
     assert_eq!(service.command(snapshot, 101, go_on), (CommandCode::ThreadInvalid, vec![]));
     assert_eq!(service.command(debugger, 100, go_on), (CommandCode::ProcessExiting, vec![]));
@@ -536,7 +537,7 @@ fn notices_of_signals_come_one_after_the_other() {
     let (code, actions) = service.command(snapshot, 100, go_on);
     assert_eq!((code, actions), (CommandCode::Success, vec![signal_notice(snapshot, second)]));
     assert!(service.authority.is_suspended(0));
-    // The last signal that was set counts.
+    // The last signal that was set takes effect.
     for signal in [SIGTRAP, SIGUSR1] {
         let set = AuthorityCommand::SetContinuationSignal(signal);
         assert_eq!(service.command(snapshot, 0, set), (CommandCode::Success, vec![]));
@@ -592,7 +593,7 @@ fn a_step_moves_one_thread_and_ends_with_a_notice() {
     assert_eq!((code, actions), (CommandCode::Success, vec![step(0)]));
     service.signal(done);
 
-    // With another notice pending the step is not done, and that notice is sent.
+    // If another notice is pending, the step is not done, and that notice is sent.
     let other = stop(101, SIGUSR1, SignalReason::Generic);
     assert_eq!(service.signal(other), []);
     let (code, actions) = service.command(snapshot, 100, AuthorityCommand::Step);
@@ -618,7 +619,7 @@ fn release_control_lets_the_process_go_on() {
 fn a_tool_that_dies_in_control_leaves_the_process_as_if_it_had_never_been_there() {
     let (mut service, snapshot, debugger) = Service::with_two_tools();
     service.control(debugger, 0);
-    // One notice that it has continued, one that it has read, two that it has not.
+    // One notice that it has continued, one that it has read, and two that it has not read.
     service.signal(stop(100, SIGUSR1, SignalReason::Generic));
     service.signal(stop(101, SIGUSR1, SignalReason::Generic));
     service.signal(stop(102, SIGTRAP, SignalReason::Breakpoint));
@@ -642,7 +643,7 @@ fn an_exit_is_noticed_by_all_tools_and_ends_everything() {
     service.signal(stop(100, SIGUSR1, SignalReason::Generic));
     let exit = |client| notice(client, 0, Notice::Exit(ExitNotice { status: 256 }));
     let actions = service.authority.handle(Event::Exited { rank: 0, status: 256 });
-    // The most favoured first; the refused tool gets no notice of availability.
+    // The tool of highest priority comes first. The refused tool gets no notice of availability.
     assert_eq!(actions, [exit(debugger), exit(snapshot)]);
     assert_eq!(service.authority.handle(Event::Exited { rank: 0, status: 0 }), []);
     assert_eq!(code_of(&service.query(snapshot, 0)), ReturnCode::ToolProcessExiting);
@@ -651,7 +652,7 @@ fn an_exit_is_noticed_by_all_tools_and_ends_everything() {
     let (code, actions) = service.command(snapshot, 0, AuthorityCommand::Continue);
     assert_eq!((code, actions), (CommandCode::ProcessExiting, vec![]));
     assert_eq!(service.authority.controller(0), None);
-    // A process of the next stage has the rank again.
+    // A process of the next stage has the same rank.
     service.authority.handle(Event::Started { rank: 0 });
     assert_eq!(service.attach(snapshot, 0, 10, b"snapshot"), ReturnCode::Success);
 }

@@ -1,4 +1,4 @@
-//! The bodies that wait at a hop, each with its ranks.
+//! The bodies that are held at a hop, each with its ranks.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -7,14 +7,14 @@ use score_proto::nodeset::NodeSet;
 
 use super::EventBody;
 
-/// Bytes that an entry takes beside its body and its ranges.
+/// The bytes of an entry in addition to its body and its ranges.
 pub const ENTRY_OVERHEAD_LEN: usize = 128;
 
-/// Bytes of one range of a set.
+/// The bytes of one range of a set.
 pub const RANGE_LEN: usize = 8;
 
-/// Bodies by their hash, then by comparison. The hash has a random key, so that no process can
-/// make many bodies with the same one.
+/// Bodies, found by hash and comparison. The hash has a random key, so that a process cannot
+/// construct many bodies with the same hash.
 #[derive(Debug, Default)]
 pub struct Bodies<S = RandomState> {
     ranks: HashMap<EventBody, NodeSet, S>,
@@ -31,12 +31,13 @@ impl<S: BuildHasher> Bodies<S> {
         }
     }
 
-    /// Whether a body is there: then its bytes are not held a second time.
+    /// Whether a body is already held, so that its bytes are not held again.
     pub fn contains(&self, body: &EventBody) -> bool {
         self.ranks.contains_key(body)
     }
 
-    /// All bodies in order of their first rank: the order of arrival does not show.
+    /// Takes all bodies, ordered by their first rank. The result does not depend on the order of
+    /// arrival.
     pub fn take_all(&mut self) -> Vec<(EventBody, NodeSet)> {
         let mut all: Vec<_> = self.ranks.drain().collect();
         self.ranks.shrink_to_fit();
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
     use std::hash::{BuildHasherDefault, Hasher};
 
-    /// All bodies have one hash.
+    /// A hasher that gives all bodies the same hash.
     #[derive(Default)]
     struct ConstantHasher;
 

@@ -1,18 +1,18 @@
-//! How the events of many processes merge on their way up a tree (SDM "Events", docs/tools.md N34
+//! Merging of the events of many processes on their way up a tree (SDM "Events", docs/tools.md N34
 //! to N40).
 //!
 //! Each hop of the tree has a [`Merger`]. Its *sources* are the branches below the hop, and the
-//! hop's own ranks. A command goes to a set of ranks, and each of these ranks gives one event.
-//! Events with equal bodies become one event, and only its set of ranks grows. The hop passes on
-//! what it has when all ranks have answered, or when the timeout of the command has passed. An
-//! event that comes later goes up by itself. Nothing is lost: each rank of a command is in exactly
-//! one event that leaves the hop, or the command still waits for it.
+//! hop's own ranks. A command goes to a set of ranks, and each of these ranks answers with one
+//! event. Events with equal bodies become one event with the union of their ranks. The hop passes
+//! the events on when all ranks have answered, or when the timeout of the command has passed. Later
+//! events are passed on one by one. No event is lost: each rank of a command is in exactly one
+//! event that leaves the hop, or the command still waits for it.
 //!
-//! `(input, now) -> actions`, without a clock and without I/O.
+//! The merger is a function `(input, now) -> actions` without a clock and without I/O.
 //!
-//! What comes from below is hostile. A source can speak for its own ranks only, each rank answers
-//! once a command, and the bytes of one command are bounded: events beyond the bound are replaced
-//! by one that says how many there were, and of which ranks.
+//! The events from below are not trusted. A source can send events for its own ranks only, each
+//! rank can answer a command only once, and the bytes of a command are bounded. Events beyond the
+//! bound are replaced by an event with their number and their ranks.
 
 #![forbid(unsafe_code)]
 
@@ -30,79 +30,80 @@ use score_proto::nodeset::NodeSet;
 
 use open_command::OpenCommand;
 
-/// Time since any fixed moment; the caller's clock never goes back.
+/// The time since an arbitrary fixed moment. The caller's clock is monotonic.
 pub type MonotonicTime = Duration;
 
-/// Most commands that a hop waits for at the same time.
+/// The most commands that a hop waits for at the same time.
 pub const MAX_OPEN_COMMANDS: usize = 256;
 
-/// Longest body of an event. Together with a set of the most ranges it fits in one frame of
-/// [`score_proto::frame`].
+/// The longest body of an event, in bytes. With a rank set of the most ranges it fits into one
+/// frame of [`score_proto::frame`].
 pub const MAX_EVENT_BODY_LEN: usize = 512 << 10;
 
-/// Bytes that the events of one command may take at a hop: their bodies and sets, held or passed.
+/// The most bytes that the events of one command may take at a hop. This includes bodies and rank
+/// sets, held or passed on.
 pub const MAX_COMMAND_BYTES: usize = 64 << 20;
 
-/// What a hop takes off the timeout of a command for its children: one part in this many. Children
-/// pass on what they have before the hop itself does, so that it merges what they send.
+/// A hop subtracts this fraction (1/8) from the timeout of a command for its children. Children
+/// therefore pass their events on before the hop does, so that the hop can merge them.
 const TIMEOUT_PARTS: u32 = 8;
 
 pub use score_proto::tool_command::{CommandId, EventBody, MergedEvent};
 
-/// What a hop learns.
+/// An input of a merger.
 #[derive(Debug, Clone)]
 pub enum MergeInput {
     /// A command passes the hop on its way down.
     Command {
         /// Its number.
         command: CommandId,
-        /// Ranks that shall answer. Those of no source are left out.
+        /// The ranks that must answer. Ranks of no source are ignored.
         ranks: NodeSet,
-        /// How long this hop waits before it passes on what it has.
+        /// How long this hop waits before it passes on the events that it has.
         timeout: Duration,
     },
-    /// An event comes from below.
+    /// An event arrives from below.
     Event {
-        /// Index of the source.
+        /// The index of the source.
         source: usize,
         /// The event.
         event: MergedEvent,
     },
-    /// The connection to a source is lost, for ever.
+    /// The connection to a source is lost permanently.
     SourceLost {
-        /// Index of the source.
+        /// The index of the source.
         source: usize,
     },
-    /// The sender of the command waits no longer: what comes is refused from now on.
+    /// The sender of the command does not wait any more. Later events are refused.
     Close {
         /// The command.
         command: CommandId,
     },
-    /// Time has passed, see [`Merger::deadline`].
+    /// Time has passed; see [`Merger::deadline`].
     Tick,
 }
 
-/// What a hop has to do.
+/// An action for the owner of a merger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MergeAction {
     /// Send the event to the parent.
     Pass(MergedEvent),
-    /// All ranks of the command have answered, and the events are passed on.
+    /// All ranks of the command have answered, and all events have been passed on.
     Complete(CommandId),
-    /// A source sent what it may not send. That part was left out; a caller may close the
+    /// A source has sent an invalid event. The invalid part was dropped. The owner may close the
     /// connection.
     Refuse {
-        /// Index of the source.
+        /// The index of the source.
         source: usize,
-        /// What was wrong.
+        /// The reason.
         refusal: MergeRefusal,
     },
-    /// The command has the number of one that still waits, or there is no room for it. Its ranks
-    /// get no event.
+    /// The command has the number of a waiting command, or there is no room for it. Its ranks get
+    /// no event.
     RefuseCommand {
         /// The command.
         command: CommandId,
-        /// What was wrong.
+        /// The reason.
         refusal: CommandRefusal,
     },
 }
@@ -110,16 +111,16 @@ pub enum MergeAction {
 /// Why an event, or a part of it, is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MergeRefusal {
-    /// No command with this number waits.
+    /// No command with this number is waiting.
     #[error("an event of a command that no process is waiting for")]
     UnknownCommand,
-    /// The index is not that of a source, or the source was lost before.
+    /// The index is not that of a source, or the source is lost.
     #[error("an event of a branch that does not exist")]
     UnknownSource,
-    /// Some ranks are not in the branch, or the command was not for them.
+    /// Some ranks do not belong to the branch, or the command was not for them.
     #[error("an event of ranks that were not asked, or belong to another branch")]
     ForeignRanks,
-    /// Some ranks have answered this command before.
+    /// Some ranks have already answered this command.
     #[error("a second event of the same ranks for one command")]
     Duplicate,
 }
@@ -127,15 +128,15 @@ pub enum MergeRefusal {
 /// Why a command is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CommandRefusal {
-    /// A command with this number waits for events.
+    /// A command with this number is waiting for events.
     #[error("the number of the command is in use; give each command a new one")]
     NumberInUse,
-    /// [`MAX_OPEN_COMMANDS`] wait, and the timeout of none has passed.
+    /// [`MAX_OPEN_COMMANDS`] commands are waiting, and the timeout of none has passed.
     #[error("{MAX_OPEN_COMMANDS} commands wait for events; wait for them, or close one")]
     TooManyCommands,
 }
 
-/// Bounds of a [`Merger`].
+/// The limits of a [`Merger`].
 #[derive(Debug, Clone, Copy)]
 pub struct MergeBounds {
     /// See [`MAX_OPEN_COMMANDS`].
@@ -156,7 +157,7 @@ impl Default for MergeBounds {
     }
 }
 
-/// The timeout that a hop gives its children along with a command that it got with `timeout`.
+/// The timeout that a hop passes to its children for a command that it got with `timeout`.
 pub fn timeout_of_children(timeout: Duration) -> Duration {
     timeout - timeout / TIMEOUT_PARTS
 }
@@ -164,7 +165,7 @@ pub fn timeout_of_children(timeout: Duration) -> Duration {
 /// Merges the events at one hop of a tree.
 #[derive(Debug)]
 pub struct Merger {
-    /// Ranks of each branch; no two of them overlap.
+    /// The ranks of each branch, which do not overlap.
     sources: Vec<NodeSet>,
     lost: BTreeSet<usize>,
     commands: BTreeMap<CommandId, OpenCommand>,
@@ -172,13 +173,13 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// A hop with these branches, one of which may be the hop itself. A rank that is named twice
-    /// belongs to the first branch that names it.
+    /// Creates a hop with these branches, one of which may be the hop itself. A rank in several
+    /// branches belongs to the first of them.
     pub fn new(sources: impl IntoIterator<Item = NodeSet>) -> Self {
         Self::with_bounds(sources, MergeBounds::default())
     }
 
-    /// The same with other bounds. `body_len` is [`MAX_EVENT_BODY_LEN`] at most.
+    /// Like `new`, with other limits. `body_len` is limited to [`MAX_EVENT_BODY_LEN`].
     pub fn with_bounds(
         sources: impl IntoIterator<Item = NodeSet>,
         mut bounds: MergeBounds,
@@ -194,7 +195,7 @@ impl Merger {
         Self { sources, lost: BTreeSet::new(), commands: BTreeMap::new(), bounds }
     }
 
-    /// The ranks of a source; empty if there is no such source.
+    /// The ranks of a source. Empty, if there is no such source.
     pub fn ranks_of(&self, source: usize) -> NodeSet {
         self.sources.get(source).cloned().unwrap_or_default()
     }
@@ -209,18 +210,18 @@ impl Merger {
         self.commands.get(&command).map(OpenCommand::unanswered).unwrap_or_default()
     }
 
-    /// When [`MergeInput::Tick`] is due: a command passes on what it has.
+    /// When [`MergeInput::Tick`] is due. A command then passes on its events.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         self.commands.values().filter_map(OpenCommand::deadline).min()
     }
 
-    /// Bytes of bodies and sets that wait here.
+    /// The bytes of bodies and rank sets that are held here.
     pub fn held_bytes(&self) -> usize {
         self.commands.values().map(OpenCommand::held_bytes).sum()
     }
 
-    /// Takes one input and adds what has to be done to `actions`. `now` counts for every input:
-    /// a deadline that has passed is handled first.
+    /// Handles one input and appends the resulting actions to `actions`. First handles deadlines
+    /// that have passed at `now`.
     pub fn step(&mut self, input: MergeInput, now: MonotonicTime, actions: &mut Vec<MergeAction>) {
         for (&id, command) in &mut self.commands {
             if command.deadline().is_some_and(|deadline| deadline <= now) {
@@ -269,7 +270,8 @@ impl Merger {
         self.settle(id, actions);
     }
 
-    /// Makes room: the oldest command that has passed on what it had is given up.
+    /// Makes room by giving up the oldest command whose timeout has passed. Returns false if there
+    /// is none.
     fn abandon_oldest(&mut self, actions: &mut Vec<MergeAction>) -> bool {
         let late = self.commands.iter().find(|(_, command)| command.deadline().is_none());
         let Some((&id, _)) = late else { return false };
@@ -317,7 +319,7 @@ impl Merger {
         }
     }
 
-    /// A command that nothing is missing of is passed on and forgotten.
+    /// Passes on and removes a command that all ranks have answered.
     fn settle(&mut self, id: CommandId, actions: &mut Vec<MergeAction>) {
         let Some(command) = self.commands.get_mut(&id) else { return };
         if command.is_complete() {

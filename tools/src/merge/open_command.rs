@@ -1,4 +1,5 @@
-//! One command at one hop: who has not answered, and what the others have said.
+//! The state of one command at one hop: the ranks that have not answered, and the events of the
+//! others.
 
 use score_proto::nodeset::{MAX_RANGES, NodeSet};
 
@@ -11,34 +12,34 @@ use super::{
 /// A command that waits for events.
 #[derive(Debug, Default)]
 pub struct OpenCommand {
-    /// Ranks that shall answer.
+    /// The ranks that must answer.
     asked: NodeSet,
-    /// Those of them that have not.
+    /// The ranks that have not answered.
     unanswered: RankBits,
     bodies: Bodies,
-    /// Ranks of bodies that were too much, and how many events these were.
+    /// The ranks of the events that exceeded the limits, and the number of these events.
     dropped: (NodeSet, u64),
-    /// None: what was there has been passed on, and the rest goes up by itself.
+    /// None: the events have been passed on, and later ones are passed on one by one.
     deadline: Option<MonotonicTime>,
     held_bytes: usize,
-    /// All bytes of the command, held or passed.
+    /// The bytes of all events of the command, held or passed on.
     charged_bytes: usize,
     bounds: MergeBounds,
 }
 
 impl OpenCommand {
-    /// A command that nobody has answered.
+    /// A command that no rank has answered.
     pub fn new(asked: NodeSet, deadline: MonotonicTime, bounds: MergeBounds) -> Self {
         let unanswered = RankBits::new(&asked);
         Self { asked, unanswered, deadline: Some(deadline), bounds, ..Self::default() }
     }
 
-    /// When it passes on what it has; none if it has done so.
+    /// When the command passes on its events. None, if it has done so.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         self.deadline
     }
 
-    /// Bytes of the bodies and sets that wait.
+    /// The bytes of the bodies and sets that are held.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
     }
@@ -53,12 +54,12 @@ impl OpenCommand {
         self.unanswered.to_set()
     }
 
-    /// Marks ranks as answered, and returns those that were not marked before.
+    /// Marks ranks as answered. Returns those that were not marked before.
     pub fn take_unanswered(&mut self, ranks: &NodeSet) -> NodeSet {
         self.unanswered.take(ranks)
     }
 
-    /// Why not all of `own`, ranks of one source, are `new`.
+    /// Why `own`, the ranks of one source, are not all in `new`.
     pub fn refusal_of(&self, own: &NodeSet, new: &NodeSet) -> MergeRefusal {
         match self.asked.intersects(&own.difference(new)) {
             true => MergeRefusal::Duplicate,
@@ -66,7 +67,7 @@ impl OpenCommand {
         }
     }
 
-    /// An event of ranks that have not answered before.
+    /// Adds an event of ranks that have not answered before.
     pub fn on_event(
         &mut self,
         id: CommandId,
@@ -85,7 +86,7 @@ impl OpenCommand {
         }
     }
 
-    /// Counts the bytes of an event. One that is too much loses its body.
+    /// Charges the bytes of an event. If the event exceeds the limits, replaces its body.
     fn charge(&mut self, body: EventBody, ranks: &NodeSet) -> EventBody {
         let body_len = match &body {
             EventBody::Answer(bytes) => bytes.len(),
@@ -105,7 +106,7 @@ impl OpenCommand {
         body
     }
 
-    /// Of the ranks of a source those are lost that have not answered; returns them.
+    /// Marks the ranks of a lost source that have not answered as lost. Returns them.
     pub fn on_source_lost(&mut self, source: &NodeSet) -> NodeSet {
         let lost = self.unanswered.take(source);
         if !lost.is_empty() && self.deadline.is_some() {
@@ -114,7 +115,7 @@ impl OpenCommand {
         lost
     }
 
-    /// Passes on all that waits. What comes from now on goes up by itself.
+    /// Passes on all held events. Later events are passed on one by one.
     pub fn flush(&mut self, id: CommandId, actions: &mut Vec<MergeAction>) {
         self.deadline = None;
         self.held_bytes = 0;
@@ -126,7 +127,8 @@ impl OpenCommand {
     }
 }
 
-/// Passes an event on. A set with more ranges than fit in a message becomes several events.
+/// Passes an event on. If its rank set has more ranges than fit into a message, splits it into
+/// several events.
 pub fn pass(id: CommandId, ranks: NodeSet, body: EventBody, actions: &mut Vec<MergeAction>) {
     if ranks.is_empty() {
         return;
@@ -142,7 +144,7 @@ pub fn pass(id: CommandId, ranks: NodeSet, body: EventBody, actions: &mut Vec<Me
             body: event.body.clone(),
         }));
         event.ranks = rest;
-        // What was counted once is not counted again.
+        // The number of dropped events is counted only once.
         if let EventBody::Dropped { events } = &mut event.body {
             *events = 0;
         }

@@ -1,5 +1,5 @@
-//! Output of many processes on its way up a tree: equal lines become one line with all its ranks,
-//! and the lines of each rank stay in order.
+//! Merging of the output of many processes on its way up a tree. Equal lines become one line with
+//! all its ranks, and the lines of each rank stay in order.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::MonotonicTime;
 /// How long a line waits at a hop for equal lines of other ranks.
 pub const MERGE_WINDOW: Duration = Duration::from_millis(20);
 
-/// Longest line; a longer one arrives in pieces.
+/// The longest line, in bytes. A longer line is split.
 pub const MAX_LINE_LEN: usize = 4096;
 
-/// Most lines that wait at a hop. Each new line is compared with them.
+/// The most lines that wait at a hop. Each new line is compared with them.
 const MAX_LINES: usize = 512;
 
-/// A line, with its newline if it has one, and the ranks that wrote it.
+/// A line, with its newline if it has one, and the ranks that have written it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputLine {
     /// The ranks.
@@ -35,13 +35,14 @@ pub struct OutputMerger {
 }
 
 impl OutputMerger {
-    /// When the lines that wait have to be taken.
+    /// The time at which waiting lines must be taken.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         self.deadline
     }
 
-    /// Adds a line from below. It joins an equal one, unless a rank of it wrote something after
-    /// that. True if there is no room for more: the lines have to be taken now.
+    /// Adds a line from below. It merges with an equal line, unless one of its ranks has written
+    /// another line after that one. Returns true if there is no room left, so that the lines must
+    /// be taken now.
     pub fn add(&mut self, line: OutputLine, now: MonotonicTime) -> bool {
         if line.ranks.is_empty() {
             return false;
@@ -59,21 +60,21 @@ impl OutputMerger {
         self.lines.len() >= MAX_LINES
     }
 
-    /// Takes all lines, in order.
+    /// Takes all lines, in their order.
     pub fn take(&mut self) -> Vec<OutputLine> {
         self.deadline = None;
         std::mem::take(&mut self.lines)
     }
 }
 
-/// Cuts what a process writes into lines.
+/// Splits the output of a process into lines.
 #[derive(Debug, Default)]
 pub struct LineCutter {
     partial: Vec<u8>,
 }
 
 impl LineCutter {
-    /// Adds bytes and returns the lines that are whole, or too long.
+    /// Adds bytes. Returns the lines that are complete or have reached the greatest length.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut lines = Vec::new();
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -90,7 +91,7 @@ impl LineCutter {
         lines
     }
 
-    /// The unfinished line, for example a prompt.
+    /// The incomplete line, for example a prompt.
     pub fn take_partial(&mut self) -> Option<Vec<u8>> {
         (!self.partial.is_empty()).then(|| std::mem::take(&mut self.partial))
     }

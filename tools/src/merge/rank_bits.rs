@@ -1,5 +1,5 @@
-//! Ranks as bits: of a command all are there at first, and each is taken once. The time for an
-//! event does not depend on how many other ranks are missing, nor on how they are scattered.
+//! A set of ranks as bits. It starts with all ranks of a command, and each rank is taken once. The
+//! time for an event does not depend on the number or the distribution of the other ranks.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ const WORD_BITS: u32 = u64::BITS;
 /// A set of ranks that only shrinks.
 #[derive(Debug, Default)]
 pub struct RankBits {
-    /// Rank of the first bit.
+    /// The rank of the first bit.
     first: u32,
     words: Vec<u64>,
     count: u32,
 }
 
 impl RankBits {
-    /// The bits of a set; it takes one bit for each rank from the first to the last.
+    /// Creates the bits of a set, one bit for each rank from the first to the last.
     pub fn new(ranks: &NodeSet) -> Self {
         let (Some(first), Some(last)) = (ranks.first(), ranks.last()) else {
             return Self::default();
@@ -35,8 +35,8 @@ impl RankBits {
         self.count == 0
     }
 
-    /// Calls with each word of a range of ranks, and the bits of the range in it. Ranks beyond the
-    /// words are left out.
+    /// Calls `call` with each word that a range of ranks touches, and a mask of the range's bits in
+    /// it. Ignores ranks beyond the words.
     fn for_each_word(&mut self, ranks: Range<u32>, mut call: impl FnMut(&mut u64, u64)) {
         let size = self.words.len() as u64 * u64::from(WORD_BITS);
         let start = u64::from(ranks.start.saturating_sub(self.first)).min(size) as u32;
@@ -52,7 +52,7 @@ impl RankBits {
         }
     }
 
-    /// Takes those of the ranks that are left.
+    /// Removes those of the ranks that are left, and returns them.
     pub fn take(&mut self, ranks: &NodeSet) -> NodeSet {
         let mut taken = NodeSet::new();
         for range in ranks.ranges() {
@@ -78,7 +78,7 @@ impl RankBits {
     }
 }
 
-/// Adds the ranks of the bits that are set; bit 0 is the rank `first`.
+/// Adds the ranks whose bits are set. Bit 0 is the rank `first`.
 fn add_bits(set: &mut NodeSet, mut bits: u64, first: u32) {
     let mut at = first;
     while bits != 0 {

@@ -1,4 +1,4 @@
-//! One hop by hand, then trees of hops against a plain union.
+//! Tests of a single hop, then tests that compare trees of hops with a plain union.
 
 use super::*;
 use proptest::prelude::*;
@@ -124,7 +124,7 @@ fn a_source_speaks_once_and_for_its_own_ranks_only() {
     let mut hop = Hop::new();
     hop.command(1, &[0, 1, 2, 5]);
     let foreign = MergeRefusal::ForeignRanks;
-    // Ranks of another branch, and ranks of the branch that were not asked.
+    // Ranks of another branch, and ranks of the branch that the command was not for.
     assert_eq!(hop.event(1, &[0, 1, 5, 70_000], answer("a")), [refused(1, foreign)]);
     assert_eq!(hop.event(1, &[3], answer("a")), [refused(1, foreign)]);
     assert_eq!(hop.event(1, &[1], answer("b")), [refused(1, MergeRefusal::Duplicate)]);
@@ -145,7 +145,8 @@ fn bytes_of_a_command_are_bounded_and_what_is_dropped_is_counted() {
         hop.event(rank.min(1), &[rank as u32], body.clone());
         assert!(hop.merger.held_bytes() <= 500);
     }
-    // A body that is there costs only its rank; one that a child dropped is counted here, too.
+    // A body that is already held costs only its rank. An event that a child has dropped counts
+    // here too.
     hop.event(1, &[4], bodies[0].clone());
     let actions = hop.event(2, &[5], EventBody::Dropped { events: 7 });
     let expected = [
@@ -155,7 +156,7 @@ fn bytes_of_a_command_are_bounded_and_what_is_dropped_is_counted() {
         MergeAction::Complete(CommandId(1)),
     ];
     assert_eq!(actions, expected);
-    // A body that is too long by itself, and bytes that were passed on already.
+    // A body that is too long, and bytes that were already passed on.
     hop.command(2, &[0, 1, 5, 6]);
     hop.wait(SECOND);
     let mut late =
@@ -201,7 +202,7 @@ fn a_set_of_more_ranges_than_a_message_may_have_is_passed_in_parts() {
     let mut actions = Vec::new();
     let mut step = |input| merger.step(input, MonotonicTime::ZERO, &mut actions);
     step(MergeInput::Command { command: CommandId(1), ranks, timeout: SECOND });
-    // A source that is lost answers for all ranks that are missing.
+    // A lost source counts as the answer of all its missing ranks.
     let body = answer("a");
     step(MergeInput::Event {
         source: 0,
@@ -218,7 +219,7 @@ fn a_set_of_more_ranges_than_a_message_may_have_is_passed_in_parts() {
     assert!(all.values().all(|ranks| ranks.len() == 150_000));
 }
 
-/// What happens to a rank in the test of a tree.
+/// The events of a rank in the test of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RankPlan {
     body: u8,
@@ -226,7 +227,8 @@ struct RankPlan {
     asked: bool,
 }
 
-/// A tree of hops over ranks 0 to n-1: the children of `rank` are `arity * rank + 1` and so on.
+/// A tree of hops over the ranks 0 to n-1. The children of `rank` are `arity * rank + 1` and the
+/// next ones.
 struct Tree {
     hops: Vec<Merger>,
     arity: usize,
@@ -252,7 +254,7 @@ impl Tree {
         Self { hops: (0..ranks).map(|rank| Merger::new(sources(rank))).collect(), arity }
     }
 
-    /// Gives an input to a hop, and what it passes on to its parent, up to the root.
+    /// Passes an input to a hop, and its events to the parent, up to the root.
     fn step(
         &mut self,
         hop: usize,
@@ -294,7 +296,7 @@ proptest! {
         let ranks: NodeSet = asked.map(|(rank, _)| rank).collect();
         let mut tree = Tree::new(plans.len(), arity);
         let mut top = Vec::new();
-        // A timeout of 800 ms of which some answers are late, or one that all answers meet.
+        // A timeout of 800 ms, which some answers miss, or a timeout that no answer misses.
         let timeout = ms(if is_patient { 60_000 } else { 800 });
         let mut timeouts = vec![timeout; plans.len()];
         for hop in 0..plans.len() {
@@ -303,10 +305,10 @@ proptest! {
             }
             let (command, ranks) = (CommandId(1), ranks.clone());
             let input = MergeInput::Command { command, ranks, timeout: timeouts[hop] };
-            // A child answers nothing before its parent knows the command.
+            // A child sends no answer before its parent has the command.
             tree.step(hop, input, Duration::ZERO, &mut top);
         }
-        // The branch of a child is lost at some time, unless it is the root.
+        // The branch of a child is lost at some time. The root is never lost.
         let lost = lost.map(|(index, at)| (index.index(plans.len()), at));
         let lost = lost.filter(|(hop, _)| *hop > 0);
         let is_cut = |mut rank: usize, time: u16| {
@@ -338,7 +340,8 @@ proptest! {
                 }
             }
         }
-        // What the lost branch had not passed on cannot be told from what it never said.
+        // Events that the lost branch has not passed on are equivalent to events that it has never
+        // sent.
         let mut lost_ranks = NodeSet::new();
         let mut said = NodeSet::new();
         let mut all = BTreeMap::<EventBody, NodeSet>::new();

@@ -1,4 +1,4 @@
-//! Numbers of messages and return codes (docs/tools.md, H19 and group R).
+//! The numbers of messages and return codes (docs/tools.md, H19 and group R).
 
 use super::field::numbered;
 
@@ -7,11 +7,11 @@ numbered! {
     MessageType: u16 {
         /// The answer to a message that cannot be read.
         5000 ErrorAck,
-        /// A tool joins one process, or all of the host.
+        /// A tool attaches to one process, or to all processes of the host.
         5001 Attach,
         /// The answer to Attach.
         5002 AttachAck,
-        /// A tool leaves one process, or all of the host.
+        /// A tool detaches from one process, or from all processes of the host.
         5003 Detach,
         /// The answer to Detach.
         5004 DetachAck,
@@ -25,35 +25,36 @@ numbered! {
         5008 UpdateAck,
         /// The service reports an event.
         5011 Notify,
-        /// A tool may acknowledge Notify; this has no effect.
+        /// A tool acknowledges a Notify. It has no effect.
         5012 NotifyAck,
-        /// A tool asks for Control authority.
+        /// A tool requests Control authority.
         5013 Control,
         /// The answer to Control.
         5014 ControlAck,
     }
 
-    /// Results of messages. Codes that only the daemons of Blue Gene/Q used are not here.
+    /// The results of messages. Codes that only the daemons of Blue Gene/Q used are omitted.
     ReturnCode: u32 {
-        /// The message could be looked at. Its commands have codes of their own.
+        /// The message was processed. Its commands have their own codes.
         0 Success,
         /// The header's service is not tool control.
         1 WrongService,
-        /// There is no such type, or a tool may not send it.
+        /// The type does not exist, or tools must not send it.
         2 UnsupportedType,
-        /// The header's job is not the one of this service.
+        /// The header's job is not that of this service.
         3 JobIdError,
-        /// There is no such rank on this host, or its process has not started.
+        /// This host has no such rank, or its process has not started.
         4 ProcessIdError,
-        /// It failed; the error code has an errno value.
+        /// The request failed. The error code is an errno value.
         5 RequestFailed,
-        /// The service does not serve this version.
+        /// The service does not support this version.
         9 VersionMismatch,
         /// A tool could not be started.
         27 ToolStartError,
-        /// The user may not do this.
+        /// The user is not permitted to do this.
         28 ToolAuthorityError,
-        /// The header's tool is not the one of this connection, or cannot be a tool's number.
+        /// The header's tool is not that of this connection, or the number is not allowed for a
+        /// tool.
         29 ToolIdError,
         /// A tool did not answer in time.
         30 ToolTimeoutExpired,
@@ -61,9 +62,9 @@ numbered! {
         31 ToolPriorityConflict,
         /// Four tools are attached to the process.
         32 ToolMaxAttachedExceeded,
-        /// A tool of this number is attached to the process.
+        /// A tool with this number is already attached to the process.
         33 ToolIdConflict,
-        /// The job's table cannot be read.
+        /// The job table cannot be read.
         35 JobsObjectError,
         /// The priority is above 99.
         36 ToolPriorityError,
@@ -85,13 +86,14 @@ numbered! {
         57 ToolProcessExiting,
     }
 
-    /// Results of commands.
+    /// The results of commands.
     CommandCode: u32 {
-        /// Done.
+        /// The command has succeeded.
         0 Success,
-        /// The thread is no live one of this process, or not in the state that the command needs.
+        /// The thread does not exist in this process, or is not in the state that the command
+        /// needs.
         1 ThreadInvalid,
-        /// There is no such command in this type of message.
+        /// This type of message has no such command.
         2 CommandInvalid,
         /// The thread did not respond in time.
         3 Timeout,
@@ -105,19 +107,19 @@ numbered! {
         7 AddressError,
         /// A length is invalid, or the data of the command are too short.
         8 LengthError,
-        /// A hardware resource is taken.
+        /// No hardware resource is free.
         9 HardwareUnavailable,
         /// Memory could not be allocated.
         10 MemoryUnavailable,
-        /// There is no such file.
+        /// The file does not exist.
         11 FileNotFound,
-        /// It conflicts with another command of the message.
+        /// The command conflicts with another command of the message.
         12 Conflict,
         /// A notice of a signal is pending.
         13 PendingNotify,
         /// An earlier command of the message failed.
         14 PreviousCommandFailed,
-        /// The process exits.
+        /// The process is exiting.
         15 ProcessExiting,
         /// The range overlaps a watchpoint.
         16 WatchConflict,

@@ -1,5 +1,5 @@
-//! The commands of a Query or an Update, and of their acknowledgements: the number of commands at
-//! offset 40, 16 descriptors from 44, and the data behind them.
+//! The commands of a Query or an Update, and the results of their acknowledgements. The number of
+//! commands is at offset 40, 16 descriptors start at 44, and the data follow the descriptors.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ use super::field::{Field, ReadError, part, put_at, record};
 use super::payload::Counted;
 use super::{BODY_OFFSET, MAX_MESSAGE_LEN};
 
-/// The most commands of a message.
+/// The most commands in a message.
 pub const MAX_COMMANDS: usize = 16;
-/// Where the descriptors begin.
+/// The offset of the descriptors.
 pub const DESCRIPTORS_OFFSET: usize = BODY_OFFSET + 4;
-/// Where data may begin: behind all descriptors, used or not.
+/// The lowest offset of data, after all descriptors, used or not.
 pub const DATA_OFFSET: usize = DESCRIPTORS_OFFSET + MAX_COMMANDS * DESCRIPTOR_LEN;
-/// What the offset of a command's data is a multiple of.
+/// The alignment of the data of a command.
 pub const DATA_ALIGNMENT: usize = 8;
 const DESCRIPTOR_LEN: usize = 16;
 const THREAD_LEN: usize = 4;
@@ -26,15 +26,15 @@ const THREAD_LEN: usize = 4;
 record! {
     /// The descriptor of a command.
     CommandDescriptor[16] {
-        /// The number of the command; in an acknowledgement the next one.
+        /// The number of the command. An acknowledgement has the number plus 1.
         0 kind: u16,
         /// Not used.
         2 reserved: u16,
-        /// Where its data begin, from the begin of the message.
+        /// The offset of its data from the start of the message.
         4 offset: u32,
-        /// Bytes of its data.
+        /// The length of its data in bytes.
         8 length: u32,
-        /// Its result, in an acknowledgement.
+        /// Its result. Only in an acknowledgement.
         12 return_code: u32,
     }
 }
@@ -42,7 +42,8 @@ record! {
 /// A command for a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command<'a> {
-    /// The thread; 0 means the one of the last signal notice, else the process leader.
+    /// The thread. 0 stands for the thread of the last signal notice, or the process leader if
+    /// there was none.
     pub thread: u32,
     /// The command and its parameters.
     pub request: CommandRequest<'a>,
@@ -51,28 +52,29 @@ pub struct Command<'a> {
 /// A command as the service has received it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedCommand<'a> {
-    /// Its number, which the acknowledgement repeats plus 1.
+    /// Its number. The acknowledgement contains this number plus 1.
     pub number: u16,
-    /// Its thread; 0 if the data are too short for one.
+    /// Its thread. 0, if the data are too short to contain one.
     pub thread: u32,
-    /// What to do; or the code that it gets without being carried out.
+    /// The request, or the error code if the command must not be carried out.
     pub request: Result<CommandRequest<'a>, CommandCode>,
 }
 
 /// The result of a command as a tool has received it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandResult<'a> {
-    /// The command; `None` if a newer service names one that is not known here.
+    /// The command. `None`, if a newer service has sent a command that is unknown here.
     pub kind: Option<CommandKind>,
-    /// The thread that it was carried out for; 0 if it has no data.
+    /// The thread that the command was for. 0, if the result has no data.
     pub thread: u32,
-    /// Its code, a number of [`CommandCode`]. A newer service may have more.
+    /// Its return code, a number of [`CommandCode`]. A newer service may use further codes.
     pub return_code: u32,
-    /// The data of its answer. Of commands that failed only Get Thread List has any.
+    /// The data of the answer. Among failed commands only Get Thread List has data.
     pub answer: Option<CommandAnswer<'a>>,
 }
 
-/// The descriptors that are used, and the data of each. Nothing of the message is taken on trust.
+/// The used descriptors, each with its data. Checks all offsets and lengths, because the sender is
+/// not trusted.
 fn descriptors(message: &[u8]) -> Result<Vec<(CommandDescriptor, &[u8])>, Fault> {
     let count: u16 = part(message, BODY_OFFSET).ok_or(Fault::short(message, DATA_OFFSET))?;
     if message.len() < DATA_OFFSET {
@@ -117,7 +119,7 @@ fn overlap(found: &[(CommandDescriptor, &[u8])]) -> Result<(), Fault> {
     }
 }
 
-/// Reads the commands of a Query or an Update.
+/// Decodes the commands of a Query or an Update.
 pub(super) fn read_commands<'a>(
     message: &'a [u8],
     set: CommandSet,
@@ -153,8 +155,9 @@ fn read_request(
     Ok(request)
 }
 
-/// One action command, and it is the last one. Otherwise neither it nor what stands behind it is
-/// carried out: what follows an action would act on a process that has gone on.
+/// Checks that a message has at most one action, as its last command. If commands follow the
+/// action, neither the action nor those commands are carried out, because they would act on a
+/// process that has continued.
 fn check_actions(commands: &mut [ReceivedCommand], set: CommandSet) -> Result<(), Fault> {
     let is_action = |number| {
         let kind = CommandKind::from_number(number);
@@ -173,7 +176,7 @@ fn check_actions(commands: &mut [ReceivedCommand], set: CommandSet) -> Result<()
     Ok(())
 }
 
-/// Reads the results of a QueryAck or an UpdateAck.
+/// Decodes the results of a QueryAck or an UpdateAck.
 pub(super) fn read_results<'a>(message: &'a [u8]) -> Result<Vec<CommandResult<'a>>, Fault> {
     let results = descriptors(message)?.into_iter().enumerate();
     results
@@ -196,19 +199,19 @@ pub(super) fn read_results<'a>(message: &'a [u8]) -> Result<Vec<CommandResult<'a
         .collect()
 }
 
-/// Return code and data of each result of a QueryAck or an UpdateAck, which has passed
-/// [`super::ServiceMessage::decode`]: for a tool that reads the data itself.
+/// The return code and the data of each result of a QueryAck or an UpdateAck. The message must have
+/// passed [`super::ServiceMessage::decode`]. For tools that decode the data themselves.
 pub fn result_data(message: &[u8]) -> Result<Vec<(u32, &[u8])>, Fault> {
     let found = descriptors(message)?.into_iter();
     Ok(found.map(|(descriptor, data)| (descriptor.return_code, data)).collect())
 }
 
-/// No more room in a message.
+/// The error if a message has no room left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the commands do not fit into a message: send fewer commands, or fewer bytes in each")]
 pub struct MessageFull;
 
-/// Makes a message of commands or of results, one after the other.
+/// Builds a message of commands or of results, one after the other.
 #[derive(Debug, Clone)]
 pub struct CommandWriter {
     bytes: Vec<u8>,
@@ -222,12 +225,13 @@ impl Default for CommandWriter {
 }
 
 impl CommandWriter {
-    /// Without commands.
+    /// Creates an empty message.
     pub fn new() -> Self {
         Self { bytes: vec![0; DATA_OFFSET], count: 0 }
     }
 
-    /// Adds a command of a tool. The message must be a Query or an Update, as its kind says.
+    /// Adds a command of a tool. The message must be a Query or an Update, depending on the
+    /// command.
     pub fn push_command(&mut self, command: &Command) -> Result<(), MessageFull> {
         let request = &command.request;
         let number = request.kind().number();
@@ -237,9 +241,9 @@ impl CommandWriter {
         Ok(())
     }
 
-    /// Adds the result of a command of this number. An answer that does not fit becomes
-    /// [`CommandCode::AllocationError`]. There are at most [`MAX_COMMANDS`] results; a further one
-    /// is dropped, as no message has asked for it.
+    /// Adds the result of a command with this number. An answer that does not fit becomes
+    /// [`CommandCode::AllocationError`]. Results beyond [`MAX_COMMANDS`] are dropped, because no
+    /// message can have requested them.
     pub fn push_result(
         &mut self,
         number: u16,
@@ -263,7 +267,7 @@ impl CommandWriter {
         }
     }
 
-    /// Adds the result of a command that may have failed.
+    /// Adds the result of a command, which may have failed.
     pub fn push_outcome(
         &mut self,
         number: u16,
@@ -276,8 +280,8 @@ impl CommandWriter {
         }
     }
 
-    /// Adds the result of Get Memory. `read` fills in the bytes where they lie in the message, so
-    /// that they are copied once; if it fails, no data are sent.
+    /// Adds the result of Get Memory. `read` writes the bytes directly into the message, which
+    /// saves a copy. If it fails, the result has no data.
     pub fn push_memory(
         &mut self,
         thread: u32,
@@ -301,7 +305,8 @@ impl CommandWriter {
         }
     }
 
-    /// Makes room for a command's data and writes its descriptor. `None` if there is no room.
+    /// Makes room for a command's data and writes its descriptor. Returns `None` if there is no
+    /// room.
     fn add(&mut self, number: u16, code: CommandCode, len: usize) -> Option<&mut [u8]> {
         if self.count == MAX_COMMANDS {
             return None;

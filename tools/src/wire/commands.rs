@@ -1,6 +1,6 @@
-//! The 12 Query and 26 Update commands (docs/tools.md, groups Q and U). Each has a line in the
-//! table at the end: number, name, message, scope, data of the request, data of the answer.
-//! Offsets count from the begin of the command's data, where the thread id is.
+//! The 12 Query and 26 Update commands (docs/tools.md, groups Q and U). The table at the end has a
+//! line for each command: number, name, message, scope, data of the request, data of the answer.
+//! Offsets are relative to the start of the command's data, which is the thread id.
 
 use super::codes::CommandCode;
 use super::field::{ReadError, Record, RecordLayout, numbered, record};
@@ -11,26 +11,26 @@ use super::parameters::{
 };
 use super::payload::{Counted, FileNames, Payload, WithBytes, WithList};
 
-/// The most bytes of memory or of a file that a command reads or writes.
+/// The most bytes of memory or of a file that a command can read or write.
 pub const MAX_MEMORY_LEN: u32 = 65_024;
-/// The greatest number of a signal.
+/// The highest signal number.
 pub const MAX_SIGNAL: u32 = 64;
-/// The longest range of a watchpoint: four debug registers of 8 bytes.
+/// The longest range of a watchpoint in bytes: four debug registers of 8 bytes.
 pub const MAX_WATCH_LEN: u32 = 32;
 
 record! {
-    /// No data but the thread id.
+    /// No data after the thread id.
     NoData[4] {}
 
     /// The special registers.
     SpecialRegisters[128] {
-        /// By the number of [`SpecialRegister`].
+        /// Indexed by the number of [`SpecialRegister`].
         8 values: [u64; SPECIAL_REGISTERS],
     }
 
     /// The general purpose registers.
     GeneralRegisters[136] {
-        /// By the number of [`GeneralRegister`].
+        /// Indexed by the number of [`GeneralRegister`].
         8 values: [u64; GENERAL_REGISTERS],
     }
 
@@ -40,9 +40,10 @@ record! {
         8 values: [u64; DEBUG_REGISTERS],
     }
 
-    /// What the XSAVE area follows: number of its bytes at 16, the area from 24.
+    /// The record before the XSAVE area. The length of the area is at 16, and the area starts at
+    /// 24.
     FloatRegistersHead[24] {
-        /// The state components that the area has (XCR0).
+        /// The state components in the area (XCR0).
         8 features: u64,
     }
 
@@ -74,31 +75,31 @@ record! {
     SetFloat[80] {
         /// The register.
         8 selection: FloatRegister,
-        /// The value; only as many bytes are used as the register has.
+        /// The value. Only as many bytes are used as the register has.
         16 value: [u8; 64],
     }
 
     /// The memory that Get Memory reads.
     MemoryRange[24] {
-        /// The first byte.
+        /// The address of the first byte.
         8 address: u64,
-        /// Bytes, 1 to 65,024.
+        /// The number of bytes, 1 to 65,024.
         16 length: u32,
-        /// No effect.
+        /// It has no effect.
         20 access: SpeculativeAccess,
     }
 
-    /// What the bytes of memory follow: their number at 16, the bytes from 20.
+    /// The record before the bytes of memory. Their number is at 16, and they start at 20.
     MemoryHead[20] {
-        /// The first byte.
+        /// The address of the first byte.
         8 address: u64,
     }
 
-    /// What the new bytes of memory follow: their number at 16, the bytes from 28.
+    /// The record before the new bytes of memory. Their number is at 16, and they start at 28.
     SetMemoryHead[28] {
-        /// The first byte.
+        /// The address of the first byte.
         8 address: u64,
-        /// No effect.
+        /// It has no effect.
         20 access: SpeculativeAccess,
         /// Whether shared memory may be written.
         24 shared: SharedAccess,
@@ -106,13 +107,13 @@ record! {
 
     /// The memory that Set Memory has written.
     WrittenMemory[20] {
-        /// The first byte.
+        /// The address of the first byte.
         8 address: u64,
-        /// Bytes.
+        /// The number of bytes.
         16 length: u32,
     }
 
-    /// What the threads follow: their number at 8, entries from 12.
+    /// The record before the threads. Their number is at 8, and the entries start at 12.
     ThreadListHead[12] {}
 
     /// A thread of the process.
@@ -123,54 +124,57 @@ record! {
         4 flags: u32,
     }
 
-    /// What the words of the aux vector follow: their number at 8, words from 16.
+    /// The record before the words of the aux vector. Their number is at 8, and the words start at
+    /// 16.
     AuxVectorHead[16] {}
 
-    /// A process.
+    /// Information about a process.
     ProcessData[128] {
         /// Its rank.
         8 rank: u32,
-        /// Its thread group.
+        /// Its thread group id.
         12 tgid: u32,
-        /// A: the number of the host in the job; B to E: 0; T: the number on the host.
+        /// A is the number of the host in the job, B to E are 0, and T is the number of the process
+        /// on the host.
         16 coordinates: [u32; 6],
-        /// Begin and end of shared memory.
+        /// The start and end of shared memory.
         40 shared_memory: [u64; 2],
-        /// Not on Linux: 0.
+        /// 0, because Linux has no persistent memory.
         56 persistent_memory: [u64; 2],
-        /// Begin and end of the heap.
+        /// The start and end of the heap.
         72 heap: [u64; 2],
-        /// The end of the used heap.
+        /// The end of the used part of the heap.
         88 heap_break: u64,
-        /// The lowest and the highest mapping.
+        /// The addresses of the lowest and the highest mapping.
         96 mappings: [u64; 2],
-        /// Seconds that the job has been running.
+        /// The seconds that the job has been running.
         112 job_seconds: i64,
-        /// Microseconds in addition.
+        /// The microseconds in addition to the seconds.
         120 job_microseconds: i64,
     }
 
-    /// A thread. Its frames follow: their number at 64, entries from 72.
+    /// The record before the stack frames of a thread. Their number is at 64, and the entries start
+    /// at 72.
     ThreadDataHead[72] {
-        /// The core on which it runs, or did last.
+        /// The core on which it runs or last ran.
         8 core: i32,
         /// The hardware thread in the core.
         12 core_thread: i32,
-        /// What it does.
+        /// Its state.
         16 state: ThreadState,
-        /// What tools have done to it.
+        /// Its state with regard to tools.
         20 tool_state: ToolState,
         /// Always 0.
         24 speculative_state: u32,
-        /// Begin and end of the guard page of its stack.
+        /// The start and end of the guard page of its stack.
         32 guard: [u64; 2],
-        /// Where its stack begins.
+        /// The start of its stack.
         48 stack_start: u64,
         /// Its stack pointer.
         56 stack_current: u64,
     }
 
-    /// A frame of a trace-back.
+    /// A frame of a stack trace.
     FrameEntry[16] {
         /// The address of the frame.
         0 frame: u64,
@@ -178,10 +182,10 @@ record! {
         8 return_address: u64,
     }
 
-    /// What file names follow: their number at 8, the names from 12.
+    /// The record before the file names. Their number is at 8, and the names start at 12.
     FileNamesHead[12] {}
 
-    /// The file that Get File Stat Data is about.
+    /// The file for Get File Stat Data.
     FileStatPath[136] {
         /// Its path in the job's directory.
         8 path: JobFilePath,
@@ -189,11 +193,11 @@ record! {
 
     /// The struct stat of x86-64.
     FileStat[152] {
-        /// The file system.
+        /// The device of the file system.
         8 device: u64,
         /// The inode.
         16 inode: u64,
-        /// Number of links.
+        /// The number of links.
         24 links: u64,
         /// Type and permissions.
         32 mode: u32,
@@ -201,19 +205,19 @@ record! {
         36 uid: u32,
         /// Group.
         40 gid: u32,
-        /// The device, if it is one.
+        /// The device number, if the file is a device.
         48 special_device: u64,
-        /// Bytes.
+        /// The size in bytes.
         56 size: i64,
-        /// Bytes of a block.
+        /// The size of a block in bytes.
         64 block_size: i64,
-        /// Number of blocks of 512 bytes.
+        /// The number of blocks of 512 bytes.
         72 blocks: i64,
-        /// Last access: seconds, nanoseconds.
+        /// The last access: seconds, nanoseconds.
         80 accessed: [i64; 2],
-        /// Last change of the contents.
+        /// The last change of the contents: seconds, nanoseconds.
         96 modified: [i64; 2],
-        /// Last change of the state.
+        /// The last change of the inode: seconds, nanoseconds.
         112 changed: [i64; 2],
     }
 
@@ -221,13 +225,13 @@ record! {
     FileRange[152] {
         /// Its path in the job's directory.
         8 path: JobFilePath,
-        /// The first byte.
+        /// The offset of the first byte.
         136 offset: u64,
-        /// Bytes, 1 to 65,024.
+        /// The number of bytes, 1 to 65,024.
         144 number: u64,
     }
 
-    /// What the bytes of a file follow: their number at 8, the bytes from 16.
+    /// The record before the bytes of a file. Their number is at 8, and they start at 16.
     FileContentsHead[16] {}
 
     /// The SIGTRAP handler of the process.
@@ -236,13 +240,13 @@ record! {
         8 address: u64,
     }
 
-    /// Memory that Allocate Memory makes.
+    /// The size of memory to allocate.
     AllocationSize[16] {
-        /// Bytes.
+        /// The number of bytes.
         8 size: u64,
     }
 
-    /// Memory that Allocate Memory has made.
+    /// Memory that Allocate Memory has allocated.
     AllocatedMemory[16] {
         /// Its address.
         8 address: u64,
@@ -252,21 +256,21 @@ record! {
     FreedMemory[24] {
         /// Its address.
         8 address: u64,
-        /// Bytes.
+        /// The number of bytes.
         16 size: u64,
     }
 
     /// A signal.
     SignalNumber[12] {
-        /// 1 to 64; 0 in Set Continuation Signal is none.
+        /// The signal, 1 to 64. 0 in Set Continuation Signal means no signal.
         8 signal: u32,
     }
 
     /// Preferences of a process.
     Preferences[20] {
-        /// Fast breakpoints.
+        /// Whether fast breakpoints are enabled.
         8 fast_breakpoints: Preference,
-        /// Fast watchpoints.
+        /// Whether fast watchpoints are enabled.
         12 fast_watchpoints: Preference,
         /// Where a watchpoint stops the thread.
         16 trap_mode: TrapMode,
@@ -280,38 +284,38 @@ record! {
         16 kind: BreakpointKind,
     }
 
-    /// A breakpoint to be removed.
+    /// A breakpoint to remove.
     OldBreakpoint[20] {
         /// The address of the instruction.
         8 address: u64,
-        /// The four bytes that were there before.
+        /// The four bytes of the original instruction.
         16 instruction: u32,
     }
 
     /// A new watchpoint.
     NewWatchpoint[24] {
-        /// The first byte, aligned to the length.
+        /// The address of the first byte, aligned to the length.
         8 address: u64,
-        /// Bytes: a power of two.
+        /// The number of bytes, which is a power of two.
         16 length: u32,
-        /// The accesses that it shows.
+        /// The accesses that it detects.
         20 kind: WatchType,
     }
 
-    /// A watchpoint to be removed.
+    /// A watchpoint to remove.
     OldWatchpoint[16] {
-        /// Its first byte.
+        /// The address of its first byte.
         8 address: u64,
     }
 
-    /// How authority is released.
+    /// The options of a release of authority.
     ReleaseOption[12] {
-        /// Whether the tool is notified when the next one releases.
+        /// Whether the tool is notified when the next tool releases authority.
         8 notify: ReleaseNotify,
     }
 }
 
-/// Bit of [`ThreadEntry::flags`]: a communication thread of libpm.
+/// A bit of [`ThreadEntry::flags`]: a communication thread of libpm.
 pub const COMMUNICATION_THREAD: u32 = 1;
 
 macro_rules! counted {
@@ -321,7 +325,8 @@ macro_rules! counted {
             const TAIL_OFFSET: usize = $tail;
         }
     )*
-        /// Where the number of what follows a record is, and where that begins.
+        /// For each record with a variable part: its name, the offset of the number of entries, and
+        /// the offset of the entries.
         pub(super) const TAILS: &[(&str, usize, usize)] =
             &[$((stringify!($name), $count, $tail),)*];
     };
@@ -344,9 +349,9 @@ pub type MemoryContents<'a> = WithBytes<'a, MemoryHead>;
 pub type SetMemory<'a> = WithBytes<'a, SetMemoryHead>;
 /// The threads of a process.
 pub type ThreadList = WithList<ThreadListHead, ThreadEntry>;
-/// The words of the aux vector.
+/// The aux vector.
 pub type AuxVector = WithList<AuxVectorHead, u64>;
-/// A thread and its trace-back.
+/// A thread and its stack trace.
 pub type ThreadData = WithList<ThreadDataHead, FrameEntry>;
 /// Bytes of a file.
 pub type FileContents<'a> = WithBytes<'a, FileContentsHead>;
@@ -354,20 +359,20 @@ pub type FileContents<'a> = WithBytes<'a, FileContentsHead>;
 /// The message that a command belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CommandSet {
-    /// Query.
+    /// A Query.
     Query,
-    /// Update.
+    /// An Update.
     Update,
 }
 
-/// What a command acts on (CDTI table 4-1).
+/// The object that a command acts on (CDTI table 4-1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CommandScope {
-    /// The thread that it names.
+    /// The thread that the command names.
     Thread,
     /// The process of that thread.
     Process,
-    /// The job's directory on the host. It needs no thread.
+    /// The job's directory on the host. The command needs no thread.
     Host,
 }
 
@@ -377,17 +382,18 @@ macro_rules! commands {
         $number:literal $name:ident ($set:ident, $scope:ident) $request:ty => $answer:ty;
     )*) => {
         numbered! {
-            /// The commands, with the numbers of their requests; that of the answer is the next.
+            /// The commands, with the numbers of their requests. The number of the answer is one
+            /// higher.
             CommandKind: u16 { $($(#[$doc])* $number $name,)* }
         }
 
         impl CommandKind {
-            /// The message that it belongs to.
+            /// The message that the command belongs to.
             pub const fn set(self) -> CommandSet {
                 match self { $(Self::$name => CommandSet::$set,)* }
             }
 
-            /// What it acts on.
+            /// The object that the command acts on.
             pub const fn scope(self) -> CommandScope {
                 match self { $(Self::$name => CommandScope::$scope,)* }
             }
@@ -416,22 +422,22 @@ macro_rules! commands {
                 match kind { $(CommandKind::$name => <$payload as Payload<'a>>::FIXED,)* }
             }
 
-            /// Its length in a message, with the thread id.
+            /// The length of the data in a message, thread id included.
             pub(super) fn data_len(&self) -> usize {
                 match self { $(Self::$name(payload) => payload.payload_len(),)* }
             }
 
-            /// Writes it into that many bytes, which are 0.
+            /// Encodes the data into that many bytes, which must be 0.
             pub(super) fn write(&self, bytes: &mut [u8]) {
                 match self { $(Self::$name(payload) => payload.write(bytes),)* }
             }
 
-            /// Reads the data of this command, which begin with the thread id.
+            /// Decodes the data of this command, which start with the thread id.
             pub fn read(kind: CommandKind, bytes: &'a [u8]) -> Result<Self, ReadError> {
                 Ok(match kind { $(CommandKind::$name => Self::$name(Payload::read(bytes)?),)* })
             }
 
-            /// Some data of this command, for tests.
+            /// Random data of this command, for tests.
             #[cfg(test)]
             pub(super) fn sample(kind: CommandKind, random: &mut dyn FnMut() -> u64) -> Self {
                 match kind {
@@ -486,9 +492,9 @@ commands! {
     215 AllocateMemory (Update, Process) AllocationSize => AllocatedMemory;
     /// Send Signal.
     217 SendSignal (Update, Thread) SignalNumber => NoData;
-    /// Continue Process: an action.
+    /// Continue Process. This is an action.
     219 ContinueProcess (Update, Process) NoData => NoData;
-    /// Step Thread: an action.
+    /// Step Thread. This is an action.
     221 StepThread (Update, Thread) NoData => NoData;
     /// Set Breakpoint.
     223 SetBreakpoint (Update, Process) NewBreakpoint => NoData;
@@ -514,18 +520,18 @@ commands! {
     245 SetDebugRegisters (Update, Thread) DebugRegisters => NoData;
     /// Set Special Purpose Registers.
     247 SetSpecialRegisters (Update, Thread) SpecialRegisters => NoData;
-    /// Release Control: an action.
+    /// Release Control. This is an action.
     249 ReleaseControl (Update, Process) ReleaseOption => NoData;
     /// Set Continuation Signal.
     251 SetContinuationSignal (Update, Process) SignalNumber => NoData;
     /// Send Signal To Process.
     253 SendSignalToProcess (Update, Process) SignalNumber => NoData;
-    /// Suspend Process: all threads stand until Continue Process. An action.
+    /// Suspend Process: stop all threads until Continue Process. This is an action.
     255 SuspendProcess (Update, Process) NoData => NoData;
 }
 
 impl CommandKind {
-    /// Whether it is an action: a message has one at most, as its last command.
+    /// Whether the command is an action. A message can have only one action, as its last command.
     pub const fn is_action(self) -> bool {
         matches!(
             self,
@@ -535,7 +541,7 @@ impl CommandKind {
 }
 
 impl CommandRequest<'_> {
-    /// What can be said about its parameters without the process.
+    /// Checks the parameters that can be checked without access to the process.
     pub(super) fn check(&self) -> Result<(), CommandCode> {
         let holds = |condition, code| if condition { Ok(()) } else { Err(code) };
         let path = |path: &JobFilePath| holds(path.is_inside(), CommandCode::FileNotFound);
@@ -566,7 +572,7 @@ impl CommandRequest<'_> {
     }
 }
 
-/// The layouts of all records that commands consist of, each once.
+/// The layouts of all records in commands, each once.
 pub(super) fn command_layouts() -> Vec<RecordLayout> {
     let mut layouts = vec![ThreadEntry::LAYOUT, FrameEntry::LAYOUT];
     let of_kind =

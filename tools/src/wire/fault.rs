@@ -1,9 +1,9 @@
-//! What is wrong with a message as a whole, and what its sender is answered.
+//! The faults of whole messages, and the answers to their senders.
 
 use super::codes::ReturnCode;
 use super::{MAX_MESSAGE_LEN, TOOL_CONTROL_SERVICE, VERSION};
 
-/// errno values of x86-64 Linux that go into the error code.
+/// The errno values of x86-64 Linux that are used as error codes.
 pub mod errno {
     /// A parameter is invalid.
     pub const EINVAL: u32 = 22;
@@ -11,57 +11,59 @@ pub mod errno {
     pub const EBADMSG: u32 = 74;
     /// The message is too long.
     pub const EMSGSIZE: u32 = 90;
-    /// The processor cannot do this.
+    /// The processor does not support the operation.
     pub const EOPNOTSUPP: u32 = 95;
 }
 
-/// Why a message cannot be read.
+/// Why a message cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The record, or the body of its type, ends too early.
-    #[error("a message has {len} bytes: {needed} are needed")]
+    /// The record, or the body of its type, is too short.
+    #[error("a message has {len} bytes: at least {needed} are needed")]
     TooShort {
-        /// Bytes of the record.
+        /// The length of the record in bytes.
         len: usize,
-        /// Bytes needed.
+        /// The needed length in bytes.
         needed: usize,
     },
     /// The record is longer than any message.
     #[error("a message has {len} bytes: at most {MAX_MESSAGE_LEN} are allowed")]
     TooLong {
-        /// Bytes of the record.
+        /// The length of the record in bytes.
         len: usize,
     },
-    /// Its header says another length than the record has.
-    #[error("the header says {said} bytes, the record has {len}: send one message a record")]
+    /// The length in the header differs from that of the record.
+    #[error(
+        "the header specifies {said} bytes, but the record has {len}: send one message per record"
+    )]
     LengthField {
-        /// What the header says.
+        /// The length in the header.
         said: u32,
-        /// Bytes of the record.
+        /// The length of the record in bytes.
         len: usize,
     },
-    /// The header's service is another one.
-    #[error("service {service}: tool control is {TOOL_CONTROL_SERVICE}")]
+    /// The header's service is not tool control.
+    #[error("service {service}: not tool control, which is {TOOL_CONTROL_SERVICE}")]
     Service {
-        /// What the header says.
+        /// The service in the header.
         service: u8,
     },
-    /// The header's version is older than all that were ever served.
-    #[error("version {version} of tool control is not served: use {VERSION} or a later one")]
+    /// The header's version is older than all supported versions.
+    #[error("version {version} of tool control is not supported: use {VERSION} or later")]
     Version {
-        /// What the header says.
+        /// The version in the header.
         version: u8,
     },
-    /// There is no such type, or this side does not receive it.
-    #[error("type {kind} of message is not received here")]
+    /// The type does not exist, or this side does not receive it.
+    #[error("unexpected message type {kind}")]
     MessageType {
-        /// What the header says.
+        /// The type in the header.
         kind: u16,
     },
-    /// A field of the body has a value that it cannot have.
-    #[error("the field {field} has a value without a meaning: see score_tools.h")]
+    /// A field of the body has an invalid value.
+    #[error("the field {field} has an invalid value: see score_tools.h")]
     Value {
-        /// The field.
+        /// The name of the field.
         field: &'static str,
     },
     /// A Query or an Update without commands.
@@ -70,40 +72,40 @@ pub enum Fault {
     /// More commands than a message may have.
     #[error("a message with {count} commands: send 1 to 16")]
     TooManyCommands {
-        /// What the message says.
+        /// The number of commands in the message.
         count: u16,
     },
-    /// Data of a command are not where they may be.
+    /// The data of a command have an invalid position.
     #[error(
-        "command {command} has {length} bytes of data at {offset}: they must lie behind the \
+        "command {command} has {length} bytes of data at {offset}: they must be after the \
          descriptors, at a multiple of 8, and within the message"
     )]
     DataRange {
-        /// The command, from 1 on.
+        /// The number of the command, counted from 1.
         command: usize,
-        /// What its descriptor says.
+        /// The offset in its descriptor.
         offset: u32,
-        /// What its descriptor says.
+        /// The length in its descriptor.
         length: u32,
     },
-    /// Data of two commands overlap.
+    /// The data of two commands overlap.
     #[error("the data of the commands {first} and {second} overlap")]
     DataOverlap {
-        /// A command, from 1 on.
+        /// The number of a command, counted from 1.
         first: usize,
-        /// The other one.
+        /// The number of the other command.
         second: usize,
     },
-    /// More than one action.
+    /// The message has more than one action.
     #[error("a message with {actions} action commands: one is allowed, as the last command")]
     SeveralActions {
-        /// Their number.
+        /// The number of actions.
         actions: usize,
     },
-    /// The answer to a command is shorter than it says, or than the command's answers are.
+    /// The answer to a command is shorter than its contents require.
     #[error("the answer to command {command} is too short")]
     AnswerLength {
-        /// The command, from 1 on.
+        /// The number of the command, counted from 1.
         command: usize,
     },
 }

@@ -1,24 +1,26 @@
-//! How a value lies in a message. A record is described once, by its fields with their offsets;
-//! reading, writing, the test of its layout and the comparison with C follow from that.
+//! The encoding of values in messages. Each record is described once, by its fields and their
+//! offsets. Macros derive encoding, decoding, the check of the layout, and the comparison with the
+//! C header.
 
-/// Why a record cannot be read.
+/// Why a record cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadError {
-    /// It ends too early, or says that it is longer than what is there.
+    /// It is too short, or it claims to be longer than it is.
     Short,
-    /// This field has a value that it cannot have.
+    /// This field has an invalid value.
     Value(&'static str),
 }
 
 /// A value of fixed length, in the byte order of the host.
 pub(super) trait Field: Sized {
-    /// Bytes in the message.
+    /// The length in bytes.
     const LEN: usize;
-    /// Writes it into exactly `LEN` bytes.
+    /// Encodes the value into exactly `LEN` bytes.
     fn put(&self, bytes: &mut [u8]);
-    /// Reads it from exactly `LEN` bytes; `None` if it has no such value.
+    /// Decodes the value from exactly `LEN` bytes. Returns `None` if the bytes are not a valid
+    /// value.
     fn get(bytes: &[u8]) -> Option<Self>;
-    /// Some value of this type, for tests.
+    /// A random value of this type, for tests.
     #[cfg(test)]
     fn sample(random: &mut dyn FnMut() -> u64) -> Self;
 }
@@ -57,7 +59,7 @@ impl<F: Field + Copy, const N: usize> Field for [F; N] {
     }
 }
 
-/// A field of a record: its name, and where it is.
+/// The name and the position of a field in a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FieldLayout {
     /// Its name, in Rust and in C.
@@ -71,41 +73,42 @@ pub struct FieldLayout {
 /// The layout of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordLayout {
-    /// Its name in Rust. Its name in C is the same with underscores, behind `score_tools_`.
+    /// Its name in Rust. The name in C is `score_tools_` followed by the same name with
+    /// underscores.
     pub name: &'static str,
-    /// Its length in bytes, without padding at its end and without what may follow it.
+    /// Its length in bytes, without final padding and without a variable part.
     pub len: usize,
     /// Its fields, in the order of their offsets.
     pub fields: &'static [FieldLayout],
 }
 
-/// Names and numbers of an enum.
+/// The names and numbers of the values of an enum.
 pub(super) type NamedNumbers = &'static [(&'static str, u64)];
 
-/// A structure of fixed length. Bodies of messages begin at offset 40, data of commands at 8.
+/// A structure of fixed length. Bodies of messages start at offset 40, and data of commands at 8.
 pub(super) trait Record: Sized {
-    /// Where everything is.
+    /// The layout of the record.
     const LAYOUT: RecordLayout;
-    /// Writes it into at least that many bytes.
+    /// Encodes the record into at least that many bytes.
     fn put_fields(&self, bytes: &mut [u8]);
-    /// Reads it; more bytes than it has are for a later version.
+    /// Decodes the record. Ignores additional bytes, which a later version may have.
     fn get_fields(bytes: &[u8]) -> Result<Self, ReadError>;
-    /// Some value of this type, for tests.
+    /// A random value of this type, for tests.
     #[cfg(test)]
     fn sample_fields(random: &mut dyn FnMut() -> u64) -> Self;
 }
 
-/// The bytes of a field. The caller has checked that they are there.
+/// Decodes the field at this offset. Returns `None` if the bytes are too few or not a valid value.
 pub(super) fn part<F: Field>(bytes: &[u8], offset: usize) -> Option<F> {
     F::get(bytes.get(offset..offset + F::LEN)?)
 }
 
-/// Writes a field. The caller has made the room.
+/// Encodes a field at this offset.
 pub(super) fn put_at<F: Field>(bytes: &mut [u8], offset: usize, value: &F) {
     value.put(&mut bytes[offset..offset + F::LEN]);
 }
 
-/// Fails to compile if fields overlap, are not in order, or exceed the record.
+/// Fails to compile if fields overlap, are out of order, or exceed the record.
 pub(super) const fn check_layout(layout: &RecordLayout) {
     let mut end = 0;
     let mut index = 0;
@@ -118,7 +121,7 @@ pub(super) const fn check_layout(layout: &RecordLayout) {
     assert!(end <= layout.len, "a record has room for its fields");
 }
 
-/// Describes a record: `Name[bytes] { offset field: type, … }`.
+/// Defines a record: `Name[bytes] { offset field: type, … }`.
 macro_rules! record {
     ($(
         $(#[$doc:meta])*
@@ -166,7 +169,7 @@ macro_rules! record {
 }
 pub(super) use record;
 
-/// Describes an enum with its numbers on the wire: `Name: repr { number Variant, … }`.
+/// Defines an enum with its numbers on the wire: `Name: repr { number Variant, … }`.
 macro_rules! numbered {
     ($(
         $(#[$doc:meta])*
@@ -181,16 +184,16 @@ macro_rules! numbered {
             /// All values.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// All values with their names, for the comparison with C.
+            /// All values with their names, for the comparison with the C header.
             pub(super) const NAMED: $crate::wire::field::NamedNumbers =
                 &[$((stringify!($variant), $number),)*];
 
-            /// Its number on the wire.
+            /// The number on the wire.
             pub const fn number(self) -> $repr {
                 self as $repr
             }
 
-            /// The value of this number.
+            /// The value with this number.
             pub fn from_number(number: $repr) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$variant),)*

@@ -1,4 +1,4 @@
-//! The messages: header, bodies, reading and writing (docs/tools.md, groups H and A).
+//! The messages: header, bodies, encoding and decoding (docs/tools.md, groups H and A).
 
 use super::codes::{MessageType, ReturnCode};
 use super::command_list::{
@@ -13,12 +13,12 @@ use super::parameters::{
 };
 use super::{BODY_OFFSET, MAX_MESSAGE_LEN, TOOL_CONTROL_SERVICE, VERSION};
 
-/// Eight bytes of a tool's own choice.
+/// Eight bytes that a tool chooses.
 pub type ToolTag = [u8; 8];
 
 record! {
-    /// The header of each message. [`Header::new`] leaves what [`ToolRequest::encode`] and
-    /// [`ServiceMessage::encode`] fill in: service, version, type and length.
+    /// The header of each message. [`Header::new`] does not set the service, version, type and
+    /// length. [`ToolRequest::encode`] and [`ServiceMessage::encode`] fill them in.
     Header[40] {
         /// [`TOOL_CONTROL_SERVICE`].
         0 service: u8,
@@ -26,19 +26,19 @@ record! {
         1 version: u8,
         /// A number of [`MessageType`].
         2 kind: u16,
-        /// The rank that the message is for, or comes from.
+        /// The rank of the process that the message is for or about.
         4 rank: u32,
-        /// Chosen by the sender. The acknowledgement repeats it; 0 in notices.
+        /// A number that the sender chooses. The acknowledgement repeats it. 0 in notices.
         8 sequence: u32,
         /// A number of [`ReturnCode`], in an acknowledgement.
         12 return_code: u32,
-        /// Detail: an errno value, or 0.
+        /// Details of an error: an errno value, or 0.
         16 error_code: u32,
-        /// Bytes of the whole message.
+        /// The length of the whole message, in bytes.
         20 length: u32,
         /// The job.
         24 job: u64,
-        /// The tool; 0 in an Attach asks for a number.
+        /// The tool. 0 in an Attach requests a number.
         32 tool: u32,
     }
 
@@ -46,32 +46,33 @@ record! {
     Attach[56] {
         /// The tool's tag.
         40 tag: ToolTag,
-        /// Its priority, 0 to 99; 99 is the most favoured.
+        /// Its priority, from 0 to 99. 99 is the highest priority.
         48 priority: u8,
-        /// Which processes.
+        /// The processes to attach to.
         52 select: ProcessSelect,
     }
 
     /// The body of Detach.
     Detach[44] {
-        /// Which processes.
+        /// The processes to detach from.
         40 select: ProcessSelect,
     }
 
-    /// What the ranks of AttachAck and DetachAck follow: their number at 40 (u16), ranks from 44.
+    /// The record before the ranks of AttachAck and DetachAck. Their number is at 40 (u16), and the
+    /// ranks start at 44.
     RankListHead[44] {}
 
     /// The body of Control.
     Control[64] {
-        /// Signals of which the tool is notified: bit (signal - 1).
+        /// The signals of which the tool is notified: bit (signal - 1).
         40 notify_set: u64,
-        /// A signal for the process leader when authority is given, or 0.
+        /// A signal to send to the process leader when authority is given, or 0.
         48 signal: u32,
-        /// Where a dynamic program is first stopped.
+        /// Where a dynamically linked program first stops.
         52 start_notice: StartNotice,
-        /// Where watchpoints stop a thread.
+        /// Where a watchpoint stops a thread.
         56 trap_mode: TrapMode,
-        /// Whether watchpoints go to new threads.
+        /// Whether new threads inherit watchpoints.
         60 watch_policy: WatchPolicy,
     }
 
@@ -91,13 +92,13 @@ record! {
     SignalNotice[112] {
         /// The signal.
         48 signal: u32,
-        /// The thread that stands at it.
+        /// The thread that has stopped.
         52 thread: u32,
-        /// Where it stands.
+        /// The address of the instruction at which it has stopped.
         56 instruction: u64,
         /// The address of the access, for faults and watchpoints.
         64 access: u64,
-        /// Why it stands.
+        /// Why it has stopped.
         72 reason: SignalReason,
         /// Speculation: always 0.
         76 execute_mode: u32,
@@ -105,9 +106,9 @@ record! {
         80 restart: [u64; 4],
     }
 
-    /// A notice of the end of a process.
+    /// A notice of the exit of a process.
     ExitNotice[52] {
-        /// Its state as wait(2) gives it.
+        /// Its status, in the form of wait(2).
         48 status: i32,
     }
 
@@ -119,21 +120,21 @@ record! {
         52 tag: ToolTag,
         /// Its priority.
         60 priority: u8,
-        /// What has happened.
+        /// The event.
         64 reason: ControlReason,
     }
 }
 
 const NOTICE_TYPE_OFFSET: usize = BODY_OFFSET;
 pub(super) const RANKS_OFFSET: usize = BODY_OFFSET + 4;
-/// The most ranks that AttachAck and DetachAck can name.
+/// The most ranks that an AttachAck or a DetachAck can contain.
 pub const MAX_RANKS: usize = (MAX_MESSAGE_LEN - RANKS_OFFSET) / 4;
 
-/// Bytes of a reason in words.
+/// The longest reason text, in bytes.
 pub const MAX_REASON_LEN: usize = 1024;
 
 impl Header {
-    /// A header with everything that does not follow from the body.
+    /// A header with all fields that do not follow from the body.
     pub fn new(job: u64, rank: u32, tool: u32, sequence: u32) -> Self {
         Self {
             service: TOOL_CONTROL_SERVICE,
@@ -161,49 +162,50 @@ impl ControlAck {
         Self { short_tool: controller as u16, tag, priority, controller }
     }
 
-    /// Nobody has authority.
+    /// An answer for a process over which no tool has authority.
     pub fn nobody() -> Self {
         Self::new(0, [0; 8], 0)
     }
 }
 
-/// What the service reports unasked.
+/// A message that the service sends without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
-    /// A thread stands at a signal.
+    /// A thread has stopped at a signal.
     Signal(SignalNotice),
     /// The process has exited.
     Exit(ExitNotice),
-    /// Control authority.
+    /// A change of Control authority, or a request for it.
     Control(ControlNotice),
 }
 
-/// A message of a tool, as the service reads it.
+/// A message of a tool, decoded by the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolMessage<'a> {
-    /// Join processes.
+    /// Attach to processes.
     Attach(Attach),
-    /// Leave processes.
+    /// Detach from processes.
     Detach(Detach),
-    /// Ask for Control authority.
+    /// Request Control authority.
     Control(Control),
     /// Read state.
     Query(Vec<ReceivedCommand<'a>>),
     /// Change state.
     Update(Vec<ReceivedCommand<'a>>),
-    /// No effect.
+    /// Acknowledge a notice. It has no effect.
     NotifyAck,
 }
 
-/// A message of the service, as a tool reads it.
+/// A message of the service, decoded by a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceMessage<'a> {
-    /// A message could not be read.
+    /// The answer to a message that cannot be read.
     ErrorAck,
     /// The ranks that were attached.
     AttachAck(Vec<u32>),
-    /// An AttachAck that says in words why the kernel does not give a process: from the place of
-    /// the first rank up to the end of the message, which has the number 0 of ranks.
+    /// An AttachAck with a text that says why the kernel does not permit tracing a process. The
+    /// message contains 0 ranks. The text extends from the offset of the first rank to the end of
+    /// the message.
     AttachRefused(String),
     /// The ranks that were detached.
     DetachAck(Vec<u32>),
@@ -221,15 +223,16 @@ pub enum ServiceMessage<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{fault}")]
 pub struct Refusal {
-    /// Its header, as far as there is one.
+    /// The header of the message, if it has one.
     pub header: Option<Header>,
-    /// What is wrong with it.
+    /// The fault.
     #[source]
     pub fault: Fault,
 }
 
 impl Refusal {
-    /// The answer to it: the acknowledgement of its type if the type is known, else ErrorAck.
+    /// The answer to the message: the acknowledgement of its type, or ErrorAck if the type is
+    /// unknown.
     pub fn answer(&self) -> Vec<u8> {
         let request = self.header.unwrap_or(Header::new(0, 0, 0, 0));
         let (code, error_code) = self.fault.codes();
@@ -255,7 +258,7 @@ impl Refusal {
     }
 }
 
-/// The header of a record, checked against the record.
+/// Reads and checks the header of a record.
 fn read_header(record: &[u8]) -> Result<(Header, Option<MessageType>), Refusal> {
     let refuse = |header, fault| Err(Refusal { header, fault });
     let Ok(header) = Header::get_fields(record) else {
@@ -285,7 +288,7 @@ fn body<R: Record>(record: &[u8]) -> Result<R, Fault> {
     })
 }
 
-/// A message with this header and this body, whose header is still 0.
+/// Fills in the header of a message with this body.
 fn with_header(mut bytes: Vec<u8>, header: &Header, kind: MessageType) -> Vec<u8> {
     let header = Header {
         service: TOOL_CONTROL_SERVICE,
@@ -305,8 +308,8 @@ fn body_bytes<R: Record>(body: &R) -> Vec<u8> {
 }
 
 impl<'a> ToolMessage<'a> {
-    /// Reads a record that a tool has sent. A later version may be longer; what it has more is not
-    /// looked at.
+    /// Decodes a record that a tool has sent. A record of a later version may be longer; its
+    /// additional bytes are ignored.
     pub fn decode(record: &'a [u8]) -> Result<(Header, Self), Refusal> {
         let (header, kind) = read_header(record)?;
         Self::decode_body(record, header.kind, kind)
@@ -327,25 +330,25 @@ impl<'a> ToolMessage<'a> {
     }
 }
 
-/// A message of a tool, as it writes it.
+/// A message of a tool, to be encoded by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolRequest<'a> {
-    /// Join processes.
+    /// Attach to processes.
     Attach(Attach),
-    /// Leave processes.
+    /// Detach from processes.
     Detach(Detach),
-    /// Ask for Control authority.
+    /// Request Control authority.
     Control(Control),
-    /// Read state, by commands of [`CommandSet::Query`].
+    /// Read state, with commands of [`CommandSet::Query`].
     Query(&'a [Command<'a>]),
-    /// Change state, by commands of [`CommandSet::Update`].
+    /// Change state, with commands of [`CommandSet::Update`].
     Update(&'a [Command<'a>]),
-    /// No effect.
+    /// Acknowledge a notice. It has no effect.
     NotifyAck,
 }
 
 impl ToolRequest<'_> {
-    /// The record to send.
+    /// Encodes the record to send.
     pub fn encode(&self, header: &Header) -> Result<Vec<u8>, MessageFull> {
         let commands = |commands: &[Command]| {
             let mut writer = CommandWriter::new();
@@ -365,7 +368,7 @@ impl ToolRequest<'_> {
 }
 
 impl<'a> ServiceMessage<'a> {
-    /// Reads a record that the service has sent. A later version may be longer.
+    /// Decodes a record that the service has sent. A record of a later version may be longer.
     pub fn decode(record: &'a [u8]) -> Result<(Header, Self), Fault> {
         let (header, kind) = read_header(record).map_err(|refusal| refusal.fault)?;
         let message = match kind {
@@ -389,9 +392,9 @@ impl<'a> ServiceMessage<'a> {
         Ok((header, message))
     }
 
-    /// The record to send. Ranks beyond [`MAX_RANKS`] are left out. The service writes answers to
-    /// commands by [`CommandWriter`], and then calls [`encode_results`]; here answers that do not
-    /// fit become [`super::CommandCode::AllocationError`].
+    /// Encodes the record to send. Ranks beyond [`MAX_RANKS`] are left out. Command answers that do
+    /// not fit become [`super::CommandCode::AllocationError`]. The service does not use this for
+    /// answers to commands; it uses [`CommandWriter`] and [`encode_results`].
     pub fn encode(&self, header: &Header) -> Vec<u8> {
         let (kind, bytes) = match self {
             Self::ErrorAck => (MessageType::ErrorAck, vec![0; BODY_OFFSET]),
@@ -407,7 +410,7 @@ impl<'a> ServiceMessage<'a> {
     }
 }
 
-/// The acknowledgement with the results that the writer has got.
+/// Encodes the acknowledgement with the results in the writer.
 pub fn encode_results(writer: CommandWriter, header: &Header, set: CommandSet) -> Vec<u8> {
     let kind = match set {
         CommandSet::Query => MessageType::QueryAck,
@@ -446,7 +449,7 @@ fn rank_bytes(ranks: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// A list of no ranks, and a reason behind it.
+/// An empty list of ranks, followed by the reason.
 fn reason_bytes(reason: &str) -> Vec<u8> {
     let mut bytes = rank_bytes(&[]);
     let longest = MAX_REASON_LEN.min(reason.len());
@@ -475,7 +478,7 @@ fn notice_bytes(notice: &Notice) -> Vec<u8> {
     bytes
 }
 
-/// The layouts of header and bodies.
+/// The layouts of the header and the bodies.
 pub(super) const MESSAGE_LAYOUTS: [RecordLayout; 9] = [
     Header::LAYOUT,
     Attach::LAYOUT,

@@ -1,13 +1,13 @@
 //! The messages of tool control (CDTI chapter 4; docs/tools.md, groups H, A, R, Q and U).
 //!
-//! A message is one record of a SOCK_SEQPACKET socket, at most 65,536 bytes, in the byte order of
-//! the host. It begins with a [`Header`]. Query and Update hold 1 to 16 commands.
+//! A message is one record of a SOCK_SEQPACKET socket. It has at most 65,536 bytes, in the byte
+//! order of the host. It starts with a [`Header`]. Query and Update contain 1 to 16 commands.
 //!
-//! The *service* reads by [`ToolMessage::decode`]; what it cannot read is a [`Refusal`], which
-//! makes its own answer. The fault of a single command is in [`ReceivedCommand::request`]; the
-//! others of the message are carried out. It answers by [`ServiceMessage::encode`], and for Query
-//! and Update by a
-//! [`CommandWriter`], which [`encode_results`] closes:
+//! The *service* reads messages by [`ToolMessage::decode`]. An unreadable message is a [`Refusal`],
+//! which provides the answer. If a single command has a fault, [`ReceivedCommand::request`]
+//! contains it, and the other commands of the message are carried out. The service answers by
+//! [`ServiceMessage::encode`]. For Query and Update it uses a [`CommandWriter`], which
+//! [`encode_results`] completes:
 //!
 //! ```
 //! use score_tools::wire::*;
@@ -42,8 +42,9 @@
 //! assert_eq!(*memory.bytes, [0xCC; 4]);
 //! ```
 //!
-//! A *tool* writes by [`ToolRequest::encode`] and reads by [`ServiceMessage::decode`]. C programs
-//! have the same in `score_tools.h`; a test compares its structures with [`layouts`].
+//! A *tool* writes messages by [`ToolRequest::encode`] and reads them by
+//! [`ServiceMessage::decode`]. `score_tools.h` has equivalents for C programs. A test compares its
+//! structures with [`layouts`].
 #![forbid(unsafe_code)]
 
 mod codes;
@@ -69,17 +70,17 @@ pub use message::*;
 pub use parameters::*;
 pub use payload::{FileNames, WithBytes, WithList};
 
-/// The service of the header.
+/// The number of tool control in the header's service field.
 pub const TOOL_CONTROL_SERVICE: u8 = 5;
-/// The version that is spoken here: the first with the registers of x86-64 and with the whole
-/// number of the tool in ControlAck. The last one of Blue Gene/Q was 6.
+/// The version of this implementation. It is the first version with the registers of x86-64 and
+/// with the whole number of the tool in ControlAck. The last version of Blue Gene/Q was 6.
 pub const VERSION: u8 = score_proto::tool_start::TOOL_CONTROL_VERSION;
-/// The longest message, with its header.
+/// The length of the longest message in bytes, header included.
 pub const MAX_MESSAGE_LEN: usize = 65_536;
-/// Where the body of a message begins.
+/// The offset of the body of a message.
 pub const BODY_OFFSET: usize = 40;
 
-/// The layouts of all records, for the comparison with C.
+/// The layouts of all records, for the comparison with the C header.
 pub fn layouts() -> Vec<RecordLayout> {
     use field::Record;
     let mut layouts = message::MESSAGE_LAYOUTS.to_vec();
@@ -88,8 +89,8 @@ pub fn layouts() -> Vec<RecordLayout> {
     layouts
 }
 
-/// Where the number of what follows a record is, and where that begins: name of the record, offset
-/// of the number, offset of what follows. For the comparison with C.
+/// For each record with a variable part: its name, the offset of the number of entries, and the
+/// offset of the entries. For the comparison with the C header.
 pub fn tails() -> Vec<(&'static str, usize, usize)> {
     let mut tails = commands::TAILS.to_vec();
     tails.push(("RankListHead", BODY_OFFSET, message::RANKS_OFFSET));
@@ -97,8 +98,9 @@ pub fn tails() -> Vec<(&'static str, usize, usize)> {
     tails
 }
 
-/// All numbers of enums: the short name of the enum, the value, its number. For the comparison with
-/// C, where the three make a name: `SCORE_TOOLS_CMD_GET_MEMORY`.
+/// For each enum value: the short name of the enum, the name of the value, and its number. For the
+/// comparison with the C header, in which the names form a constant such as
+/// `SCORE_TOOLS_CMD_GET_MEMORY`.
 pub fn numbers() -> Vec<(&'static str, &'static str, u64)> {
     let enums = [
         ("Msg", MessageType::NAMED),
@@ -130,8 +132,8 @@ pub fn numbers() -> Vec<(&'static str, &'static str, u64)> {
     values.collect()
 }
 
-/// Hostile input: whatever arrives is read as a message of a tool and of the service. What can be
-/// read is written again, and reads the same.
+/// A fuzz target: decodes the input as a message of a tool and as a message of the service. If it
+/// can be decoded, it is encoded again, and the result must decode to the same message.
 pub fn fuzz(bytes: &[u8]) {
     match ToolMessage::decode(bytes) {
         Ok((header, message)) => check_tool_message(&header, &message),
@@ -166,7 +168,7 @@ fn check_tool_message(header: &Header, message: &ToolMessage) {
             }
         }
     };
-    // The data were aligned and did not overlap, and are written without gaps.
+    // The data were aligned and did not overlap, and the encoder leaves no gaps, so they fit.
     let again = request.encode(header).expect("what was read fits again");
     let (_, read) = ToolMessage::decode(&again).expect("what was written can be read");
     assert_eq!(&read, message);

@@ -1,19 +1,19 @@
-//! Parameters of messages and commands that are one of a few values.
+//! Parameters of messages and commands that have a fixed set of values.
 
 use super::field::{Field, numbered};
 
 numbered! {
-    /// Which processes Attach and Detach are for.
+    /// The processes that an Attach or a Detach selects.
     ProcessSelect: u32 {
-        /// The one whose rank is in the header.
+        /// The process whose rank is in the header.
         0 RankInHeader,
-        /// All of the host that have not exited. On the socket of a rank: that one.
+        /// All processes of the host that have not exited. On the socket of a rank, only that rank.
         1 RanksInNode,
     }
 
-    /// Where a dynamic program is first stopped if authority was given before its start.
+    /// Where a dynamically linked program first stops, if authority was given before its start.
     StartNotice: u32 {
-        /// At the first instruction, which is in the dynamic loader.
+        /// At its first instruction, which is in the dynamic loader.
         0 DynamicLoader,
         /// At the entry point of the program.
         1 EntryPoint,
@@ -21,23 +21,23 @@ numbered! {
 
     /// Where a watchpoint stops the thread.
     TrapMode: u32 {
-        /// As before.
+        /// Leave the mode unchanged.
         0 NoChange,
-        /// On the instruction. x86-64 cannot do this.
+        /// At the instruction that accesses memory. x86-64 does not support this.
         1 OnAccess,
-        /// Behind the instruction. This is the default.
+        /// After the instruction that accesses memory. This is the default.
         2 AfterAccess,
     }
 
-    /// Whether new threads get the watchpoints of the thread that makes them.
+    /// Whether new threads inherit the watchpoints of the thread that creates them.
     WatchPolicy: u32 {
-        /// They do.
+        /// They inherit them.
         0 Propagate,
-        /// They do not.
+        /// They do not inherit them.
         1 NoPropagate,
     }
 
-    /// What a notice is about.
+    /// The subject of a notice.
     NoticeType: u32 {
         /// A signal, or a trap.
         0 Signal,
@@ -47,73 +47,74 @@ numbered! {
         2 Control,
     }
 
-    /// Why a thread stands.
+    /// Why a thread has stopped.
     SignalReason: u32 {
-        /// A signal of the program, or of another process.
+        /// A signal from the program or from another process.
         0 Generic,
         /// A breakpoint that a tool has set.
         1 Breakpoint,
-        /// A watchpoint: the bytes have not changed.
+        /// A watchpoint, and the bytes have not changed.
         2 ReadWatchpoint,
-        /// A watchpoint: the bytes have changed.
+        /// A watchpoint, and the bytes have changed.
         3 WriteWatchpoint,
         /// The end of Step Thread.
         4 StepCompleted,
     }
 
-    /// What has become of Control authority.
+    /// The reason of a notice about Control authority.
     ControlReason: u32 {
-        /// Another tool has asked for it.
+        /// Another tool has requested it.
         0 Conflict,
         /// A tool has released it.
         1 Available,
     }
 
-    /// Whether speculative memory is shown. x86-64 has one view of memory: no effect.
+    /// Whether speculative memory is shown. It has no effect, because x86-64 has only one view of
+    /// memory.
     SpeculativeAccess: u32 {
-        /// It may be.
+        /// It may be shown.
         0 Permitted,
-        /// It must not be.
+        /// It must not be shown.
         1 Forbidden,
     }
 
     /// Whether Set Memory may write memory that processes share.
     SharedAccess: u32 {
-        /// It is an error.
+        /// Such a write is an error.
         0 Refused,
-        /// It may.
+        /// Such a write is permitted.
         1 Allowed,
     }
 
-    /// What a thread does.
+    /// The state of a thread.
     ThreadState: u32 {
-        /// It runs, or could.
+        /// It runs or is runnable.
         1 Run,
         /// It waits in a system call.
         2 Sleep,
-        /// It waits for a futex.
+        /// It waits on a futex.
         3 FutexWait,
-        /// Not on Linux.
+        /// Not used on Linux.
         4 Idle,
-        /// It waits for a lock of a file.
+        /// It waits for a file lock.
         5 FileLock,
     }
 
-    /// What tools have done to a thread.
+    /// The state of a thread with regard to tools.
     ToolState: u32 {
-        /// Nothing.
+        /// It is neither held nor suspended.
         1 Active,
-        /// Hold Thread.
+        /// It is held by Hold Thread.
         2 Hold,
         /// The process is suspended.
         3 Suspend,
-        /// Both.
+        /// It is held, and the process is suspended.
         4 HoldSuspend,
     }
 
     /// A preference of a process.
     Preference: u32 {
-        /// As before.
+        /// Leave the preference unchanged.
         0 NoChange,
         /// Off.
         1 Disable,
@@ -121,17 +122,17 @@ numbered! {
         2 Enable,
     }
 
-    /// The accesses that a watchpoint shows.
+    /// The accesses that a watchpoint detects.
     WatchType: u32 {
         /// Reads.
         1 Read,
         /// Writes.
         2 Write,
-        /// Both.
+        /// Reads and writes.
         3 ReadWrite,
     }
 
-    /// Whether a tool that releases authority is notified when the next one does.
+    /// Whether a tool that releases authority is notified when the next tool releases it.
     ReleaseNotify: u32 {
         /// No.
         0 No,
@@ -139,15 +140,15 @@ numbered! {
         1 Yes,
     }
 
-    /// The kind of a breakpoint. In memory both are the byte int3 (ruling O14).
+    /// The kind of a breakpoint. Both kinds are the byte int3 in memory (ruling O14).
     BreakpointKind: u32 {
-        /// It always gives a notice.
+        /// It always causes a notice.
         0xCC Normal,
-        /// With fast breakpoints enabled, the handler of the process gets SIGTRAP instead.
+        /// If fast breakpoints are enabled, the trap handler of the process gets SIGTRAP instead.
         0xCD03 Fast,
     }
 
-    /// General purpose registers. The number is the place in the array.
+    /// General purpose registers. The number is the index in the array.
     GeneralRegister: u32 {
         /// rax
         0 Rax,
@@ -183,41 +184,43 @@ numbered! {
         15 R15,
     }
 
-    /// Special registers. The number is the place in the array.
+    /// Special registers. The number is the index in the array.
     SpecialRegister: u32 {
         /// The instruction address.
         0 Rip,
-        /// Conditions and exceptions.
+        /// The flags register.
         1 Eflags,
-        /// Code segment.
+        /// The code segment.
         2 Cs,
-        /// Stack segment.
+        /// The stack segment.
         3 Ss,
-        /// Data segment.
+        /// The data segment.
         4 Ds,
-        /// Segment es.
+        /// The segment register es.
         5 Es,
-        /// Segment fs.
+        /// The segment register fs.
         6 Fs,
-        /// Segment gs.
+        /// The segment register gs.
         7 Gs,
-        /// The base of fs: thread-local storage.
+        /// The base of fs, which is used for thread-local storage.
         8 FsBase,
         /// The base of gs.
         9 GsBase,
-        /// The system call that the thread is in, or -1.
+        /// The number of the current system call, or -1.
         10 OrigRax,
-        /// Control and status of SSE.
+        /// The control and status register of SSE.
         11 Mxcsr,
         /// The x87 control word.
         12 X87Control,
         /// The x87 status word.
         13 X87Status,
-        /// The address of the last fault while the thread stands at it, else 0. Set has no effect.
+        /// The address of the last fault while the thread is stopped at it, otherwise 0. A Set has
+        /// no effect.
         14 FaultAddress,
     }
 
-    /// Debug registers that can be set. The number is the place in the array; 4 and 5 are 0.
+    /// Debug registers that can be set. The number is the index in the array. Indexes 4 and 5 are
+    /// 0.
     DebugRegister: u32 {
         /// Address 0.
         0 Dr0,
@@ -234,15 +237,15 @@ numbered! {
     }
 }
 
-/// Number of general purpose registers.
+/// The number of general purpose registers.
 pub const GENERAL_REGISTERS: usize = 16;
-/// Number of special registers.
+/// The number of special registers.
 pub const SPECIAL_REGISTERS: usize = 15;
-/// Number of debug registers.
+/// The number of debug registers.
 pub const DEBUG_REGISTERS: usize = 8;
 
-/// One register of the floating point unit. Its number on the wire has the kind in bits 8 to 15
-/// (0 x87, 1 xmm, 2 ymm, 3 zmm, 4 mask), and the number within the kind in bits 0 to 7.
+/// A floating-point or vector register. In the number on the wire, bits 8 to 15 are the kind (0
+/// x87, 1 xmm, 2 ymm, 3 zmm, 4 mask), and bits 0 to 7 are the number within the kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloatRegister {
     /// st(0) to st(7): 10 bytes.
@@ -258,7 +261,7 @@ pub enum FloatRegister {
 }
 
 impl FloatRegister {
-    /// Its number on the wire.
+    /// The number on the wire.
     pub const fn number(self) -> u32 {
         let (kind, number) = match self {
             Self::X87(number) => (0, number),
@@ -270,7 +273,7 @@ impl FloatRegister {
         kind << 8 | number as u32
     }
 
-    /// The register of this number.
+    /// The register with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         let low = number as u8;
         match (number >> 8, low) {
@@ -298,28 +301,28 @@ impl Field for FloatRegister {
     }
 }
 
-/// Bytes of a path of a command, with its NUL.
+/// The bytes of a path in a command, NUL included.
 pub const PATH_LEN: usize = 128;
 
-/// The name of a file in the job's directory.
+/// The path of a file in the job's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobFilePath([u8; PATH_LEN]);
 
 impl JobFilePath {
-    /// The path of these bytes; `None` if it is longer than 127 bytes or has a NUL.
+    /// The path with these bytes. `None`, if it is longer than 127 bytes or contains a NUL.
     pub fn new(path: &[u8]) -> Option<Self> {
         let mut bytes = [0; PATH_LEN];
         bytes[..PATH_LEN - 1].get_mut(..path.len())?.copy_from_slice(path);
         (!path.contains(&0)).then_some(Self(bytes))
     }
 
-    /// Its bytes, without the NUL.
+    /// The bytes of the path, without the NUL.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 
-    /// Whether the name alone stays in the directory: it is relative and has no `..`. Links that
-    /// lead out of the directory are for the reader of the file to find.
+    /// Whether the path itself stays in the directory: it is relative and contains no `..`. The
+    /// code that opens the file must check for symbolic links that lead out of the directory.
     pub fn is_inside(&self) -> bool {
         let path = self.as_bytes();
         !path.is_empty()

@@ -1,21 +1,21 @@
-//! The data of a command: a record, alone or followed by bytes or by a list. The number of bytes or
-//! entries is a field of the record, which is filled in from what follows.
+//! The data of a command: a record, either alone or followed by bytes or a list. A field of the
+//! record contains the number of bytes or entries. The encoder fills it in.
 
 use std::borrow::Cow;
 
 use super::field::{Field, ReadError, Record, RecordLayout, part, put_at};
 
-/// Data of a command. Offset 0 is the thread id, which is not part of it.
+/// The data of a command. The thread id at offset 0 does not belong to the data.
 pub(super) trait Payload<'a>: Sized {
-    /// The layout of its fixed part.
+    /// The layout of the fixed part.
     const FIXED: RecordLayout;
-    /// Its length in a message.
+    /// The length in a message, in bytes.
     fn payload_len(&self) -> usize;
-    /// Writes it into that many bytes, which are 0.
+    /// Encodes the data into that many bytes, which must be 0.
     fn write(&self, bytes: &mut [u8]);
-    /// Reads it.
+    /// Decodes the data.
     fn read(bytes: &'a [u8]) -> Result<Self, ReadError>;
-    /// Some value of this type, for tests.
+    /// A random value of this type, for tests.
     #[cfg(test)]
     fn sample_payload(random: &mut dyn FnMut() -> u64) -> Self;
 }
@@ -37,15 +37,16 @@ impl<R: Record> Payload<'_> for R {
     }
 }
 
-/// A record that something follows.
+/// A record that is followed by bytes or a list.
 pub(super) trait Counted: Record {
-    /// The offset of the number (u32) of what follows.
+    /// The offset of the number of entries (u32).
     const COUNT_OFFSET: usize;
-    /// The offset of what follows.
+    /// The offset of the entries.
     const TAIL_OFFSET: usize;
 }
 
-/// Room for the fixed part, and what follows it in a message: `count` entries of `item` bytes.
+/// Checks the length of the data, and returns the part after the record: `count` entries of `item`
+/// bytes.
 fn tail<C: Counted>(bytes: &[u8], item: usize) -> Result<&[u8], ReadError> {
     let count: u32 = part(bytes, C::COUNT_OFFSET).ok_or(ReadError::Short)?;
     let len = (count as usize).checked_mul(item).ok_or(ReadError::Short)?;
@@ -83,15 +84,15 @@ impl<'a, R: Counted> Payload<'a> for WithBytes<'a, R> {
     }
 }
 
-/// A value of a list.
+/// An entry of a list.
 pub(super) trait Item: Sized {
-    /// Its bytes.
+    /// The length in bytes.
     const ITEM_LEN: usize;
-    /// Writes it.
+    /// Encodes the entry.
     fn put_item(&self, bytes: &mut [u8]);
-    /// Reads it.
+    /// Decodes the entry.
     fn get_item(bytes: &[u8]) -> Result<Self, ReadError>;
-    /// Some value of this type, for tests.
+    /// A random value of this type, for tests.
     #[cfg(test)]
     fn sample_item(random: &mut dyn FnMut() -> u64) -> Self;
 }
@@ -156,14 +157,15 @@ impl<R: Counted, I: Item> Payload<'_> for WithList<R, I> {
     }
 }
 
-/// The answer of Get File Names: a number at offset 8, and names closed by NUL from offset 12.
+/// The answer of Get File Names: the number of names at offset 8, and NUL-terminated names from
+/// offset 12.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileNames {
-    /// The names. None has a NUL.
+    /// The names. No name contains a NUL.
     pub names: Vec<Vec<u8>>,
 }
 
-/// Where the names begin.
+/// The offset of the names.
 pub(super) const NAMES_OFFSET: usize = 12;
 
 impl Payload<'_> for FileNames {
@@ -183,7 +185,7 @@ impl Payload<'_> for FileNames {
         let count: u32 = part(bytes, 8).ok_or(ReadError::Short)?;
         let mut rest = bytes.get(NAMES_OFFSET..).ok_or(ReadError::Short)?;
         let mut names = Vec::new();
-        // Each name takes a byte at least, so that a false number ends soon.
+        // Each name takes at least one byte, so a false count ends the loop early.
         for _ in 0..count {
             let end = rest.iter().position(|byte| *byte == 0).ok_or(ReadError::Short)?;
             names.push(rest[..end].to_vec());

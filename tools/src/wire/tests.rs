@@ -8,7 +8,7 @@ fn header() -> Header {
     Header::new(0x1122_3344_5566_7788, 3, 9, 0xAABB_CCDD)
 }
 
-/// Numbers that follow from the seed.
+/// Random numbers from a seed.
 fn random_from(mut seed: u64) -> impl FnMut() -> u64 {
     move || {
         seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -57,7 +57,7 @@ fn fault_of(record: &[u8]) -> Fault {
     ToolMessage::decode(record).unwrap_err().fault
 }
 
-/// The codes of the commands of a message; `None` is a command that can be carried out.
+/// The error codes of the commands of a message. `None` for a command that can be carried out.
 fn codes_of(record: &[u8]) -> Vec<Option<CommandCode>> {
     match ToolMessage::decode(record).unwrap().1 {
         ToolMessage::Query(list) | ToolMessage::Update(list) => {
@@ -67,7 +67,7 @@ fn codes_of(record: &[u8]) -> Vec<Option<CommandCode>> {
     }
 }
 
-/// Writes a field of a message, and its length.
+/// Overwrites bytes of a message.
 fn patched(mut record: Vec<u8>, offset: usize, bytes: &[u8]) -> Vec<u8> {
     record[offset..offset + bytes.len()].copy_from_slice(bytes);
     record
@@ -158,7 +158,7 @@ proptest! {
             .collect();
         let mut record = update(&commands);
         for _ in 0..random() % 12 {
-            // Mostly where numbers, offsets and lengths are.
+            // Mostly positions of numbers, offsets and lengths.
             let limit = if random().is_multiple_of(4) { record.len() } else { DATA_OFFSET + 100 };
             let place = random() as usize % limit.min(record.len());
             record[place] = random() as u8;
@@ -311,7 +311,7 @@ fn there_are_12_query_and_26_update_commands_with_the_listed_numbers() {
         [101, 103, 105, 107, 109, 111, 113, 115, 117, 121, 123, 125]
     );
     let update = numbers(CommandSet::Update);
-    // Suspend Process, 255, is none of CDTI.
+    // Suspend Process, 255, is not a command of CDTI.
     assert_eq!(update.len(), 26 + 1);
     let all: BTreeSet<u16> = update.into_iter().collect();
     let listed = (201..=255).step_by(2).filter(|number| *number != 231);
@@ -404,7 +404,7 @@ fn data_of_commands_lie_behind_the_list_aligned_apart_and_within_the_message() {
         assert_eq!(fault.codes(), (ReturnCode::RequestFailed, errno::EBADMSG));
     }
     assert_eq!(fault_of(&moved(1, 304, 24)), Fault::DataOverlap { first: 1, second: 2 });
-    // The second one begins at 328.
+    // The data of the second command start at 328.
     assert_eq!(codes_of(&moved(0, 304, 24)), [None, None]);
     assert_eq!(fault_of(&moved(0, 304, 25)), Fault::DataOverlap { first: 1, second: 2 });
 }
@@ -414,7 +414,7 @@ fn a_command_that_cannot_be_read_has_a_code_and_the_others_are_carried_out() {
     let good = query(&[get_memory(0, 1), get_memory(8, 1)]);
     let number = |number: u16| codes_of(&patched(good.clone(), 44, &number.to_ne_bytes()));
     let invalid = [Some(CommandCode::CommandInvalid), None];
-    // Unknown, not built (ruling O8), an answer, and one of the other message.
+    // Unknown, not supported (ruling O8), an answer, and a command of the other message.
     for unknown in [0, 100, 119, 110, 207, u16::MAX] {
         assert_eq!(number(unknown), invalid, "{unknown}");
     }
@@ -533,7 +533,7 @@ fn an_action_that_is_not_the_last_command_stops_all_from_it_on() {
     );
     let several = update(&[go_on(), hold(), go_on()]);
     assert_eq!(fault_of(&several), Fault::SeveralActions { actions: 2 });
-    // Another command may stand there twice.
+    // Commands that are not actions may occur twice.
     assert_eq!(codes_of(&update(&[hold(), hold()])), [None, None]);
 }
 
@@ -544,7 +544,7 @@ fn a_later_version_may_be_longer() {
     let later = patched(resized(record, 200), 1, &[VERSION + 1]);
     assert_eq!(ToolMessage::decode(&later).unwrap().1, ToolMessage::Attach(body));
 
-    // Data of a command, too.
+    // The data of a command may also be longer.
     let record = resized(query(&[get_memory(5, 1)]), 400);
     let later = patched(patched(record, 1, &[255]), 52, &96u32.to_ne_bytes());
     assert_eq!(codes_of(&later), [None]);
@@ -636,7 +636,7 @@ fn a_refused_attach_says_why_behind_an_empty_list_of_ranks() {
     let refused = Header { return_code: ReturnCode::RequestFailed.number(), ..header() };
     let reason = "process 7 is traced by process 8 (gdb)";
     let record = ServiceMessage::AttachRefused(reason.to_owned()).encode(&refused);
-    // A tool that knows ranks only finds none.
+    // A tool that only decodes ranks finds none.
     assert_eq!((&record[40..44], &record[44..]), (&[0; 4][..], reason.as_bytes()));
     let (read, message) = ServiceMessage::decode(&record).unwrap();
     assert_eq!(read.length as usize, record.len());

@@ -1,4 +1,4 @@
-//! A tree of hops in one process, which counts what each hop receives.
+//! A tree of hops in one process that counts the events that each hop receives.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,19 @@ use score_tools::merge::{
     CommandId, EventBody, MergeAction, MergeInput, MergedEvent, Merger, timeout_of_children,
 };
 
-/// What all hops of one level have received from below, and the most that one of them held.
+/// The events that all hops of one level have received from below, and the most bytes that a hop
+/// held.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LevelCounts {
-    /// Hops of the level.
+    /// The number of hops of the level.
     pub hops: usize,
-    /// Most events that one hop has received.
+    /// The most events that one hop has received.
     pub max_events: usize,
-    /// Most bytes of bodies and sets that one hop has received.
+    /// The most bytes of bodies and sets that one hop has received.
     pub max_bytes: usize,
-    /// Most bytes that one hop held.
+    /// The most bytes that one hop held.
     pub max_held_bytes: usize,
-    /// Time of all hops of the level.
+    /// The total time of all hops of the level.
     pub time: Duration,
 }
 
@@ -32,16 +33,17 @@ impl LevelCounts {
     }
 }
 
-/// What has happened.
+/// The result of a simulation.
 #[derive(Debug)]
 pub struct SimulationResult {
     /// By level, the root first.
     pub levels: Vec<LevelCounts>,
-    /// What the root passes on.
+    /// The events that the root passes on.
     pub top: Vec<MergedEvent>,
 }
 
-/// Which stack a rank has. There is no order in it: sets of ranks are as long as they can be.
+/// The index of the stack of a rank. Neighbouring ranks have different stacks, so that the rank
+/// sets are as long as possible.
 pub fn stack_index(rank: u32, stacks: usize) -> usize {
     rank.wrapping_mul(2_654_435_761) as usize % stacks
 }
@@ -55,7 +57,7 @@ pub fn stack(index: u32) -> Vec<u8> {
     (0..25).map(frame).collect::<String>().into_bytes()
 }
 
-/// The tree: the children of `hop` are `arity * hop + 1` and the next ones.
+/// The tree. The children of `hop` are `arity * hop + 1` and the next ones.
 struct Simulation {
     arity: usize,
     stacks: Vec<Vec<u8>>,
@@ -64,8 +66,9 @@ struct Simulation {
     levels: Vec<LevelCounts>,
 }
 
-/// All servers answer one command with their stacks. One branch answers after the other, so that
-/// only the hops on one path hold anything: memory is that of one hop a level.
+/// Simulates one command that all servers answer with their stacks. The branches answer one after
+/// the other, so that only the hops of one path hold events. The memory use is that of one hop of
+/// each level.
 pub fn simulate(servers: usize, arity: usize, stacks: u32) -> SimulationResult {
     let mut below: Vec<NodeSet> = (0..servers as u32).map(NodeSet::one).collect();
     for hop in (1..servers).rev() {
@@ -84,7 +87,7 @@ impl Simulation {
         (self.arity * hop + 1..=self.arity * hop + self.arity).take_while(move |&hop| hop < servers)
     }
 
-    /// What a hop passes on when its branch has answered.
+    /// The events that a hop passes on when its branch has answered.
     fn answer(&mut self, hop: usize, level: usize, timeout: Duration) -> Vec<MergedEvent> {
         if self.levels.len() <= level {
             self.levels.push(LevelCounts::default());

@@ -1,6 +1,6 @@
-//! The beginning of a link: a preface in clear text, so that another version gets a clear error,
-//! then the two messages of Noise NNpsk0, each of a fixed length. One record from the initiator
-//! ends the handshake: the first message alone could be a replay of a recorded one.
+//! The handshake of a link. A preface in clear text comes first, so that a peer with another
+//! version gets a clear error. The two messages of Noise NNpsk0 follow, each of a fixed length. One
+//! record from the initiator ends the handshake, because the first message alone could be a replay.
 //!
 //! | sender | bytes |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | responder | magic and version (8), ephemeral key and tag (48) |
 //! | initiator | one empty record (19) |
 //!
-//! Until then the responder holds at most [`FIRST_FLIGHT_LEN`] received bytes.
+//! Before the end of the handshake the responder holds at most [`FIRST_FLIGHT_LEN`] received bytes.
 
 use score_proto::PROTOCOL_VERSION;
 use snow::{Builder, HandshakeState, TransportState};
@@ -17,14 +17,14 @@ use super::error::LinkError;
 use super::record;
 use crate::key::Key;
 
-/// Ephemeral keys for one link, and the cluster key mixed in before anything else.
+/// Ephemeral keys for each link. The cluster key is mixed in before anything else.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: [u8; 4] = *b"SCOD";
 /// Magic and version.
 const PREFACE_LEN: usize = 8;
-/// A public key and a tag.
+/// The size of a public key and a tag.
 const NOISE_MESSAGE_LEN: usize = 32 + 16;
-/// Length of either side's first flight in bytes.
+/// The length of either side's first flight in bytes.
 pub const FIRST_FLIGHT_LEN: usize = PREFACE_LEN + NOISE_MESSAGE_LEN;
 
 /// A handshake in progress.
@@ -35,15 +35,15 @@ pub struct Handshake {
     received_len: usize,
 }
 
-/// The next step.
+/// The next step of the handshake.
 #[derive(Debug)]
 enum Stage {
     /// This side has connected and waits for the answer.
     Dialled(Box<HandshakeState>),
-    /// No cryptographic state is made before the first flight is complete: an unauthenticated peer
-    /// costs no more than its bytes.
+    /// This side waits for the first flight. It creates cryptographic state only after the flight
+    /// is complete, so that an unauthenticated peer costs no more than its bytes.
     Accepting(Key),
-    /// The responder has answered and waits for the proof that the initiator could decrypt the
+    /// The responder has answered. It waits for the proof that the initiator could decrypt the
     /// answer.
     Confirming(Box<TransportState>),
     /// The handshake has ended, with or without success.
@@ -84,14 +84,14 @@ impl Handshake {
         Self { stage, received: [0; FIRST_FLIGHT_LEN], received_len: 0 }
     }
 
-    /// The side that connects; its first flight goes to `out`.
+    /// The end that connects. Its first flight is appended to `out`.
     pub fn dial(key: &Key, out: &mut Vec<u8>) -> Result<Self, LinkError> {
         let mut noise = noise(key, true)?;
         write_flight(&mut noise, out)?;
         Ok(Self::new(Stage::Dialled(noise)))
     }
 
-    /// The side that accepts the connection.
+    /// The end that accepts the connection.
     pub fn accept(key: &Key) -> Self {
         Self::new(Stage::Accepting(key.clone()))
     }
@@ -101,8 +101,8 @@ impl Handshake {
         matches!(self.stage, Stage::Dialled(_))
     }
 
-    /// Consumes the bytes that it needs from the start of `bytes`. Returns the keys of the link
-    /// once it is open.
+    /// Consumes the bytes that the handshake needs from the start of `bytes`. Returns the keys of
+    /// the link when it is open.
     pub fn push(
         &mut self,
         bytes: &mut &[u8],
@@ -143,7 +143,7 @@ impl Handshake {
             return Err(LinkError::BadPreface);
         }
         if is_responder {
-            // Lets the other side also report both versions.
+            // With this preface, the other side can report both versions too.
             out.extend_from_slice(&ours);
         }
         let theirs = u32::from_le_bytes(version.try_into().expect("half of a preface"));

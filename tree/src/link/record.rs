@@ -1,30 +1,31 @@
-//! Records: the format of an open link. Two bytes of length, little-endian, then that many bytes of
-//! ciphertext with its tag. The plaintext is one byte of kind and the content.
+//! Records: the format of an open link. A record is a length of two bytes, little-endian, and that
+//! many bytes of ciphertext with tag. The plaintext is one byte of kind and the content.
 
 use snow::TransportState;
 
 use super::error::LinkError;
 use super::handshake::noise_error;
 
-/// Has no content: it shows that the sender is alive.
+/// A record without content, which shows that the sender is alive.
 pub const KEEPALIVE: u8 = 0;
 /// A fragment of a message, with more to follow.
 pub const FRAGMENT: u8 = 1;
 /// The last or only fragment of a message.
 pub const LAST_FRAGMENT: u8 = 2;
-/// The sender closes the link; the content is the reason.
+/// The sender closes the link. The content is the reason.
 pub const CLOSE: u8 = 3;
 
-/// Bytes of the authentication tag.
+/// The length of the authentication tag in bytes.
 const TAG_LEN: usize = 16;
 /// The shortest ciphertext: a kind and the tag.
 pub const MIN_CIPHERTEXT_LEN: usize = 1 + TAG_LEN;
-/// Length of a record without content, including the length field.
+/// The length of a record without content, including the length field.
 pub const EMPTY_RECORD_LEN: usize = 2 + MIN_CIPHERTEXT_LEN;
-/// Most content of one record: the length has 16 bits.
+/// The longest content of one record, because the length has 16 bits.
 pub const MAX_CONTENT_LEN: usize = u16::MAX as usize - MIN_CIPHERTEXT_LEN;
 
-/// Number of records after which a direction changes its key. Both sides count the same records.
+/// The number of records after which a direction changes its key. Both sides count the same
+/// records.
 pub const REKEY_INTERVAL: u64 = 1 << 10;
 
 /// Appends one record to `out`.
@@ -49,7 +50,7 @@ pub fn seal(
     Ok(())
 }
 
-/// Opens one record: its kind and content.
+/// Decrypts one record. Returns its kind and content.
 pub fn open(keys: &mut TransportState, sealed: &[u8]) -> Result<Vec<u8>, LinkError> {
     let mut plain = vec![0; sealed.len()];
     let length = keys.read_message(sealed, &mut plain).map_err(|_| LinkError::BadRecord)?;

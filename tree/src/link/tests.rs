@@ -16,7 +16,7 @@ fn secs(seconds: u64) -> MonotonicTime {
     MonotonicTime::from_secs(seconds)
 }
 
-/// Carries the outgoing bytes of `from` to `to`, in pieces of `step` bytes.
+/// Moves the outgoing bytes of `from` to `to`, in pieces of `step` bytes.
 fn transfer(
     from: &mut Link,
     to: &mut Link,
@@ -64,7 +64,7 @@ fn messages_of_every_size_arrive_in_order_however_the_stream_is_cut() {
         if step > 1 {
             transfer(&mut dialled, &mut accepted, step, secs(0)).unwrap();
         } else {
-            // Read after every byte.
+            // Call `next` after every byte.
             let bytes = dialled.outgoing()[..70_000].to_vec();
             for byte in bytes {
                 accepted.push(&[byte], secs(0)).unwrap();

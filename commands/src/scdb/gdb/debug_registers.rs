@@ -1,6 +1,6 @@
-//! Watchpoints and breakpoints by debug registers. A debugger means all threads of the process with
-//! them, and each thread has registers of its own: threads that were made meanwhile get them before
-//! the process goes on.
+//! Watchpoints and breakpoints in debug registers. A debugger sets them for all threads of the
+//! process, but each thread has its own registers. New threads therefore get them before the
+//! process goes on.
 
 use std::collections::BTreeSet;
 
@@ -12,25 +12,25 @@ use score_tools::wire::{
 
 use super::rank::{Rank, RankError, RankResult};
 
-/// The longest piece that one register watches.
+/// Maximum length of the range that one register watches, in bytes.
 const MAX_PIECE: u64 = 8;
-/// Registers of a thread.
+/// Number of address registers of a thread.
 const REGISTERS: usize = 4;
 
 /// A range of memory that a debugger watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watch {
-    /// The first byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub length: u64,
-    /// The accesses that it shows.
+    /// The accesses that it detects.
     pub kind: WatchKind,
 }
 
 impl Watch {
-    /// The ranges that registers watch: aligned to their lengths, 1, 2, 4 or 8. `None`: there are
-    /// more than there are registers.
+    /// Splits the range for registers, which watch aligned ranges of 1, 2, 4 or 8 bytes. Returns
+    /// `None` if the range needs more registers than there are.
     fn pieces(&self) -> Option<Vec<NewWatchpoint>> {
         let kind = match self.kind {
             WatchKind::Write => WatchType::Write,
@@ -56,21 +56,23 @@ impl Watch {
     }
 }
 
-/// What is in the debug registers of all threads.
+/// The contents of the debug registers of all threads.
 #[derive(Debug, Default)]
 pub struct DebugRegisterUse {
     watches: Vec<Watch>,
     breakpoints: Vec<u64>,
-    /// Threads that have all of these.
+    /// The threads in whose registers all of these are set.
     armed: BTreeSet<u32>,
 }
 
-/// Whether a thread or its process has ended: it needs nothing any more.
+/// Whether the command failed because the thread or its process has ended. Nothing has to be set
+/// then.
 fn has_ended(error: &RankError) -> bool {
     matches!(error, RankError::Command(CommandCode::ThreadInvalid | CommandCode::ProcessExiting))
 }
 
-/// Whether the registers are taken: the debugger may use other means.
+/// Whether the command failed because no debug register can be used for this. The debugger may then
+/// use other means.
 fn is_refusal(error: &RankError) -> bool {
     matches!(
         error,
@@ -92,12 +94,12 @@ fn set_watch(rank: &mut Rank, thread: u32, pieces: &[NewWatchpoint]) -> RankResu
 fn reset_watch(rank: &mut Rank, thread: u32, pieces: &[NewWatchpoint]) {
     for piece in pieces {
         let old = OldWatchpoint { address: piece.address };
-        // It may have ended, or not have had it.
+        // The thread may have ended, or may not have had the watchpoint.
         _ = rank.update(thread, CommandRequest::ResetWatchpoint(old));
     }
 }
 
-/// DR0 to DR3 and DR7 of a thread.
+/// Reads DR0 to DR3 and DR7 of a thread.
 fn registers_of(rank: &mut Rank, thread: u32) -> RankResult<([u64; REGISTERS], u64)> {
     let request = CommandRequest::GetDebugRegisters(NoData {});
     rank.command(thread, request, |answer| match answer {
@@ -112,7 +114,7 @@ fn registers_of(rank: &mut Rank, thread: u32) -> RankResult<([u64; REGISTERS], u
 const ADDRESS_REGISTERS: [DebugRegister; REGISTERS] =
     [DebugRegister::Dr0, DebugRegister::Dr1, DebugRegister::Dr2, DebugRegister::Dr3];
 
-/// The bits of DR7 of a register: whether it is used, and for what.
+/// The bits of DR7 that enable a register and set its type and length.
 fn control_bits(register: usize) -> u64 {
     0b11 << (register * 2) | 0b1111 << (16 + register * 4)
 }
@@ -126,7 +128,7 @@ fn set_breakpoint(rank: &mut Rank, thread: u32, address: u64) -> RankResult<()> 
     let is_free = |register: &usize| control >> (register * 2) & 0b11 == 0;
     let register = (0..REGISTERS).find(is_free);
     let register = register.ok_or(RankError::Command(CommandCode::HardwareUnavailable))?;
-    // The kind of a breakpoint is 0, and so is its length.
+    // A breakpoint has the type 0 and the length 0.
     let control = control & !control_bits(register) | 1 << (register * 2);
     rank.updates(&[
         Command { thread, request: set(ADDRESS_REGISTERS[register], address) },
@@ -149,7 +151,8 @@ fn reset_breakpoint(rank: &mut Rank, thread: u32, address: u64) -> RankResult<()
 }
 
 impl DebugRegisterUse {
-    /// Gives threads that are new what the others have. It is done before the process goes on.
+    /// Sets in new threads all that is set in the others. Must be called before the process goes
+    /// on.
     pub fn arm_new_threads(&mut self, rank: &mut Rank) -> RankResult<()> {
         if self.watches.is_empty() && self.breakpoints.is_empty() {
             self.armed.clear();
@@ -176,7 +179,7 @@ impl DebugRegisterUse {
         self.breakpoints.iter().try_for_each(|address| set_breakpoint(rank, thread, *address))
     }
 
-    /// All threads, with what is set so far.
+    /// All threads. New threads get all that is set so far.
     fn threads(&mut self, rank: &mut Rank) -> RankResult<BTreeSet<u32>> {
         if self.watches.is_empty() && self.breakpoints.is_empty() {
             self.armed = rank.threads()?.into_iter().collect();
@@ -186,7 +189,7 @@ impl DebugRegisterUse {
         Ok(self.armed.clone())
     }
 
-    /// Carries something out for all threads. False if the registers are taken.
+    /// Calls `carry_out` for all threads. Returns false if no debug register can be used for this.
     fn for_all(
         &mut self,
         rank: &mut Rank,
@@ -202,7 +205,7 @@ impl DebugRegisterUse {
         Ok(true)
     }
 
-    /// Watches memory. False if there are not enough registers.
+    /// Sets a watchpoint. Returns false if there are not enough registers.
     pub fn add_watch(&mut self, rank: &mut Rank, watch: Watch) -> RankResult<bool> {
         let Some(pieces) = watch.pieces() else { return Ok(false) };
         let is_set = self.for_all(rank, |rank, thread| set_watch(rank, thread, &pieces))?;
@@ -213,7 +216,7 @@ impl DebugRegisterUse {
         Ok(is_set)
     }
 
-    /// Ends watching. False if it was not watched.
+    /// Removes a watchpoint. Returns false if there is none.
     pub fn remove_watch(&mut self, rank: &mut Rank, watch: Watch) -> RankResult<bool> {
         let Some(index) = self.watches.iter().position(|other| *other == watch) else {
             return Ok(false);
@@ -226,7 +229,7 @@ impl DebugRegisterUse {
         Ok(true)
     }
 
-    /// Sets a breakpoint. False if there is no register left.
+    /// Sets a breakpoint. Returns false if no register is free.
     pub fn add_breakpoint(&mut self, rank: &mut Rank, address: u64) -> RankResult<bool> {
         let is_set = self.for_all(rank, |rank, thread| set_breakpoint(rank, thread, address))?;
         self.breakpoints.push(address);
@@ -236,7 +239,7 @@ impl DebugRegisterUse {
         Ok(is_set)
     }
 
-    /// Removes a breakpoint. False if there is none.
+    /// Removes a breakpoint. Returns false if there is none.
     pub fn remove_breakpoint(&mut self, rank: &mut Rank, address: u64) -> RankResult<bool> {
         let Some(index) = self.breakpoints.iter().position(|other| *other == address) else {
             return Ok(false);
@@ -256,7 +259,7 @@ impl DebugRegisterUse {
         self.breakpoints.contains(&address)
     }
 
-    /// The kind of the watchpoint that an address belongs to.
+    /// The kind of the watchpoint that contains an address.
     pub fn kind_at(&self, address: u64) -> Option<WatchKind> {
         self.watches.iter().find(|watch| watch.contains(address)).map(|watch| watch.kind)
     }

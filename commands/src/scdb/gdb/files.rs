@@ -1,5 +1,5 @@
-//! Files as a debugger reads them: the program of the rank and its libraries, as the rank sees
-//! them. What this host has at the same place is read here.
+//! Serves the files that a debugger reads: the program of the rank and its libraries, as the rank
+//! sees them. If this host has the same file at the same path, it is read here.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,15 +15,15 @@ use score_proto::tool_command::{FileAnswer, FileAttributes, FileQuestion, MAX_FI
 
 use super::service::RankService;
 
-/// Files that a debugger has open at the same time.
+/// Maximum number of files that a debugger has open at the same time.
 const MAX_FILES: usize = 1024;
 
-/// Where the bytes of a file are.
+/// The host that has the bytes of a file.
 #[derive(Debug)]
 enum Place {
     /// This host has the same file.
     Here(File),
-    /// On the host of the rank.
+    /// Only the host of the rank has the file.
     There(RemoteFile),
 }
 
@@ -31,7 +31,7 @@ enum Place {
 #[derive(Debug)]
 struct RemoteFile {
     path: OsBytes,
-    /// The part that was read last, and its place.
+    /// The part that was read last, and its offset in the file.
     part: Vec<u8>,
     part_at: u64,
 }
@@ -42,7 +42,7 @@ struct OpenFile {
     place: Place,
 }
 
-/// See the [module](self).
+/// The open files of one rank; see the [module](self).
 #[derive(Debug)]
 pub struct RankFiles {
     service: RankService,
@@ -50,11 +50,12 @@ pub struct RankFiles {
     last: u32,
 }
 
-/// The file of this host at this path, if it is the same: size and time of the last change are
-/// equal on a shared disk, and where both have it of the same package.
+/// Opens the file at this path on this host if it is the same as on the rank's host. Size and
+/// modification time decide: they are equal on a shared file system, and if both hosts have
+/// installed the same package.
 fn same_file_here(path: &[u8], there: &FileAttributes) -> Option<File> {
     let path = OsStr::from_bytes(path);
-    // To open a pipe would wait.
+    // Opening a FIFO would block.
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let file = File::open(path).ok()?;
     let here = file.metadata().ok()?;
@@ -79,7 +80,7 @@ fn ask_bytes(service: &RankService, question: FileQuestion) -> Result<Vec<u8>, H
     }
 }
 
-/// The program of a rank, if this host has the same.
+/// The path of a rank's program, if this host has the same file.
 pub fn program_here(service: &RankService) -> Option<PathBuf> {
     let program = ask_bytes(service, FileQuestion::Program).ok()?;
     let question = FileQuestion::Attributes(OsBytes(program.clone()));
@@ -89,7 +90,7 @@ pub fn program_here(service: &RankService) -> Option<PathBuf> {
 }
 
 impl RemoteFile {
-    /// Copies what the last part has of these bytes. Returns their number.
+    /// Copies the requested bytes as far as the last part contains them. Returns their number.
     fn copy(&self, at: u64, bytes: &mut [u8]) -> usize {
         let start = at.checked_sub(self.part_at).and_then(|start| usize::try_from(start).ok());
         let rest = start.and_then(|start| self.part.get(start..)).unwrap_or_default();
@@ -116,7 +117,7 @@ impl RankFiles {
         name.trim_ascii_end().to_vec()
     }
 
-    /// Opens a file for reading. Returns the number by which it is read.
+    /// Opens a file for reading. Returns its number.
     pub fn open(&mut self, name: &[u8]) -> Result<u32, HostIoErrno> {
         if self.open.len() >= MAX_FILES {
             return Err(HostIoErrno::EMFILE);
@@ -162,10 +163,10 @@ impl RankFiles {
         Ok(there.copy(at, bytes))
     }
 
-    /// What is known about a file.
+    /// The attributes of a file.
     pub fn attributes(&self, number: u32) -> Result<HostIoStat, HostIoErrno> {
         let found = self.open.get(&number).ok_or(HostIoErrno::EBADF)?.attributes;
-        // The protocol has 32 bits for most of it.
+        // The protocol has only 32 bits for most attributes.
         let modified = found.modified.0 as u32;
         Ok(HostIoStat {
             st_dev: found.device as u32,
@@ -184,7 +185,7 @@ impl RankFiles {
         })
     }
 
-    /// Where a link leads.
+    /// The target of a symbolic link.
     pub fn link(&self, name: &[u8]) -> Result<Vec<u8>, HostIoErrno> {
         ask_bytes(&self.service, FileQuestion::Link(OsBytes(name.to_vec())))
     }

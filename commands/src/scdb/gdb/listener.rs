@@ -12,10 +12,11 @@ use nix::unistd::{geteuid, mkdtemp};
 
 use super::session::Debugger;
 
-/// The socket's name in its folder.
+/// The name of the socket in its directory.
 const NAME: &str = "gdb";
 
-/// A folder of this user alone. It is removed with what is in it.
+/// A directory that only this user can access. It is removed with its contents when this is
+/// dropped.
 #[derive(Debug)]
 struct PrivateFolder(PathBuf);
 
@@ -23,7 +24,7 @@ impl PrivateFolder {
     fn new() -> io::Result<Self> {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let parent = runtime.filter(|path| path.is_dir()).unwrap_or_else(std::env::temp_dir);
-        // mkdtemp(3) wants six of them at the end.
+        // mkdtemp(3) requires six X at the end.
         let template = format!("scdb-{}", "X".repeat(6));
         Ok(Self(mkdtemp(&parent.join(template))?))
     }
@@ -41,7 +42,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Waits for a client of this user. Others are not served.
+/// Waits for a client of this user. Clients of other users are disconnected.
 fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
     loop {
         let (client, _) = listener.accept()?;
@@ -51,7 +52,7 @@ fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
     }
 }
 
-/// A socket for one debugger. It goes with this value.
+/// A listening socket for one debugger. It is removed when this is dropped.
 #[derive(Debug)]
 pub struct DebuggerSocket {
     listener: UnixListener,
@@ -60,10 +61,10 @@ pub struct DebuggerSocket {
 }
 
 impl DebuggerSocket {
-    /// A new one.
+    /// Creates the socket.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn new() -> Result<Self, String> {
         let folder =
             PrivateFolder::new().map_err(|error| format!("a folder for the socket: {error}"))?;
@@ -72,15 +73,15 @@ impl DebuggerSocket {
         Ok(Self { listener, path, _folder: folder })
     }
 
-    /// Where the debugger connects.
+    /// The path to which the debugger connects.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits for the debugger. Further ones are not served.
+    /// Waits for the debugger. Further debuggers are not served.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn accept(&self) -> Result<Debugger, String> {
         let failed = |error: io::Error| format!("{}: {error}", self.path.display());
         let client = accept(&self.listener).map_err(failed)?;
@@ -88,17 +89,18 @@ impl DebuggerSocket {
         Ok(Debugger::new(OwnedFd::from(input), OwnedFd::from(client)))
     }
 
-    /// There is no debugger: who waits for one gets one that leaves at once.
+    /// Ends a wait in [`Self::accept`] if no debugger connects: connects a client that leaves at
+    /// once.
     pub fn give_up(&self) {
-        // Without a way to connect nobody waits.
+        // If connecting fails, nothing can be waiting for a client.
         _ = UnixStream::connect(&self.path);
     }
 }
 
-/// Prints the path of a socket, and waits for the debugger. Nobody else can connect afterwards.
+/// Prints the path of a socket, and waits for the debugger. Afterwards nothing else can connect.
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn accept_one() -> Result<Debugger, String> {
     let socket = DebuggerSocket::new()?;
     let mut output = io::stdout().lock();

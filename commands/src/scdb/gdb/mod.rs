@@ -1,18 +1,20 @@
-//! `scdb JOB gdb RANK`: a stub of gdb's remote serial protocol for one rank. It is a client of the
-//! tool control service of the rank's host, so that no debugger's server has to be installed there,
-//! and so that the rules of tools hold: no debugger sees the stops of the scheduler, and what one
-//! that dies has done is undone. The daemons relay its messages: the rank may be on any host.
+//! `scdb JOB gdb RANK`: a stub of gdb's remote serial protocol for one rank.
 //!
-//! | file | what |
+//! The stub is a client of the tool control service of the rank's host. Therefore no debugger's
+//! server has to be installed there. The rules of tools also apply: the debugger does not see the
+//! stops of the scheduler, and if the debugger dies, its changes are undone. The daemons relay the
+//! messages, so the rank may be on any host.
+//!
+//! | file | contents |
 //! |---|---|
-//! | `session.rs` | packets in and out |
-//! | `target.rs` | what the protocol can ask |
+//! | `session.rs` | packets from and to the debugger |
+//! | `target.rs` | the requests of the protocol |
 //! | `run_control.rs` | steps, stops and signals |
 //! | `debug_registers.rs` | watchpoints and hardware breakpoints of all threads |
 //! | `registers.rs`, `signals.rs` | numbers and layouts |
 //! | `files.rs` | program and libraries |
 //! | `rank.rs` | messages to the tool control service |
-//! | `service.rs` | the way to this service |
+//! | `service.rs` | the connection to this service |
 //! | `listener.rs` | a socket for one debugger |
 
 mod debug_registers;
@@ -41,12 +43,12 @@ pub use service::RankService;
 use session::{Debugger, is_of_debugger};
 use target::RankTarget;
 
-/// Where the debugger is.
+/// How the debugger is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DebuggerPlace {
-    /// It has started this process, and has its standard input and output.
+    /// The debugger has started this process and uses its standard input and output.
     Pipe,
-    /// It connects to a socket.
+    /// The debugger connects to a socket.
     Socket,
 }
 
@@ -57,7 +59,7 @@ pub struct GdbOptions {
     pub address: JobAddress,
     /// The rank.
     pub rank: u32,
-    /// Where the debugger is.
+    /// How the debugger is connected.
     pub place: DebuggerPlace,
     /// The socket of the scored of this host.
     pub socket: Option<PathBuf>,
@@ -66,11 +68,11 @@ pub struct GdbOptions {
 /// Serves a debugger until it leaves.
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn run(options: GdbOptions) -> Result<(), String> {
     let GdbOptions { address, rank, place, socket } = options;
     if place == DebuggerPlace::Pipe && io::stdin().is_terminal() {
-        // The rank would stand, and nobody would know why.
+        // Otherwise the rank would stop and nothing would continue it.
         return Err("standard input is a terminal, not a debugger: \
                     gdb -ex 'target remote | scdb ...' starts scdb itself; or use -listen"
             .to_owned());
@@ -80,7 +82,7 @@ pub fn run(options: GdbOptions) -> Result<(), String> {
     let attach = || Rank::control(link).map_err(named);
     let (attached, debugger) = match place {
         DebuggerPlace::Pipe => {
-            // A ^C on the terminal is for the debugger, which sends it in the protocol.
+            // A ^C on the terminal is for the debugger, which sends it by the protocol.
             _ = SigSet::from(Signal::SIGINT).thread_block();
             let copy = |result: io::Result<_>| {
                 result.map_err(|error| format!("standard input and output: {error}"))
@@ -90,7 +92,8 @@ pub fn run(options: GdbOptions) -> Result<(), String> {
             (attach()?, Debugger::new(input, output))
         }
         DebuggerPlace::Socket => {
-            // What can be refused is refused before anybody connects; the rank runs meanwhile.
+            // Attach before a debugger connects, so that an error is reported at once. The rank
+            // runs meanwhile.
             let attached = attach()?;
             (attached, listener::accept_one()?)
         }
@@ -106,8 +109,8 @@ fn serve(debugger: Debugger, target: RankResult<RankTarget>) -> Result<(), Strin
     session::serve(debugger, &mut target)
 }
 
-/// A rank at which a debugger looks. Somebody else sees to it that the rank stands. The service
-/// refuses each change, as the debugger has no control.
+/// A rank that a debugger only inspects. The caller makes sure that the rank is stopped. The
+/// service refuses each change, because the debugger has no control.
 #[derive(Debug)]
 pub struct RankView {
     rank: Rank,
@@ -118,17 +121,17 @@ impl RankView {
     /// Attaches to a rank.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn open(service: RankService) -> Result<Self, String> {
         let rank = Rank::attach(service.connect()?)?;
         Ok(Self { rank, socket: DebuggerSocket::new()? })
     }
 
-    /// Serves the debugger that connects to this path, as long as `look` has not returned. Then
-    /// the debugger must have left, if it has come.
+    /// Serves the debugger that connects to the path, until `look` returns. If the debugger has
+    /// connected, `look` must make it leave before it returns.
     ///
     /// # Errors
-    /// That of the rank, if there is one, else that of `look`.
+    /// The error of the rank, if there is one, or the error of `look`.
     pub fn serve<T>(self, look: impl FnOnce(&Path) -> Result<T, String>) -> Result<T, String> {
         let Self { rank, socket } = self;
         std::thread::scope(|scope| {

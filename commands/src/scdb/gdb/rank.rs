@@ -1,4 +1,5 @@
-//! A rank, by its tool control service: attach, stop, look, change, go on.
+//! Controls a rank by its tool control service: attaches to it, stops it, reads and changes its
+//! state, and lets it go on.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -14,49 +15,49 @@ use score_tools::wire::{
 use super::registers::ThreadRegisters;
 use super::service::{RankService, ToolSessionLink};
 
-/// How long to wait for an answer of the service. A thread of a job that waits for its time slice
-/// answers, too.
+/// Time limit for an answer of the service. The service also answers for threads that wait for
+/// their time slice.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// What other tools see of this one.
+/// The name of this tool for other tools.
 const TAG: [u8; 8] = *b"scdb gdb";
-/// No two tools of a process have the same priority: the first that is free is taken.
+/// Tools of a process must have different priorities. The first free one is used.
 const PRIORITIES: std::ops::Range<u8> = 40..50;
-/// Signals of which nobody learns: SIGKILL is not shown to tools, and by SIGSTOP and SIGCONT the
-/// scheduler stops the job.
+/// Signals without notices. The kernel does not show SIGKILL to tools, and the scheduler stops and
+/// continues the job by SIGSTOP and SIGCONT.
 const SILENT: [i32; 3] = [libc::SIGKILL, libc::SIGSTOP, libc::SIGCONT];
 const PAGE: u64 = 4096;
 
-/// Why something has failed.
+/// The reason why a request has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RankError {
-    /// The way to the service.
+    /// The connection to the service has failed.
     #[error("tool control service: {0}")]
     Io(#[from] io::Error),
-    /// The service refuses a message.
+    /// The service has refused a message.
     #[error("tool control service: {0:?}")]
     Message(ReturnCode),
     /// A command has failed.
     #[error("{0:?}")]
     Command(CommandCode),
-    /// An answer that nobody asked for.
-    #[error("the tool control service has given an unknown answer; use tools of its release")]
+    /// The service has sent an unexpected answer.
+    #[error("the tool control service has sent an unknown answer; use tools of the same release")]
     Answer,
 }
 
-/// Result of something with a rank.
+/// The result of a request to a rank.
 pub type RankResult<T> = Result<T, RankError>;
 
-/// A rank that this tool is attached to.
+/// A rank to which this tool is attached.
 #[derive(Debug)]
 pub struct Rank {
     link: ToolSessionLink,
 }
 
 impl Rank {
-    /// Attaches to a rank, with authority. It runs on.
+    /// Attaches to a rank, with control authority. The rank runs on.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn control(link: ToolSessionLink) -> Result<Self, String> {
         let mut rank = Self::attach(link)?;
         match rank.send_control().map_err(|error| format!("control: {error}"))? {
@@ -68,10 +69,10 @@ impl Rank {
         }
     }
 
-    /// Attaches to a rank, to look at it.
+    /// Attaches to a rank without control authority, to inspect it.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn attach(link: ToolSessionLink) -> Result<Self, String> {
         let mut rank = Self { link };
         match rank.send_attach().map_err(|error| format!("attach: {error}"))? {
@@ -85,12 +86,12 @@ impl Rank {
         }
     }
 
-    /// The rank's service, for questions that are not of tool control.
+    /// The rank's service, for requests that are not part of tool control.
     pub fn service(&self) -> &RankService {
         self.link.service()
     }
 
-    /// Sends a request. Returns what `read` makes of the answer.
+    /// Sends a request. Returns the code, and the result of `read` for the answer.
     fn ask<T>(
         &mut self,
         request: &ToolRequest<'_>,
@@ -102,7 +103,7 @@ impl Rank {
         Ok((code, read(&message)))
     }
 
-    /// Asks for the attach. Returns the code, and why the kernel refuses it.
+    /// Requests to attach. Returns the code, and the reason if the service refuses.
     fn send_attach(&mut self) -> RankResult<(ReturnCode, String)> {
         let mut refused = (ReturnCode::ToolPriorityConflict, String::new());
         for priority in PRIORITIES {
@@ -120,7 +121,7 @@ impl Rank {
         Ok(refused)
     }
 
-    /// Asks for authority. Returns the code, and the tool that has it.
+    /// Requests control authority. Returns the code, and the tool that has the authority.
     fn send_control(&mut self) -> RankResult<(ReturnCode, u32)> {
         let notify_set = SILENT.iter().fold(u64::MAX, |set, signal| set & !(1 << (signal - 1)));
         let control = ToolRequest::Control(Control {
@@ -137,7 +138,7 @@ impl Rank {
         Ok((code, controller.unwrap_or(0)))
     }
 
-    /// Carries out commands of one kind, 16 at most. `read` gets their results.
+    /// Executes at most 16 commands of one kind. `read` gets their results.
     fn commands<T>(
         &mut self,
         commands: &[Command<'_>],
@@ -164,7 +165,7 @@ impl Rank {
         }
     }
 
-    /// Carries out one command. `read` gets its answer.
+    /// Executes one command. `read` gets its answer.
     pub fn command<T>(
         &mut self,
         thread: u32,
@@ -177,12 +178,12 @@ impl Rank {
         })
     }
 
-    /// Carries out an Update command that has no answer.
+    /// Executes an Update command that has no answer.
     pub fn update(&mut self, thread: u32, request: CommandRequest<'_>) -> RankResult<()> {
         self.updates(&[Command { thread, request }])
     }
 
-    /// Carries out Update commands. The first that fails decides.
+    /// Executes Update commands. Returns the error of the first that fails.
     pub fn updates(&mut self, commands: &[Command<'_>]) -> RankResult<()> {
         for part in commands.chunks(MAX_COMMANDS) {
             self.commands(part, |results| {
@@ -195,7 +196,8 @@ impl Rank {
         Ok(())
     }
 
-    /// The threads, by their ids outside of the job, the first thread of the process first.
+    /// The thread ids outside of the job, in ascending order: the first thread of the process comes
+    /// first.
     pub fn threads(&mut self) -> RankResult<Vec<u32>> {
         let list = CommandRequest::GetThreadList(NoData {});
         let mut threads: Vec<u32> = self.command(0, list, |answer| match answer {
@@ -208,7 +210,7 @@ impl Rank {
         Ok(threads)
     }
 
-    /// The process id of the rank outside of the job.
+    /// The process id of the rank, outside of the job.
     pub fn process(&mut self) -> RankResult<u32> {
         let request = CommandRequest::GetProcessData(NoData {});
         self.command(0, request, |answer| match answer {
@@ -262,7 +264,7 @@ impl Rank {
         })
     }
 
-    /// Sets those registers of a thread that differ.
+    /// Sets those registers of a thread that differ from `before`.
     pub fn set_registers(
         &mut self,
         thread: u32,
@@ -290,21 +292,21 @@ impl Rank {
         self.updates(&commands)
     }
 
-    /// Waits until all threads stand, after [`Rank::suspend`].
+    /// Waits until all threads are stopped, after [`Rank::suspend`].
     pub fn wait_until_all_stand(&mut self) -> RankResult<()> {
         let threads = self.threads()?;
         for part in threads.chunks(MAX_COMMANDS) {
             let request = || CommandRequest::GetGeneralRegisters(NoData {});
             let commands: Vec<Command<'_>> =
                 part.iter().map(|thread| Command { thread: *thread, request: request() }).collect();
-            // A thread that has ended, or that waits in the kernel, stands.
+            // A thread that has ended or waits in the kernel counts as stopped.
             self.commands(&commands, |_| Ok(()))?;
         }
         Ok(())
     }
 
-    /// Reads memory as the program has it: as much as can be read in the first page if it cannot be
-    /// read as a whole. Returns the number of bytes.
+    /// Reads memory without the bytes of breakpoints. If it cannot be read as a whole, reads up to
+    /// the end of the last readable page. Returns the number of bytes.
     pub fn read_memory(&mut self, address: u64, bytes: &mut [u8]) -> RankResult<usize> {
         let mut done = 0;
         while done < bytes.len() {
@@ -339,7 +341,7 @@ impl Rank {
         })
     }
 
-    /// Writes memory. Breakpoints stay.
+    /// Writes memory. Breakpoints in it are kept.
     pub fn write_memory(&mut self, address: u64, bytes: &[u8]) -> RankResult<()> {
         for (part, offset) in
             bytes.chunks(MAX_MEMORY_LEN as usize).zip((0..).step_by(MAX_MEMORY_LEN as usize))
@@ -354,7 +356,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Sets a breakpoint, whose byte no tool sees.
+    /// Sets a breakpoint. Tools do not see its byte when they read memory.
     pub fn set_breakpoint(&mut self, address: u64) -> RankResult<()> {
         let kind = BreakpointKind::Normal;
         self.update(0, CommandRequest::SetBreakpoint(NewBreakpoint { address, kind }))
@@ -368,12 +370,13 @@ impl Rank {
         self.update(0, CommandRequest::ResetBreakpoint(OldBreakpoint { address, instruction }))
     }
 
-    /// Suspends all threads. What they have to say meanwhile comes as notices.
+    /// Suspends all threads. Events of the threads arrive as notices.
     pub fn suspend(&mut self) -> RankResult<()> {
         self.update(0, CommandRequest::SuspendProcess(NoData {}))
     }
 
-    /// Lets all threads go on that are not held, or gives the next notice.
+    /// Lets all threads go on that are not held. If another notice is pending, the service sends it
+    /// instead.
     pub fn proceed(&mut self) -> RankResult<()> {
         self.update(0, CommandRequest::ContinueProcess(NoData {}))
     }
@@ -384,11 +387,11 @@ impl Rank {
         self.update(0, CommandRequest::SendSignalToProcess(signal))
     }
 
-    /// The next notice that has come; `None` if there is none.
+    /// The next notice that has arrived. `None` if there is none.
     pub fn next_notice(&mut self) -> RankResult<Option<Notice>> {
         while let Some(record) = self.link.next_notice()? {
             match ServiceMessage::decode(&record) {
-                // Another tool wants authority: it has to wait.
+                // Another tool requests the control authority. It has to wait.
                 Ok((_, ServiceMessage::Notify(Notice::Control(_)))) => {}
                 Ok((_, ServiceMessage::Notify(notice))) => return Ok(Some(notice)),
                 _ => return Err(RankError::Answer),
@@ -397,7 +400,7 @@ impl Rank {
         Ok(None)
     }
 
-    /// Readable when [`Rank::next_notice`] has something to do.
+    /// A descriptor that is readable when [`Rank::next_notice`] has work to do.
     pub fn wait_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.link.wait_fd()
     }

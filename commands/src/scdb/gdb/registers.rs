@@ -1,5 +1,5 @@
-//! The registers of x86-64 as the remote protocol has them: their order, their description for
-//! debuggers, and where the tool control service has their bytes.
+//! The registers of x86-64 in the remote protocol: their order, and their description for
+//! debuggers. This module also knows where their bytes are in answers of the tool control service.
 
 use std::fmt::Write;
 use std::num::NonZeroUsize;
@@ -7,18 +7,19 @@ use std::num::NonZeroUsize;
 use gdbstub::arch::{Arch, RegId};
 use score_tools::wire::{GENERAL_REGISTERS, SPECIAL_REGISTERS, SpecialRegister};
 
-/// Where a register is in what the service returns.
+/// The location of a register in the answers of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     General(usize),
     Special(SpecialRegister),
-    /// Offset in the XSAVE area.
+    /// At this offset of the XSAVE area.
     Area(usize),
-    /// Tags of the x87 registers, which the XSAVE area has in a short form.
+    /// The tags of the x87 registers. The XSAVE area has them in a shorter form.
     X87Tags,
 }
 
-/// A register: name, bytes in the protocol, type in the description, place, bytes there.
+/// A register: its name, its length in the protocol, its type in the description, its location, and
+/// its length there. Lengths are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Register {
     name: String,
@@ -28,7 +29,7 @@ struct Register {
     stored: usize,
 }
 
-/// Registers that a debugger finds together under the name of a feature.
+/// A feature of the description, and its registers.
 type Feature = (&'static str, Vec<Register>);
 
 /// Offsets of the XSAVE area in its standard form.
@@ -38,11 +39,11 @@ const AREA_MXCSR: usize = 24;
 const AREA_FEATURES: usize = 512;
 const AREA_YMM_UPPER: usize = 576;
 const AREA_TAGS: usize = 4;
-/// The end of what is used here.
+/// The length of the part that is used here.
 const AREA_LEN: usize = AREA_YMM_UPPER + 16 * 16;
-/// The bit of AVX among the state components.
+/// The bit of AVX in the set of state components.
 const AVX: u64 = 1 << 2;
-/// Bits of the status word: the top of the x87 stack.
+/// The shift of the top of the x87 stack in the status word.
 const TOP_SHIFT: u32 = 11;
 
 const GENERAL_NAMES: [&str; GENERAL_REGISTERS] = [
@@ -114,7 +115,7 @@ fn features() -> Vec<Feature> {
     ]
 }
 
-/// The type of vector registers, which the sse feature describes itself.
+/// The types of vector registers, which the sse feature describes itself.
 const VECTOR_TYPES: &str = r#"<vector id="v4f" type="ieee_single" count="4"/>
 <vector id="v2d" type="ieee_double" count="2"/>
 <vector id="v16i8" type="int8" count="16"/>
@@ -139,7 +140,7 @@ pub struct RegisterMap {
     description: String,
 }
 
-/// What the service has of a thread.
+/// The registers of a thread as the service returns them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadRegisters {
     /// General purpose registers.
@@ -151,7 +152,7 @@ pub struct ThreadRegisters {
 }
 
 impl RegisterMap {
-    /// Those of a processor with these state components (XCR0).
+    /// The registers of a processor with these state components (XCR0).
     pub fn new(components: u64) -> Self {
         let mut features = features();
         if components & AVX == 0 {
@@ -164,7 +165,7 @@ impl RegisterMap {
         );
         let mut registers = Vec::new();
         for (feature, list) in features {
-            // Writing into memory does not fail.
+            // Writing to a String cannot fail.
             _ = writeln!(text, "<feature name=\"{feature}\">");
             if feature.ends_with("sse") {
                 text += VECTOR_TYPES;
@@ -189,18 +190,18 @@ impl RegisterMap {
         &self.description
     }
 
-    /// The bytes of all registers, one after the other.
+    /// The bytes of all registers, in order.
     pub fn pack(&self, state: &ThreadRegisters) -> Vec<u8> {
         self.registers.iter().flat_map(|register| value_of(register, state)).collect()
     }
 
-    /// The bytes of a register. `None`: there is none of this number.
+    /// The bytes of a register. `None` if there is no register with this number.
     pub fn value(&self, number: usize, state: &ThreadRegisters) -> Option<Vec<u8>> {
         Some(value_of(self.registers.get(number)?, state))
     }
 
-    /// Sets all registers from bytes one after the other. False, and nothing is set, if there are
-    /// too few bytes.
+    /// Sets all registers from their bytes, in order. If there are too few bytes, sets nothing and
+    /// returns false.
     pub fn unpack(&self, mut bytes: &[u8], state: &mut ThreadRegisters) -> bool {
         let mut next = state.clone();
         for register in &self.registers {
@@ -212,7 +213,8 @@ impl RegisterMap {
         true
     }
 
-    /// Sets a register. False if there is none of this number, or if it has another length.
+    /// Sets a register. Returns false if there is no register with this number, or if its length
+    /// differs.
     pub fn set(&self, number: usize, bytes: &[u8], state: &mut ThreadRegisters) -> bool {
         match self.registers.get(number).filter(|register| register.length == bytes.len()) {
             Some(register) => {
@@ -256,7 +258,7 @@ fn set_value(register: &Register, value: &[u8], state: &mut ThreadRegisters) {
                 AREA_MXCSR => Some(SpecialRegister::Mxcsr),
                 _ => None,
             };
-            // The service has these in both places.
+            // The service has these registers in both locations.
             if let Some(which) = double {
                 state.special[which.number() as usize] = word & stored_mask(register.stored);
             }
@@ -274,7 +276,7 @@ fn stored_mask(bytes: usize) -> u64 {
     u64::MAX >> (64 - bytes * 8)
 }
 
-/// A component of the area that has a new value is in use.
+/// Marks the component of the area that contains this offset as in use.
 fn mark_component(offset: usize, area: &mut [u8]) {
     let component = match offset {
         AREA_MXCSR | AREA_XMM..AREA_FEATURES => 0b010,
@@ -286,8 +288,8 @@ fn mark_component(offset: usize, area: &mut [u8]) {
     }
 }
 
-/// Two bits for each x87 register: 0 valid, 1 zero, 2 special, 3 empty. The area has one bit for
-/// each: whether it is not empty.
+/// The tags of the x87 registers, two bits each: 0 valid, 1 zero, 2 special, 3 empty. The area has
+/// only one bit for each register, which says whether it is not empty.
 fn long_tags(area: &[u8]) -> u16 {
     let Some(head) = area.get(..AREA_XMM) else { return 0xffff };
     let top = u16::from_le_bytes([head[2], head[3]]) >> TOP_SHIFT & 7;
@@ -344,7 +346,7 @@ pub struct RegisterNumber(pub usize);
 
 impl RegId for RegisterNumber {
     fn from_raw_id(id: usize) -> Option<(Self, Option<NonZeroUsize>)> {
-        // The length is that of the description.
+        // The description gives the length.
         Some((Self(id), None))
     }
 }
@@ -379,21 +381,21 @@ mod tests {
         let map = RegisterMap::new(0b111);
         let number_of =
             |name| map.registers.iter().position(|register| register.name == name).unwrap();
-        // gdb's amd64-linux descriptions have this order.
+        // The descriptions of gdb for amd64-linux have this order.
         let expected =
             [("rip", 16), ("gs", 23), ("st0", 24), ("fop", 39), ("xmm0", 40), ("mxcsr", 56)];
         for (name, number) in expected {
             assert_eq!(number_of(name), number, "{name}");
         }
         let mut next = state();
-        // Tags have several long forms for one short form.
+        // Several long forms of tags have the same short form.
         next.area[AREA_TAGS] = 0;
         let packed = map.pack(&next);
         let mut copy = ThreadRegisters { general: [0; 16], ..next.clone() };
         assert!(map.unpack(&packed, &mut copy));
         assert_eq!(copy.area[AREA_FEATURES], 0b111);
         copy.area[AREA_FEATURES] = 0;
-        // Control and status words and mxcsr are taken from the area; flags have 32 bits.
+        // Control and status words and mxcsr are taken from the area. The flags have 32 bits.
         let doubled =
             [SpecialRegister::Mxcsr, SpecialRegister::X87Control, SpecialRegister::X87Status];
         for which in doubled {
@@ -419,7 +421,7 @@ mod tests {
     fn tags_of_x87_registers_are_those_of_fsave() {
         let mut area = vec![0; AREA_LEN];
         assert_eq!(long_tags(&area), 0xffff);
-        // The top is 6: st0 is the physical register 6, and st1 is 7.
+        // The top is 6, so st0 is the physical register 6 and st1 is 7.
         area[3] = 6 << 3;
         area[AREA_TAGS] = 0b1100_0000;
         // st0 is 1.0, st1 is 0.0.

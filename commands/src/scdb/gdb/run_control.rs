@@ -1,14 +1,16 @@
-//! How a rank goes on and stops, as a debugger asks for it.
+//! Lets a rank go on and stop, as a debugger requests it.
 //!
-//! The service gives one notice at a time: a thread has something to say, and all threads stand.
-//! The next notice comes when the process is continued, and the debugger gets it as the next stop.
+//! The service gives one notice at a time: it reports an event of a thread, and all threads are
+//! stopped. The next notice comes when the process is continued. The debugger gets it as the next
+//! stop.
 //!
-//! A debugger that lets some threads go on, and not the others, learns nothing of the others until
-//! it lets them go on, too: what they have to say is kept until then.
+//! If a debugger lets only some threads go on, it gets no stops of the other threads. Their stops
+//! are kept until the debugger lets these threads go on.
 //!
-//! While a thread makes a step the others stand. A step that would wait for them, over a system
-//! call, lets all threads go on up to the instruction behind it, if the debugger permits it. From
-//! time to time the others run while the thread is held, since it may wait for them in a loop.
+//! While a thread makes a step, the other threads are stopped. If the step is a system call, it may
+//! wait for the other threads. All threads then run up to the instruction after the system call, if
+//! the debugger permits it. From time to time the other threads run while the thread is held,
+//! because the thread may wait for them in a loop.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -28,81 +30,82 @@ use super::signals;
 /// The instruction `syscall`.
 const SYSTEM_CALL: [u8; 2] = [0x0f, 0x05];
 
-/// Steps of a thread after which the others run.
+/// Number of steps of a thread after which the other threads run once.
 const STEPS_ALONE: u32 = 64;
-/// For so long they run.
+/// The time for which the other threads run.
 const OTHERS_RUN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Why the rank stands.
+/// The reason of a stop.
 pub type Stop = MultiThreadStopReason<u64>;
 
-/// What a debugger wants of a thread when the process goes on.
+/// What a thread is to do when the process goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadAction {
-    /// It goes on.
+    /// Go on.
     Continue,
-    /// One instruction.
+    /// Execute one instruction.
     Step,
-    /// Instructions, as long as the next one is in this range.
+    /// Execute instructions as long as the next one is in this range.
     StepWithin(u64, u64),
 }
 
-/// What happens at the moment.
+/// The current motion of the rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Motion {
-    /// All threads stand.
+    /// All threads are stopped.
     Stands,
-    /// The threads go on.
+    /// The threads run.
     Runs,
-    /// A thread is to make a step when others have said what they have to say.
+    /// A thread is to make a step after the pending notices of other threads.
     StepsLater { thread: u32, range: Option<(u64, u64)> },
-    /// A thread makes a step. With a range it makes further ones.
+    /// A thread makes a step. If there is a range, further steps follow.
     Steps { thread: u32, range: Option<(u64, u64)> },
-    /// The threads go on until this one comes to an address, at which there is a breakpoint for it.
+    /// The threads run until this thread reaches the address. There is a breakpoint at it.
     RunsTo { thread: u32, address: u64 },
 }
 
 /// When the rank is to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopTime {
-    /// When it has a reason.
+    /// When an event requires it.
     WhenSomethingHappens,
-    /// Now: the next notice is a stop, whatever it says.
+    /// At once: the next notice is a stop, even if it would not require one.
     Now,
 }
 
-/// See the [module](self).
+/// Controls how a rank runs; see the [module](self).
 #[derive(Debug)]
 pub struct RunControl {
     /// The rank.
     pub rank: Rank,
-    /// Addresses with a breakpoint of the debugger.
+    /// The addresses of the debugger's breakpoints.
     breakpoints: BTreeSet<u64>,
     /// Watchpoints and breakpoints in debug registers.
     pub registers: DebugRegisterUse,
     motion: Motion,
     stop_time: StopTime,
-    /// The thread whose notice was given, and waits to be continued.
+    /// The thread whose notice was received. It waits to be continued.
     given: Option<u32>,
     /// Threads that are held while another one runs.
     held: Vec<u32>,
-    /// What threads are to do next, and with which signal.
+    /// The next action and signal of each thread.
     plan: Vec<(u32, ThreadAction, Option<u32>)>,
-    /// Threads without an action stay where they are.
+    /// Whether threads without an action stay stopped.
     is_locked: bool,
-    /// The threads that go on; `None`: all.
+    /// The threads that go on. `None` means all threads.
     moving: Option<Vec<u32>>,
-    /// Stops of threads that did not go on.
+    /// Stops of threads that were not to go on.
     kept_stops: VecDeque<(u32, Stop)>,
-    /// A notice that was received and not looked at.
+    /// A notice that was received but not yet handled.
     unread: Option<Notice>,
-    /// Steps since the other threads ran.
+    /// Number of steps since the other threads last ran.
     steps_alone: u32,
-    /// Signals that were sent for the debugger: they are delivered without a stop.
+    /// Signals that were sent for the debugger, as (thread, signal). They are delivered without a
+    /// stop.
     sent: Vec<(u32, u32)>,
 }
 
-/// Whether the process has ended, or is about to: a notice says so.
+/// Whether the process has ended or is about to end. A notice reports it.
 pub fn is_exit(error: &RankError) -> bool {
     matches!(
         error,
@@ -121,7 +124,7 @@ fn to_tid(thread: u32) -> Tid {
 }
 
 impl RunControl {
-    /// For a rank that stands.
+    /// Controls a rank that is stopped.
     pub fn new(rank: Rank) -> Self {
         Self {
             rank,
@@ -148,7 +151,7 @@ impl RunControl {
         Ok(())
     }
 
-    /// Removes a breakpoint. False if there is none.
+    /// Removes a breakpoint. Returns false if there is none.
     pub fn remove_breakpoint(&mut self, address: u64) -> RankResult<bool> {
         if !self.breakpoints.remove(&address) {
             return Ok(false);
@@ -161,26 +164,26 @@ impl RunControl {
         Ok(true)
     }
 
-    /// Another plan begins: all threads go on.
+    /// Begins a new plan, in which all threads go on.
     pub fn clear_plan(&mut self) {
         self.plan.clear();
         self.is_locked = false;
     }
 
-    /// What a thread is to do, and the signal that it is to get.
+    /// Adds the action of a thread to the plan, and the signal to deliver to it.
     pub fn plan(&mut self, thread: u32, action: ThreadAction, signal: Option<Signal>) {
         self.plan.push((thread, action, signal.and_then(signals::from_gdb)));
     }
 
-    /// Threads without an action stay where they are.
+    /// Keeps threads without an action stopped.
     pub fn lock_others(&mut self) {
         self.is_locked = true;
     }
 
-    /// Lets the rank go on as it was planned.
+    /// Lets the rank go on as planned.
     pub fn resume(&mut self) -> RankResult<()> {
         match self.begin() {
-            // The notice follows.
+            // The notice of the exit follows.
             Err(error) if is_exit(&error) => {
                 self.motion = Motion::Runs;
                 Ok(())
@@ -215,14 +218,14 @@ impl RunControl {
         self.proceed()
     }
 
-    /// The place of the first stop that was kept of a thread which is to go on.
+    /// The index of the first kept stop of a thread that is to go on.
     fn kept_stop(&self) -> Option<usize> {
         let moves =
             |thread: &u32| self.moving.as_ref().is_none_or(|moving| moving.contains(thread));
         self.kept_stops.iter().position(|(thread, _)| moves(thread))
     }
 
-    /// The thread goes on with this signal.
+    /// Delivers a signal to a thread when it goes on.
     fn send_signal(&mut self, thread: u32, signal: u32) -> RankResult<()> {
         let number = SignalNumber { signal };
         if self.given == Some(thread) {
@@ -232,7 +235,7 @@ impl RunControl {
         self.rank.update(thread, CommandRequest::SendSignal(number))
     }
 
-    /// Threads that are not to go on are held.
+    /// Holds the threads that are not to go on.
     fn hold_others(&mut self) -> RankResult<()> {
         let Some(moving) = &self.moving else { return Ok(()) };
         let mut others = self.rank.threads()?;
@@ -255,12 +258,12 @@ impl RunControl {
         self.rank.proceed()
     }
 
-    /// A thread makes a step.
+    /// Makes a thread execute one step, or several within `range`.
     fn step(&mut self, thread: u32, range: Option<(u64, u64)>) -> RankResult<()> {
         self.steps_alone += 1;
         if self.steps_alone >= STEPS_ALONE && !self.is_locked {
             self.let_others_run(thread)?;
-            // It comes first: a step would satisfy it.
+            // Handle the notice first, because a step would continue past it.
             if self.unread.is_some() {
                 return Ok(());
             }
@@ -276,13 +279,13 @@ impl RunControl {
                 self.motion = Motion::Steps { thread, range };
                 Ok(())
             }
-            // Another thread has a notice, which comes now.
+            // Another thread has a notice, which is sent now.
             Err(RankError::Command(CommandCode::PendingNotify)) => {
                 self.given = None;
                 self.motion = Motion::StepsLater { thread, range };
                 Ok(())
             }
-            // It sleeps in a system call.
+            // The thread sleeps in a system call.
             Err(RankError::Command(CommandCode::ThreadInvalid)) => {
                 self.hold_others()?;
                 self.run_to(thread, instruction)
@@ -291,10 +294,10 @@ impl RunControl {
         }
     }
 
-    /// The other threads run for a while.
+    /// Lets the other threads run for [`OTHERS_RUN_INTERVAL`].
     fn let_others_run(&mut self, thread: u32) -> RankResult<()> {
         self.rank.update(thread, CommandRequest::HoldThread(NoData {}))?;
-        // It is released at the next stop if this fails in between.
+        // If a later step fails, the thread is released at the next stop.
         self.held.push(thread);
         self.proceed()?;
         std::thread::sleep(OTHERS_RUN_INTERVAL);
@@ -324,7 +327,7 @@ impl RunControl {
         self.motion != Motion::Stands
     }
 
-    /// The reason for which the rank stands now. `None`: it runs.
+    /// The reason of the next stop. `None` if the rank still runs.
     pub fn next_stop(&mut self) -> RankResult<Option<Stop>> {
         while self.is_running() {
             if let Some((_, stop)) = self.kept_stop().and_then(|it| self.kept_stops.remove(it)) {
@@ -352,7 +355,8 @@ impl RunControl {
         Ok(None)
     }
 
-    /// What a notice means for the debugger. `None`: nothing now, and the rank goes on.
+    /// Handles a notice. Returns the stop for the debugger. `None` if there is none now and the
+    /// rank goes on.
     fn on_notice(&mut self, notice: &SignalNotice) -> RankResult<Option<Stop>> {
         let Some(stop) = self.stop_of(notice)? else { return Ok(None) };
         if self.moving.as_ref().is_none_or(|moving| moving.contains(&notice.thread)) {
@@ -367,7 +371,7 @@ impl RunControl {
         Ok(None)
     }
 
-    /// The stop that a notice is. `None`: it is none, and the rank goes on.
+    /// The stop that a notice causes. `None` if it causes none and the rank goes on.
     fn stop_of(&mut self, notice: &SignalNotice) -> RankResult<Option<Stop>> {
         let SignalNotice { thread, instruction, access, signal, .. } = *notice;
         let tid = to_tid(thread);
@@ -395,7 +399,7 @@ impl RunControl {
                     trap
                 }
                 _ if self.registers.has_breakpoint(instruction) => Stop::HwBreak(tid),
-                // It was removed after the thread had come to it.
+                // The breakpoint was removed after the thread had reached it.
                 _ => Stop::SwBreak(tid),
             },
             SignalReason::ReadWatchpoint | SignalReason::WriteWatchpoint => {
@@ -418,7 +422,7 @@ impl RunControl {
         }))
     }
 
-    /// All threads stand: what was there for the motion alone is removed.
+    /// All threads are stopped: removes the breakpoint and the holds that served only the motion.
     fn end_motion(&mut self) -> RankResult<()> {
         let motion = std::mem::replace(&mut self.motion, Motion::Stands);
         match self.remove_helpers(motion) {
@@ -446,7 +450,7 @@ impl RunControl {
         Ok(())
     }
 
-    /// Stops the rank. `None`: it stands already, or it has ended.
+    /// Stops the rank. Returns `None` if it is already stopped, or if it has ended.
     pub fn interrupt(&mut self) -> RankResult<Option<Stop>> {
         if !self.is_running() {
             return Ok(None);
@@ -456,7 +460,7 @@ impl RunControl {
             Err(error) if is_exit(&error) => return Ok(None),
             result => result?,
         }
-        // What a thread has to say comes first.
+        // Handle pending notices of threads first.
         if let Some(stop) = self.next_stop()? {
             return Ok(Some(stop));
         }
@@ -468,7 +472,7 @@ impl RunControl {
     }
 }
 
-/// The end of the process, by its state in the form of wait(2).
+/// The stop for the end of the process. `status` has the form of wait(2).
 fn stop_of_exit(status: i32) -> Stop {
     match status & 0x7f {
         0 => Stop::Exited((status >> 8) as u8),

@@ -1,5 +1,5 @@
-//! The way to the tool control service of a rank, on whatever host it is: through the daemons, as
-//! the console's commands go.
+//! Connects to the tool control service of a rank on any host. The messages pass through the
+//! daemons, like the commands of the console.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -20,18 +20,18 @@ use score_tools::wire::{Header, MessageType, ServiceMessage, ToolRequest};
 
 use crate::scored_client::{QueryStream, Reply};
 
-/// How long the daemons wait for an answer of the rank's host.
+/// The time for which the daemons wait for an answer of the rank's host.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Their answer comes this long after that time, at most.
+/// Additional time until the answer of the daemons must have arrived.
 const CALL_GRACE: Duration = Duration::from_secs(15);
-/// How long the service waits for something to say before it answers that there is nothing.
+/// The time for which the service waits for records before it answers that there are none.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn milliseconds(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// A rank of a job, and the daemon that has the job.
+/// A rank of a job, and the daemon that runs the job.
 #[derive(Debug, Clone)]
 pub struct RankService {
     target: ScrunJob,
@@ -39,7 +39,7 @@ pub struct RankService {
     rank: u32,
 }
 
-/// A question that is not answered yet.
+/// A request that is not yet answered.
 #[derive(Debug)]
 struct Call {
     stream: QueryStream,
@@ -48,10 +48,10 @@ struct Call {
 }
 
 impl Call {
-    /// The answer, if it comes within this time.
+    /// The answer, if it arrives within `timeout`.
     fn poll(&mut self, timeout: Duration) -> io::Result<Option<ToolResult>> {
         loop {
-            // The deadline is the one that counts.
+            // The deadline of this call applies, not that of the stream.
             self.stream.expect_silence();
             let reply = self.stream.next_reply_within(timeout).map_err(io::Error::other)?;
             match reply {
@@ -91,7 +91,8 @@ fn failure_of(result: &ToolResult) -> io::Error {
 }
 
 impl RankService {
-    /// A rank of a job. `socket`: of the scored of this host, if it is not the usual one.
+    /// A rank of a job. `socket` is the socket of the scored of this host, if it is not the
+    /// default.
     pub fn new(target: ScrunJob, rank: u32, socket: Option<PathBuf>) -> Self {
         Self { target, socket, rank }
     }
@@ -113,7 +114,7 @@ impl RankService {
     /// Asks about files as the rank sees them.
     ///
     /// # Errors
-    /// The way to the service.
+    /// If the connection to the service fails.
     pub fn ask_file(&self, question: FileQuestion) -> io::Result<FileAnswer> {
         match self.call(&Question::File(question), None)?.wait()? {
             ToolResult::File(answer) => Ok(answer),
@@ -121,11 +122,11 @@ impl RankService {
         }
     }
 
-    /// Begins a session of tool control. When this process ends, however it ends, the service
-    /// undoes what the session has changed.
+    /// Begins a session of tool control. When this process ends for any reason, the service undoes
+    /// the changes of the session.
     ///
     /// # Errors
-    /// One line: there is no such job of this user, or it has no such rank.
+    /// One line: this user has no such job, or the job has no such rank.
     pub fn connect(self) -> Result<ToolSessionLink, String> {
         let session = RandomState::new().hash_one(std::process::id());
         let at_end = Question::Relay { session, action: RelayAction::End }.encode();
@@ -155,16 +156,16 @@ impl RankService {
 pub struct ToolSessionLink {
     service: RankService,
     session: u64,
-    /// As long as this is open the job keeps what the session has changed.
+    /// While this is open, the job keeps the changes of the session.
     _lease: QueryStream,
-    /// The number of this tool: 0 until the first Attach is answered.
+    /// The number of this tool. It is 0 until the first Attach is answered.
     tool: u32,
     last_sequence: u32,
-    /// The number of the last answer of the service that was looked at.
+    /// The number of the last answer of the service that was handled.
     last_number: u64,
-    /// Notices that nobody has looked at.
+    /// Notices that are not yet handled.
     notices: VecDeque<Vec<u8>>,
-    /// The same of answers to requests.
+    /// Answers to requests that are not yet handled.
     answers: VecDeque<(Header, Vec<u8>)>,
     /// The call that waits for a notice.
     listening: Option<Call>,
@@ -176,7 +177,7 @@ fn header_of(record: &[u8]) -> io::Result<Header> {
 }
 
 impl ToolSessionLink {
-    /// The rank's service, for questions that are not of tool control.
+    /// The rank's service, for requests that are not part of tool control.
     pub fn service(&self) -> &RankService {
         &self.service
     }
@@ -190,7 +191,7 @@ impl ToolSessionLink {
         self.call(RelayAction::Ask { record, wait_ms: milliseconds(RELAY_TIMEOUT) })
     }
 
-    /// Listens, if it does not.
+    /// Starts a call that waits for a notice, if there is none.
     fn listen(&mut self) -> io::Result<()> {
         if self.listening.is_none() {
             self.listening =
@@ -199,12 +200,12 @@ impl ToolSessionLink {
         Ok(())
     }
 
-    /// Takes the records of an answer of the service, behind those of the answers before it.
+    /// Takes the records of an answer of the service, after the records of all earlier answers.
     fn take(&mut self, result: ToolResult) -> io::Result<()> {
         let ToolResult::Records { number, records } = result else {
             return Err(failure_of(&result));
         };
-        // One that is missing is on the other way.
+        // If an answer is missing, it arrives on the call that listens.
         if number > self.last_number + 1
             && let Some(listening) = self.listening.take()
         {
@@ -225,17 +226,17 @@ impl ToolSessionLink {
         Ok(())
     }
 
-    /// Sends a request, and waits for its answer. Notices that come before it are kept.
+    /// Sends a request and waits for its answer. Notices that arrive before it are kept.
     ///
     /// # Errors
-    /// The way to the service; TimedOut.
+    /// If the connection to the service fails. TimedOut if there is no answer in time.
     pub fn ask(&mut self, request: &ToolRequest<'_>, timeout: Duration) -> io::Result<Vec<u8>> {
         self.last_sequence += 1;
         let (job, sequence) = (self.service.target.job.0.into(), self.last_sequence);
         let header = Header::new(job, self.service.rank, self.tool, sequence);
         let mut record = request.encode(&header).map_err(io::Error::other)?;
         let deadline = Instant::now() + timeout;
-        // The request may end the rank, and the notice of it needs a way.
+        // The request may end the rank. The notice about the end needs a call that listens.
         self.listen()?;
         loop {
             let result = self.ask_service(std::mem::take(&mut record))?.wait()?;
@@ -254,10 +255,10 @@ impl ToolSessionLink {
         }
     }
 
-    /// The next notice that has come; `None` if there is none.
+    /// The next notice that has arrived. `None` if there is none.
     ///
     /// # Errors
-    /// The way to the service.
+    /// If the connection to the service fails.
     pub fn next_notice(&mut self) -> io::Result<Option<Vec<u8>>> {
         if self.notices.is_empty()
             && let Some(listening) = &mut self.listening
@@ -269,10 +270,10 @@ impl ToolSessionLink {
         Ok(self.notices.pop_front())
     }
 
-    /// Readable when [`ToolSessionLink::next_notice`] has something to do.
+    /// A descriptor that is readable when [`ToolSessionLink::next_notice`] has work to do.
     ///
     /// # Errors
-    /// The way to the service.
+    /// If the connection to the service fails.
     pub fn wait_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.listen()?;
         let listening = self.listening.as_ref().ok_or(io::ErrorKind::NotConnected)?;

@@ -1,4 +1,4 @@
-//! The conversation with one debugger, in the remote serial protocol of gdb.
+//! The communication with one debugger, in gdb's remote serial protocol.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,10 +13,10 @@ use nix::unistd::{read, write};
 use super::rank::{Rank, RankError};
 use super::target::RankTarget;
 
-/// The longest packet.
+/// Maximum length of a packet in bytes.
 const MAX_PACKET_LEN: usize = 32 << 10;
 
-/// A debugger: where its packets come from, and where the answers go.
+/// The connection to a debugger: the input for its packets, and the output for the answers.
 #[derive(Debug)]
 pub struct Debugger {
     input: OwnedFd,
@@ -25,12 +25,13 @@ pub struct Debugger {
 }
 
 impl Debugger {
-    /// By its two ends.
+    /// Takes the two ends of the connection.
     pub fn new(input: OwnedFd, output: OwnedFd) -> Self {
         Self { input, output, unsent: Vec::new() }
     }
 
-    /// What it has sent. Empty: it has ended.
+    /// Reads the bytes that the debugger has sent. Returns no bytes if it has closed the
+    /// connection.
     fn receive(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; MAX_PACKET_LEN];
         loop {
@@ -80,12 +81,12 @@ fn debugger_error(error: io::Error) -> String {
     format!("{DEBUGGER}{error}")
 }
 
-/// Whether it is the debugger, and not the rank, that has failed.
+/// Whether the debugger has failed, and not the rank.
 pub fn is_of_debugger(error: &str) -> bool {
     error.starts_with(DEBUGGER)
 }
 
-/// Waits until the debugger has sent something, or the service. Whether the debugger has.
+/// Waits until the debugger or the service has sent something. Returns whether the debugger has.
 fn wait(debugger: &Debugger, rank: &mut Rank) -> Result<bool, String> {
     let service = rank.wait_fd().map_err(|error| RankError::Io(error).to_string())?;
     loop {
@@ -101,12 +102,12 @@ fn wait(debugger: &Debugger, rank: &mut Rank) -> Result<bool, String> {
     }
 }
 
-/// The packet `c`, with which lldb lets all threads go on, and the same in the words of vCont.
+/// The packet `c`, with which lldb lets all threads go on, and the equivalent vCont packet.
 const CONTINUE: &[u8] = b"$c#63";
 const CONTINUE_ALL: &[u8] = b"$vCont;c#a8";
 
-/// gdbstub takes `c` as meant for the thread of the last stop alone. No other packet contains these
-/// bytes, as `$` and `#` are escaped within one.
+/// Replaces the packet `c`, because gdbstub would apply it only to the thread of the last stop. No
+/// other packet contains these bytes, because `$` and `#` are escaped in packets.
 fn with_all_threads(bytes: Vec<u8>) -> Vec<u8> {
     match bytes.windows(CONTINUE.len()).position(|part| part == CONTINUE) {
         Some(place) => {
@@ -117,7 +118,7 @@ fn with_all_threads(bytes: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// What a debugger has sent and nobody has looked at.
+/// Bytes that the debugger has sent and that are not yet handled.
 #[derive(Debug, Default)]
 struct Unread {
     bytes: Vec<u8>,
@@ -131,18 +132,18 @@ impl Unread {
         Some(byte)
     }
 
-    /// Whether more has come. False: the debugger has ended.
+    /// Reads more bytes. Returns false if the debugger has closed the connection.
     fn fill(&mut self, debugger: &Debugger) -> io::Result<bool> {
         *self = Self { bytes: with_all_threads(debugger.receive()?), next: 0 };
         Ok(!self.bytes.is_empty())
     }
 }
 
-/// Serves a debugger until it leaves. The rank stands then; when its connection ends, the service
-/// takes away what the debugger has done, and the rank goes on.
+/// Serves a debugger until it leaves. The rank may be stopped at that time. When the connection to
+/// the service ends, the service undoes the debugger's changes, and the rank goes on.
 ///
 /// # Errors
-/// One line: the protocol, or the service.
+/// One line: an error of the protocol or of the service.
 pub fn serve(debugger: Debugger, target: &mut RankTarget) -> Result<(), String> {
     let stub = GdbStub::builder(debugger).packet_buffer_size(MAX_PACKET_LEN).build();
     let stub = stub.map_err(|error| error.to_string())?;
@@ -159,7 +160,7 @@ pub fn serve(debugger: Debugger, target: &mut RankTarget) -> Result<(), String> 
                 let stop = target.run.next_stop().map_err(|error| error.to_string())?;
                 match (stop, unread.pop()) {
                     (Some(stop), byte) => {
-                        // It is looked at in the next state.
+                        // The byte is handled in the next state.
                         unread.next -= usize::from(byte.is_some());
                         running.report_stop(target, stop)
                     }

@@ -1,20 +1,20 @@
-//! Signal numbers: those of Linux, and those of the remote protocol, which are gdb's own.
+//! Converts signal numbers between Linux and the remote protocol, which uses gdb's own numbers.
 
 use gdbstub::common::Signal;
 
-/// The numbers of gdb for the signals 1 to 31 of Linux. Linux has no name for 16 that gdb knows.
+/// gdb's numbers for the signals 1 to 31 of Linux. gdb knows no signal that corresponds to 16.
 const FIRST: [u8; 31] = [
     1, 2, 3, 4, 5, 6, 10, 8, 9, 30, 11, 31, 13, 14, 15, 143, 20, 19, 17, 18, 21, 22, 16, 24, 25,
     26, 27, 28, 23, 32, 12,
 ];
-/// Real-time signals have their numbers in three pieces.
+/// The numbers of real-time signals, which are in three ranges.
 const REAL_TIME_32: u8 = 77;
 const REAL_TIME_33: u8 = 45;
 const REAL_TIME_64: u8 = 78;
-/// gdb's number of a signal that it does not know.
+/// gdb's number for a signal that it does not know.
 const UNKNOWN: Signal = Signal(143);
 
-/// A signal of Linux, for a debugger.
+/// Converts a signal of Linux for a debugger.
 pub fn to_gdb(signal: u32) -> Signal {
     match signal {
         1..=31 => Signal(FIRST[signal as usize - 1]),
@@ -25,7 +25,7 @@ pub fn to_gdb(signal: u32) -> Signal {
     }
 }
 
-/// A signal that a debugger names. `None`: Linux has no such signal.
+/// Converts a signal of a debugger. Returns `None` if Linux has no such signal.
 pub fn from_gdb(signal: Signal) -> Option<u32> {
     (1..=64).find(|number| to_gdb(*number) == signal && signal != UNKNOWN)
 }

@@ -1,4 +1,4 @@
-//! A rank as the crate gdbstub sees a target.
+//! Implements the target interface of the crate gdbstub for a rank.
 
 use gdbstub::common::{Endianness, Pid, Signal, Tid};
 use gdbstub::target::ext::auxv::{Auxv, AuxvOps};
@@ -41,16 +41,16 @@ use super::rank::{Rank, RankError, RankResult};
 use super::registers::{RegisterBytes, RegisterMap, RegisterNumber, X86};
 use super::run_control::{RunControl, ThreadAction, is_exit};
 
-/// The target of GNU/Linux, for debuggers that ask.
+/// The target triple of GNU/Linux, for debuggers that request it.
 const TRIPLE: &str = "x86_64-pc-linux-gnu";
 
-/// See the [module](self).
+/// A rank as a target; see the [module](self).
 #[derive(Debug)]
 pub struct RankTarget {
-    /// How it runs.
+    /// Controls how the rank runs.
     pub run: RunControl,
     map: RegisterMap,
-    /// Its id outside of the job.
+    /// The process id outside of the job.
     process: u32,
     auxiliary_vector: Vec<u8>,
     files: RankFiles,
@@ -60,14 +60,14 @@ impl RankTarget {
     /// Stops a rank.
     ///
     /// # Errors
-    /// As the service; the rank may have ended.
+    /// An error of the service, for example because the rank has ended.
     pub fn stop(mut rank: Rank) -> RankResult<Self> {
         rank.suspend()?;
         rank.wait_until_all_stand()?;
         Self::look(rank)
     }
 
-    /// A rank that stands.
+    /// Takes a rank that is stopped.
     ///
     /// # Errors
     /// As [`RankTarget::stop`].
@@ -83,7 +83,7 @@ impl RankTarget {
     }
 }
 
-/// What a debugger learns of a command that has failed: an errno value.
+/// Converts the error of a command to the errno value that the debugger gets.
 fn refused(error: RankError) -> TargetError<RankError> {
     let errno = match &error {
         error if is_exit(error) => libc::ESRCH,
@@ -102,7 +102,7 @@ fn number_of(tid: Tid) -> u32 {
     tid.get() as u32
 }
 
-/// A part of a text, for a buffer that may be shorter.
+/// Copies a part of a text into a buffer, which may be shorter. Returns the number of bytes.
 fn part(text: &[u8], offset: u64, length: usize, buffer: &mut [u8]) -> usize {
     let rest = usize::try_from(offset).ok().and_then(|offset| text.get(offset..)).unwrap_or(&[]);
     let length = rest.len().min(length).min(buffer.len());
@@ -351,8 +351,7 @@ impl HwWatchpoint for RankTarget {
     }
 }
 
-/// A debugger learns the number of the process in this way. It can start nothing, and attach to
-/// nothing else.
+/// Lets a debugger query the process id. It can neither start a process nor attach to another one.
 impl ExtendedMode for RankTarget {
     fn run(&mut self, _: Option<&[u8]>, _: Args<'_, '_>) -> TargetResult<Pid, Self> {
         Err(TargetError::NonFatal)
@@ -446,8 +445,8 @@ impl ProcessInfo for RankTarget {
         &self,
         write: &mut dyn FnMut(&ProcessInfoResponse<'_>),
     ) -> Result<(), RankError> {
-        // The process id is not here: gdbstub writes it as decimal digits, and lldb reads it as
-        // hexadecimal ones. It asks for the current thread instead.
+        // The process id is not reported here: gdbstub writes it as decimal digits, and lldb reads
+        // them as hexadecimal ones. Without it, lldb asks for the current thread instead.
         write(&ProcessInfoResponse::Triple(TRIPLE));
         write(&ProcessInfoResponse::Endianness(Endianness::Little));
         write(&ProcessInfoResponse::PointerSize(size_of::<u64>()));

@@ -1,5 +1,5 @@
-//! A gdb that evaluates: what it is asked, by GDB/MI, and what it answers. Each answer is waited
-//! for a bounded time.
+//! Runs gdb to evaluate expressions. Commands and answers use GDB/MI. The wait for each answer is
+//! bounded.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -13,30 +13,30 @@ use score_sdm::gdb::mi::{MAX_MI_LINE_LEN, MiOutcome, MiRecord, parse_line};
 use crate::scored_client::is_readable;
 
 const PROGRAM: &str = "gdb";
-/// How long to wait for output before it is looked whether the user wants the command to end.
+/// Interval at which a wait for output checks whether the user has interrupted the command.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// gdb. It ends with this value.
+/// A running gdb, which is killed when this is dropped.
 #[derive(Debug)]
 pub struct Gdb<'a> {
     child: Child,
     output: ChildStdout,
-    /// What was read and is not a whole line.
+    /// Bytes that were read but are not yet a whole line.
     unread: Vec<u8>,
     last_token: u64,
     is_interrupted: &'a AtomicBool,
 }
 
 impl<'a> Gdb<'a> {
-    /// Starts gdb, without the user's settings.
+    /// Starts gdb without the user's settings.
     ///
     /// # Errors
-    /// One line: it is not installed.
+    /// One line: gdb is not installed or cannot be started.
     pub fn start(is_interrupted: &'a AtomicBool) -> Result<Self, String> {
         let mut command = Command::new(PROGRAM);
         command.args(["-nx", "-q", "--interpreter=mi3"]).env("LC_ALL", "C");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // A ^C on the terminal is for scdb.
+        // The process group makes sure that a ^C on the terminal reaches only scdb.
         let mut child = command.process_group(0).spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => format!(
                 "print needs {PROGRAM} on this host, and there is none in PATH: install the \
@@ -48,10 +48,10 @@ impl<'a> Gdb<'a> {
         Ok(Self { child, output, unread: Vec::new(), last_token: 0, is_interrupted })
     }
 
-    /// Has gdb carry out a command of MI, within this time.
+    /// Makes gdb execute an MI command within `timeout`.
     ///
     /// # Errors
-    /// gdb's message, or why there is none.
+    /// gdb's message, or the reason why there is no answer.
     pub fn ask(&mut self, command: &str, timeout: Duration) -> Result<MiOutcome, String> {
         self.last_token += 1;
         let line = format!("{}{command}\n", self.last_token);
@@ -106,7 +106,7 @@ impl<'a> Gdb<'a> {
 
 impl Drop for Gdb<'_> {
     fn drop(&mut self) {
-        // It has changed nothing, and so has nothing to undo.
+        // gdb has changed nothing, so it has nothing to undo.
         _ = self.child.kill();
         _ = self.child.wait();
     }

@@ -1,10 +1,12 @@
-//! `print`: values of an expression in many ranks. A gdb for each rank evaluates it, with the
-//! symbols that this host has, or else the rank's. gdb reaches the rank by the stub of `../gdb/`,
-//! and only looks: the stub has no Control authority, so that nothing that gdb does, nor a call in
-//! the expression, changes the rank.
+//! `print`: the values of an expression in many ranks.
 //!
-//! gdb has connected and has read the symbols before the rank stands. Then the console holds a rank
-//! that runs, and undoes this alone: a stop that has come stays.
+//! A separate gdb evaluates the expression for each rank. It reads the symbols from the files of
+//! this host, or from the rank's host if they differ. gdb reaches the rank by the stub in
+//! `../gdb/`. The stub has no Control authority, so neither gdb nor a call in the expression can
+//! change the rank.
+//!
+//! gdb connects and reads the symbols before the rank is stopped. The console then holds a rank
+//! that runs, and afterwards releases it. A rank that has stopped by itself stays stopped.
 
 mod gdb;
 
@@ -27,20 +29,20 @@ use super::render;
 use super::session::{Answers, Interrupted, Session};
 use gdb::Gdb;
 
-/// gdbs that run at the same time, at most. Each needs a processor while it reads symbols.
+/// Maximum number of gdbs that run at the same time. Each needs a processor while it reads symbols.
 const MAX_AT_ONCE: usize = 8;
-/// How long gdb may read the symbols of the program and its libraries. The rank does not stand
+/// Time limit for gdb to read the symbols of the program and its libraries. The rank runs
 /// meanwhile.
 const SYMBOLS_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often it is looked whether the user wants the command to end.
+/// Interval at which this module checks whether the user has interrupted the command.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(50);
-/// Frames that are looked through for one of the program.
+/// Maximum number of frames in which a frame of the program is searched.
 const MAX_FRAMES: usize = 64;
-/// The longest value. gdb itself shows 200 elements of an array or a string.
+/// Maximum length of a value in bytes. gdb itself shows 200 elements of an array or a string.
 const MAX_VALUE_LEN: usize = 64 << 10;
 
-/// gdb writes nothing, and calls nothing: an expression that would is an error that says so. It
-/// keeps no memory of the time before the rank stands.
+/// Settings of gdb. They forbid writes and calls: an expression with either is an error that says
+/// so. They disable caches, which would hold data from before the rank was stopped.
 const SETTINGS: [&str; 6] = [
     "-gdb-set confirm off",
     "-gdb-set stack-cache off",
@@ -50,11 +52,11 @@ const SETTINGS: [&str; 6] = [
     "-gdb-set may-write-memory off",
 ];
 
-/// Has gdb read registers again.
+/// Makes gdb read the registers again.
 const FLUSH: &str = "-interpreter-exec console \"maintenance flush register-cache\"";
 const FLUSH_BEFORE_GDB_11: &str = "-interpreter-exec console flushregs";
 
-/// The values, each once with all of its ranks.
+/// The values. Each value is stored once, with all of its ranks.
 #[derive(Debug, Default)]
 struct Values {
     values: Vec<(String, NodeSet)>,
@@ -95,19 +97,19 @@ impl Values {
     }
 }
 
-/// What a rank does before it is looked at.
+/// The state of a rank before the evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RankState {
     Running,
     Held,
-    /// This thread has stopped it, by its number from 1 on.
+    /// This thread has stopped the rank. Threads are numbered from 1.
     Stopped(u32),
 }
 
 /// Evaluates an expression in ranks.
 ///
 /// # Errors
-/// One line: there is no gdb, or no such rank.
+/// One line: gdb is not installed, or there is no such rank.
 pub fn run(
     session: &mut Session,
     line: &str,
@@ -115,7 +117,7 @@ pub fn run(
     is_json: bool,
     interrupted: Interrupted<'_>,
 ) -> Result<Outcome, String> {
-    // All ranks would say the same.
+    // Check for gdb once, because all ranks would report the same error.
     drop(Gdb::start(&AtomicBool::new(false))?);
     let looked = session.act(ranks, ConsoleAction::Look, interrupted)?;
     let mut values = Values::default();
@@ -146,7 +148,7 @@ pub fn run(
             let (job, sender) = (&job, sender.clone());
             scope.spawn(move || {
                 while let Some((rank, state)) = job.next() {
-                    // The receiver lives until all senders have ended.
+                    // The receiver exists until all senders have ended.
                     _ = sender.send((rank, job.evaluate(rank, state)));
                 }
             });
@@ -169,7 +171,7 @@ pub fn run(
     }
 }
 
-/// An expression, and the ranks in which nobody has evaluated it.
+/// An expression, and the ranks in which it is not yet evaluated.
 struct Evaluation<'a, I> {
     session: &'a Session,
     /// The number of the console's session.
@@ -203,7 +205,7 @@ impl<I: Iterator<Item = (u32, RankState)>> Evaluation<'_, I> {
                 return self.read(gdb, state);
             }
             let held = match self.act(rank, ConsoleAction::Hold)? {
-                // It has stopped since it was looked at.
+                // The rank has stopped since its state was read.
                 ProcessState::Stopped { thread, .. } => RankState::Stopped(thread),
                 ProcessState::Held | ProcessState::Running => RankState::Held,
             };
@@ -221,10 +223,10 @@ impl<I: Iterator<Item = (u32, RankState)>> Evaluation<'_, I> {
         }
     }
 
-    /// Reads the value in a rank that stands. gdb ends.
+    /// Reads the value in a rank that is stopped. Ends gdb.
     fn read(&self, mut gdb: Gdb<'_>, state: RankState) -> Result<String, String> {
         let timeout = self.session.timeout();
-        // What gdb has read of registers while it connected is old.
+        // The registers that gdb has read while it connected are out of date.
         if gdb.ask(FLUSH, timeout).is_err() {
             gdb.ask(FLUSH_BEFORE_GDB_11, timeout)?;
         }
@@ -251,7 +253,7 @@ fn file_command(program: &Path) -> String {
     format!("-file-exec-and-symbols {}", quoted(&program.to_string_lossy()))
 }
 
-/// A value as one bounded line.
+/// Formats a value as one line of bounded length.
 fn shown(value: &str) -> String {
     let mut text = String::new();
     for letter in value.chars() {
@@ -267,11 +269,12 @@ fn shown(value: &str) -> String {
     text
 }
 
-/// gdb's number of a thread, by its number in the process: from 1 on, in the order of thread ids.
+/// gdb's number of a thread. `number` is the number in the process, from 1 on, in the order of
+/// thread ids.
 fn thread_id(threads: &MiOutcome, number: u32) -> Option<u32> {
     let mut by_tid: Vec<(u32, u32)> = Vec::new();
     for thread in threads.get("threads")?.items() {
-        // Such as "Thread 12.34".
+        // The target id has the form "Thread 12.34".
         let tid = thread.text("target-id")?.rsplit(['.', ' ']).next()?.parse().ok()?;
         by_tid.push((tid, thread.text("id")?.parse().ok()?));
     }
@@ -284,8 +287,9 @@ fn address(text: Option<&str>) -> Option<u64> {
     u64::from_str_radix(text?.strip_prefix("0x")?, 16).ok()
 }
 
-/// The frame whose variables are meant. Where a thread has stopped in a known source file: there.
-/// Else, as it waits in a library in most cases: the innermost one of the program itself.
+/// The frame in which the expression is evaluated. If the thread has stopped in a known source
+/// file, it is the innermost frame. Otherwise it is the innermost frame of the program itself,
+/// because most threads wait in a library.
 fn frame_level(frames: &MiOutcome, libraries: &MiOutcome, has_stopped: bool) -> u32 {
     let frames: Vec<&MiValue> = frames.get("stack").into_iter().flat_map(MiValue::items).collect();
     let has_source = |frame: &&&MiValue| frame.text("file").is_some();

@@ -1,5 +1,5 @@
-//! Which logins are accepted, how many jobs are ahead of a waiting one, and the exact bounds of
-//! what users may submit.
+//! Tests of accepted logins, of the position of a waiting job, and of the exact limits on
+//! submissions.
 
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::ids::{HostId, JobId};
@@ -40,7 +40,7 @@ fn users_log_in_on_hosts_that_are_up_and_at_daemons_that_still_run() {
         "that daemon has ended, or has not joined"
     );
     assert!(!login(&mut server, HostId(7), Incarnation(100)), "there is no such host");
-    // A daemon that joins and has no parent yet.
+    // The daemon has joined but has no parent yet.
     let mut server = ServerState::new(cluster_config(1, 1), at_second(0));
     server.on(join(1, 100, 0), at_second(0));
     assert!(!server.is_up(HostId(1)));

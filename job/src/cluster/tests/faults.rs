@@ -1,6 +1,6 @@
-//! Random faults, by seed, and some named ones. A failing seed prints itself: `SCORE_SIM_SEED=17
-//! cargo test -p score-job cluster` replays it, with `SCORE_SIM_TRACE=1` line by line.
-//! `SCORE_SIM_SEEDS=100000` runs many.
+//! Random faults, by seed, and some particular ones. A failing seed is printed: `SCORE_SIM_SEED=17
+//! cargo test -p score-job cluster` replays it, and `SCORE_SIM_TRACE=1` traces it.
+//! `SCORE_SIM_SEEDS=100000` runs many seeds.
 
 use score_proto::ids::{HostId, SessionJobId};
 use score_proto::peer_message::SERVER;
@@ -13,7 +13,7 @@ fn seconds(count: u64) -> MonotonicTime {
     MonotonicTime::from_secs(count)
 }
 
-/// Prints on a panic how to replay the seed.
+/// On a panic, prints how to replay the seed.
 struct Replay(u64);
 
 impl Drop for Replay {
@@ -34,8 +34,8 @@ fn started_cluster(hosts: u32, seed: u64) -> Simulation {
     sim
 }
 
-/// Asserts that all hosts are up under their parents in the tree, and that no job has left
-/// anything.
+/// Asserts that all hosts are up under their parents in the tree, and that nothing of any job is
+/// left.
 fn assert_quiescent(sim: &Simulation) {
     let server = sim.server.as_ref().unwrap();
     let count = sim.hosts.len() as u32;
@@ -60,7 +60,7 @@ fn assert_quiescent(sim: &Simulation) {
     assert!(sim.in_flight_count() < 20 * sim.hosts.len() + 100, "{}", sim.in_flight_count());
 }
 
-/// One random event: a fault of a host, or an action of a user.
+/// Injects one random event: a fault of a host, or an action of a user.
 fn inject_random_event(sim: &mut Simulation, down: &mut Vec<HostId>) {
     let count = sim.hosts.len() as u64;
     let host = HostId(1 + sim.random.below(count - 1) as u32);
@@ -109,7 +109,7 @@ fn run_seed(seed: u64) -> Coverage {
     let hosts = 2 + random.below(if seed.is_multiple_of(16) { 150 } else { 25 }) as u32;
     let mut sim = started_cluster(hosts, seed);
     sim.duplicate_percent = random.below(3) * 5;
-    // Faults that hide each other are detected later: each adds one more round of silence.
+    // A fault that hides another one delays its detection by one more silence limit.
     sim.detection_bound = DETECTION_BOUND * 2;
     let mut down = Vec::new();
     let end = sim.now + seconds(100 + random.below(200));
@@ -126,7 +126,7 @@ fn run_seed(seed: u64) -> Coverage {
     for host in down {
         sim.start_daemon(host, None);
     }
-    // Long enough for the longest queue.
+    // This is long enough for the longest queue.
     sim.run_until(sim.now + seconds(200));
     while sim.server.as_ref().unwrap().pending.len() > 0 && sim.now < end + seconds(4000) {
         sim.run_until(sim.now + seconds(50));
@@ -140,21 +140,21 @@ fn run_seed(seed: u64) -> Coverage {
     sim.coverage
 }
 
-/// A daemon hung, was replaced, and resumed for just one more beat. A child that had received this
-/// beat took fifteen seconds to look for its parent, and was declared down after twelve.
+/// A daemon hung, was replaced, and resumed for just one more heartbeat. A child that had received
+/// this heartbeat took fifteen seconds to look for its parent, but was declared down after twelve.
 #[test]
 fn a_child_of_a_replaced_parent_is_not_blamed() {
     run_seed(1920);
 }
 
-/// A former parent hung while the server was restarted, and its next beat named the old server.
+/// A former parent hung while the server was restarted. Its next heartbeat named the old server.
 #[test]
 fn a_beat_of_a_former_parent_does_not_revive_a_restarted_server() {
     run_seed(5407);
 }
 
-/// The daemon reported a child to a parent that never answered, and was then assigned another one.
-/// No other daemon learned of the child, which received beats nevertheless.
+/// The daemon reported a child to a parent that never answered, and then got another parent. No
+/// other daemon learned of the child, although the child received heartbeats.
 #[test]
 fn a_daemon_with_a_new_parent_reports_its_children_again() {
     run_seed(6304);
@@ -168,7 +168,7 @@ fn random_faults_violate_no_invariant() {
     }
     for batch in 0..number("SCORE_SIM_SEEDS").unwrap_or(48).div_ceil(48) {
         let all: Vec<_> = (batch * 48..(batch + 1) * 48).map(run_seed).collect();
-        // The test would prove nothing if no events happened.
+        // If no events happened, the test would prove nothing.
         let total = |counter: fn(&Coverage) -> u64| all.iter().map(counter).sum::<u64>();
         assert!(total(|counts| counts.started) > 1000 && total(|counts| counts.refused) > 100);
         assert!(total(|counts| counts.completed) > 500 && total(|counts| counts.blamed_hosts) > 50);
@@ -208,7 +208,7 @@ fn a_hanging_host_is_named_within_the_limit_and_comes_back_clean() {
 #[test]
 fn a_host_that_dies_with_its_parent_is_named_within_the_limit_too() {
     let mut sim = started_cluster(75, 5);
-    // All hosts have found their own parents by then.
+    // By then, all hosts have found their own parents.
     sim.run_until(seconds(20));
     let child = Subtree::whole(75).child_containing(1).unwrap().children().next().unwrap();
     let child = HostId(child.root());
@@ -226,8 +226,8 @@ fn a_host_that_dies_with_its_parent_is_named_within_the_limit_too() {
     );
 }
 
-/// Its parent, which hung in the meantime, took its beats for those of its predecessor. The server
-/// never learned of it and gave its jobs to a daemon that had died.
+/// The parent hung during the restart, and later took the daemon's heartbeats for those of its
+/// predecessor. The server never learned of the restart and gave jobs to a daemon that had died.
 #[test]
 fn a_daemon_restarted_while_its_parent_hangs_is_reported_to_the_server() {
     let mut sim = started_cluster(75, 5);
@@ -239,8 +239,8 @@ fn a_daemon_restarted_while_its_parent_hangs_is_reported_to_the_server() {
     sim.kill(child, false);
     sim.run_until(sim.now + MonotonicTime::from_millis(2500));
     sim.start_daemon(child, None);
-    // Its message to the parent is lost with a dial that gets no answer. By then the parent, which
-    // has resumed, has made a link of its own.
+    // The daemon's message to the parent is lost with a dial that gets no answer. By then the
+    // parent has resumed and has opened a link itself.
     sim.run_until(sim.now + seconds(1));
     sim.stop(HostId(1), false);
     sim.run_until(sim.now + DETECTION_BOUND);
@@ -270,7 +270,7 @@ fn a_network_outage_of_five_seconds_costs_nothing() {
 fn jobs_go_on_when_only_the_parent_in_the_tree_dies() {
     for power in [false, true] {
         let mut sim = started_cluster(75, 9);
-        // Host 1 is the parent of others that run the only job.
+        // Host 1 is the parent of other hosts that run the only job.
         let children = Subtree::whole(75).child_containing(1).unwrap().children();
         let below: Vec<_> = children.flat_map(|child| child.positions()).collect();
         assert!(below.len() > 5);

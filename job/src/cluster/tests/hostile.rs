@@ -1,4 +1,4 @@
-//! Events that no honest peer and no correct loop would send, in any order. The state machines do
+//! Events that no honest peer and no correct caller would send, in any order. The state machines do
 //! not panic, and their memory stays within its limits.
 
 use proptest::prelude::*;
@@ -254,7 +254,7 @@ proptest! {
                 _ => tree_member::MemberEvent::Received { from, message },
             };
             member.on(event, now);
-            // A loop that ticks at the deadline ends.
+            // A caller that ticks at each deadline comes to an end.
             let mut ticks = 0;
             while member.deadline() <= now {
                 member.on(tree_member::MemberEvent::Tick, now);

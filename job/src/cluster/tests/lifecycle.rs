@@ -1,5 +1,5 @@
-//! Lifecycles step by step, as in the table of `cluster/mod.rs`, and the answers to requests that
-//! exceed the limits.
+//! Tests of lifecycles, step by step, as in the table of `cluster/mod.rs`, and of the answers to
+//! requests that exceed the limits.
 
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ pub(super) fn released(job: u32, hosts: std::ops::Range<u32>) -> ClusterEvent {
     ClusterEvent::Released { job: JobId(job), hosts: NodeSet::from(hosts) }
 }
 
-/// A cluster with all its hosts up and one user logged in as session 1.
+/// A cluster with all its hosts up. One user is logged in as session 1.
 pub(super) fn cluster(hosts: u32, slots: u32) -> ServerState {
     let mut cluster = ServerState::new(cluster_config(hosts, slots), at_second(0));
     for host in 1..=hosts {
@@ -224,7 +224,7 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     assert_eq!(actions[2], ClusterAction::Ended { session, tag, job: second, code, reason });
     assert_eq!(actions.len(), 3);
 
-    // This incarnation may still run jobs: it has to clean up first.
+    // This incarnation may still run jobs, so it has to clean up first.
     let actions = cluster.on(join(1, 100, 1), at_second(7));
     let is_reset = |action: &ClusterAction| {
         matches!(
@@ -277,12 +277,12 @@ fn a_restarted_daemon_ends_the_jobs_of_its_predecessor() {
         if reason == "host c1: its scored was restarted")),
         "{actions:?}"
     );
-    // The share of the other host is still waited for.
+    // The server still waits for the share of the other host.
     let (hosts, job) = (NodeSet::one(1), JobId(1));
     assert!(
         reason(&cluster.on(ClusterEvent::Released { job, hosts }, at_second(2))).contains("c1")
     );
-    // Late messages of the predecessor.
+    // Late messages of the previous incarnation.
     let actions = cluster.on(child(1, 100, 1), at_second(3));
     assert!(matches!(
         actions[..],
@@ -334,9 +334,9 @@ fn slots_are_shared_in_time_when_there_is_no_space_left() {
     let mut try_submit =
         |tag, shape| cluster.on(submit(1, tag, request(shape, false)), at_second(0));
     assert_eq!(shares(&try_submit(1, AllocationRequest::FewestHosts(3))), [share(2, 3)]);
-    // Free slots are preferred to time sharing, whatever the first host has.
+    // Free slots are preferred to time sharing.
     assert_eq!(shares(&try_submit(2, AllocationRequest::FewestHosts(2))), [share(1, 2)]);
-    // Time sharing: on the least loaded hosts, with no more than a row of each host.
+    // Time sharing uses the least loaded hosts, and at most a row of each host.
     assert_eq!(shares(&try_submit(3, AllocationRequest::FewestHosts(4))), [share(1, 4)]);
     assert_eq!(
         shares(&try_submit(4, AllocationRequest::HostsByProcs { hosts: 2, procs: 2 })),
@@ -410,7 +410,7 @@ fn a_memorylimit_is_kept_free_for_its_job_and_is_waited_for() {
         .len(),
         1
     );
-    // A job without a memorylimit is not limited by memory.
+    // The memory of hosts does not limit a job without a memorylimit.
     assert_eq!(
         try_submit(5, request(AllocationRequest::HostsByProcs { hosts: 2, procs: 4 }, false)).len(),
         1
@@ -430,7 +430,7 @@ fn a_job_that_fits_only_while_a_host_is_down_starts_at_once_or_not_at_all() {
     let every =
         || request(AllocationRequest::EveryHost { procs: 2, min_nodes: 1, max_nodes: 9 }, true);
     assert_eq!(shares(&cluster.on(submit(1, 1, every()), at_second(0))), [share(1, 2)]);
-    // Queued after a job that waits for the other host, it would wait for ever.
+    // After a job that waits for the other host, it would wait for ever in the queue.
     let both = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, true);
     cluster.on(submit(1, 2, both), at_second(0));
     let refused = cluster.on(submit(1, 3, every()), at_second(0));
@@ -515,7 +515,7 @@ fn an_invalid_request_is_refused_with_the_offending_value() {
             .contains("of these hosts")
     );
     assert!(
-        rejection_of(|job_request| job_request.spec_bytes = 1 << 40).contains("given to one user")
+        rejection_of(|job_request| job_request.spec_bytes = 1 << 40).contains("limit for one user")
     );
     let refused =
         cluster.on(submit(77, 1, request(AllocationRequest::FewestHosts(1), false)), at_second(0));
@@ -530,7 +530,7 @@ fn only_its_user_root_and_operators_end_a_job() {
         cluster.on(submit(1, tag, request(AllocationRequest::FewestHosts(1), false)), at_second(0));
     }
     let refused = cluster.authorize(1001, JobAction::Kill, JobId(1));
-    assert_eq!(refused, Err("job 1 is another user's, and you are no operator".to_owned()));
+    assert_eq!(refused, Err("job 1 is another user's, and you are not an operator".to_owned()));
     for (uid, job) in [(1000, JobId(1)), (0, JobId(2)), (50, JobId(3))] {
         let permit = cluster.authorize(uid, JobAction::Kill, job).unwrap();
         assert!(matches!(
@@ -562,7 +562,7 @@ fn a_host_that_does_not_clean_up_keeps_its_slots_and_no_user_waiting() {
     assert!(cluster.deadline() <= at_second(6));
     let actions = cluster.on(ClusterEvent::Tick, at_second(6));
     assert_eq!(reason(&actions), "its user has ended it");
-    assert!(actions.contains(&ClusterAction::Log("job 1 is over and still held by c1".to_owned())));
+    assert!(actions.contains(&ClusterAction::Log("job 1 has ended but is held by c1".to_owned())));
     assert!(
         !reason(
             &cluster

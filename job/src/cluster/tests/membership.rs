@@ -1,5 +1,5 @@
-//! The server's membership, step by step: which parent a host gets, whose reports count, and when a
-//! host is lost.
+//! Tests of the server's membership, step by step: the assignment of parents, the reports that
+//! count, and the loss of hosts.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn tick(server: &mut ServerState, second: u64) -> Vec<ClusterAction> {
     server.on(ClusterEvent::Tick, at_second(second))
 }
 
-/// A host joins that could not reach this parent.
+/// The join request of a host that could not reach this parent.
 fn join_without(host: HostId, attach_seq: u32, unreachable: HostId) -> ClusterEvent {
     let mut event = join(host.0, 100, attach_seq);
     if let ClusterEvent::Received { message: PeerMessage::Join(join), .. } = &mut event {
@@ -38,7 +38,7 @@ fn join_without(host: HostId, attach_seq: u32, unreachable: HostId) -> ClusterEv
     event
 }
 
-/// Host `parent` reports that this host is its child.
+/// The report that host `parent` has this daemon as its child.
 fn joined(parent: HostId, daemon: DaemonInfo) -> ClusterEvent {
     let message = PeerMessage::ChildrenJoined(vec![ChildJoined { daemon, parent }]);
     ClusterEvent::Received { from: TOP, message }
@@ -50,7 +50,7 @@ fn lost(host: HostId, incarnation: u64, attach_seq: u32) -> ClusterEvent {
     ClusterEvent::Received { from: TOP, message: PeerMessage::ChildrenLost(vec![lost]) }
 }
 
-/// Hosts and the parents that are assigned to them.
+/// The hosts that get a parent, and their parents.
 fn assignments(actions: &[ClusterAction]) -> Vec<(HostId, HostId)> {
     let assignment = |action: &ClusterAction| match action {
         ClusterAction::Send { to, message: PeerMessage::AssignParent(assignment) } => {
@@ -69,7 +69,7 @@ fn beats(actions: &[ClusterAction]) -> Vec<HostId> {
     actions.iter().filter_map(beat).collect()
 }
 
-/// The reasons of all hosts that are declared down.
+/// The reasons for which hosts were declared down.
 fn down(actions: &[ClusterAction]) -> Vec<&str> {
     let mut reasons = Vec::new();
     for action in actions {
@@ -110,7 +110,7 @@ fn a_host_gets_the_nearest_ancestor_that_is_up_or_about_to_be() {
     assert_eq!(parent_of(&mut server, 0), [(LEAF, SERVER)]);
 }
 
-/// A cluster with the hosts 1, 2 and 3 up, each a child of the one before it.
+/// A cluster with the hosts 1, 2 and 3 up. Host 1 is the parent of 2, and 2 is the parent of 3.
 fn cluster_with_branch() -> ServerState {
     let mut server = deep_cluster();
     server.on(child(TOP.0, 100, 1), at_second(0));
@@ -131,7 +131,7 @@ fn a_host_that_could_not_reach_a_parent_gets_one_above_it() {
     assert_eq!(parent_without(MIDDLE), [(LEAF, SERVER)], "it could not reach 1 either");
     server.on(child(LEAF.0, 100, 2), at_second(0));
     assert_eq!(assignments(&tick(&mut server, 1)), [], "its parent is the one that it can reach");
-    // Its successor may try all of them.
+    // A new incarnation of the daemon may try all parents.
     server.on(child(LEAF.0, 101, 1), at_second(1));
     assert_eq!(assignments(&tick(&mut server, 2)), [(LEAF, MIDDLE)]);
 }
@@ -182,7 +182,7 @@ fn only_hosts_of_the_list_may_join() {
         other => panic!("{other:?}"),
     };
     let refusal = text(server.on(join(HOSTS + 1, 100, 0), at_second(0)));
-    assert_eq!(refusal, "\"c201\" wants to join and is no host of this cluster");
+    assert_eq!(refusal, "join refused: \"c201\" is not a host of this cluster");
     assert!(text(server.on(join(SERVER.0, 100, 0), at_second(0))).starts_with("\"c0\""));
 }
 
@@ -279,7 +279,7 @@ fn hosts_below_a_lost_host_have_time_to_notice_and_to_dial() {
     server.on(child(TOP.0, 100, 1), at_second(0));
     server.on(joined(TOP, member(MIDDLE.0, 100, 1)), at_second(0));
     server.on(joined(MIDDLE, member(LEAF.0, 100, 1)), at_second(0));
-    // Another host that is a child of the server, though 1 is its parent in the tree.
+    // Another host is a child of the server, although its parent in the tree is host 1.
     server.on(child(4, 100, 1), at_second(0));
     server.on(link_lost(TOP.0, "closed"), at_second(1));
     let up = [TOP, MIDDLE, LEAF, HostId(4)].map(|host| server.is_up(host));
@@ -337,7 +337,7 @@ fn a_server_that_was_stopped_gives_each_host_that_time_in_addition() {
         tick(&mut server, 0);
         server.on(link_lost(1, "closed"), at_second(3));
         server.on(join(2, 200, 1), at_second(3));
-        // The next beat is due at 3.33 s.
+        // The next heartbeat is due at 3.33 s.
         let late = at_second(10) / 3 + at_second(pause);
         assert_eq!(down(&server.on(ClusterEvent::Tick, late)).is_empty(), is_extended);
         if is_extended {

@@ -1,4 +1,4 @@
-//! The machines of a cluster: step by step, against a simulated network, and at size.
+//! Tests of the state machines of a cluster: single steps, a simulated network, and large clusters.
 mod bounds;
 mod faults;
 mod hostile;

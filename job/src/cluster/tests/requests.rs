@@ -1,5 +1,5 @@
-//! What users may request and what they are told: numbers in refusals, the list of jobs, the queue,
-//! and who may end a job.
+//! Tests of users' requests and their answers: numbers in refusals, the list of jobs, the queue,
+//! and the right to end a job.
 
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::ids::{HostId, JobId, SessionJobId};
@@ -53,7 +53,7 @@ fn a_host_whose_memory_is_unknown_takes_jobs_with_a_memorylimit() {
     assert_eq!((server.memory(HostId(1)), server.memory(SERVER)), (None, None));
     let limited = JobRequest { memory: 1 << 40, ..hosts_by_procs(1, 1) };
     assert_eq!(shares(&server.on(submit(1, 1, limited), at_second(0))), [share(1, 1)]);
-    // Without its limit it would have to wait too: processors are what is missing.
+    // Without its limit the job would have to wait too, because processors are missing.
     let limited = JobRequest { memory: 1 << 40, ..hosts_by_procs(1, 2) };
     let refusal = server.on(submit(1, 2, limited), at_second(0));
     assert!(reason(&refusal).contains("now 1 processors on 1 of the cluster"), "{refusal:?}");
@@ -153,7 +153,7 @@ fn a_job_that_was_overtaken_too_often_reserves_its_own_hosts_only() {
     assert_eq!(overtakes, 32);
     let other = JobRequest { pools: pool(2), ..hosts_by_procs(1, 1) };
     assert_eq!(shares(&server.on(submit(1, 100, other), at_second(2))), [share(2, 1)]);
-    // Jobs that wait are started by the same rule.
+    // Waiting jobs are started by the same rule.
     let waiting_other = JobRequest { pools: pool(2), ..waiting(hosts_by_procs(1, 1)) };
     let actions = server.on(submit(1, 101, waiting_other), at_second(2));
     assert_eq!(shares(&actions), [share(2, 1)]);
@@ -195,7 +195,7 @@ fn the_user_is_told_who_has_ended_a_job() {
     };
     assert_eq!(kill(1000, 2), [ended(2, "its user has ended it")]);
     assert_eq!(kill(50, 3), [ended(3, "an operator has ended it")]);
-    // The first job has finished, which nobody can change any more.
+    // The first job has finished. Nothing can change its end any more.
     server.on(finished(1, 4), at_second(2));
     server.on(finished(1, 5), at_second(2));
     let cancel = |tag| ClusterEvent::Cancel { session: session(1), tag: SessionJobId(tag) };

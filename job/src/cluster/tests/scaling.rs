@@ -1,7 +1,7 @@
-//! Scaling: the cost of starting a job and of joining as the number of hosts grows, up to 4,096.
+//! Tests of scaling: the cost of starting a job and of joining, for up to 4,096 hosts.
 //!
-//! A launch is simulated with a cost for each hop and one for each message that a host handles, one
-//! message at a time. An order goes down the tree. The reports of all hosts come up, merged by the
+//! A launch is simulated with a cost per hop and a cost per message that a host handles, one
+//! message at a time. An order goes down the tree. The reports of all hosts go up, merged by the
 //! queue that the daemons use. `SCORE_SIM_COUNTS=1` simulates every number of hosts.
 
 use std::cmp::Reverse;
@@ -15,7 +15,7 @@ use score_tree::report_queue::{CoalescingQueue, Mergeable};
 use super::simulation::Simulation;
 use crate::cluster::MonotonicTime;
 
-/// Microseconds.
+/// Time in microseconds.
 type Micros = u64;
 
 /// The latency from one host to the next.
@@ -59,7 +59,7 @@ struct Daemon {
 
 struct SimLaunch {
     time: Micros,
-    /// Messages that the busiest host has handled.
+    /// The number of messages that the busiest host has handled.
     busiest: u32,
 }
 
@@ -164,7 +164,7 @@ fn a_launch_takes_logarithmic_time_and_no_host_handles_many_messages() {
 
 #[test]
 fn every_number_of_hosts_is_reached_in_logarithmic_rounds() {
-    // In one round every host that has the order passes it on to one more.
+    // In one round, every host that has the order sends it to one more host.
     fn rounds(branch: &Subtree, depth_by_size: &mut Vec<Option<u32>>) -> u32 {
         let host_count = branch.positions().len();
         if let Some(found) = depth_by_size[host_count] {
@@ -200,7 +200,7 @@ fn thousands_of_hosts_join_whichever_side_dials_first() {
         let missing = (1..count).filter(|host| !server.is_up(HostId(*host))).count();
         assert_eq!(missing, 0, "of {count}");
         if by_parent {
-            // The server receives merged messages: a few from each of its children.
+            // The server receives merged messages, a few from each of its children.
             let message_count = sim.server_message_count;
             assert!(
                 message_count <= 8 * u64::from(FAN_OUT),

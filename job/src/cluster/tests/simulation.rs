@@ -1,6 +1,6 @@
-//! A simulated cluster: real state machines, a network that delays, loses, duplicates and breaks,
-//! hosts that die, hang and return, and users that submit jobs. Invariants are checked at every
-//! step.
+//! A simulated cluster with the real state machines. The network delays, loses and duplicates
+//! messages, and breaks links. Hosts die, hang and return, and users submit jobs. Invariants are
+//! checked at every step.
 //!
 //! Jobs run on a small simulation of the daemons' loop. The server orders each host of a job to
 //! start or to kill its share. A host whose link to the server breaks kills all of its shares.
@@ -28,7 +28,7 @@ pub const TIMEOUTS: Timeouts = Timeouts {
     cleanup: Duration::from_secs(5),
     merge: Duration::from_millis(3),
 };
-/// Within this time a host that failed permanently is declared down, and its jobs have ended.
+/// A host that failed permanently is declared down within this time, and its jobs have ended.
 pub const DETECTION_BOUND: MonotonicTime = MonotonicTime::from_secs(2 * 10 + 2 + 1);
 /// Bytes of memory of each host.
 pub const MEMORY: u64 = 100;
@@ -93,7 +93,7 @@ pub enum SimEvent {
         job: JobId,
         generation: u64,
     },
-    /// A fault that began at `since` must be known by now.
+    /// A fault that began at `since` must have been detected by now.
     CheckDeclaredDown {
         host: HostId,
         incarnation: Incarnation,
@@ -104,11 +104,11 @@ pub enum SimEvent {
 
 struct Link {
     id: u64,
-    /// The time from which one end does not receive from the other.
+    /// The time from which one end receives nothing from the other.
     silent_since: Option<MonotonicTime>,
-    /// When the last message of each direction arrives.
+    /// The time at which the last message of each direction arrives.
     last_arrival_at: [MonotonicTime; 2],
-    /// Messages that wait for a network that is cut.
+    /// Messages that wait because the network is cut.
     blocked: Vec<SimEvent>,
 }
 
@@ -120,27 +120,27 @@ struct RunningShare {
 
 pub struct SimHost {
     pub is_alive: bool,
-    /// Nothing answers on the host, not even with a refusal.
+    /// The host does not answer at all, not even with a refusal.
     powered_off: bool,
     pub is_stopped: bool,
-    /// Hosts of one group can communicate.
+    /// Only hosts of the same group can communicate.
     pub group: u8,
     pub extra_latency: MonotonicTime,
     /// Counts the daemons that ran on this host.
     pub generation: u64,
     pub member: Option<Member>,
     running_shares: BTreeMap<JobId, RunningShare>,
-    /// Events that arrived while it was stopped.
+    /// Events that arrived while the host was stopped.
     held_events: Vec<SimEvent>,
     /// The time of the last fault of the host; `MonotonicTime::MAX` during a fault.
     pub last_fault_at: MonotonicTime,
-    /// The time from which it is stopped or cut off.
+    /// The time from which the host is stopped or cut off.
     unreachable_since: Option<MonotonicTime>,
     next_tick_at: MonotonicTime,
 }
 
 impl SimHost {
-    /// Whether it has no running share.
+    /// Whether the host has no running share.
     pub fn is_empty(&self) -> bool {
         self.running_shares.is_empty()
     }
@@ -164,11 +164,11 @@ pub struct Observed {
     pub started_at: Option<MonotonicTime>,
     pub refused: bool,
     pub ended: bool,
-    /// The server died, or the user disconnected.
+    /// The server has died, or the user has disconnected.
     pub dropped: bool,
 }
 
-/// Counts of events, so that a test can verify that it tests something.
+/// Counts of events, so that a test can check that it has tested something.
 #[derive(Debug, Default)]
 pub struct Coverage {
     pub started: u64,
@@ -191,9 +191,9 @@ pub struct Simulation {
     config: ClusterConfig,
     pub submissions: BTreeMap<(SessionId, SessionJobId), Observed>,
     pub sessions: BTreeSet<SessionId>,
-    /// Percent of the membership messages that arrive a second time, later.
+    /// The percentage of membership messages that arrive a second time, later.
     pub duplicate_percent: u64,
-    /// The time after which a fault must be known.
+    /// The time within which a fault must be detected.
     pub detection_bound: MonotonicTime,
     pub server_message_count: u64,
     pub log_lines: Vec<String>,
@@ -321,7 +321,7 @@ impl Simulation {
         self.step_member(host, tree_member::MemberEvent::Tick);
     }
 
-    /// The process dies. With `power`, the whole host dies, and its peers receive no message.
+    /// The daemon dies. With `power`, the whole host dies, and its peers are not notified.
     pub fn kill(&mut self, host: HostId, power: bool) {
         self.trace(|| format!("c{host} dies, power {power}"));
         self.expect_declared_down(host, None);
@@ -355,7 +355,7 @@ impl Simulation {
     }
 
     /// Expects that the current incarnation is declared down in time, unless the fault that begins
-    /// now ends before.
+    /// now ends earlier.
     fn expect_declared_down(&mut self, host: HostId, since: Option<MonotonicTime>) {
         if let Some(member) = &self.hosts[host.index()].member {
             let (incarnation, generation) = (member.incarnation(), self.hosts[0].generation);
@@ -480,7 +480,7 @@ impl Simulation {
         let event = SimEvent::Deliver { from, to, link, generation, message: message.clone() };
         self.schedule(arrival_at, event);
         if is_duplicated && matches!(message, Message::Peer(_)) {
-            // Link 0: the message arrives even if its link is lost.
+            // Link 0 means that the message arrives even if its link is lost.
             self.schedule(
                 duplicate_at,
                 SimEvent::Deliver { from, to, link: 0, generation, message },
@@ -623,7 +623,7 @@ impl Simulation {
                 }
             }
             SimEvent::Tick { host, .. } if self.hosts[host.index()].next_tick_at != self.now => {
-                // An earlier tick has been scheduled since, or the host was stopped.
+                // An earlier tick was scheduled meanwhile, or the host was stopped.
                 self.schedule_tick(host);
             }
             SimEvent::Tick { host, .. } => {
@@ -660,7 +660,7 @@ impl Simulation {
                     since.is_some() && self.hosts[host.index()].unreachable_since != since;
                 let server = self.server.as_ref().unwrap();
                 let up = server.is_up(host) && server.incarnation(host) == Some(incarnation);
-                // A server that was itself unreachable has not learned of the fault.
+                // A server that was unreachable itself may not know the fault.
                 let excused = fault_ended || self.hosts[0].last_fault_at > MonotonicTime::ZERO;
                 assert!(
                     !up || excused,
@@ -687,7 +687,8 @@ impl Simulation {
         }
     }
 
-    /// Messages that are in flight or wait anywhere, which bound the memory that grows with them.
+    /// The number of messages in flight or waiting anywhere. It bounds the memory that grows with
+    /// them.
     pub fn in_flight_count(&self) -> usize {
         self.events.len() + self.links.values().map(|link| link.blocked.len()).sum::<usize>()
     }

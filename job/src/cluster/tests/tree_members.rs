@@ -1,5 +1,5 @@
-//! A daemon of the tree, step by step: what it sends to its parent, to its children and to the
-//! server, and when it gives each of them up.
+//! Tests of a daemon in the tree, step by step: its messages to its parent, its children and the
+//! server, and its responses to their loss.
 
 use score_proto::ids::HostId;
 use score_proto::nodeset::{MAX_RANGES, NodeSet};
@@ -70,7 +70,7 @@ fn assignment(parent: HostId) -> PeerMessage {
     })
 }
 
-/// What the daemon reports of itself to its parent.
+/// The daemon's own record in its report to its parent.
 fn own_record(server: Option<Incarnation>, attach_seq: u32) -> PeerMessage {
     PeerMessage::AttachChild(DaemonInfo {
         host: HOST,
@@ -109,7 +109,7 @@ fn presence(hosts: impl IntoIterator<Item = u32>) -> PeerMessage {
     PeerMessage::PresenceReport(hosts.into_iter().collect())
 }
 
-/// A daemon whose parent was assigned at time 0 and has not answered yet.
+/// A daemon whose parent was assigned at time 0 and has not answered.
 fn assigned_daemon() -> Member {
     let mut daemon = Member::new(config(), at(0));
     assert_eq!(daemon.on(MemberEvent::Tick, at(0)), [join(None, 0, None)]);
@@ -119,7 +119,7 @@ fn assigned_daemon() -> Member {
     daemon
 }
 
-/// A daemon whose parent has passed on a beat of the server at time 0.
+/// A daemon whose parent has forwarded a heartbeat of the server at time 0.
 fn attached_daemon() -> Member {
     let mut daemon = assigned_daemon();
     let actions = daemon.on(received(PARENT, beat(SERVER_NOW, DAEMON, 1)), at(0));
@@ -166,7 +166,7 @@ fn a_daemon_that_its_parent_started_attaches_to_it_at_once() {
     assert_eq!((daemon.host(), daemon.parent()), (Some(HOST), None));
     assert_eq!(daemon.on(MemberEvent::Tick, at(0)), [send(PARENT, own_record(None, 1))]);
     assert_eq!((daemon.parent(), daemon.incarnation()), (Some(PARENT), DAEMON));
-    // Without it, the server assigns another one.
+    // If it is lost, the server assigns another parent.
     assert_eq!(daemon.on(link_lost(PARENT), at(1)), [join(None, 1, Some(PARENT))]);
 }
 
@@ -225,12 +225,13 @@ fn a_beat_goes_to_all_children_and_is_answered_with_the_hosts_that_they_have_rep
     let actions = daemon.on(received(PARENT, beat(SERVER_NOW, DAEMON, 1)), at(20));
     let to_child = send(CHILD, beat(SERVER_NOW, Incarnation(200), 1));
     assert_eq!(actions, [to_child.clone(), send(PARENT, presence([5, 6, 8]))], "9 is no child");
-    // What the children have reported counts once. The parent takes it for its predecessor.
+    // Reports of the children count once. The parent knows only the previous incarnation of the
+    // daemon.
     let actions = daemon.on(received(PARENT, beat(SERVER_NOW, Incarnation(99), 1)), at(30));
     let record = own_record(Some(SERVER_NOW), 1);
     let report = send(PARENT, presence([5]));
     assert_eq!(actions, [to_child.clone(), report.clone(), send(PARENT, record.clone())]);
-    // The parent knows an earlier attachment only.
+    // The parent knows only an earlier attachment.
     let actions = daemon.on(received(PARENT, beat(SERVER_NOW, DAEMON, 0)), at(40));
     assert_eq!(actions, [to_child, report, send(PARENT, record)]);
 }
@@ -262,7 +263,7 @@ fn a_daemon_without_beats_looks_for_another_parent_and_then_ends_all_its_jobs() 
     let lost = |reason| PeerMessage::ChildrenLost(vec![lost_child(HOST, 100, 1, reason)]);
     let actions = daemon.on(MemberEvent::Tick, at(15_000));
     let expected = [
-        send(PARENT, lost("no beat from its parent")),
+        send(PARENT, lost("no heartbeat from its parent")),
         send(PARENT, PeerMessage::DetachChild),
         send(CHILD, PeerMessage::ParentLost),
         join(Some(SERVER_NOW), 1, Some(PARENT)),
@@ -270,7 +271,7 @@ fn a_daemon_without_beats_looks_for_another_parent_and_then_ends_all_its_jobs() 
     assert_eq!(actions, expected);
     assert_eq!(daemon.deadline(), at(22_000), "twice the silence limit and the grace");
     assert_eq!(daemon.on(MemberEvent::Tick, at(21_999)), []);
-    let reason = "no beat of the server for too long".to_owned();
+    let reason = "no heartbeat of the server for too long".to_owned();
     assert_eq!(daemon.on(MemberEvent::Tick, at(22_000)), [MemberAction::ResetHost { reason }]);
     assert_eq!(daemon.deadline(), MonotonicTime::MAX);
     assert_eq!(daemon.on(MemberEvent::Tick, at(90_000)), []);
@@ -330,7 +331,7 @@ fn changes_of_children_wait_for_more_and_go_up_together() {
     let actions = daemon.on(MemberEvent::Tick, at(103));
     assert_eq!(actions, [send(PARENT, up), send(PARENT, lost)]);
     assert_eq!(daemon.deadline(), at(15_000));
-    // Changes that a child passes on.
+    // The child reports changes of its own children.
     let below = || vec![ChildJoined { daemon: child_record(HostId(9), 1, 1), parent: HostId(8) }];
     let lost = || vec![lost_child(HostId(9), 1, 1, "closed")];
     daemon.on(received(HostId(8), PeerMessage::ChildrenJoined(below())), at(200));
@@ -352,7 +353,7 @@ fn a_child_is_reported_once_for_each_attachment() {
         let reports = daemon.on(MemberEvent::Tick, at(103));
         assert_eq!(reports.len(), usize::from(is_new), "{incarnation} {attach_seq}");
     }
-    // A child that has left of its own accord is not lost.
+    // A child that has detached itself is not lost.
     daemon.on(received(CHILD, PeerMessage::DetachChild), at(200));
     daemon.on(link_lost(CHILD), at(200));
     assert_eq!(daemon.on(MemberEvent::Tick, at(203)), []);
@@ -410,7 +411,7 @@ fn a_daemon_that_loses_its_parent_sends_its_children_away() {
         join(Some(SERVER_NOW), 1, None),
     ];
     assert_eq!(actions, expected);
-    // Each of them reports its own changes from now on.
+    // From now on, each of them reports its own changes.
     let actions = daemon.on(received(SERVER, assignment(HostId(2))), at(20));
     assert_eq!(actions, [send(HostId(2), own_record(Some(SERVER_NOW), 2))]);
     assert_eq!(daemon.on(MemberEvent::Tick, at(5_000)), []);
@@ -421,7 +422,7 @@ fn a_parent_that_never_answered_is_named_as_unreachable() {
     let mut daemon = assigned_daemon();
     let actions = daemon.on(link_lost(PARENT), at(1));
     assert_eq!(actions, [join(Some(SERVER_NOW), 1, Some(PARENT))]);
-    // The next one answers: the earlier one may be offered again.
+    // The next parent answers, so the earlier one may be offered again.
     daemon.on(received(SERVER, assignment(HostId(2))), at(2));
     daemon.on(received(HostId(2), beat(SERVER_NOW, DAEMON, 2)), at(3));
     let actions = daemon.on(link_lost(HostId(2)), at(4));
@@ -436,7 +437,7 @@ fn a_daemon_that_moves_to_another_parent_keeps_its_children_if_the_old_one_has_a
     let detach = send(PARENT, PeerMessage::DetachChild);
     let record = |attach| send(other, own_record(Some(SERVER_NOW), attach));
     assert_eq!(actions, [detach, record(2)]);
-    // The other one has not answered. If it is assigned again, nothing is lost.
+    // The other parent has not answered. If it is assigned again, nothing is lost.
     daemon.on(attach_child(HostId(8), 300, 1), at(10));
     assert_eq!(daemon.on(received(SERVER, assignment(other)), at(11)), [record(3)]);
     let actions = daemon.on(received(SERVER, assignment(PARENT)), at(12));

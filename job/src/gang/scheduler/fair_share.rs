@@ -1,4 +1,4 @@
-//! Usage accounting: the job with the smallest usage is next.
+//! Accounting of usage. The job with the smallest usage runs next.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::cluster::HostShare;
 
 impl GangScheduler {
     /// Rebases the usage of the jobs that compete with a newcomer, directly or through other jobs.
-    /// They may never have competed before, so their usage is counted from different origins. Each
+    /// If they have never competed before, their usage is counted from different origins. Each
     /// group that has competed so far begins at 0, like the newcomer.
     pub(super) fn rebase_usage(&mut self, shares: &[HostShare]) {
         let mut groups: BTreeMap<HostId, Vec<JobId>> = BTreeMap::new();
@@ -38,7 +38,8 @@ impl GangScheduler {
         }
     }
 
-    /// Raises the usage of a job that did not compete for a while: it has not saved up any time.
+    /// Raises the usage of a job that did not compete for some time, so that it does not accumulate
+    /// credit.
     pub(super) fn clamp_credit(&mut self, id: JobId) {
         let Some(this_job) = self.jobs.get(&id) else { return };
         let hosts: BTreeSet<HostId> = this_job.shares.iter().map(|share| share.host).collect();
@@ -52,8 +53,8 @@ impl GangScheduler {
     }
 
     /// Limits the debt of each job. A job that ran because no other job fitted has taken time from
-    /// none. Therefore it owes its competitors at most two slices, which is more than a slice ever
-    /// takes.
+    /// no other job. Therefore it owes its competitors at most two slices, which is longer than any
+    /// slice.
     pub(super) fn cap_debt(&mut self) {
         // For each host: the job with the smallest usage, and the next one.
         let mut least_used: BTreeMap<HostId, [(u128, JobId); 2]> = BTreeMap::new();

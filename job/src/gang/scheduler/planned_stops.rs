@@ -1,6 +1,6 @@
-//! Stops without an order: a job that begins to run and will not have the next slice gets the time
-//! of its stop in advance. An order would have to wake this daemon first, and then to travel, and
-//! hosts would stop one after the other.
+//! Stops without an order. A job that begins to run and will not have the next slice gets the time
+//! of its stop in advance. An order would first have to wake this daemon and would then take time
+//! to arrive, and the hosts would stop one after the other.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use super::super::{GangAction, TimedStop};
 use super::{GangJob, GangScheduler, JobAge, JobState, PlannedStop};
 use crate::cluster::MonotonicTime;
 
-/// How late a timed stop may be before it is ordered.
+/// How late a timed stop may be before the scheduler orders it.
 pub(super) const TIMED_STOP_GRACE: Duration = Duration::from_millis(2);
 
 impl GangScheduler {
-    /// Sends the time of their stop to jobs that begin to run, if it is known. Other jobs get an
-    /// order if their stop has changed.
+    /// Sends the time of their stop to jobs that begin to run, if it is known. Jobs that already
+    /// run get an order if their stop has changed.
     pub(super) fn plan_stops(&mut self, now: MonotonicTime) {
         if self.rotation.is_some() {
             return;
@@ -34,7 +34,7 @@ impl GangScheduler {
                 GangAction::Run { job, stop } if job == id => Some(stop),
                 _ => None,
             });
-            // A running job is not disturbed for a stop that an order can still tell it in time.
+            // A running job is not disturbed if an order can still stop it in time.
             if run.planned_stop.map(|stop| stop.at) == stop_at
                 || (run.planned_stop.is_none() && pending_run_stop.is_none())
             {
@@ -58,7 +58,7 @@ impl GangScheduler {
         }
     }
 
-    /// The jobs of the next slice, if no event happens before the end of this one.
+    /// The jobs of the next slice, if no event occurs before the end of this slice.
     fn next_row(&self, end: MonotonicTime) -> BTreeSet<JobId> {
         let mut runnable: Vec<_> = self.jobs.iter().filter(|(_, job)| job.may_run()).collect();
         let projected_usage = |job: &GangJob| match job.state {

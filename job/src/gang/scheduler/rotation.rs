@@ -1,5 +1,5 @@
-//! Turns that need no decision: equivalent jobs on one host rotate there for a while without orders
-//! of the scheduler. Any event in the meantime ends the rotation first.
+//! Turns that need no decision: equivalent jobs on one host rotate there for some time without
+//! orders of the scheduler. Any event in the meantime first ends the rotation.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use super::super::{GangAction, GangEvent};
 use super::{GangJob, GangScheduler, JobAge, JobState, StopCause, is_late};
 use crate::cluster::MonotonicTime;
 
-/// The length of a rotation, until the scheduler decides again.
+/// The length of a rotation, after which the scheduler decides again.
 const ROTATION_WINDOW: Duration = Duration::from_millis(500);
-/// This many slices have to end as planned first: a job that is interrupted often starts no
-/// rotation.
+/// The number of slices that have to end as planned before a rotation starts. So a job that is
+/// interrupted often starts no rotation.
 const STABLE_SLICES: u32 = 4;
-/// Jobs of one rotation, at most.
+/// The largest number of jobs in a rotation.
 const MAX_ROTATION_JOBS: usize = 8;
 
-/// Jobs in rotation.
+/// A rotation in progress.
 #[derive(Debug)]
 pub(super) struct Rotation {
     jobs: Vec<JobId>,
-    /// The numbers of the stops that end their turns.
+    /// The numbers of the stops that end the turns.
     switch_seqs: Range<SwitchSeq>,
     began_at: MonotonicTime,
 }
@@ -35,7 +35,7 @@ impl Rotation {
         self.jobs[0]
     }
 
-    /// The time at which the rotation should have ended long ago.
+    /// A time by which the rotation should have ended long ago.
     pub(super) fn deadline(&self) -> MonotonicTime {
         self.began_at + 2 * ROTATION_WINDOW
     }
@@ -45,8 +45,9 @@ impl Rotation {
         self.jobs.contains(&job) && self.switch_seqs.contains(&switch_seq)
     }
 
-    /// The time that the job at this position has had after `elapsed`, by the clock. A few turns
-    /// last little longer than they should, and after many turns a part of one does not matter.
+    /// The time that the job at this position has had after `elapsed`, by the clock. The small
+    /// delays of single turns are ignored: a few turns are hardly late, and after many turns a part
+    /// of one does not matter.
     fn run_time_of(&self, position: u128, elapsed: u128, slice: u128) -> u128 {
         let job_count = self.jobs.len() as u128;
         let (turns, remainder) = (elapsed / slice, elapsed % slice);
@@ -66,7 +67,7 @@ impl Rotation {
 }
 
 impl GangJob {
-    /// Whether nothing about the job but its usage affects the next row.
+    /// Whether only its usage decides whether the job is in the next row.
     fn is_undisturbed(&self) -> bool {
         self.age == JobAge::Settled && !(self.is_idle || self.was_idle || self.yielded)
     }
@@ -80,7 +81,7 @@ impl GangJob {
 
 impl GangScheduler {
     /// Handles an event before the scheduler does. Returns whether the jobs of a rotation are
-    /// stopped because of it: then the row has to be filled again.
+    /// stopped because of the event. If so, the row has to be filled again.
     pub(super) fn interrupt(&mut self, event: &GangEvent, now: MonotonicTime) -> bool {
         let is_disturbance = match event {
             GangEvent::Stopped { .. } | GangEvent::Busy(_) => false,
@@ -99,7 +100,7 @@ impl GangScheduler {
         true
     }
 
-    /// Stops all jobs of the rotation: one of them runs, and only their host knows which.
+    /// Stops all jobs of the rotation. One of them runs, but only their host knows which.
     fn abort_rotation(&mut self, rotation: &Rotation, event: &GangEvent, now: MonotonicTime) {
         self.stable_slices = 0;
         let (slice, elapsed) = (self.slice_ns(), now.saturating_sub(rotation.began_at).as_nanos());
@@ -113,7 +114,7 @@ impl GangScheduler {
             match event {
                 // The job has ended.
                 GangEvent::Leave(leaver) if leaver == id => continue,
-                // It was the job's turn, which is charged as a whole one.
+                // It was the job's turn. The whole turn is charged to it.
                 GangEvent::Idle(yielder) | GangEvent::Yield(yielder) if yielder == id => {
                     job.weighted_usage += (slice - elapsed % slice) * job.cost;
                     (job.yielded, job.was_idle) = (true, matches!(event, GangEvent::Idle(_)));
@@ -128,7 +129,7 @@ impl GangScheduler {
         (self.slice_length, self.switching) = (None, false);
     }
 
-    /// Their host has ended the rotation: no job runs.
+    /// The host has ended the rotation. None of its jobs runs.
     pub(super) fn on_rotation_end(&mut self, switch_seq: SwitchSeq, now: MonotonicTime) {
         let Some(rotation) = self.rotation.take() else { return };
         let turns = switch_seq - rotation.switch_seqs.start + 1;
@@ -148,7 +149,7 @@ impl GangScheduler {
         self.config.slice.as_nanos().max(1)
     }
 
-    /// Starts a rotation if a slice begins that can as well be the first of several turns.
+    /// Starts a rotation if the slice that begins can be the first of several turns.
     pub(super) fn start_rotation(&mut self, now: MonotonicTime) {
         let Some(jobs) = self.rotation_candidates() else { return };
         let slice = self.config.slice;
@@ -174,7 +175,7 @@ impl GangScheduler {
         self.rotation = Some(Rotation { jobs, switch_seqs, began_at: now });
     }
 
-    /// The jobs that may rotate, beginning with the one that starts to run now.
+    /// The jobs that may rotate, beginning with the job that starts to run now.
     fn rotation_candidates(&self) -> Option<Vec<JobId>> {
         let is_stable =
             self.rotation.is_none() && self.stable_slices >= STABLE_SLICES && !self.switching;
@@ -199,7 +200,7 @@ impl GangScheduler {
         others.sort_unstable();
         let jobs: Vec<JobId> =
             [*first].into_iter().chain(others.iter().map(|(_, id)| *id)).collect();
-        // A job that has used less than another one gets slices of its own first.
+        // A job that has used less than the others gets ordinary slices first.
         let max_usage = first_job.weighted_usage.max(others.last()?.0);
         let min_usage = first_job.weighted_usage.min(others[0].0);
         let is_even = max_usage - min_usage <= 2 * self.slice_ns() * first_job.cost;

@@ -1,4 +1,4 @@
-//! Hostile users: their clients send any request, and their shepherds report anything, at any time.
+//! Hostile users: at any time, their clients send any request and their shepherds any report.
 
 use score_proto::ids::{JobHostId, JobId};
 use score_proto::job_control::{
@@ -14,7 +14,7 @@ use super::{Event, LAST_FAULT_AT, SERVER_HOST, World};
 use crate::jobs::{Input, LocalReport};
 
 impl World {
-    /// A hostile user acts, and will act again.
+    /// A hostile user acts, and schedules the next attack.
     pub fn attack(&mut self, job: JobId) {
         for _ in 0..=self.random.below(4) {
             if self.random.chance(40) {

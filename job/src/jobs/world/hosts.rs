@@ -39,7 +39,7 @@ impl Host {
         host
     }
 
-    /// The daemon has died, and its jobs with it. Another one runs in its place.
+    /// The daemon and its jobs have died. Another daemon starts in its place.
     pub fn restart(&mut self) {
         self.incarnation += 1;
         self.jobs = Jobs::new(None);
@@ -49,7 +49,7 @@ impl Host {
         self.shepherds.clear();
     }
 
-    /// This is the server of so many hosts.
+    /// Makes this host the server of this many hosts.
     pub fn lead(&mut self, host_count: usize) {
         let config = GangConfig { slice: SLICE_WINDOW, ..GangConfig::default() };
         self.jobs
@@ -58,7 +58,7 @@ impl Host {
 }
 
 impl World {
-    /// A placement on these hosts with these numbers of processes.
+    /// A placement on these hosts, with these numbers of processes.
     pub fn placement(&mut self, shares: &[(usize, u32)]) -> Placement {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let hosts = shares.iter().map(|(host, procs)| {
@@ -109,7 +109,7 @@ impl World {
             Effect::Launch(launch) => self.launch(host, &launch),
             Effect::ToShepherd(job, order) => match self.hosts[host].shepherds.contains_key(&job) {
                 true => self.on_shepherd_order(host, job, order),
-                // The job ends before it has begun here.
+                // The job ends before it has begun on this host.
                 false if order == ShepherdOrder::Job(JobOrder::Finish) => {
                     let closed = Input::Local(job, LocalReport::Closed);
                     self.hosts[host].jobs.on(closed, self.now);
@@ -143,7 +143,7 @@ impl World {
         self.links.connect(from, to)
     }
 
-    /// A daemon dies, a link is lost, or a shepherd dies.
+    /// Causes a fault: a daemon dies, a link is lost, or a shepherd dies.
     pub fn fault(&mut self) {
         self.counts.faults += 1;
         let host = self.random.below(self.hosts.len() as u64) as usize;
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// Jobs that may use a link with these ends are hit by a fault.
+    /// Marks the jobs that may use a link with these ends as faulted.
     pub fn mark_users_of(&mut self, ends: [usize; 2]) {
         let may_use = |hosts: &[usize], end| end == SERVER_HOST || hosts.contains(&end);
         self.mark_faulted(|user_job| ends.iter().all(|end| may_use(&user_job.hosts, *end)));

@@ -1,4 +1,5 @@
-//! Links between the simulated hosts: in order, with delays, until they are lost.
+//! Links between the simulated hosts. Messages arrive in order and with delays until a link is
+//! lost.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +8,10 @@ use crate::jobs::LinkId;
 
 struct Link {
     ends: [usize; 2],
-    /// The ends that have not noticed a loss.
+    /// For each end, whether it has not noticed a loss.
     is_up_at: [bool; 2],
     is_lost: bool,
-    /// When the last message arrives at each end.
+    /// The time at which the last message arrives at each end.
     last_arrival: [MonotonicTime; 2],
 }
 
@@ -21,7 +22,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// The link between two hosts as the first one knows it, or a new one.
+    /// Returns the link between two hosts that the first host can use, or a new link.
     pub fn connect(&mut self, from: usize, to: usize) -> LinkId {
         let usable = self.all.iter().find(|(_, link)| {
             let index = link.ends.iter().position(|end| *end == from);
@@ -47,7 +48,8 @@ impl Links {
         index.is_some_and(|index| self.all[&id].is_up_at[index] && !self.all[&id].is_lost)
     }
 
-    /// The other end, and when a message arrives there that is sent now. None: the link is lost.
+    /// The other end, and the time at which a message that is sent now arrives there. None: the
+    /// link is lost.
     pub fn send(
         &mut self,
         id: LinkId,
@@ -66,7 +68,7 @@ impl Links {
         of_host.filter(|(_, link)| !link.is_lost).map(|(id, _)| *id).collect()
     }
 
-    /// The link carries nothing any more. Returns its ends, which will notice.
+    /// Makes a link lose all further messages. Returns its ends, which will notice the loss.
     pub fn lose(&mut self, id: LinkId) -> [usize; 2] {
         let Some(link) = self.all.get_mut(&id) else { panic!("no link {id:?}") };
         link.is_lost = true;
@@ -77,7 +79,7 @@ impl Links {
         self.all[&id].ends
     }
 
-    /// False: that end has noticed before.
+    /// Records that an end has noticed a loss. Returns false if it had noticed before.
     pub fn notice_loss(&mut self, id: LinkId, host: usize) -> bool {
         let Some(index) = self.end_index(id, host) else { return false };
         let link = self.all.get_mut(&id);

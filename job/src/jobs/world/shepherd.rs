@@ -1,5 +1,5 @@
-//! A model of a shepherd and its processes. An honest one does what it is ordered to, and computes
-//! only while its job runs. A hostile one does what it likes (`hostile.rs`).
+//! A model of a shepherd and its processes. An honest shepherd carries out its orders, and its
+//! processes compute only while the job runs. A hostile shepherd does anything (`hostile.rs`).
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,20 +14,20 @@ use score_proto::message::Stream;
 use super::{Event, MonotonicTime, SLOTS, World};
 use crate::jobs::{Launch, LocalReport};
 
-/// The daemon stops a job that is late by this.
+/// The daemon enforces a stop that is late by this time.
 const ENFORCEMENT_DELAY: Duration = Duration::from_millis(200);
-/// The daemon kills the shepherd of a killed job after this.
+/// The daemon kills the shepherd of a killed job after this time.
 const KILL_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
 pub enum Step {
     /// A report reaches the daemon.
     Report(LocalReport),
-    /// All processes of the stage have done their work, unless they were stopped meanwhile.
+    /// All processes of the stage have finished their work, unless they were stopped meanwhile.
     WorkDone { interval: u64 },
-    /// The job stops by itself, unless it was stopped meanwhile.
+    /// The job stops by its timer, unless it was stopped meanwhile.
     TimedStop { switch_seq: SwitchSeq, interval: u64 },
-    /// The daemon stops a job that should have stopped, unless there was another order since.
+    /// The daemon enforces the stop of a job, unless there was another order since.
     EnforceStop { switch_seq: SwitchSeq, order: u64 },
     /// The shepherd dies.
     Die,
@@ -36,7 +36,7 @@ pub enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Alive,
-    /// It has sent its last report, or has died.
+    /// The shepherd has sent its last report, or has died.
     Ended,
 }
 
@@ -49,16 +49,16 @@ pub struct Shepherd {
     /// The number of elements of each stage.
     stages: Vec<usize>,
     stage: u32,
-    /// Whether processes of each element of the stage live.
+    /// Whether processes of each element of the stage are alive.
     living: Vec<bool>,
-    /// What the processes have to compute.
+    /// The computing time that the processes still need.
     work: Duration,
     running_since: Option<MonotonicTime>,
-    /// Counts the times between a run and a stop.
+    /// Counts the intervals between a run and a stop.
     interval: u64,
     /// Counts the orders to run and to stop.
     order: u64,
-    /// The last stop that the daemon knows of.
+    /// The last stop that the daemon knows.
     stopped_seq: SwitchSeq,
     control_arrival: MonotonicTime,
     switch_arrival: MonotonicTime,
@@ -112,7 +112,7 @@ impl World {
         self.report(host, job, LocalReport::Job(JobReport::Ready));
     }
 
-    /// A report of a shepherd is on its way: in order with the others on its socket.
+    /// Sends a report of a shepherd. Reports on the same socket stay in order.
     pub fn report(&mut self, host: usize, job: JobId, report: LocalReport) {
         let arrival = self.now + self.short_delay();
         let Some(shepherd) = self.hosts[host].shepherds.get_mut(&job) else { return };
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// Kills the processes of one element, or all.
+    /// Ends the processes of one element, or of all.
     fn end_processes(&mut self, host: usize, job: JobId, only: Option<usize>) {
         let Some(shepherd) = self.hosts[host].shepherds.get_mut(&job) else { return };
         let nodes = shepherd.nodes.clone();
@@ -214,7 +214,7 @@ impl World {
         self.report(host, job, LocalReport::Switch(SwitchReport::Stopped { switch_seq }));
     }
 
-    /// The processes go on if their job runs.
+    /// Lets the processes continue if their job runs.
     fn compute(&mut self, host: usize, job: JobId) {
         let now = self.now;
         let Some(shepherd) = self.hosts[host].shepherds.get_mut(&job) else { return };
@@ -227,7 +227,7 @@ impl World {
         self.check_slots(host);
     }
 
-    /// No more honest processes compute on a host than it has processors.
+    /// Checks that a host computes no more honest processes than it has processors.
     fn check_slots(&self, host: usize) {
         let shepherds = self.hosts[host].shepherds.iter().filter(|(job, shepherd)| {
             shepherd.is_computing() && !self.jobs[*job].is_faulted && !shepherd.is_hostile
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// As the daemon does: the next job of a rotation starts at once.
+    /// Handles the report of a stop like the daemon: the next job of a rotation starts at once.
     fn on_stop_reported(&mut self, host: usize, job: JobId, switch_seq: SwitchSeq) {
         let Self { hosts, .. } = self;
         let daemon = &mut hosts[host];

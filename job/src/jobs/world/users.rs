@@ -1,5 +1,5 @@
-//! The users: they submit jobs, read output, sometimes suspend or end a job, and check what they
-//! get.
+//! The simulated users. They submit jobs, read output, sometimes suspend or end a job, and check
+//! the results.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use super::{Event, LAST_FAULT_AT, MonotonicTime, SERVER_HOST, SLOTS, World};
 use crate::cluster::HostShare;
 use crate::jobs::{ClientJob, Input, NewJob, SessionKey};
 
-/// An honest job without faults ends within this, among some twenty others that compute 0.2 s for
-/// each of at most two stages, and hostile ones that are stopped 0.2 s late.
+/// The time limit of an honest job without faults. About twenty other jobs run at the same time,
+/// and each computes 0.2 s in each of at most two stages. Hostile jobs are stopped 0.2 s late.
 const MAX_JOB_LATENCY: Duration = Duration::from_secs(100);
 
 #[derive(Debug)]
@@ -24,9 +24,9 @@ pub struct UserJob {
     pub job: JobId,
     pub uid: u32,
     pub is_hostile: bool,
-    /// A fault may have hit it.
+    /// A fault may have affected the job.
     pub is_faulted: bool,
-    /// Its user has ended it.
+    /// The user has ended the job.
     is_killed: bool,
     pub hosts: Vec<usize>,
     stages: Vec<usize>,
@@ -94,7 +94,7 @@ impl World {
         self.input(SERVER_HOST, Input::Begin(Box::new(new_job)));
     }
 
-    /// Some hosts, each with one or two processes.
+    /// Some hosts, with one or two processes each.
     fn choose_shares(&mut self) -> Vec<(usize, u32)> {
         let mut free: Vec<usize> = (0..self.hosts.len()).collect();
         let count = match self.random.below(4) {
@@ -109,7 +109,7 @@ impl World {
         (0..count).map(|_| take(&mut free)).collect()
     }
 
-    /// What the user will do, and what will go wrong.
+    /// Schedules the user's requests and faults of the job.
     fn plan_requests(&mut self, job: JobId) {
         let is_hostile = self.jobs[&job].is_hostile;
         if self.random.chance(self.faults_percent) && self.now < LAST_FAULT_AT {
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// The server has died, and with it all sessions.
+    /// The server and all its sessions have died.
     pub fn lose_all_sessions(&mut self) {
         for user_job in self.jobs.values_mut().filter(|user_job| user_job.code.is_none()) {
             user_job.code = Some(1);
@@ -194,7 +194,7 @@ impl World {
         self.jobs.values().filter(|user_job| user_job.code.is_none()).collect()
     }
 
-    /// Every job has ended, and nothing is left of any.
+    /// Checks that every job has ended and that no host has remains of any.
     pub fn check_end(&self) {
         let led_jobs = &self.hosts[SERVER_HOST].jobs.led_jobs;
         if let Some(UserJob { job, .. }) = self.unfinished_jobs().first() {

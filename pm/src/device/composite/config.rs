@@ -6,9 +6,9 @@ use crate::config::{DeviceConfig, MAX_NODE};
 use crate::device::shmem::config::parse;
 use crate::error::PmResult;
 
-/// Contexts of one composite device.
+/// The number of contexts of one composite device.
 pub(crate) const MAX_CONTEXTS: usize = 64;
-/// The most member contexts of one composite.
+/// The largest number of member contexts of one composite.
 pub(crate) const MAX_MEMBERS: usize = 16;
 
 /// `-nodes N` (default: processors).
@@ -32,7 +32,7 @@ impl CompositeOptions {
     }
 
     pub(crate) fn config(self, contexts: usize) -> DeviceConfig {
-        // A composite has no network of its own: lengths and memory are those of its members.
+        // A composite has no network of its own, so its limits are those of its members.
         DeviceConfig { kind: "composite", nodes: self.nodes, contexts, mtu: 0, size: 0, option: 0 }
     }
 }

@@ -1,4 +1,5 @@
-//! Control messages: sent by the member that reaches the node, received from any member.
+//! Control messages. The member that reaches the node sends them; they are received from any
+//! member.
 
 #![forbid(unsafe_code)]
 

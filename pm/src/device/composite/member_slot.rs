@@ -1,5 +1,5 @@
-//! A composite's reference to a member's endpoint, in one word, so that any thread may read it: a
-//! lookup returns the endpoint as one tagged pointer.
+//! A composite's reference to a member's endpoint. It is one tagged pointer, so that any thread may
+//! read it at any time.
 
 // UNSAFETY: keeps and follows tagged pointers to endpoints.
 #![expect(unsafe_code)]
@@ -11,8 +11,8 @@ use crate::device::verbs::VerbsEndpoint;
 use crate::sync::{AtomicPtr, Ordering};
 use std::ptr::{self, null_mut};
 
-/// Tags in pointers to endpoints of other devices than shmem. All endpoints have a larger alignment
-/// than the tags.
+/// Tags in pointers to endpoints of ethernet and verbs. A pointer to a shmem endpoint has no tag.
+/// The alignment of all endpoints leaves room for the tags.
 const TAG_ETHERNET: usize = 1;
 const TAG_VERBS: usize = 2;
 const TAG_MASK: usize = TAG_ETHERNET | TAG_VERBS;
@@ -29,7 +29,8 @@ impl MemberSlot {
         MemberSlot(AtomicPtr::new(null_mut()))
     }
 
-    /// The caller keeps the member's endpoint as long as the slot may be read.
+    /// Sets or clears the member. The caller keeps the member's endpoint as long as the slot may be
+    /// read.
     pub(super) fn set(&self, member: Option<EndpointRef<'_>>) {
         let pointer = match member {
             None => null_mut(),

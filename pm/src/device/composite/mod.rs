@@ -1,5 +1,5 @@
-//! The composite device: it has no network of its own, but a routing table that maps each node to a
-//! member context (manual 1.2.5). Each message costs one indexed lookup.
+//! The composite device. It has no network of its own; its routing table maps each node to a member
+//! context (manual 1.2.5). Each message costs one indexed lookup.
 
 // UNSAFETY: keeps pointers to its members' endpoints next to the references that keep these alive.
 #![expect(unsafe_code)]
@@ -33,7 +33,7 @@ pub(crate) struct Composite {
     self_node: SingleWriterU64,
     /// For each node 0 or an [`open::Route`].
     routes: Box<[AtomicU64]>,
-    /// For each node that shmem reaches, its ring: short messages need nothing more.
+    /// The ring of each node that shmem reaches. A short message needs no other lookup.
     direct_targets: Box<[AtomicPtr<Target>]>,
     /// The members' endpoints.
     members: [member_slot::MemberSlot; MAX_MEMBERS],
@@ -104,7 +104,7 @@ impl Composite {
         }
     }
 
-    /// Invalid: not set.
+    /// This context's own node. Invalid: it is not set.
     pub(crate) fn self_node(&self) -> PmResult<u32> {
         let self_node = self.self_node.get();
         if self_node == NO_NODE { Err(Error::Invalid) } else { Ok(self_node as u32) }

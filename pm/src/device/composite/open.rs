@@ -13,8 +13,8 @@ use crate::sync::Ordering;
 use std::ptr::{self, null_mut};
 use std::sync::{MutexGuard, PoisonError};
 
-/// An entry of the routing table in one word, so that a reader without a lock never sees half of
-/// it.
+/// An entry of the routing table. It is one word, so that a reader without a lock always sees a
+/// whole entry.
 #[derive(Clone, Copy)]
 pub(super) struct Route(u64);
 
@@ -69,7 +69,7 @@ impl Composite {
         Ok((entry.member(), endpoint, entry.node()))
     }
 
-    /// Both locks. Sets this context's own node.
+    /// Sets this context's own node. Called under both locks.
     pub(crate) fn bind(&self, self_node: u32) -> PmResult<()> {
         if self_node as usize >= self.routes.len() {
             return Err(Error::Invalid);
@@ -81,7 +81,7 @@ impl Composite {
         Ok(())
     }
 
-    /// Both locks. Invalid: the node is not set.
+    /// Unsets this context's own node. Called under both locks. Invalid: it is not set.
     pub(crate) fn unbind(&self) -> PmResult<()> {
         if self.self_node.get() == NO_NODE {
             return Err(Error::Invalid);
@@ -90,8 +90,8 @@ impl Composite {
         Ok(())
     }
 
-    /// Both locks. Whether `pairs` can be added. Invalid: bad node numbers. Busy: a node already
-    /// has a route.
+    /// Whether `pairs` can be added. Called under both locks. Invalid: bad node numbers. Busy: a
+    /// node already has a route.
     pub(crate) fn check_pairs(
         &self,
         member: EndpointRef<'_>,
@@ -119,7 +119,8 @@ impl Composite {
         Ok(())
     }
 
-    /// Both locks, after `check_pairs`. NoSpace: too many members.
+    /// Adds routes to a member, and the member if it is new. Called under both locks, after
+    /// `check_pairs`. NoSpace: too many members.
     pub(crate) fn add(
         &self,
         context: &ContextRef,
@@ -164,7 +165,7 @@ impl Composite {
         Ok(())
     }
 
-    /// Both locks. The member that reaches `node` and no other node.
+    /// The member that reaches `node` and no other node. Called under both locks.
     pub(crate) fn only_member_to(&self, node: u32) -> Option<u64> {
         let (member_index, ..) = self.route(node).ok()?;
         let member_list = self.lock_member_list();
@@ -175,7 +176,8 @@ impl Composite {
             .map(|_| member_index)
     }
 
-    /// Both locks. Returns the member if this was its last node. Invalid: no such route.
+    /// Removes `node`, and returns its member if this was the member's last node. Called under both
+    /// locks. Invalid: no such route.
     pub(crate) fn remove(&self, node: u32) -> PmResult<Option<ContextRef>> {
         let (member_index, endpoint, member_node) = self.route(node)?;
         let mut member_list = self.lock_member_list();
@@ -207,7 +209,7 @@ impl Composite {
         member.context
     }
 
-    /// Both locks, when the composite is dropped: releases all members.
+    /// Releases all members. Called under both locks, when the composite is closed.
     pub(crate) fn remove_all(&self) -> Vec<ContextRef> {
         let mut member_list = self.lock_member_list();
         self.direct_targets.iter().for_each(|target| target.store(null_mut(), Ordering::Release));

@@ -1,15 +1,15 @@
-//! Receiving: from the members in turn, at most [`RECEIVE_QUANTUM`] messages from one while another
-//! has some.
+//! Receiving, from the members in turn. A turn is at most [`RECEIVE_QUANTUM`] messages if another
+//! member has messages, too.
 //!
 //! Polling a member that crosses a network is a system call, which takes as long as many messages
 //! of another member. While such a member is not the current member, only every 8th empty poll
 //! includes it. Each time it has no message this rate is halved, down to every 128th empty poll.
-//! Every poll that ends another member's turn also includes it: a flood on either side delays the
-//! other by one turn at most.
+//! Every poll that ends another member's turn also includes it. Therefore a flood of messages from
+//! one member delays another member by one turn at most.
 //!
-//! The source that gave the last message is *hot*. While its turn lasts, its messages are taken
-//! without a call of the member. If neither the hot source nor the other polled sources have a
-//! message, the poll is over.
+//! The source of the last message is *hot*. While its turn lasts, its messages are taken without a
+//! call of the member. If neither the hot source nor the other polled sources have a message, the
+//! poll is over.
 
 // UNSAFETY: keeps the address of the hot source.
 #![expect(unsafe_code)]
@@ -24,7 +24,8 @@ use std::ptr::{self, null_mut};
 
 /// Messages in a row from one member.
 const RECEIVE_QUANTUM: u64 = 64;
-/// Polls for each poll of a member that needs a system call: at first, and at most.
+/// How many polls there are for one poll of a member that needs a system call: at first, and at
+/// most.
 const NETWORK_POLL_INTERVALS: (u64, u64) = (8, 128);
 
 #[derive(Default)]
@@ -32,22 +33,22 @@ pub(super) struct CompositeReceiver {
     current_member: SingleWriterU64,
     left_of_turn: SingleWriterU64,
     /// Empty polls of the current member since all members were polled, and the number after which
-    /// all are polled again. 0: as at first.
+    /// all are polled again. 0: the first value of [`NETWORK_POLL_INTERVALS`].
     empty_polls: SingleWriterU64,
     network_poll_interval: SingleWriterU64,
     /// The hot source; null before the first message, and when its member's turn is over.
     hot: AtomicPtr<Source>,
     /// The source whose short message is held, if it was taken directly; otherwise null.
     held_inline: AtomicPtr<Source>,
-    /// The same for a message that `poll_hot_any` returned, and its end in the ring's data area, or
-    /// [`HELD_IN_SLOT`]. Null also if a member holds the message.
+    /// Like `held_inline`, for a message that `poll_hot_any` returned. Null also if a member holds
+    /// the message. `held_data_end` is its end in the ring's data area, or [`HELD_IN_SLOT`].
     held_out_of_line: AtomicPtr<Source>,
     held_data_end: SingleWriterU64,
     /// The member whose message is held.
     held_member: SingleWriterU64,
 }
 
-/// Result of polling the hot source.
+/// The result of polling the hot source.
 pub(crate) enum HotPoll<'a> {
     /// This source has no message, and its member is the only member.
     Empty(&'a Source),
@@ -58,14 +59,14 @@ pub(crate) enum HotPoll<'a> {
 }
 
 impl CompositeReceiver {
-    /// Both locks.
+    /// Forgets the hot source. Called under both locks.
     pub(super) fn forget_hot(&self) {
         self.hot.store(null_mut(), Ordering::Relaxed);
     }
 }
 
 impl Composite {
-    /// No lock. Polls only the hot source.
+    /// Polls only the hot source. Needs no lock.
     #[inline(always)]
     pub(crate) fn poll_hot(&self) -> HotPoll<'_> {
         // SYNC: member
@@ -85,14 +86,14 @@ impl Composite {
         self.member(0).and_then(EndpointRef::shmem)
     }
 
-    /// No lock, after `HotPoll::Empty`. Whether the hot source is the only source.
+    /// Whether the hot source is the only source. Called after `HotPoll::Empty`. Needs no lock.
     #[inline(always)]
     pub(crate) fn has_single_source(&self) -> bool {
         self.first_shmem_member().is_some_and(ShmemEndpoint::has_single_source)
     }
 
-    /// No lock, after `HotPoll::Empty`. The hot source, if the other polled sources have no
-    /// message.
+    /// The hot source, if the other polled sources have no message. Called after `HotPoll::Empty`.
+    /// Needs no lock.
     #[inline(always)]
     pub(crate) fn hot_if_others_silent(&self) -> Option<&Source> {
         self.first_shmem_member().filter(|member| member.are_others_silent())?;
@@ -102,7 +103,7 @@ impl Composite {
         unsafe { hot.as_ref() }
     }
 
-    /// No lock. Like `poll_hot`, for a message of any length.
+    /// Like `poll_hot`, for a message of any length. Needs no lock.
     #[inline(always)]
     pub(crate) fn poll_hot_any(&self) -> Option<(&Source, TakenMessage)> {
         // SYNC: member
@@ -112,20 +113,22 @@ impl Composite {
         Some((source, source.peek_any()?))
     }
 
-    /// Receive lock. Whether the polled message is still to be taken.
+    /// Whether the polled message is still to be taken. Called under the receive lock.
     #[inline(always)]
     pub(crate) fn is_next(&self, source: &Source, message: &TakenMessage) -> bool {
         ptr::eq(self.receive.hot.load(Ordering::Relaxed), source) && source.is_next(message)
     }
 
-    /// Receive lock. Takes the message that `poll_hot` returned and no other thread has taken.
+    /// Takes the message that `poll_hot` returned and no other thread has taken. Called under the
+    /// receive lock.
     #[inline(always)]
     pub(crate) fn take_inline(&self, source: &Source, len: usize) {
         source.take_next(len);
         self.receive.held_inline.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Receive lock. The same for the message that `poll_hot_any` returned.
+    /// Like `take_inline`, for the message that `poll_hot_any` returned. Called under the receive
+    /// lock.
     #[inline(always)]
     pub(crate) fn take_direct(&self, source: &Source, message: &TakenMessage) {
         source.take_next(message.len);
@@ -135,14 +138,16 @@ impl Composite {
         self.receive.held_data_end.set(message.data_end().unwrap_or(HELD_IN_SLOT));
     }
 
-    /// Receive lock. The source whose message `take_inline` took and that was not released since.
+    /// The source whose message `take_inline` has taken and which is not yet released. Called under
+    /// the receive lock.
     #[inline(always)]
     pub(crate) fn held_inline(&self) -> Option<&Source> {
         // SAFETY: as in `poll_hot`.
         unsafe { self.receive.held_inline.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// Receive lock, if no short message is held. The same for `take_direct`.
+    /// Like `held_inline`, for `take_direct`. Called under the receive lock, if no short message is
+    /// held.
     #[inline(always)]
     fn held_out_of_line(&self) -> Option<&Source> {
         // SAFETY: as in `poll_hot`.

@@ -1,4 +1,4 @@
-//! Remote memory access: by the member that reaches the node. The composite offers it if all
+//! Remote memory access, by the member that reaches the node. The composite offers it if all
 //! members do (manual 3.6.1).
 
 #![forbid(unsafe_code)]
@@ -10,8 +10,8 @@ use crate::rma::{AddrHandle, Arena, Direction, RemoteStatus, RmaOperation};
 use std::sync::Arc;
 
 impl Composite {
-    /// In serialized calls. Like `start_rma` for one word, directly in the peer's memory.
-    /// False: nothing has happened, call `start_rma`.
+    /// Like `start_rma` for one word, directly in the peer's memory. The caller's calls are
+    /// serialized. False: nothing has happened, and the caller has to call `start_rma`.
     #[inline(always)]
     pub(crate) fn copy_one_word(
         &self,
@@ -46,7 +46,7 @@ impl Composite {
         self.members().find_map(|(_, member)| on!(member, e => e.arena()))
     }
 
-    /// Both locks: members were added or removed.
+    /// Computes the option bits again after members were added or removed. Called under both locks.
     pub(super) fn update_options(&self) {
         let options = self
             .members()

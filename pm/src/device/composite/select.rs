@@ -13,7 +13,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 pub(super) struct CompositeSelectState {
-    /// Created with the composite, early in the process's life, because its number must be small.
+    /// Created with the composite, while few descriptors are open, because `select` needs a small
+    /// number.
     epoll: Epoll,
     /// The members' doorbells are in the epoll set.
     has_members_registered: SingleWriterU64,
@@ -67,7 +68,7 @@ impl CompositeSelectState {
 }
 
 impl Composite {
-    /// NoMemory: the descriptor's number does not fit into an `fd_set` of `select`.
+    /// The descriptor for `select`. NoMemory: its number does not fit into an `fd_set` of `select`.
     pub(crate) fn fd(&self) -> PmResult<RawFd> {
         let fd = self.select.epoll.0.as_raw_fd();
         if fd as usize >= libc::FD_SETSIZE {
@@ -106,7 +107,8 @@ impl Composite {
         self.select.is_selecting()
     }
 
-    /// Up to the first member that has a message. If no member has one, all are armed.
+    /// Rearms and polls the members in turn until one has a message. If no member has one, all are
+    /// armed.
     pub(crate) fn rearm_and_rescan(&self) -> Option<ReadySource> {
         self.members().find_map(|(member_index, member)| {
             let source = on!(member, e => e.rearm_and_rescan())?;

@@ -1,4 +1,4 @@
-//! Sending: by the member that reaches the node.
+//! Sending, by the member that reaches the node.
 //!
 //! A message to a node that shmem reaches goes directly into the ring, without a call of the
 //! member, as long as the ring is known to have room. This costs one lookup of the node and one
@@ -18,14 +18,15 @@ use std::ptr::{self, null_mut};
 
 /// The pending member of a multicast.
 const PENDING_MULTICAST: u64 = u64::MAX;
-/// Lines that an empty poll prefetches: a message that arrives meanwhile waits at most for these.
-/// With half as many, 8 KiB take 1.2 times as long; four times as many are no faster (measured).
+/// The number of lines that an empty poll prefetches. A message that arrives meanwhile waits at
+/// most for these lines. Measured: with half as many, a message of 8 KiB takes 1.2 times as long;
+/// four times as many are no faster.
 const PREFETCH_LINES: u64 = 16;
 
 pub(super) struct CompositeSender {
     /// The ring of a reserved short message that goes directly; otherwise null.
     pending_inline: AtomicPtr<Target>,
-    /// The same for a longer message; null also if a member holds the message.
+    /// Like `pending_inline`, for a longer message. Null also if a member holds the message.
     pending_out_of_line: AtomicPtr<Target>,
     /// The length of either message, and the position of the longer one in the ring's data area.
     direct_len: SingleWriterU64,
@@ -58,7 +59,8 @@ impl CompositeSender {
 }
 
 impl Composite {
-    /// Send lock. Like `reserve`, directly in the ring. None: call `reserve`.
+    /// Like `reserve`, for a short message directly in the ring. Called under the send lock. None:
+    /// the caller has to call `reserve`.
     #[inline(always)]
     pub(crate) fn reserve_inline(&self, node: u32, len: usize) -> Option<*mut u8> {
         let target = self.direct_target(node)?;
@@ -68,7 +70,7 @@ impl Composite {
         Some(buffer)
     }
 
-    /// Send lock. The same for a longer message.
+    /// Like `reserve_inline`, for a longer message. Called under the send lock.
     #[inline(always)]
     fn reserve_out_of_line(&self, node: u32, len: usize) -> Option<*mut u8> {
         let target = self.direct_target(node)?;
@@ -150,15 +152,16 @@ impl Composite {
         shorten(&self.send.multicast_len, len)
     }
 
-    /// Send lock. The target of the short message that was reserved directly. None: no such
-    /// message.
+    /// The target of the short message that was reserved directly. Called under the send lock.
+    /// None: no such message.
     #[inline(always)]
     pub(crate) fn pending_inline(&self) -> Option<&Target> {
         // SAFETY: null, or what `direct_target` has returned, which lives as long as `self`.
         unsafe { self.send.pending_inline.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// Send lock, if no short message is pending. The same for a longer message.
+    /// Like `pending_inline`, for a longer message. Called under the send lock, if no short message
+    /// is pending.
     #[inline(always)]
     fn pending_out_of_line(&self) -> Option<&Target> {
         // SAFETY: as in `pending_inline`.
@@ -171,10 +174,10 @@ impl Composite {
         self.send.lines_to_prefetch.get() != 0
     }
 
-    /// The last poll found no message, no thread sends, and nothing is reserved. Prefetches some
-    /// lines of the location where the next longer message will be, if it goes to the same target
-    /// as the last one. The receiver's cache has these lines; a sender that wrote without
-    /// prefetching would wait for one after the other.
+    /// Prefetches some lines of the place of the next longer message, if it goes to the same target
+    /// as the last one. These lines are in the receiver's cache; without prefetching a sender would
+    /// wait for them one after the other. Called after a poll that found no message, while no
+    /// thread sends and no message is reserved.
     #[cold]
     pub(crate) fn prefetch_lines(&self) {
         let end = self.send.lines_to_prefetch.get();
@@ -185,13 +188,15 @@ impl Composite {
         self.send.lines_to_prefetch.set(if has_prefetched { start } else { 0 });
     }
 
-    /// Send lock. Publishes the pending message. True: call `check_receiver` afterwards.
+    /// Publishes the pending message. Called under the send lock. True: the caller has to call
+    /// `check_receiver`.
     #[inline(always)]
     pub(crate) fn publish_inline(&self, target: &Target) -> bool {
         target.publish_inline(self.send.direct_len.get() as usize)
     }
 
-    /// After `publish_inline`: the receiver sleeps, or has exited.
+    /// Handles a receiver that sleeps or has exited. Called after `publish_inline` has returned
+    /// true.
     #[cold]
     pub(crate) fn check_receiver(&self, target: &Target) {
         self.check_receiver_of(target, IN_SLOT);
@@ -231,8 +236,9 @@ impl Composite {
         }
     }
 
-    /// The last message goes by `member`, so shmem's record of the last destination is cleared.
-    /// Thus a sampler uses shmem's record if there is one, and shmem has no extra work.
+    /// Clears shmem's record of the last destination if `member`, which carries the last message,
+    /// is not a shmem endpoint. A sampler uses shmem's record if there is one. In this way messages
+    /// through shmem cost nothing more.
     fn clear_last_destinations(&self, member: EndpointRef<'_>) {
         if member.shmem().is_none() {
             self.shmem_members().for_each(ShmemEndpoint::clear_last_destination);

@@ -1,4 +1,4 @@
-//! A composite's state is its members' state.
+//! The state of a composite, which is the state of its members.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
-//! What the owner does for processes that have exited: it delivers the messages they have sent, and
-//! tells peers that still send to them how much was received. It runs the same machine on
-//! duplicates of the dead process's sockets, from the contents of the slab.
+//! The owner's work for processes that have exited. The owner delivers the messages that such a
+//! process has sent: it runs the same engine on duplicates of the process's sockets, and continues
+//! from the contents of the slab. It receives acknowledgements only, and acknowledges no messages
+//! to the process.
 
 #![forbid(unsafe_code)]
 
@@ -18,12 +19,12 @@ use std::time::Duration;
 pub(crate) struct EthernetOrphan {
     engine: EthernetEngine,
     queues: EndpointQueues,
-    /// Some of the recovered packets write to memory of other processes.
+    /// Whether some recovered packets write to memory of other processes.
     has_rma_writes: bool,
 }
 
 impl EthernetOrphan {
-    /// Adopts the dead process's slots.
+    /// Adopts the slots of the exited process.
     pub(super) fn adopt(mut engine: EthernetEngine, entries: usize) -> EthernetOrphan {
         let queues = EndpointQueues::new(engine.slab.geometry(), entries);
         let has_rma_writes = engine.resume();
@@ -32,7 +33,8 @@ impl EthernetOrphan {
         orphan
     }
 
-    /// Operations count as pending while memory of other processes may still change.
+    /// Publishes whether operations are pending. They count as pending while memory of other
+    /// processes may still change.
     fn publish_rma_activity(&self, active: bool) {
         let record = self.engine.slab.record(self.engine.local_index);
         record.node.send.0.pending_rma.store(u64::from(active), Ordering::Release);
@@ -50,7 +52,7 @@ impl net_common::Orphan for EthernetOrphan {
         self.engine.ns_until_next_pass().map(Duration::from_nanos)
     }
 
-    /// Whether all its messages have been acknowledged, or their receivers have exited.
+    /// Whether every message of the process was acknowledged, or its receiver has exited.
     fn is_drained(&self) -> bool {
         self.engine.machine.is_all_acked()
     }
@@ -68,8 +70,8 @@ struct UnsequencedMessage {
 }
 
 impl EthernetEngine {
-    /// Adopts the slots of a dead process. The machine counts slots that are invalid. Returns
-    /// whether frames of remote memory access are among them.
+    /// Adopts the slots of an exited process. The reliability machine counts slots that are
+    /// invalid. Returns whether the slots contain frames of remote memory access.
     fn resume(&mut self) -> bool {
         let (slab, local_index) = (self.slab.clone(), self.local_index);
         let mut recovered = Vec::new();
@@ -107,9 +109,9 @@ impl EthernetEngine {
         has_rma_writes
     }
 
-    /// Gives sequence numbers to the messages that have none. The first message that is ordered
-    /// after a remote operation ends this, and the rest is dropped: the operation needed the
-    /// process, and the message would imply that the operation was complete.
+    /// Assigns sequence numbers to the messages that have none. Drops the first message that is
+    /// ordered after a remote operation, and all messages after it. Such an operation cannot
+    /// complete without the process, and the message would imply that it is complete.
     fn assign_sequences(
         &mut self,
         to: u32,
@@ -121,7 +123,7 @@ impl EthernetEngine {
         let mut next =
             self.slab.next_sequence(self.local_index, to as usize).load(Ordering::Acquire) as u32;
         for known in recovered.iter().filter(|message| message.peer == to) {
-            // The process may have died before it stored the last one.
+            // The process may have died before it stored the number of its last message.
             let successor = known.sequence.wrapping_add(1);
             if (successor.wrapping_sub(next) as i32) > 0 {
                 next = successor;

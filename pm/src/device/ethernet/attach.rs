@@ -1,4 +1,4 @@
-//! The device's part of an attach descriptor: how often the job was restarted, and for each link
+//! The device's part of an attach descriptor: the number of restarts of the job, and for each link
 //! the description of its wire and the number of its descriptors.
 
 #![forbid(unsafe_code)]

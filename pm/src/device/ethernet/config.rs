@@ -1,4 +1,4 @@
-//! Options of `pmOpenDevice("ethernet")`, and the device's properties.
+//! The options of `pmOpenDevice("ethernet")`.
 
 #![forbid(unsafe_code)]
 
@@ -16,9 +16,11 @@ const MAX_CHANNELS: usize = 64;
 /// The options of `Device::open`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct EthernetOptions {
-    /// `-nodes N`: nodes of the job. Default: as many as are local.
+    /// `-nodes N`: the number of nodes of the job. Default: the value of `-local`, or else the
+    /// number of processors.
     pub(crate) nodes: usize,
-    /// `-first F` (default 0) and `-local L` (default: all): the nodes of this host.
+    /// `-first F` (default 0) and `-local L` (default: all nodes from F on): the nodes of this
+    /// host.
     pub(crate) first_node: usize,
     pub(crate) local_nodes: usize,
     /// `-channels C` (default 1).
@@ -27,11 +29,11 @@ pub(crate) struct EthernetOptions {
     pub(crate) wire: WirePreference,
     /// `-link NAME-or-ADDRESS`, once for each link (default: loopback, if all nodes are local).
     pub(crate) links: Vec<String>,
-    /// `-secret HEX`: the secret in the packets of the job (default: a random one).
+    /// `-secret HEX`: the secret in the packets of the job (default: a random number).
     pub(crate) secret: Option<u64>,
-    /// `-incarnation I` (default 0): how often the job was restarted.
+    /// `-incarnation I` (default 0): the number of restarts of the job.
     pub(crate) incarnation: u32,
-    /// `-loss drop=P,duplicate=P,reorder=P,seed=N`: for tests.
+    /// `-loss drop=P,duplicate=P,reorder=P,seed=N`: fault injection, for tests.
     pub(crate) loss: Option<FaultConfig>,
 }
 
@@ -54,7 +56,7 @@ impl EthernetOptions {
         })
     }
 
-    /// The options for opening a wire of `node` over link number `link`.
+    /// Returns the options for opening the wire of `node` over link number `link`.
     pub(crate) fn wire_options(&self, link: usize, node: usize) -> wire::WireOptions {
         let name = &self.links[link];
         let mut options = match name.parse::<IpAddr>() {
@@ -63,7 +65,7 @@ impl EthernetOptions {
             }
             Err(_) => wire::WireOptions::on_interface(self.wire, name),
         };
-        // Each process has its own sequence of losses.
+        // Each process has its own sequence of faults.
         let seed = |loss: FaultConfig| loss.seed.wrapping_add((node << 8 | link) as u64);
         options.loss = self.loss.map(|loss| FaultConfig { seed: seed(loss), ..loss });
         options
@@ -118,19 +120,19 @@ impl ParsedOptions {
             || local_nodes > nodes
         {
             return Err(format!(
-                "nodes {first_node} to {} of {nodes} cannot be",
-                first_node + local_nodes
+                "-nodes {nodes}, -first {first_node}, -local {local_nodes}: out of range"
             ));
         }
         let wire = self.wire.unwrap_or(WirePreference::Udp);
         if kind == "agent-udp" && wire != WirePreference::Udp {
-            return Err("-wire: agent-udp is the UDP wire; use ethernet".into());
+            return Err("-wire: agent-udp always uses UDP; open ethernet for other wires".into());
         }
         let mut links = self.links;
         if links.is_empty() {
             if local_nodes < nodes || wire != WirePreference::Udp {
                 return Err(
-                    "-link: needs an interface or address that reaches the other nodes".into()
+                    "-link: missing; name an interface or address that reaches the other nodes"
+                        .into(),
                 );
             }
             links.push("127.0.0.1".into());

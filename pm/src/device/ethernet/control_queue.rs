@@ -1,5 +1,5 @@
-//! Control messages in the engine: those of the owner and of the process are sent, and received
-//! ones wait to be read.
+//! Control messages in the engine. It sends those of the owner and of the process, and keeps
+//! received ones until they are read.
 
 #![forbid(unsafe_code)]
 
@@ -37,12 +37,14 @@ impl EthernetEngine {
             && let Some((to, bytes, len)) = control_queue.peek()
         {
             control_queue.pop();
-            // The owner checks its messages: one that cannot be sent was not written by it.
+            // The owner checks its messages, so a message that cannot be sent was not written by
+            // the owner.
             let _ = self.send_control(to, &bytes[..len]);
         }
     }
 
-    /// Sends a control message. Returns `NoBuffers` if the maximum number is in flight.
+    /// Sends a control message. Returns `Invalid` for a bad node or an empty message, and
+    /// `NoBuffers` if the maximum number is in flight.
     pub(super) fn send_control(&mut self, to: u32, message: &[u8]) -> PmResult<()> {
         if to as usize >= self.slab.geometry().nodes || message.is_empty() {
             return Err(Error::Invalid);
@@ -61,6 +63,7 @@ impl EthernetEngine {
     }
 
     /// Passes the next control message to `read`. If `read` succeeds, the message is removed.
+    /// Returns `NoBuffers` if there is none.
     pub(super) fn receive_control<T>(
         &mut self,
         read: impl FnOnce(&ControlMessage) -> PmResult<T>,

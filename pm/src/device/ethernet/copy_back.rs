@@ -1,5 +1,5 @@
 //! Copies zero-copy frames back to the slab: frames that are sent again, frames that precede a
-//! message, and all frames at the exit of the process.
+//! message, and all frames when memory is unlocked or the process exits.
 
 // UNSAFETY: copies to frames of this process.
 #![expect(unsafe_code)]
@@ -12,8 +12,8 @@ use crate::rma::{IoSegment, MAX_SEGMENTS};
 use score_pm_reliability::packet_header::PacketKind;
 
 impl EthernetEngine {
-    /// A message to `node` implies that earlier writes are complete. Their bytes must therefore be
-    /// in the slab, where they survive this process.
+    /// Copies back the frames that precede a message to `node`. The message implies that earlier
+    /// writes are complete, so their bytes must be in the slab, where they outlive this process.
     #[inline]
     pub(super) fn copy_back_for(&mut self, node: u32) {
         if !self.transmitter.zero_copy.is_empty() {
@@ -28,7 +28,7 @@ impl EthernetEngine {
         self.copy_back(&slots);
     }
 
-    /// Sends the packets again that were not in the slab.
+    /// Copies deferred packets to the slab and sends them again.
     #[cold]
     pub(super) fn send_deferred(&mut self) {
         let deferred = std::mem::take(&mut self.transmitter.deferred);
@@ -52,7 +52,7 @@ impl EthernetEngine {
         }
     }
 
-    /// If the bytes of a frame are no longer accessible, the operation fails.
+    /// Copies back one frame. If its bytes are no longer accessible, the operation fails.
     fn copy_back_one(&mut self, slot: u32) {
         let (Err(why), Some(frame)) =
             (self.try_copy_back(&[slot]), self.transmitter.zero_copy.frame(slot))
@@ -64,7 +64,8 @@ impl EthernetEngine {
         self.rma.protocol.fail_operation(frame.peer, frame.side, frame.number);
     }
 
-    /// Copies the bytes of frames that are contiguous.
+    /// Copies back frames whose bytes are contiguous in user memory. Returns the reason if they are
+    /// not accessible.
     fn try_copy_back(&mut self, run: &[u32]) -> Result<(), String> {
         let Some(first) = self.transmitter.zero_copy.frame(run[0]) else { return Ok(()) };
         let mut parts = [IoSegment::default(); MAX_SEGMENTS];
@@ -80,7 +81,8 @@ impl EthernetEngine {
             Some(handle) => self.rma_requests.find(handle, bytes),
         };
         let source_addr = source_addr.map_err(|_| "it is not locked".to_owned())?;
-        // SAFETY: frames of slots that belong to this process until they are acknowledged.
+        // SAFETY: the parts are frames of slots that belong to this process until they are
+        // acknowledged.
         let copied = unsafe { self.rma.copier.gather(source_addr, &parts[..run.len()]) };
         copied.map_err(|error| error.to_string())?;
         for slot in run {

@@ -1,7 +1,9 @@
-//! Progress: received packets go from the wires through the machine to the receiver, and submitted
-//! messages go to the wires. The thread that holds the progress lock does all of it.
+//! The engine passes received packets from the wires through the reliability machine to the
+//! receiver, and submitted messages through the machine to the wires. Only the thread that holds
+//! the progress lock runs it.
 
-// UNSAFETY: shows received packets to the machine in place, and the slab to the wires.
+// UNSAFETY: gives the reliability machine access to received packets in place, and the wires access
+// to the slab.
 #![expect(unsafe_code)]
 
 use super::job_clock::JobClock;
@@ -29,41 +31,46 @@ use std::collections::{HashSet, VecDeque};
 use std::io::Write;
 use std::sync::Arc;
 
-/// The most batches that one pass reads from one wire, so that a flood cannot hold up the pass.
+/// The most batches that one pass reads from one wire, so that a flood of packets cannot delay the
+/// rest of the pass.
 const MAX_BATCHES_PER_PASS: usize = 4;
-/// Nanoseconds in which an exited node's acknowledgements are still accepted.
+/// The time in nanoseconds during which acknowledgements of an exited node are still accepted.
 const EXITED_PEER_GRACE_NS: u64 = 50_000_000;
-/// Nanoseconds until packets are sent again for which the kernel had no room.
+/// The time in nanoseconds until the engine sends packets again for which the kernel had no room.
 const SEND_RETRY_INTERVAL_NS: u64 = 1_000_000;
-/// Passes between two reports of events to the user.
+/// The number of passes between two reports of events to the user.
 const EVENT_REPORT_PASSES: u64 = 1024;
-/// Nanoseconds between two carrier checks. Each check may wait for a lock that all changes of
-/// networks take.
+/// The time in nanoseconds between two carrier checks. Each check may wait for the kernel's lock
+/// that serializes all changes of network configuration.
 const CARRIER_CHECK_INTERVAL_NS: u64 = 250_000_000;
-/// Of this many idle polls one reads the clock and the owner's requests.
+/// One in this many idle polls reads the clock and the owner's requests.
 const IDLE_POLLS_PER_CHECK: u32 = 8;
-/// Buffers that the machine does not count: for packets that are being read.
+/// Receive buffers that the reliability machine does not count, reserved for packets that are being
+/// read.
 const RESERVED_BUFFERS: usize = 64;
 
 // The headers fit in front of the payload without a gap: see `SlabGeometry`.
 const _: () = assert!(FRAME_HEADROOM == PACKET_HEADER_LEN + UDP_PREFIX);
 
-/// See the module. The slab is the last field because wires send from it.
+/// See the module. The slab is the last field, so that it is dropped after the wires, which send
+/// from it.
 pub(crate) struct EthernetEngine {
     pub(super) machine: ReliabilityMachine,
     pub(super) transmitter: Transmitter,
     store: ReceiveStore,
     clock: JobClock,
     received: [Received; BATCH],
-    /// The destination of each slot's message, so that its credit is returned there.
+    /// The destination of each slot's message. When the slot is free again, the engine counts it
+    /// for this peer.
     pub(super) slot_destinations: Box<[u32]>,
-    /// Slots for control messages.
+    /// Free slots for control messages.
     pub(super) free_control_slots: Vec<u32>,
-    /// Control messages that wait to be read, with their entries.
+    /// Received control messages that wait to be read, with the entries that hold them.
     pub(super) control_messages: VecDeque<(ControlMessage, u32)>,
     pub(super) rma_requests: Arc<RmaRequestQueue>,
     pub(super) rma: RmaEngine,
-    /// Exited nodes: all of them, the count that was seen last, and those whose grace period runs.
+    /// All exited nodes, the last count of exited nodes that the engine has seen, and the nodes
+    /// whose grace period runs, each with its deadline.
     pub(super) exited_nodes: HashSet<u32>,
     exited_count_seen: u64,
     exit_grace: VecDeque<(u64, u32)>,
@@ -71,15 +78,15 @@ pub(crate) struct EthernetEngine {
     timeouts_seen: u64,
     carrier_check_at: u64,
     pass_count: u64,
-    /// Polls since the latest full pass.
+    /// The number of idle polls since the latest full pass.
     idle_polls: u32,
-    /// The latest pass has left work to the next one.
+    /// Whether the latest pass has left work to the next one.
     has_deferred_work: bool,
     pub(super) local_index: usize,
     pub(super) slab: Arc<Slab>,
 }
 
-/// The error code for a wire's error.
+/// Converts the error of a wire to an error code, and logs it.
 pub(super) fn to_pm_error(why: wire::WireError) -> Error {
     debug::log(debug::ERROR, || format!("ethernet: {why}"));
     why.errno.map_or(Error::Invalid, |errno| match from_errno(errno) {
@@ -88,7 +95,7 @@ pub(super) fn to_pm_error(why: wire::WireError) -> Error {
     })
 }
 
-/// The machine's configuration for these wires.
+/// Returns the configuration of the reliability machine for `link_count` links.
 fn reliability_config(
     identity: EndpointIdentity,
     restarts: u32,
@@ -101,12 +108,12 @@ fn reliability_config(
     config.links = link_count as u8;
     config.mtu = geometry.mtu as u16;
     config.buffers = (receive_buffers::buffer_count(geometry.mtu) - RESERVED_BUFFERS) as u32;
-    // More than all slots and a whole window of gaps, so that the machine accepts every message.
+    // More than all slots plus a whole window of gaps, so that the machine accepts every message.
     config.max_queued = 8192;
     config
 }
 
-/// The kind of a packet, from its header.
+/// Returns the kind of a packet from its header.
 #[inline]
 fn kind_of(packet: &[u8]) -> Option<PacketKind> {
     packet.get(2).and_then(|byte| PacketKind::from_byte(*byte))
@@ -123,7 +130,8 @@ impl EthernetEngine {
         let attach = |link| {
             let (start, size) = (slab.start(), slab.geometry().size);
             // SAFETY: the engine holds the slab, and drops it after the wires. Each frame has this
-            // headroom in front of its payload, and after the payload only padding of its own.
+            // headroom in front of its payload, and the padding after the payload belongs to the
+            // same frame.
             let memory =
                 unsafe { wire::SendMemory::new(start, size).with_headroom(FRAME_HEADROOM) };
             Wire::attach(link, memory).map_err(to_pm_error)
@@ -168,7 +176,8 @@ impl EthernetEngine {
         })
     }
 
-    /// The rest of a pass. Returns whether anything was delivered.
+    /// Does the rest of a pass: released buffers, exited nodes, control messages, time-outs and
+    /// transmission. Returns whether anything was delivered.
     fn run_maintenance(&mut self, queues: &EndpointQueues, now: u64) -> bool {
         self.process_released(queues);
         if self.slab.exited_count().load(Ordering::Relaxed) != self.exited_count_seen {
@@ -194,8 +203,8 @@ impl EthernetEngine {
         delivered
     }
 
-    /// Receives once more before a time-out: after a stop of this process the awaited packet may be
-    /// in the socket.
+    /// Receives once more before a time-out. If this process was stopped, the awaited packet may
+    /// already be in the socket.
     #[cold]
     fn receive_before_timeout(&mut self, queues: &EndpointQueues, now: u64) -> bool {
         self.receive(queues);
@@ -213,14 +222,16 @@ impl EthernetEngine {
     #[inline]
     fn process_submitted(&mut self, queues: &EndpointQueues) {
         let count = queues.submitted.len() as u64;
-        // Checked after the count of messages, so that operations that precede them are seen.
+        // This check comes after the count of messages is read, so that it sees all operations that
+        // precede these messages.
         if !self.rma_requests.is_empty() {
             self.process_rma_requests(queues);
         }
         if count == 0 {
             return;
         }
-        // Stored before the messages leave the queue, so that a reader of both counts misses none.
+        // This store comes before the messages leave the queue, so that a reader of both counts
+        // misses no message.
         queues.outstanding.store(self.outstanding() + count, Ordering::Release);
         for _ in 0..count {
             let Some(word) = queues.submitted.pop() else { break };
@@ -233,13 +244,14 @@ impl EthernetEngine {
         }
     }
 
-    /// Messages that were sent and are neither acknowledged nor dropped.
+    /// Returns the number of messages that were sent and are neither acknowledged nor dropped.
     fn outstanding(&self) -> u64 {
         let messages = self.machine.outstanding().saturating_sub(self.rma.in_flight());
         messages + self.rma.protocol.deferred_count() as u64
     }
 
-    /// Gives a message to the machine. The sender has already made all checks of the machine.
+    /// Submits a message to the reliability machine. The sender has already made all checks that
+    /// the machine makes.
     #[inline]
     pub(super) fn submit(&mut self, SendRequest { slot, to, len }: SendRequest) {
         self.copy_back_for(to);
@@ -255,7 +267,7 @@ impl EthernetEngine {
     /// Whether a message to `node` may bypass the queue because no earlier work is waiting.
     #[inline]
     pub(super) fn can_bypass_queue(&self, queues: &EndpointQueues, node: u32) -> bool {
-        // In this order: a message that is sent after an operation has begun stays after it.
+        // In this order, the checks keep a message after an operation that began before it.
         queues.submitted.is_empty()
             && self.rma_requests.is_empty()
             && !self.rma.protocol.must_wait(node)
@@ -276,15 +288,16 @@ impl EthernetEngine {
         }
     }
 
-    /// Records the next sequence number for the owner that adopts this endpoint after its exit.
+    /// Stores the next sequence number for the owner, which adopts this endpoint after the process
+    /// has exited.
     #[inline]
     fn store_next_sequence(&self, to: u32, sequence: u32) {
         let next_sequence = self.slab.next_sequence(self.local_index, to as usize);
         next_sequence.store(u64::from(sequence.wrapping_add(1)), Ordering::Release);
     }
 
-    /// Publishes a slot that no sender uses, and gives it to the machine as a packet with `len`
-    /// bytes.
+    /// Publishes a slot that no sender uses, and submits it to the reliability machine as a packet
+    /// of `len` bytes. Returns `Invalid` if the machine refuses the packet; the slot is then free.
     pub(super) fn submit_internal(
         &mut self,
         to: u32,
@@ -317,7 +330,7 @@ impl EthernetEngine {
         self.machine.on_released(from);
     }
 
-    /// Receives packets from all wires. Returns the time if there were any.
+    /// Receives packets from all wires. Returns the current time if it received any.
     #[inline]
     fn receive(&mut self, queues: &EndpointQueues) -> Option<u64> {
         let mut now = None;
@@ -358,11 +371,12 @@ impl EthernetEngine {
     fn on_packet(&mut self, queues: &EndpointQueues, link: usize, packet: Received, now: u64) {
         let wire = &mut self.transmitter.wires[link];
         let Some(entry) = self.store.next_entry() else {
-            // Does not happen: the machine counts fewer buffers than there are.
+            // This does not happen, because the machine counts fewer buffers than there are.
             return wire.release(packet.buffer);
         };
         let ptr = wire.pointer(packet);
-        // SAFETY: just received from this wire; released below, or kept by the store.
+        // SAFETY: the wire has just returned this packet. The packet is released only after the
+        // last use of `bytes`.
         let bytes = unsafe { packet_bytes(ptr, packet.len) };
         let disposition = self.machine.receive(bytes, link as u8, entry, now);
         match disposition {
@@ -380,8 +394,8 @@ impl EthernetEngine {
         }
     }
 
-    /// Passes everything that is in order to the receiver: messages and control messages. Handles
-    /// RMA frames.
+    /// Passes all messages and control messages that are in order to the receiver, and handles RMA
+    /// frames. Returns whether a message was delivered.
     #[inline]
     fn deliver(&mut self, queues: &EndpointQueues) -> bool {
         let mut delivered = false;
@@ -390,7 +404,7 @@ impl EthernetEngine {
             let received = ReceivedMessage { entry, from, len };
             match message.kind {
                 PacketKind::Data => {
-                    // A receiver that takes the message sees what was written before it.
+                    // A receiver that takes the message must see the remote writes that precede it.
                     if self.rma.has_received_frames() {
                         self.flush();
                     }
@@ -420,7 +434,7 @@ impl EthernetEngine {
         }
     }
 
-    /// Also sends frames of remote operations while there are slots.
+    /// Transmits packets, and also frames of remote operations while slots are free.
     #[inline]
     fn transmit_all(&mut self, queues: &EndpointQueues, now: u64) {
         while !self.rma.is_idle() && self.fill_frames(queues) {
@@ -429,7 +443,7 @@ impl EthernetEngine {
         self.transmit(now);
     }
 
-    /// Returns slots that are acknowledged or dropped to the sender.
+    /// Returns the slots of packets that were acknowledged or dropped to the sender.
     #[inline]
     pub(super) fn return_freed_slots(&mut self, queues: &EndpointQueues) {
         let message_slots = self.slab.geometry().slots;
@@ -458,15 +472,15 @@ impl EthernetEngine {
         queues.outstanding.store(self.outstanding(), Ordering::Release);
     }
 
-    /// Messages to an exited node count as received for their sender.
+    /// Counts dropped messages. Messages to an exited node count as received for their sender.
     #[cold]
     pub(super) fn count_dropped(&self, count: u64) {
         let dropped = &self.slab.record(self.local_index).node.send.0.dropped;
         dropped.fetch_add(count, Ordering::Release);
     }
 
-    /// Notes nodes that the owner has marked as exited. Packets in flight to them may still be
-    /// acknowledged, and were then received.
+    /// Starts the grace period of nodes that the owner has marked as exited. Packets in flight to
+    /// such a node may still be acknowledged, if the node had received them.
     #[cold]
     fn note_exited_nodes(&mut self, now: u64) {
         self.exited_count_seen = self.slab.exited_count().load(Ordering::Acquire);
@@ -496,28 +510,30 @@ impl EthernetEngine {
         while let Some(event) = self.machine.next_event() {
             debug::log(debug::WARNING, || match event {
                 ReliabilityEvent::LinkDown { peer, link } => {
-                    format!("ethernet: link {link} carries nothing to node {peer}; others do")
+                    format!(
+                        "ethernet: node {peer} does not answer over link {link}; using other links"
+                    )
                 }
                 ReliabilityEvent::LinkUp { peer, link } => {
-                    format!("ethernet: link {link} carries to node {peer} again")
+                    format!("ethernet: node {peer} answers over link {link} again")
                 }
             });
         }
     }
 
-    /// Nanoseconds of the job's running time.
+    /// Returns the running time of the job in nanoseconds.
     pub(super) fn now(&mut self) -> u64 {
         self.clock.now()
     }
 
-    /// Nanoseconds until the next pass if no packet arrives. None: a pass is needed only for a
-    /// packet.
+    /// Returns the time in nanoseconds until the next pass if no packet arrives. Returns None if a
+    /// pass is needed only when a packet arrives.
     pub(super) fn ns_until_next_pass(&mut self) -> Option<u64> {
         let now = self.clock.now();
         let grace_end = self.exit_grace.front().map(|&(deadline, _)| deadline);
         let deadline = self.machine.deadline().into_iter().chain(grace_end).min();
         let wait_ns = deadline.map(|deadline| deadline.saturating_sub(now));
-        // Packets for which the kernel had no room.
+        // The kernel had no room for some packets, and they must be sent again soon.
         if self.transmitter.is_blocked() {
             Some(wait_ns.unwrap_or(SEND_RETRY_INTERVAL_NS).min(SEND_RETRY_INTERVAL_NS))
         } else {
@@ -527,7 +543,7 @@ impl EthernetEngine {
 }
 
 impl net_common::Engine for EthernetEngine {
-    /// Each wire that is polled costs a system call.
+    /// Makes one pass. Polling a wire may cost a system call.
     #[inline]
     fn progress(&mut self, queues: &EndpointQueues, mode: ProgressMode) -> bool {
         let mut delivered = false;
@@ -542,8 +558,8 @@ impl net_common::Engine for EthernetEngine {
                 return false;
             }
             delivered = self.deliver(queues);
-            // A receiver probably answers the message. The remaining work can wait until the answer
-            // is sent.
+            // The receiver probably answers the message. The remaining work can wait until the
+            // answer is sent.
             let idle = self.machine.is_transmit_idle() && self.rma.is_idle();
             if delivered && mode == ProgressMode::Receive && !self.has_deferred_work && idle {
                 self.has_deferred_work = true;

@@ -1,22 +1,24 @@
 //! The job's running time, which all timers of a context use. A process may be stopped by a gang
-//! switch, by ^Z or by a debugger. After the stop it must find its peers as it left them, and not
-//! all of them overdue.
+//! switch, by ^Z or by a debugger. The time of the stop must not count, or all timers would expire
+//! when the process continues.
 //!
 //! PM does not see when a process is stopped, but it sees long gaps between two readings of the
-//! clock. While a timer runs, the clock is read at least every half second. In a longer gap the
-//! process was therefore stopped, or had nothing to wait for: the gap does not count.
+//! clock. While a timer runs, the clock is read at least every half second. In a gap of more than a
+//! second, the process was therefore stopped or had nothing to wait for. Such a gap does not count.
 
 #![forbid(unsafe_code)]
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds. A running process that waits for something reads the clock more often than this.
+/// The shortest gap that does not count, in nanoseconds. A running process that waits for something
+/// reads the clock more often than this.
 const STOP_DETECTION_WINDOW_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds of running time.
+/// A clock of the job's running time in nanoseconds.
 pub(super) struct JobClock {
     last_reading: u64,
-    /// Nanoseconds before the clock's start and in gaps that do not count.
+    /// Nanoseconds of monotonic time that do not count: the time of the clock's start, and long
+    /// gaps.
     stopped_ns: u64,
 }
 
@@ -42,11 +44,11 @@ impl JobClock {
     }
 }
 
-/// The system's monotonic clock, in nanoseconds. Called directly, because it is read twice per
-/// message.
+/// Reads the system's monotonic clock, in nanoseconds. It calls clock_gettime(2) directly, because
+/// the clock is read twice per message.
 #[inline(always)]
 pub(super) fn monotonic_ns() -> u64 {
-    // This clock always exists.
+    // CLOCK_MONOTONIC always exists.
     clock_gettime(ClockId::CLOCK_MONOTONIC)
         .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }

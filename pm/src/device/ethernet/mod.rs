@@ -1,27 +1,21 @@
-//! The ethernet device: messages between hosts, over UDP or raw frames. `docs/ethernet.md`
+//! The ethernet device sends messages between hosts over UDP or raw frames. `docs/ethernet.md`
 //! describes how packets become messages, and `docs/dev/cluster.md` describes how the parts work
-//! together. The device is a [`NetworkDevice`]; the code that such devices share is in
+//! together. The device is a [`NetworkDevice`]. The code that such devices share is in
 //! `net_common/`.
 //!
-//! | file
-//! content |
+//! | file | content |
 //! |---|---|
-//! | `mod.rs`, `open.rs`, `attach.rs`, `config.rs`
-//! the device; its endpoints, opened here or attached |
-//! | `wire/`
-//! how packets are sent and received |
-//! | `engine.rs`, `control_queue.rs` | progress: between wires, machine, sender and receiver |
-//! | `send.rs`
-//! when a submitted message is sent |
-//! | `rma.rs`, `rma_requests.rs`
-//! remote memory access: the callers' side |
-//! | `rma_protocol/`, `rma_data.rs`
-//! remote memory access: the state machine and the bytes |
-//! | `transmit.rs`, `receive_store.rs`
-//! its wires; its received messages |
+//! | `mod.rs`, `open.rs`, `attach.rs`, `config.rs` | the device, its options and its endpoints |
+//! | `wire/` | sending and receiving packets |
+//! | `engine.rs`, `control_queue.rs` | progress between wires, machine, sender and receiver |
+//! | `send.rs` | when a submitted message is sent |
+//! | `rma.rs`, `rma_requests.rs` | remote memory access: the callers' side |
+//! | `rma_protocol/`, `rma_data.rs` | remote memory access: the state machine and the bytes |
+//! | `zero_copy.rs`, `copy_back.rs` | RMA packets that are sent directly from user memory |
+//! | `transmit.rs`, `receive_store.rs` | the wires of an engine; its received messages |
+//! | `job_clock.rs` | the clock of all timers, which omits the time while the job is stopped |
 //! | `progress.rs` | the thread that makes progress while the application computes |
-//! | `adopt.rs`
-//! what the owner does for a process that has exited |
+//! | `adopt.rs` | the owner's work for a process that has exited |
 
 mod adopt;
 mod attach;
@@ -59,12 +53,12 @@ use rma_requests::RmaRequestQueue;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-/// The device, and its state for an endpoint.
+/// The ethernet device, and the state that it adds to each endpoint.
 pub(crate) struct Ethernet {
     poll_owner: PollOwner,
     thread: OnceLock<Arc<progress::ProgressThread>>,
     rma_requests: Arc<RmaRequestQueue>,
-    /// Messages sent since the last poll.
+    /// The number of messages sent since the last poll.
     burst_len: SingleWriterU64,
     /// When the latest message of a burst was sent.
     last_send_at: SingleWriterU64,
@@ -83,7 +77,7 @@ impl NetworkDevice for Ethernet {
     const ATTACH_MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x05");
 
     type Engine = EthernetEngine;
-    /// How often the job was restarted.
+    /// The number of restarts of the job.
     type OpenParams = u32;
     /// A socket for each link.
     type LocalSockets = Vec<wire::WireEndpoint>;
@@ -165,7 +159,7 @@ impl NetworkDevice for Ethernet {
         engine: &mut EthernetEngine,
         mode: ProgressMode,
     ) -> bool {
-        // A receiver that is about to sleep leaves the wires to the thread.
+        // A receiver that is about to sleep leaves the wires to the progress thread.
         if mode != ProgressMode::Send
             && !endpoint.is_selecting()
             && endpoint.net.poll_owner.on_app_poll()
@@ -176,13 +170,14 @@ impl NetworkDevice for Ethernet {
     }
     #[inline(always)]
     fn poll(endpoint: &EthernetEndpoint, mode: ProgressMode) {
-        // Polls that only make room for the next messages of a stream do not end it.
+        // While a stream is being sent, polls only make room for its next messages. Such polls do
+        // not end the stream.
         if endpoint.queues.outstanding.load(Ordering::Relaxed) < send::STREAM_THRESHOLD {
             endpoint.net.burst_len.set(0);
         }
         endpoint.serve(mode);
     }
-    /// The thread watches the wires until a receiver polls without sleeping.
+    /// Makes the progress thread watch the wires until a receiver polls without sleeping.
     fn arm_wakeup(endpoint: &EthernetEndpoint) {
         let engine = endpoint.progress_lock.lock();
         if endpoint.net.poll_owner.hand_to_thread() {

@@ -13,7 +13,7 @@ use crate::device::net_common::layout::SlabGeometry;
 use crate::error::{Error, PmResult};
 use score_pm_reliability::PACKET_HEADER_LEN;
 
-/// An ethernet device's channels.
+/// The channels of an ethernet device.
 pub(crate) type EthernetChannels = net_common::Channels<Ethernet>;
 
 /// The sockets of one endpoint, one for each link.
@@ -34,8 +34,8 @@ impl EthernetChannels {
         EthernetChannels::build(options, sockets)
     }
 
-    /// Builds the device for one channel from sockets that are already open: for each local node
-    /// one socket for each link. Returns `Invalid` if the number of sockets differs.
+    /// Builds the device for one channel from sockets that are already open: one socket for each
+    /// local node and link. Returns `Invalid` if the number of sockets differs.
     pub(crate) fn from_endpoints(
         options: &EthernetOptions,
         node_links: Vec<Links>,
@@ -66,7 +66,9 @@ impl EthernetChannels {
         let mtu = link_mtus.min().unwrap_or(0).saturating_sub(PACKET_HEADER_LEN);
         if mtu < MIN_MTU {
             debug::log(debug::ERROR, || {
-                format!("ethernet: a link carries messages of {mtu} bytes, {MIN_MTU} are needed")
+                format!(
+                    "ethernet: a link carries messages of only {mtu} bytes; {MIN_MTU} are required"
+                )
             });
             return Err(Error::NoDevice);
         }
@@ -81,7 +83,7 @@ impl EthernetChannels {
         )
     }
 
-    /// One line for the user if a wire is not the one that the options ask for.
+    /// Returns one line for the user if a wire is not of the kind that the options request.
     pub(crate) fn note(&self) -> Option<String> {
         self.with_sockets(|sockets| {
             let note =
@@ -90,7 +92,8 @@ impl EthernetChannels {
         })
     }
 
-    /// Describes the wire of each link: `AF_XDP and AF_PACKET over eth0, UDP over eth1`.
+    /// Describes the wires of each link, for example `AF_XDP and AF_PACKET over eth0, UDP over
+    /// eth1`.
     pub(crate) fn describe_wires(&self) -> String {
         self.with_sockets(|sockets| {
             let link = |link_index: usize| {

@@ -1,6 +1,7 @@
-//! The progress thread: one for each process that uses an ethernet context. While the application
-//! polls, the thread only reads the poll count at long intervals. While the application computes,
-//! or sleeps in `select`, the thread watches the wires. `progress_lock.rs` has the protocol.
+//! The progress thread, one for each process that uses an ethernet context. While the application
+//! polls, the thread only reads the poll count at long intervals. While the application computes or
+//! sleeps in `select`, the thread watches the wires. `progress_lock.rs` describes the protocol
+//! between the two.
 
 #![forbid(unsafe_code)]
 
@@ -17,15 +18,16 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time between two reads of the poll count.
+/// The time between two reads of the poll count while no message is in flight.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
-/// The same while messages are in flight: the rest of a burst waits for this.
+/// The time between two reads of the poll count while messages are in flight. It bounds the delay
+/// of the last messages of a burst.
 const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// The longest sleep while the thread watches the wires: it bounds the delay of the owner's changes
-/// to the slab.
+/// The longest sleep while the thread watches the wires. It bounds the time until the thread sees
+/// the owner's changes to the slab.
 const MAX_SLEEP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Bytes of the thread's stack.
+/// The size of the thread's stack in bytes.
 const STACK: usize = 128 << 10;
 
 /// The state that the thread shares with its endpoints.
@@ -34,14 +36,15 @@ pub(super) struct ProgressThread {
     endpoints: Mutex<Vec<Arc<EthernetEndpoint>>>,
 }
 
-/// The thread of this process, with the process number: a child of fork has no thread.
+/// The thread of this process, with the process id, because a child of fork(2) has no such thread.
 static PROGRESS_THREAD: Mutex<Option<(u32, Arc<ProgressThread>)>> = Mutex::new(None);
 
 fn lock_thread() -> MutexGuard<'static, Option<(u32, Arc<ProgressThread>)>> {
     PROGRESS_THREAD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the thread serve `endpoint`. Returns `NoMemory` if the kernel creates no thread.
+/// Makes the thread serve `endpoint`. Starts the thread if this process has none. Returns
+/// `NoMemory` if the kernel cannot create it.
 pub(super) fn register(endpoint: &Arc<EthernetEndpoint>) -> PmResult<Arc<ProgressThread>> {
     let mut registered = lock_thread();
     let process = std::process::id();
@@ -57,7 +60,7 @@ pub(super) fn register(endpoint: &Arc<EthernetEndpoint>) -> PmResult<Arc<Progres
     Ok(thread)
 }
 
-/// Removes `endpoint`. The thread ends with its last endpoint.
+/// Removes `endpoint`. The thread ends when it has no endpoint left.
 pub(super) fn unregister(endpoint: &EthernetEndpoint) {
     if let Some(thread) = endpoint.net.thread.get() {
         thread.endpoints().retain(|other| !std::ptr::eq(&**other, endpoint));
@@ -84,7 +87,7 @@ impl ProgressThread {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called under the engine's lock: its wires wake the thread from now on.
+    /// Makes the engine's wires wake the thread. Called under the engine's lock.
     pub(super) fn watch(&self, engine: &EthernetEngine) {
         for wire in &engine.transmitter.wires {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
@@ -97,7 +100,7 @@ impl ProgressThread {
         }
     }
 
-    /// Called under the engine's lock: its wires no longer wake the thread.
+    /// Stops the engine's wires from waking the thread. Called under the engine's lock.
     pub(super) fn unwatch(&self, engine: &EthernetEngine) {
         for wire in &engine.transmitter.wires {
             let _ = self.epoll.delete(wire.fd());
@@ -111,7 +114,8 @@ impl ProgressThread {
         let mut sleep = CHECK_INTERVAL;
         loop {
             let mut events = [EpollEvent::empty(); 8];
-            // Rounded up, so that a deadline in less than a millisecond is due after the wait.
+            // The time-out is rounded up, so that a deadline in less than a millisecond has passed
+            // after the wait.
             let timeout = sleep.as_micros().div_ceil(1000).min(1000) as u16;
             let _ = self.epoll.wait(&mut events, EpollTimeout::from(timeout));
             if !self.sync_endpoints(&mut poll_counts) {
@@ -129,8 +133,8 @@ impl ProgressThread {
         }
     }
 
-    /// Updates `poll_counts` to the registered endpoints. Returns false if none is left; the thread
-    /// is then unregistered.
+    /// Makes `poll_counts` match the registered endpoints. If none is left, unregisters the thread
+    /// and returns false.
     fn sync_endpoints(&self, poll_counts: &mut Vec<(Arc<EthernetEndpoint>, u64)>) -> bool {
         let mut registered = lock_thread();
         let endpoints = self.endpoints();
@@ -146,7 +150,8 @@ impl ProgressThread {
         poll_counts.retain(|(endpoint, _)| contains(endpoint, &endpoints));
         for endpoint in endpoints.iter() {
             if !poll_counts.iter().any(|(other, _)| Arc::ptr_eq(other, endpoint)) {
-                // Not a possible count: a count has to be seen twice.
+                // No endpoint has this count. A new endpoint therefore counts as stalled only after
+                // two reads.
                 poll_counts.push((endpoint.clone(), u64::MAX));
             }
         }
@@ -155,8 +160,8 @@ impl ProgressThread {
 }
 
 impl EthernetEndpoint {
-    /// Called by the thread: makes progress if the endpoint is the thread's. Returns how long it
-    /// may sleep.
+    /// Makes progress if the progress thread owns the wires of this endpoint. Returns how long the
+    /// thread may sleep. Called by the thread.
     fn serve_as_thread(&self, polls: &mut u64, is_tick: bool) -> Duration {
         if !self.net.poll_owner.is_owned_by_thread() {
             let stalled = is_tick && self.net.poll_owner.has_stalled(polls);
@@ -171,8 +176,8 @@ impl EthernetEndpoint {
                 self.watch(&engine);
             }
         }
-        // While another thread makes progress, the wires keep waking this thread. It therefore
-        // waits for the lock.
+        // While another thread makes progress, the wires keep waking this thread. This thread
+        // therefore waits for the lock instead of polling.
         drop(self.progress_lock.lock());
         let mut wait = MAX_SLEEP_INTERVAL;
         let mut wake = false;
@@ -192,10 +197,11 @@ impl EthernetEndpoint {
     }
 
     /// Waits until all sent messages are acknowledged and the acknowledgements of received messages
-    /// are sent. The owner delivers the messages for which the time is too short.
+    /// are sent, but at most [`EXIT_ACK_TIMEOUT_NS`]. The owner delivers the messages that are not
+    /// acknowledged by then.
     ///
-    /// Writes need this process until all their bytes are in frames. It waits while they make
-    /// progress, and [`EXIT_WRITE_TIMEOUT_NS`] longer.
+    /// Remote writes need this process until all their bytes are in frames. This function therefore
+    /// continues to wait until they have made no progress for [`EXIT_WRITE_TIMEOUT_NS`].
     pub(super) fn drain(&self) {
         let start = self.progress_lock.lock().now();
         let (mut deadline, mut frames_sent_seen) = (start + EXIT_ACK_TIMEOUT_NS, u64::MAX);
@@ -226,8 +232,9 @@ impl EthernetEndpoint {
     }
 }
 
-/// The longest time that an exit waits for acknowledgements, in nanoseconds of running time.
+/// The longest time that an exit waits for acknowledgements, in nanoseconds of the job's running
+/// time.
 const EXIT_ACK_TIMEOUT_NS: u64 = 200_000_000;
 /// The longest time that an exit waits for a peer that accepts no more written bytes, in
-/// nanoseconds of running time.
+/// nanoseconds of the job's running time.
 const EXIT_WRITE_TIMEOUT_NS: u64 = 10_000_000_000;

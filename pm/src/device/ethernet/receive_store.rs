@@ -1,6 +1,6 @@
-//! Stores received messages until they are released. A message stays in its wire buffer if the wire
-//! has enough free buffers and the payload is aligned. Otherwise it is copied to a buffer of the
-//! store.
+//! Stores received messages until they are released. A message stays in its wire buffer if it is
+//! long, the wire has enough free buffers, and the payload is aligned. Otherwise it is copied to a
+//! buffer of the store.
 
 // UNSAFETY: reads packets in the buffers of the wire.
 #![expect(unsafe_code)]
@@ -9,7 +9,7 @@ use super::wire::{RX_COPYBREAK, Received, Wire};
 use crate::device::net_common::receive_buffers::ReceiveBuffers;
 use score_pm_reliability::PACKET_HEADER_LEN;
 
-/// The entry's message is in a buffer of the store.
+/// The link number of an entry whose message is in a buffer of the store.
 const IN_OWN_BUFFER: u8 = u8::MAX;
 
 #[derive(Clone, Copy)]
@@ -18,26 +18,26 @@ struct BufferRef {
     buffer: u32,
 }
 
-/// As many entries as the store has buffers; each message takes one.
+/// The stored messages. The store has as many entries as buffers, and each message uses one entry.
 pub(super) struct ReceiveStore {
     pool: ReceiveBuffers,
     buffer_refs: Box<[BufferRef]>,
     free_entries: Vec<u32>,
 }
 
-/// The bytes of a packet for the machine.
+/// Returns the bytes of a packet, or no bytes if `ptr` is null.
 ///
 /// # Safety
-/// `ptr` is the address that a wire has returned for a packet of this length, or null, and the
-/// packet is not released while the bytes are used.
+/// `ptr` must be null, or the address that a wire has returned for a packet of this length. The
+/// packet must not be released while the bytes are used.
 #[inline]
 pub(super) unsafe fn packet_bytes<'a>(ptr: *mut u8, len: u32) -> &'a [u8] {
     if ptr.is_null() {
         return &[];
     }
-    // SAFETY: the caller guarantees the address; it is valid for this length until it is released.
-    // Only on AF_XDP, whose memory the job's own processes share, can another process write there
-    // meanwhile: each field of the header is read once.
+    // SAFETY: the caller guarantees the address, which is valid for this length until the packet is
+    // released. Another process can write there only on AF_XDP, whose memory the job's own
+    // processes share. Each field of the header is therefore read once.
     unsafe { std::slice::from_raw_parts(ptr, len as usize) }
 }
 
@@ -49,13 +49,13 @@ impl ReceiveStore {
         ReceiveStore { pool, buffer_refs, free_entries: (0..count as u32).rev().collect() }
     }
 
-    /// The entry for the next message.
+    /// Returns the entry for the next message, or None if all entries are in use.
     pub(super) fn next_entry(&self) -> Option<u32> {
         self.free_entries.last().copied()
     }
 
-    /// Stores the message of this packet at `ptr` in `next_entry`, and returns the address of its
-    /// payload. The packet is released or kept.
+    /// Stores the message of the packet at `ptr` in `next_entry`, and returns the address of its
+    /// payload. Releases the packet if the message was copied.
     #[inline]
     pub(super) fn keep(
         &mut self,
@@ -98,8 +98,8 @@ impl ReceiveStore {
 /// Copies a control message out of its buffer.
 pub(super) fn copy_payload(ptr: *const u8, to: &mut [u8]) {
     if !ptr.is_null() {
-        // SAFETY: `ptr` is the payload of a kept packet, whose length the machine has checked
-        // against the length of `to`.
+        // SAFETY: `ptr` is the payload of a kept packet, and the callers pass a `to` that is no
+        // longer than this payload.
         unsafe { std::ptr::copy_nonoverlapping(ptr, to.as_mut_ptr(), to.len()) };
     }
 }

@@ -1,5 +1,6 @@
-//! Remote memory access: an operation is queued for the engine, which copies and sends its bytes
-//! (`rma_data.rs`). The target process need not call anything: its progress thread runs its engine.
+//! Remote memory access. A call queues an operation for the engine, which copies and sends its
+//! bytes (`rma_data.rs`). The target process need not call any function, because its progress
+//! thread runs its engine.
 
 #![forbid(unsafe_code)]
 
@@ -13,11 +14,11 @@ use crate::error::{Error, PmResult};
 use crate::rma::{AddrHandle, Direction, Region, RegionId, RemoteStatus, RmaOperation};
 use crate::sync::Ordering;
 
-/// Both directions.
+/// The device supports both directions.
 pub(crate) const OPTIONS: u64 = OPT_REMOTE_READ | OPT_REMOTE_WRITE;
 
 impl endpoint_queues::PeerSendState {
-    /// Counts one more operation on this peer. Returns false if the maximum is pending.
+    /// Counts one more operation on this peer. Returns false if the maximum number is pending.
     fn try_begin_operation(&self) -> bool {
         let one_more = |count| (count < MAX_OPERATIONS as u64).then_some(count + 1);
         let (success_order, failure_order) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -36,8 +37,8 @@ impl RmaInterface for EthernetEndpoint {
     }
 
     fn withdraw_region(&self, number: RegionId) {
-        // The lock waits for a copy in progress. Data that peers have already requested is copied
-        // now, before the region is withdrawn.
+        // Taking the lock waits for a copy that is in progress. Bytes of frames that are still in
+        // user memory are copied to the slab before the region is withdrawn.
         let mut engine = self.progress_lock.lock();
         engine.copy_back_all(None);
         self.net.rma_requests.withdraw(number);
@@ -49,8 +50,8 @@ impl RmaInterface for EthernetEndpoint {
         if len == 0 || len > RMA_MTU {
             return Err(Error::Invalid);
         }
-        // The region that the handle names is known to the target only, but no region is longer
-        // than this.
+        // Only the target knows the region that the handle names, but no region is longer than
+        // this.
         if remote.region_bits() == 0
             || remote.offset() + len as u64 > AddrHandle::MAX_REGION_LEN as u64
         {
@@ -71,7 +72,7 @@ impl RmaInterface for EthernetEndpoint {
                 return Err(Error::NoBuffers);
             }
         }
-        // Counted before the operation can complete.
+        // The operation is counted before it can complete.
         self.record().node.send.0.pending_rma.fetch_add(1, Ordering::AcqRel);
         let operation = rma_protocol::LocalOperation { direction, remote, local, address, len };
         self.net.rma_requests.push(node, operation);

@@ -1,6 +1,6 @@
 //! Copies the bytes of remote memory access: from locked memory into frames to send, and from
-//! received frames into locked memory, many frames with one copy. `rma_protocol` decides what is
-//! sent and when.
+//! received frames into locked memory. One copy covers many frames. `rma_protocol` decides which
+//! frame is sent next.
 
 // UNSAFETY: copies between locked memory and this process's frames and buffers.
 #![expect(unsafe_code)]
@@ -26,13 +26,13 @@ use score_pm_reliability::rma_frame::{Frame, MAX_RMA_HEADER_LEN, RMA_HEADER_LEN}
 /// The engine's state for remote memory access.
 pub(super) struct RmaEngine {
     pub(super) protocol: RmaProtocol,
-    /// The slots after those of messages.
+    /// The slots of RMA frames, which follow the slots of messages.
     slots: SlotAllocator,
     pub(super) copier: UserMemoryCopier,
     frame_run: FrameRun,
-    /// Operations that are being taken from the queue.
+    /// Operations that are being moved from the queue to the protocol. Kept to reuse its memory.
     requests: Vec<(u32, LocalOperation)>,
-    /// Frames were received since `complete_operations`.
+    /// Whether frames were received since the last `complete_operations`.
     has_received_frames: bool,
     in_flight: u64,
     /// The number of all frames ever sent.
@@ -75,7 +75,7 @@ impl RmaEngine {
         }
     }
 
-    /// Whether nothing is known to be waiting for transmission.
+    /// Whether the protocol has nothing to transmit.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.protocol.is_idle()
@@ -86,31 +86,31 @@ impl RmaEngine {
         self.has_received_frames
     }
 
-    /// Frames that are in flight.
+    /// Returns the number of frames that are in flight.
     pub(super) fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// The number of frames ever sent.
+    /// Returns the number of frames ever sent.
     pub(super) fn frames_sent(&self) -> u64 {
         self.frames_sent
     }
 
-    /// A slot of a frame to `destination` is free again.
+    /// Frees the slot of a frame to `destination`.
     pub(super) fn on_slot_freed(&mut self, destination: u32, slot: usize) {
         self.slots.release(slot as u64);
         self.in_flight = self.in_flight.saturating_sub(1);
         self.protocol.on_frame_done(destination);
     }
 
-    /// How many frames may be sent to `node` now: no peer uses more slots than are free.
+    /// Returns how many frames may be sent to `node` now. No peer may use more slots than are free.
     fn available_slots(&self, node: u32) -> usize {
         self.slots.len().saturating_sub(self.protocol.in_flight(node)).min(MAX_SEGMENTS as u64)
             as usize
     }
 }
 
-/// Reports user memory that cannot be read.
+/// Logs that user memory to be sent to `node` cannot be read.
 pub(super) fn report_failure(node: u32, why: &str) {
     debug::log(debug::ERROR, || format!("ethernet: memory sent to node {node}: {why}"));
 }
@@ -129,8 +129,8 @@ impl EthernetEngine {
         self.rma.requests = requests;
     }
 
-    /// Fills frames while there are slots, a batch for each peer alternately. Returns whether there
-    /// is something to transmit.
+    /// Fills frames while slots are free, one batch for each peer in turn. Returns whether it
+    /// submitted anything.
     pub(super) fn fill_frames(&mut self, queues: &EndpointQueues) -> bool {
         self.return_freed_slots(queues);
         let mut filled = false;
@@ -159,7 +159,7 @@ impl EthernetEngine {
         true
     }
 
-    /// Allocates a slot of remote memory access.
+    /// Allocates a slot for an RMA frame.
     fn allocate_frame_slot(&self) -> Option<u32> {
         let slot = self.rma.slots.allocate()?;
         Some((self.slab.geometry().slots as u64 + slot) as u32)
@@ -178,7 +178,7 @@ impl EthernetEngine {
         );
     }
 
-    /// Submits a packet of this length. `published` is the state of its slot.
+    /// Submits a packet, given its length and kind. `published` is the state of its slot.
     fn submit_frame_slot(
         &mut self,
         node: u32,
@@ -193,7 +193,7 @@ impl EthernetEngine {
         debug_assert!(result.is_ok(), "{result:?}");
     }
 
-    /// Makes at most `max_frames` packets of the stream's next bytes.
+    /// Makes packets from the next bytes of the stream, at most `max_frames`.
     fn send_stream(
         &mut self,
         queues: &EndpointQueues,
@@ -233,7 +233,7 @@ impl EthernetEngine {
         }
     }
 
-    /// Sends these bytes after the frame's header, from the slot.
+    /// Copies `bytes` to the slot after the frame's header, and sends the packet from there.
     fn send_copied(
         &mut self,
         node: u32,
@@ -242,7 +242,7 @@ impl EthernetEngine {
         bytes: UserBytes,
     ) -> Result<(), String> {
         let addr = self.slab.payload(self.local_index, slot as usize).addr() + RMA_HEADER_LEN;
-        // SAFETY: the slot was just allocated, and no other code uses it.
+        // SAFETY: the slot was just allocated, so no other code uses it.
         let copied =
             unsafe { self.rma.copier.gather(bytes.addr, &[IoSegment { addr, len: bytes.len }]) };
         copied.map_err(|error| {
@@ -262,7 +262,7 @@ impl EthernetEngine {
         Ok(())
     }
 
-    /// Sends these bytes, `offset` bytes into the stream, directly from user memory.
+    /// Sends `bytes` directly from user memory. They begin `offset` bytes into the stream.
     fn send_zero_copy(
         &mut self,
         peer: u32,
@@ -275,9 +275,9 @@ impl EthernetEngine {
             PayloadSource::Region(handle) => Some(handle + offset as u64),
         };
         let (side, number) = (stream.side, stream.number());
-        // They are copied when the batch is sent, and mostly are in no cache: fetching them takes
-        // as long as the rest here. With segmentation the batch is sent too soon for that
-        // (measured).
+        // The bytes are copied when the batch is sent, and most of them are in no cache. The
+        // prefetch overlaps with the rest of the work here. With segmentation the batch is sent so
+        // soon that a prefetch does not pay off.
         if !self.transmitter.uses_segmentation {
             bytes.cache_lines().for_each(prefetch_read);
         }
@@ -296,7 +296,8 @@ impl EthernetEngine {
         self.rma.slots.release(u64::from(slot) - self.slab.geometry().slots as u64);
     }
 
-    /// The longest packet to a node. It is looked up before the first packet to that node.
+    /// Returns the length of the longest packet to a node, and looks it up before the first packet
+    /// to that node.
     fn max_packet_len(&mut self, queues: &EndpointQueues, node: u32) -> usize {
         let local_mtu = self.slab.geometry().mtu;
         let Some(peer) = queues.peers.get(node) else { return local_mtu };
@@ -307,7 +308,8 @@ impl EthernetEngine {
         peer.mtu.get() as usize
     }
 
-    /// Handles a received frame. Its bytes are held until the bytes after them are received.
+    /// Handles a received frame. Its bytes are collected with those of the frames that follow, and
+    /// copied by `flush`.
     pub(super) fn on_frame(
         &mut self,
         queues: &EndpointQueues,
@@ -352,7 +354,7 @@ impl EthernetEngine {
         run.len += bytes;
     }
 
-    /// Copies the bytes of the run to their location.
+    /// Copies the bytes of the collected run to locked memory, and releases its packets.
     pub(super) fn flush(&mut self) {
         let RmaEngine { frame_run, copier, protocol, .. } = &mut self.rma;
         let FrameRun { peer, side, number, to, len, count, .. } = *frame_run;
@@ -363,8 +365,8 @@ impl EthernetEngine {
         let destination =
             self.rma_requests.find(to, len).map_err(|_| "it is not locked".to_owned());
         let copied = destination.and_then(|destination| {
-            // SAFETY: buffers of packets that were kept, and not released before this; the process
-            // that locked the memory lets it be written.
+            // SAFETY: the parts are buffers of packets that were kept and are released only below.
+            // The process has locked the destination, which permits other nodes to write there.
             let copied = unsafe { copier.scatter(&frame_run.parts[..count], destination) };
             copied.map_err(|error| error.to_string())
         });
@@ -376,7 +378,8 @@ impl EthernetEngine {
         entries[..count].iter().for_each(|entry| self.release(*entry, peer));
     }
 
-    /// All received frames are handled: reports the completed operations.
+    /// Copies the bytes of received frames, and reports the completed operations. Called after all
+    /// received frames were handled.
     pub(super) fn complete_operations(&mut self, queues: &EndpointQueues) {
         self.flush();
         self.rma.has_received_frames = false;
@@ -411,7 +414,8 @@ impl EthernetEngine {
         counters.pending_rma.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// `node` has exited. Messages that waited for operations are dropped like others.
+    /// Fails all operations on `node`, which has exited. Messages that waited for them are
+    /// submitted, and dropped like other messages to the node.
     pub(super) fn fail_operations(&mut self, queues: &EndpointQueues, node: u32) {
         for completed in self.rma.protocol.on_peer_exited(node) {
             self.complete(queues, completed);
@@ -421,8 +425,9 @@ impl EthernetEngine {
         }
     }
 
-    /// The process ends. Operations whose bytes are not all in frames are abandoned, and so are
-    /// messages after them, which would imply that the operations were complete.
+    /// Ends all operations, because the process exits. Operations whose bytes are not all in frames
+    /// are abandoned. Messages after them are dropped, because they would imply that the operations
+    /// were complete.
     pub(super) fn abort_operations(&mut self, queues: &EndpointQueues) {
         self.copy_back_all(None);
         self.slab.record(self.local_index).node.send.0.pending_rma.store(0, Ordering::Release);

@@ -1,4 +1,4 @@
-//! The RMA state that callers share with the engine: locked regions, operations that begin, and the
+//! The RMA state that callers share with the engine: locked regions, queued operations, and the
 //! counts of pending and failed operations. Any thread may use either side.
 
 #![forbid(unsafe_code)]
@@ -21,10 +21,11 @@ pub(super) struct RmaRequestQueue {
     queued: Mutex<Vec<(u32, LocalOperation)>>,
     /// The length of `queued`.
     queued_count: AtomicU64,
-    /// Pending operations, and failed operations that were not reported yet, by direction.
+    /// The numbers of pending operations and of failed operations that were not reported yet, by
+    /// direction.
     pending: [AtomicU64; 2],
     failed: [AtomicU64; 2],
-    /// By node. The engine ends the operations on a node in their order.
+    /// The operations on each node. The engine ends them in their order.
     logs: Mutex<BTreeMap<u32, OperationLog>>,
 }
 
@@ -40,7 +41,8 @@ impl RmaRequestQueue {
         }
     }
 
-    /// The address of these bytes in this process. Returns `Invalid` if they are not locked.
+    /// Returns the address in this process of `len` bytes at `handle`. Returns `Invalid` if they
+    /// are not locked.
     pub(super) fn find(&self, handle: AddrHandle, len: usize) -> PmResult<usize> {
         let table = self.regions.get().ok_or(Error::Invalid)?;
         let location = find(table, handle, len)?;
@@ -56,24 +58,24 @@ impl RmaRequestQueue {
         use_log(logs.entry(node).or_default())
     }
 
-    /// Queues an operation that begins.
+    /// Queues an operation for the engine, and counts it as pending.
     pub(super) fn push(&self, node: u32, operation: LocalOperation) {
         self.pending[operation.direction as usize].fetch_add(1, Ordering::AcqRel);
         let mut queue = self.lock_queue();
         self.with_log(node, OperationLog::start);
         queue.push((node, operation));
-        // SYNC: operation (a message that is sent afterwards is taken afterwards)
+        // SYNC: operation (the engine takes a message that is sent later only after this operation)
         self.queued_count.store(queue.len() as u64, Ordering::Release);
     }
 
-    /// Whether no operation has begun since `drain_into`.
+    /// Whether no operation was queued since `drain_into`.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         // SYNC: operation
         self.queued_count.load(Ordering::Acquire) == 0
     }
 
-    /// Moves all operations that have begun to `list`, which must be empty.
+    /// Moves all queued operations to `list`, which must be empty.
     pub(super) fn drain_into(&self, list: &mut Vec<(u32, LocalOperation)>) {
         let mut queue = self.lock_queue();
         self.queued_count.store(0, Ordering::Release);
@@ -91,7 +93,7 @@ impl RmaRequestQueue {
         self.pending[direction as usize].fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Pending operations.
+    /// Returns the number of pending operations in one direction.
     pub(super) fn pending(&self, direction: Direction) -> u64 {
         // SYNC: remote-done
         self.pending[direction as usize].load(Ordering::Acquire)
@@ -102,7 +104,7 @@ impl RmaRequestQueue {
         self.pending(Direction::Write) + self.pending(Direction::Read) > 0
     }
 
-    /// Counts an operation that has failed before it began.
+    /// Counts an operation that has failed before it was queued.
     pub(super) fn count_failed(&self, node: u32, direction: Direction) {
         self.failed[direction as usize].fetch_add(1, Ordering::AcqRel);
         self.with_log(node, |log| {
@@ -111,8 +113,8 @@ impl RmaRequestQueue {
         });
     }
 
-    /// How far the operations on `node` are. The lock orders the bytes that were read before the
-    /// caller's accesses.
+    /// Returns how far the operations on `node` have progressed. The lock orders the bytes that
+    /// were read before the caller's accesses.
     pub(super) fn report(&self, node: u32) -> RemoteStatus {
         self.with_log(node, OperationLog::report)
     }

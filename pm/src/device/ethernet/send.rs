@@ -1,4 +1,4 @@
-//! Sending: when a message that was handed over is sent.
+//! Decides when a submitted message is sent: at once, or with a batch if the sender is streaming.
 
 #![forbid(unsafe_code)]
 
@@ -11,18 +11,18 @@ use crate::sync::Ordering;
 use score_pm_reliability::PacketKind;
 
 /// The number of messages in a row, without a poll or a pause between them, that are sent one by
-/// one. After that the sender is streaming, and its packets are sent in batches.
+/// one. The sender is streaming after that, and its packets are sent in batches.
 const IMMEDIATE_SENDS: u64 = 4;
 /// The gap between two messages that counts as a pause, in nanoseconds.
 const BURST_INTERVAL_NS: u64 = 10_000;
-/// This many outstanding messages are also a stream. Its pauses must be longer, because polls that
-/// make room for more messages come in between.
+/// If this many messages are outstanding, the sender is also streaming. The pauses that end such a
+/// stream are longer, because the sender polls for free slots between messages.
 pub(super) const STREAM_THRESHOLD: u64 = 32;
 const STREAM_INTERVAL_NS: u64 = 2_000_000;
-/// The longest batch.
+/// The most messages of a batch.
 const MAX_BATCH: usize = 32;
 
-/// The slot content of a message without a sequence number.
+/// Returns the slot content of a message that has no sequence number yet.
 #[inline(always)]
 pub(super) fn content(node: u32, peer: &PeerSendState, len: usize) -> PublishedMessage {
     let ordered_after_rma = peer.pending_operations.load(Ordering::Acquire) != 0;
@@ -31,7 +31,7 @@ pub(super) fn content(node: u32, peer: &PeerSendState, len: usize) -> PublishedM
 }
 
 impl EthernetEndpoint {
-    /// Sends the message that was written to its slot, or queues it.
+    /// Sends the message that was written to its slot, or queues it if the sender is streaming.
     #[inline(always)]
     pub(super) fn send_or_queue(&self, peer: &PeerSendState, message: SendRequest) {
         let ordered_after_rma = peer.pending_operations.load(Ordering::Acquire) != 0;
@@ -45,14 +45,15 @@ impl EthernetEndpoint {
             self.send_now(peer, message, ordered_after_rma);
         }
         if self.net.burst_len.get() >= IMMEDIATE_SENDS {
-            // The time that sending took is not a pause of the application.
+            // The time that sending took does not count as a pause of the application.
             self.net.last_send_at.set(job_clock::monotonic_ns());
         }
     }
 
-    /// Sends past the queue, unless another thread makes progress. A message after remote
-    /// operations waits for that thread: if it has no sequence number when the process exits, it is
-    /// lost (`adopt.rs`).
+    /// Sends a message without queueing it, unless another thread makes progress. In that case the
+    /// message is queued. If remote operations precede the message, this function waits for the
+    /// other thread: a message after operations that has no sequence number when the process exits
+    /// is lost (`adopt.rs`).
     #[inline(always)]
     fn send_now(&self, peer: &PeerSendState, message: SendRequest, ordered_after_rma: bool) {
         let (mut unsent, mut wake) = (Some(message), false);
@@ -89,8 +90,8 @@ impl EthernetEndpoint {
         }
     }
 
-    /// Whether another message is likely to follow at once. The rest of a stream is sent with the
-    /// next poll of the application, or of the thread.
+    /// Whether another message is likely to follow at once. The last messages of a stream are sent
+    /// with the next poll of the application or of the progress thread.
     #[inline(always)]
     fn is_streaming(&self) -> bool {
         let burst = self.net.burst_len.get() + 1;
@@ -123,7 +124,7 @@ mod tests {
     use std::sync::{Arc, Barrier};
     use std::time::Duration;
 
-    /// A sender that was stopped finds the acknowledgement in its socket, also if it does not poll.
+    /// A sender that was stopped finds the acknowledgement in its socket, even if it does not poll.
     #[test]
     fn an_acknowledgement_that_waits_in_the_socket_prevents_the_time_out() {
         let options =
@@ -137,7 +138,7 @@ mod tests {
         let mut engine = endpoint.progress_lock.lock();
         endpoint.publish();
         engine.progress(&endpoint.queues, ProgressMode::Send);
-        // Longer than the first time-out.
+        // This is longer than the first time-out.
         let deadline = job_clock::monotonic_ns() + 20_000_000;
         while job_clock::monotonic_ns() < deadline {
             peer.serve(ProgressMode::All);
@@ -147,8 +148,9 @@ mod tests {
         assert!(engine.machine.is_all_acked());
     }
 
-    /// A write to node 1, which no process has opened, is in frames when a message after it is sent
-    /// while another thread makes progress.
+    /// No process has opened node 1, so a write to it is never acknowledged. A message after the
+    /// write has its sequence number when the send returns, even if another thread was making
+    /// progress.
     #[test]
     fn a_message_after_a_write_has_its_sequence_when_it_is_sent() {
         let options =

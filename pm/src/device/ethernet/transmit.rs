@@ -1,4 +1,5 @@
-//! The wires of a context and its peers' numbers on them. Sends the machine's packets in batches.
+//! Sends the packets of the reliability machine in batches over the wires of a context. It also
+//! maps nodes to their peer numbers on each wire.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +14,7 @@ use score_pm_reliability::{PACKET_HEADER_LEN, ReliabilityMachine, Transmit};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The most packets that are given to a wire together.
+/// The most packets that are passed to a wire with one call.
 pub(super) const BATCH: usize = 64;
 const PEERS_PER_PAGE: usize = 256;
 /// A peer number that has not been looked up yet.
@@ -21,7 +22,7 @@ const UNRESOLVED: u32 = u32::MAX;
 /// The peer has no address: no packet can be sent to it.
 const UNREACHABLE: u32 = u32::MAX - 1;
 
-/// Length of a packet that reports lost bytes. A packet needs at least one byte.
+/// The payload length of a packet that reports lost bytes. A packet needs at least one byte.
 pub(super) const LOST_MARKER_LEN: usize = 1;
 
 const NO_LEN: UserBytes = UserBytes { addr: 0, len: 0 };
@@ -36,21 +37,22 @@ struct Payload {
     user_bytes: UserBytes,
 }
 
-/// The wires, and the number that each wire has for a node.
+/// The wires, and the peer number of each node on each wire.
 pub(super) struct Transmitter {
     pub(super) wires: Vec<Wire>,
-    /// For each node and link, in pages that are allocated on demand.
+    /// The peer number of each node on each link, in pages that are allocated on demand.
     peer_numbers: Vec<Option<Box<[u32]>>>,
     addresses: Arc<AddressTable>,
     channel: usize,
     headers: Box<[HeaderBytes; BATCH]>,
-    /// Whether all wires give the kernel a batch as one buffer that it cuts into segments.
+    /// Whether all wires pass a batch to the kernel as one buffer, which the kernel divides into
+    /// segments.
     pub(super) uses_segmentation: bool,
-    /// RMA frames whose bytes are not in the slab.
+    /// RMA frames whose bytes are in user memory instead of the slab.
     pub(super) zero_copy: ZeroCopyFrames,
-    /// Those of them that must be sent again: they wait until their bytes are in the slab.
+    /// Packets of such frames that must be sent again. They wait until their bytes are in the slab.
     pub(super) deferred: Vec<Transmit>,
-    /// Packets for which the kernel had no room. They are sent before all others.
+    /// Packets for which the kernel had no room. They are sent before all other packets.
     unsent: VecDeque<Transmit>,
     warned: Vec<bool>,
     /// The node that these wires belong to.
@@ -81,8 +83,8 @@ impl Transmitter {
         }
     }
 
-    /// The longest message to `node`: the smallest MTU among its links. Returns `Invalid` if one of
-    /// its addresses is missing.
+    /// Returns the length of the longest message to `node`, which is limited by the smallest MTU
+    /// among its links. Returns `Invalid` if the node lacks an address on one of them.
     pub(super) fn mtu(&mut self, node: u32) -> PmResult<usize> {
         let mut mtu = usize::MAX;
         for link in 0..self.wires.len() {
@@ -106,7 +108,7 @@ impl Transmitter {
         }
     }
 
-    /// The number that the wire of `link` has for `node`.
+    /// Returns the peer number of `node` on the wire of `link`, or None if the node has no address.
     #[inline]
     fn peer_number(&mut self, node: u32, link: usize) -> Option<u32> {
         let index = node as usize % PEERS_PER_PAGE * self.wires.len() + link;
@@ -136,7 +138,7 @@ impl Transmitter {
         !self.unsent.is_empty()
     }
 
-    /// Sends the machine's packets until it has no more or the kernel has no room.
+    /// Sends the machine's packets until none is left or the kernel has no room.
     #[inline]
     pub(super) fn send_all(
         &mut self,
@@ -159,8 +161,8 @@ impl Transmitter {
         }
     }
 
-    /// Sends this packet and the following ones, at most a batch. Returns false if no more packets
-    /// follow.
+    /// Sends `first` and the packets from `next`, at most one batch. Returns false if no more
+    /// packets follow.
     #[inline(never)]
     fn send_many(
         &mut self,
@@ -181,7 +183,8 @@ impl Transmitter {
         count == BATCH
     }
 
-    /// Drops packets whose slots have been freed or reused since.
+    /// Sends the packets again for which the kernel had no room. Drops packets whose slots have
+    /// been freed or reused since then.
     #[cold]
     fn retry(&mut self, slab: &Slab, local_index: usize) {
         for _ in 0..self.unsent.len().div_ceil(BATCH) {
@@ -201,7 +204,7 @@ impl Transmitter {
             let batch: Vec<Transmit> = self.unsent.drain(..count).filter(is_current).collect();
             let waiting = self.unsent.len();
             self.send(slab, local_index, &batch);
-            // Packets that the kernel refused again stay in front.
+            // Packets that the kernel refused again stay at the front of the queue.
             let refused_count = self.unsent.len() - waiting;
             self.unsent.rotate_right(refused_count);
             if refused_count > 0 {
@@ -210,7 +213,7 @@ impl Transmitter {
         }
     }
 
-    /// Sends a single packet. If the kernel refuses it, it joins `unsent`.
+    /// Sends a single packet. If the kernel refuses the packet, it is added to `unsent`.
     #[inline]
     fn send_one(&mut self, slab: &Slab, local_index: usize, packet: &Transmit) {
         let link = usize::from(packet.link);
@@ -235,7 +238,8 @@ impl Transmitter {
         }
     }
 
-    /// Sends a batch, one run for each link. Packets that the kernel refuses join `unsent`.
+    /// Sends a batch, one run of packets for each link. Packets that the kernel refuses are added
+    /// to `unsent`.
     #[inline(never)]
     pub(super) fn send(&mut self, slab: &Slab, local_index: usize, batch: &[Transmit]) {
         for run in batch.chunk_by(|a, b| a.link == b.link) {
@@ -282,8 +286,8 @@ impl Transmitter {
         }
     }
 
-    /// A link without a carrier accepts packets and reports no error. Its state is therefore
-    /// checked after time-outs.
+    /// Warns about links without a carrier. Such a link accepts packets and reports no error, so
+    /// the engine checks its state after time-outs.
     #[cold]
     pub(super) fn report_lost_carriers(&mut self) {
         for (wire, warned) in self.wires.iter().zip(&mut self.warned) {
@@ -294,7 +298,7 @@ impl Transmitter {
         }
     }
 
-    /// Warns once about a link that went down. Its traffic continues when it is up again.
+    /// Warns once about each link that went down. Traffic continues when the link is up again.
     pub(super) fn report_faults(&mut self) {
         for (link, wire) in self.wires.iter_mut().enumerate() {
             let Some(fault) = wire.take_fault() else { continue };
@@ -308,8 +312,8 @@ impl Transmitter {
     }
 }
 
-/// Completes the header and returns the location of the payload. Returns None if the payload is not
-/// in the slab and was sent before.
+/// Encodes the header and returns the location of the payload. Returns None if the payload is in
+/// user memory and was sent before. Such a packet is sent from the slab.
 #[inline]
 fn encode_header(
     zero_copy: &ZeroCopyFrames,
@@ -338,8 +342,8 @@ fn encode_header(
 fn warn(node: u32, link: &str, why: &str) {
     let host = nix::unistd::gethostname().unwrap_or_default();
     debug::warn_user(&format!(
-        "host {}, node {node}: network link {link} carries nothing now ({why}); messages wait \
-         until it does, or take another",
+        "host {}, node {node}: network link {link} failed ({why}); messages wait until it \
+         works again, or use another link",
         host.to_string_lossy()
     ));
 }

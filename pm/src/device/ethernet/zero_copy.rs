@@ -1,10 +1,9 @@
-//! RMA packets whose bytes are still in user memory: the wire reads them from there when they are
-//! sent. Most of them are acknowledged soon, and are never copied to the slab.
+//! RMA packets whose bytes are still in user memory. The wire reads the bytes from there when it
+//! sends the packet. Most of these packets are acknowledged soon, and are never copied to the slab.
 //!
-//! In the slab such a packet is marked as lost, and an owner that adopts the slots of a dead
-//! process sends this mark. Before a packet is sent again, or where it must survive the process,
-//! its bytes are copied back to the slab (`copy_back`). All bytes are copied back when memory is
-//! unlocked.
+//! In the slab, the slot of such a packet is marked as lost. An owner that adopts the slots of an
+//! exited process sends this mark. The bytes are copied back to the slab (`copy_back`) before a
+//! packet is sent again, if the packet must outlive the process, and when memory is unlocked.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +16,8 @@ use crate::rma::AddrHandle;
 pub(super) struct ZeroCopyFrame {
     pub(super) peer: u32,
     pub(super) bytes: UserBytes,
-    /// The bytes may be sent while this region is locked. None: while they are mapped.
+    /// The region that must be locked while the bytes are sent. None: the bytes only have to be
+    /// mapped.
     pub(super) region: Option<AddrHandle>,
     pub(super) side: OperationRole,
     pub(super) number: u32,
@@ -25,7 +25,7 @@ pub(super) struct ZeroCopyFrame {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PayloadState {
-    /// The slab has all its bytes.
+    /// All bytes of the packet are in the slab.
     InSlab,
     /// The bytes are in user memory, and the packet was never sent.
     Unsent(ZeroCopyFrame),
@@ -35,12 +35,12 @@ pub(super) enum PayloadState {
     Discarded,
 }
 
-/// More frames than this are many: see `is_above_copy_back_threshold`.
+/// The threshold of `is_above_copy_back_threshold`.
 const COPY_BACK_THRESHOLD: usize = 64;
 
 /// See the module.
 pub(super) struct ZeroCopyFrames {
-    /// The first RMA slot.
+    /// The number of the first RMA slot.
     first_slot: usize,
     states: Box<[PayloadState]>,
     /// The number of zero-copy frames, and their slots in the order of insertion. The list may also
@@ -50,7 +50,7 @@ pub(super) struct ZeroCopyFrames {
 }
 
 impl ZeroCopyFrames {
-    /// For `slot_count` slots from `first_slot` on.
+    /// Makes the states of `slot_count` slots from `first_slot` on.
     pub(super) fn new(first_slot: usize, slot_count: usize) -> ZeroCopyFrames {
         ZeroCopyFrames {
             first_slot,
@@ -66,8 +66,8 @@ impl ZeroCopyFrames {
         self.frame_count == 0
     }
 
-    /// Whether there are so many frames that checking for acknowledgements is cheaper than copying
-    /// all of them back.
+    /// Whether there are so many zero-copy frames that checking for acknowledgements first is
+    /// cheaper than copying all of them back.
     #[inline]
     pub(super) fn is_above_copy_back_threshold(&self) -> bool {
         self.frame_count > COPY_BACK_THRESHOLD
@@ -82,7 +82,7 @@ impl ZeroCopyFrames {
         self.index(slot).map_or(&PayloadState::InSlab, |index| &self.states[index])
     }
 
-    /// The frame of `slot`, if its bytes are in user memory.
+    /// Returns the frame of `slot`, if its bytes are in user memory.
     pub(super) fn frame(&self, slot: u32) -> Option<ZeroCopyFrame> {
         match *self.state(slot) {
             PayloadState::Unsent(frame) | PayloadState::Sent(frame) => Some(frame),
@@ -109,14 +109,15 @@ impl ZeroCopyFrames {
         self.set(slot, PayloadState::Unsent(frame));
     }
 
-    /// The kernel has accepted the packet. If it must be sent again, it is sent from the slab.
+    /// Notes that the kernel has accepted the packet. If the packet must be sent again, it is sent
+    /// from the slab.
     pub(super) fn on_sent(&mut self, slot: u32) {
         if let PayloadState::Unsent(frame) = *self.state(slot) {
             self.set(slot, PayloadState::Sent(frame));
         }
     }
 
-    /// The slab has the bytes of `slot`, or the slot is free.
+    /// Notes that the bytes of `slot` are in the slab, or that the slot is free.
     #[inline]
     pub(super) fn set_in_slab(&mut self, slot: u32) {
         if !matches!(self.state(slot), PayloadState::InSlab) {
@@ -127,13 +128,13 @@ impl ZeroCopyFrames {
         }
     }
 
-    /// The bytes of `slot` are no longer accessible.
+    /// Notes that the bytes of `slot` are no longer accessible.
     pub(super) fn discard(&mut self, slot: u32) {
         self.set(slot, PayloadState::Discarded);
     }
 
-    /// The slots of zero-copy frames, in the order of insertion: this node's writes to `peer`, or
-    /// all.
+    /// Returns the slots of zero-copy frames in the order of insertion: those of this node's writes
+    /// to `peer`, or all.
     pub(super) fn slots(&self, peer: Option<u32>) -> Vec<u32> {
         let is_write_to =
             |frame: ZeroCopyFrame, to| frame.side == OperationRole::Origin && frame.peer == to;
@@ -142,7 +143,7 @@ impl ZeroCopyFrames {
         self.slots_in_send_order.iter().copied().filter(is_zero_copy).collect()
     }
 
-    /// How many of these frames, from the first on, are contiguous in user memory.
+    /// Returns how many of these frames, counted from the first one, are contiguous in user memory.
     pub(super) fn contiguous_count(&self, slots: &[u32]) -> usize {
         let is_contiguous = |pair: &[u32]| {
             let (Some(first), Some(second)) = (self.frame(pair[0]), self.frame(pair[1])) else {

@@ -1,6 +1,6 @@
-//! The addresses of all nodes: one read-only table for each host and job. Entries are opaque bytes
-//! of the wires. Each has [`ENTRY_LEN`] bytes, and the first byte is the address's length. They are
-//! in the order node, channel, link.
+//! The table of the addresses of all nodes. Each host has one read-only table for each job. An
+//! entry has [`ENTRY_LEN`] bytes: the length of the address in the first byte, and the address as
+//! opaque bytes of the wire. The entries are ordered by node, channel and link.
 
 // UNSAFETY: reads memory that it has mapped.
 #![expect(unsafe_code)]
@@ -14,7 +14,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes of an entry.
+/// The size of an entry in bytes.
 pub(crate) const ENTRY_LEN: usize = 32;
 
 /// The dimensions of a table.
@@ -38,7 +38,7 @@ pub(crate) struct AddressTable {
     memory: OwnedFd,
 }
 
-/// The seals that make the table read-only for ever.
+/// The seals that make the table permanently read-only.
 fn seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL
 }
@@ -53,11 +53,16 @@ pub(crate) fn append(table: &mut Vec<u8>, address: &[u8]) -> PmResult<()> {
 }
 
 impl AddressTable {
-    /// Returns `Invalid` if the number of bytes does not match the shape.
+    /// Creates a table from entries that [`append`] has encoded. Returns `Invalid` if the number of
+    /// bytes does not match the shape.
     pub(crate) fn create(shape: AddressTableShape, table: &[u8]) -> PmResult<AddressTable> {
         if table.len() != shape.bytes() {
             debug::log(debug::ERROR, || {
-                format!("network: {} bytes of addresses, not {}", table.len(), shape.bytes())
+                format!(
+                    "network: the address table has {} bytes instead of {}",
+                    table.len(),
+                    shape.bytes()
+                )
             });
             return Err(Error::Invalid);
         }
@@ -70,7 +75,7 @@ impl AddressTable {
         AddressTable::open(memory, shape)
     }
 
-    /// Maps a table of another process. Returns `Invalid` if it is writable or has another size.
+    /// Maps the table of another process. Returns `Invalid` if it is writable or has another size.
     pub(crate) fn open(memory: OwnedFd, shape: AddressTableShape) -> PmResult<AddressTable> {
         let current_seals = fcntl(&memory, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
         let stat = nix::sys::stat::fstat(&memory).map_err(|_| Error::Invalid)?;
@@ -91,14 +96,15 @@ impl AddressTable {
         self.memory.as_fd()
     }
 
-    /// One address, or None if there is no such node, channel or link.
+    /// Returns one address, or None if there is no such node, channel or link.
     pub(crate) fn get(&self, node: usize, channel: usize, link: usize) -> Option<Vec<u8>> {
         let AddressTableShape { nodes, channels, links } = self.shape;
         if node >= nodes || channel >= channels || link >= links {
             return None;
         }
         let offset = ((node * channels + channel) * links + link) * ENTRY_LEN;
-        // SAFETY: inside the mapping, which no process can write or shrink any more.
+        // SAFETY: the entry is inside the mapping, and the seals prevent every process from writing
+        // or shrinking it.
         let entry = unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset), ENTRY_LEN) };
         entry.get(1..=usize::from(entry[0])).map(<[u8]>::to_vec)
     }

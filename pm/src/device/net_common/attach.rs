@@ -1,37 +1,37 @@
 //! The message in an attach descriptor. It describes the context, and accompanies the descriptors
-//! of the slab, of the addresses and of the network. Decoding is a pure function of bytes, because
-//! the process at the other end of the socket may have written anything.
+//! of the slab, of the addresses and of the network. The process at the other end of the socket may
+//! have written any bytes, so decoding validates them and does nothing else.
 
 #![forbid(unsafe_code)]
 
 use super::layout::SlabGeometry;
 use crate::error::{Error, PmResult};
 
-/// The longest message.
+/// The length of the longest message.
 pub(super) const ATTACH_MAX: usize = 1024;
 const WORDS: usize = 11;
 
 /// The description of a context for another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NetworkAttachMessage {
-    /// The context's number on its device.
+    /// The number of the context on its device.
     pub(super) number: u32,
-    /// The channel that it is bound to, and the number of channels.
+    /// The channel to which the context is bound, and the number of channels.
     pub(super) channel: u32,
     pub(super) channels: u32,
-    /// Its node number.
+    /// The node number of the context.
     pub(super) self_node: u32,
     pub(super) geometry: SlabGeometry,
     /// Identifies the slab.
     pub(super) nonce: [u64; 2],
     /// The secret in the job's packets.
     pub(super) secret: u64,
-    /// The network's description of the sockets.
+    /// The description of the sockets by the network.
     pub(super) socket_description: Vec<u8>,
 }
 
 impl NetworkAttachMessage {
-    /// Encodes the message. `magic`: the device's number.
+    /// Encodes the message. `magic` identifies the device and the version of the format.
     pub(super) fn encode(&self, magic: u64) -> Vec<u8> {
         let g = &self.geometry;
         let words: [u64; WORDS] = [

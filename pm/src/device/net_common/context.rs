@@ -1,4 +1,4 @@
-//! The network part of a context: bound by its owner, or attached in a process.
+//! The network part of a context, which its owner binds or a process attaches.
 
 #![forbid(unsafe_code)]
 
@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// See the [module](self).
 pub(crate) struct NetworkContext<N: NetworkDevice> {
     number: usize,
-    /// The channel and node of an opened context that is bound.
+    /// The channel and node to which the owner has bound the context.
     binding: Mutex<Option<(u32, u32)>>,
     owner: Option<Arc<Channels<N>>>,
-    /// Empty while the context is not bound, and until a bound context is first used. If the
+    /// The endpoint. It is empty until the context is bound and used for the first time. If the
     /// context was given to another process, it stays empty.
     endpoint: EndpointHolder<NetworkEndpoint<N>>,
 }
@@ -40,14 +40,16 @@ impl<N: NetworkDevice> NetworkContext<N> {
         self.binding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The endpoint, which is not opened. Returns `Invalid` if it is not in use here.
+    /// Returns the endpoint without opening it. Returns `Invalid` if it is not in use in this
+    /// process.
     #[inline(always)]
     pub(crate) fn active_endpoint(&self) -> PmResult<&NetworkEndpoint<N>> {
         self.endpoint.get()
     }
 
-    /// The endpoint, which is opened at the first call. Returns `Invalid` if the context is not
-    /// bound or the peers are not known yet. Returns `Busy` if it was given to another process.
+    /// Returns the endpoint, and opens it at the first call. Returns `Invalid` if the context is
+    /// not bound or the addresses of the peers are not set yet. Returns `Busy` if the context was
+    /// given to another process.
     #[inline(always)]
     pub(crate) fn endpoint(&self) -> PmResult<&NetworkEndpoint<N>> {
         self.active_endpoint().or_else(|_| self.activate())
@@ -64,8 +66,8 @@ impl<N: NetworkDevice> NetworkContext<N> {
         self.active_endpoint()
     }
 
-    /// Called with both locks. Returns `Busy` if this context is bound already, or another one is
-    /// bound there.
+    /// Binds the context to a channel and node. Returns `Busy` if this context is already bound, or
+    /// if another context is bound there. Called with both locks held.
     pub(crate) fn bind(&self, channel: u32, self_node: u32) -> PmResult<()> {
         let owner = self.owner.as_ref().ok_or(Error::Permission)?;
         let mut binding = self.binding();
@@ -77,7 +79,8 @@ impl<N: NetworkDevice> NetworkContext<N> {
         Ok(())
     }
 
-    /// Called with both locks. Returns `Invalid` if the context is not bound.
+    /// Unbinds the context and closes its endpoint. Returns `Invalid` if the context is not bound.
+    /// Called with both locks held.
     pub(crate) fn unbind(&self) -> PmResult<()> {
         let owner = self.owner.as_ref().ok_or(Error::Permission)?;
         let mut binding = self.binding();
@@ -88,15 +91,17 @@ impl<N: NetworkDevice> NetworkContext<N> {
         Ok(())
     }
 
-    /// Called with both locks: a process closes the endpoint that it was given.
+    /// Closes the endpoint, in a process to which the context was given. Called with both locks
+    /// held.
     pub(crate) fn close(&self) {
         if self.owner.is_none() {
             self.endpoint.all().iter().for_each(|endpoint| N::close(endpoint));
         }
     }
 
-    /// Returns `Invalid` if the context is not bound or the peers are not known yet. Returns `Busy`
-    /// if it was used here: sequence numbers are used only once.
+    /// Makes an attach descriptor for another process. Returns `Invalid` if the context is not
+    /// bound or the addresses of the peers are not set yet. Returns `Busy` if the context was used
+    /// in this process, because sequence numbers may be used only once.
     pub(crate) fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         let owner = self.owner.as_ref().ok_or(Error::Permission)?;
         let binding = self.binding();
@@ -107,7 +112,8 @@ impl<N: NetworkDevice> NetworkContext<N> {
         owner.create_attach_fd(self.number, channel, self_node)
     }
 
-    /// Returns `Invalid` if the context is neither bound nor attached.
+    /// Returns the node number of the context. Returns `Invalid` if it is neither bound nor
+    /// attached.
     pub(crate) fn self_node(&self) -> PmResult<u32> {
         match *self.binding() {
             Some((_, self_node)) => Ok(self_node),
@@ -115,7 +121,7 @@ impl<N: NetworkDevice> NetworkContext<N> {
         }
     }
 
-    /// Called by the owner: the process that uses the context sends the message.
+    /// Queues a control message. The process that uses the context sends it. Called by the owner.
     pub(crate) fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
         let (channel, self_node) = self.binding().ok_or(Error::Invalid)?;
         let owner = self.owner.as_ref().ok_or(Error::Permission)?;

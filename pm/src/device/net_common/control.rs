@@ -1,5 +1,6 @@
-//! Control messages: from the owner of the contexts, sent by the process that uses the context,
-//! which numbers its packets. They are not counted, and they do not wake a receiver.
+//! Control messages, which the owner of a context and the process that uses it exchange with other
+//! nodes. The process sends all of them, because it numbers the packets. Control messages are not
+//! counted, and do not wake a receiver.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +10,7 @@ use crate::device::ControlInterface;
 use crate::error::{Error, PmResult};
 
 impl<N: NetworkDevice> ControlInterface for NetworkEndpoint<N> {
-    /// Called by the process itself.
+    /// Sends a control message of the process itself.
     fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
         if node == self.self_node || message.len() > CONTROL_MTU {
             return Err(Error::Invalid);

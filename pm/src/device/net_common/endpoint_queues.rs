@@ -1,5 +1,5 @@
 //! The queues between sender, receiver and engine inside a process. Each end of a queue belongs to
-//! the holder of one lock, so no thread waits for another.
+//! the holder of one lock, so that the three need not wait for each other.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ pub(crate) struct ReceivedMessage {
     pub(crate) len: u32,
 }
 
-// Both fit a word: 20 bits for a number, 24 for a node, 20 for a length.
+// Both structures fit into a word: 20 bits for a slot or entry, 24 for a node, 20 for a length.
 fn pack(number: u32, node: u32, len: u32) -> u64 {
     u64::from(number) << 44 | u64::from(node) << 20 | u64::from(len)
 }
@@ -63,29 +63,29 @@ pub(crate) struct ControlMessage {
     pub(crate) len: usize,
 }
 
-/// The sender's state for one peer.
+/// The state of the sender for one peer.
 #[derive(Default)]
 pub(crate) struct PeerSendState {
-    /// The number of messages sent. Written by the sender.
+    /// The number of messages sent. The sender writes it.
     pub(crate) sent_count: SingleWriterU64,
-    /// The number of these that are acknowledged or dropped. Written by the engine.
+    /// The number of these messages that were acknowledged or dropped. The engine writes it.
     pub(crate) freed_count: SingleWriterU64,
-    /// The longest message; 0: not known yet.
+    /// The length of the longest message, or 0 if it is not known yet.
     pub(crate) mtu: SingleWriterU64,
-    /// The last multicast that included this peer.
+    /// The id of the last multicast that included this peer.
     pub(crate) multicast_id: SingleWriterU64,
-    /// Pending remote operations on this peer.
+    /// The number of pending remote operations on this peer.
     pub(crate) pending_operations: AtomicU64,
 }
 
 impl PeerSendState {
-    /// Called by the sender.
+    /// Counts one more message as sent. Called by the sender.
     #[inline(always)]
     pub(crate) fn count_sent(&self) {
         self.sent_count.set(self.sent_count.get().wrapping_add(1));
     }
 
-    /// Slots that are in use for this peer.
+    /// Returns the number of slots that are in use for this peer.
     #[inline(always)]
     pub(crate) fn outstanding(&self) -> u64 {
         self.sent_count.get().wrapping_sub(self.freed_count.get())
@@ -94,7 +94,7 @@ impl PeerSendState {
 
 const PEERS_PER_BLOCK: usize = 256;
 
-/// All peers; only those in use need memory.
+/// The states of all peers. Memory is allocated only for blocks of peers that are in use.
 pub(crate) struct PeerTable(Box<[OnceLock<Box<[PeerSendState]>>]>);
 
 impl PeerTable {
@@ -114,17 +114,19 @@ impl PeerTable {
 
 /// See the module.
 pub(crate) struct EndpointQueues {
-    /// From sender to engine: messages to send; in the other direction: free slots.
+    /// `submitted` passes messages from the sender to the engine, and `freed` returns free slots.
     pub(crate) submitted: SpscQueue,
     pub(crate) freed: SpscQueue,
-    /// From engine to receiver: messages; in the other direction: released entries.
+    /// `delivered` passes messages from the engine to the receiver, and `released` returns released
+    /// entries.
     pub(crate) delivered: SpscQueue,
     pub(crate) released: SpscQueue,
-    /// The address of each entry's message, which is written before the message is delivered.
+    /// The address of the message of each entry. The engine writes it before it delivers the
+    /// message.
     message_ptrs: Box<[AtomicPtr<u8>]>,
     pub(crate) peers: PeerTable,
     pub(crate) wakeup_flag: WakeupFlag,
-    /// Messages that are neither acknowledged nor dropped; it may be out of date.
+    /// The number of messages that are neither acknowledged nor dropped. It may be out of date.
     pub(crate) outstanding: AtomicU64,
     /// Whether RMA frames were received since `take_rma_received`.
     rma_received: AtomicU64,
@@ -145,7 +147,7 @@ impl EndpointQueues {
         }
     }
 
-    /// Called by the engine.
+    /// Notes that RMA frames were received. Called by the engine.
     #[inline(always)]
     pub(crate) fn set_rma_received(&self) {
         self.rma_received.store(1, Ordering::Relaxed);
@@ -156,13 +158,15 @@ impl EndpointQueues {
         self.rma_received.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Called by the engine before it delivers.
+    /// Stores the address of an entry's message. Called by the engine before it delivers the
+    /// message.
     #[inline(always)]
     pub(crate) fn set_message_ptr(&self, entry: u32, ptr: *mut u8) {
         self.message_ptrs[entry as usize].store(ptr, Ordering::Relaxed);
     }
 
-    /// Called by the receiver for a message that was delivered to it.
+    /// Returns the address of an entry's message. Called by the receiver for a message that was
+    /// delivered to it.
     #[inline(always)]
     pub(crate) fn message_ptr(&self, entry: u32) -> *mut u8 {
         self.message_ptrs.get(entry as usize).map_or(null_mut(), |ptr| ptr.load(Ordering::Relaxed))

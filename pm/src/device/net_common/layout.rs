@@ -1,5 +1,5 @@
-//! The layout of a slab. It is computed from a few numbers of the attach message, so that no size
-//! in the slab itself has to be trusted.
+//! The layout of a slab. It is computed from a few numbers in the attach message, so that a process
+//! need not trust sizes in the slab itself.
 
 #![forbid(unsafe_code)]
 
@@ -9,37 +9,38 @@ use crate::segment::layout::{CacheAligned, NodeRecord};
 use crate::sync::{AtomicU32, AtomicU64};
 use score_pm_reliability::packet_header::{PACKET_HEADER_LEN, PacketKind};
 
-/// "SCPMETH" and the layout's version.
+/// "SCPMETH" and the version of the layout.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x06");
-/// The most processes of one host that share a slab.
+/// The most processes that share a slab.
 pub(crate) const MAX_LOCAL: usize = 1024;
-/// The longest message that a wire may offer.
+/// The largest MTU of a slab.
 pub(crate) const MAX_MTU: usize = 64 << 10;
 /// The most control messages that wait for their process to send them. The same number of slots is
 /// reserved for them.
 pub(crate) const CONTROL_QUEUE_LEN: usize = 4;
 
-/// Bytes in front of each payload that belong to its frame: a network writes its headers there. The
-/// size is that of an ethernet packet over UDP.
+/// The bytes in front of each payload that belong to its frame. A network writes its headers there.
+/// The size is that of the headers of an ethernet packet over UDP.
 pub(crate) const FRAME_HEADROOM: usize = PACKET_HEADER_LEN + 2;
 
 const PAGE: usize = 4096;
-/// The most bytes of one process's frames.
+/// The most bytes of one process's frames for messages. Its frames for RMA need the same amount
+/// again.
 const FRAME_MEMORY_BUDGET: usize = 4 << 20;
 const MIN_SLOTS: usize = 64;
 const MAX_SLOTS: usize = 1024;
 
-/// The first lines of the header page.
+/// The first cache lines of the header page.
 #[repr(C)]
 pub(crate) struct SlabHeader {
     pub(crate) magic: AtomicU64,
     pub(crate) size: AtomicU64,
     pub(crate) nonce: [AtomicU64; 2],
     pub(crate) pad: [u64; 4],
-    /// On its own line: written by the owner at any time.
+    /// The owner may write this word at any time, so it has its own cache line.
     pub(crate) oversubscribed: AtomicU32,
     pub(crate) pad2: [u32; 15],
-    /// On its own line: incremented with every node that is marked as exited.
+    /// The owner increments this word when it marks a node as exited, so it has its own cache line.
     pub(crate) exited_count: AtomicU64,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct ControlSlot {
     pub(crate) words: [AtomicU64; CONTROL_MTU / 8],
 }
 
-/// Control messages that the owner asks a process to send. The owner writes `write_index`, the
+/// Control messages that a process must send for the owner. The owner writes `write_index`, the
 /// process writes `read_index`.
 #[repr(C, align(64))]
 pub(crate) struct ControlQueue {
@@ -63,24 +64,26 @@ pub(crate) struct ControlQueue {
 /// The record of a local node.
 #[repr(C)]
 pub(crate) struct LocalNodeRecord {
-    /// As in a shmem segment, so that monitors sample both kinds of device in the same way.
+    /// The same record as in a shmem segment, so that monitors sample both kinds of device in the
+    /// same way.
     pub(crate) node: NodeRecord,
-    /// Messages that are or were in the process's queue: the process has acknowledged them.
+    /// The number of messages that were ever in the process's queue. The process has acknowledged
+    /// them.
     pub(crate) accepted_count: CacheAligned<AtomicU64>,
-    /// As `Counters::opened_adapters`.
+    /// See `Counters::opened_adapters`.
     pub(crate) opened: CacheAligned<AtomicU32>,
     pub(crate) control_queue: ControlQueue,
 }
 
-/// The contents of one slot. `state` is written last, and shows whether the other fields are valid.
+/// The header of one slot. `state` is written last, and shows whether the other fields are valid.
 #[repr(C, align(64))]
 pub(crate) struct SendSlotHeader {
-    /// 0: free, or being written. Otherwise a [`SendSlotState`].
+    /// 0 if the slot is free or being written. Otherwise it is a [`SendSlotState`].
     pub(crate) state: AtomicU64,
     pub(crate) to: AtomicU32,
-    /// Its sequence number among the packets to `to`, if assigned.
+    /// The sequence number among the packets to `to`, if it is assigned.
     pub(crate) sequence: AtomicU32,
-    /// Its position among the messages to `to`.
+    /// The position among the messages to `to`.
     pub(crate) send_order: AtomicU32,
 }
 
@@ -88,17 +91,17 @@ pub(crate) struct SendSlotHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendSlotState {
     pub(crate) len: usize,
-    /// A kind with a sequence number.
+    /// The kind of the packet, which must have a sequence number.
     pub(crate) kind: PacketKind,
-    /// It may wait for pending remote operations.
+    /// Whether remote operations that precede the message were pending when it was sent.
     pub(crate) ordered_after_rma: bool,
 }
 
 const PUBLISHED: u64 = 1 << 63;
 const ORDERED_AFTER_RMA: u64 = 1 << 60;
-/// The slot's sequence number is valid.
+/// The bit of a state word that marks the slot's sequence number as valid.
 pub(crate) const SEQUENCE_ASSIGNED: u64 = 1 << 59;
-/// The bit position of the kind; the length is below it.
+/// The bit position of the kind. The length is in the bits below it.
 const KIND_SHIFT: u32 = 32;
 
 impl SendSlotState {
@@ -109,7 +112,7 @@ impl SendSlotState {
         let order_flag = if self.ordered_after_rma { ORDERED_AFTER_RMA } else { 0 };
         PUBLISHED | order_flag | (self.kind as u64) << KIND_SHIFT | u64::from(self.len as u32)
     }
-    /// Returns None if the slot is free. The caller limits a length that no correct process writes.
+    /// Returns None if the slot is free or the kind is invalid. The length is not checked.
     pub(crate) fn from_word(word: u64) -> Option<SendSlotState> {
         let kind =
             PacketKind::from_byte((word >> KIND_SHIFT) as u8).filter(|kind| kind.is_numbered())?;
@@ -127,18 +130,18 @@ const _: () = {
     assert!(size_of::<LocalNodeRecord>().is_multiple_of(64));
 };
 
-/// The private copy of the sizes, used for every address.
+/// The sizes of a slab. Each process computes all addresses from this private copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlabGeometry {
-    /// Nodes of the job.
+    /// The number of nodes of the job.
     pub(crate) nodes: usize,
-    /// The local nodes: `local_nodes` nodes from `first_node` on.
+    /// The local nodes are the `local_nodes` nodes from `first_node` on.
     pub(crate) first_node: usize,
     pub(crate) local_nodes: usize,
     /// The longest message.
     pub(crate) mtu: usize,
-    /// Slots of one process for messages. They are followed by the same number of slots for RMA
-    /// frames.
+    /// The number of slots of one process for messages. The same number of slots for RMA frames
+    /// follows them.
     pub(crate) slots: usize,
     frame_stride: usize,
     exited_bitmap_offset: usize,
@@ -149,7 +152,7 @@ pub(crate) struct SlabGeometry {
 }
 
 impl SlabGeometry {
-    /// Returns `Invalid` if a number is out of range.
+    /// Computes the layout. Returns `Invalid` if a number is out of range.
     pub(crate) fn new(
         nodes: usize,
         first_node: usize,
@@ -163,8 +166,8 @@ impl SlabGeometry {
         if !fits {
             return Err(Error::Invalid);
         }
-        // With the longest message there is no gap between a frame and the next one over UDP: a run
-        // of frames is contiguous.
+        // If a message has the full length, there is no gap between its frame and the next one over
+        // UDP, so that a run of such frames is contiguous.
         let frame_stride = (FRAME_HEADROOM + mtu).next_multiple_of(64);
         let slots = 1 << (FRAME_MEMORY_BUDGET / mtu).clamp(MIN_SLOTS, MAX_SLOTS).ilog2();
         let exited_bitmap_offset = PAGE + local_nodes * size_of::<LocalNodeRecord>();
@@ -191,7 +194,7 @@ impl SlabGeometry {
         })
     }
 
-    /// The index of `node` among the local nodes.
+    /// Returns the index of `node` among the local nodes, or None if it is not local.
     pub(crate) fn local_index(&self, node: usize) -> Option<usize> {
         node.checked_sub(self.first_node).filter(|&index| index < self.local_nodes)
     }
@@ -202,20 +205,20 @@ impl SlabGeometry {
         PAGE + local_index * size_of::<LocalNodeRecord>()
     }
 
-    /// The offset of the word for `node` in the bitmap of exited nodes.
+    /// Returns the offset of the word for `node` in the bitmap of exited nodes.
     pub(crate) fn exited_word_offset(&self, node: usize) -> usize {
         debug_assert!(node < self.nodes);
         self.exited_bitmap_offset + node / 64 * 8
     }
 
-    /// The offset of the counter of the traffic between the node at `local_index` and `peer`.
+    /// Returns the offset of the counter for traffic between the node at `local_index` and `peer`.
     #[inline(always)]
     pub(crate) fn pair_counter_offset(&self, local_index: usize, peer: usize) -> usize {
         debug_assert!(local_index < self.local_nodes && peer < self.nodes);
         self.pair_counters_offset + (local_index * self.nodes + peer) * 8
     }
 
-    /// Slots of one process, of both kinds.
+    /// Returns the number of slots of one process, of both kinds.
     #[inline(always)]
     pub(crate) fn all_slots(&self) -> usize {
         self.slots * 2

@@ -1,21 +1,17 @@
-//! The code that devices between hosts share: memory of the job that outlives its processes, queues
-//! between sender, receiver and engine, and contexts and their owner. A device is a
-//! [`NetworkDevice`]: it defines how messages reach other hosts.
+//! The code that the inter-host devices ethernet and verbs share: memory of the job that outlives
+//! its processes, queues between sender, receiver and engine, and contexts and their owner. A
+//! device implements [`NetworkDevice`], which defines how messages reach other hosts.
 //!
 //! In addition to the files that every device has:
 //!
-//! | file
-//! content |
+//! | file | content |
 //! |---|---|
 //! | `context.rs` | the context's part of the device |
-//! | `attach.rs`
-//! the message to the process that a context is given to |
-//! | `endpoint_queues.rs`, `spsc_queue.rs`, `receive_buffers.rs`
-//! the queues between sender, receiver and engine |
-//! | `slot_allocator.rs`
-//! the choice of the slab frame for the next message |
-//! | `slab.rs`, `layout.rs`, `address_table.rs`
-//! memory of the job |
+//! | `attach.rs` | the message to the process that a context is given to |
+//! | `endpoint_queues.rs`, `spsc_queue.rs` | the queues between sender, receiver and engine |
+//! | `receive_buffers.rs` | the buffers of received messages |
+//! | `slot_allocator.rs` | the choice of the slab slot for the next message |
+//! | `slab.rs`, `layout.rs`, `address_table.rs` | memory of the job |
 
 pub(crate) mod address_table;
 mod attach;
@@ -50,14 +46,16 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The purpose of a pass.
+/// The purpose of a pass of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProgressMode {
-    /// A message was submitted: it is sent first, and packets are received only before a time-out.
+    /// A message was submitted. The pass sends it first, and receives packets only before a
+    /// time-out.
     Send,
-    /// The caller wants a message: after one is delivered, the rest may be left to the next pass.
+    /// The caller waits for a message. After a message is delivered, the pass may leave the rest of
+    /// its work to the next pass.
     Receive,
-    /// Everything.
+    /// The pass does all work.
     All,
 }
 
@@ -69,11 +67,11 @@ pub(crate) struct EndpointIdentity {
     pub(super) secret: u64,
 }
 
-/// The engine of a device. The holder of its lock does all of its work.
+/// The engine of a device. The thread that holds its lock does all of its work.
 pub(crate) trait Engine {
-    /// Makes one pass. Returns whether anything was delivered.
+    /// Makes one pass. Returns whether a message was delivered.
     fn progress(&mut self, queues: &EndpointQueues, mode: ProgressMode) -> bool;
-    /// The number of control messages that wait to be read.
+    /// Returns the number of control messages that wait to be read.
     fn control_message_count(&self) -> usize;
     /// Sends a control message. Returns `NoBuffers` if the maximum number is in flight.
     fn send_control(&mut self, queues: &EndpointQueues, to: u32, message: &[u8]) -> PmResult<()>;
@@ -88,43 +86,44 @@ pub(crate) trait Engine {
     fn dump(&mut self, out: &mut dyn Write) -> std::io::Result<()>;
 }
 
-/// A kind of network, and its additional state for an endpoint.
+/// A kind of network, and the state that it adds to each endpoint.
 pub(crate) trait NetworkDevice: Sized {
     /// The device's name.
     const KIND: &'static str;
-    /// Option bits of its contexts.
+    /// The option bits of the device's contexts.
     const OPTIONS: u64;
-    /// Whether a poll is a system call, although it may find no message.
+    /// Whether a poll may be a system call even if no message waits.
     const IS_POLL_SYSTEM_CALL: bool;
-    /// The first word of a saved context: name and version of the format.
+    /// The first word of a saved context: the name and version of the format.
     const SAVE_MAGIC: u64;
     /// The first word of an attach descriptor's message.
     const ATTACH_MAGIC: u64;
 
-    /// The engine.
+    /// The device's engine.
     type Engine: Engine;
     /// The parameters that the device was opened with.
     type OpenParams;
-    /// The sockets of one node on one channel.
+    /// The sockets of one node on one channel. Other networks keep their equivalent of sockets
+    /// here.
     type LocalSockets;
-    /// The owner's work for a process that has exited.
+    /// The state of the owner's work for a process that has exited.
     type Orphan: Orphan;
 
-    // The owner.
+    // Functions that the owner calls.
 
-    /// Duplicates the sockets for a process or the owner; `socket` stays open.
+    /// Duplicates the sockets for a process or for the owner. `socket` stays open.
     fn duplicate(socket: &Self::LocalSockets) -> PmResult<Self::LocalSockets>;
-    /// The addresses for peers: one for each link.
+    /// Returns the addresses for peers, one for each link.
     fn addresses(socket: &Self::LocalSockets) -> PmResult<Vec<Vec<u8>>>;
-    /// The device's part of an attach descriptor: bytes and descriptors, from which
+    /// Returns the device's part of an attach descriptor: bytes and descriptors, from which
     /// [`NetworkDevice::rebuild`] makes the same parameters and sockets.
     fn describe<'a>(
         setup: &Self::OpenParams,
         socket: &'a Self::LocalSockets,
     ) -> (Vec<u8>, Vec<BorrowedFd<'a>>);
-    /// The parameters and sockets that another process has described, and the number of links.
-    /// Returns `Invalid` if the description is malformed, and `NoDevice` if this process has no
-    /// such device.
+    /// Returns the parameters and sockets that another process has described, and the number of
+    /// links. Returns `Invalid` if the description is malformed, and `NoDevice` if this process has
+    /// no such device.
     fn rebuild(
         bytes: &[u8],
         fds: Vec<OwnedFd>,
@@ -146,29 +145,29 @@ pub(crate) trait NetworkDevice: Sized {
         slab: Arc<Slab>,
     ) -> PmResult<Self::Orphan>;
 
-    // The endpoint.
+    // Functions of an endpoint.
 
     /// Returns `Io` if the device cannot send any more.
     #[inline(always)]
     fn check_operational(_endpoint: &NetworkEndpoint<Self>) -> PmResult<()> {
         Ok(())
     }
-    /// The longest message to a node, before the first message to it. Returns `Io` if the node
-    /// cannot be reached.
+    /// Returns the length of the longest message to a node. Called before the first message to the
+    /// node. Returns `Io` if the node cannot be reached.
     fn max_message_len(endpoint: &NetworkEndpoint<Self>, node: u32) -> PmResult<usize>;
-    /// Whether one more message may go to that peer, if there is a slot for it.
+    /// Whether the device permits one more message to a peer. The caller checks for a free slot.
     #[inline(always)]
     fn may_send(_endpoint: &NetworkEndpoint<Self>, _node: u32, _peer: &PeerSendState) -> bool {
         true
     }
-    /// The slot content of the next message to that peer.
+    /// Returns the slot content of the next message to a peer.
     fn content(
         endpoint: &NetworkEndpoint<Self>,
         node: u32,
         peer: &PeerSendState,
         len: usize,
     ) -> PublishedMessage;
-    /// Publishes the message that was written to its slot, and sends it now or before long.
+    /// Publishes the message that was written to its slot, and sends it now or soon.
     #[inline(always)]
     fn send(endpoint: &NetworkEndpoint<Self>, peer: &PeerSendState, message: SendRequest) {
         endpoint.hand_over(peer, message);
@@ -193,26 +192,27 @@ pub(crate) trait NetworkDevice: Sized {
     fn poll(endpoint: &NetworkEndpoint<Self>, mode: ProgressMode) {
         endpoint.serve(mode);
     }
-    /// Makes progress in all respects, even if another thread is doing so.
+    /// Makes progress of all kinds, for callers that need an up-to-date state. A device may wait
+    /// for the thread that is making progress.
     fn poll_blocking(endpoint: &NetworkEndpoint<Self>) {
         Self::poll(endpoint, ProgressMode::All);
     }
-    /// Arms the wakeup: from now on received messages wake the sleeping receiver.
+    /// Makes received messages wake the sleeping receiver from now on.
     fn arm_wakeup(endpoint: &NetworkEndpoint<Self>);
-    /// The number of pending reads.
+    /// Returns the number of pending remote reads.
     fn pending_reads(endpoint: &NetworkEndpoint<Self>) -> usize;
-    /// Closes the endpoint: its messages are sent for a bounded time, and the owner delivers the
-    /// rest.
+    /// Closes the endpoint. It sends messages for a bounded time, and the owner delivers the rest.
     fn close(endpoint: &NetworkEndpoint<Self>);
 }
 
-/// A process that has exited: its owner delivers what it has sent.
+/// A process that has exited. Its owner delivers the messages that the process has sent.
 pub(crate) trait Orphan {
-    /// Makes progress. Returns None if there is no work until a packet arrives.
+    /// Makes progress, and returns the time until the next call. Returns None if there is no work
+    /// until a packet arrives.
     fn serve(&mut self) -> Option<Duration>;
-    /// Whether all messages of the process have arrived, or their receivers have exited.
+    /// Whether every message of the process was acknowledged, or its receiver has exited.
     fn is_drained(&self) -> bool;
-    /// Descriptors that become readable when a packet arrives.
+    /// Returns descriptors that become readable when a packet arrives.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
 }
 
@@ -228,16 +228,16 @@ pub(crate) struct NetworkEndpoint<N: NetworkDevice> {
     send: send::NetworkSender,
     receive: receive::NetworkReceiver,
     pub(super) select: select::NetworkSelectState,
-    /// The additional state of this kind of network.
+    /// The state that this kind of network adds.
     pub(super) net: N,
-    /// The endpoint is closed and makes no progress any more.
+    /// Not 0 if the endpoint is closed and makes no more progress.
     pub(super) closed: AtomicU64,
     pub(super) slab: Arc<Slab>,
 }
 
 impl<N: NetworkDevice> NetworkEndpoint<N> {
-    /// `entries`: the most received messages that may wait. Returns `Invalid` if the node is not
-    /// local.
+    /// Makes an endpoint on which at most `entries` received messages may wait. Returns `Invalid`
+    /// if the node is not local.
     pub(super) fn new(
         identity: EndpointIdentity,
         slab: Arc<Slab>,
@@ -269,7 +269,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         self.slab.record(self.local_index)
     }
 
-    /// Makes progress, or leaves it to the thread that is doing so.
+    /// Makes progress, or leaves the work to the thread that is already making progress.
     #[inline(always)]
     pub(super) fn serve(&self, mode: ProgressMode) {
         if let Some(guard) = self.progress_lock.try_lock() {
@@ -279,7 +279,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// Makes progress itself, after waiting for the thread that is doing so.
+    /// Waits for the thread that is making progress, if there is one, and then makes progress.
     pub(super) fn serve_blocking(&self, mode: ProgressMode) {
         self.serve_locked_cold(self.progress_lock.lock(), mode);
     }
@@ -298,7 +298,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// Returns whether a sleeping receiver is to be woken.
+    /// Makes one pass. Returns whether a sleeping receiver must be woken.
     #[inline(always)]
     fn progress(&self, engine: &mut N::Engine, mode: ProgressMode) -> bool {
         N::progress(self, engine, mode) && self.queues.wakeup_flag.take_wakeup()

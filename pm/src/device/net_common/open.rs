@@ -1,5 +1,5 @@
-//! Opening and closing of contexts: the owner's channels, binding, attach descriptors, and the
-//! owner's work for processes that have exited.
+//! Opens and closes contexts: the owner's channels, binding, attach descriptors, and the owner's
+//! work for processes that have exited.
 
 #![forbid(unsafe_code)]
 
@@ -23,15 +23,15 @@ use std::time::Duration;
 
 /// The sockets of one local node on one channel.
 struct NodeSocketSlot<N: NetworkDevice> {
-    /// Kept by the owner for the time after the process's exit.
+    /// The owner keeps the sockets for the time after the process has exited.
     socket: N::LocalSockets,
     is_bound: bool,
-    /// Opened here, or given to a process. It cannot be opened here again.
+    /// Whether the endpoint was opened here or given to a process. It cannot be opened here again.
     is_used: bool,
     has_exited: bool,
 }
 
-/// A device's channels, with one slab for each channel.
+/// The channels of a device, with one slab for each channel.
 pub(crate) struct Channels<N: NetworkDevice> {
     pub(crate) setup: N::OpenParams,
     pub(crate) geometry: SlabGeometry,
@@ -39,21 +39,21 @@ pub(crate) struct Channels<N: NetworkDevice> {
     secret: u64,
     slabs: Vec<Arc<Slab>>,
     state: Mutex<State<N>>,
-    /// For waiting on orphans: their sockets and a timer.
+    /// Waits for the sockets of orphans and for the timer.
     epoll: Epoll,
     timer: TimerFd,
 }
 
 struct State<N: NetworkDevice> {
-    /// By channel and local index.
+    /// The local endpoints by channel and local index.
     local_endpoints: Vec<Vec<NodeSocketSlot<N>>>,
     addresses: Option<Arc<AddressTable>>,
     orphans: Vec<N::Orphan>,
 }
 
 impl<N: NetworkDevice> Channels<N> {
-    /// Channels over these sockets, by channel and local index, with this many links each. Without
-    /// a secret a random one is used.
+    /// Makes channels over `sockets`, which are ordered by channel and local index and have `links`
+    /// links each. Without a secret it uses a random number.
     pub(crate) fn from_sockets(
         setup: N::OpenParams,
         geometry: SlabGeometry,
@@ -97,8 +97,8 @@ impl<N: NetworkDevice> Channels<N> {
         f(&sockets)
     }
 
-    /// The addresses of the local nodes: opaque bytes, to be appended to those of the preceding
-    /// hosts.
+    /// Returns the addresses of the local nodes as opaque bytes. The caller appends them to the
+    /// addresses of the preceding hosts.
     pub(crate) fn addresses(&self) -> PmResult<Vec<u8>> {
         let state = self.state();
         let mut table = Vec::new();
@@ -112,7 +112,7 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(table)
     }
 
-    /// Sets the addresses of all nodes. Returns `Busy` if they are set already, and `Invalid` if
+    /// Sets the addresses of all nodes. Returns `Busy` if they are already set, and `Invalid` if
     /// their number is wrong.
     pub(crate) fn set_peers(&self, table: &[u8]) -> PmResult<()> {
         let mut state = self.state();
@@ -123,18 +123,19 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(())
     }
 
-    /// The result of `pmGetDeviceConfig`.
+    /// Returns the result of `pmGetDeviceConfig`.
     pub(crate) fn config(&self, contexts: usize) -> DeviceConfig {
         let SlabGeometry { nodes, mtu, size, .. } = self.geometry;
         DeviceConfig { kind: N::KIND, nodes, contexts, mtu, size, option: N::OPTIONS }
     }
 
-    /// The number of contexts: one for each local node and channel.
+    /// Returns the number of contexts: one for each local node and channel.
     pub(crate) fn contexts(&self) -> usize {
         self.geometry.local_nodes * self.shape.channels
     }
 
-    /// The number of nodes, the longest message, and the bytes of a channel.
+    /// Returns the number of nodes, the length of the longest message, and the size of a slab in
+    /// bytes.
     pub(super) fn dimensions(&self) -> (usize, usize, usize) {
         (self.geometry.nodes, self.geometry.mtu, self.geometry.size)
     }
@@ -152,8 +153,9 @@ impl<N: NetworkDevice> Channels<N> {
         local_endpoints.get_mut(local_index).ok_or(Error::Invalid)
     }
 
-    /// Returns `Invalid` if there is no such channel or local node. Returns `Busy` if another
-    /// context is or was bound to it: sequence numbers are used only once.
+    /// Binds a context to a channel and local node. Returns `Invalid` if there is no such channel
+    /// or local node. Returns `Busy` if another context is bound to it or has used it, because
+    /// sequence numbers may be used only once.
     pub(super) fn bind(&self, channel: u32, self_node: u32) -> PmResult<()> {
         let mut state = self.state();
         let local_endpoint = self.local_endpoint(&mut state, channel, self_node)?;
@@ -174,8 +176,8 @@ impl<N: NetworkDevice> Channels<N> {
         EndpointIdentity { self_node, channel, secret: self.secret }
     }
 
-    /// Opens the endpoint in the owner itself. Returns `Invalid` if the peers are not known yet,
-    /// and `Busy` if the endpoint was given to a process.
+    /// Opens the endpoint in the owner itself. Returns `Invalid` if the addresses of the peers are
+    /// not set yet, and `Busy` if the endpoint was opened before or given to a process.
     pub(super) fn open_endpoint(
         &self,
         channel: u32,
@@ -195,8 +197,8 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(endpoint)
     }
 
-    /// Makes a descriptor for [`attach`]. For an endpoint that was already given away it makes
-    /// another one. Returns `Invalid` if the peers are not known yet.
+    /// Makes a descriptor for [`attach`]. It can be called again for the same endpoint. Returns
+    /// `Invalid` if the addresses of the peers are not set yet.
     pub(super) fn create_attach_fd(
         &self,
         number: usize,
@@ -225,8 +227,9 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(fd)
     }
 
-    /// Queues a control message that the process of `self_node` sends. Returns `Invalid` for a bad
-    /// node or length, and `NoBuffers` if the process has to send the earlier ones first.
+    /// Queues a control message that the process of `self_node` will send. Returns `Invalid` for a
+    /// bad node or length, and `NoBuffers` if the process has to send earlier control messages
+    /// first.
     pub(super) fn control_send(
         &self,
         channel: u32,
@@ -264,7 +267,8 @@ impl<N: NetworkDevice> Channels<N> {
         }
     }
 
-    /// The process of a local node has exited: the owner delivers from now on what it has sent.
+    /// Marks a local node as exited. From now on, the owner delivers the messages that its process
+    /// has sent.
     pub(crate) fn mark_exited(&self, node: usize) -> PmResult<()> {
         let local_index = self.geometry.local_index(node).ok_or(Error::Invalid)?;
         let mut state = self.state();
@@ -293,7 +297,7 @@ impl<N: NetworkDevice> Channels<N> {
         (channel, node, local_index): (usize, usize, usize),
         slab: &Arc<Slab>,
     ) -> PmResult<()> {
-        // Without addresses it cannot have sent anything.
+        // Without addresses, the process cannot have sent anything.
         let Some(addresses) = state.addresses.clone() else { return Ok(()) };
         let socket = N::duplicate(&state.local_endpoints[channel][local_index].socket)?;
         let identity = self.identity(channel as u32, node as u32);
@@ -305,7 +309,7 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(())
     }
 
-    /// A node of another host has exited: messages to it are dropped from now on.
+    /// Marks a node of another host as exited. From now on, messages to it are dropped.
     pub(crate) fn peer_exited(&self, node: usize) -> PmResult<()> {
         if node >= self.geometry.nodes {
             return Err(Error::Invalid);
@@ -314,39 +318,39 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(())
     }
 
-    /// A descriptor that becomes readable when `serve` has work.
+    /// Returns a descriptor that becomes readable when `serve` has work.
     pub(crate) fn adopted_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
 
-    /// Makes progress for the orphans; never waits.
+    /// Makes progress for the orphans. It never waits.
     pub(crate) fn serve(&self) {
         let mut state = self.state();
         let _ = self.timer.wait();
         let waits = state.orphans.iter_mut().filter_map(Orphan::serve);
         if let Some(wait) = waits.min() {
-            // Zero would stop the timer.
+            // A time of zero would stop the timer.
             let wait = wait.max(Duration::from_micros(1));
             let _ = self.timer.set(Expiration::OneShot(wait.into()), TimerSetTimeFlags::empty());
         }
     }
 
-    /// Whether all messages of the orphans have arrived, or their receivers have exited.
+    /// Whether every message of the orphans was acknowledged, or its receiver has exited.
     pub(crate) fn is_drained(&self) -> bool {
         self.state().orphans.iter().all(Orphan::is_drained)
     }
 }
 
-/// Called after the process at `local_index` has exited: messages that it had accepted and never
-/// read count as received.
+/// Counts messages as received that the process at `local_index` had accepted and never read.
+/// Called after the process has exited.
 pub(crate) fn count_unread(slab: &Slab, local_index: usize) {
     let record = slab.record(local_index);
     let accepted_count = record.accepted_count.0.load(Ordering::Acquire);
     record.node.receive.0.received.fetch_max(accepted_count, Ordering::AcqRel);
 }
 
-/// Makes a context from an attach descriptor. Returns `Invalid` if the descriptor has other
-/// contents or was used before, and `NoDevice` if this process has no such device.
+/// Makes a context from an attach descriptor. Returns `Invalid` if it is not an attach descriptor
+/// of this device or was used before. Returns `NoDevice` if this process has no such device.
 pub(crate) fn attach<N: NetworkDevice>(fd: &OwnedFd) -> PmResult<NetworkContext<N>> {
     let (bytes, fds) = fd_passing::unpack(fd, ATTACH_MAX)?;
     let attach = NetworkAttachMessage::decode(N::ATTACH_MAGIC, &bytes)?;

@@ -1,4 +1,5 @@
-//! Receiving: messages wait in the order of their delivery. If none waits, a poll receives packets.
+//! Receives messages. They wait in the order of their delivery. If no message waits, a poll
+//! receives packets.
 
 #![forbid(unsafe_code)]
 
@@ -11,12 +12,13 @@ use crate::sync::{AtomicU64, Ordering, SingleWriterU64};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// No message is held.
+/// The value of `held_message` if no message is held.
 const NOTHING_HELD: u64 = u64::MAX;
-/// The held message was restored, not received.
+/// The value of `held_message` if the held message is a [`RestoredMessage`].
 const HELD_RESTORED: u64 = u64::MAX - 1;
 
-/// A message that was restored.
+/// A message that is in memory of the receiver instead of a receive buffer, because it was restored
+/// or saved.
 pub(super) struct RestoredMessage {
     pub(super) from: u32,
     pub(super) len: usize,
@@ -24,9 +26,9 @@ pub(super) struct RestoredMessage {
 }
 
 pub(super) struct NetworkReceiver {
-    /// The message that was taken and not yet released, as a word of the queue.
+    /// The message that was taken and is not yet released, as a word of the queue.
     held_message: SingleWriterU64,
-    /// Messages that were restored, the held one first, and how many of them wait.
+    /// The restored messages, with the held one first, and their number.
     restored: Mutex<VecDeque<RestoredMessage>>,
     restored_count: AtomicU64,
 }
@@ -46,7 +48,8 @@ impl NetworkReceiver {
         self.restored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called with both locks. Restored messages precede received ones.
+    /// Makes `messages` the restored messages, which precede received ones. Called with both locks
+    /// held.
     pub(super) fn restore(&self, messages: VecDeque<RestoredMessage>) {
         self.restored_count.store(messages.len() as u64, Ordering::Release);
         *self.restored() = messages;
@@ -54,7 +57,7 @@ impl NetworkReceiver {
 }
 
 impl<N: NetworkDevice> ReceiveInterface for NetworkEndpoint<N> {
-    /// If no message waits, packets are received first.
+    /// Returns the source of the next message. If no message waits, receives packets first.
     #[inline(always)]
     fn find(&self) -> Option<u32> {
         if let Some(from) = self.next_source() {
@@ -69,7 +72,7 @@ impl<N: NetworkDevice> ReceiveInterface for NetworkEndpoint<N> {
         if N::IS_POLL_SYSTEM_CALL { self.next_source() } else { self.find() }
     }
 
-    /// Messages are taken in the order of their delivery.
+    /// Takes the next message in the order of delivery, whatever its source.
     #[inline(always)]
     fn take(&self, _source: u32) -> PmResult<(*mut u8, usize)> {
         self.take_next()
@@ -95,7 +98,7 @@ impl<N: NetworkDevice> ReceiveInterface for NetworkEndpoint<N> {
 }
 
 impl<N: NetworkDevice> NetworkEndpoint<N> {
-    /// The source of the next message that waits.
+    /// Returns the source of the next message that waits.
     #[inline(always)]
     pub(super) fn next_source(&self) -> Option<u32> {
         if self.receive.restored_count.load(Ordering::Relaxed) != 0 {
@@ -111,7 +114,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Ok((payload, len))
     }
 
-    /// As `take_next`, but not counted: the source, the address and the length of the message.
+    /// Takes the next message without counting it. Returns its source, address and length.
     #[inline(always)]
     pub(super) fn take_uncounted(&self) -> PmResult<(u32, *mut u8, usize)> {
         if self.receive.restored_count.load(Ordering::Relaxed) != 0 {
@@ -141,19 +144,19 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
             self.receive.restored_count.fetch_sub(1, Ordering::AcqRel);
             return;
         }
-        // The queue has as many words as there are entries, so there is room.
+        // The queue has room for all entries, so it is never full.
         self.queues.released.push(held_message);
     }
 
-    /// The number of waiting messages.
+    /// Returns the number of waiting messages.
     pub(super) fn waiting_count(&self) -> usize {
         self.queues.delivered.len() + self.receive.restored().len()
     }
 
-    /// Called with both locks: drops the held message and the waiting ones.
+    /// Drops the held message and all waiting messages. Called with both locks held.
     pub(super) fn drop_received(&self) {
         self.release();
-        // Bounded, because more messages may arrive.
+        // The loop is bounded, because more messages may arrive.
         for _ in 0..self.waiting_count() {
             if self.take_next().is_err() {
                 return;

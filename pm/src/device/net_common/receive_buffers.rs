@@ -1,4 +1,4 @@
-//! The buffers of received messages: private memory that no other process writes.
+//! The buffers of received messages. They are private memory, which no other process can write.
 
 // UNSAFETY: returns addresses of memory that it owns.
 #![expect(unsafe_code)]
@@ -12,13 +12,13 @@ const MIN_BUFFERS: usize = 128;
 const MAX_BUFFERS: usize = 4096;
 const LINE: usize = size_of::<AlignedLine>();
 
-/// Aligned memory.
+/// Memory that is aligned to a cache line.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 pub(crate) struct AlignedLine([u64; 8]);
 
 impl AlignedLine {
-    /// Lines that hold `bytes`.
+    /// Copies `bytes` to newly allocated lines.
     pub(crate) fn copy(bytes: &[u8]) -> Box<[AlignedLine]> {
         let line = |part: &[u8]| {
             let mut line = AlignedLine::default();
@@ -33,43 +33,44 @@ impl AlignedLine {
     }
 }
 
-/// How many buffers there are for messages of up to `mtu` bytes; a power of two.
+/// Returns the number of buffers for messages of up to `mtu` bytes. It is a power of two.
 pub(crate) fn buffer_count(mtu: usize) -> usize {
     1 << (RECEIVE_BUFFER_BUDGET / mtu.next_multiple_of(LINE).max(LINE))
         .clamp(MIN_BUFFERS, MAX_BUFFERS)
         .ilog2()
 }
 
-/// Buffers of one length, by number.
+/// Buffers of equal length, numbered from 0.
 pub(crate) struct ReceiveBuffers {
     memory: NonNull<u8>,
     layout: Layout,
-    /// The first buffer, at a line of `memory`.
+    /// The address of the first buffer, which is aligned to a cache line.
     start: NonNull<u8>,
     stride: usize,
     count: usize,
 }
 
-// SAFETY: plain memory; the owner's queues determine which code uses which buffer.
+// SAFETY: this is plain memory, and the owner's queues determine which thread uses which buffer.
 unsafe impl Send for ReceiveBuffers {}
 // SAFETY: as above.
 unsafe impl Sync for ReceiveBuffers {}
 
 impl ReceiveBuffers {
-    /// Large zeroed memory is mapped, not written: a buffer needs no page before its first use.
-    /// This is true for the default alignment; for a larger one the allocator writes the zeros.
+    /// Allocates the buffers. The allocator maps large zeroed memory instead of writing it, so that
+    /// a buffer needs no page before its first use. This holds for the default alignment only. For
+    /// a larger alignment, the allocator writes the zeros.
     pub(crate) fn new(mtu: usize) -> ReceiveBuffers {
         let stride = mtu.next_multiple_of(LINE).max(LINE);
         let count = buffer_count(mtu);
         let bytes = stride * count + LINE;
         let layout =
             Layout::from_size_align(bytes, size_of::<u64>()).unwrap_or(Layout::new::<u64>());
-        // SAFETY: the layout is not empty.
+        // SAFETY: the size of the layout is not 0.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) });
         let memory = memory.unwrap_or_else(|| handle_alloc_error(layout));
         let padding = memory.as_ptr().align_offset(LINE);
         assert!(padding + stride * count <= layout.size());
-        // SAFETY: inside the allocation.
+        // SAFETY: the address is inside the allocation.
         let start = unsafe { memory.add(padding) };
         ReceiveBuffers { memory, layout, start, stride, count }
     }
@@ -78,11 +79,11 @@ impl ReceiveBuffers {
         self.count
     }
 
-    /// The address of buffer `number`.
+    /// Returns the address of buffer `number`.
     #[inline(always)]
     pub(crate) fn buffer(&self, number: usize) -> *mut u8 {
         assert!(number < self.count);
-        // SAFETY: inside the allocation.
+        // SAFETY: the address is inside the allocation.
         unsafe { self.start.as_ptr().add(number * self.stride) }
     }
 
@@ -90,14 +91,14 @@ impl ReceiveBuffers {
     #[inline(always)]
     pub(crate) fn fill(&self, number: usize, message: &[u8]) {
         let len = message.len().min(self.stride);
-        // SAFETY: the buffer has `stride` bytes; `message` is other memory.
+        // SAFETY: the buffer has `stride` bytes, and `message` is other memory.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), self.buffer(number), len) };
     }
 }
 
 impl Drop for ReceiveBuffers {
     fn drop(&mut self) {
-        // SAFETY: from alloc_zeroed with this layout.
+        // SAFETY: the memory comes from alloc_zeroed with this layout.
         unsafe { dealloc(self.memory.as_ptr(), self.layout) }
     }
 }

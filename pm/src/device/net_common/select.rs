@@ -1,5 +1,5 @@
-//! Blocking receive (manual 3.3): while a receiver sleeps, a thread watches the network and rings
-//! the doorbell when it delivers a message.
+//! Blocking receive (manual 3.3). While a receiver sleeps, a thread watches the network, and wakes
+//! the receiver by its event descriptor when it delivers a message.
 
 #![forbid(unsafe_code)]
 
@@ -14,9 +14,9 @@ use std::sync::OnceLock;
 
 #[derive(Default)]
 pub(crate) struct NetworkSelectState {
-    /// Created when it is first needed.
+    /// The event descriptor, which is created when it is first needed.
     event_fd: OnceLock<EventFd>,
-    /// Between `before_select` and `after_select`.
+    /// Not 0 between `before_select` and `after_select`.
     selecting: SingleWriterU64,
 }
 
@@ -24,7 +24,7 @@ impl NetworkSelectState {
     /// Wakes a selecting receiver.
     pub(crate) fn notify(&self) {
         if let Some(event) = self.event_fd.get() {
-            // A full counter also wakes the receiver.
+            // The write fails if the counter is full, but a full counter also wakes the receiver.
             let _ = event.write(1);
         }
     }

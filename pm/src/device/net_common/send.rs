@@ -1,7 +1,7 @@
-//! Sending: a message is written to a slot of the slab, published with one store, and submitted to
-//! the engine.
+//! Sends messages. A message is written to a slot of the slab, published with one store, and
+//! submitted to the engine.
 
-// UNSAFETY: copies a multicast's message.
+// UNSAFETY: copies the message of a multicast.
 #![expect(unsafe_code)]
 
 use super::endpoint_queues::{PeerSendState, SendRequest};
@@ -14,12 +14,13 @@ use crate::device::{Endpoint, SendInterface, shorten};
 use crate::error::{Error, PmResult};
 use crate::sync::{Ordering, SingleWriterU64};
 
-/// The pending slot of a message that is discarded because its receiver has exited.
+/// The value of `pending_slot` if there is no pending message, or if it is discarded because its
+/// receiver has exited.
 const DISCARD: u64 = u64::MAX - 1;
-/// The pending slot of a multicast.
+/// The value of `pending_slot` for a multicast.
 const PENDING_MULTICAST: u64 = u64::MAX;
 
-/// The most nodes of one multicast: each needs a slot.
+/// The most nodes of one multicast. Each node needs a slot.
 const MAX_MULTICAST_NODES: usize = 1024;
 
 pub(super) struct NetworkSender {
@@ -27,19 +28,19 @@ pub(super) struct NetworkSender {
     pending_slot: SingleWriterU64,
     pending_node: SingleWriterU64,
     pending_len: SingleWriterU64,
-    /// A multicast's message, or one that is discarded.
+    /// The memory for the message of a multicast, or for a message that is discarded.
     staging: Box<[AlignedLine]>,
     multicast_nodes: Box<[SingleWriterU64]>,
     multicast_count: SingleWriterU64,
     last_multicast_id: SingleWriterU64,
-    /// Slots that are promised to a multicast, and its id.
+    /// The number of slots that are promised to a multicast, and the id of that multicast.
     promised_slots: SingleWriterU64,
     promised_multicast_id: SingleWriterU64,
 }
 
 impl NetworkSender {
     pub(super) fn new(geometry: &SlabGeometry) -> NetworkSender {
-        // A multicast includes each node once; most jobs send to few nodes at a time.
+        // A multicast includes each node at most once.
         let max_multicast = geometry.nodes.min(MAX_MULTICAST_NODES);
         NetworkSender {
             slots: SlotAllocator::new(geometry.slots - CONTROL_QUEUE_LEN, geometry.mtu),
@@ -110,7 +111,7 @@ impl<N: NetworkDevice> SendInterface for NetworkEndpoint<N> {
             return self.publish_multicast();
         }
         let len = sender.pending_len.get();
-        // Counted before the message becomes visible.
+        // The message is counted before it becomes visible.
         let counters = &self.record().node.send.0;
         counters.count_sent();
         counters.record_sent(node.wrapping_add(1), len as usize);
@@ -159,8 +160,8 @@ impl<N: NetworkDevice> SendInterface for NetworkEndpoint<N> {
         self.send.set_pending(slot.unwrap_or(DISCARD), node, len);
         if let Some(slot) = slot {
             let to = self.slab.payload(self.local_index, slot as usize);
-            // SAFETY: the slot has room for the longest message, `from` has as many bytes (staging
-            // of a context with at least this MTU).
+            // SAFETY: the slot has room for the longest message. `from` is the staging memory of a
+            // context with at least this MTU.
             unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         }
         self.publish();
@@ -168,8 +169,8 @@ impl<N: NetworkDevice> SendInterface for NetworkEndpoint<N> {
 }
 
 impl<N: NetworkDevice> NetworkEndpoint<N> {
-    /// The peer, if a message of that length may be sent to it. Returns `Io` if the device cannot
-    /// send.
+    /// Returns the peer, if a message of this length may be sent to it. Returns `Invalid` for a bad
+    /// node or length, and `Io` if the device cannot send.
     #[inline(always)]
     fn peer_for_message(&self, node: u32, len: usize) -> PmResult<&PeerSendState> {
         let peer = self.peer(node)?;
@@ -180,7 +181,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Ok(peer)
     }
 
-    /// The state of another node, whose longest message is known.
+    /// Returns the state of another node. Looks up its longest message if it is not known yet.
     #[inline(always)]
     pub(crate) fn peer(&self, node: u32) -> PmResult<&PeerSendState> {
         self.check_peer(node)?;
@@ -191,7 +192,8 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Ok(peer)
     }
 
-    /// Looks up the longest message to a peer. Returns `Io` if the peer has no address.
+    /// Looks up the length of the longest message to a peer. Returns `Io` if the peer cannot be
+    /// reached.
     #[cold]
     fn resolve_peer(&self, node: u32, peer: &PeerSendState) -> PmResult<()> {
         peer.mtu.set(N::max_message_len(self, node)?.min(self.mtu) as u64);
@@ -213,7 +215,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         self.poll_for_slot(node, peer, promised_slots)
     }
 
-    /// Acknowledgements that are received meanwhile free slots.
+    /// Polls, because received acknowledgements free slots, and checks again.
     #[cold]
     fn poll_for_slot(&self, node: u32, peer: &PeerSendState, promised_slots: u64) -> PmResult<()> {
         N::poll(self, ProgressMode::All);
@@ -223,8 +225,8 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Err(N::check_operational(self).err().unwrap_or(Error::NoBuffers))
     }
 
-    /// Whether this peer may get a slot. No peer may use more slots than are left, so that peers
-    /// that do not read cannot stop messages to others.
+    /// Whether this peer may use a slot. No peer may use more slots than are free, so that peers
+    /// that do not read cannot stop messages to other peers.
     #[inline(always)]
     fn has_slot(&self, node: u32, peer: &PeerSendState, promised_slots: u64) -> bool {
         self.collect_freed_slots();
@@ -232,7 +234,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         peer.outstanding() < left && N::may_send(self, node, peer)
     }
 
-    /// Frees the slots of messages that are acknowledged.
+    /// Frees the slots of messages that were acknowledged or dropped.
     #[inline(always)]
     pub(in crate::device) fn collect_freed_slots(&self) {
         while let Some(slot) = self.queues.freed.pop() {
@@ -244,7 +246,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
     #[inline(always)]
     pub(in crate::device) fn hand_over(&self, peer: &PeerSendState, message: SendRequest) {
         self.publish_slot(peer, message);
-        // The queue has as many words as there are slots, so there is room.
+        // The queue has room for all slots, so it is never full.
         self.queues.submitted.push(message.word());
     }
 
@@ -267,7 +269,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// A message to an exited node counts as received for its sender.
+    /// Drops a message to an exited node. For its sender, it counts as received.
     #[cold]
     fn discard_message(&self) {
         self.send.pending_slot.set(DISCARD);
@@ -277,7 +279,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         });
     }
 
-    /// Called with the send lock: frees a reserved slot without sending it.
+    /// Frees a reserved slot without sending its message. Called with the send lock held.
     pub(super) fn discard_reserved(&self) {
         let slot = self.send.pending_slot.get();
         self.send.pending_slot.set(DISCARD);

@@ -1,11 +1,12 @@
-//! The slab: memory of a host's processes for one channel, created by their owner. It has counters
-//! and receiver states as in a shmem segment. It also has each process's send buffers, so that a
-//! sent message outlives its sender.
+//! The slab is memory of the job's processes on one host for one channel. The owner creates it. It
+//! contains counters and receiver states, as a shmem segment does. It also contains the send
+//! buffers of each process, so that a sent message outlives its sender.
 //!
-//! A slot is *free* or *published*; one store makes the change. It is written only by its process,
-//! or by the owner that adopts it after the process's exit. Neither trusts the contents.
+//! A slot is *free* or *published*, and one store changes its state. Only the process of the slot
+//! writes to it, or the owner that adopts it after the process has exited. Neither trusts the
+//! contents.
 
-// UNSAFETY: computes addresses inside a mapping that other processes write.
+// UNSAFETY: computes addresses inside a mapping to which other processes write.
 #![expect(unsafe_code)]
 
 use super::layout::{
@@ -22,7 +23,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// A mapped slab. Its addresses stay valid as long as it lives.
+/// A mapped slab. Its addresses are valid as long as this value lives.
 pub(crate) struct Slab {
     map: MmapRaw,
     geometry: SlabGeometry,
@@ -30,13 +31,13 @@ pub(crate) struct Slab {
     memory: OwnedFd,
 }
 
-/// A slot's content, as its sender has published it: not validated yet.
+/// The content of a slot as its sender has published it. It is not validated yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PublishedMessage {
     pub(crate) to: u32,
-    /// Its position among the messages to that node without a sequence number.
+    /// Its position among the messages to that node that have no sequence number.
     pub(crate) order: u32,
-    /// Its sequence number, after the engine has taken it.
+    /// Its sequence number. The engine assigns it when it takes the message.
     pub(crate) sequence: Option<u32>,
     pub(crate) published: SendSlotState,
 }
@@ -58,7 +59,7 @@ impl Slab {
         Ok(slab)
     }
 
-    /// Maps a slab of another process. Returns `Invalid` if it does not match the attach message.
+    /// Maps the slab of another process. Returns `Invalid` if it does not match the attach message.
     pub(crate) fn open(memory: OwnedFd, geometry: SlabGeometry, nonce: [u64; 2]) -> PmResult<Slab> {
         let map = open_sealed(&memory, geometry.size)?;
         let slab = Slab { map, geometry, nonce, memory };
@@ -86,21 +87,23 @@ impl Slab {
     }
 
     /// # Safety
-    /// `offset` is one of the geometry's, for a local index, node or slot that it has.
+    /// `offset` must be an offset that the geometry computes for an existing local index, node or
+    /// slot.
     #[inline(always)]
     unsafe fn ptr_at<T>(&self, offset: usize) -> NonNull<T> {
         debug_assert!(offset + size_of::<T>() <= self.geometry.size);
-        // SAFETY: inside the mapping, which is as large as the geometry says, and not null.
+        // SAFETY: the address is not null, and inside the mapping, which has the size of the
+        // geometry.
         unsafe { NonNull::new_unchecked(self.map.as_mut_ptr().add(offset)).cast() }
     }
 
     #[inline(always)]
     fn header(&self) -> &SlabHeader {
-        // SAFETY: the header page; only atomics are read.
+        // SAFETY: this is the header page, and only its atomics are accessed.
         unsafe { self.ptr_at::<SlabHeader>(0).as_ref() }
     }
 
-    /// Whether the owner has more processes than processors.
+    /// Not 0 if the owner has more processes than processors.
     pub(crate) fn oversubscribed(&self) -> &AtomicU32 {
         &self.header().oversubscribed
     }
@@ -114,7 +117,7 @@ impl Slab {
     /// Whether `node` was marked as exited.
     pub(crate) fn is_exited(&self, node: usize) -> bool {
         assert!(node < self.geometry.nodes);
-        // SAFETY: a word inside the mapping, by the geometry; atomic.
+        // SAFETY: the geometry keeps the word inside the mapping, and the word is atomic.
         let word =
             unsafe { self.ptr_at::<AtomicU64>(self.geometry.exited_word_offset(node)).as_ref() };
         // SYNC: exited-node
@@ -124,7 +127,7 @@ impl Slab {
     /// Marks a node as exited. Called by the owner.
     pub(crate) fn set_exited(&self, node: usize) {
         assert!(node < self.geometry.nodes);
-        // SAFETY: as `is_exited`.
+        // SAFETY: as in `is_exited`.
         let word =
             unsafe { self.ptr_at::<AtomicU64>(self.geometry.exited_word_offset(node)).as_ref() };
         let bit = 1 << (node % 64);
@@ -134,21 +137,23 @@ impl Slab {
         }
     }
 
-    /// A local node's counters, receiver state and control queue.
+    /// Returns a local node's counters, receiver state and control queue.
     #[inline(always)]
     pub(crate) fn record(&self, local_index: usize) -> &LocalNodeRecord {
         assert!(local_index < self.geometry.local_nodes);
-        // SAFETY: a record inside the mapping, by the geometry; only atomics.
+        // SAFETY: the geometry keeps the record inside the mapping, and it contains only atomics.
         unsafe { self.ptr_at::<LocalNodeRecord>(self.geometry.record_offset(local_index)).as_ref() }
     }
 
-    /// Verbs: the messages that the process at `local_index` has accepted from `source`.
+    /// For verbs: the number of messages that the process at `local_index` has accepted from
+    /// `source`.
     #[inline(always)]
     pub(crate) fn accepted(&self, local_index: usize, source: usize) -> &AtomicU64 {
         self.pair_counter(local_index, source)
     }
 
-    /// Ethernet: the sequence number of the next packet from the process at `local_index` to `to`.
+    /// For ethernet: the sequence number of the next packet from the process at `local_index` to
+    /// `to`.
     pub(crate) fn next_sequence(&self, local_index: usize, to: usize) -> &AtomicU64 {
         self.pair_counter(local_index, to)
     }
@@ -156,7 +161,7 @@ impl Slab {
     #[inline(always)]
     fn pair_counter(&self, local_index: usize, peer: usize) -> &AtomicU64 {
         assert!(local_index < self.geometry.local_nodes && peer < self.geometry.nodes);
-        // SAFETY: a word inside the mapping, by the geometry; atomic.
+        // SAFETY: the geometry keeps the word inside the mapping, and the word is atomic.
         unsafe {
             self.ptr_at::<AtomicU64>(self.geometry.pair_counter_offset(local_index, peer)).as_ref()
         }
@@ -165,38 +170,39 @@ impl Slab {
     #[inline(always)]
     fn slot_header(&self, local_index: usize, slot: usize) -> &SendSlotHeader {
         assert!(local_index < self.geometry.local_nodes && slot < self.geometry.all_slots());
-        // SAFETY: a slot inside the mapping, by the geometry; only atomics.
+        // SAFETY: the geometry keeps the slot inside the mapping, and it contains only atomics.
         unsafe {
             self.ptr_at::<SendSlotHeader>(self.geometry.slot_offset(local_index, slot)).as_ref()
         }
     }
 
-    /// The offset of a slot's payload in the slab.
+    /// Returns the offset of a slot's payload in the slab.
     #[inline(always)]
     pub(crate) fn payload_offset(&self, local_index: usize, slot: usize) -> usize {
         assert!(local_index < self.geometry.local_nodes && slot < self.geometry.all_slots());
         self.geometry.frame_offset(local_index, slot)
     }
 
-    /// The address of a slot's payload.
+    /// Returns the address of a slot's payload.
     #[inline(always)]
     pub(crate) fn payload(&self, local_index: usize, slot: usize) -> *mut u8 {
-        // SAFETY: a frame inside the mapping, by the geometry.
+        // SAFETY: the geometry keeps the frame inside the mapping.
         unsafe { self.ptr_at(self.payload_offset(local_index, slot)).as_ptr() }
     }
 
     /// Writes a short message to a slot's frame.
     pub(crate) fn write(&self, local_index: usize, slot: usize, message: &[u8]) {
         let len = message.len().min(self.geometry.mtu);
-        // SAFETY: the frame has `mtu` bytes; it belongs to the caller until it publishes the slot.
+        // SAFETY: the frame has `mtu` bytes, and belongs to the caller until the caller publishes
+        // the slot.
         unsafe {
             std::ptr::copy_nonoverlapping(message.as_ptr(), self.payload(local_index, slot), len);
         }
     }
 
-    /// The start of the slab.
+    /// Returns the start of the slab.
     pub(crate) fn start(&self) -> NonNull<u8> {
-        // SAFETY: the header page.
+        // SAFETY: offset 0 is the header page.
         unsafe { self.ptr_at(0) }
     }
 
@@ -212,7 +218,7 @@ impl Slab {
         header.state.store(content.published.word() | sequence_flag, Ordering::Release);
     }
 
-    /// Gives the published message its sequence number.
+    /// Stores the sequence number of a published message.
     #[inline(always)]
     pub(crate) fn set_sequence(&self, local_index: usize, slot: usize, sequence: u32) {
         let header = self.slot_header(local_index, slot);
@@ -230,7 +236,7 @@ impl Slab {
             .store(published.word() | SEQUENCE_ASSIGNED, Ordering::Release);
     }
 
-    /// Frees the slot: its message was acknowledged or dropped.
+    /// Frees the slot. Called when its message was acknowledged or dropped.
     #[inline(always)]
     pub(crate) fn free(&self, local_index: usize, slot: usize) {
         self.slot_header(local_index, slot).state.store(0, Ordering::Release);
@@ -241,7 +247,7 @@ impl Slab {
         (0..self.geometry.all_slots()).any(|slot| self.content(local_index, slot).is_some())
     }
 
-    /// The published message in a slot, or None if the slot is free.
+    /// Returns the published message in a slot, or None if the slot is free.
     pub(crate) fn content(&self, local_index: usize, slot: usize) -> Option<PublishedMessage> {
         let header = self.slot_header(local_index, slot);
         // SYNC: slab-slot
@@ -256,7 +262,8 @@ impl Slab {
 }
 
 impl ControlQueue {
-    /// Called by the owner. Returns `NoBuffers` if the process has to send the earlier ones first.
+    /// Queues a control message. Called by the owner. Returns `NoBuffers` if the process has to
+    /// send earlier control messages first.
     pub(crate) fn push(&self, to: u32, message: &[u8]) -> PmResult<()> {
         let write_index = self.write_index.0.load(Ordering::Relaxed);
         if write_index.wrapping_sub(self.read_index.0.load(Ordering::Acquire))
@@ -283,7 +290,8 @@ impl ControlQueue {
         self.write_index.0.load(Ordering::Relaxed) == self.read_index.0.load(Ordering::Relaxed)
     }
 
-    /// Called by the process: the next control message, with its length checked.
+    /// Returns the receiver, the bytes and the length of the next control message. The length is
+    /// limited to `CONTROL_MTU`. Called by the process.
     pub(crate) fn peek(&self) -> Option<(u32, [u8; CONTROL_MTU], usize)> {
         let read_index = self.read_index.0.load(Ordering::Relaxed);
         // SYNC: control-queue
@@ -299,7 +307,7 @@ impl ControlQueue {
         Some((slot.to.load(Ordering::Relaxed), bytes, len))
     }
 
-    /// Called by the process, after `peek`.
+    /// Removes the message that `peek` has returned. Called by the process.
     pub(crate) fn pop(&self) {
         let read_index = self.read_index.0.load(Ordering::Relaxed);
         self.read_index.0.store(read_index.wrapping_add(1), Ordering::Release);

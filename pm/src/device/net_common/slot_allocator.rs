@@ -1,20 +1,22 @@
-//! The free slots of a sender. They are allocated from groups of adjacent slots, the lowest
-//! completely free group first. Adjacent slots that are sent one after the other are one contiguous
-//! part for the kernel. This remains so after losses have freed slots in another order. A sender
-//! also uses only about as many frames as it has in flight, so that they stay in the cache.
+//! The free slots of a sender. Slots are allocated from groups of adjacent slots, beginning with
+//! the lowest group that is completely free. Adjacent slots that are sent one after the other are
+//! one contiguous part for the kernel. Groups preserve this even if losses free slots in another
+//! order. A sender also uses only about as many frames as it has in flight, so that the frames stay
+//! in the cache.
 
 #![forbid(unsafe_code)]
 
 use crate::sync::SingleWriterU64;
 
-/// The approximate size of a group's frames: the size of one datagram.
+/// The approximate size in bytes of the frames of a group, which is the size of one datagram.
 const SLOT_GROUP_LEN: usize = 64 << 10;
 
-/// Used by the holder of the send lock.
+/// Allocates and frees slots. Only the thread that holds the send lock or the progress lock uses
+/// it.
 pub(crate) struct SlotAllocator {
-    /// Bit i of group g: slot `g * size + i` is free.
+    /// If bit i of group g is set, slot `g * group_size + i` is free.
     groups: Box<[SingleWriterU64]>,
-    /// A power of two, and its exponent.
+    /// The number of slots of a group, which is a power of two, and its exponent.
     group_size: u64,
     group_shift: u32,
     /// The next slot to allocate from the current group.
@@ -23,7 +25,7 @@ pub(crate) struct SlotAllocator {
 }
 
 impl SlotAllocator {
-    /// `count` slots, all free, with frames for messages of up to `mtu` bytes.
+    /// Makes an allocator of `count` free slots, with frames for messages of up to `mtu` bytes.
     pub(crate) fn new(count: usize, mtu: usize) -> SlotAllocator {
         let group_size = (SLOT_GROUP_LEN / mtu.max(1)).next_power_of_two().clamp(4, 64) as u64;
         let groups = (0..count as u64).step_by(group_size as usize);
@@ -38,7 +40,7 @@ impl SlotAllocator {
         }
     }
 
-    /// The number of free slots.
+    /// Returns the number of free slots.
     #[inline(always)]
     pub(crate) fn len(&self) -> u64 {
         self.free_count.get()
@@ -52,7 +54,7 @@ impl SlotAllocator {
         self.free_count.set(self.free_count.get() + 1);
     }
 
-    /// Allocates a free slot.
+    /// Allocates a free slot, or returns None if there is none.
     #[inline(always)]
     pub(crate) fn allocate(&self) -> Option<u64> {
         let next_slot = self.next_slot.get();
@@ -68,7 +70,8 @@ impl SlotAllocator {
         let group = &self.groups[group_index as usize];
         group.set(group.get() & !(1 << bit));
         self.free_count.set(self.free_count.get() - 1);
-        // After the last slot of a group none is left: the next call selects another group.
+        // If this was the last slot of the group, its bit is now clear, so that the next call
+        // selects another group.
         let last = bit + 1 == self.group_size;
         self.next_slot.set(if last {
             group_index * self.group_size + bit
@@ -78,7 +81,7 @@ impl SlotAllocator {
         Some(group_index * self.group_size + bit)
     }
 
-    /// The lowest group that is completely free, or otherwise partly free.
+    /// Returns the lowest group that is completely free, or else the lowest that is partly free.
     fn find_free_group(&self) -> Option<u64> {
         let full_group = low_bits(self.group_size);
         let find = |is_wanted: &dyn Fn(u64) -> bool| {
@@ -90,7 +93,7 @@ impl SlotAllocator {
     }
 }
 
-/// A mask of the lowest `count` bits.
+/// Returns a mask of the lowest `count` bits.
 fn low_bits(count: u64) -> u64 {
     u64::MAX >> (64 - count.clamp(1, 64))
 }

@@ -1,16 +1,18 @@
-//! Bounded queues of words inside a process, from the holder of one lock to the holder of another:
-//! submitted messages go to the engine, and received messages come back.
+//! Bounded queues of words inside a process. The holder of one lock pushes words, and the holder of
+//! another lock pops them. The queues pass submitted messages to the engine, and received messages
+//! to the receiver.
 
 #![forbid(unsafe_code)]
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// One side writes this cache line, the other reads it.
+/// An index on its own cache line. One side writes it, the other side reads it.
 #[derive(Default)]
 #[repr(align(128))]
 struct QueueIndex(AtomicU64);
 
-/// At a time one thread may push and one may pop, which their locks ensure.
+/// A queue. At most one thread at a time may push, and at most one may pop. Locks of the callers
+/// ensure this.
 pub(crate) struct SpscQueue {
     pushed: QueueIndex,
     popped: QueueIndex,
@@ -18,7 +20,7 @@ pub(crate) struct SpscQueue {
 }
 
 impl SpscQueue {
-    /// Room for `len` words, a power of two.
+    /// Makes a queue of `len` words, which must be a power of two.
     pub(crate) fn new(len: usize) -> SpscQueue {
         debug_assert!(len.is_power_of_two());
         let words = (0..len).map(|_| AtomicU64::new(0)).collect();
@@ -42,7 +44,7 @@ impl SpscQueue {
         true
     }
 
-    /// The next word, which stays in the queue. Any thread may call this, but the result is
+    /// Returns the next word, which stays in the queue. Any thread may call this, but the result is
     /// reliable only for the thread that may pop.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<u64> {
@@ -62,14 +64,14 @@ impl SpscQueue {
         Some(word)
     }
 
-    /// The number of words; it may be out of date.
+    /// Returns the number of words, which may be out of date.
     pub(crate) fn len(&self) -> usize {
         let popped = self.popped.0.load(Ordering::Acquire);
         self.pushed.0.load(Ordering::Acquire).wrapping_sub(popped) as usize
     }
 
-    /// If it returns true, the caller sees everything that was written before the last word was
-    /// taken.
+    /// Whether the queue is empty. If so, the caller sees all writes that the popping thread made
+    /// before it popped the last word.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         let popped = self.popped.0.load(Ordering::Acquire);

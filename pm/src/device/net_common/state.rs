@@ -1,4 +1,4 @@
-//! A context's state: queue status, reset, saving and restoring, dump.
+//! The state of a context: queue status, reset, saving, restoring, and dump.
 
 // UNSAFETY: reads messages in their buffers.
 #![expect(unsafe_code)]
@@ -13,23 +13,23 @@ use crate::sync::Ordering;
 use std::collections::VecDeque;
 use std::io::Write;
 
-/// Words in front of the messages: the magic number of the format, the number of nodes, this node,
-/// the sent and received counts, and the number of messages. Each message has source, length and
-/// payload, padded to 8 bytes.
+/// The number of words in front of the messages of a saved context: the magic number of the format,
+/// the number of nodes, this node, the sent and received counts, and the number of messages. Each
+/// message has its source, length and payload, padded to 8 bytes.
 const HEADER_WORDS: usize = 6;
 
-/// Whether `bytes` are a saved context of this kind, as far as this can be checked without a
-/// context.
+/// Whether `bytes` are a saved context of this kind of device, as far as this can be checked
+/// without a context.
 pub(crate) fn is_saved_context<N: NetworkDevice>(bytes: &[u8]) -> bool {
     NetworkSavedState::parse(N::SAVE_MAGIC, bytes).is_ok()
 }
 
 impl<N: NetworkDevice> StateInterface for NetworkEndpoint<N> {
-    /// Returns `Busy` if a message is not acknowledged, and `Io` if it cannot be acknowledged any
-    /// more.
+    /// Returns `Busy` if a message is not acknowledged, and `Io` if it can no longer be
+    /// acknowledged.
     fn is_send_done(&self) -> PmResult<()> {
         let done = || {
-            // In this order: see `process_submitted`.
+            // The order of these checks matters: see `process_submitted`.
             self.queues.submitted.is_empty() && self.queues.outstanding.load(Ordering::Acquire) == 0
         };
         if !done() {
@@ -38,7 +38,7 @@ impl<N: NetworkDevice> StateInterface for NetworkEndpoint<N> {
         if done() { Ok(()) } else { Err(N::check_operational(self).err().unwrap_or(Error::Busy)) }
     }
 
-    /// `_held` is ignored: the held message is not in the queues.
+    /// `_held` is ignored, because the held message is not in the queues.
     fn queue_status(&self, _held: bool) -> QueueStatus {
         N::poll_blocking(self);
         let waiting = self.queues.submitted.len() as u64;
@@ -106,7 +106,7 @@ impl<N: NetworkDevice> StateInterface for NetworkEndpoint<N> {
         let record = &self.record().node;
         writeln!(
             out,
-            "  channel {} node {} of {}: sent {} received {} polls {} door {:#x}, {} wait here",
+            "  channel {} node {} of {}: sent {} received {} polls {} door {:#x}, {} waiting",
             self.channel,
             self.self_node,
             self.nodes(),
@@ -121,14 +121,14 @@ impl<N: NetworkDevice> StateInterface for NetworkEndpoint<N> {
 }
 
 impl<N: NetworkDevice> NetworkEndpoint<N> {
-    /// Copies of the waiting messages, which stay in the queue: each is taken and restored.
+    /// Copies the waiting messages. They keep waiting: each one is taken, copied, and restored.
     fn copy_messages(&self) -> Vec<(u32, Vec<u8>)> {
         let mut copies = Vec::new();
         let mut restored = VecDeque::new();
         for _ in 0..self.waiting_count() {
             let Some(from) = self.next_source() else { break };
             let Ok((_, ptr, len)) = self.take_uncounted() else { break };
-            // SAFETY: the message that was taken is readable until it is released, below.
+            // SAFETY: the message that was taken is readable until it is released below.
             let bytes = unsafe { std::slice::from_raw_parts(ptr, len) }.to_vec();
             self.release_uncounted();
             restored.push_back(RestoredMessage { from, len, bytes: AlignedLine::copy(&bytes) });
@@ -155,7 +155,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
     }
 }
 
-/// A saved context, validated as far as this is possible without a context.
+/// A saved context, validated as far as possible without a context.
 struct NetworkSavedState<'a> {
     nodes: u64,
     self_node: u64,

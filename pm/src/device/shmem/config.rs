@@ -7,7 +7,7 @@ use crate::debug;
 use crate::error::{Error, PmResult};
 use crate::segment::layout::{MAX_NODES, SegmentGeometry};
 
-/// The most channels of a device.
+/// The largest number of channels of a device.
 const MAX_CHANNELS: usize = 64;
 
 /// `-nodes N` (default: processors) and `-channels C` (default 1).

@@ -1,6 +1,6 @@
-//! Control messages: from the owner of the contexts to the processes, apart from other messages.
-//! Each pair of nodes has a tiny ring with its own activation. Control messages are not counted,
-//! and they wake no receiver.
+//! Control messages, from the owner of the contexts to the processes. Each pair of nodes has a
+//! small ring for them, with an activation bit of its own. Control messages are not counted, and
+//! they wake no receiver.
 
 // UNSAFETY: copies between the caller's slices and the ring.
 #![expect(unsafe_code)]
@@ -14,7 +14,7 @@ use crate::ring::{Consumer, Producer};
 use crate::segment::RingKind;
 use std::sync::Mutex;
 
-/// Control messages are rare: one lock for each direction, taken by try-lock.
+/// Control messages are rare, so one lock for each direction is enough. It is only ever tried.
 #[derive(Default)]
 pub(super) struct Control {
     send: Mutex<()>,

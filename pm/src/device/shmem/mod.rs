@@ -35,7 +35,7 @@ use std::sync::Arc;
 pub(crate) const OPTIONS: u64 = OPT_REMOTE_WRITE | OPT_REMOTE_READ;
 
 /// The state that this process keeps for one channel and node: its ends of all rings. The state of
-/// a ring is in the ring, so an endpoint may be created again at any time.
+/// a ring is in the segment, so an endpoint may be created again at any time.
 #[repr(align(128))]
 pub(crate) struct ShmemEndpoint {
     channel: u32,
@@ -110,12 +110,14 @@ impl ShmemEndpoint {
         unsafe { self.record.as_ref() }
     }
 
-    /// Send lock. A later message went by another device.
+    /// Clears the record of the last destination, because a later message went by another device.
+    /// Called under the send lock.
     pub(crate) fn clear_last_destination(&self) {
         self.record().send.0.last_peer.store(0, Ordering::Relaxed);
     }
 
-    /// Receive lock. A later message came by another device.
+    /// Clears the record of the last source, because a later message came by another device. Called
+    /// under the receive lock.
     pub(crate) fn clear_last_source(&self) {
         self.record().receive.0.last_peer.store(0, Ordering::Relaxed);
     }
@@ -174,13 +176,13 @@ impl Shmem {
         shmem
     }
 
-    /// Invalid: not bound.
+    /// The endpoint in force. Invalid: not bound.
     #[inline(always)]
     pub(crate) fn endpoint(&self) -> PmResult<&ShmemEndpoint> {
         self.endpoint.get()
     }
 
-    /// Invalid: no such node.
+    /// The longest message to `node`. Invalid: no such node.
     pub(crate) fn mtu(&self, node: u32) -> PmResult<usize> {
         let is_valid = (node as usize) < self.geometry.nodes;
         if is_valid { Ok(self.geometry.ring.mtu as usize) } else { Err(Error::Invalid) }
@@ -193,7 +195,8 @@ impl Shmem {
         }
     }
 
-    /// Both locks. Busy: already bound, or another context is bound to that channel and node.
+    /// Binds the context to a channel as `self_node`. Called under both locks. Busy: already bound,
+    /// or another context is bound to that channel and node.
     pub(crate) fn bind(
         &self,
         device_state: &DeviceState,
@@ -208,7 +211,7 @@ impl Shmem {
         Ok(())
     }
 
-    /// Both locks. Invalid: not bound.
+    /// Unbinds the context from its channel. Called under both locks. Invalid: not bound.
     pub(crate) fn unbind(&self, device_state: &DeviceState) -> PmResult<()> {
         let endpoint = self.endpoint()?;
         let channels = self.channels(device_state)?;
@@ -219,7 +222,8 @@ impl Shmem {
         Ok(())
     }
 
-    /// Both locks: the process that attached the context gives it up.
+    /// Leaves the segment when the process that attached the context detaches it. Called under both
+    /// locks.
     pub(crate) fn leave(&self) {
         if let (true, Ok(endpoint)) = (self.is_attached, self.endpoint()) {
             open::mark_exited(endpoint.segment(), endpoint.self_node as usize);
@@ -227,8 +231,8 @@ impl Shmem {
         }
     }
 
-    /// The doorbell's name is handed over with the endpoint: the attaching process opens its own
-    /// doorbell.
+    /// Closes the doorbell, because the process that attaches the context opens a doorbell of the
+    /// same name.
     pub(crate) fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         let endpoint = self.endpoint()?;
         let fd = open::create_attach_fd(self.number, endpoint)?;

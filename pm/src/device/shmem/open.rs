@@ -63,7 +63,8 @@ impl ShmemChannels {
         config::device_config(self.options, &self.geometry, contexts)
     }
 
-    /// Invalid: no such channel or node. Busy: another context is bound to that node.
+    /// Creates the endpoint of `self_node` on a channel. Invalid: no such channel or node. Busy:
+    /// another context is bound to that node.
     pub(crate) fn bind(&self, channel: u32, self_node: u32) -> PmResult<ShmemEndpoint> {
         if self_node as usize >= self.options.nodes {
             return Err(Error::Invalid);
@@ -131,9 +132,9 @@ impl ShmemChannels {
     }
 }
 
-/// Marks `node` as exited: from now on senders drop what they send to it, and messages that are
-/// queued for it count as received. Each message is counted once, by whichever side claims it
-/// first; see `receiver_state.rs`.
+/// Marks `node` as exited: from now on senders drop their messages to it, and messages that are
+/// queued for it count as received. Each message is counted once, by the side that claims it first
+/// (see `receiver_state.rs`).
 pub(super) fn mark_exited(segment: &Segment, node: usize) {
     let record = segment.node(node);
     record.receiver_state.0.set_exited(membarrier::issue);
@@ -171,7 +172,8 @@ pub(super) fn create_attach_fd(number: usize, endpoint: &ShmemEndpoint) -> PmRes
     fd_passing::pack(&message, &fds)
 }
 
-/// Creates a context from such a descriptor. Invalid: another content, or it was used already.
+/// Creates a context from such a descriptor. Invalid: the content is malformed, or the descriptor
+/// was already used.
 pub(crate) fn attach(fd: OwnedFd) -> PmResult<Shmem> {
     let owner_pid = getsockopt(&fd, PeerCredentials).map_or(0, |peer| peer.pid());
     let (bytes, fds) = fd_passing::unpack(&fd, ATTACH_LEN)?;

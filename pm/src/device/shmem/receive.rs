@@ -1,14 +1,14 @@
 //! Receiving: the order in which the rings are polled.
 //!
-//! The ring that gave the last message is *hot* and is checked on every poll. After
-//! [`RECEIVE_QUANTUM`] messages in a row the other rings come first. A poll that finds the hot ring
-//! empty checks [`COLD_RINGS_PER_POLL`] of the other active rings in turn. For each it reads the
-//! slot where the next message will come, and a local word that holds the slot's location, eight of
-//! them to a cache line.
+//! The ring of the last message is *hot* and is checked on every poll. After [`RECEIVE_QUANTUM`]
+//! messages in a row the other rings come first. A poll that finds the hot ring empty checks
+//! [`COLD_RINGS_PER_POLL`] of the other active rings in turn. For each ring it reads the slot of
+//! the next message, and a local word that holds the slot's location. Eight such words share a
+//! cache line.
 //!
-//! If one source floods, another source's message waits for at most `RECEIVE_QUANTUM` messages of
-//! each other source and its own turn. If no source floods, a message is found within
-//! `active / COLD_RINGS_PER_POLL` polls.
+//! If one source floods, a message of another source waits for at most `RECEIVE_QUANTUM` messages
+//! of each other source. If no source floods, a message is found within `active /
+//! COLD_RINGS_PER_POLL` polls.
 
 // UNSAFETY: points into the segment.
 #![expect(unsafe_code)]
@@ -23,9 +23,9 @@ use crate::segment::{RingKind, Segment};
 use crate::sync::{AtomicU64, Ordering, SingleWriterU64};
 use std::ptr::NonNull;
 
-/// Messages in a row from one source.
+/// The largest number of consecutive messages from one source.
 pub(super) const RECEIVE_QUANTUM: u64 = 16;
-/// Cold rings per poll.
+/// The number of cold rings that a poll checks.
 pub(super) const COLD_RINGS_PER_POLL: u64 = 4;
 
 /// No source is hot yet.
@@ -57,8 +57,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// No lock. The next message of this source, if it is this source's turn. Other: call
-    /// `ShmemEndpoint::find`.
+    /// The next message of this source, if it is this source's turn. Needs no lock. Other: the
+    /// caller has to call `ShmemEndpoint::find`.
     #[inline(always)]
     pub(crate) fn peek_inline(&self) -> PeekResult {
         if self.left_of_turn.get() == 0 { PeekResult::Other } else { self.consumer.peek() }
@@ -74,13 +74,14 @@ impl Source {
         }
     }
 
-    /// Receive lock. Whether no other thread has taken the message that was seen.
+    /// Whether no other thread has taken the message that was seen. Called under the receive lock.
     #[inline(always)]
     pub(crate) fn is_next(&self, message: &TakenMessage) -> bool {
         self.left_of_turn.get() != 0 && self.consumer.is_next(message)
     }
 
-    /// Receive lock. A message that is not in its slot was taken.
+    /// Takes over the credit that came with a message that is not in its slot. Called under the
+    /// receive lock.
     #[inline(always)]
     pub(crate) fn grant_credit(&self, message: &TakenMessage) {
         if message.position != IN_SLOT {
@@ -89,7 +90,7 @@ impl Source {
         }
     }
 
-    /// Receive lock. Takes the message that was seen, which has this length.
+    /// Takes the message that was seen, which has this length. Called under the receive lock.
     #[inline(always)]
     pub(crate) fn take_next(&self, len: usize) {
         // This is the hot source, whose first message `ShmemEndpoint::take` took.
@@ -99,20 +100,21 @@ impl Source {
         self.left_of_turn.set(self.left_of_turn.get().wrapping_sub(1));
     }
 
-    /// No lock. A poll found no message.
+    /// Counts a poll that found no message. Needs no lock.
     #[inline(always)]
     pub(crate) fn count_empty_poll(&self) {
         let epoch = &self.self_record().poll_epoch.0;
         epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// Receive lock, after `take_next`.
+    /// Releases a message that was in its slot. Called under the receive lock, after `take_next`.
     #[inline(always)]
     pub(crate) fn release_inline(&self) {
         self.release_out_of_line(HELD_IN_SLOT);
     }
 
-    /// The same; the message ends at `data_end` in the data area, or [`HELD_IN_SLOT`].
+    /// Like `release_inline`, for a message that ends at `data_end` in the data area.
+    /// [`HELD_IN_SLOT`]: it is in its slot.
     #[inline(always)]
     pub(crate) fn release_out_of_line(&self, data_end: u64) {
         self.self_record().receive.0.count_released();
@@ -145,9 +147,9 @@ pub(super) struct ShmemReceiver {
     /// The first `active_count` entries are the active sources, in the order of their first
     /// message. The entry of a corrupt source is [`NO_SOURCE`].
     activation_order: Box<[SingleWriterU64]>,
-    /// For each entry of `activation_order` the slot where the source's next message will come. The
-    /// lower half is its distance in lines from `first_ring`; the upper half is the upper half of
-    /// the slot's word until the message comes. A slot's word changes before its message can be
+    /// For each entry of `activation_order`, the slot of the source's next message. The lower half
+    /// is the slot's distance in lines from `first_ring`. The upper half is the upper half that the
+    /// slot's word has until the message arrives. A slot's word changes before its message can be
     /// taken. If an entry is out of date (the hot source, or after a reset), its slot seems to have
     /// a message, and `begin_turn_if_waiting` corrects the entry.
     poll_targets: Box<[SingleWriterU64]>,
@@ -190,7 +192,7 @@ impl ShmemReceiver {
         }
     }
 
-    /// Makes this source hot: it is polled first from now on.
+    /// Makes this source hot: polls check it first from now on.
     fn begin_turn(&self, source: u64) {
         let previous = self.hot.get();
         self.hot.set(source);
@@ -202,7 +204,7 @@ impl ShmemReceiver {
         }
     }
 
-    /// Records where the next message of `source` will come.
+    /// Records the slot of the next message of `source`.
     fn update_poll_target(&self, source: &Source) {
         if let Some(poll_target) = self.poll_targets.get(source.order_index.get() as usize) {
             let PollTarget { slot, empty_header } = source.consumer.poll_target();
@@ -343,13 +345,13 @@ impl ShmemEndpoint {
         hot.consumer.is_waiting()
     }
 
-    /// No lock. Whether the hot source is the only source.
+    /// Whether the hot source is the only source. Needs no lock.
     #[inline(always)]
     pub(crate) fn has_single_source(&self) -> bool {
         self.receive.active_count.get() <= 1 && self.has_no_new_source()
     }
 
-    /// No lock. Whether neither a new source nor the next few cold rings have a message.
+    /// Whether neither a new source nor the next few cold rings have a message. Needs no lock.
     #[inline(always)]
     pub(crate) fn are_others_silent(&self) -> bool {
         self.has_no_new_source() && self.receive.poll_cold_rings(COLD_RINGS_PER_POLL).is_none()
@@ -427,7 +429,7 @@ impl ShmemEndpoint {
         let receiver = &self.receive;
         receiver.hot.set(NO_SOURCE);
         receiver.sources[source as usize].left_of_turn.set(0);
-        // Its index remains reserved: another thread may be reading the entry.
+        // The entry keeps its index, because another thread may be reading it.
         let order_index = receiver.sources[source as usize].order_index.get();
         if let Some(order_entry) = receiver.activation_order.get(order_index as usize) {
             order_entry.set(NO_SOURCE);

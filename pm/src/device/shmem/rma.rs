@@ -1,6 +1,6 @@
-//! Remote memory access: one copy, by the calling process, before the call returns. If both regions
-//! come from PM's own allocator, the process copies between memory that both nodes have mapped.
-//! Otherwise the kernel copies between the processes. If the kernel refuses, see
+//! Remote memory access. The calling process makes one copy before the call returns. If both
+//! regions come from PM's own allocator, the process copies between memory that both nodes have
+//! mapped. Otherwise the kernel copies between the processes. If the kernel refuses, see
 //! `rma_emulation.rs`.
 
 // UNSAFETY: copies between addresses in mappings, and lets the kernel write to the caller's memory.
@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A word in every process, which its peers read to check the process.
+/// A word that peers read to check that they reach the right process.
 static PROBE_WORD: AtomicU64 = AtomicU64::new(0);
 
 /// The longest time that a copy of another process may delay an unlock of memory.
@@ -43,7 +43,7 @@ pub(super) struct RmaState {
     probed_processes: Box<[SingleWriterU64]>,
     /// Operations that have failed and were not yet reported, by direction.
     failed_counts: [AtomicU32; 2],
-    /// The same for `remote_status`, by node.
+    /// The numbers of failed operations for `remote_status`, by node.
     failed_operations: Mutex<BTreeMap<u32, FailedOperations>>,
     /// The process that created the context: the common ancestor of the job's processes. 0:
     /// unknown.
@@ -137,7 +137,7 @@ impl RmaInterface for ShmemEndpoint {
         let Some(pid) = self.copyable_process_of(node) else {
             return self.start_emulated(node, operation, local);
         };
-        // A system call takes long, so this side can issue the fence itself.
+        // The system call takes much longer than a fence, so this side issues the fence itself.
         fence(Ordering::SeqCst);
         let regions = self.resolve_handles(node, operation)?;
         self.copy_by_kernel(node, pid, operation, regions);
@@ -259,8 +259,8 @@ impl ShmemEndpoint {
         Ok((local, remote_region))
     }
 
-    /// `node` has exited: the operation fails, behind those before it. NoBuffers: another thread
-    /// has not ended these yet.
+    /// `node` has exited: the operation fails, after all earlier ones. NoBuffers: another thread
+    /// has not ended the earlier ones yet.
     #[cold]
     fn fail_on_exited_node(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
         if self.is_emulating_to(node) {

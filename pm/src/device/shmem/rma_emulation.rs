@@ -1,11 +1,13 @@
-//! Remote memory access if the kernel refuses to copy between processes (seccomp, Yama, user
-//! namespaces) and a region is not from PM's allocator. It takes two copies and the target's help.
-//! The origin sends requests through a ring; the bytes go through buffers in its part of the arena.
-//! In its next call of any PM function the target copies them and responds.
+//! Emulated remote memory access. It is used if the kernel refuses to copy between processes
+//! (seccomp, Yama, user namespaces) and a region is not from PM's allocator. It needs two copies
+//! and the help of the target. The origin sends requests through a ring; the bytes go through
+//! buffers in the origin's part of the arena. The target copies them and responds when it next
+//! makes progress in PM.
 //!
-//! Order (manual 3.6.3): a ring keeps its order. While operations to a node are queued, all further
-//! ones join the queue, and messages to the node find no room. Copies to and from users' memory are
-//! reads and writes of the arena's file, so that unmapped memory is an error.
+//! Order (manual 3.6.3): a ring keeps the order of requests. While operations to a node are queued,
+//! all further ones join the queue, and no room is reserved for messages to the node. Copies to and
+//! from users' memory are reads and writes of the arena's file, so that unmapped memory is an
+//! error.
 
 // UNSAFETY: reads and writes a ring's payload, and lets the kernel write to locked memory.
 #![expect(unsafe_code)]
@@ -21,27 +23,28 @@ use crate::sync::{AtomicU32, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Maximum length of a request in bytes.
+/// The largest length of a request, in bytes.
 const MAX_REQUEST_LEN: usize = 256 << 10;
-/// Maximum of unanswered requests to one node. The ring holds these and as many responses.
+/// The largest number of requests to one node without a response. The ring holds these and as many
+/// responses.
 const WINDOW: usize = 4;
-/// Bounce buffers of a process.
+/// The number of bounce buffers of a process.
 const BOUNCE_BUFFERS: usize = 16;
-/// Maximum of operations in flight to one node.
+/// The largest number of operations in flight to one node.
 const MAX_OPERATIONS: usize = 16;
 /// Words of a request or response: kind, number, handle, length, buffer.
 const MESSAGE_WORDS: usize = 5;
 const MESSAGE_LEN: usize = MESSAGE_WORDS * 8;
 /// The kind of a response; the kind of a request is 1 + [`Direction`].
 const RESPONSE: u64 = 3;
-/// Maximum of requests and responses that one pass takes from one node.
+/// The largest number of requests and responses that one pass takes from one node.
 const REQUESTS_PER_PASS: usize = 32;
 
 pub(super) struct RmaEmulation {
     state: Mutex<State>,
-    /// A thread found the state locked: the lock's holder has to run another pass.
+    /// 1: a thread has found the state locked, so that the lock's holder has to run another pass.
     must_repeat: AtomicU32,
-    /// Operations in flight, by direction; `PeerMemory` has them by node.
+    /// The number of operations in flight, by direction. `PeerMemory` counts them by node.
     pending_counts: [AtomicU32; 2],
 }
 
@@ -66,9 +69,9 @@ struct State {
 #[derive(Default)]
 struct EmulationPeer {
     operations: VecDeque<PendingOperation>,
-    /// In the order of their responses.
+    /// Requests without a response, in the order in which responses come.
     outstanding_requests: VecDeque<InflightRequest>,
-    /// The number of the next request, and of the next response.
+    /// The number of the next request.
     next_request: u64,
 }
 
@@ -108,12 +111,12 @@ impl ShmemEndpoint {
         drop(self.emulation.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Operations in flight to any node.
+    /// The number of operations in flight to any node.
     pub(super) fn emulated_count(&self, direction: Direction) -> u32 {
         self.emulation.pending_counts[direction as usize].load(Ordering::Acquire)
     }
 
-    /// Operations in flight to one node.
+    /// The number of operations in flight to one node.
     fn emulated_count_to(&self, node: u32) -> &AtomicU32 {
         &self.peer_memory(node).emulated_operations
     }
@@ -216,7 +219,7 @@ impl ShmemEndpoint {
         }
     }
 
-    /// Handles the requests and responses of one node. Err: no libpm writes such data.
+    /// Handles the requests and responses of one node. Err: the data cannot come from libpm.
     fn handle_requests(
         &self,
         state: &mut State,
@@ -259,7 +262,7 @@ impl ShmemEndpoint {
         Ok(())
     }
 
-    /// None: the request is invalid.
+    /// Executes a request. None: the request is invalid.
     fn serve_request(&self, source: u32, words: EncodedMessage) -> Option<()> {
         let [kind, _, handle, len, buffer] = words;
         let len = usize::try_from(len).ok().filter(|len| (1..=MAX_REQUEST_LEN).contains(len))?;
@@ -303,7 +306,7 @@ impl ShmemEndpoint {
         Ok(())
     }
 
-    /// Finishes the operations of which all requests were answered.
+    /// Finishes the operations all of whose requests have responses.
     fn finish_answered(&self, peer: &mut EmulationPeer, node: u32) {
         while peer.operations.front().is_some_and(|q| q.answered_len == q.len) {
             let Some(operation) = peer.operations.pop_front() else { break };
@@ -312,7 +315,7 @@ impl ShmemEndpoint {
                     format!("memory of node {node} or of this node is not accessible")
                 });
             } else {
-                // Any thread may get here.
+                // Not serialized, because any thread may run this.
                 self.count_rma_bytes(operation.direction, operation.len, false);
             }
             self.emulation.pending_counts[operation.direction as usize]
@@ -322,7 +325,7 @@ impl ShmemEndpoint {
         }
     }
 
-    /// The node has exited: it will not respond any more.
+    /// Fails all operations to a node that has exited.
     fn fail_all_to(&self, state: &mut State, node: u32) {
         let Some(mut peer) = state.peers.remove(&node) else { return };
         state.free_buffers.extend(peer.outstanding_requests.drain(..).map(|chunk| chunk.buffer));
@@ -332,7 +335,7 @@ impl ShmemEndpoint {
         self.finish_answered(&mut peer, node);
     }
 
-    /// Sends as many requests as there is room for.
+    /// Sends requests as long as there is room.
     fn send_requests(&self, state: &mut State, node: u32) {
         let State { free_buffers, peers, .. } = state;
         let Some(peer) = peers.get_mut(&node) else { return };
@@ -346,7 +349,8 @@ impl ShmemEndpoint {
             let local_addr = operation.local_addr + operation.requested_len;
             if operation.direction == Direction::Write && !self.fill_buffer(buffer, local_addr, len)
             {
-                // The earlier requests will be answered; the rest is not requested any more.
+                // The responses to the earlier requests will still arrive. The rest is no longer
+                // requested.
                 (operation.has_failed, operation.len) = (true, operation.requested_len);
                 free_buffers.push(buffer);
                 self.finish_answered(peer, node);
@@ -390,13 +394,13 @@ impl ShmemEndpoint {
             std::ptr::copy_nonoverlapping(words.as_ptr().cast(), reserved.payload, MESSAGE_LEN)
         };
         ring.publish(reserved.position, MESSAGE_LEN, 0);
-        // Signal it like a new source: polls check this word anyway.
+        // Signalled like a new source, because polls check this word anyway.
         self.segment.generation(to, RingKind::Message).fetch_add(1, Ordering::Release);
         self.wake_node(to);
         Ok(())
     }
 
-    /// Number of reads in flight.
+    /// The number of reads in flight.
     pub(super) fn emulated_read_count(&self) -> usize {
         self.emulated_count(Direction::Read) as usize
     }

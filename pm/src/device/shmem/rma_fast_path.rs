@@ -18,14 +18,14 @@ use std::sync::OnceLock;
 pub(super) struct PeerMemory {
     /// The regions that the node has locked.
     remote_regions: NonNull<RegionTable>,
-    /// None inside: the node's part of the arena cannot be mapped.
+    /// The node's part of the arena, if it was mapped. None inside: it cannot be mapped.
     pub(super) peer_arena: OnceLock<Option<PeerArena>>,
     /// Operations that were started: the number of the last one. All are complete but the
     /// emulated ones in flight, which no other operation overtakes.
     started_count: AtomicU64,
     /// Emulated operations in flight.
     pub(super) emulated_operations: AtomicU32,
-    /// The difference between the address of a word and the bits of its handle, in the region that
+    /// The difference between the address of a word and the bits of its handle, for the region that
     /// was written last.
     handle_to_addr: SingleWriterU64,
 }
@@ -66,7 +66,7 @@ impl PeerMemory {
 
     /// The number of the operation that was started last, and the one up to which all are complete.
     pub(super) fn started_and_completed(&self) -> (u64, u64) {
-        // An operation that is counted here is in the other count until it is complete.
+        // An operation that is counted here is also in the other count until it is complete.
         let started = self.started_count.load(Ordering::Acquire);
         let emulated = self.emulated_operations.load(Ordering::Acquire);
         (started, started.saturating_sub(emulated.into()))
@@ -124,8 +124,8 @@ unsafe impl Send for PeerArena {}
 unsafe impl Sync for PeerArena {}
 
 impl Target {
-    /// In serialized calls of a process that need not fence. Like `ShmemEndpoint::start_rma`, for
-    /// one word. False: nothing has happened, call `start_rma`.
+    /// Like `ShmemEndpoint::start_rma`, for one word. The calls are serialized, and the process
+    /// need not fence. False: nothing has happened, and the caller has to call `start_rma`.
     #[inline(always)]
     pub(crate) fn copy_one_word(
         &self,

@@ -1,4 +1,5 @@
-//! Sending: reserve a slot in the ring, publish by a release store, check the receiver state.
+//! Sending: reserves a slot in the ring, publishes it by a release store, and checks the receiver
+//! state.
 
 // UNSAFETY: points into the segment, and copies a multicast's message.
 #![expect(unsafe_code)]
@@ -17,12 +18,13 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// The position of a message that is discarded, because its receiver has exited.
+/// The position of a message that is dropped because its receiver has exited.
 const DISCARD: u64 = u64::MAX - 1;
 /// The pending node of a multicast.
 const PENDING_MULTICAST: u64 = u64::MAX;
 
-/// Messages in one direction after which as many slots are prefetched at once.
+/// The number of messages in one direction after which the same number of slots is prefetched at
+/// once.
 const PREFETCH_RUN: u64 = 16;
 
 /// States of a target.
@@ -40,7 +42,7 @@ pub(crate) struct Target {
     /// The index up to which the ring in the other direction is released.
     consumer_index: NonNull<AtomicU64>,
     state: SingleWriterU64,
-    /// Messages that this node had received when the last run ended.
+    /// The number of messages that this node had received when the last run ended.
     received_at_run_end: SingleWriterU64,
     record: NonNull<NodeRecord>,
     /// This node's record: sent messages are counted there.
@@ -65,8 +67,8 @@ impl Target {
         self.producer.prefetch_slot(line_offset);
     }
 
-    /// Send lock. Room for a short message. None: `ShmemEndpoint::reserve` makes room or returns
-    /// the error.
+    /// Reserves room for a short message. Called under the send lock. None: the caller has to call
+    /// `ShmemEndpoint::reserve`, which makes room or returns the error.
     #[inline(always)]
     pub(crate) fn reserve_inline(&self, len: usize) -> Option<*mut u8> {
         if self.state.get() != ACTIVE || len.wrapping_sub(1) >= self.producer.max_inline_len() {
@@ -75,7 +77,7 @@ impl Target {
         self.producer.reserve_inline()
     }
 
-    /// Send lock. The same for a longer message.
+    /// Like `reserve_inline`, for a longer message. Called under the send lock.
     #[inline(always)]
     pub(crate) fn reserve_out_of_line(&self, len: usize) -> Option<Reservation> {
         let [max_inline_len, mtu] = [self.producer.max_inline_len(), self.producer.mtu()];
@@ -85,7 +87,8 @@ impl Target {
         self.producer.reserve_long(len)
     }
 
-    /// Send lock, after `reserve_inline`. True: call `ShmemEndpoint::check_receiver` afterwards.
+    /// Publishes the reserved short message. Called under the send lock, after `reserve_inline`.
+    /// True: the caller has to call `ShmemEndpoint::check_receiver`.
     #[inline(always)]
     pub(crate) fn publish_inline(&self, len: usize) -> bool {
         let counters = self.counters();
@@ -98,10 +101,10 @@ impl Target {
         self.record().receiver_state.0.needs_attention()
     }
 
-    /// Another run of messages has been sent. If nothing was received meanwhile, many more may
-    /// follow. Their slots are in the receiver's cache, and a sender that fetched them one by one
-    /// would be slower than the receiver. If the receiver answers, its writes would only take the
-    /// slots away again.
+    /// Prefetches the slots of the next run, if no message was received during the last one: then
+    /// many more messages may follow. Their slots are in the receiver's cache, and a sender that
+    /// fetched them one by one would be slower than the receiver. If the receiver replies,
+    /// prefetching is useless, because its writes take the slots away again.
     #[inline(never)]
     fn prefetch_run(&self, len: usize) {
         let received = self.self_record().receive.0.received.load(Ordering::Relaxed);
@@ -111,7 +114,8 @@ impl Target {
         self.received_at_run_end.set(received);
     }
 
-    /// Send lock, after `reserve_out_of_line`. The same.
+    /// Like `publish_inline`, for a longer message. Called under the send lock, after
+    /// `reserve_out_of_line`.
     #[inline(always)]
     pub(crate) fn publish_out_of_line(&self, position: u64, len: usize) -> bool {
         let counters = self.counters();
@@ -163,12 +167,13 @@ struct Pending {
 pub(super) struct ShmemSender {
     targets: Box<[Target]>,
     pending: Pending,
-    /// A multicast's message, or a message that is discarded.
+    /// Holds the message of a multicast, or a message that is dropped.
     staging: Staging,
     /// A multicast's nodes.
     multicast_nodes: Box<[SingleWriterU64]>,
     multicast_count: SingleWriterU64,
-    /// The identifier of the last multicast, and for each target the last that named it.
+    /// The identifier of the last multicast. `last_multicast_ids` has, for each target, the last
+    /// multicast that named it.
     multicast_id: SingleWriterU64,
     last_multicast_ids: Box<[SingleWriterU64]>,
 }
@@ -320,7 +325,8 @@ impl SendInterface for ShmemEndpoint {
 }
 
 impl ShmemEndpoint {
-    /// Invalid: no such node, this node itself, or an impossible length. Io: that link is broken.
+    /// The target of a message of `len` bytes to `node`. Invalid: no such node, this node itself,
+    /// or an impossible length. Io: the link is broken.
     #[inline(always)]
     fn target(&self, node: u32, len: usize) -> PmResult<&Target> {
         let target = self.send.targets.get(node as usize).ok_or(Error::Invalid)?;
@@ -343,7 +349,8 @@ impl ShmemEndpoint {
         }
         self.segment.activate(self.self_node as usize, node as usize, RingKind::Message);
         target.state.set(ACTIVE);
-        // Check after setting the state: another thread may just have started an operation.
+        // Checked after the state is set, because another thread may just have started an
+        // operation.
         if self.is_emulating_to(node) {
             target.state.set(WAITS);
             return Err(Error::NoBuffers);
@@ -394,7 +401,7 @@ impl ShmemEndpoint {
         self.send.targets[node].state.get() == BROKEN
     }
 
-    /// After a message to `target` was published: checks the receiver state.
+    /// Checks the receiver state of `target`. Called after a message was published.
     #[cold]
     pub(crate) fn check_receiver(&self, target: &Target, position: u64, len: usize) {
         let (index, header) = target.producer.last_published(position, len);

@@ -171,7 +171,7 @@ impl ShmemEndpoint {
     }
 }
 
-/// A saved context. Everything that the bytes alone allow is checked.
+/// A saved context. `parse` checks everything that can be checked without the context.
 pub(crate) struct ShmemSavedState<'a> {
     nodes: u64,
     self_node: u64,

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// Completion queue length that every adapter supports.
+/// A completion queue length that every adapter supports.
 const MIN_CQ_LEN: usize = 256;
 
 /// Required capacities of the queues.
@@ -32,7 +32,7 @@ pub(super) struct QueueSizes {
     pub(super) send_count: usize,
 }
 
-/// Reads in flight on one queue pair, if the adapter supports as many.
+/// The number of reads in flight on one queue pair, if the adapter supports that many.
 const MAX_READS: usize = 4;
 
 /// Access to registered memory, in addition to reads by this process.
@@ -64,7 +64,7 @@ impl AccessRights {
     }
 }
 
-/// See the module. Every object that is created from the adapter holds a reference to it.
+/// An open adapter. Every object that is created from the adapter holds a reference to it.
 pub(super) struct Adapter {
     pub(super) library: &'static Library,
     pub(super) context: NonNull<IbvContext>,
@@ -74,9 +74,9 @@ pub(super) struct Adapter {
     pub(super) recv_cq: *mut CompletionQueue,
     pub(super) srq: *mut SharedReceiveQueue,
     pub(super) vendor_id: u32,
-    /// The maximum of work requests that a queue pair holds.
+    /// The largest number of work requests that a queue pair holds.
     pub(super) max_work_requests: usize,
-    /// Reads in flight on one queue pair.
+    /// The number of reads in flight on one queue pair.
     pub(super) max_reads: u8,
     pub(super) chosen: SelectedPort,
     /// The adapter's directory in sysfs.
@@ -123,7 +123,7 @@ impl Adapter {
         Ok(Arc::new(adapter))
     }
 
-    /// If this fails, the objects created so far are destroyed with `self`.
+    /// Creates the queues. If this fails, `drop` destroys the objects that were created.
     fn create_queues(&mut self, sizes: QueueSizes) -> Result<(), String> {
         let (library, context) = (self.library, self.context.as_ptr());
         let mut limits = DeviceAttr::new();
@@ -136,8 +136,9 @@ impl Adapter {
         self.max_reads = limits.max_reads().clamp(1, MAX_READS) as u8;
         if limits.max_srq_wr() < sizes.receive_count {
             let (max_buffers, wanted) = (limits.max_srq_wr(), sizes.receive_count);
-            return Err(self
-                .error_text(&format!("holds {max_buffers} receive buffers, {wanted} are needed")));
+            return Err(self.error_text(&format!(
+                "supports {max_buffers} receive buffers; {wanted} are needed"
+            )));
         }
         let cq_len = |wanted: usize| wanted.max(MIN_CQ_LEN).min(limits.max_cqe()) as i32;
         // SAFETY: an open context; each result is checked for null, and `drop` destroys the
@@ -170,7 +171,7 @@ impl Adapter {
         format!("RDMA adapter {} {problem}", self.chosen.adapter)
     }
 
-    /// The problem with the reason that the library has just left in errno.
+    /// The error text for a problem whose reason the library has just stored in errno.
     pub(super) fn os_error_text(&self, problem: &str) -> String {
         let error = io::Error::last_os_error();
         self.error_text(&format!("{problem}: {error}{}", error_hint(&error)))
@@ -181,7 +182,7 @@ impl Adapter {
         let name = &self.chosen.adapter;
         match why.raw_os_error() {
             Some(libc::EAGAIN) => {
-                self.error_text(&format!("pins no memory: {why}{}", error_hint(why)))
+                self.error_text(&format!("cannot pin memory: {why}{}", error_hint(why)))
             }
             _ => format!(
                 "RDMA adapter {name}: memory cannot be pinned (its limit: ulimit -l): {why}"
@@ -195,7 +196,7 @@ impl Adapter {
         unsafe { BorrowedFd::borrow_raw((*self.completion_channel).fd) }
     }
 
-    /// Becomes readable when `next_event` has something.
+    /// Becomes readable when `next_event` has an event.
     pub(super) fn async_event_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: an open context's own descriptor.
         unsafe { BorrowedFd::borrow_raw(self.context.as_ref().async_fd) }
@@ -251,7 +252,7 @@ impl Adapter {
         self.poll(self.send_cq, batch)
     }
 
-    /// Polls completions of receives, in the same way.
+    /// Polls completions of receives. None: the adapter was removed.
     #[inline(always)]
     pub(super) fn poll_receives<'a>(
         &self,
@@ -318,21 +319,21 @@ impl Drop for Adapter {
 /// The object that the library has created, or the error.
 fn check_created<T>(pointer: *mut T, adapter: &Adapter, object: &str) -> Result<*mut T, String> {
     if pointer.is_null() {
-        return Err(adapter.os_error_text(&format!("gives no {object}")));
+        return Err(adapter.os_error_text(&format!("cannot create a {object}")));
     }
     Ok(pointer)
 }
 
-/// A remedy if an adapter's resources are exhausted.
+/// A hint for the user if an adapter's resources are exhausted.
 fn error_hint(why: &io::Error) -> &'static str {
     match why.raw_os_error() {
         Some(libc::EAGAIN) => " (the limit of its cgroup: rdma.max)",
-        Some(libc::ENOMEM | libc::ENOSPC) => " (who has how many: rdma resource show)",
+        Some(libc::ENOMEM | libc::ENOSPC) => " (rdma resource show lists the users)",
         _ => "",
     }
 }
 
-/// Memory that the adapter may read and write. The registration keeps the memory's holder.
+/// Memory that the adapter may read and write. The region keeps the holder of the memory.
 pub(super) struct MemoryRegion<T> {
     pub(super) lkey: u32,
     pub(super) rkey: u32,
@@ -389,8 +390,8 @@ impl<T> Drop for MemoryRegion<T> {
     }
 }
 
-/// Zeroed memory of this process, shared with its children. Sharing avoids copy-on-write: after a
-/// fork this process still sees all that the adapter writes.
+/// Zeroed memory of this process. It is shared with children to avoid copy-on-write, so that after
+/// a fork this process still sees everything that the adapter writes.
 pub(super) struct DmaBuffer {
     start: NonNull<u8>,
     len: usize,

@@ -1,6 +1,6 @@
-//! Whether this process could reach others by RDMA, for an owner that can offer another network.
-//! The probe makes the calls that a context makes, because only these show what an adapter or a
-//! limit refuses.
+//! Checks whether this process could reach others by RDMA. It is for an owner that can offer
+//! another network. The probe makes the calls that a context makes, because only these show whether
+//! an adapter or a limit refuses them.
 
 #![forbid(unsafe_code)]
 
@@ -23,13 +23,13 @@ const SOFTWARE_VENDOR_IDS: [u32; 2] = [0xff_ffff, 0x62_6d74];
 /// An adapter that works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usable {
-    /// Adapter, port and address, for people.
+    /// Adapter, port and address, as text for the user.
     pub wires: String,
-    /// The kind of network and the partition: adapters of different fabrics cannot connect.
+    /// The kind of network and the partition. Adapters of different fabrics cannot connect.
     pub fabric: String,
-    /// The subnet inside the fabric: hosts on the same subnet reach each other without a router.
+    /// The subnet inside the fabric. Hosts on the same subnet reach each other without a router.
     pub subnet: String,
-    /// It is hardware, and not a kernel module that emulates an adapter in software.
+    /// Whether it is hardware and not a kernel module that emulates an adapter.
     pub is_hardware: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct Usable {
 pub enum Unusable {
     /// Nothing can be used: no library, no adapter, or none that is connected.
     Absent(String),
-    /// There is an adapter, but it refuses.
+    /// There is an adapter, but it or a limit refuses a resource. Or the options are bad.
     Refused(String),
 }
 
@@ -86,7 +86,7 @@ fn open_and_drop_resources(chosen: &SelectedPort, options: &VerbsOptions) -> Res
     let adapter = Adapter::open(chosen, sizes)?;
     let _frames = MemoryRegion::allocate(&adapter, geometry.slots * MTU, AccessRights::Local)?;
     receive_buffers.post_buffers(&adapter, 0)?;
-    // Connecting creates the queue pairs of iWARP.
+    // On iWARP the caller checks instead that the connection manager can listen.
     if !chosen.is_iwarp {
         QueuePair::new(&adapter, 0)?;
     }

@@ -1,6 +1,6 @@
-//! What the owner does for processes that have exited. The adapter has destroyed their queue pairs,
-//! but unacknowledged messages are still in the slab. The owner connects to their peers in their
-//! place, as after the failure of a queue pair, and sends these messages.
+//! The owner's work for processes that have exited. The adapter has destroyed their queue pairs,
+//! but their unacknowledged messages are still in the slab. The owner connects to their peers in
+//! their place, as after the failure of a queue pair, and sends these messages.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,8 @@ impl net_common::Orphan for VerbsOrphan {
         (!self.is_drained()).then_some(POLL_INTERVAL)
     }
 
-    /// Whether all messages have arrived, or the receivers have exited, or the adapter was removed.
+    /// Whether no message is left to deliver: all have arrived, or their receivers have exited, or
+    /// the adapter was removed.
     fn is_drained(&self) -> bool {
         self.engine.is_idle() || self.engine.is_broken
     }

@@ -1,4 +1,4 @@
-//! The adapter and port that an attach descriptor names, and how they are addressed.
+//! The adapter, port and address that an attach descriptor names.
 
 #![forbid(unsafe_code)]
 
@@ -6,7 +6,7 @@ use super::config::VerbsOptions;
 use super::port_selection::SelectedPort;
 use crate::error::{Error, PmResult};
 
-/// Bytes in front of the adapter's name.
+/// Bytes before the adapter's name.
 const HEADER_LEN: usize = 8;
 /// The longest name of an adapter.
 const MAX_NAME_LEN: usize = 64;
@@ -19,7 +19,7 @@ pub(super) struct PortParams {
     adapter: String,
     port: u8,
     gid: Option<u32>,
-    /// 0 if there is none (iWARP): no partition has the key 0.
+    /// The partition key; 0 if there is none (iWARP), because no partition has the key 0.
     partition: u16,
     service_level: u8,
 }
@@ -44,7 +44,7 @@ impl PortParams {
         bytes
     }
 
-    /// Invalid: not what `encode` writes.
+    /// Decodes what `encode` has written. Invalid: `encode` does not write such bytes.
     pub(super) fn decode(bytes: &[u8]) -> PmResult<PortParams> {
         let (&[port, service_level, p, q, a, b, c, d], name) =
             bytes.split_first_chunk::<HEADER_LEN>().ok_or(Error::Invalid)?;

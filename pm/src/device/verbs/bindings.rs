@@ -1,5 +1,5 @@
-//! Declarations of the used part of infiniband/verbs.h. The layouts are those of rdma-core 44,
-//! which the library has kept compatible since 2005. A structure that is only passed by address is
+//! Declarations of the used part of infiniband/verbs.h. The layouts are those of rdma-core 44; the
+//! library has kept them compatible since 2005. A structure that is only passed by address is
 //! declared up to the last field that is read.
 
 #![forbid(unsafe_code)]
@@ -126,25 +126,25 @@ impl DeviceAttr {
     pub(super) fn vendor(&self) -> u32 {
         self.0[96 / 4]
     }
-    /// Work requests of a queue pair.
+    /// The largest number of work requests of a queue pair.
     pub(super) fn max_qp_wr(&self) -> usize {
         self.0[112 / 4] as usize
     }
-    /// Reads in flight to and from a queue pair.
+    /// The largest number of reads in flight to and from a queue pair.
     pub(super) fn max_reads(&self) -> usize {
         (self.0[144 / 4] as usize).min(self.0[156 / 4] as usize)
     }
-    /// Entries of a completion queue.
+    /// The largest number of entries of a completion queue.
     pub(super) fn max_cqe(&self) -> usize {
         self.0[132 / 4] as usize
     }
-    /// Buffers of a shared receive queue.
+    /// The largest number of buffers of a shared receive queue.
     pub(super) fn max_srq_wr(&self) -> usize {
         self.0[216 / 4] as usize
     }
 }
 
-/// `struct ibv_context`: posts and polls use its function table.
+/// `struct ibv_context`. Posts and polls use its function table.
 #[repr(C)]
 pub(super) struct IbvContext {
     pub(super) device: *mut IbvDevice,

@@ -1,7 +1,7 @@
 //! Connecting on iWARP. Of two processes the one with the lower node number sends an rdma_cm
 //! connect request after it has received the peer's hello. The other process accepts the request if
-//! it has received the hello that the request names. Thus both connect the queue pairs that they
-//! mean.
+//! it has received the hello that the request names. Therefore both processes connect the same two
+//! queue pairs.
 
 #![forbid(unsafe_code)]
 
@@ -48,7 +48,8 @@ impl ConnectRequest {
         bytes
     }
 
-    /// None: it is not a request of this protocol. Bytes after the request were added in transit.
+    /// Decodes a request, and ignores bytes after it, which were added in transit. None: it is not
+    /// a request of this protocol.
     pub(super) fn decode(bytes: &[u8]) -> Option<ConnectRequest> {
         let (bytes, _) = bytes.split_first_chunk::<REQUEST_LEN>()?;
         let read_u64 = |offset: usize| {
@@ -145,7 +146,7 @@ impl VerbsEngine {
     }
 
     /// Ends the connection of a queue pair, and destroys the queue pair. The manager's thread does
-    /// it, because the kernel may be slow with a connection that is just being made.
+    /// this, because the kernel may take long while a connection is still being made.
     pub(super) fn disconnect(&mut self, node: u32, pair: QueuePair) {
         let Some(manager) = &mut self.manager else { return drop(pair) };
         let connection_id = self.peers[node as usize].cm_state.current_connection.take();
@@ -155,8 +156,8 @@ impl VerbsEngine {
         manager.send_command(CmCommand::Disconnect { connection_id, pair: Some(pair) });
     }
 
-    /// Accepts the pending request if it names the present queue pairs. Rejects it if it never
-    /// will.
+    /// Accepts the pending request if it names the present queue pairs. Keeps it if the sender's
+    /// hello has not arrived yet. Rejects it otherwise.
     fn answer_request(&mut self, node: u32) {
         let peer = &mut self.peers[node as usize];
         let (Some((connection_id, request)), Some(manager)) =

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// The longest message.
 pub(super) const MTU: usize = 16 << 10;
-/// The most channels of a device.
+/// The largest number of channels of a device.
 const MAX_CHANNELS: usize = 64;
 /// InfiniBand numbers service levels with four bits.
 const MAX_LEVEL: u8 = 15;
@@ -18,14 +18,15 @@ const MAX_LEVEL: u8 = 15;
 /// Options of `Device::open`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct VerbsOptions {
-    /// `-nodes N` (default: as many as are local, else processors).
+    /// `-nodes N` (default: the number of local nodes, otherwise of processors).
     pub(crate) nodes: usize,
     /// `-first F` (default 0) and `-local L` (default: all): the nodes of this host.
     pub(crate) first: usize,
     pub(crate) local: usize,
-    /// `-link ADDRESS` (default: loopback, if all nodes are local): where hellos are received.
+    /// `-link ADDRESS` (default: loopback, if all nodes are local): the address that receives
+    /// hellos.
     pub(crate) link: Option<IpAddr>,
-    /// `-secret HEX`: the secret in hellos of the job (default: a random one).
+    /// `-secret HEX`: the secret in the hellos of the job (default: random).
     pub(crate) secret: Option<u64>,
     /// `-channels C` (default 1).
     pub(crate) channels: usize,
@@ -33,8 +34,8 @@ pub(crate) struct VerbsOptions {
     pub(crate) adapter: Option<String>,
     /// `-port P` (default: the first that is active).
     pub(crate) port: Option<u8>,
-    /// `-gid I`: index of the local address (default: on Ethernet the first of RoCE v2, preferably
-    /// IPv4; on InfiniBand 0).
+    /// `-gid I`: index of the local address (default: on Ethernet the first RoCE v2 address,
+    /// preferably IPv4; on InfiniBand the first address).
     pub(crate) gid: Option<u32>,
     /// `-partition KEY`, hexadecimal (default: the first in the port's table).
     pub(crate) partition: Option<u16>,

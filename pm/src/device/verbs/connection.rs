@@ -1,22 +1,24 @@
-//! How two processes connect a pair of queue pairs: pure, from events to actions.
+//! The protocol by which two processes connect a pair of queue pairs. This module is pure: it turns
+//! events into actions.
 //!
 //! Both processes follow the same rules. Each names its own queue pair by an *epoch*. A new queue
-//! pair has a higher epoch, and so has an owner that takes over for an exited process.
+//! pair has a higher epoch; so has the queue pair of an owner that takes over for an exited
+//! process.
 //!
 //! A *hello* carries the sender's epoch, the peer's epoch that the sender's queue pair is connected
-//! to, and whether the sender is ready. A process is ready when a hello has told it that the peer
+//! to, and whether the sender is ready. A process is ready when a hello has reported that the peer
 //! is connected to its present queue pair. Hellos are datagrams that may be lost, duplicated and
-//! late. A process that is not ready repeats its hello. A ready process answers a hello of a
-//! process that is not ready. Every process answers a hello that names an older queue pair.
+//! late. A process that is not ready repeats its hello. A ready process replies to a hello of a
+//! process that is not ready. Every process replies to a hello that names an older queue pair.
 //!
 //! A hello with a higher epoch than the known one means that the peer's queue pair is new. Then the
 //! process connects its own queue pair again, or replaces it if it was ever used for sending. If
-//! connecting is asynchronous (iWARP), a process says that it is connected only after the
-//! connection manager has reported it.
+//! connecting is asynchronous (iWARP), a process reports that it is connected only after the
+//! connection manager has reported the connection.
 
 #![forbid(unsafe_code)]
 
-/// Nanoseconds until a hello is repeated: at first, and at most.
+/// The first and the longest interval between hellos, in nanoseconds.
 const MIN_HELLO_INTERVAL_NS: u64 = 20_000_000;
 const MAX_HELLO_INTERVAL_NS: u64 = 1_000_000_000;
 
@@ -41,8 +43,8 @@ pub(super) enum ConnectionEvent {
     /// The local queue pair has failed.
     QpFailed,
     Timer,
-    /// The membership has reported the exit of the peer's process: no connection to it is started
-    /// any more. But the owner that delivers its messages may start one.
+    /// The owner has marked the peer's process as exited. This side starts no more connections to
+    /// it, but the owner that delivers its messages may start one.
     PeerExited,
 }
 
@@ -57,7 +59,7 @@ pub(super) enum Action {
     ResetQp,
     /// Connect the queue pair to the one that the hello named.
     ConnectQp,
-    /// Both ends are connected: send everything that the peer does not have.
+    /// Both ends are connected. Send everything that the peer does not have.
     StartSending,
     SendHello,
 }
@@ -66,14 +68,14 @@ pub(super) enum Action {
 enum State {
     #[default]
     Idle,
-    /// There is a queue pair, which is not connected.
+    /// There is a queue pair. It is not connected.
     Created,
-    /// It is being connected.
+    /// The queue pair is being connected.
     Connecting,
-    /// It is connected, and the peer may not know it.
+    /// The queue pair is connected, but the peer may not know it.
     Connected,
     Ready,
-    /// There is none, for lack of resources.
+    /// There is no queue pair, because resources are exhausted.
     NoResources,
     Closed,
 }
@@ -84,11 +86,12 @@ pub(super) struct Connection {
     state: State,
     self_epoch: u64,
     peer_epoch: u64,
-    /// The queue pair that the peer's present queue pair is connected to, as its hello says.
+    /// The epoch of the queue pair that the peer's present queue pair is connected to, from its
+    /// hello.
     acknowledged_epoch: u64,
     /// `ConnectQp` only starts connecting; `QpConnected` reports the end.
     is_async: bool,
-    /// When the next hello is due, and the interval to the one after it.
+    /// The time of the next hello. `interval_ns`: the interval to the hello after it.
     due_ns: u64,
     interval_ns: u64,
     /// The peer's process has exited: only the other side starts connections.
@@ -96,7 +99,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A connection that is never made.
+    /// A connection that stays closed.
     pub(super) fn closed() -> Connection {
         Connection { state: State::Closed, ..Connection::default() }
     }
@@ -115,7 +118,8 @@ impl Connection {
         self.state == State::Connecting
     }
 
-    /// The local queue pair, and the peer's that it is or will be connected to.
+    /// The epochs of the local queue pair and of the peer's queue pair that it is or will be
+    /// connected to.
     pub(super) fn epochs(&self) -> (u64, u64) {
         (self.self_epoch, self.peer_epoch)
     }
@@ -138,7 +142,7 @@ impl Connection {
             && self.state != State::Closed
     }
 
-    /// An action has failed, and there is no queue pair. It is tried again later.
+    /// Called after an action has failed, when there is no queue pair. A timer tries again later.
     pub(super) fn retry_later(&mut self, now_ns: u64) {
         if self.is_passive && self.state != State::Closed {
             self.state = State::Idle;
@@ -245,7 +249,7 @@ impl Connection {
             _ => {}
         }
         self.start_sending_if_connected(actions);
-        // While both are connecting, a hello would add nothing to those of the timers.
+        // While both are connecting, a hello in addition to the hellos of the timers is useless.
         let is_known_to_peer = self.state == State::Connecting && !is_new_qp && !self.is_passive;
         // A peer that is ready with another queue pair does not know the present one yet.
         if (!handshake.is_ready || handshake.peer_epoch != self.self_epoch) && !is_known_to_peer {
@@ -301,8 +305,8 @@ mod tests {
             if is_async { Connection::with_async_connect() } else { Connection::default() }
         }
 
-        /// Acts as a connection manager: end 0 requests; end 1 rejects if it means another queue
-        /// pair.
+        /// Acts as a connection manager. End 0 requests a connection; end 1 rejects a request that
+        /// names another queue pair.
         fn run_connection_manager(&mut self) {
             match (self.is_connecting, self.queue_pairs) {
                 ([true, true], [Some((a, b)), Some((c, d))]) if (a, b) == (d, c) => {
@@ -362,7 +366,7 @@ mod tests {
             are_paired && self.connections.iter().all(Connection::is_ready)
         }
 
-        /// Without further loss, hellos and timers complete the connection.
+        /// Runs without further loss until hellos and timers have completed the connection.
         fn run_until_connected(&mut self) {
             for _ in 0..1000 {
                 let mut delivered_count = 0;
@@ -502,7 +506,7 @@ mod tests {
             if world.connections.iter().all(|end| end.timer_due_ns().is_none())
                 && !world.are_connected()
             {
-                // Neither end knows of the other's failure: the next send finds it.
+                // Neither end knows of the other's failure, which the next send detects.
                 world.event(0, ConnectionEvent::QpFailed);
             }
             world.run_until_connected();

@@ -1,5 +1,5 @@
-//! Connects peers, detects lost connections and connects again. It carries out the actions of
-//! `connection`, sends and receives hellos, and handles events of the adapter.
+//! Connects peers, detects lost connections and connects again. This module carries out the actions
+//! of `connection`, sends and receives hellos, and handles events of the adapter.
 
 #![forbid(unsafe_code)]
 
@@ -16,23 +16,24 @@ use crate::sync::Ordering;
 use nix::time::{ClockId, clock_gettime};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Maximum of hellos per pass, so that a flood of hellos delays no other work.
+/// The largest number of hellos per pass. The limit keeps a flood of hellos from delaying other
+/// work.
 const MAX_HELLOS_PER_PASS: usize = 64;
 
-/// Nanoseconds between two checks whether the adapter still exists.
+/// Nanoseconds between two checks that the adapter still exists.
 const ADAPTER_CHECK_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds by which one end's operations precede the other's after an operation has broken the
-/// connection. It covers two round trips on a loaded host.
+/// The time in nanoseconds that one end waits after an operation has broken the connection. The
+/// other end tries its operations in this time. It covers two round trips on a loaded host.
 const TIE_BREAK_DELAY_NS: u64 = 200_000_000;
 
-/// Nanoseconds since boot, which grow in all processes of a host.
+/// Nanoseconds since boot, by a clock that all processes of a host share.
 pub(super) fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC);
     time.map_or(1, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
-/// A socket address, as it is in the address table.
+/// Encodes a socket address for the address table.
 pub(super) fn encode_address(address: SocketAddr) -> Vec<u8> {
     let mut bytes = address.port().to_le_bytes().to_vec();
     match address.ip() {
@@ -42,7 +43,7 @@ pub(super) fn encode_address(address: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// None: these bytes are not an address.
+/// Decodes an address of the address table. None: these bytes are not an address.
 pub(super) fn decode_address(bytes: &[u8]) -> Option<SocketAddr> {
     let (port, ip) = bytes.split_first_chunk::<2>()?;
     let ip = match ip.len() {
@@ -77,8 +78,8 @@ impl VerbsEngine {
         }
     }
 
-    /// Reports a failed action, which is tried again with growing intervals. The user is told once
-    /// if an adapter has no more resources.
+    /// Reports a failed action, which is tried again with growing intervals. If an adapter has no
+    /// more resources, warns the user, once.
     fn report_connect_failure(&mut self, node: u32, action: Action, why: &str) {
         let text = format!("verbs: cannot connect to node {node}: {why}; retrying");
         if action == Action::CreateQp && !std::mem::replace(&mut self.is_exhaustion_reported, true)
@@ -120,7 +121,7 @@ impl VerbsEngine {
         Ok(())
     }
 
-    /// Destroys the queue pair to `node`. First takes everything that it has received.
+    /// Destroys the queue pair to `node`, after taking everything that it has received.
     fn destroy_qp(&mut self, queues: &EndpointQueues, node: u32) {
         let Some(pair) = self.peers[node as usize].pair.take() else { return };
         pair.set_error_state();
@@ -134,7 +135,7 @@ impl VerbsEngine {
         } else if let Some(operation) =
             peer.send_queue.fail_and_suspect(is_entry_read_pending, self.is_port_down)
         {
-            self.abandon_rdma(node, &operation, "it breaks every connection");
+            self.abandon_rdma(node, &operation, "it has broken several connections");
         }
         if self.manager.is_some() {
             // A region that no longer exists may have broken the connection.
@@ -143,7 +144,7 @@ impl VerbsEngine {
         self.disconnect(node, pair);
     }
 
-    /// Both ends are connected.
+    /// Starts to send after both ends are connected.
     fn start_sending(&mut self, queues: &EndpointQueues, node: u32) {
         debug::log(debug::INFO, || format!("verbs: connected with node {node}"));
         let expected_by_peer = self.peers[node as usize].expected_by_peer;
@@ -155,8 +156,9 @@ impl VerbsEngine {
         self.transmit(queues, node);
     }
 
-    /// Both ends may have an operation that has broken the connection. One end tries its operations
-    /// first. Both ends derive which one from the epochs of their queue pairs.
+    /// Either end may have an operation that has broken the connection. One end tries its
+    /// operations first, and the other one waits. The epochs of the queue pairs decide which end
+    /// waits, so that both come to the same result.
     fn delay_operations(&mut self, node: u32) {
         let peer = &mut self.peers[node as usize];
         let (self_epoch, peer_epoch) = peer.connection.epochs();
@@ -171,7 +173,7 @@ impl VerbsEngine {
         self.held_peers.push_back((node, until_ns));
     }
 
-    /// The other end's time is over.
+    /// Releases the operations of peers whose time to wait is over.
     fn release_delayed(&mut self, queues: &EndpointQueues, now_ns: u64) {
         while let Some(&(node, until_ns)) =
             self.held_peers.front().filter(|(_, until_ns)| *until_ns <= now_ns)
@@ -209,8 +211,8 @@ impl VerbsEngine {
         let _ = self.socket.send_to(&hello.encode(), to);
     }
 
-    /// Reads hellos, sends the hellos that are due, and checks the adapter. Only for callers that
-    /// may block.
+    /// Reads hellos, sends the hellos that are due, and checks the adapter. Call it only from
+    /// threads that may block.
     pub(super) fn service(&mut self, queues: &EndpointQueues) {
         let mut bytes = [0; HELLO_LEN + 1];
         for _ in 0..MAX_HELLOS_PER_PASS {
@@ -252,7 +254,8 @@ impl VerbsEngine {
         if !is_ours || to != self_node || from == self_node || from as usize >= self.peers.len() {
             return;
         }
-        // For an exited node the owner of its host sends hellos, to deliver what the node has sent.
+        // A hello of an exited node is accepted, because the owner of its host sends hellos to
+        // deliver the node's messages.
         let peer = &mut self.peers[from as usize];
         if !peer.connection.is_current(hello.handshake) {
             return;
@@ -268,7 +271,7 @@ impl VerbsEngine {
             u64::from(if is_before(known_count, new_count) { new_count } else { known_count })
                 << shift
         };
-        // The peer may write it at the same time.
+        // Updated atomically, because the peer may write the word at the same time.
         let word = self.credits.memory.word(from as usize);
         let newer_counts = |known_counts| {
             Some(newer_count(known_counts, 0) | newer_count(known_counts, 32))
@@ -278,14 +281,14 @@ impl VerbsEngine {
         self.dispatch_event(queues, from, ConnectionEvent::HelloReceived(hello.handshake));
     }
 
-    /// A queue pair has failed. Connects to the peer again, and then sends again what the peer does
-    /// not have.
+    /// Called when a queue pair has failed. Connects to the peer again, and then sends everything
+    /// that the peer does not have.
     #[cold]
     pub(super) fn on_qp_failed(&mut self, queues: &EndpointQueues, node: u32, why: &str) {
         debug::log(debug::WARNING, || {
-            format!("verbs: the connection with node {node} {why}; reconnecting")
+            format!("verbs: connection with node {node}: {why}; reconnecting")
         });
-        // The port may be the cause.
+        // Polled first, because the port may be the cause.
         self.poll_adapter_events();
         self.dispatch_event(queues, node, ConnectionEvent::QpFailed);
     }
@@ -309,7 +312,7 @@ impl VerbsEngine {
         }
     }
 
-    /// The adapter was removed.
+    /// Records that the adapter was removed, and warns the user.
     #[cold]
     pub(super) fn on_adapter_lost(&mut self) {
         if !std::mem::replace(&mut self.is_broken, true) {

@@ -1,5 +1,5 @@
 //! iWARP connections by rdma_cm. A separate thread makes and ends them, because the kernel may take
-//! seconds over a peer that does not answer.
+//! seconds if a peer does not respond.
 
 // UNSAFETY: calls librdmacm on identifiers that it owns, and reads its events.
 #![expect(unsafe_code)]
@@ -29,11 +29,11 @@ use std::ptr::{NonNull, null, null_mut};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Milliseconds until the resolution of an address or a route is given up.
+/// The time-out for the resolution of an address or a route, in milliseconds.
 const RESOLVE_TIMEOUT_MS: i32 = 2000;
-/// Maximum of pending connect requests.
+/// The largest number of pending connect requests.
 const BACKLOG: i32 = 1024;
-/// The value that RoCE and InfiniBand would use.
+/// The retry counts in connection parameters: the value that RoCE and InfiniBand would use.
 const RETRIES: u8 = 7;
 /// Connections that this side starts have even numbers, the others odd ones.
 const FIRST_OUTGOING_ID: u64 = 2;
@@ -76,7 +76,7 @@ pub(super) struct ConnectionManager {
 }
 
 impl ConnectionManager {
-    /// Starts to listen at a local address of the adapter, at `preferred_ip` if it is one.
+    /// Starts to listen at a local address of the adapter, if possible at `preferred_ip`.
     pub(super) fn start(
         chosen: &SelectedPort,
         max_reads: u8,
@@ -103,7 +103,7 @@ impl ConnectionManager {
             next_id: FIRST_OUTGOING_ID + 1,
         };
         threads::spawn("score-pm", STACK, move || cm_thread.run())
-            .map_err(|why| format!("no thread: {why}"))?;
+            .map_err(|why| format!("cannot start a thread: {why}"))?;
         let connection_nodes = HashMap::new();
         Ok(ConnectionManager {
             commands: Some(commands),
@@ -139,7 +139,8 @@ impl ConnectionManager {
 
     pub(super) fn send_command(&self, command: CmCommand) {
         if let Some(commands) = &self.commands {
-            // The thread lives as long as `self`; a full counter wakes it as well.
+            // The thread lives as long as `self`. A write to a full counter fails, but the thread
+            // is then woken anyway.
             let _ = commands.send(command);
             let _ = self.wakeup_fd.write(1);
         }
@@ -157,7 +158,7 @@ impl ConnectionManager {
 
 impl Drop for ConnectionManager {
     fn drop(&mut self) {
-        // The thread ends; no thread waits for that.
+        // This ends the thread. No thread waits for its end.
         self.commands = None;
         let _ = self.wakeup_fd.write(1);
     }
@@ -171,8 +172,8 @@ pub(super) fn probe(chosen: &SelectedPort, preferred_ip: IpAddr) -> Result<IpAdd
     listen(chosen, preferred_ip).map(|(_, address)| address.ip())
 }
 
-/// Names of the adapters that librdmacm has opened in this process: all to which an identifier was
-/// ever bound. The library closes none of them.
+/// The names of the adapters that librdmacm has opened in this process. It opens each adapter to
+/// which an identifier is bound, and never closes it.
 static OPENED_ADAPTERS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Number of adapters that librdmacm has opened.
@@ -267,7 +268,7 @@ impl OwnedCmId {
             create(channel.raw.as_ptr(), &raw mut raw_id, context, RDMA_PS_TCP)
         };
         let id = NonNull::new(raw_id).filter(|_| error == 0);
-        let id = id.ok_or_else(|| last_os_error_text("rdma_cm gives no identifier"))?;
+        let id = id.ok_or_else(|| last_os_error_text("cannot create an rdma_cm identifier"))?;
         Ok(OwnedCmId { raw: id, channel: channel.clone() })
     }
 
@@ -283,7 +284,7 @@ impl OwnedCmId {
         self.check_result("bind", result)
     }
 
-    /// The name of the adapter that it is bound to.
+    /// The name of the adapter that the identifier is bound to.
     fn adapter(&self, library: &Library) -> Option<String> {
         // SAFETY: the identifier is alive; the library has opened the adapter that it is bound to.
         unsafe { library.device_name(NonNull::new(self.raw.as_ref().verbs)?) }
@@ -305,14 +306,14 @@ impl OwnedCmId {
         // SAFETY: socket addresses, which the library copies.
         let result =
             unsafe { resolve(self.raw.as_ptr(), from.as_ptr(), to.as_ptr(), RESOLVE_TIMEOUT_MS) };
-        self.check_result("resolving its address", result)
+        self.check_result("resolving the address", result)
     }
 
     fn resolve_route(&self) -> Result<(), String> {
         // SAFETY: alive.
         let result =
             unsafe { (self.channel.library.resolve_route)(self.raw.as_ptr(), RESOLVE_TIMEOUT_MS) };
-        self.check_result("resolving the route to it", result)
+        self.check_result("resolving the route", result)
     }
 
     fn connect(
@@ -325,14 +326,14 @@ impl OwnedCmId {
         let mut param = connect_parameters(qp_number, max_reads, &bytes);
         // SAFETY: alive; the library copies the parameters, and what they point to.
         let result = unsafe { (self.channel.library.connect)(self.raw.as_ptr(), &raw mut param) };
-        self.check_result("it does not answer", result)
+        self.check_result("connect request", result)
     }
 
     fn accept(&self, qp_number: u32, max_reads: u8) -> Result<(), String> {
         let mut param = connect_parameters(qp_number, max_reads, &[]);
         // SAFETY: as `connect`.
         let result = unsafe { (self.channel.library.accept)(self.raw.as_ptr(), &raw mut param) };
-        self.check_result("it cannot be accepted", result)
+        self.check_result("cannot accept the connection", result)
     }
 
     fn reject(&self) {
@@ -367,13 +368,13 @@ struct CmConnection {
     id: OwnedCmId,
     /// The connect request to send when the route is known.
     request: Option<(u32, ConnectRequest)>,
-    /// A connect request that was not answered yet.
+    /// It is a connect request that was neither accepted nor rejected yet.
     is_unanswered: bool,
 }
 
 /// The thread's side of the connection manager.
 struct CmThread {
-    /// Dropped before the listener, whose channel the connections use.
+    /// The connections are dropped before the listener, whose channel they use.
     connections: HashMap<u64, CmConnection>,
     listener: OwnedCmId,
     commands: Receiver<CmCommand>,
@@ -486,12 +487,13 @@ impl CmThread {
                 let why = io::Error::from_raw_os_error(status.abs());
                 self.notify(CmNotification::Disconnected(
                     connection_id,
-                    format!("is not made ({kind}: {why})"),
+                    format!("cannot connect (event {kind}): {why}"),
                 ));
             }
-            EVENT_DISCONNECTED => {
-                self.notify(CmNotification::Disconnected(connection_id, "has ended".into()))
-            }
+            EVENT_DISCONNECTED => self.notify(CmNotification::Disconnected(
+                connection_id,
+                "the peer has disconnected".into(),
+            )),
             _ => {}
         }
         true
@@ -504,7 +506,10 @@ impl CmThread {
     ) {
         let Some(connection) = self.connections.get(&connection_id) else { return };
         if let Err(why) = step(connection, self.max_reads) {
-            self.notify(CmNotification::Disconnected(connection_id, format!("is not made: {why}")));
+            self.notify(CmNotification::Disconnected(
+                connection_id,
+                format!("cannot connect: {why}"),
+            ));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Control messages in the engine: they use the same queue pairs as other messages.
+//! Control messages in the engine. They use the same queue pairs as other messages.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,8 @@ impl VerbsEngine {
         }
     }
 
-    /// Sends a control message. NoBuffers: the maximum is in flight or unread.
+    /// Sends a control message. NoBuffers: [`CONTROL_QUEUE_LEN`] messages to that peer are in
+    /// flight or unread, or no slot is free.
     pub(super) fn send_control_message(
         &mut self,
         queues: &EndpointQueues,

@@ -1,6 +1,6 @@
-//! Progress: posts submitted messages, takes back completed ones, and delivers received ones. The
-//! holder of the progress lock does all of it. `send`, `receive` and `connection_driver` have the
-//! parts.
+//! Progress. The engine posts submitted messages, takes back completed ones, and delivers received
+//! ones. Only the holder of the progress lock uses it. The parts are in `send`, `receive` and
+//! `connection_driver`.
 
 // UNSAFETY: registers the slots of the slab.
 #![expect(unsafe_code)]
@@ -31,26 +31,27 @@ use std::sync::Arc;
 /// Work requests of a queue pair that are reserved for other purposes than messages.
 const RESERVED_WORK_REQUESTS: usize = 8;
 
-/// See the module.
+/// The engine of one endpoint.
 pub(crate) struct VerbsEngine {
-    /// Dropped before the resources that they use.
+    /// The peers are dropped before the resources that they use.
     pub(super) peers: Box<[VerbsPeer]>,
     pub(super) receive_buffers: SharedReceiveBuffers,
-    /// How many messages to one peer may be in flight or unread.
+    /// The number of messages to one peer that may be in flight or unread.
     pub(super) window: u32,
-    /// Maximum of work requests in flight to one peer.
+    /// The largest number of work requests in flight to one peer.
     pub(super) max_in_flight: usize,
     /// The slots of this process.
     pub(super) frames: MemoryRegion<Arc<Slab>>,
-    /// One word for each node with the count that it has consumed: the peer writes it by RDMA. Then
-    /// one word for each node with the count that was consumed of its messages: RDMA writes send it
-    /// from here.
+    /// First, one word for each node with the count that it has consumed, which the peer writes by
+    /// RDMA. Then, one word for each node with the count of its messages that this process has
+    /// consumed, which RDMA writes send from here.
     pub(super) credits: MemoryRegion<Arc<DmaBuffer>>,
     pub(super) regions: Arc<VerbsRegions>,
-    /// For each node the memory where a requested entry of its region table arrives. Then one word
-    /// that is never read.
+    /// The memory into which a requested entry of a region table is read, for each node. Then one
+    /// word whose value is never used.
     pub(super) read_landings: MemoryRegion<Arc<DmaBuffer>>,
-    /// Makes connections on iWARP. Dropped after the peers, whose queue pairs it may hold.
+    /// Makes connections on iWARP. It is dropped after the peers, because its commands may hold
+    /// their queue pairs.
     pub(super) manager: Option<ConnectionManager>,
     pub(super) adapter: Arc<Adapter>,
     pub(super) socket: UdpSocket,
@@ -67,12 +68,13 @@ pub(crate) struct VerbsEngine {
     pub(super) in_flight: usize,
     /// The last pass delivered a message and left all other work to the next pass.
     is_deferred: bool,
-    /// Remote memory operations in flight, and whether some have failed, by direction.
+    /// Remote memory operations in flight, by direction. `has_failed_rdma`: whether some have
+    /// failed.
     pub(super) rdma_in_flight: [u64; 2],
     pub(super) has_failed_rdma: [bool; 2],
-    /// Remote memory operations that were refused, since the beginning.
+    /// The number of all remote memory operations that were refused.
     pub(super) refused_rdma_count: u64,
-    /// Peers whose operations are held back, and until when; see
+    /// Peers whose operations are held back, and the end of that time; see
     /// `outgoing_queue/fault_isolation.rs`.
     pub(super) held_peers: VecDeque<(u32, u64)>,
     /// Slots for control messages.
@@ -80,7 +82,7 @@ pub(crate) struct VerbsEngine {
     pub(super) exited_seen: u64,
     /// The adapter was removed.
     pub(super) is_broken: bool,
-    /// When the adapter's existence was last checked.
+    /// The time of the last check that the adapter exists.
     pub(super) adapter_checked_ns: u64,
     /// A port is down, and the user was notified.
     pub(super) is_port_down: bool,
@@ -99,7 +101,8 @@ pub(super) fn warn_no_memory(why: String) -> Error {
 }
 
 impl VerbsEngine {
-    /// NoMemory: the adapter or the kernel refuses a resource; a line to the user names it.
+    /// Creates the engine and the resources of the adapter. NoMemory: the adapter or the kernel
+    /// refuses a resource. A warning to the user names it.
     pub(super) fn new(
         chosen: &SelectedPort,
         identity: EndpointIdentity,
@@ -121,14 +124,14 @@ impl VerbsEngine {
         let last = slab.payload(local_index, geometry.slots - 1);
         let len = HEADER_LEN + (last.addr() - first.addr()) + geometry.mtu;
         let first_frame = first.wrapping_sub(HEADER_LEN);
-        // SAFETY: frames of the slab, each with room in front of its payload.
+        // SAFETY: frames of the slab, each with room before its payload.
         let frames = unsafe {
             MemoryRegion::new(&adapter, slab.clone(), first_frame, len, AccessRights::Local)
         };
         let frames = frames.map_err(|why| warn_no_memory(adapter.registration_error_text(&why)))?;
         let credits =
             MemoryRegion::allocate(&adapter, geometry.nodes * 16, AccessRights::RemoteWrite);
-        // The peer's adapter writes the destination of an iWARP read.
+        // On iWARP the peer's adapter writes the destination of a read.
         let access = if chosen.is_iwarp { AccessRights::RemoteWrite } else { AccessRights::Local };
         let landings = MemoryRegion::allocate(&adapter, (geometry.nodes + 1) * ENTRY_LEN, access);
         let regions = Arc::new(VerbsRegions::new(&adapter).map_err(warn_no_memory)?);
@@ -209,7 +212,9 @@ impl VerbsEngine {
                     self.on_qp_failed(
                         queues,
                         to,
-                        &format!("answers error {status} ({vendor_error:#x})"),
+                        &format!(
+                            "a work request has failed with status {status} ({vendor_error:#x})"
+                        ),
                     );
                     continue;
                 }
@@ -232,7 +237,7 @@ impl VerbsEngine {
         self.peers.get(node as usize).is_some_and(|peer| peer.qp_number == Some(qp_number))
     }
 
-    /// There is room again: posts more.
+    /// Posts more items after room has become free.
     #[inline]
     fn transmit_more(&mut self, queues: &EndpointQueues, to: u32) {
         if self.peers[to as usize].send_queue.needs_confirming_read() {
@@ -270,7 +275,8 @@ impl VerbsEngine {
         queues.freed.push(u64::from(message.slot));
     }
 
-    /// Requests a completion of the last work of each peer if it would not be signalled.
+    /// Requests a completion for the last work request of each peer, if that request is not
+    /// signalled.
     #[cold]
     fn request_completions(&mut self, queues: &EndpointQueues) {
         let mut busy_peers = std::mem::take(&mut self.busy_peers);
@@ -290,7 +296,7 @@ impl VerbsEngine {
         self.busy_peers = busy_peers;
     }
 
-    /// The owner has marked nodes as exited: drops everything that is in flight to them.
+    /// Drops everything that is in flight to nodes that the owner has marked as exited.
     #[cold]
     fn check_exited_peers(&mut self, queues: &EndpointQueues) {
         self.exited_seen = self.slab.exited_count().load(Ordering::Acquire);
@@ -302,8 +308,8 @@ impl VerbsEngine {
         }
     }
 
-    /// Counts the messages that an exited peer has not taken as received by their sender. A peer on
-    /// this host has left its count of taken messages.
+    /// Drops the messages that an exited peer has not taken, and counts them as received. If the
+    /// peer was on this host, its count of accepted messages is still in the slab.
     #[cold]
     pub(super) fn drop_queued(&mut self, queues: &EndpointQueues, node: u32) {
         let mut dropped_count = 0u32;
@@ -317,7 +323,7 @@ impl VerbsEngine {
         let sent = self.peers[node as usize].sent[0];
         if let Some(peer_index) = self.slab.geometry().local_index(node as usize) {
             let accepted = self.slab.accepted(peer_index, self_node);
-            // Only once: from now on all messages count as accepted.
+            // The swap makes all messages count as accepted, so that this happens only once.
             let accepted_before = accepted.swap(u64::from(sent), Ordering::AcqRel) as u32;
             dropped_count = sent.wrapping_sub(accepted_before);
         }
@@ -325,7 +331,7 @@ impl VerbsEngine {
         drop_counter.fetch_add(dropped_count.into(), Ordering::Release);
     }
 
-    /// Destroys all queue pairs: received messages are no longer taken.
+    /// Destroys all queue pairs, so that no more messages are received.
     pub(super) fn close(&mut self) {
         for node in 0..self.peers.len() as u32 {
             let peer = &mut self.peers[node as usize];
@@ -349,14 +355,15 @@ impl VerbsEngine {
         is_idle && is_empty && self.slab.record(self.local_index).control_queue.is_empty()
     }
 
-    /// The rest of a pass.
+    /// Does the rest of a pass.
     #[inline(never)]
     fn finish_progress(&mut self, queues: &EndpointQueues, mode: ProgressMode) -> bool {
         self.is_deferred = false;
         if !queues.submitted.is_empty() {
             self.send_submitted(queues);
         }
-        // Failures of queue pairs are detected from time to time.
+        // With nothing in flight, a poll is only needed to detect failures of queue pairs from time
+        // to time.
         if self.in_flight > 0 || mode == ProgressMode::All {
             self.poll_send_completions(queues);
         }
@@ -397,7 +404,7 @@ impl net_common::Engine for VerbsEngine {
             return false;
         }
         self.deliver_completions(queues, completions);
-        // The receiver gets its message at once, and the next pass does the rest.
+        // Returns at once, so that the receiver gets its message. The next pass does the rest.
         if mode == ProgressMode::Receive && self.has_delivered && !self.is_deferred {
             self.is_deferred = true;
             return std::mem::take(&mut self.has_delivered);
@@ -430,18 +437,18 @@ impl net_common::Engine for VerbsEngine {
 
     fn dump(&mut self, out: &mut dyn Write) -> std::io::Result<()> {
         let name = &self.adapter.chosen.adapter;
-        let suffix = if self.is_broken { ", which has gone" } else { "" };
+        let suffix = if self.is_broken { " (removed)" } else { "" };
         let refused_count = self.refused_rdma_count;
         let refused_text =
             if refused_count > 0 { format!(", {refused_count} refused") } else { String::new() };
-        writeln!(out, "  adapter {name}{suffix}: {} under way{refused_text}", self.outstanding)?;
+        writeln!(out, "  adapter {name}{suffix}: {} in flight{refused_text}", self.outstanding)?;
         for (node, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.pair.is_some()) {
             let [data, _] = peer.consumed;
             let (sent, in_flight) = (peer.sent[0], peer.send_queue.len());
             let connection = &peer.connection;
             writeln!(
                 out,
-                "  node {node}: sent {sent}, {in_flight} under way, consumed {data}; {connection:?}"
+                "  node {node}: sent {sent}, {in_flight} in flight, consumed {data}; {connection:?}"
             )?;
         }
         Ok(())

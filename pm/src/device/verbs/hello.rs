@@ -10,7 +10,7 @@ pub(super) const HELLO_LEN: usize = 128;
 /// "SCPMVER" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SCPMVER\x02");
 
-/// See the module.
+/// The content of the datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     /// The secret that all datagrams of the job carry.
@@ -23,10 +23,11 @@ pub(super) struct Hello {
     pub(super) qp_address: QpAddress,
     /// The numbers of the message and the control message that the sender expects next.
     pub(super) expected: [u32; 2],
-    /// What the sender has consumed, and the address where it wants the peer's count to be written.
+    /// The numbers of messages and control messages that the sender has consumed. `credit_target`:
+    /// the address and key of the words into which the peer writes its own count.
     pub(super) consumed: u64,
     pub(super) credit_target: (u64, u32),
-    /// Where the sender's table of locked regions can be read.
+    /// The address and key of the sender's table of locked regions.
     pub(super) region_table: (u64, u32),
 }
 
@@ -56,7 +57,7 @@ impl Hello {
         padded
     }
 
-    /// None: it is not a hello of this protocol.
+    /// Decodes a hello. None: it is not a hello of this protocol.
     pub(super) fn decode(bytes: &[u8]) -> Option<Hello> {
         let bytes: &[u8; HELLO_LEN] = bytes.try_into().ok()?;
         let read_u64 = |offset: usize| {

@@ -1,5 +1,5 @@
-//! libibverbs, opened at run time: the project builds without the library, and its programs start
-//! without it. Symbols are looked up by name, with the types of `bindings`.
+//! libibverbs, opened at run time, so that the project builds and its programs start without the
+//! library. Symbols are looked up by name, with the types of `bindings`.
 
 // UNSAFETY: calls a library through addresses found by name, with layouts of its header.
 #![expect(unsafe_code)]
@@ -20,9 +20,9 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 const NAME: &CStr = c"libibverbs.so.1";
-/// More ports than any adapter has.
+/// A limit of ports that no adapter reaches.
 const MAX_PORTS: u8 = 16;
-/// More addresses and partitions of a port than are checked.
+/// The number of addresses and partitions of a port that are read.
 const MAX_GIDS: usize = 256;
 const MAX_PARTITIONS: u16 = 128;
 
@@ -146,7 +146,7 @@ impl Library {
         }
     }
 
-    /// The adapter of this name, open until `close_device`.
+    /// Opens the adapter of this name. `close_device` closes it.
     pub(super) fn open_adapter(&self, wanted_name: &str) -> Result<NonNull<IbvContext>, String> {
         let mut count = 0;
         // SAFETY: a local variable receives the count.
@@ -244,7 +244,7 @@ impl Library {
         Ok(AdapterInfo { name, is_iwarp: transport == TRANSPORT_IWARP, ports })
     }
 
-    /// None: there is no such port.
+    /// Queries a port. None: there is no such port.
     ///
     /// # Safety
     /// An open context.
@@ -291,8 +291,8 @@ pub(super) fn load_library(name: &CStr) -> Result<*mut c_void, Unavailable> {
     if handle.is_null() { Err(Unavailable::Library(loader_error(name))) } else { Ok(handle) }
 }
 
-/// Why a device could not be opened. The library tries to open its file in several ways and leaves
-/// the error of the last one.
+/// The reason why a device could not be opened. The library tries to open the device's file in
+/// several ways, and errno is only the error of the last one.
 ///
 /// # Safety
 /// A device of a list that is not freed yet.

@@ -1,24 +1,24 @@
 //! PM over RDMA hardware: InfiniBand, RoCE and iWARP, by libibverbs. `docs/verbs.md` describes the
-//! message flow, `docs/dev/cluster.md` the structure. Verbs is a [`NetworkDevice`]: the code that
+//! message flow, `docs/dev/cluster.md` the structure. Verbs is a [`NetworkDevice`]. The code that
 //! such devices share is in `net_common/`.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
 //! | `mod.rs`, `open.rs`, `attach.rs`, `config.rs` | the network; opening, attaching, options |
-//! | `port_selection.rs` | which port of which adapter, and how it is addressed; pure |
+//! | `port_selection.rs` | selects adapter, port and address; pure |
 //! | `ibverbs_library.rs`, `bindings.rs` | libibverbs, opened at run time; its declarations |
 //! | `adapter.rs`, `queue_pair.rs` | adapter resources: queues, registered memory; queue pairs |
 //! | `peer.rs` | state of one peer |
-//! | `connection.rs`, `hello.rs` | how two processes connect a pair of queue pairs; pure |
-//! | `rdmacm_library.rs`, `connection_manager.rs`, `cm_request.rs` | iWARP connections, librdmacm |
+//! | `connection.rs`, `hello.rs` | the protocol that connects a pair of queue pairs; pure |
+//! | `rdmacm_library.rs`, `connection_manager.rs`, `cm_request.rs` | librdmacm, iWARP connections |
 //! | `outgoing_queue.rs` | messages and operations in flight to one peer; pure |
 //! | `engine.rs` | progress |
 //! | `send.rs`, `receive.rs`, `connection_driver.rs` | sending, receiving, connecting |
-//! | `control_queue.rs` | control messages in the engine |
-//! | `rma.rs`, `regions.rs` | remote memory access; locked regions: pinned, and listed for peers |
+//! | `control_queue.rs` | control messages |
+//! | `rma.rs`, `regions.rs` | remote memory access; locked regions |
 //! | `progress.rs` | the thread that makes progress while the application computes |
-//! | `adapter_probe.rs` | whether an owner can offer the device |
-//! | `adopt.rs` | what the owner does for an exited process |
+//! | `adapter_probe.rs` | the check whether an owner can offer the device |
+//! | `adopt.rs` | the owner's work for an exited process |
 
 mod adapter;
 mod adapter_probe;
@@ -70,11 +70,11 @@ use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// This device, and the state that it keeps for an endpoint.
+/// The verbs device, and the state that it keeps for an endpoint.
 pub(crate) struct Verbs {
-    /// Messages to one peer that may be in flight or unread.
+    /// The number of messages to one peer that may be in flight or unread.
     window: u32,
-    /// The counts that each peer says it has consumed.
+    /// The count of consumed messages that each peer has reported.
     credits: Arc<DmaBuffer>,
     regions: Arc<VerbsRegions>,
     /// Wakes the thread to end it.
@@ -91,7 +91,7 @@ pub(crate) type VerbsContext = net_common::NetworkContext<Verbs>;
 impl NetworkDevice for Verbs {
     const KIND: &'static str = "verbs";
     const OPTIONS: u64 = rma::OPTIONS;
-    /// Completions are in memory.
+    /// No system call, because a poll reads completions from memory.
     const IS_POLL_SYSTEM_CALL: bool = false;
     const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMVSV\x01");
     const ATTACH_MAGIC: u64 = u64::from_le_bytes(*b"SCPMVAT\x02");
@@ -124,7 +124,8 @@ impl NetworkDevice for Verbs {
         Ok((open::choose(&port_address.options())?, socket, 1))
     }
 
-    /// NoMemory: the adapter or the kernel refuses a resource; a line to the user names it.
+    /// Opens an endpoint and starts its progress thread. NoMemory: the adapter or the kernel
+    /// refuses a resource. A warning to the user names it.
     fn open(
         chosen: &SelectedPort,
         identity: EndpointIdentity,
@@ -164,8 +165,8 @@ impl NetworkDevice for Verbs {
     fn max_message_len(endpoint: &VerbsEndpoint, _: u32) -> PmResult<usize> {
         Ok(endpoint.mtu)
     }
-    /// No sender sends more than the receiver has buffers for. The receiver reports by RDMA what it
-    /// has consumed.
+    /// A sender sends no more messages than the receiver has buffers for. The receiver reports by
+    /// RDMA how many it has consumed.
     #[inline(always)]
     fn may_send(endpoint: &VerbsEndpoint, node: u32, peer: &PeerSendState) -> bool {
         let consumed = endpoint.net.credits.word(node as usize).load(Ordering::Acquire) as u32;
@@ -192,10 +193,10 @@ impl NetworkDevice for Verbs {
         };
         engine.send_now(&endpoint.queues, message);
         endpoint.serve_locked(engine, ProgressMode::Send);
-        // This shortens the path of the next message.
+        // Done now, because it shortens the path of the next message.
         endpoint.collect_freed_slots();
     }
-    /// Waits for the progress thread if that is running a pass.
+    /// Waits for the progress thread, if it is running a pass.
     fn poll_blocking(endpoint: &VerbsEndpoint) {
         let mut engine = endpoint.progress_lock.lock();
         let must_wake = engine.progress(&endpoint.queues, ProgressMode::All)

@@ -23,7 +23,8 @@ pub(super) fn log_io_error(error: std::io::Error) -> Error {
 }
 
 impl VerbsChannels {
-    /// NoDevice: PM_DEBUG names the missing library, kernel module or adapter, or the bad option.
+    /// Selects the adapter and opens the sockets. NoDevice: there is no usable adapter. With
+    /// PM_DEBUG a line names the missing library, kernel module or adapter, or the bad option.
     pub(crate) fn new(options: &VerbsOptions) -> PmResult<VerbsChannels> {
         let chosen = choose(options)?;
         debug::log(debug::INFO, || format!("device verbs: {}", describe(&chosen)));
@@ -40,7 +41,7 @@ impl VerbsChannels {
         VerbsChannels::from_sockets(chosen, geometry, options.secret, 1, sockets)
     }
 
-    /// A description for people.
+    /// A description as text for the user.
     pub(crate) fn describe(&self) -> String {
         describe(&self.setup)
     }
@@ -59,7 +60,7 @@ fn find_port(options: &VerbsOptions) -> std::result::Result<SelectedPort, String
     let adapters = library.adapters().map_err(|unavailable| unavailable.to_string())?;
     let chosen = port_selection::choose(&adapters, options)?;
     if chosen.is_iwarp {
-        // Report it here, because the reason is known here.
+        // Probed here, because the reason of a failure is known here.
         connection_manager::probe(
             &chosen,
             options.link.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -90,7 +91,8 @@ pub(super) fn describe(chosen: &SelectedPort) -> String {
     })
 }
 
-/// The port that `Device::open("verbs", ...)` without options would use; for `scored -probe`.
+/// Describes the port that `Device::open("verbs", ...)` without options would use. `scored -probe`
+/// calls it.
 ///
 /// # Errors
 /// The library, kernel module or adapter that is missing.

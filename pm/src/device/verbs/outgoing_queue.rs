@@ -1,7 +1,7 @@
-//! Messages and operations in flight to one peer: pure. They are kept, in order, until the adapter
-//! reports them as done. If the queue pair was replaced, everything that the peer does not have is
-//! posted again. Each work request of a queue pair has a number. Only some are signalled; the
-//! completion of one covers all that precede it.
+//! The queue of messages and operations to one peer. This module is pure. Items are kept, in order,
+//! until the adapter reports them as done. If the queue pair was replaced, everything that the peer
+//! does not have is posted again. Each work request of a queue pair has a number. Only some work
+//! requests are signalled. A completion covers all work requests that precede it.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use crate::rma::{AddrHandle, Direction};
 use fault_isolation::FaultIsolation;
 use std::collections::VecDeque;
 
-/// If more than this many work requests are in flight, only one of each so many is signalled.
+/// If more work requests than this are in flight, only one of every `SIGNAL_INTERVAL` is signalled.
 const SIGNAL_INTERVAL: u32 = 8;
 
 /// Messages and control messages are numbered separately.
@@ -40,11 +40,11 @@ pub(super) struct RdmaOperation {
     pub(super) local_memory: (u64, u32),
     pub(super) remote_handle: AddrHandle,
     pub(super) len: usize,
-    /// How many bytes of it are posted, and the number of the first work request.
+    /// The number of bytes that are posted. `first_work`: the number of the first work request.
     pub(super) posted_len: usize,
     pub(super) first_work: u32,
-    /// Connections that broke while it was the only item in flight, and the maximum of its works
-    /// that completed on one of them.
+    /// The number of connections that broke while it was the only item in flight. `max_works_done`:
+    /// the largest number of its work requests that completed on one of them.
     pub(super) failure_count: u8,
     pub(super) max_works_done: u32,
 }
@@ -84,25 +84,25 @@ pub(super) struct OutgoingQueue {
     /// Remote memory operations in the queue, and the reads among them.
     rdma_count: usize,
     read_count: usize,
-    /// How many of the items are posted.
+    /// The number of posted items.
     posted_count: usize,
-    /// The number of the next work request; those in front of `retired` are done.
+    /// The number of the next work request. The work requests before `retired` are done.
     next_work: u32,
     retired: u32,
     /// The number of the last signalled work request, plus one.
     signalled: u32,
-    /// Only reads are signalled: another completion does not prove that the peer has the data
+    /// Only reads are signalled, because other completions do not prove that the peer has the data
     /// (iWARP).
     is_confirmed_by_reads: bool,
-    /// Maximum of reads in flight, and their numbers. Unbounded except on iWARP: a siw queue pair
-    /// that waits for a read response does not respond to reads, so two of them may wait for each
-    /// other forever.
+    /// The largest number of reads in flight. `reads_in_flight`: their numbers. There is a limit
+    /// only on iWARP. A siw queue pair that waits for a read response does not respond to reads.
+    /// Without a limit two queue pairs could wait for each other for ever.
     max_reads: usize,
     reads_in_flight: VecDeque<u32>,
     fault_isolation: FaultIsolation,
 }
 
-/// Whether `a` precedes `b`, of numbers that wrap.
+/// Whether number `a` precedes number `b`. The numbers wrap around.
 pub(super) fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
@@ -153,12 +153,12 @@ impl OutgoingQueue {
         !is_blocked && self.in_flight() < max_in_flight
     }
 
-    /// Remote memory operations that are not done.
+    /// The number of remote memory operations that are not done.
     pub(super) fn rdma_count(&self) -> usize {
         self.rdma_count
     }
 
-    /// Whether reads are posted and not done: items after a read wait for its data.
+    /// Whether reads are posted and not done. Items after a read wait for its data.
     pub(super) fn has_posted_read(&self) -> bool {
         let mut posted = self.items.iter().take(self.posted_count);
         self.read_count > 0 && posted.any(|(item, _)| is_rdma(item, Direction::Read))
@@ -169,8 +169,9 @@ impl OutgoingQueue {
         !self.is_confirmed_by_reads || self.reads_in_flight.len() < self.max_reads
     }
 
-    /// Whether `next_to_post` must wait until reads are done. The adapter is not asked to wait for
-    /// them (a fence). With a fence, siw responds to no reads, and rdma_rxe may never continue.
+    /// Whether `next_to_post` must wait until reads are done. This queue waits and not the adapter
+    /// (by a fence), because with a fence siw responds to no reads, and rdma_rxe may never
+    /// continue.
     #[inline(always)]
     pub(super) fn must_wait(&self) -> bool {
         match self.next_to_post() {
@@ -182,12 +183,12 @@ impl OutgoingQueue {
         }
     }
 
-    /// Messages and operations that are not done.
+    /// The number of messages and operations that are not done.
     pub(super) fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Work requests in flight.
+    /// The number of work requests in flight.
     #[inline(always)]
     pub(super) fn in_flight(&self) -> usize {
         self.next_work.wrapping_sub(self.retired) as usize
@@ -206,8 +207,8 @@ impl OutgoingQueue {
         work
     }
 
-    /// A number for the next work request, and whether it is signalled. `must_signal`: no later
-    /// work request will cover it.
+    /// Returns a number for the next work request, and whether it is signalled. `must_signal`: it
+    /// is signalled in any case.
     #[inline(always)]
     pub(super) fn begin_work(&mut self, must_signal: bool) -> (u32, bool) {
         let number = self.next_work;
@@ -222,7 +223,8 @@ impl OutgoingQueue {
         (number, signalled)
     }
 
-    /// Work request `number`, the latest, carries the whole or the end of `next_to_post`.
+    /// Records that `number`, the latest work request, carries the whole or the end of
+    /// `next_to_post`.
     #[inline(always)]
     pub(super) fn on_posted(&mut self, number: u32) {
         if let Some((_, work)) = self.items.get_mut(self.posted_count) {
@@ -231,7 +233,8 @@ impl OutgoingQueue {
         }
     }
 
-    /// Work request `work` posts `len` more bytes of the operation that is `next_to_post`.
+    /// Records that work request `work` posts `len` more bytes of the operation that is
+    /// `next_to_post`.
     pub(super) fn on_part_posted(&mut self, work: u32, len: usize) {
         let Some((QueueItem::Rdma(operation), _)) = self.items.get_mut(self.posted_count) else {
             return;
@@ -250,15 +253,15 @@ impl OutgoingQueue {
         self.next_work != self.signalled && self.in_flight() > 0
     }
 
-    /// Whether a read is due that confirms delivery.
+    /// Whether a read has to be posted to confirm delivery.
     #[inline(always)]
     pub(super) fn needs_confirming_read(&self) -> bool {
         let is_due = self.next_work.wrapping_sub(self.signalled) >= SIGNAL_INTERVAL;
         self.is_confirmed_by_reads && (is_due || self.is_isolated() && self.is_last_unsignalled())
     }
 
-    /// This work request is done, and all that precede it. Returns their number. A number that is
-    /// not in flight changes nothing.
+    /// Records that this work request and all that precede it are done, and returns their number.
+    /// If it is not in flight, nothing changes.
     #[inline(always)]
     pub(super) fn complete_up_to(&mut self, work: u32) -> usize {
         let count = work.wrapping_sub(self.retired).wrapping_add(1) as usize;
@@ -282,7 +285,8 @@ impl OutgoingQueue {
         self.remove_first()
     }
 
-    /// The queue pair is gone, and all its work requests.
+    /// Called when the queue pair and its work requests no longer exist. All items have to be
+    /// posted again.
     pub(super) fn fail(&mut self) {
         self.posted_count = 0;
         self.retired = self.next_work;

@@ -10,7 +10,7 @@ use super::regions::RemoteRegion;
 use crate::rma::OperationLog;
 use std::collections::HashMap;
 
-/// See the module.
+/// The state of one peer.
 #[derive(Default)]
 pub(super) struct VerbsPeer {
     pub(super) connection: Connection,
@@ -18,9 +18,9 @@ pub(super) struct VerbsPeer {
     /// The queue pair's number, until everything that it has received was taken.
     pub(super) qp_number: Option<u32>,
     pub(super) send_queue: OutgoingQueue,
-    /// How far the remote operations on the peer are.
+    /// The progress of the remote operations on the peer.
     pub(super) operations: OperationLog,
-    /// The peer's queue pair, and the other content of its latest hello.
+    /// The peer's queue pair. This and the three fields below are from its latest hello.
     pub(super) qp_address: QpAddress,
     pub(super) expected_by_peer: [u32; 2],
     pub(super) credit_target: (u64, u32),
@@ -30,7 +30,8 @@ pub(super) struct VerbsPeer {
     pub(super) pending_entry_read: Option<(u32, u32)>,
     /// The numbers that are expected next from the peer: messages, control messages.
     pub(super) expected: [u32; 2],
-    /// What was consumed of its messages, and how much of that was reported to it.
+    /// The number of its messages and control messages that were consumed. `advertised`: the number
+    /// of consumed messages that was reported to it.
     pub(super) consumed: [u32; 2],
     pub(super) advertised: u32,
     /// Messages and control messages that were sent to it.

@@ -1,5 +1,5 @@
-//! Which port of which adapter is used, and how it is addressed. Pure: depends only on the
-//! library's data and the options.
+//! Selects the adapter, its port and the address of the port. This module is pure: the result
+//! depends only on the library's data and the options.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use super::config::VerbsOptions;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AdapterInfo {
     pub(crate) name: String,
-    /// It uses iWARP: addresses come from connecting, not from tables.
+    /// It uses iWARP, where the connection determines the addresses, and no table.
     pub(crate) is_iwarp: bool,
     pub(crate) ports: Vec<Port>,
 }
@@ -19,9 +19,9 @@ pub(crate) struct AdapterInfo {
 pub(crate) struct Port {
     pub(crate) number: u8,
     pub(crate) is_active: bool,
-    /// RoCE or iWARP; else InfiniBand.
+    /// True: RoCE or iWARP. False: InfiniBand.
     pub(crate) is_ethernet: bool,
-    /// Payload of a packet on the wire.
+    /// The payload of a packet, in bytes.
     pub(crate) mtu: usize,
     pub(crate) lid: u16,
     pub(crate) gids: Vec<Gid>,

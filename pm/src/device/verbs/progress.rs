@@ -17,11 +17,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest sleep. It bounds the delay of the owner's writes to the slab and, while messages are
-/// in flight, of failures that only a poll finds.
+/// The longest sleeps. They bound the delay after which the thread sees the owner's writes to the
+/// slab. The second applies while messages are in flight, because only a poll finds some failures.
 const MAX_SLEEP_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_BUSY_SLEEP_INTERVAL: Duration = Duration::from_millis(20);
-/// How long an exit waits for acknowledgements at most: the owner delivers the remaining messages.
+/// The longest time that an exit waits for acknowledgements. The owner delivers the remaining
+/// messages.
 const EXIT_ACK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Stack size of a progress thread.
@@ -32,7 +33,7 @@ pub(super) fn start(endpoint: &Arc<VerbsEndpoint>) -> PmResult<()> {
     let thread_endpoint = endpoint.clone();
     threads::spawn("score-pm", STACK, move || thread_endpoint.run_progress_thread()).map_err(
         |why| {
-            debug::log(debug::ERROR, || format!("verbs: no progress thread: {why}"));
+            debug::log(debug::ERROR, || format!("verbs: cannot start the progress thread: {why}"));
             Error::NoMemory
         },
     )

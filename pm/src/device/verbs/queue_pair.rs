@@ -1,5 +1,5 @@
-//! Reliable connected queue pairs. Direct state changes connect one to a queue pair whose address
-//! another process has sent.
+//! Reliable connected queue pairs. Except on iWARP, direct state changes connect a queue pair to
+//! another one, whose address its process has sent.
 
 // UNSAFETY: calls libibverbs on queue pairs that it owns.
 #![expect(unsafe_code)]
@@ -14,19 +14,19 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// Inline data sizes to request; the next smaller one if the adapter refuses. The adapter copies
-/// inline data from the request instead of fetching it.
+/// Inline data sizes to request. If the adapter refuses one, the next smaller one is tried. The
+/// adapter copies inline data from the request instead of fetching it.
 const INLINE_SIZES: [u32; 3] = [128, 64, 0];
-/// Work requests of one queue pair, if the adapter has as many.
+/// The number of work requests of one queue pair, if the adapter supports that many.
 pub(super) const SEND_QUEUE_DEPTH: usize = 256;
 
-/// 4.096 µs times 2^14: 67 ms until a packet is sent again, six times. rdma_rxe takes seven retries
-/// as infinite: it would not report that the other queue pair is gone.
+/// A packet is sent again after 4.096 µs times 2^14 (67 ms), six times. Not seven times, which
+/// rdma_rxe takes as infinite: it would never report that the other queue pair no longer exists.
 const ACK_TIMEOUT_EXPONENT: u8 = 14;
 const RETRIES: u8 = 6;
-/// Retry forever: a receiver without a buffer is slow, not dead.
+/// 7 means without end, because a receiver without a free buffer is only slow.
 const RNR_RETRIES: u8 = 7;
-/// 0.64 ms.
+/// The code for 0.64 ms.
 const RNR_TIMER: u8 = 12;
 const HOP_LIMIT: u8 = 64;
 
@@ -103,8 +103,8 @@ impl QueuePair {
         // SAFETY: queues of the same adapter, which the queue pair holds.
         let created =
             unsafe { (adapter.library.create_qp)(adapter.protection_domain, &raw mut init) };
-        let qp =
-            NonNull::new(created).ok_or_else(|| adapter.os_error_text("gives no queue pair"))?;
+        let qp = NonNull::new(created)
+            .ok_or_else(|| adapter.os_error_text("cannot create a queue pair"))?;
         let (adapter, max_inline_len) =
             (adapter.clone(), init.cap.max_inline_data.max(max_inline_len));
         let queue_pair = QueuePair { adapter, qp, max_inline_len, psn: psn & 0xff_ffff };
@@ -155,13 +155,13 @@ impl QueuePair {
         self.modify(&mut attr, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS)
     }
 
-    /// Returns to the state in which it can be connected; for a queue pair that has sent nothing.
+    /// Returns the queue pair to the state in which it can be connected. It must have sent nothing.
     pub(super) fn reset(&self) -> Result<(), String> {
         self.modify(&mut QpAttr { qp_state: STATE_RESET, ..QpAttr::default() }, 0)?;
         self.initialise()
     }
 
-    /// Connects it: it receives, and may send.
+    /// Connects the queue pair, which can then receive and send.
     pub(super) fn connect(&self, to: &QpAddress) -> Result<(), String> {
         let chosen = &self.adapter.chosen;
         let mut gid = [0; 2];
@@ -203,7 +203,7 @@ impl QueuePair {
         self.modify(&mut attr, attr_mask | mask::MAX_RD_ATOMIC)
     }
 
-    /// Stops the queue pair: it receives nothing any more.
+    /// Stops the queue pair, which then receives no more messages.
     pub(super) fn set_error_state(&self) {
         let _ = self.modify(&mut QpAttr { qp_state: STATE_ERR, ..QpAttr::default() }, 0);
     }

@@ -1,6 +1,6 @@
 //! librdmacm, opened at run time, and declarations of the used part of rdma/rdma_cma.h with the
-//! layouts of rdma-core 44. It only connects: libibverbs creates queues and queue pairs, and a
-//! connect request names a queue pair by its number.
+//! layouts of rdma-core 44. PM uses it only to connect. libibverbs creates queues and queue pairs,
+//! and a connect request names a queue pair by its number.
 
 // UNSAFETY: calls a library through addresses found by name, with layouts of its header.
 #![expect(unsafe_code)]

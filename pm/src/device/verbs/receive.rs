@@ -1,6 +1,6 @@
-//! Receiving: all peers share the receive buffers, and each peer's buffers are posted when it is
-//! first connected. RDMA writes report to senders what was consumed, so that no message arrives
-//! without a buffer.
+//! Receiving. All peers share the receive buffers; the buffers for a peer are posted when it is
+//! first connected. RDMA writes report to senders how much was consumed, so that every message that
+//! arrives finds a buffer.
 
 // UNSAFETY: reads message headers where the adapter has written them.
 #![expect(unsafe_code)]
@@ -16,20 +16,20 @@ use crate::device::net_common::layout::CONTROL_QUEUE_LEN;
 use crate::sync::Ordering;
 use std::sync::Arc;
 
-/// In front of each payload: number, length, sender and kind, each of four bytes.
+/// Bytes of the header before each payload: number, length, sender and kind, each of four bytes.
 pub(super) const HEADER_LEN: usize = 16;
 /// Additional buffers of a peer, for control messages and for messages that are sent again after a
 /// failure.
 const EXTRA_BUFFERS: usize = 2 * CONTROL_QUEUE_LEN;
-/// Messages to one peer that may be in flight or unread, with few peers and with many.
+/// The limits of the window (see `window`), which is larger if there are few peers.
 const MAX_WINDOW: usize = 64;
 const MIN_WINDOW: usize = 16;
-/// The total for all peers, while each gets at least `MIN_WINDOW`.
+/// The sum of the windows of all peers, unless each would get less than `MIN_WINDOW`.
 const TOTAL_WINDOW: usize = 256;
-/// Maximum of batches per pass.
+/// The largest number of batches per pass.
 const MAX_BATCHES_PER_PASS: usize = 16;
 
-/// Messages to one of this many nodes that may be in flight or unread.
+/// The window: the number of messages to one of `nodes` nodes that may be in flight or unread.
 pub(super) fn window(nodes: usize) -> usize {
     (TOTAL_WINDOW / nodes.saturating_sub(1).max(1)).clamp(MIN_WINDOW, MAX_WINDOW)
 }
@@ -37,7 +37,8 @@ pub(super) fn window(nodes: usize) -> usize {
 /// The receive buffers.
 pub(super) struct SharedReceiveBuffers {
     peer_regions: Box<[Option<MemoryRegion<Arc<DmaBuffer>>>]>,
-    /// Buffers of a peer. The index among these has so many bits in a buffer's number.
+    /// The number of buffers of a peer. The index among them takes `index_bits` bits of a buffer's
+    /// number.
     buffers_per_peer: usize,
     index_bits: u32,
     /// Bytes from one buffer to the next.
@@ -54,7 +55,7 @@ struct MessageHeader {
 }
 
 impl MessageHeader {
-    /// None: no sender of this protocol writes such a header.
+    /// Parses and checks a header. None: no sender of this protocol writes such a header.
     #[inline(always)]
     fn parse(words: [u32; 4], received_len: u32, mtu: usize) -> Option<MessageHeader> {
         let [sequence, len, _, kind] = words.map(u32::from_le);
@@ -79,7 +80,7 @@ impl SharedReceiveBuffers {
         }
     }
 
-    /// Buffers of all peers.
+    /// The number of buffers of all peers.
     pub(super) fn buffer_count(&self) -> usize {
         self.buffers_per_peer * self.peer_regions.len()
     }
@@ -120,17 +121,17 @@ impl SharedReceiveBuffers {
         let length = (HEADER_LEN + self.mtu) as u32;
         let sge = Sge { addr: buffer.addr() as u64, length, lkey };
         if !adapter.post_receive(entry as u64, sge) {
-            debug::log(debug::ERROR, || "verbs: a receive buffer is refused".into());
+            debug::log(debug::ERROR, || "verbs: the adapter refuses a receive buffer".into());
         }
     }
 }
 
-/// Buffers of one peer, with this many nodes.
+/// The number of buffers of one peer, if there are `nodes` nodes.
 fn buffers_per_peer(nodes: usize) -> usize {
     window(nodes) + EXTRA_BUFFERS
 }
 
-/// Bits that number the buffers of one peer.
+/// The number of bits that number the buffers of one peer.
 fn index_bits(nodes: usize) -> u32 {
     buffers_per_peer(nodes).next_power_of_two().ilog2()
 }
@@ -180,8 +181,8 @@ impl VerbsEngine {
         let words = unsafe { buffer.cast::<[u32; 4]>().read_unaligned() };
         let from = u32::from_le(words[2]);
         if completion.status != 0 || !self.is_current_qp(completion.qp_num, from) {
-            // From a queue pair that was replaced: its sender sends it again. Or the sender field
-            // is forged.
+            // The message is from a queue pair that was replaced, and its sender sends it again. Or
+            // the sender field is forged.
             return self.receive_buffers.post_buffer(&self.adapter, entry);
         }
         let header = MessageHeader::parse(words, completion.byte_len, self.receive_buffers.mtu);
@@ -194,7 +195,7 @@ impl VerbsEngine {
         if header.sequence != expected {
             self.receive_buffers.post_buffer(&self.adapter, entry);
             if !is_before(header.sequence, expected) {
-                self.on_qp_failed(queues, from, "has skipped a message");
+                self.on_qp_failed(queues, from, "the peer has skipped a message");
             }
             return;
         }
@@ -237,8 +238,8 @@ impl VerbsEngine {
         }
     }
 
-    /// Reports to a peer what was consumed of its messages. If that is not possible now, the next
-    /// hello reports it.
+    /// Reports to a peer how many of its messages were consumed. If that is not possible now, the
+    /// next hello reports it.
     pub(super) fn send_credits(&mut self, queues: &EndpointQueues, to: u32) {
         let word_index = self.peers.len() + to as usize;
         let peer = &mut self.peers[to as usize];

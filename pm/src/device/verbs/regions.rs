@@ -1,5 +1,5 @@
-//! Locked regions: pinned by the pin-down cache, and listed in a table that peers read by RDMA. A
-//! peer reads an entry once and keeps it, because a region that is locked again has another number.
+//! Locked regions. The pin-down cache pins them, and peers read their table by RDMA. A peer reads
+//! an entry once and keeps it, because a region that is locked again has another number.
 
 // UNSAFETY: registers memory of the application, which promises that it may be accessed.
 #![expect(unsafe_code)]
@@ -15,7 +15,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bytes of an entry: state and number, address, length, key and number. The entry has the number
-/// twice, so that a peer that reads it during a write sees a difference.
+/// twice, so that a peer that reads the entry during a write sees two different numbers.
 pub(super) const ENTRY_LEN: usize = 32;
 const ENTRY_WORDS: usize = ENTRY_LEN / 8;
 const ENTRY_VALID: u64 = 1 << 63;
@@ -60,7 +60,7 @@ struct LocalRegion {
     id: UseId,
 }
 
-/// See the module.
+/// The locked regions of an endpoint.
 pub(super) struct VerbsRegions {
     /// Created with the first region. None inside: it cannot be created.
     cache: OnceLock<Option<Cache<VerbsRegistrar>>>,
@@ -88,8 +88,8 @@ impl VerbsRegions {
         self.local_regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pins the region, and lists it. NoSpace: no more memory can be pinned. Invalid: it is not
-    /// mapped.
+    /// Pins the region, and enters it into the table. NoSpace: no more memory can be pinned.
+    /// Invalid: it is not mapped.
     pub(super) fn publish(&self, region: &Region) -> PmResult<()> {
         let create_cache =
             || Cache::new(VerbsRegistrar(self.adapter.clone()), CacheOptions::default()).ok();
@@ -103,7 +103,7 @@ impl VerbsRegions {
         let key = u64::from(number) << 32 | u64::from(rkey);
         let state = ENTRY_VALID | if is_read_only { READ_ONLY } else { 0 } | u64::from(number);
         let words = [state, addr as u64, len as u64, key];
-        // Write the state last.
+        // The state is written last.
         for index in [1, 2, 3, 0] {
             self.word(region.id, index).store(words[index], Ordering::Release);
         }
@@ -114,7 +114,7 @@ impl VerbsRegions {
         self.table.memory.word(number.slot() * ENTRY_WORDS + index)
     }
 
-    /// Removes the region from the table. It stays pinned as long as the cache keeps it.
+    /// Removes the region from the table. The region stays pinned as long as the cache keeps it.
     pub(super) fn withdraw(&self, number: RegionId) {
         for index in [0, 3] {
             self.word(number, index).store(0, Ordering::Release);
@@ -164,7 +164,7 @@ pub(super) fn entry_addr(table: u64, number: u32) -> u64 {
 }
 
 impl RemoteRegion {
-    /// None: there is no such region.
+    /// Parses an entry of the table. None: there is no such region.
     pub(super) fn parse(words: [u64; ENTRY_WORDS], number: u32) -> Option<RemoteRegion> {
         let [state, addr, len, key] = words;
         let is_read_only = state & READ_ONLY != 0;

@@ -21,13 +21,14 @@ use crate::sync::Ordering;
 
 /// Remote memory access in both directions.
 pub(crate) const OPTIONS: u64 = OPT_REMOTE_WRITE | OPT_REMOTE_READ;
-/// Maximum of operations to one peer that are not done.
+/// The largest number of operations to one peer that are not done.
 const MAX_OPERATIONS: usize = 128;
-/// Maximum bytes of one work request: adapters support at most some MiB or GiB.
+/// The largest length of one work request. The limits of adapters are between a few MiB and a few
+/// GiB.
 const MAX_RDMA_LEN: usize = 1 << 20;
-/// siw copies read responses of up to this many bytes behind their header.
+/// siw copies read responses of up to this length directly after their header.
 const SIW_INLINE_REPLY_LEN: usize = 32;
-/// siw's pages begin at multiples of this.
+/// The size of the pages in which siw divides memory.
 const PAGE: u64 = 4096;
 
 /// How many of `len` bytes at the peer's address `addr` one read may request from siw. If a short
@@ -50,7 +51,7 @@ impl RmaInterface for VerbsEndpoint {
         self.net.regions.withdraw(number);
     }
 
-    /// A bad remote handle is reported at completion. Io also: the adapter was removed.
+    /// A bad remote handle is reported at completion. Io: the adapter was removed.
     fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
         self.check_peer(node)?;
         let RmaOperation { direction, remote: remote_handle, local: local_handle, len, .. } =
@@ -70,7 +71,7 @@ impl RmaInterface for VerbsEndpoint {
         result
     }
 
-    /// Io also: the adapter was removed.
+    /// Io: some operations have failed, or the adapter was removed.
     fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
         Verbs::poll_blocking(self);
         let (in_flight, failed) = self.progress_lock.lock().take_rdma_outcome(direction);
@@ -98,7 +99,7 @@ impl RmaInterface for VerbsEndpoint {
 }
 
 impl VerbsEngine {
-    /// NoBuffers: the maximum of operations to that peer is in flight.
+    /// Starts an operation. NoBuffers: [`MAX_OPERATIONS`] operations to that peer are in flight.
     fn begin_rdma(
         &mut self,
         queues: &EndpointQueues,
@@ -124,13 +125,13 @@ impl VerbsEngine {
         Ok(())
     }
 
-    /// How many operations are in flight, and whether any has failed since the last call.
+    /// Returns the number of operations in flight, and whether any has failed since the last call.
     fn take_rdma_outcome(&mut self, direction: Direction) -> (u64, bool) {
         let failed = std::mem::take(&mut self.has_failed_rdma[direction as usize]);
         (self.rdma_in_flight[direction as usize], failed)
     }
 
-    /// For deadlock detection.
+    /// Publishes the number of operations in flight, for deadlock detection.
     fn publish_rdma_count(&self) {
         let in_flight = &self.slab.record(self.local_index).node.send.0.pending_rma;
         in_flight.store(self.rdma_in_flight.iter().sum(), Ordering::Release);
@@ -147,12 +148,12 @@ impl VerbsEngine {
         let Some(region) = self.peers[to as usize].remote_regions.get(&number).copied() else {
             return self.request_region_entry(queues, to, number);
         };
-        // Check the whole operation, so that one that does not fit changes no memory.
+        // The whole operation is checked, so that an operation that does not fit changes no memory.
         if region.addr_of(operation.remote_handle.offset(), operation.len).is_none() {
             self.refuse_next_rdma(to, "the handle is out of range");
             return true;
         }
-        // On iWARP the connection would break, and no error would name the operation.
+        // On iWARP such a write would break the connection, and no error would name the operation.
         let is_denied_write = region.is_read_only && operation.direction == Direction::Write;
         if is_denied_write && self.adapter.chosen.is_iwarp {
             self.refuse_next_rdma(to, "the memory is read-only");
@@ -197,7 +198,7 @@ impl VerbsEngine {
         // SAFETY: registered memory, pinned as long as its registration lasts. Inline data is read
         // now, and the caller has locked it.
         if !unsafe { peer.pair.as_ref()?.send(work) } {
-            self.on_qp_failed(queues, to, "cannot be posted to");
+            self.on_qp_failed(queues, to, "the queue pair accepts no work request");
             return None;
         }
         Some(number)
@@ -229,11 +230,12 @@ impl VerbsEngine {
         let pair = self.peers[to as usize].pair.as_ref();
         // SAFETY: registered memory, which no code reads.
         if !pair.is_some_and(|pair| unsafe { pair.send(work) }) {
-            self.on_qp_failed(queues, to, "cannot be posted to");
+            self.on_qp_failed(queues, to, "the queue pair accepts no work request");
         }
     }
 
-    /// Reads the entry of a region in the peer's table. One such read is in flight at a time.
+    /// Reads the entry of a region in the peer's table. At most one such read to a peer is in
+    /// flight. Always returns false: the operation has to wait.
     fn request_region_entry(&mut self, queues: &EndpointQueues, to: u32, number: u32) -> bool {
         let peer = &self.peers[to as usize];
         if peer.pending_entry_read.is_some() || !peer.send_queue.can_post_read() {
@@ -250,7 +252,8 @@ impl VerbsEngine {
         false
     }
 
-    /// All work up to this number is done: a requested entry may have arrived.
+    /// All work requests up to this number are done. If one of them has read a requested entry,
+    /// this function takes the entry.
     #[inline]
     pub(super) fn on_work_done(&mut self, to: u32, done_work: u32) {
         let Some((entry_read, number)) = self.peers[to as usize].pending_entry_read else { return };
@@ -270,14 +273,14 @@ impl VerbsEngine {
         }
     }
 
-    /// The next operation is refused.
+    /// Refuses the next operation.
     fn refuse_next_rdma(&mut self, to: u32, why: &str) {
         if let Some(operation) = self.peers[to as usize].send_queue.remove_refused() {
             self.abandon_rdma(to, &operation, why);
         }
     }
 
-    /// The operation will never be done.
+    /// Ends an operation that will never be done.
     pub(super) fn abandon_rdma(&mut self, to: u32, operation: &RdmaOperation, why: &str) {
         self.refused_rdma_count += 1;
         self.rdma_in_flight[operation.direction as usize] -= 1;
@@ -285,7 +288,7 @@ impl VerbsEngine {
         self.report_failed_rdma(to, operation, why);
     }
 
-    /// The local or the remote adapter refuses a work request: only its operation has failed.
+    /// The local or the remote adapter has refused a work request. Only its operation has failed.
     pub(super) fn on_work_refused(&mut self, to: u32, failed_work: u32) {
         let peer = &mut self.peers[to as usize];
         if peer.pending_entry_read.is_some_and(|(work, _)| work == failed_work) {
@@ -306,7 +309,7 @@ impl VerbsEngine {
         });
     }
 
-    /// An operation is done, or will never be.
+    /// Ends an operation. `is_done` false: it will never be done, because the peer has exited.
     pub(super) fn finish_rdma(&mut self, node: u32, operation: &RdmaOperation, is_done: bool) {
         self.rdma_in_flight[operation.direction as usize] -= 1;
         self.publish_rdma_count();

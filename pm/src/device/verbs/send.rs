@@ -1,5 +1,5 @@
-//! Sending: messages and operations are posted in order, as far as the queue pair has room and the
-//! peer is connected.
+//! Sending. Messages and operations are posted in order, if the peer is connected and the queue
+//! pair has room.
 
 // UNSAFETY: writes headers in front of payloads in the slab, and sends them from the slab.
 #![expect(unsafe_code)]
@@ -16,8 +16,8 @@ use crate::sync::Ordering;
 impl VerbsEngine {
     pub(super) fn send_submitted(&mut self, queues: &EndpointQueues) {
         let count = queues.submitted.len() as u64;
-        // Count them before they leave the queue: a thread that reads both finds them in one of the
-        // two.
+        // Counted before they leave the queue, so that a thread that reads both finds them in one
+        // of the two.
         queues.outstanding.store(self.outstanding + count, Ordering::Release);
         for _ in 0..count {
             let Some(word) = queues.submitted.pop() else { break };
@@ -51,7 +51,7 @@ impl VerbsEngine {
         peer.sent[kind as usize] = sequence.wrapping_add(1);
         if peer.send_queue.rdma_count() > 0 {
             // An owner that adopts the slots does not complete remote memory operations. A message
-            // after an unfinished operation must not arrive without it.
+            // after an unfinished operation must not arrive without that operation.
             self.slab.free(self.local_index, slot as usize);
         }
         let message = QueuedMessage { slot, len, kind, sequence };
@@ -67,7 +67,7 @@ impl VerbsEngine {
         self.transmit(queues, to);
     }
 
-    /// Sends a message that no item precedes. The queue entry is written while it is in flight.
+    /// Sends a message that no item precedes. Its queue entry is written while it is in flight.
     #[inline(always)]
     fn send_unqueued(&mut self, queues: &EndpointQueues, to: u32, message: QueuedMessage) {
         let frame = self.write_header(message);
@@ -113,7 +113,7 @@ impl VerbsEngine {
         }
     }
 
-    /// Posts what can be posted, or has the peer connected.
+    /// Posts the items that can be posted now, or starts to connect to the peer.
     #[inline]
     pub(super) fn transmit(&mut self, queues: &EndpointQueues, to: u32) {
         loop {
@@ -138,7 +138,7 @@ impl VerbsEngine {
         }
     }
 
-    /// False: the queue pair has failed and is replaced.
+    /// Posts a queued message. False: the queue pair has failed and is replaced.
     fn post_message(&mut self, queues: &EndpointQueues, to: u32, message: QueuedMessage) -> bool {
         let posted = self.post_frame(to, self.frame(message.slot), message.len);
         self.on_posted(queues, to, posted)
@@ -159,8 +159,8 @@ impl VerbsEngine {
         (work_number, peer.pair.as_ref().is_some_and(|pair| unsafe { pair.send(request) }))
     }
 
-    /// Work request `number` carries the next message. False: the queue pair has failed and is
-    /// replaced.
+    /// Records that work request `work_number` carries the next message. False: the queue pair has
+    /// failed and is replaced.
     #[inline(always)]
     fn on_posted(
         &mut self,
@@ -170,7 +170,7 @@ impl VerbsEngine {
     ) -> bool {
         self.peers[to as usize].send_queue.on_posted(work_number);
         if !sent {
-            self.on_qp_failed(queues, to, "cannot be posted to");
+            self.on_qp_failed(queues, to, "the queue pair accepts no work request");
         }
         sent
     }
@@ -202,7 +202,7 @@ impl VerbsEngine {
         // SAFETY: a registered word, which only grows.
         let sent = unsafe { pair.send(WorkRequest { id, opcode, sge, is_signalled: signalled }) };
         if !sent {
-            self.on_qp_failed(queues, to, "cannot be posted to");
+            self.on_qp_failed(queues, to, "the queue pair accepts no work request");
         }
         sent
     }

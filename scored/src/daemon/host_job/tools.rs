@@ -1,4 +1,4 @@
-//! The tools of a job on this host, as far as the job's other parts have to do with them.
+//! Connects the tools of a job on this host ([`HostTools`]) with the other parts of the job.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::daemon::host_tools::HostTools;
 use crate::tool_supervisor;
 
 impl HostJob {
-    /// What an order means for the tools of the job.
+    /// Passes an order to the tools of the job, if it concerns them.
     pub(super) fn on_order_for_tools(&mut self, order: &ShepherdOrder) {
         match order {
             ShepherdOrder::Job(JobOrder::Tool(order)) => {
@@ -25,7 +25,7 @@ impl HostJob {
                 }
             }
             ShepherdOrder::Job(JobOrder::Finish) => self.tools.end_job(Instant::now()),
-            // The user does not want to wait for them.
+            // The user does not want to wait until the tools have cleaned up.
             ShepherdOrder::Job(JobOrder::Kill | JobOrder::Signal(_)) if self.tools.is_ending() => {
                 self.tools.kill(Instant::now());
             }
@@ -36,14 +36,14 @@ impl HostJob {
     pub(super) fn take_tool_reports(&mut self) {
         let reports = self.tools.take_reports().into_iter().map(JobReport::Tool);
         let reports = reports.map(LocalReport::Job);
-        // The last report of the host is behind them.
+        // Reports of tools are inserted in front of the last report of the host.
         let last = matches!(self.reports.last(), Some(LocalReport::Lost { .. }))
             || matches!(self.reports.last(), Some(LocalReport::Job(JobReport::Finished { .. })));
         let at = self.reports.len() - usize::from(last);
         self.reports.splice(at..at, reports);
     }
 
-    /// Starts the tools that were ordered, as soon as they can be.
+    /// Starts the ordered tools that can be started now.
     pub fn start_tools(&mut self, registry: &Registry, token: Token) {
         let kept = self.kept().cloned();
         self.tools.start_waiting(registry, token, |control| match &kept {
@@ -60,15 +60,15 @@ impl HostJob {
         self.tools.has_startable()
     }
 
-    /// The tools of the job.
+    /// The tools of the job on this host.
     pub fn tools_mut(&mut self) -> &mut HostTools {
         &mut self.tools
     }
 
-    /// The job ends here without a report.
+    /// Ends the tools. The job ends on this host without a report.
     pub(super) fn abort_tools(&mut self) {
         match self.kept() {
-            // The keeper ends them with the job's cgroup, and no event would say when.
+            // The keeper kills the tools with the job's cgroup and sends no event about their end.
             Some(_) => self.tools.abandon(),
             None => {
                 self.tools.kill(Instant::now());
@@ -77,19 +77,19 @@ impl HostJob {
         }
     }
 
-    /// When [`HostJob::advance_tools`] has to be called.
+    /// The time of the next call of [`HostJob::advance_tools`].
     pub fn tool_deadline(&self) -> Option<Instant> {
         self.tools.deadline()
     }
 
-    /// Takes what the supervisors of tools report, and gives up those that do not end.
+    /// Receives the reports of supervisors, and gives up supervisors that do not end in time.
     pub fn advance_tools(&mut self, now: Instant) {
         self.tools.receive();
         self.tools.expire(now);
         self.finish_if_tools_ended();
     }
 
-    /// Removes what the job has here and sends the last report, when the tools have ended.
+    /// If all tools have ended, removes the job's resources on this host and sends the last report.
     pub(super) fn finish_if_tools_ended(&mut self) {
         if self.tools.is_empty()
             && let Some(last_report) = self.last_report.take()

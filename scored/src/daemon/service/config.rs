@@ -1,5 +1,5 @@
-//! The configuration of this daemon's cluster: the hosts of `scorehosts.db`, the server first and
-//! the others in the order of the cluster's list.
+//! The configuration of this daemon's cluster: the hosts of `scorehosts.db`. The server comes
+//! first; the other hosts follow in the order of the cluster's list.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ use score_proto::network::HostNetwork;
 
 use crate::launch;
 
-/// The port at which the service listens (manual, scored(8)).
+/// The default port on which the daemons listen (manual, scored(8)).
 pub const DEFAULT_PORT: u16 = 9901;
-/// Jobs that may share a processor.
+/// The default number of jobs that may share a processor.
 const DEFAULT_MAX_ROWS: u32 = 8;
-/// The key of the cluster.
+/// The default path of the cluster key.
 pub const DEFAULT_KEY_PATH: &str = "/etc/score/cluster.key";
-/// The socket to which scruns of this host connect.
+/// The default path of the socket to which scruns of this host connect.
 pub const DEFAULT_SOCKET_PATH: &str = score_proto::env::DEFAULT_SOCKET;
 
 /// The options of the command line.
@@ -33,7 +33,7 @@ pub struct ServiceOptions {
     pub file: Option<PathBuf>,
     /// `-server HOST`: the server. Default: the last host of the group.
     pub server: Option<String>,
-    /// `-host NAME`: this host's name in the cluster. Required if its own name matches no host.
+    /// `-host NAME`: the name of this host. Required if the machine's own name matches no host.
     pub host: Option<String>,
     /// `-port N`
     pub port: Option<u16>,
@@ -41,39 +41,39 @@ pub struct ServiceOptions {
     pub key: Option<PathBuf>,
     /// `-socket PATH`
     pub socket: Option<PathBuf>,
-    /// `-network NETWORK`: the network that the daemons use among themselves.
+    /// `-network NETWORK`: the network on which the daemons connect to each other.
     pub network: Option<String>,
     /// `-user USER`: the system user as which the daemon runs.
     pub user: Option<String>,
-    /// `-syslog ADDRESS[:PORT]`: a receiver that gets a copy of the log.
+    /// `-syslog ADDRESS[:PORT]`: a receiver for a copy of the log.
     pub syslog: Option<String>,
     /// `-operator USER`, any number of times.
     pub operators: Vec<String>,
     /// `-nonamespace`
     pub no_namespace: bool,
-    /// `-ts MS`: a time slice.
+    /// `-ts MS`: the length of a time slice.
     pub slice: Option<Duration>,
     /// `-cleanup SECONDS`: how long tools may clean up after the end of their job.
     pub tool_cleanup: Option<Duration>,
-    /// `-rows N`: jobs that may share a processor.
+    /// `-rows N`: the number of jobs that may share a processor.
     pub rows: Option<u32>,
     /// `-v`
     pub verbose: bool,
     /// `-page PORT|ADDRESS:PORT|off`
     pub page: PageListen,
-    /// One notice for each option that has no effect.
+    /// A notice for each option that has no effect.
     pub notices: Vec<String>,
 }
 
 /// The address of the server's status page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PageListen {
-    /// A free port of the loopback interface.
+    /// A free port of the loopback address.
     #[default]
     EphemeralPort,
-    /// This address.
+    /// The given address.
     Address(SocketAddr),
-    /// There is no page.
+    /// No page.
     Disabled,
 }
 
@@ -81,7 +81,7 @@ impl PageListen {
     /// Reads `PORT`, `ADDRESS:PORT` or `off`.
     ///
     /// # Errors
-    /// One line.
+    /// One line that quotes the word.
     pub fn parse(word: &str) -> Result<Self, String> {
         let on_loopback = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         match (word, word.parse().map(on_loopback), word.parse()) {
@@ -104,7 +104,7 @@ impl PageListen {
 /// The configuration of a cluster.
 #[derive(Debug)]
 pub struct Config {
-    /// All hosts, the server first.
+    /// All hosts. The server is the first.
     pub hosts: Vec<HostConfig>,
     /// The networks of each host.
     pub networks: Vec<Vec<HostNetwork>>,
@@ -114,11 +114,11 @@ pub struct Config {
     pub server: SocketAddr,
     /// The address at which this daemon listens.
     pub address: SocketAddr,
-    /// The file with the key of the cluster, which the keeper reads. None: there is one host.
+    /// The path of the cluster key, which the keeper reads. `None` if the cluster has one host.
     pub key_path: Option<PathBuf>,
     /// Users that may end the jobs of other users.
     pub operators: Vec<u32>,
-    /// Jobs that may share a processor.
+    /// The number of jobs that may share a processor.
     pub rows: u32,
     database: Option<Database>,
     /// The database records of the hosts, in the order of `hosts`.
@@ -126,10 +126,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the database.
+    /// Reads the database and computes the configuration.
     ///
     /// # Errors
-    /// One line with the file, word or host at fault.
+    /// One line that names the file, word or host at fault.
     pub fn read(options: &ServiceOptions) -> Result<Self, String> {
         let env_path = std::env::var_os(database_file::DATABASE_ENV);
         let path = database_file::locate(options.file.as_deref(), env_path.as_deref())?;
@@ -158,7 +158,7 @@ impl Config {
         };
         let (server_address, address) = (address(&hosts[server])?, address(&hosts[local_index])?);
         let mut order: Vec<_> = (0..hosts.len()).collect();
-        // The server comes first, the others in the order of the list.
+        // Move the server to the front, and keep the order of the others.
         order.swap(0, server);
         order[1..].sort_unstable();
         let new_index = |index: u32| {
@@ -192,13 +192,13 @@ impl Config {
     /// Checks that an expression names hosts of this cluster.
     ///
     /// # Errors
-    /// One line with the host that is not in the cluster.
+    /// One line that names the host that is not in the cluster.
     pub fn check(&self, expression: &str) -> Result<(), String> {
         let is_member = |name: &str| self.hosts.iter().any(|host| host.name == name);
         if expression.is_empty() || is_member(expression) {
             return Ok(());
         }
-        // A user's expression must not make root read files.
+        // The expression comes from a user, so it must not make this daemon read files.
         let no_file: database_file::ReadFile<'_> =
             &|_| Err(std::io::ErrorKind::PermissionDenied.into());
         let context = Context { database: self.database.as_ref(), ..Context::new(no_file) };
@@ -216,11 +216,11 @@ impl Config {
         }
     }
 
-    /// Sets of hosts: a job with these options may use the hosts of one of them (manual, scrun(1),
-    /// `nodes` and `hetero`). Empty if the job may use any host.
+    /// Returns the sets of hosts that the job options permit. The job may use the hosts of one set
+    /// (manual, scrun(1), `nodes` and `hetero`). The result is empty if the job may use all hosts.
     ///
     /// # Errors
-    /// One line: no host is of the requested kind.
+    /// One line: there is no host of the requested kind.
     pub fn pools(&self, options: &[(String, Option<String>)]) -> Result<Vec<NodeSet>, String> {
         let node_option = options.iter().find(|(key, _)| matches!(key.as_str(), "nodes" | "hosts"));
         let kind = match node_option {
@@ -270,8 +270,8 @@ fn select_hosts(
     if hosts.is_empty() { Err("the cluster has no hosts".to_owned()) } else { Ok(hosts) }
 }
 
-/// Appends the spares that are not hosts of the cluster already. Returns for each host the hosts
-/// that it is a spare for (scorehosts.db, `spare`).
+/// Appends the spare hosts that are not hosts of the cluster yet. Returns for each host the list of
+/// hosts that it is a spare for (scorehosts.db, `spare`).
 fn add_spares(hosts: &mut Vec<Host>, database: Option<&Database>) -> Vec<Vec<u32>> {
     let regular_count = hosts.len();
     let mut spare_for = vec![Vec::new(); regular_count];
@@ -284,7 +284,7 @@ fn add_spares(hosts: &mut Vec<Host>, database: Option<&Database>) -> Vec<Vec<u32
                 spare_for.push(Vec::new());
                 hosts.len() - 1
             });
-            // A regular host of the cluster is not a spare for other hosts.
+            // A regular host of the cluster cannot be a spare for others.
             if index_of_spare >= regular_count {
                 spare_for[index_of_spare].push(index as u32);
             }
@@ -345,7 +345,7 @@ fn network_of<'a>(name: &str, database: Option<&'a Database>) -> Result<&'a Netw
     })
 }
 
-/// The address of a host's daemon, on the requested network.
+/// The address of a host's daemon on the requested network.
 fn resolve(host: &Host, network: Option<&Network>, port: u16) -> Result<SocketAddr, String> {
     let end = network.map(|network| network.setting(&host.name, "address"));
     let dial = match (end, network) {
@@ -425,7 +425,7 @@ mod tests {
         let config = read(db, options).unwrap();
         let spare_counts: Vec<_> =
             config.hosts.iter().map(|host| (host.name.as_str(), host.spare_for.len())).collect();
-        // b is the server, and a regular host.
+        // b is the server and a regular host.
         assert_eq!(spare_counts, [("b", 0), ("a", 0), ("s", 2)]);
         assert_eq!(config.local_index, 2);
         let options =
@@ -461,7 +461,7 @@ mod tests {
                 |(key, value): &(&str, &str)| ((*key).to_owned(), Some((*value).to_owned()));
             config.pools(&pairs.iter().map(option).collect::<Vec<_>>())
         };
-        // The server, c, is host 0.
+        // Host 0 is the server, c.
         let [old, new] = [NodeSet::from_iter([0, 2]), NodeSet::one(1)];
         assert_eq!(pools(&[]), Ok(vec![old.clone(), new.clone()]));
         assert_eq!(pools(&[("hetero", "")]), Ok(Vec::new()));

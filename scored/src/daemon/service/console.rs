@@ -1,4 +1,5 @@
-//! Requests of users and operators about jobs.
+//! Requests that address jobs by their numbers in the cluster: lists, kills, subscriptions and
+//! tools.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -50,8 +51,7 @@ impl Daemon {
         let Some(uid) = self.sessions.get(session_key).and_then(ClientSession::uid) else {
             return;
         };
-        // The session of a user exists in a service only, and its requests are handled by the
-        // server.
+        // A session with a uid exists only in a service, and only the server handles its requests.
         let now = self.job_time();
         let Some(service) = &mut self.service else { return };
         let Role::Server(cluster) = &service.role else { return };
@@ -93,7 +93,7 @@ impl Daemon {
                 // The subscription lasts until the job or the session ends.
                 return;
             }
-            // Handled above.
+            // The first match has handled these requests.
             ConsoleRequest::Tool(_)
             | ConsoleRequest::ToolAction { .. }
             | ConsoleRequest::ToolSession(_)
@@ -117,8 +117,7 @@ impl Daemon {
         self.answer_console(session_key, ConsoleAnswer::Finished { code: 0 });
     }
 
-    /// Passes a request of a tool on to a job if the user may debug the job. The job's master
-    /// answers.
+    /// Forwards a request of a tool to a job if the user may debug the job. The job master answers.
     fn on_tool_request(
         &mut self,
         session_key: SessionKey,
@@ -134,7 +133,7 @@ impl Daemon {
     fn authorize_tool(&self, session_key: SessionKey, job: JobId) -> Result<JobPermit, String> {
         let session = self.sessions.get(session_key);
         if session.is_some_and(ClientSession::is_tool) {
-            // The kernel has reported the user of the connection, who has started this daemon.
+            // The kernel reported that the client runs as this daemon's user.
             let uid = geteuid().as_raw();
             let requester = Requester { uid, is_operator: false };
             return authorize(requester, JobAction::Debug, job, uid);
@@ -143,7 +142,7 @@ impl Daemon {
             (Some(uid), Some(Role::Server(cluster))) => {
                 cluster.authorize(uid, JobAction::Debug, job)
             }
-            // Nobody else sends such a request.
+            // No other session can send such a request.
             _ => Err(format!("job {job}: this daemon has no jobs")),
         }
     }
@@ -160,13 +159,13 @@ impl Daemon {
 pub struct JobsAtTime<'a> {
     /// The jobs.
     pub jobs: &'a Jobs,
-    /// The moment, as the time of jobs.
+    /// The moment, on the jobs' clock.
     pub now: MonotonicTime,
 }
 
 impl Service {
-    /// The entries of all jobs of the cluster, as this user may see them. A user sees details of
-    /// their own jobs only; an operator sees those of all jobs.
+    /// The entries of all jobs of the cluster for this user. The user sees details of their own
+    /// jobs only. An operator sees the details of all jobs.
     pub fn job_lines(&self, uid: u32, led_jobs: JobsAtTime<'_>) -> Vec<JobEntry> {
         let Role::Server(cluster) = &self.role else { return Vec::new() };
         let requester = cluster.requester(uid);

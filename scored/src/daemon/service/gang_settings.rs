@@ -1,5 +1,5 @@
-//! The configuration of the gang scheduler: the operator's choice, within the limits of this
-//! machine.
+//! Chooses the configuration of the gang scheduler: the operator's options, within the limits of
+//! this machine.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use score_job::gang;
 
 use super::warn;
 
-/// The shortest slice if the switch thread cannot have SCHED_RR. Among busy processes it may then
-/// get a processor several milliseconds after its wake-up.
+/// The shortest slice if the switch thread cannot use SCHED_RR. On a busy processor it may then
+/// have to wait several milliseconds after its wake-up.
 const MIN_NON_RT_SLICE_WINDOW: Duration = Duration::from_millis(100);
 
-/// The configuration of a service's gang scheduler. `realtime` says whether it may use SCHED_RR.
+/// Chooses the configuration. `realtime` says whether this machine permits SCHED_RR, or why not.
 pub fn choose(requested: Option<Duration>, realtime: Result<(), String>) -> gang::GangConfig {
     let default = gang::GangConfig::default();
     let slice = requested.unwrap_or(default.slice);

@@ -1,5 +1,5 @@
-//! The connections of the status page: clients, their requests, and limits on what they use of this
-//! daemon. A client is anonymous until its token shows which user it is.
+//! The sockets of the status page, and the limits of what clients can consume in this daemon. A
+//! client is anonymous until its token identifies a user.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -14,40 +14,40 @@ use crate::http::request::MAX_HEAD_LEN;
 use crate::http::response::Status;
 use crate::http::{AllowedHosts, Connection, HttpRequest, response};
 
-/// Connections at the same time. If there are more, the oldest connection that has shown no token
-/// is closed. If all have shown one, the user with the most connections loses the oldest.
+/// The maximum number of simultaneous connections. Beyond it, the oldest connection without a valid
+/// token is closed. If there is none, the user with the most connections loses the oldest one.
 const MAX_CONNECTIONS: usize = 128;
-/// The delay before the next accept, if descriptors have run out.
+/// The delay before the next accept(2) after the process has run out of descriptors.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// Connections that are accepted in one turn of the loop.
+/// The maximum number of connections that are accepted in a turn of the loop.
 const ACCEPTS_PER_TICK: usize = 32;
 
 #[derive(Debug)]
 struct HttpConnection {
     stream: TcpStream,
     connection: Connection,
-    /// Whether the socket may hold more data: mio reports each arrival once only.
+    /// Whether the socket may hold unread data. mio reports each arrival once only.
     readable: bool,
 }
 
-/// All connections.
+/// The listening socket and all connections.
 #[derive(Debug)]
 pub struct HttpConnections {
     listener: TcpListener,
     /// The address at which the page listens.
     pub address: SocketAddr,
     allowed_hosts: AllowedHosts,
-    /// In the order in which they were accepted.
+    /// The connections, in the order in which they were accepted.
     connections: BTreeMap<usize, HttpConnection>,
     may_accept: bool,
     fds_exhausted: bool,
 }
 
 impl HttpConnections {
-    /// Listens at `address`. `name` is the server's name.
+    /// Listens at `address`. `name` is the name of the server's host.
     ///
     /// # Errors
-    /// One line with the address.
+    /// One line that names the address.
     pub fn open(
         address: SocketAddr,
         name: &str,
@@ -70,12 +70,12 @@ impl HttpConnections {
         })
     }
 
-    /// mio has reported a connection.
+    /// Records that mio has reported a connection.
     pub fn on_listener_ready(&mut self) {
         self.may_accept = true;
     }
 
-    /// mio has reported an event of a connection.
+    /// Records that mio has reported an event of a connection.
     pub fn mark_readable(&mut self, connection_id: usize) {
         self.connections.get_mut(&connection_id).into_iter().for_each(|one| one.readable = true);
     }
@@ -102,8 +102,8 @@ impl HttpConnections {
         }
     }
 
-    /// Accepts new connections. `new_token` gives each its token. Returns the connections that were
-    /// closed.
+    /// Accepts new connections. `new_token` allocates a token for each. Returns the connections
+    /// that were closed to make room.
     pub fn accept_new(
         &mut self,
         registry: &Registry,
@@ -122,7 +122,7 @@ impl HttpConnections {
                 closed.push(token.0);
                 continue;
             }
-            // Requests and responses are small and complete.
+            // Requests and responses are small, and each is written at once.
             let _ = stream.set_nodelay(true);
             let connection = Connection::new(now);
             self.connections.insert(token.0, HttpConnection { stream, connection, readable: true });
@@ -148,7 +148,7 @@ impl HttpConnections {
         Some(connection_id)
     }
 
-    /// The requests that have arrived: at most one of each connection.
+    /// Returns the requests that have arrived, at most one of each connection.
     pub fn next_requests(
         &mut self,
         now: MonotonicTime,
@@ -177,13 +177,13 @@ impl HttpConnections {
         one.connection.answer(response, should_close, now);
     }
 
-    /// Queues an error response, after which the connection is closed.
+    /// Queues an error response. The connection is closed after it.
     pub fn refuse(&mut self, connection_id: usize, status: Status, now: MonotonicTime) {
         let Some(one) = self.connections.get_mut(&connection_id) else { return };
         one.connection.answer(response::refusal(status), true, now);
     }
 
-    /// Writes as much as the sockets accept. Returns the connections that are closed.
+    /// Writes as much as the sockets accept. Returns the connections that have been closed.
     pub fn flush(&mut self, now: MonotonicTime) -> Vec<usize> {
         for one in self.connections.values_mut() {
             one.write(now);
@@ -197,7 +197,7 @@ impl HttpConnections {
         closed
     }
 
-    /// When the connections have to be served without a further report of mio.
+    /// The time until the connections have to be served without a further report of mio.
     pub fn deadline(&self, now: MonotonicTime) -> Option<Duration> {
         let can_read = |one: &HttpConnection| one.readable && one.connection.capacity() > 0;
         if (self.may_accept && !self.fds_exhausted) || self.connections.values().any(can_read) {
@@ -221,7 +221,7 @@ impl HttpConnection {
                 }
                 Ok(count) => {
                     self.connection.push(&buffer[..count], now);
-                    // A client that sends much gets one read; then the other clients get theirs.
+                    // One read per turn and client, so that the other clients are served, too.
                     break;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -1,4 +1,4 @@
-//! Job numbers. A restarted server does not begin with the numbers of its predecessor, because
+//! Allocates job numbers. A restarted server does not reuse the numbers of its predecessor, because
 //! users may still refer to those jobs.
 
 use std::fs;
@@ -7,25 +7,25 @@ use std::path::PathBuf;
 
 use score_proto::ids::JobId;
 
-/// The directory of state that outlives a daemon.
+/// The directory of persistent state.
 const STATE_DIR: &str = "/var/lib/scored";
 const NEXT_JOB_FILE: &str = "/var/lib/scored/next-job";
-/// The number of job numbers that are reserved at once.
+/// The number of job numbers that are reserved in the file at once.
 const RESERVED_IDS: u32 = 1000;
 
-/// The job numbers that may be assigned.
+/// The range of job numbers of this server.
 #[derive(Debug)]
 pub struct JobIdAllocator {
     first: JobId,
-    /// All numbers below this one are reserved in the file.
+    /// The file reserves all numbers below this one.
     reserved_end: u32,
 }
 
-/// Makes the directory of state, and gives it to the user as which the daemon will run.
+/// Creates the state directory, and makes the daemon's user its owner.
 pub fn prepare_state(uid: u32, gid: u32) {
     let give = |path: &str| std::os::unix::fs::lchown(path, Some(uid), Some(gid));
     let prepared = fs::create_dir_all(STATE_DIR).and_then(|()| give(STATE_DIR));
-    // The file may not exist yet, or be that of a scored that has run as root.
+    // The file may not exist yet, or may belong to root after an older scored.
     let prepared = prepared.and_then(|()| match give(NEXT_JOB_FILE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
@@ -36,7 +36,7 @@ pub fn prepare_state(uid: u32, gid: u32) {
 }
 
 impl JobIdAllocator {
-    /// Reads the file that the previous server has left.
+    /// Reads the file of the previous server, and reserves numbers for this one.
     pub fn load() -> Self {
         let text = fs::read_to_string(NEXT_JOB_FILE).unwrap_or_default();
         let first = text.trim().parse().ok().filter(|next| (1..i32::MAX as u32).contains(next));
@@ -47,12 +47,12 @@ impl JobIdAllocator {
         allocator
     }
 
-    /// The first number.
+    /// The first number that this server may assign.
     pub fn first(&self) -> JobId {
         self.first
     }
 
-    /// A job has this number: reserves more numbers if necessary.
+    /// Reserves more numbers if a job with this number requires it.
     pub fn reserve_past(&mut self, job: JobId) {
         let JobId(number) = job;
         if number >= self.reserved_end || self.reserved_end - number > 2 * RESERVED_IDS {

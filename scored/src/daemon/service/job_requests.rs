@@ -1,4 +1,4 @@
-//! Jobs of multi-user mode: from a user's request to the hosts that the cluster allocates.
+//! Jobs of multi-user mode, from a user's request to the start on the allocated hosts.
 
 use score_job::cluster::{self, HostShare, JobRequest, SessionId};
 use score_job::limits::JobLimits;
@@ -16,7 +16,7 @@ use super::{Role, info};
 use score_job::jobs::ClientJob;
 
 impl Daemon {
-    /// A user requests a job.
+    /// Validates a user's request and submits it to the cluster.
     pub fn request_job(
         &mut self,
         client_job: ClientJob,
@@ -25,7 +25,7 @@ impl Daemon {
     ) {
         let Some(session) = self.sessions.get_mut(client_job.session_key) else { return };
         let Some(id) = session.id() else { return };
-        // The hosts of the job are not known yet; everything else must be valid.
+        // The hosts are chosen later, so a placeholder is checked. Everything else must be valid.
         spec.hosts = vec![HostSpec::local(1)];
         let checked = validate::check(&spec).and_then(|()| self.check_networks(&spec.networks));
         if let Err(reason) = checked {
@@ -56,12 +56,12 @@ impl Daemon {
         self.step_server(cluster::ClusterEvent::Submit { session: id, tag, request });
     }
 
-    /// A user cancels a job that is queued.
+    /// Cancels a job that is queued.
     pub fn cancel_request(&mut self, session: SessionId, job: SessionJobId) {
         self.step_server(cluster::ClusterEvent::Cancel { session, tag: job });
     }
 
-    /// Checks that each of these networks has a host. Otherwise a job would wait for it in vain.
+    /// Checks that each network has a host. Otherwise the job would wait for ever.
     fn check_networks(&self, names: &[String]) -> Result<(), String> {
         let Some(service) = &self.service else { return Ok(()) };
         let host_networks = service.config.networks.iter();
@@ -72,13 +72,13 @@ impl Daemon {
             *name == network::SHMEM || hosts.iter().any(|host| host.network(name).is_some())
         };
         match names.iter().find(|name| !is_configured(name)) {
-            // The error lists the networks that exist.
+            // This returns the error, which lists the existing networks.
             Some(unknown) => network::choose(&hosts, std::slice::from_ref(unknown), 1).map(drop),
             None => Ok(()),
         }
     }
 
-    /// The cluster has allocated hosts to a job.
+    /// Starts a job on the hosts that the cluster has allocated.
     pub fn start_job(
         &mut self,
         client_job: Option<ClientJob>,
@@ -98,7 +98,8 @@ impl Daemon {
         let server_address = service.config.address;
         let address =
             |host| if host == SERVER { Some(server_address) } else { cluster.address(host) };
-        // The incarnations were chosen together with the hosts. A restarted daemon does not match.
+        // The cluster chose the incarnations together with the hosts. A daemon that has restarted
+        // since has another incarnation and refuses the job.
         let daemon = |(allocation, incarnation): (&HostShare, &Incarnation)| {
             Some((address(allocation.host)?, *incarnation))
         };
@@ -134,7 +135,7 @@ impl Daemon {
         self.notify_shared_hosts(client_job, job);
     }
 
-    /// Notifies the user if a job that requests whole hosts shares some of them with other jobs.
+    /// Notifies the user if a job that requested whole hosts shares some of them with other jobs.
     fn notify_shared_hosts(&mut self, client_job: ClientJob, job: JobId) {
         let Some(service) = &self.service else { return };
         let Role::Server(cluster) = &service.role else { return };
@@ -148,7 +149,7 @@ impl Daemon {
         self.notice(client_job, Level::Info, text);
     }
 
-    /// The job is queued: the cluster cannot allocate its hosts yet.
+    /// Notifies the user that the job is queued, because the cluster cannot allocate its hosts yet.
     pub fn on_job_queued(&mut self, client_job: Option<ClientJob>, job: JobId) {
         let Some(client_job) = client_job else { return };
         let Some(Role::Server(cluster)) = self.service.as_ref().map(|service| &service.role) else {
@@ -180,7 +181,8 @@ impl Daemon {
         }
     }
 
-    /// A job's master has finished, and the job's hosts have released all of its resources.
+    /// Releases the hosts of a job. Its master has finished, and its resources on all hosts are
+    /// free.
     pub fn on_master_done(&mut self, job: JobId, code: u8) {
         let host_count =
             self.service.as_mut().and_then(|service| service.placed_host_counts.remove(&job));
@@ -198,7 +200,7 @@ impl Daemon {
     }
 }
 
-/// The memory that the server needs for a queued job.
+/// The memory in bytes that the server needs for a queued job.
 fn spec_size(spec: &JobSpec) -> u64 {
     let variables = spec.environment.iter().chain(&spec.rank_environment);
     let environment_len = variables.map(|one| one.0.len() + 24).sum::<usize>();

@@ -1,5 +1,5 @@
-//! The start of the keeper, and how this process becomes a daemon without privileges. Until then
-//! it has read nothing but its command line and files of root's.
+//! Starts the keeper, and turns this process into a daemon without privileges. Until then the
+//! process has read only its command line and files that belong to root.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -17,7 +17,7 @@ use crate::sys::credentials;
 use crate::sys::namespace::{self, Containment};
 use crate::sys::process;
 
-/// The user as which the daemon runs, if no other is named.
+/// The default user of the daemon.
 const DEFAULT_USER: &str = "scored";
 
 /// The system user of the daemon.
@@ -28,10 +28,10 @@ pub struct SystemUser {
 }
 
 impl SystemUser {
-    /// The user that is named by `-user`, a name or a number.
+    /// Looks up the user of the option `-user`, which is a name or a number.
     ///
     /// # Errors
-    /// There is no such user, or it is root.
+    /// The user does not exist or is root.
     pub fn find(option: Option<&str>) -> Result<Self, String> {
         let name = option.unwrap_or(DEFAULT_USER);
         let user = match name.parse() {
@@ -54,11 +54,11 @@ impl SystemUser {
     }
 }
 
-/// Starts the keeper. Returns its client and the key of the links to other daemons. The caller must
-/// have one thread only.
+/// Starts the keeper. Returns its client and the key of the links to other daemons. The calling
+/// process must have only one thread.
 ///
 /// # Errors
-/// One line.
+/// One line with the cause.
 pub fn start(
     options: &ServiceOptions,
     config: &Config,
@@ -105,10 +105,10 @@ fn trusted_interfaces(config: &Config) -> Vec<String> {
     links.filter_map(|link| shepherd::interface(&link).ok()).collect()
 }
 
-/// Gives up all privileges, for good. The process must have one thread only.
+/// Gives up all privileges permanently. The process must have only one thread.
 ///
 /// # Errors
-/// One line. The process must then exit.
+/// One line with the cause. The process must then exit.
 pub fn become_daemon(user: SystemUser) -> Result<(), String> {
     job_ids::prepare_state(user.uid, user.gid);
     process::allow_realtime();

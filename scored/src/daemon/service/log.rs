@@ -1,5 +1,6 @@
-//! The log of a service. It goes to standard error, from where systemd passes it to the journal
-//! with its priority, and to a syslog receiver (RFC 5424 over UDP) if one is configured.
+//! The log of a service. Lines go to standard error, from which systemd passes them to the journal
+//! with their priority. If a syslog receiver is configured, a copy goes there, too (RFC 5424 over
+//! UDP).
 
 use std::net::{ToSocketAddrs, UdpSocket};
 use std::sync::OnceLock;
@@ -8,7 +9,7 @@ use std::sync::OnceLock;
 const SYSLOG_PORT: u16 = 514;
 /// The syslog facility of the lines: system daemons.
 const SYSLOG_FACILITY: u8 = 3;
-/// Bytes of a line to the receiver; longer lines are cut.
+/// The maximum length of a packet to the receiver, in bytes. Longer lines are cut.
 const MAX_LINE_LEN: usize = 1024;
 
 static RECEIVER: OnceLock<Receiver> = OnceLock::new();
@@ -18,10 +19,10 @@ struct Receiver {
     host: String,
 }
 
-/// Sends a copy of every line to `ADDRESS[:PORT]`.
+/// Sends a copy of each line to `ADDRESS[:PORT]`.
 ///
 /// # Errors
-/// One line with the word at fault.
+/// One line that quotes the word at fault.
 pub fn send_to(receiver: &str) -> Result<(), String> {
     let to_error = |reason: String| format!("-syslog {receiver}: {reason}");
     let resolved = receiver.to_socket_addrs();
@@ -39,22 +40,23 @@ pub fn send_to(receiver: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Logs a line.
+/// Logs a line with priority "informational".
 pub fn info(text: &str) {
     log(6, text);
 }
 
-/// Logs a line that an operator should read.
+/// Logs a line with priority "warning".
 pub fn warn(text: &str) {
     log(4, text);
 }
 
-/// Passes on a line that another process of this scored has logged as a warning.
+/// Sends a warning of another process of this scored to the syslog receiver. That process has
+/// written it to standard error already.
 pub fn forward_warning(text: &str) {
     send_packet(4, &printable(text));
 }
 
-/// Text from other processes must not begin a new line.
+/// Replaces control characters, so that text from other processes cannot begin a new line.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -70,12 +72,13 @@ fn log(priority: u8, text: &str) {
 
 fn send_packet(priority: u8, text: &str) {
     if let Some(Receiver { socket, host }) = RECEIVER.get() {
-        // The receiver may be missing. That must neither stop the daemon nor fill the other log.
+        // If the receiver is missing, the daemon must neither stop nor fill the other log.
         let _ = socket.send(packet(priority, host, std::process::id(), text).as_bytes());
     }
 }
 
-/// A syslog packet without a time: the receiver adds it, because this host's clock may be wrong.
+/// Formats a syslog packet. It has no time stamp: the receiver adds one, because the clock of this
+/// host may be wrong.
 fn packet(priority: u8, host: &str, pid: u32, text: &str) -> String {
     let mut packet =
         format!("<{}>1 - {host} scored {pid} - - {text}", SYSLOG_FACILITY * 8 + priority);

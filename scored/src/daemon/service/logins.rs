@@ -1,4 +1,4 @@
-//! Logins: clients of the local socket, and logins that the daemons of other hosts forward.
+//! Logins: clients of the local socket, and logins that daemons of other hosts forward.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsRawFd;
@@ -24,44 +24,46 @@ use super::vouchers::renewal_time;
 use super::{LogTopic, Role, Service, info};
 use score_job::jobs::{ClientJob, SessionKey};
 
-/// Clients without login at the same time, if the daemon may have enough descriptors. Each costs a
-/// descriptor and some KiB. A burst of a quarter as many scruns of one user loses none, however
-/// late they are scheduled, unless their messages wait for [`BUSY_EVICTION_GRACE`] and others need
-/// the room.
+/// Limit of the clients that have not logged in, if the process may have enough descriptors. Each
+/// client costs a descriptor and a few KiB. A burst of a quarter as many scruns of one user loses
+/// none, however late the scruns are scheduled. The exception is a client whose messages have
+/// waited for [`BUSY_EVICTION_GRACE`] while other clients need the room.
 const MAX_UNAUTHENTICATED: usize = 4096;
-/// Clients without login have this share of the descriptors at most. The others are for jobs.
+/// Clients that have not logged in may use one in this many descriptors. The rest is for jobs.
 const UNAUTHENTICATED_FD_SHARE: u64 = 4;
-/// If there are more clients without login, the user with the most of them loses the oldest, but
-/// none that is younger than this. A scrun sends its login as soon as it has connected. It is read
-/// in the same turn of the loop in which the client is accepted, so that only a scrun that the
-/// kernel has interrupted just there needs the time.
+/// If there is no room, the user with the most clients that have not logged in loses the oldest,
+/// unless it is younger than this. A scrun sends its login as soon as it has connected. The daemon
+/// reads the login in the turn of the loop in which it accepts the client. The time is thus needed
+/// only by a scrun that is interrupted between connecting and sending.
 const EVICTION_GRACE: Duration = Duration::from_millis(100);
 /// The same for clients that have sent messages which the daemon has not read yet.
 const BUSY_EVICTION_GRACE: Duration = Duration::from_secs(2);
-/// Clients that are dropped in one turn of the loop to make room, at most: other work goes on, and
-/// if few clients wait, few are dropped for them.
+/// The maximum number of clients that are dropped in a turn of the loop to make room. The limit
+/// lets other work continue, and drops few clients if few are waiting.
 const MAX_EVICTED_PER_TICK: usize = 128;
-/// One user may have this part of the clients without login. Further ones are refused at once,
-/// which costs little: other users need not wait until room is made.
+/// One user may have one in this many of the clients that have not logged in. Further ones are
+/// refused at once, which is cheap, so that other users need not wait for room.
 const MAX_UNAUTHENTICATED_SHARE: usize = 4;
-/// How often the clients without login of each user are counted. In one interval a user may exceed
-/// the share by the clients that are accepted in it.
+/// How often the clients of each user that have not logged in are counted. Between two counts, a
+/// user may exceed the limit by the clients accepted in that time.
 const CROWDING_COUNT_INTERVAL: Duration = Duration::from_millis(10);
-/// How much longer than accepts for users without time the pauses after them are: such clients get
-/// a quarter of the daemon's processor, which is also what they take from jobs on that processor.
+/// The ratio of the pauses to the time for accepting clients of users without processing time. Such
+/// clients thus consume at most a quarter of the daemon's processor, and take no more than that
+/// from jobs on the same processor.
 const PAUSE_FACTOR: u32 = 3;
-/// The shortest of these pauses: many times what it costs to wake up after it.
+/// The shortest pause. It is many times longer than the cost of the wake-up after it.
 const MIN_PAUSE_DELAY: Duration = Duration::from_micros(200);
-/// The longest one: the daemon may have been interrupted while it accepted a client.
+/// The longest pause. Without the limit, a pause would be long if the daemon had been interrupted
+/// while it accepted a client.
 const MAX_PAUSE_DELAY: Duration = Duration::from_millis(4);
-/// Clients that are accepted in one turn of the loop, at most.
+/// The maximum number of clients that are accepted in a turn of the loop.
 const MAX_ACCEPTED_PER_TURN: usize = 32;
 /// How long a client may take to log in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest user name, in bytes.
 const MAX_USER_NAME_LEN: usize = 256;
 
-/// A client that has not logged in. Older clients come first.
+/// A client that has not logged in. Older clients sort first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct UnauthenticatedClient {
     connected_at: Instant,
@@ -69,23 +71,23 @@ struct UnauthenticatedClient {
     uid: u32,
 }
 
-/// When no clients are accepted, because users without time have had theirs accepted before. The
-/// daemon has to accept them, too, since the kernel does not say whose client comes next. It then
-/// pauses for a multiple of the time it has worked.
+/// Pauses in accepting clients. The kernel does not say whose client is next in the queue.
+/// Therefore the daemon has to accept also clients of users whose processing time is used up. After
+/// such clients it pauses for a multiple of the time that it has spent on them.
 #[derive(Debug)]
 pub struct AcceptPauses {
     end: Instant,
-    /// Pauses that are still to be made.
+    /// The sum of pauses that are due but were too short so far.
     owed: Duration,
 }
 
 impl AcceptPauses {
-    /// No pause.
+    /// Creates the state without a pause.
     pub fn new(now: Instant) -> Self {
         Self { end: now, owed: Duration::ZERO }
     }
 
-    /// The daemon has worked so long for a client whose user has no time left.
+    /// Adds time that was spent on a client of a user without processing time.
     fn add(&mut self, now: Instant, time_used: Duration) {
         self.owed += time_used * PAUSE_FACTOR;
         if self.owed >= MIN_PAUSE_DELAY {
@@ -93,28 +95,28 @@ impl AcceptPauses {
         }
     }
 
-    /// When clients are accepted again.
+    /// The time at which clients are accepted again.
     pub fn end(&self) -> Instant {
         self.end
     }
 }
 
-/// Users who have as many clients without login as they may have. They are counted at intervals,
-/// since there may be thousands of clients.
+/// Users that have reached their limit of clients that have not logged in. The clients are counted
+/// at intervals, because there may be thousands of them.
 #[derive(Debug, Default)]
 pub struct CrowdingUsers {
     uids: HashSet<u32>,
     counted_at: Option<Instant>,
 }
 
-/// The largest number of clients without login in a process that may have this many descriptors.
+/// The limit of clients that have not logged in, for a process with this descriptor limit.
 pub fn max_unauthenticated(descriptor_limit: u64) -> usize {
     let share = usize::try_from(descriptor_limit / UNAUTHENTICATED_FD_SHARE);
     share.unwrap_or(usize::MAX).clamp(1, MAX_UNAUTHENTICATED)
 }
 
-/// The clients to drop for others: repeatedly the oldest one of the user with the most, unless that
-/// one has connected after `old_enough`.
+/// Selects the clients to drop: repeatedly the oldest client of the user with the most clients,
+/// unless it connected after `old_enough`.
 fn evicted(
     mut clients: Vec<UnauthenticatedClient>,
     old_enough: Instant,
@@ -130,7 +132,7 @@ fn evicted(
 }
 
 impl Daemon {
-    /// Accepts clients of the local socket, as long as there is room.
+    /// Accepts clients of the local socket while there is room.
     pub fn accept_local_clients(&mut self) {
         let Some(service) = &mut self.service else { return };
         let now = Instant::now();
@@ -171,7 +173,8 @@ impl Daemon {
         match ClientSession::unauthenticated(socket, credentials, self.poll.registry(), token) {
             Ok(mut session) => {
                 if !self.usage.has_time(credentials.0) {
-                    // It will not be read in this turn: mio has time to tell whether it is silent.
+                    // The session will not be read in this turn, so mio can report meanwhile
+                    // whether it has data.
                     session.wait_until_readable();
                 }
                 self.sessions.insert(session_key, session);
@@ -180,7 +183,8 @@ impl Daemon {
         }
     }
 
-    /// Refuses a client whose user has too many without login. It gets no session.
+    /// Refuses a client of a user who has reached the limit of clients that have not logged in. The
+    /// client gets no session.
     fn refuse_client(&mut self, client: &AcceptedClient) {
         let (uid, _) = client.credentials;
         let count = self.max_unauthenticated_per_user();
@@ -191,7 +195,7 @@ impl Daemon {
         let refusal = SessionAnswer::Refused { reason, code: EXIT_FAILED };
         let mut bytes = Vec::new();
         if frame::encode(&refusal, &mut bytes).is_ok() {
-            // The socket is new: the message fits, or the client has gone.
+            // The socket is new, so the message fits unless the client has disconnected.
             let _ = send(client.socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL);
         }
         let service = self.service.as_mut();
@@ -199,7 +203,7 @@ impl Daemon {
         service.into_iter().for_each(|one| one.warn_about(LogTopic::User(uid), &text));
     }
 
-    /// Finds the users who have as many clients without login as they may have, if it is time.
+    /// Updates the set of users who have reached their limit, if it is time.
     fn find_crowding_users(&mut self) {
         let now = Instant::now();
         let is_due = |users: &CrowdingUsers| {
@@ -225,8 +229,8 @@ impl Daemon {
         (max_unauthenticated / MAX_UNAUTHENTICATED_SHARE).max(1)
     }
 
-    /// Drops clients that have not logged in in time, and others if there is no room for the next
-    /// one. To be called after the messages that have arrived have been read.
+    /// Drops clients whose login has timed out, and others if there is no room for the next client.
+    /// Call it after the messages that have arrived have been read.
     pub fn drop_unauthenticated_clients(&mut self) {
         if self.service.is_none() {
             return;
@@ -247,8 +251,8 @@ impl Daemon {
         }
     }
 
-    /// Clients that can be dropped for others: all that are silent, and those whose messages have
-    /// waited long, since their user has sent more than the daemon may work for.
+    /// The clients that can be dropped to make room: silent clients, and clients whose messages
+    /// have waited long because their user has sent more than the daemon may handle.
     fn evictable_clients(&self) -> Vec<UnauthenticatedClient> {
         let has_waited_long =
             |client: &UnauthenticatedClient| client.connected_at.elapsed() > BUSY_EVICTION_GRACE;
@@ -256,7 +260,7 @@ impl Daemon {
         clients.filter(|client| self.is_silent(client) || has_waited_long(client)).collect()
     }
 
-    /// Clients that have not logged in and whose session is not closing. The oldest comes first.
+    /// Clients that have not logged in and whose session is not closing, the oldest first.
     fn unauthenticated(&self) -> impl Iterator<Item = UnauthenticatedClient> {
         self.sessions.unauthenticated().filter_map(|(session_key, session)| {
             let (uid, _) = session.unauthenticated_ids()?;
@@ -265,14 +269,14 @@ impl Daemon {
         })
     }
 
-    /// Whether everything that a client has sent has been read. What it has sent may wait in its
-    /// socket, because the daemon gives each user a part of its time only.
+    /// Whether everything that a client has sent has been read. Data may wait in the socket,
+    /// because the processing time of each user is limited.
     fn is_silent(&self, client: &UnauthenticatedClient) -> bool {
         let session = self.sessions.get(client.session_key);
         session.is_none_or(|session| !session.may_have_more())
     }
 
-    /// Whether a client waits that can only be accepted if another one is dropped.
+    /// Whether a client is waiting that can be accepted only after another one is dropped.
     fn lacks_room(&self) -> bool {
         self.service.as_ref().is_some_and(|service| {
             let listener = &service.listener;
@@ -294,14 +298,13 @@ impl Daemon {
         service.warn_about(LogTopic::User(client.uid), &text);
     }
 
-    /// The time until a client's login times out or the next client can be accepted, if any.
+    /// The time until a login times out or the next client can be accepted.
     pub fn login_deadline(&self, now: Instant) -> Option<Duration> {
         let service = self.service.as_ref()?;
-        // Not at once: if descriptors have run out, nothing can be done now.
+        // The retry is delayed, because nothing can be done at once if descriptors have run out.
         let retry_delay = Duration::from_millis(20);
         if service.listener.may_accept && !self.lacks_room() {
-            // There is more than was accepted in this turn, or clients have logged in or were
-            // dropped since there was no room.
+            // More clients wait than were accepted in this turn, or there is room again.
             return Some(service.accept_pauses.end().saturating_duration_since(now));
         }
         let connected_at = self.unauthenticated().map(|client| client.connected_at).next();
@@ -311,14 +314,14 @@ impl Daemon {
         left.map(|left| left.max(retry_delay)).into_iter().chain(retry).min()
     }
 
-    /// When the pause ends after which a waiting client can be accepted, if there is one.
+    /// If a client is waiting that can be accepted after the pause: the end of the pause.
     pub fn accept_pause_end(&self) -> Option<Instant> {
         let service = self.service.as_ref()?;
         let is_waiting = service.listener.may_accept && !self.lacks_room();
         is_waiting.then(|| service.accept_pauses.end())
     }
 
-    /// A client logs in.
+    /// Checks the claims of a login, and requests a voucher for the client.
     pub fn log_in(&mut self, session_key: SessionKey, login: Login) {
         let Some(service) = &mut self.service else {
             return self.refuse(
@@ -344,7 +347,7 @@ impl Daemon {
         self.request_voucher(session_key, LoginClaim { uid, gid, name: login.name });
     }
 
-    /// The user of a session has been verified.
+    /// Completes the login of a session whose user the keeper has verified.
     pub(super) fn accept_login(&mut self, session_key: SessionKey, owner: Owner) {
         let Some(service) = &mut self.service else { return };
         let Some(session) = self.sessions.get_mut(session_key) else { return };
@@ -379,7 +382,7 @@ impl Daemon {
         }
     }
 
-    /// Forwards a message to the server.
+    /// Forwards a message of a session to the server.
     pub fn forward_to_server(
         &mut self,
         session_key: SessionKey,
@@ -403,7 +406,7 @@ impl Daemon {
         }
     }
 
-    /// A message about a session: from the session's host to the server, or from the server.
+    /// Handles a message about a session, from the session's host or from the server.
     pub fn on_session_message(&mut self, from: HostId, message: PeerMessage) {
         match message {
             PeerMessage::Login { session, voucher } => self.log_in_remote(from, session, voucher),
@@ -419,7 +422,7 @@ impl Daemon {
                         let reason = format!("from scrun: {error}");
                         remote.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_FAILED));
                     }
-                    // The session has ended, and its window with it.
+                    // The session has ended, and its window does not exist any more.
                     (None, _) => {}
                 }
             }
@@ -491,7 +494,7 @@ impl Daemon {
         self.step_server(cluster::ClusterEvent::Login { session: id, user });
     }
 
-    /// Sends the messages for scruns on other hosts to their hosts.
+    /// Sends the queued messages for scruns on other hosts to their daemons.
     pub fn send_outboxes(&mut self) {
         if self.service.is_none() {
             return;
@@ -499,7 +502,7 @@ impl Daemon {
         for session_key in self.sessions.active_keys() {
             let id = self.sessions.get(session_key).and_then(ClientSession::id);
             let Some(SessionId { host, number: session, .. }) = id else { continue };
-            // The link belongs to all users: what it does not take waits with its session.
+            // All users share the link. Messages that it does not accept stay in their session.
             while !self.is_slow(host)
                 && let Some(session_of_host) = self.sessions.get_mut(session_key)
                 && let Some(body) = session_of_host.pop_outbox()
@@ -513,20 +516,20 @@ impl Daemon {
         }
     }
 
-    /// A session has ended, for whatever reason.
+    /// Notifies the cluster that a session has ended.
     pub fn on_session_end(&mut self, session: &ClientSession) {
         let Some(service) = &mut self.service else { return };
         let Some(id) = session.id() else { return };
         service.remote_sessions.remove(&(id.host, id.number));
         if session.is_forwarded() {
-            let reason = "its scrun has gone".to_owned();
+            let reason = "its scrun has disconnected".to_owned();
             self.send_to_host(SERVER, PeerMessage::SessionEnded { session: id.number, reason });
         } else {
             self.step_server(cluster::ClusterEvent::Logout { session: id });
         }
     }
 
-    /// The key of a session, by its cluster-wide id.
+    /// The key of a session, given its id in the cluster.
     pub(super) fn session_key(&self, id: SessionId) -> Option<SessionKey> {
         let service = self.service.as_ref()?;
         match id.host {
@@ -535,7 +538,7 @@ impl Daemon {
         }
     }
 
-    /// The job with this tag in a session, by the session's cluster-wide id.
+    /// The job with this tag in a session, given the session's id in the cluster.
     pub(super) fn client_job(&self, id: SessionId, tag: SessionJobId) -> Option<ClientJob> {
         let session_key = self.session_key(id)?;
         Some(ClientJob { session_key, job: tag })

@@ -1,5 +1,5 @@
-//! Messages between daemons: from the links to the cluster state machines, and the actions of
-//! these.
+//! Passes messages between the links and the cluster state machines, and carries out the actions of
+//! the state machines.
 
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,11 @@ use super::super::{Daemon, TokenOwner};
 use super::{LogTopic, Role, info, warn};
 use crate::sys::random::random_u64;
 
-/// How long a reset of this host waits for killed shepherds to end.
+/// How long a reset of this host waits for the end of killed shepherds.
 const RESET_GRACE: Duration = Duration::from_secs(1);
 
 impl Daemon {
-    /// A message about the cluster has been received over a link.
+    /// Handles a message about the cluster or a session that has arrived over a link.
     pub fn on_cluster_message(&mut self, link_id: LinkId, message: PeerMessage) {
         let Some(service) = &mut self.service else { return };
         let name = self.peers.as_ref().and_then(|peers| peers.name_of(link_id));
@@ -42,7 +42,8 @@ impl Daemon {
             },
             PeerMessage::Hello(_) | PeerMessage::Order { .. } | PeerMessage::Report { .. } => {}
             message => {
-                // No host has this number. A daemon that does not know its own joins by its name.
+                // A daemon that does not know its own number joins by name, so it gets a number
+                // that no host has.
                 let from = from.unwrap_or(HostId(u32::MAX));
                 match service.is_server() {
                     true => self.step_server(cluster::ClusterEvent::Received { from, message }),
@@ -52,7 +53,7 @@ impl Daemon {
         }
     }
 
-    /// Passes lost links and the tick of the clock to the cluster state machine.
+    /// Passes lost links and clock ticks to the cluster state machine.
     pub fn tick_cluster(&mut self) {
         let Some(service) = &mut self.service else { return };
         let is_server = service.is_server();
@@ -70,7 +71,7 @@ impl Daemon {
         }
     }
 
-    /// A link is lost.
+    /// Handles the loss of a link.
     pub fn on_cluster_link_lost(&mut self, name: Option<&str>, reason: &str) {
         let Some(service) = &mut self.service else { return };
         match name.and_then(|name| Some((name, service.host_named(name)?))) {
@@ -90,7 +91,7 @@ impl Daemon {
         }
     }
 
-    /// Logs a line about the daemon of another host.
+    /// Logs that the connection to the daemon of another host was refused.
     pub fn warn_of_peer(&mut self, reason: &str) {
         if let Some(service) = &mut self.service {
             service
@@ -98,7 +99,7 @@ impl Daemon {
         }
     }
 
-    /// Passes an event to the server's state machine, and carries out its actions.
+    /// Passes an event to the server's state machine and carries out its actions.
     pub fn step_server(&mut self, event: cluster::ClusterEvent) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
@@ -140,7 +141,7 @@ impl Daemon {
         }
     }
 
-    /// The same for a host that is not the server.
+    /// Passes an event to the state machine of a host that is not the server.
     fn step_member(&mut self, event: tree_member::MemberEvent) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
@@ -158,7 +159,7 @@ impl Daemon {
         }
     }
 
-    /// Ends everything that runs here, and continues with a new incarnation.
+    /// Ends everything that runs on this host. A new incarnation begins when that is complete.
     fn reset_host(&mut self, reason: &str) {
         warn(&format!("every job of this host is ended: {reason}"));
         self.on_job_input(Input::AbortAllHere);
@@ -171,7 +172,8 @@ impl Daemon {
         self.finish_reset();
     }
 
-    /// Continues with a new incarnation once the jobs of the old one have ended.
+    /// Begins the new incarnation once the jobs of the old one have ended or `RESET_GRACE` has
+    /// passed.
     pub(in super::super) fn finish_reset(&mut self) {
         let Some(deadline) = self.reset_deadline else { return };
         if !self.ending_host_jobs.is_empty() && Instant::now() < deadline {
@@ -184,7 +186,7 @@ impl Daemon {
         self.step_member(tree_member::MemberEvent::ResetDone(incarnation));
     }
 
-    /// The server is lost: the jobs of this host's users have no leader any more.
+    /// Ends the sessions of this host's users, because the server that led their jobs is lost.
     fn on_server_lost(&mut self, reason: &str) {
         let Some(service) = &self.service else { return };
         let name = service.name(SERVER).unwrap_or_default();
@@ -205,7 +207,7 @@ impl Daemon {
         link_id.is_some_and(|(peers, link_id)| peers.is_slow(link_id))
     }
 
-    /// Sends a message over the link to a host. If there is none, the host is dialled.
+    /// Sends a message to a host. Connects to the host if there is no link.
     pub fn send_to_host(&mut self, to: HostId, message: PeerMessage) {
         let token = self.allocate_token(TokenOwner::Peer);
         let new_link = LinkId(token.0);

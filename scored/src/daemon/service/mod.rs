@@ -1,22 +1,22 @@
 //! Multi-user mode: a daemon that runs as a service for all users of its host.
-//! [`score_job::cluster`] makes the decisions for the cluster; this module moves the messages.
+//! [`score_job::cluster`] makes the decisions for the cluster; this module transports the messages.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `config.rs` | the configuration of the cluster, from the database |
-//! | `console.rs` | requests of users and operators about jobs |
-//! | `log.rs` | lines for the operator |
-//! | `logins.rs` | logins, and their messages to and from the server |
-//! | `membership.rs` | messages between daemons, to and from the cluster state machines |
-//! | `status_page.rs` | the status page of the cluster, and what each user sees of it |
-//! | `job_requests.rs` | jobs: from a request to the hosts |
-//! | `job_ids.rs` | job numbers that outlive a server |
+//! | `console.rs` | requests that address jobs by their numbers in the cluster |
+//! | `log.rs` | the log |
+//! | `logins.rs` | logins, and the forwarding of their messages to the server |
+//! | `membership.rs` | messages between the links and the cluster state machines |
+//! | `status_page.rs` | the status page of the cluster, as each user sees it |
+//! | `job_requests.rs` | jobs: from a request to the allocated hosts |
+//! | `job_ids.rs` | job numbers, which a restarted server does not reuse |
 //! | `gang_settings.rs` | the gang scheduler's configuration on this machine |
 //! | `http_connections.rs` | the connections of the status page |
 //! | `page_metrics.rs` | metrics of jobs for the status page |
-//! | `keeper_start.rs` | the start of the keeper, and the loss of privileges |
+//! | `keeper_start.rs` | the start of the keeper, and the drop of privileges |
 //! | `systemd.rs` | messages to systemd |
-//! | `vouchers.rs` | who the users are, as keepers vouch |
+//! | `vouchers.rs` | the vouchers of users, which keepers issue |
 
 pub mod config;
 mod console;
@@ -72,7 +72,7 @@ use logins::{AcceptPauses, CrowdingUsers};
 use status_page::Page;
 use systemd::SystemdNotifier;
 
-/// Time-outs of the cluster for its daemons. The links have the same limit of silence.
+/// Time-outs of the cluster for its daemons. `silence` is the same as that of the links.
 const TIMEOUTS: Timeouts = Timeouts {
     silence: super::peers::LINK_TIMEOUTS.silence_timeout,
     grace: Duration::from_secs(2),
@@ -80,7 +80,7 @@ const TIMEOUTS: Timeouts = Timeouts {
     merge: Duration::from_millis(3),
 };
 
-/// The number of lines of a kind that are logged in an interval.
+/// The maximum number of lines on one topic that are logged in each interval.
 const LOG_RATE_BURST: u32 = 10;
 const LOG_RATE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -91,13 +91,13 @@ enum Role {
     Host(Box<Member>),
 }
 
-/// What rate-limited lines of the log are about. The lines of one topic do not suppress those of
+/// The topic of a rate-limited line of the log. Lines on one topic do not suppress lines on
 /// another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LogTopic {
-    /// Peers of the daemons' port.
+    /// Connections to the port of the daemons.
     DaemonPort,
-    /// What a user has tried, or a client of the user.
+    /// Actions of a user or of the user's clients.
     User(u32),
     /// The daemon itself.
     Daemon,
@@ -108,37 +108,38 @@ pub enum LogTopic {
 pub struct Service {
     config: Config,
     listener: LocalListener,
-    /// The largest number of clients without login.
+    /// The maximum number of clients that have not logged in.
     max_unauthenticated: usize,
     accept_pauses: AcceptPauses,
     crowding_users: CrowdingUsers,
     role: Role,
     started_at: Instant,
-    /// The addresses of the daemons of other hosts, as far as they are known.
+    /// The known addresses of other hosts' daemons. The server has announced them.
     host_addresses: HashMap<HostId, SocketAddr>,
-    /// In the server: sessions of other hosts, by host and number there, with their key here.
+    /// In the server: sessions of other hosts. Maps the host and its number of the session to the
+    /// key in this daemon.
     remote_sessions: HashMap<(HostId, u64), SessionKey>,
-    /// In the server: the cost of handled messages, by the host that has forwarded them and its
-    /// number of the session.
+    /// In the server: the cost of handled messages, by the host that forwarded them and its number
+    /// of the session.
     forward_credits: HashMap<(HostId, u64), u64>,
-    /// The number of hosts of each job that was placed.
+    /// The number of hosts of each job that has been placed.
     placed_host_counts: HashMap<JobId, u32>,
-    /// Hosts that could not be reached and that have to be reported to the cluster state machine.
+    /// Hosts that could not be reached. The next tick reports them to the cluster state machine.
     unreachable_hosts: Vec<(HostId, String)>,
-    /// In the server only.
+    /// Set only in the server.
     job_id_allocator: Option<JobIdAllocator>,
     verbose: bool,
     systemd: Option<SystemdNotifier>,
-    /// In the server, unless the page is disabled.
+    /// Set only in the server, unless the page is disabled.
     page: Option<Page>,
-    /// Start of the interval and number of lines in it, of topics with recent lines.
+    /// The start of the interval and the number of lines in it, for topics with recent lines.
     log_windows: HashMap<LogTopic, (Instant, u32)>,
 }
 
-/// Runs as a service, in the foreground, until SIGTERM.
+/// Runs the service in the foreground until SIGTERM.
 ///
 /// # Errors
-/// An invalid configuration, or an error of the system.
+/// The configuration is invalid, or a system call failed.
 pub fn run(options: &ServiceOptions) -> io::Result<()> {
     let to_error = |reason: String| io::Error::other(reason);
     if !nix::unistd::geteuid().is_root() {
@@ -164,14 +165,14 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         tool_cleanup: options.tool_cleanup,
         ..CommonOptions::default()
     })?;
-    // The groups of jobs are siblings of the one into which this moves the process.
+    // This moves the process into a cgroup. The cgroups of jobs become siblings of that cgroup.
     Cgroups::find(true);
     let path = options.socket.clone().unwrap_or_else(|| config::DEFAULT_SOCKET_PATH.into());
     if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
         let result = DirBuilder::new().recursive(true).mode(0o755).create(directory);
         result.map_err(|error| to_error(format!("{}: {error}", directory.display())))?;
     }
-    // All users may connect; the kernel says which user it is.
+    // All users may connect, because the kernel reports the user of each connection.
     let listener =
         LocalListener::open(&path, 0o666, SHORTEST_QUEUE, daemon.poll.registry(), SERVICE_LISTENER)
             .map_err(to_error)?;
@@ -189,8 +190,8 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     let registry = daemon.poll.registry();
     let open_page = |address| Page::open(address, &local_name, daemon.options.gang.slice, registry);
     let page = page.map(open_page).transpose().map_err(to_error)?;
-    // On every host, orders to switch pass through this loop. If this fails, `gang_settings` has
-    // logged the reason.
+    // Gang switches on every host pass through this loop. If this fails, `gang_settings` has
+    // already logged the reason.
     if realtime::enter(Inherit::Normal).is_ok() {
         realtime::pin_to_first_cpu();
     }
@@ -285,28 +286,28 @@ impl Daemon {
         Ok(link_key)
     }
 
-    /// A phase of the loop's turn has ended.
+    /// Records the end of a phase of the loop's turn.
     pub fn end_phase(&mut self, phase: TurnPhase) {
         if let Some(clock) = &mut self.turn_clock {
             clock.end_phase(phase, Instant::now());
         }
     }
 
-    /// A turn of the loop ends, poll follows.
+    /// Records the end of a turn of the loop. A wait for events follows.
     pub fn end_turn(&mut self) {
         let Some(clock) = &mut self.turn_clock else { return };
         let Some(line) = clock.end_turn(Instant::now()) else { return };
         self.warn_rate_limited(&line);
     }
 
-    /// Logs a line for `-v`, in multi-user mode.
+    /// Logs a line if `-v` is set, in multi-user mode.
     pub fn log_if_verbose(&self, line: &str) {
         if self.service.as_ref().is_some_and(|service| service.verbose) {
             info(line);
         }
     }
 
-    /// Logs a line about this daemon, in multi-user mode.
+    /// Logs a line about this daemon, with a rate limit, in multi-user mode.
     pub fn warn_rate_limited(&mut self, line: &str) {
         self.service.iter_mut().for_each(|service| service.warn_about(LogTopic::Daemon, line));
     }
@@ -326,14 +327,14 @@ impl Service {
         u32::try_from(index).ok().map(HostId)
     }
 
-    /// Messages of a session were handled that its host has forwarded.
+    /// Records that messages of a session were handled that its host has forwarded.
     pub fn add_forward_credit(&mut self, id: SessionId, cost: u64) {
         if cost > 0 {
             *self.forward_credits.entry((id.host, id.number)).or_default() += cost;
         }
     }
 
-    /// What the hosts may forward again.
+    /// Takes the credits: the cost that each host may forward again.
     pub fn take_forward_credits(&mut self) -> HashMap<(HostId, u64), u64> {
         std::mem::take(&mut self.forward_credits)
     }
@@ -342,7 +343,7 @@ impl Service {
         matches!(self.role, Role::Server(_))
     }
 
-    /// Logs a line, unless there have been too many on the same topic.
+    /// Logs a line, unless there have been too many lines on the same topic.
     pub fn warn_about(&mut self, topic: LogTopic, text: &str) {
         let now = Instant::now();
         self.log_windows.retain(|_, (start, _)| now.duration_since(*start) <= LOG_RATE_INTERVAL);
@@ -355,7 +356,7 @@ impl Service {
         }
     }
 
-    /// The time until something has to be done without an event.
+    /// The time until the service has work to do without an event.
     pub fn deadline(&self, now: Instant) -> Duration {
         let wake_timeout = self.listener.wake_deadline();
         let wake_timeout = wake_timeout.map(|due| due.saturating_duration_since(now));
@@ -369,7 +370,7 @@ impl Service {
         timeouts.fold(deadline.saturating_sub(now), Duration::min)
     }
 
-    /// mio has reported an event of the page: of its listener, or of this connection.
+    /// Records an event of the page: of its listener, or of this connection.
     pub fn mark_page_ready(&mut self, connection_id: Option<usize>) {
         let Some(page) = &mut self.page else { return };
         match connection_id {
@@ -378,7 +379,7 @@ impl Service {
         }
     }
 
-    /// mio has reported a connection to the local socket.
+    /// Records that mio has reported a connection to the local socket.
     pub fn on_listener_ready(&mut self) {
         self.listener.may_accept = true;
     }

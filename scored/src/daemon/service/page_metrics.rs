@@ -1,5 +1,5 @@
-//! Metrics of jobs for users who have the status page open: only of jobs that they may see, and
-//! only as long as they send requests.
+//! Metrics of jobs for the status page. The server subscribes to the metrics of a job while a
+//! reader of the page who may see the job sends requests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::http::status_json::Shares;
 
 /// How often metrics are sampled.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
-/// The number of means that are kept: one minute.
+/// The number of mean values that are kept: one minute.
 const HISTORY_SAMPLES: usize = 60;
 
-/// A job whose metrics a reader of the page gets.
+/// The metrics of a job that a reader of the page sees.
 #[derive(Debug, Default)]
 pub struct JobMetrics {
     /// The processes of the job.
     pub view: JobView,
-    /// The means of the processes, the oldest first.
+    /// The mean values of the processes, the oldest first.
     pub trend: VecDeque<Shares>,
 }
 
@@ -33,21 +33,21 @@ pub struct JobMetrics {
 #[derive(Debug, Default)]
 pub struct PageMetrics {
     jobs: BTreeMap<JobId, JobMetrics>,
-    /// By uid: the time until which metrics are kept for a reader.
+    /// The time until which each reader counts as present, by uid.
     readers: BTreeMap<u32, MonotonicTime>,
-    /// When the set of watched jobs is determined again.
+    /// The time at which the set of watched jobs is determined again.
     next_tick: MonotonicTime,
 }
 
 impl PageMetrics {
-    /// A user has requested the page, and is expected to do so again within `ttl`.
+    /// Records that a user has requested the page. The next request is expected within `ttl`.
     pub fn on_page_request(&mut self, uid: u32, now: MonotonicTime, ttl: Duration) {
         let until = now + ttl;
         let previous_until = self.readers.insert(uid, until);
         match previous_until {
             Some(later_until) if later_until > until => _ = self.readers.insert(uid, later_until),
             Some(_) => {}
-            // A new reader gets metrics soon.
+            // The next tick is due at once, so that a new reader gets metrics soon.
             None => self.next_tick = now,
         }
     }
@@ -63,7 +63,7 @@ impl PageMetrics {
         (!is_idle).then(|| self.next_tick.saturating_sub(now))
     }
 
-    /// New metrics of a job have come.
+    /// Stores new metrics of a job.
     pub fn update(&mut self, job: JobId, metrics: &Metrics, now: MonotonicTime) {
         self.jobs
             .get_mut(&job)
@@ -71,7 +71,8 @@ impl PageMetrics {
             .for_each(|job_metrics| job_metrics.view.apply_report(metrics, now));
     }
 
-    /// Drops readers that have gone, and records the last period.
+    /// Drops readers that have stopped sending requests, and records the mean values of the last
+    /// period.
     fn tick(&mut self, now: MonotonicTime) {
         self.next_tick = now + SAMPLE_INTERVAL;
         self.readers.retain(|_, until| *until > now);
@@ -81,8 +82,7 @@ impl PageMetrics {
         }
     }
 
-    /// Sets the jobs that are to be watched. Returns the jobs that are added and those that are
-    /// removed.
+    /// Sets the jobs to be watched. Returns the added jobs and the removed jobs.
     fn set_watched_jobs(&mut self, wanted: &BTreeSet<JobId>) -> (Vec<JobId>, Vec<JobId>) {
         let added: Vec<_> =
             wanted.iter().copied().filter(|job| !self.jobs.contains_key(job)).collect();
@@ -95,7 +95,7 @@ impl PageMetrics {
 }
 
 impl JobMetrics {
-    /// The values of a process that the page shows as bars.
+    /// The values of a process that the page shows as bars, in units of 1/1000.
     pub fn shares(&self, process: &Process) -> Shares {
         Metric::ALL.map(|kind| permille(self.view.share(process, kind)))
     }
@@ -123,8 +123,8 @@ fn permille(share: f32) -> u16 {
 }
 
 impl Daemon {
-    /// Subscribes to the metrics of the jobs that readers of the page may see, and of no other
-    /// jobs.
+    /// Subscribes to the metrics of the jobs that readers of the page may see, and unsubscribes
+    /// from those of all other jobs.
     pub fn update_page_subscriptions(&mut self) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
@@ -149,7 +149,7 @@ impl Daemon {
         }
     }
 
-    /// Metrics of a job have come for the readers of the page.
+    /// Stores new metrics of a job for the readers of the page.
     pub fn update_page_metrics(&mut self, job: JobId, metrics: &Metrics) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
@@ -183,7 +183,7 @@ mod tests {
             (vec![five], vec![three])
         );
         assert_eq!(page_metrics.deadline(at(5)), Some(SAMPLE_INTERVAL));
-        // A scraper requests rarely, the page often: the longer time takes effect.
+        // A scraper sends requests rarely, and the page often. The longer time takes effect.
         page_metrics.on_page_request(1000, at(6), at(60));
         page_metrics.on_page_request(1000, at(7), at(5));
         page_metrics.tick(at(65));

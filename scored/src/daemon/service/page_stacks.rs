@@ -1,5 +1,5 @@
-//! Stacks of jobs on the status page: who may have them read, and what comes of it
-//! ([`crate::http::stack_trees`]).
+//! Stacks of jobs on the status page: checks which user may read them, and passes the stacks to
+//! [`crate::http::stack_trees`].
 
 use score_job::cluster::JobAction;
 use score_job::jobs::Jobs;
@@ -13,9 +13,10 @@ use crate::http::response::Status;
 use crate::sys::wall_clock::unix_seconds;
 
 impl Service {
-    /// The answer to a request for the stacks of a job, and the job, if they are to be read now. It
-    /// is a tool like others: only the owner may, and a wrong number is answered as another's job.
-    /// `reads`: whether the user wants them to be read again.
+    /// Returns the response to a request for the stacks of a job. If the stacks are to be read now,
+    /// also returns the job. `reads` says whether the user requests a new reading. Reading stacks
+    /// needs the same right as any tool: only the owner has it. An unknown number gets the same
+    /// response as a job of another user.
     pub(super) fn stacks_response(
         &mut self,
         uid: u32,
@@ -43,21 +44,22 @@ impl Service {
                 }
             }
         }
-        // What is kept belongs to the user of the reading, also after the end of the job.
+        // The kept stacks belong to the user who requested the reading, even after the end of the
+        // job.
         let answer = page.stacks.json(job, uid, now).ok_or(Status::NotFound)?;
         Ok((answer, reading))
     }
 }
 
 impl Daemon {
-    /// Stacks of a job have come for the reader of the page who has asked for them.
+    /// Stores stacks of a job that a reader of the page has requested.
     pub fn update_page_stacks(&mut self, job: JobId, stacks: PageStacks) {
         if let Some(page) = self.service.as_mut().and_then(|service| service.page.as_mut()) {
             page.stacks.on_stacks(job, stacks);
         }
     }
 
-    /// The user of a job gets stacks with a deadlock or a fault. The page keeps them.
+    /// Keeps the stacks of a job that its user gets with a deadlock or crash report, for the page.
     pub fn keep_reported_stacks(&mut self, job: JobId, stacks: &ReportedStacks) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();

@@ -1,5 +1,5 @@
-//! The status page of the cluster, in its server: the users' tokens, and the responses to requests
-//! ([`crate::http`]).
+//! The status page of the cluster, which the server provides: the tokens of users, and the
+//! responses to their requests. [`crate::http`] implements the protocol.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -30,12 +30,13 @@ const HTML: &str = include_str!("../../http/files/index.html");
 const SCRIPT: &str = include_str!("../../http/files/page.js");
 const STYLE: &str = include_str!("../../http/files/page.css");
 
-/// The age limit of a cached response: frequent requests cost little.
+/// How long a response is cached, so that frequent requests are cheap.
 const RESPONSE_TTL: Duration = Duration::from_millis(250);
 
-/// An open page sends the next request within this time; metrics are kept for it until then.
+/// How long metrics are kept for an open page after a request. The page sends the next request
+/// earlier.
 const PAGE_SUBSCRIPTION_TTL: Duration = Duration::from_secs(5);
-/// The same for Prometheus.
+/// The same for a scraper such as Prometheus.
 const SCRAPE_SUBSCRIPTION_TTL: Duration = Duration::from_secs(150);
 
 /// The status page.
@@ -43,7 +44,7 @@ const SCRAPE_SUBSCRIPTION_TTL: Duration = Duration::from_secs(150);
 pub struct Page {
     connections: HttpConnections,
     tokens: Tokens,
-    /// The history of the rows that have run.
+    /// The history of the scheduled rows.
     pub history: History,
     /// Metrics of jobs, for the readers of the page.
     pub metrics: PageMetrics,
@@ -77,7 +78,7 @@ impl Page {
         })
     }
 
-    /// The line of the log about the page.
+    /// The line of the log that announces the page.
     pub fn announcement(&self) -> String {
         let address = self.connections.address;
         let warning = match address.ip().is_loopback() {
@@ -87,17 +88,17 @@ impl Page {
         format!("page at http://{address}/, to each user by scps -page{warning}")
     }
 
-    /// mio has reported a connection to the listener.
+    /// Records that mio has reported a connection.
     pub fn on_listener_ready(&mut self) {
         self.connections.on_listener_ready();
     }
 
-    /// mio has reported an event of a connection.
+    /// Records that mio has reported an event of a connection.
     pub fn mark_readable(&mut self, connection_id: usize) {
         self.connections.mark_readable(connection_id);
     }
 
-    /// The time until something has to be done without an event.
+    /// The time until the page has work to do without an event.
     pub fn deadline(&self, now: MonotonicTime) -> Option<Duration> {
         let deadlines = [self.connections.deadline(now), self.metrics.deadline(now)];
         deadlines.into_iter().flatten().min()
@@ -105,7 +106,8 @@ impl Page {
 }
 
 impl Service {
-    /// The address of the page for a user. Only this reply contains the user's token.
+    /// Returns the address of the page for a user. It contains the user's token, which no other
+    /// reply contains.
     pub(super) fn page_address(&mut self, uid: u32) -> Result<PageAddress, String> {
         let host = self.name(SERVER).unwrap_or_default().to_owned();
         let page = self.page.as_mut().ok_or("this cluster has no page (scored -page off)")?;
@@ -124,7 +126,7 @@ impl Service {
 }
 
 impl Service {
-    /// The response to a user's request.
+    /// Returns the response to a user's request.
     fn respond(
         &mut self,
         uid: u32,
@@ -159,7 +161,7 @@ impl Service {
         Ok(response::ok(kind, body, request.close))
     }
 
-    /// The state of the cluster, as this user may see it.
+    /// The state of the cluster as this user may see it.
     fn view(
         &self,
         uid: u32,
@@ -182,7 +184,8 @@ impl Service {
             .collect();
         let job = |line: JobEntry| {
             let job_allocations = allocations.get(&line.job).cloned().unwrap_or_default();
-            // A user gets no metrics of jobs that only other users may see.
+            // Without the details of a job, its user is another one who must not see the metrics
+            // either.
             let metrics = line.detail.and_then(|_| page.metrics.job(line.job));
             let processes =
                 metrics.map(|metrics| processes(metrics, &job_allocations)).unwrap_or_default();
@@ -207,7 +210,7 @@ impl Service {
 }
 
 impl Daemon {
-    /// The gang scheduler has made a decision: records the jobs that run now.
+    /// Records the jobs that run now, after a decision of the gang scheduler.
     pub fn record_row(&mut self) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
@@ -215,7 +218,8 @@ impl Daemon {
         page.into_iter().for_each(|page| page.history.record(self.jobs.gang().running(), now));
     }
 
-    /// These jobs have had this number of turns since `start`. The first turn is recorded already.
+    /// Records a rotation: since `start`, these jobs have had this number of turns. The first turn
+    /// has been recorded already.
     pub fn record_rotation(&mut self, jobs: &[JobId], turns: u32, start: Instant) {
         let Some(service) = &mut self.service else { return };
         let (now, elapsed) = (service.now(), start.elapsed());
@@ -226,7 +230,7 @@ impl Daemon {
         }
     }
 
-    /// Accepts connections to the page, and answers requests.
+    /// Accepts connections to the page and answers requests.
     pub fn serve_http(&mut self) {
         let job_time = self.job_time();
         let Some(service) = &mut self.service else { return };
@@ -283,7 +287,7 @@ fn longest_recent_turn(permit: &StatisticsPermit, clock: &TurnClock) -> Duration
     Duration::from_micros(clock.statistics(permit, Instant::now()).longest_recent_turn_us)
 }
 
-/// The processes of a job on these hosts.
+/// The processes of a job on these hosts, as the page shows them.
 fn processes(metrics: &JobMetrics, allocations: &[(HostId, u32)]) -> Vec<ProcessView> {
     let process = |one: &score_monitor::Process| ProcessView {
         host: allocations.get(one.totals.host.index()).map_or(HostId(u32::MAX), |(host, _)| *host),

@@ -1,5 +1,6 @@
-//! Messages to systemd by the protocol of sd_notify(3): the service is up, it is alive, and a line
-//! for `systemctl status`. If the loop hangs, they stay out, and systemd starts the service again.
+//! Messages to systemd, in the protocol of sd_notify(3): the service is ready, its loop still runs,
+//! and a line for `systemctl status`. If the loop hangs, the messages stop, and systemd restarts
+//! the service.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,11 +14,11 @@ use score_proto::ids::HostId;
 use super::super::Daemon;
 use super::{Role, Service, warn};
 
-/// Set by systemd: the address of its socket.
+/// The address of systemd's socket. systemd sets these variables.
 const NOTIFY_SOCKET_ENV: &str = "NOTIFY_SOCKET";
-/// Set by systemd: after so many microseconds of silence it ends the service.
+/// The watchdog time-out in microseconds. systemd ends a service that is silent for longer.
 const WATCHDOG_USEC_ENV: &str = "WATCHDOG_USEC";
-/// Set by systemd: the process that the watchdog is for.
+/// The process id for which the watchdog is meant.
 const WATCHDOG_PID_ENV: &str = "WATCHDOG_PID";
 
 /// The connection to systemd.
@@ -35,7 +36,7 @@ struct Watchdog {
 }
 
 impl SystemdNotifier {
-    /// Connects to systemd, if systemd has asked for that.
+    /// Opens a socket to systemd, if systemd has requested notifications.
     fn from_environment(now: Instant) -> Option<Self> {
         let path = std::env::var_os(NOTIFY_SOCKET_ENV)?;
         let [usec, pid] =
@@ -44,7 +45,7 @@ impl SystemdNotifier {
         let watchdog = interval.map(|interval| Watchdog { interval, due_at: now + interval });
         let connected = address_of(&path).and_then(|address| {
             let socket = UnixDatagram::unbound()?;
-            // If systemd does not read, the loop must not wait for it.
+            // The loop must not block if systemd does not read.
             socket.set_nonblocking(true)?;
             Ok(Self { socket, address, watchdog })
         });
@@ -55,14 +56,14 @@ impl SystemdNotifier {
         self.socket.send_to_addr(text.as_bytes(), &self.address).map(|_| ())
     }
 
-    /// The time until the next message to the watchdog.
+    /// The time until the next message for the watchdog.
     fn deadline(&self, now: Instant) -> Option<Duration> {
         Some(self.watchdog.as_ref()?.due_at.saturating_duration_since(now))
     }
 }
 
 impl Service {
-    /// Notifies systemd that the service is up.
+    /// Notifies systemd that the service is ready.
     pub(super) fn notify_ready(&mut self) {
         self.systemd = SystemdNotifier::from_environment(Instant::now());
         let text = format!("READY=1\nSTATUS={}", self.status());
@@ -75,7 +76,7 @@ impl Service {
         self.systemd.as_ref()?.deadline(now)
     }
 
-    /// A line for `systemctl status`.
+    /// The line for `systemctl status`.
     fn status(&self) -> String {
         let Role::Server(cluster) = &self.role else {
             return format!("host of the server {}", self.config.server);
@@ -88,7 +89,7 @@ impl Service {
 }
 
 impl Daemon {
-    /// Notifies systemd, at intervals, that the loop runs.
+    /// Notifies systemd at intervals that the loop runs.
     pub fn notify_watchdog(&mut self) {
         let Some(service) = &mut self.service else { return };
         let watchdog = service.systemd.as_mut().and_then(|systemd| systemd.watchdog.as_mut());
@@ -99,7 +100,7 @@ impl Daemon {
         }
         watchdog.due_at = now + watchdog.interval;
         let text = format!("WATCHDOG=1\nSTATUS={}", service.status());
-        // An error is temporary, or systemd will end this process.
+        // An error can be ignored: it is temporary, or systemd ends this process.
         let _ = service.systemd.as_ref().map(|systemd| systemd.send(&text));
     }
 }
@@ -116,11 +117,11 @@ fn warn_of_failure(error: &io::Error) {
 }
 
 /// How often systemd has to be notified: half of its time-out, as sd_watchdog_enabled(3)
-/// recommends. None if the watchdog is disabled, or is for another process.
+/// recommends. Returns `None` if the watchdog is disabled or is meant for another process.
 fn watchdog_interval(usec: Option<&str>, pid: Option<&str>, self_pid: u32) -> Option<Duration> {
     let usec: u64 = usec?.parse().ok()?;
     let is_for_self = pid.is_none_or(|pid| pid.parse() == Ok(self_pid));
-    // The largest number stands for no time-out.
+    // The largest number means that there is no time-out.
     let is_enabled = usec > 0 && usec < u64::MAX;
     (is_for_self && is_enabled).then(|| Duration::from_micros(usec) / 2)
 }

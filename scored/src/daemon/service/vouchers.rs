@@ -1,5 +1,5 @@
-//! Vouchers of users: requested at the login, and renewed while the session lives. The keeper makes
-//! and checks them (`daemon/keeper_client.rs`).
+//! Vouchers of users. This module requests them at the login and renews them during the session.
+//! The keeper issues and checks them (`daemon/keeper_client.rs`).
 
 use std::time::{Duration, Instant};
 
@@ -20,13 +20,13 @@ use super::{LogTopic, warn};
 use crate::sys::wall_clock::unix_seconds;
 use score_job::jobs::{ClientJob, SessionKey};
 
-/// How soon a renewal is tried again that has failed.
+/// The delay before a failed renewal is tried again.
 const RENEWAL_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The user of a voucher.
+/// Reads the user from a voucher, without a check of the voucher.
 ///
 /// # Errors
-/// It is malformed.
+/// The voucher is malformed.
 pub fn owner_of(voucher: Vec<u8>) -> Result<Owner, String> {
     let content = Voucher::read_unverified(&voucher).map_err(|error| error.to_string())?;
     let limits = content.limits.iter().map(|limit| Limit {
@@ -43,14 +43,14 @@ pub fn owner_of(voucher: Vec<u8>) -> Result<Owner, String> {
     })
 }
 
-/// When a voucher has to be renewed: when half of its time is over.
+/// The time at which a voucher has to be renewed: after half of its remaining validity.
 pub fn renewal_time(voucher: &[u8], now: Instant) -> Instant {
     let expires_at = Voucher::read_unverified(voucher).map_or(0, |voucher| voucher.expires_at);
     now + Duration::from_secs(expires_at.saturating_sub(unix_seconds())) / 2
 }
 
 impl Daemon {
-    /// Requests a voucher for a client that wants to log in.
+    /// Requests a voucher for a client that logs in.
     pub(super) fn request_voucher(&mut self, session_key: SessionKey, claim: LoginClaim) {
         let (Some(keeper), Some(session)) = (&self.keeper, self.sessions.get_mut(session_key))
         else {
@@ -68,7 +68,7 @@ impl Daemon {
         }
     }
 
-    /// Handles what the keeper reports.
+    /// Handles the events of the keeper.
     pub fn receive_from_keeper(&mut self) {
         let Some(keeper) = self.keeper.clone() else { return };
         let mut client = keeper.borrow_mut();
@@ -118,7 +118,7 @@ impl Daemon {
         self.refuse_login(session_key, &reason, EXIT_REFUSED);
     }
 
-    /// Refuses a login: the last message of its session.
+    /// Refuses a login and ends its session.
     pub(super) fn refuse_login(&mut self, session_key: SessionKey, reason: &str, code: u8) {
         let session = self.sessions.get_mut(session_key);
         session.map(|session| session.take_claim());
@@ -126,7 +126,7 @@ impl Daemon {
         self.refuse(ClientJob::session_itself(session_key), reason, code);
     }
 
-    /// Renews the vouchers of this host's sessions that have lived for long enough.
+    /// Renews the vouchers of this host's sessions that are due.
     pub fn renew_vouchers(&mut self) {
         let now = Instant::now();
         if self.next_renewal_at.is_none_or(|due| now < due) {
@@ -169,7 +169,7 @@ impl Daemon {
         }
     }
 
-    /// The user of a voucher from another host, if the keeper of this host accepts it.
+    /// The user of a voucher from another host, if the keeper of this host accepts the voucher.
     pub(super) fn verified_owner(&self, voucher: Vec<u8>) -> Result<Owner, String> {
         let keeper = self.keeper.as_ref().ok_or("there is no keeper")?;
         let verified = keeper.borrow_mut().verify(voucher.clone());
@@ -177,7 +177,7 @@ impl Daemon {
         owner_of(voucher)
     }
 
-    /// Another host has sent a later voucher for one of its sessions.
+    /// Stores the renewed voucher that another host has sent for one of its sessions.
     pub(super) fn on_renewed_voucher(&mut self, from: HostId, session: u64, voucher: Vec<u8>) {
         let owner = self.verified_owner(voucher);
         let Some(remote) = self.remote_session(from, session) else { return };

@@ -1,5 +1,5 @@
-// The status page of a cluster: requests the state from scored once a second, and draws it. The page
-// keeps only the state that it shows. All text is inserted as text.
+// The status page of a cluster. It requests the state from scored once a second and draws it. It
+// keeps only the state that it shows. All text is inserted as text, never as HTML.
 "use strict";
 
 const KINDS = ["load", "comm", "memory", "disk", "usr0", "usr1"];
@@ -45,14 +45,14 @@ function duration(ms) {
 
 // ---- colours
 
-// Jobs of neighbouring numbers look different: golden angle.
+// The golden angle gives neighbouring job numbers clearly different colours.
 const jobColour = (job) => `hsl(${(job * 137.508) % 360} 62% 52%)`;
-// The higher, the redder (manual, figure 3.9).
+// Higher values are redder (manual, figure 3.9).
 const heat = (share) => `hsl(${Math.round(130 * (1 - share))} 68% 46%)`;
 
 // ---- canvases
 
-// A canvas of this height in CSS pixels; its context draws in CSS pixels.
+// Sets the height of a canvas. The height and the drawing context are in CSS pixels.
 function prepare(canvas, height) {
   const width = Math.max(40, canvas.parentElement.clientWidth);
   const ratio = window.devicePixelRatio || 1;
@@ -64,7 +64,7 @@ function prepare(canvas, height) {
   return [pen, canvas.width / ratio];
 }
 
-// The text of each area of a canvas, for the pointer: [x, y, width, height, text].
+// Sets the tooltips of a canvas. An area is [x, y, width, height, text].
 function explain(canvas, areas) {
   canvas.areas = areas;
   if (canvas.explained) return;
@@ -83,7 +83,8 @@ function explain(canvas, areas) {
   canvas.addEventListener("mouseleave", () => { tip.hidden = true; });
 }
 
-// Bars between 0 and 1, with a gap before each new group, in as many lines as they need.
+// Draws values between 0 and 1 as bars, with a gap before each new group, in as many lines as
+// necessary.
 function bars(canvas, values, groups, words) {
   const count = values.length;
   const gaps = groups.filter((group, at) => at > 0 && group !== groups[at - 1]).length;
@@ -111,7 +112,7 @@ function bars(canvas, values, groups, words) {
   explain(canvas, areas);
 }
 
-// Values between 0 and 1 of the last minute, the newest at the right.
+// Draws values between 0 and 1 of the last minute, with the newest at the right.
 function trend(canvas, values) {
   const [pen, width] = prepare(canvas, BAR_HEIGHT);
   pen.fillStyle = style("--idle");
@@ -152,9 +153,9 @@ function card(job) {
   return { article, facts, pictures, barCanvas, barNote, trendCanvas, stacks };
 }
 
-// ---- stacks: of the user's own jobs, read when the user wants it
+// ---- stacks of the user's own jobs, which are read on request
 
-// A button, and the tree that it brings. POST: the stacks are read anew.
+// Creates a button and the tree that it requests. The method POST reads the stacks again.
 function stacksView(parent, job, method) {
   const panel = element("div", "stacks", parent);
   const button = element("button", "", panel);
@@ -200,7 +201,7 @@ async function showStacks(job, method, { button, note, problems, tree }) {
   button.disabled = false;
 }
 
-// Only the owner of a job may have its stacks read, whoever sees the job.
+// Only the owner of a job may have its stacks read, even if other users see the job.
 function drawStacksButton(view, job) {
   const runs = ["running", "suspended", "suspected-hang"].includes(job.state);
   view.panel.hidden = job.uid !== last.uid || !runs;
@@ -313,7 +314,7 @@ function drawMatrix() {
   const margin = 52;
   const count = Math.max(1, last.hosts.length);
   const column = Math.min(280, (width - margin) / count);
-  // About fifty slices, at least a second.
+  // The matrix shows about fifty slices, and at least a second.
   const span = Math.min(60e6, Math.max(1e6, last.slice_ms * 1000 * 52));
   const y = (at) => Math.min(ROW_HEIGHT, ((last.at_us - at) / span) * ROW_HEIGHT);
   const faint = style("--faint");
@@ -370,7 +371,7 @@ function drawHosts() {
   const placed = last.hosts.map(() => 0);
   for (const job of last.jobs) {
     for (const [host, procs] of job.hosts) placed[host] += procs;
-    // A process is busy while its job has the processors; other jobs have them in between.
+    // The shares are relative to the time in which the job has its processors.
     const part = (job.share_permille ?? 1000) / 1e6;
     job.processes.host.forEach((host, at) => { busy[host] += job.processes.shares[0][at] * part; });
   }
@@ -416,7 +417,7 @@ function draw() {
   const waiting = last.jobs.filter((job) => job.state === "waiting").length;
   const up = last.hosts.filter(([, , isUp]) => isUp).length;
   const access = last.operator ? "operator, sees all" : "sees own jobs in full";
-  // Only operators get this number.
+  // Only operators receive this number.
   const turn = last.longest_turn_us == null ? "" : ` · longest turn of scored in a minute ${(last.longest_turn_us / 1000).toFixed(1)} ms`;
   byId("summary").textContent =
     `server ${last.server} · ${up} of ${plural(last.hosts.length, "host")} · ` +
@@ -446,7 +447,7 @@ async function update() {
   if (!document.hidden) {
     try {
       const data = await fetchState();
-      // A restarted server counts from 0.
+      // The time of a restarted server begins at 0.
       if (last !== null && data.at_us < last.at_us) rows = [];
       last = data;
       addRows();

@@ -1,4 +1,4 @@
-//! The socket of the switch thread before that is started: the shepherd's loop reads it.
+//! Reads the socket for switch orders in the shepherd's loop, until the switch thread is started.
 
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use super::run_gate::RunGate;
 use crate::sys::process_stop;
 use crate::sys::realtime::{self, Inherit};
 
-/// The receiver of orders to stop and to run.
+/// Receives orders to stop and to run.
 pub struct SwitchHandle {
     /// None: the switch thread has it.
     socket: Option<(UnixStream, Decoder)>,
@@ -25,9 +25,9 @@ pub struct SwitchHandle {
 
 impl SwitchHandle {
     /// `resumed_token`: the event that wakes the loop after [`RunGate::wake_on_resume`].
-    /// `order_token`: the event for which [`SwitchHandle::receive_orders`] must be called.
-    /// `start_now`: this process has entered the realtime class but loses the permission to do so
-    /// again. The switch thread must therefore be started at once.
+    /// `order_token`: the event after which [`SwitchHandle::receive_orders`] must be called.
+    /// `start_now`: start the switch thread at once, because this process is about to lose the
+    /// permission to enter the realtime class.
     ///
     /// # Errors
     /// As eventfd(2), epoll_ctl(2), pthread_create(3).
@@ -56,12 +56,12 @@ impl SwitchHandle {
         Ok(handle)
     }
 
-    /// The state that thread and loop share.
+    /// The state that the switch thread and the loop share.
     pub fn run_gate(&self) -> Arc<RunGate> {
         Arc::clone(&self.run_gate)
     }
 
-    /// Receives orders. Starts the switch thread for every order except one to go on running.
+    /// Receives orders. Starts the switch thread for any order but one to continue running.
     ///
     /// # Errors
     /// The received bytes are not an order, or the thread cannot be started.
@@ -81,7 +81,7 @@ impl SwitchHandle {
                 None => {}
             }
             match stream.read(&mut bytes) {
-                // The loop notices the end of its own socket, and ends the job.
+                // The loop detects the end of its own socket, and ends the job.
                 Ok(0) => return Ok(()),
                 Ok(count) => decoder.push(&bytes[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -111,7 +111,7 @@ impl SwitchHandle {
         let Some((stream, decoder)) = self.socket.take() else { return Ok(()) };
         registry.deregister(&mut SourceFd(&stream.as_raw_fd()))?;
         stream.set_nonblocking(false)?;
-        // Optional: the system may refuse.
+        // Optional: the system may refuse realtime scheduling.
         let _ = realtime::enter(Inherit::Realtime);
         super::start((stream, decoder, first_order), &self.run_gate, self.inspector.clone())
     }

@@ -1,25 +1,25 @@
-//! When to poll next whether all processes are idle: at once after a notification, but not sooner
-//! than one poll interval after the last poll.
+//! Schedules polls of whether all processes are idle. A notification leads to a poll at once, but
+//! not sooner than one poll interval after the last poll.
 
 use std::time::{Duration, Instant};
 
 use super::super::inspection::PollResult;
 
-/// Interval to the next poll if another thread was inspecting the processes.
+/// Delay of the next poll if another thread was inspecting the processes.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_micros(200);
-/// Interval to the next poll if there is nothing to inspect.
+/// Delay of the next poll if there is nothing to inspect.
 const NOTHING_TO_POLL_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct IdlePoll {
-    /// When to poll next, with or without a notification.
+    /// Time of the next poll without a notification.
     pub next_poll: Instant,
-    /// A notification was received since the last poll.
+    /// Whether a notification was received since the last poll.
     pub notified: bool,
     /// Earliest time of a poll after a notification.
     not_before: Instant,
-    /// The last poll found an idle element.
+    /// Whether the last poll found an idle element.
     was_idle: bool,
 }
 
@@ -35,7 +35,7 @@ impl IdlePoll {
         (self.notified, self.next_poll) = (true, self.next_poll.min(self.not_before));
     }
 
-    /// A poll was made, with this result. None: another thread was inspecting the processes.
+    /// Handles the result of a poll. None: another thread was inspecting the processes.
     pub fn on_polled(&mut self, now: Instant, poll_interval: Duration, result: Option<PollResult>) {
         let Some(result) = result else {
             self.next_poll = now + LOCK_RETRY_INTERVAL;
@@ -46,8 +46,8 @@ impl IdlePoll {
         (self.notified, self.was_idle) = (false, result.any_idle);
     }
 
-    /// The job resumes, or gets another poll interval. After a stop, idle processes may have work
-    /// to do: they get one poll interval to become busy.
+    /// The job resumes, or its poll interval changes. After a stop, idle processes may have work to
+    /// do. They get one poll interval to become busy.
     pub fn on_resume(
         &mut self,
         now: Instant,

@@ -1,12 +1,13 @@
-//! Stops and resumes the job on this host, in a thread of its own: among busy processes the
-//! shepherd's main loop would be late. See docs/time-sharing.md.
+//! Stops and resumes the job on this host in a separate thread. Among busy processes, the
+//! shepherd's main loop would not run in time. See docs/time-sharing.md.
 //!
-//! Most jobs are never stopped, and a thread costs a tenth of a short job. If realtime scheduling
-//! can also be obtained later, the thread is therefore started only when it is needed.
+//! Most jobs are never stopped, and starting a thread takes a noticeable part of a short job's
+//! time. If realtime scheduling can also be obtained later, the thread is therefore started only
+//! when it is needed.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `handle.rs` | the socket, as long as there is no switch thread |
+//! | `handle.rs` | the socket, until the switch thread is started |
 //! | `run_gate.rs` | state that thread and loop share: whether the job is stopped |
 //! | `processes.rs` | the processes of the job, and their stops |
 //! | `thread.rs` | the switch thread |
@@ -30,12 +31,13 @@ use crate::sys::realtime;
 pub use handle::SwitchHandle;
 pub use run_gate::RunGate;
 
-/// Stack of the thread.
+/// Stack size of the thread.
 const STACK: usize = 256 * 1024;
 
-/// Starts the switch thread. It executes the order in `received`, then receives further orders on
-/// its own socket and replies with `SwitchReport::Stopped`. In between it polls `inspector`. It
-/// inherits the scheduling class of the caller, which returns to the normal class.
+/// Starts the switch thread. The thread executes the order in `received`, then receives further
+/// orders on its own socket and replies with `SwitchReport::Stopped`. Between orders it polls
+/// `inspector`. It inherits the scheduling class of the caller, and the caller returns to the
+/// normal class.
 ///
 /// # Errors
 /// As pthread_create(3).

@@ -1,21 +1,19 @@
-//! The processes of the job on this host, descendants of any depth included, and how they are
-//! stopped.
+//! Stops and resumes the processes of the job on this host, including all descendants.
 //!
-//! If the shepherd is init of a PID namespace, one call of kill(2) stops all of them at once. No
-//! fork escapes it: the kernel passes the signal on to a child that does not exist yet. But for
-//! that call the kernel visits all processes of the machine. The known processes are therefore
-//! stopped one by one. When they have stopped, and no process was created since the last scan, all
-//! have stopped. Otherwise the call for the whole namespace follows. The shepherd waits for its
-//! children by waitid(2) and checks the other processes in /proc.
+//! If the shepherd is init of a PID namespace, one call of kill(2) stops all processes at once. No
+//! fork can escape it, because the kernel also delivers the signal to a child that is being
+//! created. However, the kernel visits all processes of the machine for that call. The known
+//! processes are therefore stopped one by one. If no process was created since the last scan, all
+//! processes have then stopped. Otherwise the call for the whole namespace follows. The shepherd
+//! waits for its children with waitid(2), and checks other processes in /proc.
 //!
-//! A fork can wait in the kernel between the allocation of a process id and the moment at which
-//! /proc shows the child, for example while another process moves between cgroups. A scan in that
-//! time misses the child. A scan is therefore trusted only after a second one, made while every
-//! thread of the processes that the first one found was stopped, has found the same processes.
-//! Until then, stops and resumes are those of the whole namespace.
+//! A fork can block in the kernel after it has allocated a process id and before /proc shows the
+//! child, for example while another process moves between cgroups. A scan in that time misses the
+//! child. A scan is therefore trusted only if a second scan has found the same processes, while all
+//! threads of these processes were stopped. Until then, the whole namespace is stopped and resumed.
 //!
 //! Processes that are held for a debugger have stopped themselves, and a resume must not let them
-//! run. While there are any, all others are found by scans and stopped one by one.
+//! run. While there are held processes, all others are found by scans and stopped one by one.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -27,46 +25,47 @@ use crate::sys::process_stop::{self, ProcStat, StopResult};
 /// File with the last process id that the kernel has allocated in this PID namespace.
 const NS_LAST_PID_PATH: &str = "/proc/sys/kernel/ns_last_pid";
 
-/// How far a stop has come.
+/// The progress of a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopProgress {
     /// All processes have stopped.
     Complete,
-    /// Some process has not stopped yet.
+    /// Some processes have not stopped yet.
     Pending,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct JobProcesses {
-    /// The processes have a PID namespace of their own, and this process is its init.
+    /// Whether the processes have their own PID namespace, with this process as its init.
     has_namespace: bool,
     last_pid_file: Option<File>,
-    /// The last process id that was allocated before the last scan.
+    /// The last process id that the kernel had allocated before the last scan.
     last_pid_at_scan: Option<u64>,
-    /// No process that was created before the last scan is missing in it.
+    /// Whether the last scan found every process that existed before it.
     scan_is_exact: bool,
     children: Vec<i32>,
     non_children: Vec<i32>,
-    /// Processes that were not stopped by this thread and must not be resumed.
+    /// Processes that this thread has not stopped and must not resume.
     externally_stopped: HashSet<i32>,
-    /// Processes that are held for a debugger, since the last stop.
+    /// Processes that are held for a debugger, as of the last stop.
     held: HashSet<i32>,
     /// Processes that a tracer has stopped, as found by the last stop.
     held_by_tracer: HashSet<i32>,
-    /// Processes that are not known to have stopped.
+    /// Known processes that may not have stopped yet.
     not_yet_stopped: Vec<i32>,
-    /// Whether a process that has stopped may have been stopped by another one. No more when this
-    /// thread has stopped the namespace: what a later scan finds has not run since.
+    /// Whether a stopped process may have been stopped by another process than the shepherd. False
+    /// after this thread has stopped the whole namespace, because processes that a later scan finds
+    /// have not run since then.
     finds_external_stops: bool,
-    /// All known processes have stopped, and there are no others.
+    /// Whether all processes are known and have stopped.
     is_complete: bool,
-    /// A process of the job that goes on: the tool control service. It starts no processes.
+    /// A process of the job that keeps running: the tool control service. It starts no processes.
     exempt_pid: Option<i32>,
 }
 
 impl JobProcesses {
-    /// The descendants of this process.
+    /// A value without known processes. The first stop finds them.
     pub fn new() -> Self {
         let has_namespace = std::process::id() == 1;
         Self {
@@ -86,15 +85,15 @@ impl JobProcesses {
         }
     }
 
-    /// Stops all processes; [`JobProcesses::wait_stopped`] returns when they have stopped.
-    /// `is_first_stop`: the job has been running until now. `held`: processes that stop themselves.
-    /// `exempt_pid`: a process that goes on.
+    /// Stops all processes. [`JobProcesses::wait_stopped`] waits for them. `is_first_stop`: the job
+    /// was running until now. `held`: processes that stop themselves. `exempt_pid`: a process that
+    /// keeps running.
     pub fn stop(&mut self, is_first_stop: bool, held: HashSet<i32>, exempt_pid: Option<i32>) {
         self.held = held;
         self.held_by_tracer.clear();
         (self.finds_external_stops, self.is_complete) = (is_first_stop, false);
         self.exempt_pid = exempt_pid;
-        // A process that was started after the last scan is not known yet.
+        // The last scan may have found it before it was exempt.
         self.children.retain(|pid| Some(*pid) != exempt_pid);
         if is_first_stop {
             self.find_stopped_children();
@@ -102,8 +101,8 @@ impl JobProcesses {
         match (self.has_namespace && self.held.is_empty(), self.scan_is_exact) {
             (true, true) => {
                 self.known_pids().for_each(|pid| process::kill(pid, libc::SIGSTOP));
-                // The children were looked at some microseconds ago. To read the status of each
-                // one would take longer than all the rest.
+                // The children were checked a few microseconds ago. Reading the status of each
+                // child would take longer than all other steps.
                 let candidates = self.non_children.clone();
                 self.track_stops(candidates, &HashSet::new());
             }
@@ -119,21 +118,21 @@ impl JobProcesses {
         self.children.iter().chain(&self.non_children).copied()
     }
 
-    /// Stops all processes of the namespace; `already_stopped` were stopped before.
+    /// Stops all processes of the namespace. `already_stopped`: processes that were stopped before.
     fn stop_namespace(&mut self, already_stopped: &HashSet<i32>) {
         process::kill_namespace(libc::SIGSTOP);
         if let Some(exempt_pid) = self.exempt_pid {
             process::kill(exempt_pid, libc::SIGCONT);
         }
         self.rescan();
-        // The kernel visits all processes of the machine for that call: a child may have stopped
-        // itself meanwhile.
+        // The kernel visits all processes of the machine for that call. A child may have stopped
+        // itself in the meantime.
         self.track_stops(self.known_pids().collect(), already_stopped);
         self.finds_external_stops = false;
     }
 
-    /// Begins to track the stop of all known processes; `already_stopped` were stopped before.
-    /// `candidates` may have been stopped externally.
+    /// Starts to track the stop of all known processes. `already_stopped`: processes that were
+    /// stopped before. `candidates`: processes that may have been stopped externally.
     fn track_stops(&mut self, candidates: Vec<i32>, already_stopped: &HashSet<i32>) {
         if self.finds_external_stops {
             self.find_external_stops(candidates, already_stopped);
@@ -180,7 +179,7 @@ impl JobProcesses {
         if !self.not_yet_stopped.is_empty() {
             return StopProgress::Pending;
         }
-        // Stopped processes do not fork any more.
+        // Stopped processes cannot fork any more.
         if self.last_pid_at_scan.is_some() {
             let known: HashSet<i32> = self.known_pids().collect();
             if self.read_last_pid() != self.last_pid_at_scan {
@@ -199,8 +198,8 @@ impl JobProcesses {
         StopProgress::Complete
     }
 
-    /// Whether every thread of the known processes has stopped. One that waits for a disk or for
-    /// its processor may be in the middle of a fork.
+    /// Whether every thread of the known processes has stopped. A thread that waits for a disk or
+    /// for its processor may be in the middle of a fork.
     fn all_threads_stopped(&self) -> bool {
         self.known_pids().all(process_stop::has_stopped_completely)
     }
@@ -227,10 +226,12 @@ impl JobProcesses {
     }
 
     /// Finds processes that were stopped externally. Called after the signal was sent, because the
-    /// signal stays pending in a process that was already stopped. In processes that this
-    /// thread has stopped before, a pending signal proves nothing. The same holds for one that has
-    /// never run: a SIGSTOP to the namespace reaches a process that is being forked at its birth,
-    /// also after a SIGCONT to the namespace, which the kernel drops if the parent ignores it.
+    /// signal stays pending in a process that was already stopped.
+    ///
+    /// A pending signal proves nothing in two cases. The first is a process that this thread has
+    /// stopped before. The second is a process that has never run. A process that is being forked
+    /// receives a SIGSTOP to the namespace when it is created, even if a SIGCONT to the namespace
+    /// follows. The kernel drops that SIGCONT if the parent ignores it.
     fn find_external_stops(&mut self, candidates: Vec<i32>, already_stopped: &HashSet<i32>) {
         let stopped = |pid: i32| {
             process_stop::read_stat(pid)
@@ -251,7 +252,7 @@ impl JobProcesses {
         self.sort_by_parent(self.namespace_pids());
     }
 
-    /// All processes of this PID namespace except its init and the one that goes on.
+    /// All processes of this PID namespace except its init and the exempt process.
     fn namespace_pids(&self) -> Vec<i32> {
         let entries = fs::read_dir("/proc").into_iter().flatten();
         let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -277,8 +278,9 @@ impl JobProcesses {
         std::str::from_utf8(&digits[..count]).ok()?.trim().parse().ok()
     }
 
-    /// Without a namespace, or while processes are held: stops all others that a scan finds, until
-    /// a scan finds no new ones. A child forked between scan and signal is found by the next scan.
+    /// Stops all processes that a scan finds, except held ones, until a scan finds no new
+    /// processes. For jobs without a namespace, and while processes are held. The next scan finds a
+    /// child that was forked between a scan and its signals.
     fn stop_by_scans(&mut self) {
         (self.last_pid_at_scan, self.scan_is_exact) = (None, false);
         let mut stopped = HashSet::new();

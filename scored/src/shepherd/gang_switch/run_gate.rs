@@ -1,5 +1,5 @@
-//! Whether the job is stopped: the switch thread sets it, and the loop asks before it starts a
-//! process, or lets a held one run.
+//! Records whether the job is stopped. The switch thread writes this state, and the shepherd's loop
+//! reads it before it starts a process or releases a held one.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -11,16 +11,17 @@ use score_proto::carea::board;
 
 use crate::sys::memfd::PublishedMap;
 
-/// See the [module](self). The switch thread writes the atomics, under the lock.
+/// See the [module](self). The switch thread writes `stopped` and `stopped_ns` under the lock.
 #[derive(Debug)]
 pub struct RunGate {
     inner: Mutex<Inner>,
     stopped: AtomicBool,
     stopped_ns: AtomicU64,
     idle_check_interval_us: AtomicU32,
-    /// The loop wants to be woken when the job runs again.
+    /// Whether the loop wants to be woken when the job runs again.
     wake_requested: AtomicBool,
-    /// The tool control service, which answers while the job is stopped. 0: there is none.
+    /// The process id of the tool control service, which answers while the job is stopped. 0: there
+    /// is none.
     tool_service_pid: AtomicI32,
     waker: Waker,
 }
@@ -35,23 +36,23 @@ struct Inner {
     held: HashSet<i32>,
 }
 
-/// The job cannot be stopped during the lifetime of this guard.
+/// The job cannot be stopped while this guard exists.
 pub struct RunGuard<'a>(MutexGuard<'a, Inner>);
 
 impl RunGuard<'_> {
-    /// A process that was just started is held.
+    /// Marks a process that was just started as held.
     pub fn hold(&mut self, pid: i32) {
         self.0.held.insert(pid);
     }
 
-    /// No process is held any more. Returns those that were.
+    /// Removes and returns all held processes.
     pub fn take_held(&mut self) -> HashSet<i32> {
         std::mem::take(&mut self.0.held)
     }
 }
 
 impl RunGate {
-    /// Gate of a running job; `waker` wakes the loop.
+    /// The gate of a running job. `waker` wakes the loop.
     pub fn new(waker: Waker) -> Self {
         Self {
             inner: Mutex::default(),
@@ -68,8 +69,8 @@ impl RunGate {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Permission to start a process, which must be held as briefly as possible. None while the job
-    /// is stopped.
+    /// A guard for starting a process, which should be dropped as soon as possible. None while the
+    /// job is stopped.
     pub fn acquire(&self) -> Option<RunGuard<'_>> {
         let inner = self.lock();
         inner.stopped_since.is_none().then_some(RunGuard(inner))
@@ -103,19 +104,19 @@ impl RunGate {
         now.saturating_sub(self.total_stopped() + current_stop)
     }
 
-    /// Has the loop woken when the job runs again. True if it does already.
+    /// Requests that the loop is woken when the job runs again. Returns true if the job runs now.
     pub fn wake_on_resume(&self) -> bool {
         self.wake_requested.store(true, Ordering::SeqCst);
         !self.is_stopped()
     }
 
-    /// Interval at which to poll whether all processes are idle (`SwitchOrder::Run`); zero for
-    /// never.
+    /// Interval of polls whether all processes are idle (`SwitchOrder::Run`). Zero disables the
+    /// polls.
     pub fn poll_interval(&self) -> Duration {
         Duration::from_micros(self.idle_check_interval_us.load(Ordering::SeqCst).into())
     }
 
-    /// The tool control service has been started: it goes on while the job is stopped.
+    /// Sets the process that keeps running while the job is stopped; 0 for none.
     pub fn exempt_tool_service(&self, pid: i32) {
         self.tool_service_pid.store(pid, Ordering::SeqCst);
     }
@@ -139,7 +140,7 @@ impl RunGate {
         }
     }
 
-    /// The job is about to be stopped: no process is started from now on. False if it was stopped
+    /// Marks the job as stopped: no process is started from now on. Returns false if it was stopped
     /// already.
     pub(super) fn mark_stopped(&self, now: Instant) -> bool {
         let mut inner = self.lock();
@@ -158,7 +159,7 @@ impl RunGate {
         self.idle_check_interval_us.store(poll_interval_us, Ordering::SeqCst);
     }
 
-    /// The job is about to run again, with this poll interval. True if it was stopped.
+    /// Marks the job as running, with this poll interval. Returns true if it was stopped.
     pub(super) fn mark_running(&self, now: Instant, poll_interval_us: u32) -> bool {
         let mut inner = self.lock();
         self.set_poll_interval(poll_interval_us);
@@ -171,10 +172,10 @@ impl RunGate {
         true
     }
 
-    /// Wakes the loop if it has requested that.
+    /// Wakes the loop if it has requested a wake-up.
     pub(super) fn wake(&self) {
         if self.wake_requested.swap(false, Ordering::SeqCst) {
-            // Fails only if the counter is full, and a full counter wakes as well.
+            // Fails only if the counter is full, and a full counter also wakes the loop.
             let _ = self.waker.wake();
         }
     }

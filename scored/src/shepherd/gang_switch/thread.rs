@@ -1,4 +1,4 @@
-//! The switch thread.
+//! The switch thread: receives switch orders, and stops and resumes the job on this host.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -19,22 +19,23 @@ use super::run_gate::RunGate;
 use crate::sys::process_stop::InterruptTimer;
 use crate::sys::realtime::{self, Inherit};
 
-/// A wait for children is interrupted after the first interval, then repeatedly after the second,
-/// to check their state in /proc: a process that does not run counts as stopped, too.
+/// A wait for children is interrupted after the first interval, and then repeatedly after the
+/// second interval. Each interruption leads to a check of their state in /proc, because a process
+/// that does not run also counts as stopped.
 const WAIT_INTERRUPT_INTERVALS: [Duration; 2] =
     [Duration::from_micros(100), Duration::from_millis(2)];
 /// Shortest and longest delay between two checks of processes that are not children.
 const PROC_POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// Receives orders and carries them out until the socket is closed. `received`: the socket, bytes
-/// that were read already, and the first order.
+/// that were already read, and the first order.
 pub fn run(
     received: (UnixStream, Decoder, Option<SwitchOrder>),
     run_gate: &RunGate,
     inspector: ProcessInspector,
 ) {
-    // Succeeds only in a thread that may use the realtime class. Threads and processes that it
-    // starts are normal.
+    // Succeeds only in a thread that may use the realtime class. Threads and processes that this
+    // thread starts are in the normal class.
     if realtime::enter(Inherit::Normal).is_ok() {
         realtime::pin_to_first_cpu();
     }
@@ -52,8 +53,8 @@ pub fn run(
         slice_end: None,
         stop_seq: SwitchSeq(0),
     };
-    // The thread ends with its socket. The shepherd's loop notices the end of its own socket, and
-    // ends the job.
+    // The thread ends when its socket is closed. The shepherd's loop detects the end of its own
+    // socket, and ends the job.
     let _ = switch_thread.serve(first_order, run_gate);
 }
 
@@ -74,7 +75,7 @@ struct SwitchThread {
 enum SwitchEvent {
     /// An order was received.
     OrderReceived(SwitchOrder),
-    /// The job's slice has expired: sequence number of the stop.
+    /// The job's slice has expired. Contains the sequence number of the stop.
     SliceExpired(SwitchSeq),
 }
 
@@ -130,8 +131,8 @@ impl SwitchThread {
     }
 
     fn set_slice_end(&mut self, now: Instant, stop_condition: StopCondition) {
-        // If this thread could not run at the end of the slice, its daemon has stopped the job in
-        // its place, and let it go on for this order.
+        // If this thread could not run at the end of the slice, the daemon has stopped the job
+        // itself, and has resumed it for this order.
         if let Some((_, switch_seq)) = self.slice_end.filter(|(end, _)| *end <= now) {
             self.stop_seq = switch_seq;
         }
@@ -165,8 +166,8 @@ impl SwitchThread {
     }
 
     /// Polls whether all processes are idle, after notifications and when a poll is due, at most
-    /// once per poll interval. Returns when the socket is readable (None), or when the slice has
-    /// expired (sequence number of the stop).
+    /// once per poll interval. Returns None when the socket is readable. When the slice has
+    /// expired, returns the sequence number of the stop.
     fn poll_until_due(&mut self, run_gate: &RunGate) -> io::Result<Option<SwitchSeq>> {
         loop {
             let now = Instant::now();
@@ -182,8 +183,8 @@ impl SwitchThread {
             let sources =
                 [self.stream.as_fd(), self.inspector.wake_fd(), self.inspector.notify_fd()];
             let mut poll_fds = sources.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-            // After one notification the socket is not polled again until the next sample, so that
-            // a flood of notifications is harmless.
+            // After one notification the notification socket is ignored until the next sample, so
+            // that a flood of notifications is harmless.
             let poll_fd_count = if polls && !self.idle_poll.notified { 3 } else { 2 };
             match ppoll(&mut poll_fds[..poll_fd_count], left.map(TimeSpec::from), None) {
                 Err(Errno::EINTR) => {}
@@ -215,8 +216,8 @@ impl SwitchThread {
         send_result
     }
 
-    /// Stops all processes and reports when they have stopped. If another order arrives first,
-    /// nothing is reported.
+    /// Stops all processes, and reports when they have stopped. Reports nothing if another order
+    /// arrives first.
     fn stop(&mut self, switch_seq: SwitchSeq, run_gate: &RunGate) -> io::Result<()> {
         let is_first_stop = run_gate.mark_stopped(Instant::now());
         self.processes.stop(is_first_stop, run_gate.held(), run_gate.exempt_pid());

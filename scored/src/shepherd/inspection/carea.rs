@@ -1,5 +1,5 @@
 //! Reads the C-Areas of one parallel process on this host (`proto/src/carea.rs`). Processes may
-//! write anything there: each word is read once, and checked.
+//! write anything to their C-Areas. Each word is therefore read once, and checked.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -31,15 +31,15 @@ pub struct ThreadSlot {
     pub index: usize,
     /// Its Linux thread id.
     pub tid: u32,
-    /// It waits for an event that only other processes can cause.
+    /// Whether the thread waits for an event that only other processes can cause.
     pub idle: bool,
     /// The event.
     pub waiting_for: WaitingFor,
-    /// Since when, by CLOCK_MONOTONIC.
+    /// Start of the last wait in job time, in nanoseconds.
     pub since_ns: u64,
 }
 
-/// Whether this counts as waiting for other processes. All other states end by themselves.
+/// Whether this counts as waiting for other processes. All other waits end by themselves.
 fn is_wait(waiting_for: WaitingFor) -> bool {
     use WaitingFor::*;
     matches!(waiting_for, Message | SendBuffer | Barrier | Select | Pmi | MpiCall)
@@ -75,25 +75,26 @@ impl CArea<'_> {
         self.map.u64(self.offset + offset)
     }
 
-    /// How often a thread became busy.
+    /// Number of times that a thread of the process became busy.
     pub fn busy_transitions(&self) -> u64 {
         // SYNC: busy-transition
         self.u64(area::BUSY_TRANSITIONS)
     }
 
-    /// Whether some thread is idle. This is the cheapest check, and false proves that none is.
+    /// Whether a thread may be idle. This is the cheapest check: false proves that no thread is
+    /// idle.
     pub fn may_be_idle(&self) -> bool {
         self.u32(area::IDLE_THREADS) != 0
     }
 
-    /// Whether all threads that have a slot are idle, and there is at least one.
+    /// Whether all threads that have a slot are idle, and at least one thread has a slot.
     pub fn is_idle(&self) -> bool {
         self.for_each_slot(|thread_slot| thread_slot.idle && is_wait(thread_slot.waiting_for))
             .is_some_and(|count| count > 0)
     }
 
-    /// Has the process send a notification at this change. Only reads that follow this call can
-    /// rely on it.
+    /// Makes the process send a notification at this change. Only reads after this call can rely on
+    /// the notification.
     pub fn arm_notification(&self, change: u32) {
         idle_notify::arm(self.map.word(self.offset + area::IDLE_NOTIFY), change);
     }
@@ -114,7 +115,7 @@ impl CArea<'_> {
             .any(|thread_slot| thread_slot.index == slot && !thread_slot.idle)
     }
 
-    /// Since when all threads that have a slot are idle.
+    /// The time since which all threads that have a slot are idle, in nanoseconds.
     pub fn idle_since(&self) -> u64 {
         self.thread_slots()
             .unwrap_or_default()
@@ -134,13 +135,13 @@ impl CArea<'_> {
         Some(thread_slots)
     }
 
-    /// Calls of sc_barrier, and replies taken.
+    /// Number of calls of sc_barrier, and number of replies that the process has taken.
     pub fn barriers(&self) -> (u64, u64) {
         let called = self.u64(area::BARRIERS_CALLED);
         (called, self.u64(area::BARRIERS_LEFT))
     }
 
-    /// The call of MPI that the thread of this slot has recorded.
+    /// The MPI call that the thread of this slot has recorded.
     pub fn mpi_call(&self, slot: usize) -> MpiCallRecord {
         let base = area::SLOTS + slot * area::SLOT_LEN;
         let arguments =
@@ -154,8 +155,8 @@ impl CArea<'_> {
         [first, second]
     }
 
-    /// How many threads have a slot. None: some thread has no slot, `accepts` has rejected a slot,
-    /// or the area is invalid.
+    /// The number of threads that have a slot. None: a thread has no slot, `accepts` has rejected a
+    /// slot, or the area is invalid.
     fn for_each_slot(&self, mut accepts: impl FnMut(ThreadSlot) -> bool) -> Option<u32> {
         // SYNC: area-magic
         let valid = self.u64(area::MAGIC) == AREA_MAGIC;
@@ -193,7 +194,7 @@ pub mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
-    /// Areas of two processes, and the file to write them.
+    /// The C-Areas of two processes, and a map to write them.
     pub struct CAreaFixture {
         /// The mapped areas.
         pub areas: CAreas,

@@ -1,4 +1,4 @@
-//! Classifies the descriptors of a process from outside (proc(5)): whether only PM makes them
+//! Classifies the descriptors of a process from outside (proc(5)): whether only PM can make them
 //! readable.
 
 use std::cell::OnceCell;
@@ -13,9 +13,9 @@ use crate::sys::spawn::CONTROL_FD;
 
 /// Prefix of the names of PM's doorbells (`pm/src/doorbell.rs`).
 const DOORBELL_PREFIX: &str = "@score-pm-";
-/// Path prefix of RDMA adapters.
+/// Path prefix of the devices of RDMA adapters.
 const UVERBS_PREFIX: &str = "/dev/infiniband/uverbs";
-/// Depth of nested epoll sets that are examined.
+/// Largest depth of nested epoll sets that is examined.
 const MAX_EPOLL_NESTING: usize = 4;
 
 /// Kind of a descriptor.
@@ -30,7 +30,7 @@ enum FdKind {
     AdapterEvents,
     /// Changes of memory that is registered with an adapter.
     MemoryEvents,
-    /// Another descriptor without a file: timers, signals, io_uring…
+    /// A descriptor without a file other than the above: timers, signals, io_uring…
     Anonymous,
     Pipe,
     File,
@@ -58,23 +58,23 @@ fn fd_kind(pid: i32, fd: i32) -> Option<FdKind> {
     Some(parse_link(link.to_str()?))
 }
 
-/// The descriptors in an epoll set.
+/// The descriptors in an epoll set, from its fdinfo.
 fn epoll_targets(fdinfo: &str) -> Option<Vec<i32>> {
     let lines = fdinfo.lines().filter_map(|line| line.strip_prefix("tfd:"));
     lines.map(|line| line.split_ascii_whitespace().next()?.parse().ok()).collect()
 }
 
-/// A socket that belongs to PM, or may belong to it.
+/// A socket that belongs to PM, or may belong to PM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SocketDirection {
     /// PM receives through it and counts the messages.
     Receive(u64),
-    /// For sending: only the peer that it has chosen can send to it.
+    /// PM sends through it. Only the peer that it has chosen can send to it.
     SendOnly(u64),
 }
 
-/// PM's sockets among the Unix sockets of a network namespace (`/proc/net/unix`): doorbells, which
-/// have a known name, and the sockets of their senders, which have neither name nor peer.
+/// PM's sockets among the Unix sockets of a network namespace (`/proc/net/unix`). Doorbells have a
+/// known name. Their senders' sockets have neither name nor peer.
 fn parse_unix_sockets(list: &str) -> impl Iterator<Item = SocketDirection> {
     list.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -89,7 +89,7 @@ fn parse_unix_sockets(list: &str) -> impl Iterator<Item = SocketDirection> {
     })
 }
 
-/// PM's sockets among the UDP sockets (`/proc/net/udp`): PM sends through connected ones.
+/// PM's sockets among the UDP sockets (`/proc/net/udp`). PM sends through connected sockets.
 fn parse_udp_sockets(list: &str) -> impl Iterator<Item = SocketDirection> {
     list.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
@@ -99,12 +99,12 @@ fn parse_udp_sockets(list: &str) -> impl Iterator<Item = SocketDirection> {
     })
 }
 
-/// The sockets of PM that processes of this host may have, by inode. Each list is read on demand:
-/// the kernel takes long for that of UDP, and most jobs do not need it.
+/// The inodes of PM sockets that processes of this host may have. Each list is read on demand.
+/// Reading the list of UDP sockets takes the kernel long, and most jobs do not need it.
 #[derive(Debug, Default)]
 pub struct PmSockets {
     unix: OnceCell<PmSocketMap>,
-    /// Sockets of wires, which the shepherd has open too.
+    /// Sockets of wires, which are also open in the shepherd.
     shepherd_sockets: OnceCell<HashSet<u64>>,
     udp: OnceCell<PmSocketMap>,
 }
@@ -177,8 +177,8 @@ pub struct LiveProcess<'a> {
 }
 
 impl<'a> LiveProcess<'a> {
-    /// The process `pid`, which has these threads. `quiet_pmi_socket`: the inode of its PMI
-    /// socket, if nothing is about to come by that.
+    /// The process `pid`, which has the threads `tids`. `quiet_pmi_socket`: the inode of its PMI
+    /// socket, if no message is about to arrive there.
     pub fn new(
         pid: i32,
         sockets: &'a PmSockets,
@@ -204,7 +204,7 @@ impl<'a> LiveProcess<'a> {
         }
     }
 
-    /// Whether the process might poll for external input without sleeping: it cannot be observed
+    /// Whether the process might poll for external input without sleeping. It is not observable
     /// which descriptors a program polls.
     pub fn may_poll_foreign_fds(&self) -> bool {
         let Some(fds) = open_fds(self.pid) else { return true };
@@ -220,15 +220,15 @@ impl<'a> LiveProcess<'a> {
                 Some(FdKind::File) => fd == 0 && self.is_nonblocking(fd),
                 Some(FdKind::Anonymous) => true,
                 Some(FdKind::Epoll | FdKind::EventFd) => false,
-                // PM's own: `has_other_adapters` has counted them.
+                // PM's own adapters, which `has_other_adapters` has counted.
                 Some(FdKind::Adapter | FdKind::AdapterEvents | FdKind::MemoryEvents) => false,
                 // The descriptor of the directory itself, or one that has just been closed.
                 None => false,
             })
     }
 
-    /// Whether the process uses RDMA, or watches memory, independently of PM. For each adapter that
-    /// it opens, PM has two descriptors of events, and librdmacm has one. PM has one descriptor for
+    /// Whether the process uses RDMA, or watches memory, independently of PM. For each open
+    /// adapter, PM has two descriptors of events, and librdmacm has one. PM has one descriptor for
     /// all registered memory.
     fn has_other_adapters(&self, kinds: &[(i32, Option<FdKind>)]) -> bool {
         let count = |expected: &FdKind| {
@@ -249,7 +249,8 @@ impl<'a> LiveProcess<'a> {
         flags.is_none_or(|flags| flags & libc::O_NONBLOCK != 0)
     }
 
-    /// Whether the kernel may signal an eventfd by itself: asynchronous I/O is in use.
+    /// Whether the process uses asynchronous I/O, with which the kernel may signal an eventfd by
+    /// itself.
     pub fn has_async_io(&self) -> bool {
         let maps = read_proc_file(&format!("/proc/{}/maps", self.pid));
         maps.map_or(true, |maps| maps.contains("[aio]") || maps.contains("anon_inode:[io_uring]"))

@@ -1,10 +1,11 @@
-//! Whether all processes of an element are idle, and which of them are armed to send a notification
-//! when that changes.
+//! Detects whether all processes of an element are idle. Arms processes to send a notification when
+//! that changes.
 //!
-//! As long as one thread is busy, the element is not idle: its process is armed to send a
-//! notification when the thread becomes idle, and no other process is polled. When all processes
-//! are idle, all are armed. A state is armed only if it has lasted for a while
-//! ([`super::poll_backoff`]): a process that changes often would send notifications all the time.
+//! As long as one thread is busy, the element is not idle. The process of that thread is armed to
+//! send a notification when the thread becomes idle, and no other process is polled. When all
+//! processes are idle, all are armed. A state is armed only if it has lasted for a while
+//! ([`super::poll_backoff`]), because a process that changes often would send notifications all the
+//! time.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use super::ObservedElement;
 use super::poll_backoff::{self, NotifySource};
 use crate::sys::process_stop;
 
-/// Attempts to arm processes without a change of state meanwhile. After that the element is polled.
+/// Largest number of attempts to arm processes without a concurrent change of state. After that,
+/// the element is polled.
 const MAX_ARM_ATTEMPTS: usize = 4;
 
 /// The processes whose C-Areas are armed.
@@ -31,11 +33,11 @@ pub enum Armed {
     All,
 }
 
-/// Result of a check.
+/// The result of a check.
 enum IdleCheck {
-    /// All processes are idle: summary, and since when the last one is idle.
+    /// All processes are idle: summary, and the time since which the last one is idle.
     AllIdle(IdleSummary, u64),
-    /// A debugger has stopped some processes, and the others are idle.
+    /// A debugger holds some processes, and the others are idle.
     SomeHeld,
     /// A thread has been busy for a while: process and slot.
     ThreadBusy(u32, usize),
@@ -44,7 +46,7 @@ enum IdleCheck {
 }
 
 impl ObservedElement {
-    /// Polls the element, and arms processes if possible.
+    /// Checks whether the element is idle, and arms processes if possible.
     pub(super) fn poll_idle(
         &mut self,
         job_time_ns: u64,
@@ -85,8 +87,8 @@ impl ObservedElement {
         (IdleSummary::BUSY, NotifySource::NoProcess)
     }
 
-    /// The report that is due after a poll with this result: if it has changed, or if all are still
-    /// idle after a further stop.
+    /// The report that is due after a poll with this result. A report is due if the result has
+    /// changed, or if all processes are still idle after another stop.
     pub(super) fn take_report(
         &mut self,
         summary: IdleSummary,
@@ -101,8 +103,8 @@ impl ObservedElement {
         })
     }
 
-    /// Checks all processes, or as many as it takes to find a busy thread. All are idle only if
-    /// there was an instant at which all were: no process became busy between its check and the
+    /// Checks all processes, or as many as needed to find a busy thread. All are idle only if there
+    /// was an instant at which all were idle: no process became busy between its own check and the
     /// last check.
     fn check_idle(&self, settled_before_ns: u64) -> IdleCheck {
         let (mut summary, mut since_ns) = (IdleSummary::EMPTY, 0);
@@ -144,7 +146,7 @@ impl ObservedElement {
         }
     }
 
-    /// Whether a debugger holds a process now, as it did at the last stop of the job.
+    /// Whether a debugger holds a process now, and held it at the last stop of the job.
     fn is_held(&self, index: u32) -> bool {
         let pid = self.processes.get(index as usize).map_or(0, |process| process.pid);
         self.held_pids.contains(&pid)
@@ -152,13 +154,13 @@ impl ObservedElement {
             && process_stop::has_stopped_completely(pid)
     }
 
-    /// How often threads of all processes became busy.
+    /// Number of times that threads of all processes became busy.
     fn busy_transitions(&self) -> u64 {
         (0..self.careas.process_count())
             .fold(0, |sum, index| sum.wrapping_add(self.claim(index).turns))
     }
 
-    /// Disarms the processes that were armed before, and arms these.
+    /// Disarms the processes that were armed before, and arms `target`.
     fn arm(&mut self, target: Armed, change: u32) {
         if self.armed != target {
             self.arm_notification(idle_notify::NONE);

@@ -35,7 +35,8 @@ impl Fixture {
         fixture
     }
 
-    /// Sets the state of a process's thread: idle since then, or busy and last idle then.
+    /// Sets the state of a process's thread: idle since this time, or busy and last idle at this
+    /// time.
     fn set(&self, process: u64, state: u32, since_ns: u64) {
         self.carea_fixture.write_u64(process, area::SLOTS + slot::IDLE_SINCE_NS, since_ns);
         self.carea_fixture.write_slot(process, 0, 70, state, WaitingFor::Message as u32);
@@ -82,7 +83,7 @@ fn a_process_that_changes_state_often_is_not_armed() {
     fixture.set(1, IDLE, NOW - 1000);
     assert_eq!(fixture.poll_idle(), (false, NotifySource::NoProcess));
     assert_eq!(fixture.armed(), [idle_notify::NONE; 2]);
-    // Idle, but not for long.
+    // Idle, but not for long enough.
     fixture.set(0, IDLE, NOW - 500);
     assert_eq!(fixture.poll_idle(), (true, NotifySource::NoProcess));
     assert_eq!(fixture.armed(), [idle_notify::NONE; 2]);
@@ -119,7 +120,7 @@ fn a_process_with_an_invalid_area_or_an_unreceived_barrier_call_is_polled() {
         assert_eq!(fixture.poll_idle(), (false, NotifySource::NoProcess));
         fixture.carea_fixture.write_u32(0, offset, right);
     }
-    // In sc_barrier, and the shepherd has not received the call.
+    // The process is in sc_barrier, but the shepherd has not received the call.
     fixture.set(0, IDLE, 0);
     fixture.carea_fixture.write_u64(0, area::BARRIERS_CALLED, 1);
     assert_eq!(fixture.poll_idle(), (false, NotifySource::NoProcess));

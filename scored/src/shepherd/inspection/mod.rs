@@ -1,7 +1,7 @@
-//! Inspection of the job's processes from outside, without stopping them: whether they are idle,
-//! their message counters, and what they wait for (docs/time-sharing.md, "Deadlock").
+//! Inspects the job's processes from outside, without stopping them: whether they are idle, their
+//! message counters, and their wait states (docs/time-sharing.md, "Deadlock").
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `carea.rs` | reads C-Areas |
 //! | `notify_socket.rs` | the socket on which processes report changes of their state |
@@ -12,13 +12,14 @@
 //! | `thread_rules.rs` | the rules for the state of a waiting thread |
 //! | `thread_scan.rs` | scans the threads of a process |
 //!
-//! A process is idle when all of its threads have set idle, or are in sc_barrier, *and* no reply of
-//! SCore to it is outstanding. libscore counts calls of sc_barrier before the thread is idle, and
-//! replies after the thread is busy again. The shepherd counts the calls that it has received and
-//! the replies that it has sent. A call that is not received yet may be the last one that all
-//! others wait for. A reply that is not taken yet is about to wake a thread. Only a process with
-//! neither is idle. The job master knows all calls that were received before a sample, because
-//! reports keep their order. It has ordered the replies, if any, before the sample.
+//! A process is idle if all of its threads have set their idle flag, or are in sc_barrier, *and* no
+//! reply of SCore to it is outstanding. libscore counts a call of sc_barrier before the thread is
+//! idle, and a reply after the thread is busy again. The shepherd counts the calls that it has
+//! received and the replies that it has sent. A call that has not been received yet may be the last
+//! one that all other processes wait for. A reply that has not been taken yet is about to wake a
+//! thread. A process with either of them is not idle. The job master knows all calls that were
+//! received before a sample, because reports keep their order. Any replies to them were ordered
+//! before the sample.
 //!
 //! A process that has exited is idle. Its exit is a change, like a transition to busy. Its sent
 //! messages stay in the sums, and messages to it count as received (docs/dev/messages.md, "Exit").
@@ -54,16 +55,16 @@ use poll_backoff::PollBackoff;
 use thread_scan::ScanDepth;
 
 /// The inspected processes of a job on this host. The loop adds elements, and samples them when the
-/// job master orders that. The switch thread polls at its interval whether all are idle, because
-/// it runs in time among busy processes.
+/// job master requests it. The switch thread polls periodically whether all processes are idle,
+/// because it runs in time among busy processes.
 #[derive(Clone)]
 pub struct ProcessInspector(Arc<Shared>);
 
 struct Shared {
     inner: Mutex<Inner>,
-    /// There are processes to inspect.
+    /// Whether there are processes to inspect.
     is_active: AtomicBool,
-    /// A debugger held processes at the last stop.
+    /// Whether a debugger held processes at the last stop.
     has_held: AtomicBool,
     /// Readable after `is_active` was set, or after processes have exited.
     wake_event: EventFd,
@@ -73,7 +74,7 @@ struct Shared {
 #[derive(Default)]
 struct Inner {
     elements: BTreeMap<u32, ObservedElement>,
-    /// The user has disabled conclusions from idle flags (`noidle`).
+    /// Whether the user has disabled the use of idle flags (`noidle`).
     is_disabled: bool,
 }
 
@@ -85,9 +86,9 @@ struct ObservedElement {
     message_counters: MessageCounters,
     processes: Vec<ObservedProcess>,
     round_history: LastRound,
-    /// And the last stop before that report.
+    /// The last reported summary, and the last stop before that report.
     last_reported: Option<(IdleSummary, SwitchSeq)>,
-    /// Processes that a debugger has held at the last stop of the job.
+    /// Processes that a debugger held at the last stop of the job.
     held_pids: HashSet<i32>,
     armed: Armed,
     backoff: PollBackoff,
@@ -97,30 +98,30 @@ struct ObservedElement {
 struct ObservedProcess {
     pid: i32,
     has_exited: bool,
-    /// Calls of sc_barrier that were received, and replies that were sent.
+    /// Number of calls of sc_barrier that were received, and of replies that were sent.
     barrier_counts: (u64, u64),
 }
 
-/// The socket on which the MPI library of a process asks its shepherd (PMI). A process that polls
-/// might poll this socket, too: nothing must be about to come by it.
+/// Activity of the PMI socket of a process. A process that polls might poll this socket as well. It
+/// counts as idle only if no message is about to arrive there.
 #[derive(Debug, Clone, Copy)]
 pub struct PmiSocketActivity {
     /// The inode of the process's end.
     pub inode: u64,
-    /// All questions are answered, and all answers have been taken.
+    /// Whether all requests are answered, and the process has taken all answers.
     pub is_quiet: bool,
 }
 
 /// Result of [`ProcessInspector::sample`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PollResult {
-    /// When to sample again without a notification.
+    /// Delay of the next sample without a notification.
     pub next_poll_in: Option<Duration>,
-    /// No process of some element needs a processor.
+    /// Whether no process of some element needs a processor.
     pub any_idle: bool,
 }
 
-/// What to inspect: the processes of one element on this host, which have all attached.
+/// The processes of one element on this host. All of them have attached.
 pub struct InspectedElement<'a> {
     /// This host's first node.
     pub first_node: u32,
@@ -133,7 +134,7 @@ pub struct InspectedElement<'a> {
 }
 
 impl ProcessInspector {
-    /// Inspector without elements.
+    /// An inspector without elements.
     ///
     /// # Errors
     /// As eventfd(2), socket(2).
@@ -154,18 +155,18 @@ impl ProcessInspector {
         self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Disables all conclusions from idle flags.
+    /// Disables the use of idle flags.
     pub fn disable(&self) {
         self.lock().is_disabled = true;
     }
 
-    /// The parallel processes of a stage have ended. No report about them follows.
+    /// Drops the elements of a stage whose processes have exited. No report about them follows.
     pub fn clear(&self) {
         self.lock().elements.clear();
         self.0.is_active.store(false, Ordering::SeqCst);
     }
 
-    /// Begins to inspect a parallel process.
+    /// Starts to inspect an element.
     ///
     /// # Errors
     /// One line for the user.
@@ -201,7 +202,7 @@ impl ProcessInspector {
 
     /// Counts calls of sc_barrier that were received, and replies that are about to be sent. Must
     /// be called before any of these replies is sent, so that a process that still waits for its
-    /// reply is not idle.
+    /// reply does not count as idle.
     pub fn add_barriers(&self, element: u32, nodes: &[u32], calls: u64, replies: u64) {
         let mut inner = self.lock();
         for node in nodes {
@@ -220,8 +221,8 @@ impl ProcessInspector {
         self.reset_backoff();
     }
 
-    /// At a stop of the job a debugger holds these processes. Only they are looked at later, so
-    /// that busy processes without a debugger cost nothing.
+    /// A debugger holds these processes at a stop of the job. Only these processes are checked
+    /// later, so that busy processes without a debugger cause no cost.
     pub fn set_held(&self, pids: &HashSet<i32>) {
         let had_held = self.0.has_held.swap(!pids.is_empty(), Ordering::SeqCst);
         if pids.is_empty() && !had_held {
@@ -235,7 +236,7 @@ impl ProcessInspector {
     }
 
     /// Restarts polling at the shortest interval. Called after other processes have exited, because
-    /// that may change the counters of idle processes.
+    /// an exit may change the counters of idle processes.
     pub fn reset_backoff(&self) {
         self.lock()
             .elements
@@ -247,11 +248,11 @@ impl ProcessInspector {
     }
 
     fn wake(&self) {
-        // Fails only if the counter is full, and a full counter is readable as well.
+        // Fails only if the counter is full, and a full counter is also readable.
         let _ = self.0.wake_event.write(1);
     }
 
-    /// Whether there is something for [`ProcessInspector::sample`].
+    /// Whether [`ProcessInspector::sample`] has work to do.
     pub fn is_active(&self) -> bool {
         self.0.is_active.load(Ordering::SeqCst)
     }
@@ -277,9 +278,11 @@ impl ProcessInspector {
     }
 
     /// Checks for each element whether all of its processes are idle, and reports changes. All
-    /// reports are made before a later [`ProcessInspector::clear`]. `job_time`: the job's time.
-    /// `stop_seq`: the last stop; elements that are still idle are reported again after it. None:
-    /// another thread holds the lock.
+    /// reports precede a later [`ProcessInspector::clear`]. Returns None if another thread holds
+    /// the lock.
+    ///
+    /// `job_time`: the job's time. `stop_seq`: the last stop. Elements that are still idle are
+    /// reported again after each stop.
     pub fn sample(
         &self,
         job_time: Duration,
@@ -292,7 +295,7 @@ impl ProcessInspector {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        // Notifications from now on lead to another sample.
+        // A notification from now on leads to another sample.
         self.0.notify_socket.drain();
         let job_time_ns = u64::try_from(job_time.as_nanos()).unwrap_or(u64::MAX);
         let mut result = PollResult::default();
@@ -309,8 +312,8 @@ impl ProcessInspector {
         Some(result)
     }
 
-    /// Samples all processes of an element for the deadlock detection. `pmi_sockets`: those of its
-    /// processes, in their order, if it is an MPI program.
+    /// Samples all processes of an element for deadlock detection. `pmi_sockets`: the sockets of
+    /// its processes, in order, if it is an MPI program.
     pub fn sample_round(
         &self,
         element: u32,
@@ -326,7 +329,8 @@ impl ProcessInspector {
             let samples: Vec<ProcessSnapshot> =
                 (0..inspected.careas.process_count()).map(|index| inspected.claim(index)).collect();
             let all_idle = samples.iter().all(|sample| sample.idle);
-            // The first round reads claims only; from the second on the threads must prove them.
+            // The first round only reads the claims. From the second round on, the state of the
+            // threads must confirm them.
             let depth = match (stopped, inspected.round_history.has_thread_states(round)) {
                 (true, _) => ScanDepth::Confirm,
                 (false, true) => ScanDepth::Recheck,
@@ -335,7 +339,7 @@ impl ProcessInspector {
             let do_scan = all_idle && (stopped || inspected.round_history.follows(round));
             (samples, do_scan.then(|| (depth, inspected.claims(pmi_socket))))
         };
-        // Not under the lock, because it takes a while.
+        // Without the lock, because this takes a while.
         if let Some((depth, claims)) = claims {
             verify_claims(&claims, &mut samples, depth);
         }
@@ -345,7 +349,7 @@ impl ProcessInspector {
         inspected.round_history.compare_round(round, &samples, stopped)
     }
 
-    /// Reader of the user monitors. It holds the lock, so that it blocks all other samples.
+    /// A reader of the user monitors. It holds the lock, so that it blocks all other samples.
     pub fn monitors(&self) -> MonitorReader<'_> {
         MonitorReader(self.lock())
     }
@@ -361,12 +365,13 @@ impl ProcessInspector {
     }
 }
 
-/// Reader of the user monitors. One lock covers all processes, so that the processor can fetch the
-/// data of the next ones while it waits for the current one's.
+/// A reader of the user monitors. One lock covers all processes, so that the processor can fetch
+/// data of the next processes while it waits for that of the current one.
 pub struct MonitorReader<'a>(MutexGuard<'a, Inner>);
 
 impl MonitorReader<'_> {
-    /// Whether all threads of a process are idle, and its user monitors. None: it has not attached.
+    /// Whether all threads of a process are idle, and its user monitors. None: the process has not
+    /// attached.
     pub fn process(&self, element: u32, node: u32) -> Option<(bool, [u8; 2])> {
         let element = self.0.elements.get(&element)?;
         let area = element.careas.area(node.checked_sub(element.first_node)?)?;
@@ -384,14 +389,14 @@ impl Inner {
 /// A process that claims to be idle.
 struct IdleClaim {
     pid: i32,
-    /// The slots of its threads, as far as they have one.
+    /// The slots of its threads, if the threads have slots.
     thread_slots: Vec<ThreadSlot>,
     adapters: AdapterOpens,
-    /// The inode of its end of its PMI socket, if nothing is about to come by that.
+    /// The inode of its end of the PMI socket, if no message is about to arrive there.
     quiet_pmi_socket: Option<u64>,
 }
 
-/// Checks the threads of all processes that claim to be idle. None stands for an exited process.
+/// Checks the threads of all processes that claim to be idle. None represents an exited process.
 fn verify_claims(claims: &[Option<IdleClaim>], samples: &mut [ProcessSnapshot], depth: ScanDepth) {
     let sockets = PmSockets::default();
     for (claim, sample) in claims.iter().zip(samples.iter_mut()) {
@@ -413,7 +418,8 @@ fn verify_claims(claims: &[Option<IdleClaim>], samples: &mut [ProcessSnapshot], 
 }
 
 impl ObservedElement {
-    /// Reads a process's own claim: the busy transitions first, then the slots of its threads.
+    /// Reads the claim of a process: first the number of busy transitions, then the slots of its
+    /// threads.
     fn claim(&self, index: u32) -> ProcessSnapshot {
         let (Some(process), Some(area)) =
             (self.processes.get(index as usize), self.careas.area(index))
@@ -423,7 +429,7 @@ impl ObservedElement {
         let busy_transitions = area.busy_transitions();
         let idle =
             area.may_be_idle() && area.is_idle() && area.barriers() == process.barrier_counts;
-        // Its exit counts as a change.
+        // An exit counts as a change.
         let busy_transitions =
             if process.has_exited { busy_transitions.wrapping_add(1) } else { busy_transitions };
         ProcessSnapshot {
@@ -470,7 +476,7 @@ impl ObservedElement {
                 .area(index)
                 .filter(|_| !has_exited)
                 .and_then(|area| area.thread_slots());
-            // The process waits since its last thread began to wait.
+            // The process has been waiting since its last thread began to wait.
             let last_slot = thread_slots
                 .unwrap_or_default()
                 .into_iter()

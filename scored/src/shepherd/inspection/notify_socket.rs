@@ -1,7 +1,7 @@
 //! The socket to which processes send a notification when an armed change has happened
-//! (`proto/src/idle_notify.rs`): a datagram socket with a name that the kernel has chosen. Any
-//! process on the host may send to it. A notification only causes a poll, at most one per poll
-//! interval.
+//! (`proto/src/idle_notify.rs`). It is a datagram socket with a name that the kernel has chosen.
+//! Any process on the host may send to it. This is harmless, because a notification only causes a
+//! poll, at most one per poll interval.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, getsockname, recv, socket,
 };
 
-/// Datagrams that are read at once: more than the queue of the socket can hold.
+/// Number of datagrams that are read at once. It is more than the queue of the socket can hold.
 const MAX_DRAIN: usize = 64;
 
 /// See the [module](self).

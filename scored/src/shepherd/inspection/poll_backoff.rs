@@ -1,29 +1,29 @@
-//! Interval between two polls of an element without a notification (docs/time-sharing.md, "How
+//! The interval between two polls of an element without a notification (docs/time-sharing.md, "How
 //! often idle state is sampled").
 
 use std::time::Duration;
 
-/// Longest interval between two polls of an armed element. Polls are still needed, because changes
-/// of the counters by PM's threads, and processes that have lost their socket, cause no
-/// notification.
+/// Longest interval between two polls of an armed element. Polls are still needed, because two
+/// things cause no notification: changes of the counters by PM's threads, and changes of processes
+/// that have lost their socket.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest interval between two polls while a debugger holds processes: their state is read from
+/// Longest interval between two polls while a debugger holds processes, whose state is read from
 /// /proc.
 const MAX_HELD_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// A process that changes often would send notifications all the time. Only a state that has
-/// lasted for this many poll intervals is therefore armed; other elements are polled.
+/// Only a state that has lasted for this many poll intervals is armed, because a process that
+/// changes often would send notifications all the time. Other elements are polled.
 const SETTLE_INTERVALS: u32 = 4;
 
 /// Which processes send a notification at the next change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotifySource {
-    /// The process of a busy thread, when that becomes idle.
+    /// The process of a busy thread, when that thread becomes idle.
     BusyThread,
-    /// All processes, when one that is idle becomes busy.
+    /// All processes, when an idle process becomes busy.
     AllProcesses,
     /// No process: the element must be polled.
     NoProcess,
-    /// No process: a debugger holds some, and the others are idle.
+    /// No process: a debugger holds some processes, and the others are idle.
     Debugger,
 }
 
@@ -40,14 +40,14 @@ impl Default for PollBackoff {
     }
 }
 
-/// A state that has lasted for this long is armed.
+/// How long a state must last before it is armed.
 pub fn settle_time(poll_interval: Duration) -> Duration {
     poll_interval * SETTLE_INTERVALS
 }
 
 impl PollBackoff {
-    /// The interval to the next poll. `changed`: the last poll found another summary than the one
-    /// before.
+    /// The interval to the next poll. `changed`: the result of the last poll differs from the
+    /// result before.
     pub fn next(
         &mut self,
         source: NotifySource,

@@ -11,11 +11,11 @@ pub struct Task {
     pub tid: u32,
     /// Its name.
     pub name: String,
-    /// One letter: proc_pid_stat(5).
+    /// Its state as one letter (proc_pid_stat(5)).
     pub state: u8,
     /// Number of its context switches.
     pub context_switches: u64,
-    /// The system call it is in.
+    /// The system call that it is in.
     pub call: Syscall,
 }
 
@@ -35,16 +35,16 @@ pub enum Syscall {
 /// Signal handling and timers of a process as a whole.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SignalState {
-    /// A debugger traces it.
+    /// Whether a debugger traces the process.
     pub traced: bool,
-    /// Signals that it has handlers for: bit 0 is signal 1.
+    /// Signals for which it has handlers. Bit 0 is signal 1.
     pub caught_signals: u64,
-    /// It has timers that send signals.
+    /// Whether it has timers that send signals.
     pub has_timers: bool,
 }
 
 impl SignalState {
-    /// Whether it may wake itself, or a debugger may change its state.
+    /// Whether the process may wake itself, or a debugger may change its state.
     pub fn may_wake_itself(&self) -> bool {
         // A handler may do anything, including sending messages.
         let waking_signals = [libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF, libc::SIGIO];
@@ -57,7 +57,7 @@ impl SignalState {
 /// Reads a file of /proc with as few system calls as possible.
 ///
 /// # Errors
-/// As open(2), read(2), or the content is not UTF-8.
+/// As open(2), read(2). Also an error if the content is not UTF-8.
 pub fn read_proc_file(path: &str) -> io::Result<String> {
     let mut text = String::with_capacity(16 << 10);
     File::open(path)?.read_to_string(&mut text)?;
@@ -119,7 +119,7 @@ pub fn signal_state(pid: i32) -> Option<SignalState> {
     let status = read_proc_file(&format!("/proc/{pid}/status")).ok()?;
     let traced = status_field(&status, "TracerPid")? != "0";
     let caught_signals = u64::from_str_radix(status_field(&status, "SigCgt")?, 16).ok()?;
-    // Not every kernel has the file.
+    // Some kernels do not have this file.
     let timers = read_proc_file(&format!("/proc/{pid}/timers")).unwrap_or_default();
     Some(SignalState { traced, caught_signals, has_timers: !timers.trim().is_empty() })
 }
@@ -138,10 +138,11 @@ pub fn pids_with_children(pids: &HashSet<i32>) -> HashSet<i32> {
     }
 }
 
-/// None if the kernel has no lists of children (CONFIG_PROC_CHILDREN).
+/// Whether a process has live children. None if the kernel has no lists of children
+/// (CONFIG_PROC_CHILDREN).
 fn is_parent(pid: i32) -> Option<bool> {
     let child_pids = children(pid)?;
-    // While a child exits, reading may skip the next one.
+    // Reading may skip an entry while the child before it exits.
     let is_stable = child_pids.is_empty() || child_pids == children(pid)?;
     Some(!is_stable || child_pids.into_iter().any(|child| parent_if_alive(child).is_some()))
 }
@@ -160,7 +161,8 @@ fn children(pid: i32) -> Option<Vec<i32>> {
 /// The parent of a live process.
 fn parent_if_alive(pid: i32) -> Option<i32> {
     let stat = read_proc_file(&format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, parentheses too: count from the last one.
+    // The name in parentheses may contain anything, including parentheses. Count fields from the
+    // last parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let is_alive = !matches!(fields.next()?, "Z" | "X");
     fields.next()?.parse().ok().filter(|_| is_alive)
@@ -199,7 +201,7 @@ mod tests {
         let tid = tid_receiver.recv().unwrap().unsigned_abs();
         let self_pid = std::process::id() as i32;
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-        // A list is incomplete when the thread of another test ends meanwhile.
+        // The list of threads is incomplete if a thread of another test ends in the meantime.
         let find_thread = || loop {
             let tasks = threads_of(self_pid).unwrap_or_default();
             if let Some(task) = tasks.into_iter().find(|task| task.tid == tid) {

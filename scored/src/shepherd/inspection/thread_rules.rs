@@ -1,31 +1,32 @@
-//! The rules that classify a thread, with or without a slot (pure functions). They are described
-//! for users in docs/time-sharing.md, "Deadlock".
+//! The rules that classify a thread, with or without a slot, as pure functions.
+//! docs/time-sharing.md, "Deadlock", describes them for users.
 //!
-//! Only a state that can be proved counts. A thread that has set idle must be in one of two states:
-//! - Blocked: it sleeps and only PM or SCore can wake it. Either it is in select, poll or
-//!   epoll_wait without timeout on descriptors of PM alone. Or it is in recv on SCore's control
-//!   socket (sc_barrier), or in a futex of its own process. It must not have run between two scans.
+//! Only a state that can be proved counts. A thread whose idle flag is set must be in one of two
+//! states:
+//! - Blocked: it sleeps, and only PM or SCore can wake it. It is in select, poll or epoll_wait
+//!   without timeout on descriptors that all belong to PM, in recv on SCore's control socket
+//!   (sc_barrier), or in a futex of its own process. It must not have run between two scans.
 //! - Polling: it runs, or is in a call that a polling loop makes (sched_yield, a sleep, the wires
-//!   of PM). PM must then have counted two empty polls. These are counted for the whole process, so
-//!   that only one such thread is allowed.
+//!   of PM). PM must then have counted two empty polls. Empty polls are counted for the whole
+//!   process, so that only one such thread is allowed.
 //!
 //! A thread without a slot must sleep in a futex of its own process, without timeout. PM's own
-//! threads do not count: a message that the thread of a network delivers counts as sent and not
-//! received, and the thread that watches registered memory delivers none. In any other state, or
-//! if the kernel does not show the state, there is no verdict.
+//! threads are ignored: a message that the thread of a network delivers counts as sent and not
+//! received, and the thread that watches registered memory delivers none. In any other state, or if
+//! the kernel does not show the state, there is no verdict.
 
 use score_proto::carea::WaitingFor;
 
 use super::carea::ThreadSlot;
 use super::proc_threads::{Syscall, Task};
 
-/// Names of PM's threads: that of a network, and that which watches registered memory.
+/// Names of PM's threads: the thread of a network, and the thread that watches registered memory.
 const PM_THREADS: [&str; 2] = ["score-pm", "score-pin"];
-/// Largest number of descriptors in one call of poll or select that are examined.
+/// Largest number of descriptors in one call of poll or select that is examined.
 const MAX_POLLED_FDS: u64 = 1024;
 
-/// The bit of a futex operation that selects the clock of a timeout. Without a timeout it has no
-/// meaning.
+/// The bit of a futex operation that selects the clock of a timeout. It has no meaning without a
+/// timeout.
 const FUTEX_CLOCK_REALTIME: i32 = 256;
 
 /// Classified state of a thread.
@@ -33,7 +34,7 @@ const FUTEX_CLOCK_REALTIME: i32 = 256;
 pub enum ThreadState {
     /// It sleeps until another thread of the parallel process does something.
     Blocked,
-    /// It polls.
+    /// It polls for messages.
     Polling,
     /// It is not a thread of the program, or has exited.
     Ignored,
@@ -41,7 +42,7 @@ pub enum ThreadState {
     Unknown,
 }
 
-/// The facts about a process that the rules need.
+/// The facts about a process that the rules use.
 pub trait ProcessFacts {
     /// Whether only PM makes this descriptor readable.
     fn is_woken_by_pm_only(&self, fd: i32) -> bool;
@@ -49,9 +50,9 @@ pub trait ProcessFacts {
     fn is_pm_send(&self, fd: i32) -> bool;
     /// Whether this is the socket to SCore.
     fn is_control(&self, fd: i32) -> bool;
-    /// Whether it has a thread with this id.
+    /// Whether the process has a thread with this id.
     fn has_thread(&self, tid: u32) -> bool;
-    /// Reads its memory.
+    /// Reads the memory of the process. None if the memory cannot be read.
     fn read_memory(&self, address: u64, len: usize) -> Option<Vec<u8>>;
 }
 
@@ -62,7 +63,7 @@ pub fn classify_thread(
     process: &impl ProcessFacts,
 ) -> ThreadState {
     match (thread_slot, task.state) {
-        // It has exited and only its id remains.
+        // It has exited, and only its id remains.
         (_, b'Z' | b'X') => ThreadState::Ignored,
         (Some(thread_slot), _) if !thread_slot.idle => ThreadState::Unknown,
         (None, _) if PM_THREADS.contains(&task.name.as_str()) => ThreadState::Ignored,
@@ -116,8 +117,8 @@ fn classify_idle(
         libc::SYS_poll => {
             blocked_if(args[2] as i32 == -1 && polls_only_pm(args[0], args[1], process))
         }
-        // poll(2) continues with this call after a stop. The arguments of other restarted calls
-        // would not be valid for poll.
+        // poll(2) continues with this call after a stop. Other restarted calls have arguments that
+        // are not valid for poll.
         libc::SYS_restart_syscall => {
             blocked_if(args[2] as i32 == -1 && polls_only_pm(args[0], args[1], process))
         }
@@ -125,7 +126,7 @@ fn classify_idle(
     }
 }
 
-/// Without timeout, and only another thread of the process can wake it.
+/// Whether a call is a futex wait without timeout that only another thread of the process can end.
 fn is_blocked_in_futex(call: Syscall, process: &impl ProcessFacts) -> bool {
     let Syscall::Blocked(libc::SYS_futex, [_, operation, value, timeout, ..]) = call else {
         return false;
@@ -134,11 +135,12 @@ fn is_blocked_in_futex(call: Syscall, process: &impl ProcessFacts) -> bool {
     let is_private = operation & libc::FUTEX_PRIVATE_FLAG != 0;
     let command = operation & !(libc::FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME);
     let is_wait = [libc::FUTEX_WAIT, libc::FUTEX_WAIT_BITSET].contains(&command);
-    // pthread_join waits until the kernel clears the thread's number.
+    // pthread_join waits until the kernel clears the thread's id.
     is_wait && timeout == 0 && (is_private || process.has_thread(value as u32))
 }
 
-/// struct pollfd: descriptor, requested events, returned events.
+/// Whether all polled descriptors belong to PM. An entry is a struct pollfd: descriptor, requested
+/// events, returned events.
 fn polls_only_pm(address: u64, count: u64, process: &impl ProcessFacts) -> bool {
     if !(1..=MAX_POLLED_FDS).contains(&count) {
         return false;
@@ -175,7 +177,8 @@ fn selects_only_pm(args: &[u64; 6], process: &impl ProcessFacts) -> bool {
 mod tests {
     use super::*;
 
-    /// Descriptors 5 and 6 are PM's, 3 is SCore's; threads 70 and 71; memory at 0x1000.
+    /// A process: descriptors 5 and 6 are PM's, and 3 is SCore's. It has threads 70 and 71, and
+    /// memory at 0x1000.
     struct Fake(Vec<u8>);
 
     impl ProcessFacts for Fake {

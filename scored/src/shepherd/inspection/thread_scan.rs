@@ -1,4 +1,4 @@
-//! Scans the threads of one process, for the deadlock detection.
+//! Scans the threads of one process for deadlock detection.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,27 +11,28 @@ use super::thread_rules::{ThreadState, classify_thread};
 /// Evidence about the threads of a process that claims to be idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadEvidence {
-    /// One of them polls.
+    /// Whether one of the threads polls.
     pub polling: bool,
     /// Equal in two scans if the blocked threads have not run between them.
     pub fingerprint: u64,
 }
 
-/// How thorough a scan is. A scan costs the processes time, and each kind of file that it reads
-/// costs more than the kind before.
+/// How thorough a scan is. A scan costs the processes time. Each kind of file that it reads takes
+/// longer than the kind before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScanDepth {
-    /// Whether a deadlock is possible at all: if a thread may run, stopping the job is pointless.
+    /// Checks whether a deadlock is possible at all. Stopping the job is pointless if a thread may
+    /// run.
     Suspect,
-    /// Whether threads have run since the last scan. Other sources of a wake-up are checked again
-    /// by `Confirm`.
+    /// Checks whether threads have run since the last scan. `Confirm` checks other sources of a
+    /// wake-up again.
     Recheck,
     /// The processes are stopped, and the result is final.
     Confirm,
 }
 
-/// Scans the threads of a process. None: one of them may continue by itself, or that cannot be
-/// excluded.
+/// Scans the threads of a process. Returns None if one of them may continue by itself, or if that
+/// cannot be excluded.
 pub(super) fn threads(
     claim: &IdleClaim,
     sockets: &PmSockets,
@@ -40,7 +41,7 @@ pub(super) fn threads(
     let IdleClaim { pid, adapters, ref thread_slots, quiet_pmi_socket } = *claim;
     let tasks = proc_threads::threads_of(pid)?;
     let tids: HashSet<u32> = tasks.iter().map(|task| task.tid).collect();
-    // If the thread of a slot does not exist, it has not ended in the regular way.
+    // A thread that has a slot but does not exist has not ended in the regular way.
     if !thread_slots.iter().all(|thread_slot| tids.contains(&thread_slot.tid)) {
         return None;
     }
@@ -49,7 +50,7 @@ pub(super) fn threads(
     let states: Vec<ThreadState> =
         tasks.iter().map(|task| classify_thread(task, slot_of(task), &live)).collect();
     let polling_count = states.iter().filter(|state| **state == ThreadState::Polling).count();
-    // Empty polls are counted per process, so that they can prove the state of one thread only.
+    // Empty polls are counted per process. They can therefore prove the state of one thread only.
     if states.contains(&ThreadState::Unknown) || polling_count > 1 {
         return None;
     }

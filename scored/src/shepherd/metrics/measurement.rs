@@ -3,14 +3,14 @@
 use super::proc_stats::MemoryReader;
 use super::sampler::BusyTime;
 
-/// What one process has used, as of the last sample.
+/// Resource usage of one process, as of the last sample.
 #[derive(Debug, Default)]
 pub struct Measurement {
-    /// How long it was busy.
+    /// Its busy time.
     pub busy_time: BusyTime,
     /// Reader of its memory usage.
     pub memory: MemoryReader,
-    /// Its resident memory.
+    /// Its resident memory in KiB.
     pub memory_kib: u64,
     /// Its user monitors.
     pub user_monitors: [u8; 2],

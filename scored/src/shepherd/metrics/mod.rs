@@ -1,10 +1,10 @@
-//! Metrics for monitors (manual 3.5.3), sampled from the C-Areas and from the counters of PM and
-//! the kernel, without stopping a process. Without subscribers and without `stat`, nothing is
-//! sampled.
+//! Metrics for monitors (manual 3.5.3). They are sampled from the C-Areas and from the counters of
+//! PM and the kernel, without stopping a process. Nothing is sampled without subscribers and
+//! without the option `stat`.
 //!
-//! The fraction of time in which a process is busy is statistical: its idle flag is sampled about
-//! ten times in a period, in a short period every 20 ms. Only the job's running time counts, so
-//! that the fractions of a job that runs in slices are those of its slices.
+//! The busy fraction of a process is statistical: its idle flag is sampled about ten times in a
+//! period, and at most every 20 ms. Only the job's running time counts. The fractions of a job that
+//! runs in slices therefore describe its slices.
 
 pub mod measurement;
 mod proc_stats;
@@ -27,20 +27,21 @@ use sampler::Sampler;
 
 /// Shortest interval between two scans of the job's directory.
 const DISK_SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// The interval is at least this many times as long as a scan takes.
+/// The scan interval is at least this many times the duration of a scan.
 const DISK_SCAN_BACKOFF_FACTOR: u32 = 20;
-/// Files that one scan counts at most, because the shepherd has other work to do.
+/// Largest number of files that one scan counts. The limit exists because the shepherd has other
+/// work to do.
 const MAX_SCANNED_FILES: usize = 20_000;
 /// Shortest interval between two samples of a process's memory.
 const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
-/// Files of /proc that are kept open at most, to leave descriptors for the job.
+/// Largest number of files of /proc that are kept open. The limit leaves descriptors for the job.
 const MAX_OPEN_PROC_FILES: usize = 256;
 
-/// State that is kept between reports.
+/// State between reports.
 #[derive(Debug, Default)]
 pub struct MetricsCollector {
     sampler: Sampler,
-    /// Full scale of memory and disk, after the first query.
+    /// Full scale of memory and disk in KiB, after the first query.
     scales_kib: Option<[u64; 2]>,
     disk_kib: u64,
     next_disk_scan: Option<Instant>,
@@ -48,7 +49,8 @@ pub struct MetricsCollector {
 }
 
 impl MetricsCollector {
-    /// Full scale of memory and disk: their limits, or the free amounts at the first query.
+    /// The full scale of memory and disk in KiB: the job's limits, or the free amounts at the first
+    /// query.
     fn scales_kib(&mut self, limits: &JobLimits, directory: &Path) -> [u64; 2] {
         let limit = |bytes: Option<u64>| bytes.map(|bytes| bytes / 1024);
         *self.scales_kib.get_or_insert_with(|| {
@@ -57,12 +59,13 @@ impl MetricsCollector {
         })
     }
 
-    /// The busy fraction is needed at the exit of each process (`stat`).
+    /// Samples even without subscribers, because `stat` reports the busy fraction of each process
+    /// at its exit.
     pub fn keep_sampling(&mut self, now: Instant) {
         self.sampler.keep_sampling(now);
     }
 
-    /// [`score_proto::job_control::JobOrder::SubscribeMetrics`]
+    /// Handles [`score_proto::job_control::JobOrder::SubscribeMetrics`].
     pub fn set_period(&mut self, period_ms: u32, now: Instant, processes: &mut ProcessTable) {
         self.sampler.set_period(period_ms, now);
         if period_ms == 0 {
@@ -71,7 +74,7 @@ impl MetricsCollector {
         }
     }
 
-    /// When [`MetricsCollector::measure`] has something to do.
+    /// When [`MetricsCollector::measure`] has work to do.
     pub fn deadline(&self) -> Option<Instant> {
         self.sampler.deadline()
     }
@@ -116,11 +119,11 @@ fn sample_idle(
 
 /// The job that is measured.
 pub struct MeasuredJob<'a> {
-    /// Its placement.
+    /// Its placement and names.
     pub job_info: &'a JobInfo,
     /// Its directory.
     pub directory: &'a Path,
-    /// The full scale of memory and disk.
+    /// Its limits, which are the full scale of memory and disk.
     pub limits: &'a JobLimits,
     /// Its clock.
     pub run_gate: &'a RunGate,
@@ -133,8 +136,7 @@ pub struct MeasuredJob<'a> {
 }
 
 impl MetricsCollector {
-    /// Samples the processes, if that is due. Returns metrics if these are due as well and can be
-    /// sent.
+    /// Samples the processes, if that is due. Returns metrics if they are due and can be sent.
     pub fn measure(
         &mut self,
         now: Instant,
@@ -163,7 +165,7 @@ impl MetricsCollector {
     }
 }
 
-/// The metrics of all running processes, after their samples.
+/// The metrics of all running processes, which must have been sampled before.
 fn node_metrics(job: MeasuredJob<'_>) -> Vec<NodeMetrics> {
     let sampled_at_ns = super::monotonic_ns();
     let (first_node, host) = (job.job_info.local_host.first_node, job.job_info.placement.self_host);

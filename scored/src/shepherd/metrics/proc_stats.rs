@@ -7,7 +7,7 @@ use std::path::Path;
 use nix::sys::statvfs::statvfs;
 use nix::time::ClockId;
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 const PAGE_SIZE: u64 = 4096;
 
 /// CPUCLOCK_SCHED of `linux/posix-timers.h`: the time that all threads have run.
@@ -29,12 +29,12 @@ pub fn cpu_ns(pid: i32) -> u64 {
 pub struct MemoryReader(Option<File>);
 
 impl MemoryReader {
-    /// Resident memory of a process in KiB; 0 after its exit. `keep_open`: the file stays open,
+    /// Resident memory of a process in KiB; 0 after its exit. `keep_open`: leave the file open,
     /// because opening it takes several times as long as reading it.
     pub fn kib(&mut self, pid: i32, keep_open: bool) -> u64 {
         let file = self.0.take().map_or_else(|| File::open(format!("/proc/{pid}/statm")), Ok);
-        // Seven numbers in one read. `read_to_string` would also query the length, and read again
-        // to find the end.
+        // One read returns all seven numbers. `read_to_string` would also query the length, and
+        // read again to find the end.
         let mut statm = [0; 256];
         let read_len = file.as_ref().ok().and_then(|file| file.read_at(&mut statm, 0).ok());
         let text = std::str::from_utf8(&statm[..read_len.unwrap_or(0)]).unwrap_or_default();

@@ -1,28 +1,28 @@
-//! Schedule of the samples for monitors, and the sums of busy time. This module reads no clocks and
-//! no processes.
+//! Schedules the samples for monitors, and sums busy time. This module reads no clocks and no
+//! processes.
 
 use std::time::{Duration, Instant};
 
-/// Samples of the idle flags in a period.
+/// Number of samples of the idle flags in a period.
 const SAMPLES_PER_REPORT: u32 = 10;
-/// Shortest mean interval between two samples, because each one wakes this process.
+/// Shortest mean interval between two samples. Each sample wakes this process.
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
-/// Range of valid periods.
+/// Range of valid periods in milliseconds.
 const REPORT_INTERVAL_RANGE_MS: (u32, u32) = (50, 60_000);
-/// The period without subscribers, if `stat` needs the busy fractions at the end.
+/// Period without subscribers, if `stat` needs the busy fractions at the end.
 const UNSUBSCRIBED_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a process was observed and busy, by its idle flag.
+/// For how long a process was observed, and for how long it was busy, by its idle flag.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BusyTime {
-    /// Nanoseconds of the job's running time.
+    /// The observed part of the job's running time, in nanoseconds.
     pub watched_ns: u64,
     /// The busy part of `watched_ns`.
     pub busy_ns: u64,
 }
 
 impl BusyTime {
-    /// The busy fraction in thousandths.
+    /// The busy fraction in thousandths. None: the process was not observed.
     pub fn permille(&self) -> Option<u16> {
         let busy = u128::from(self.busy_ns.min(self.watched_ns));
         (self.watched_ns > 0).then(|| (busy * 1000 / u128::from(self.watched_ns)) as u16)
@@ -42,29 +42,30 @@ impl BusyTime {
 #[derive(Debug, Default)]
 pub struct Sampler {
     period: Option<Duration>,
-    /// The busy fractions are needed at the end, even without subscribers.
+    /// Whether the busy fractions are needed at the end, even without subscribers.
     report_at_end: bool,
     next_sample: Option<Instant>,
     next_report: Option<Instant>,
-    /// Samples so far: the seed of the jitter.
+    /// Number of samples so far, which is the seed of the jitter.
     sample_count: u32,
     /// Running time of the job at the last sample.
     last_run_time: Option<Duration>,
 }
 
 impl Sampler {
-    /// The busy fraction is needed at the exit of each process.
+    /// Samples even without subscribers, because the busy fraction of each process is needed at its
+    /// exit.
     pub fn keep_sampling(&mut self, now: Instant) {
         self.report_at_end = true;
         self.schedule(now);
     }
 
-    /// Sets the period of the reports; 0 ends them.
+    /// Sets the period of the reports in milliseconds. 0 ends the reports.
     pub fn set_period(&mut self, period_ms: u32, now: Instant) {
         let period = period_ms.clamp(REPORT_INTERVAL_RANGE_MS.0, REPORT_INTERVAL_RANGE_MS.1);
         self.period = (period_ms > 0).then(|| Duration::from_millis(period.into()));
         self.schedule(now);
-        // The first report is due at once: it shows memory and disk.
+        // The first report is due at once, so that monitors can show memory and disk.
         self.next_report = self.period.map(|_| now);
         self.next_sample = self.next_report.or(self.next_sample);
     }
@@ -92,8 +93,8 @@ impl Sampler {
         self.next_sample.is_some_and(|due| due <= now)
     }
 
-    /// A sample is taken now: returns the job's running time since the last sample, or None if the
-    /// job has not run. `run_time`: its total running time.
+    /// Records a sample that is taken now. Returns the job's running time since the last sample, or
+    /// None if the job has not run. `run_time`: the job's total running time.
     pub fn sample(&mut self, now: Instant, run_time: Duration) -> Option<Duration> {
         self.sample_count = self.sample_count.wrapping_add(1);
         self.schedule(now);
@@ -103,8 +104,8 @@ impl Sampler {
             .filter(|elapsed| !elapsed.is_zero())
     }
 
-    /// Whether metrics are to be reported with this sample. The sample nearest to the due time is
-    /// used, so that reports cause no additional wake-up.
+    /// Whether metrics have to be reported with this sample. Reports use the sample nearest to
+    /// their due time, so that they cause no additional wake-up.
     pub fn is_report_due(&mut self, now: Instant) -> bool {
         let (Some(due), Some(period), Some(interval)) =
             (self.next_report, self.period, self.sample_interval())
@@ -129,8 +130,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Runs for `duration`; the process is alternately idle and busy for 70 ms. Returns the numbers
-    /// of samples and reports, and the busy time.
+    /// Runs for `duration`. The process is alternately idle and busy for 70 ms each. Returns the
+    /// numbers of samples and reports, and the busy time.
     fn run(sampler: &mut Sampler, start: Instant, duration: Duration) -> (u32, u32, BusyTime) {
         let (mut samples, mut reports, mut busy_time) = (0, 0, BusyTime::default());
         let mut now = start;

@@ -1,4 +1,4 @@
-//! Opens the devices of a parallel process that reach other hosts, one network set after the
+//! Opens the devices with which a parallel process reaches other hosts, one network set after the
 //! other.
 
 use score_pm::device::ethernet::wire::WireEndpoint;
@@ -11,11 +11,11 @@ use super::transport::{TransportOffer, TransportPlan};
 use super::{NetworkSetDevices, OpenDevice, PacketTag};
 use crate::raw_socket::{OpenRequest, RawSocketClient};
 
-/// Variable in scored's own environment, for tests: the rates at which the wires of its jobs lose,
-/// duplicate and reorder packets (docs/ethernet.md).
+/// Variable in scored's own environment, for tests. It sets the rates at which the wires of its
+/// jobs lose, duplicate and reorder packets (docs/ethernet.md).
 const TEST_LOSS_ENV: &str = "SCORE_TEST_LOSS";
 
-/// The secret in the packets of a network set. Packets of other sets are dropped.
+/// The secret in the packets of a network set. A host drops packets with another secret.
 pub fn secret_of(job: u64, set: u32) -> u64 {
     job.wrapping_add(u64::from(set))
 }
@@ -25,14 +25,16 @@ pub struct DeviceOpener<'a> {
     pub placement: &'a Placement,
     pub local_host: &'a HostPlacement,
     pub tag: PacketTag,
-    /// Client of the helper that opens raw sockets, which this process may not open.
+    /// Client of the helper that opens raw sockets, because this process has no permission to do
+    /// so.
     pub raw_client: Option<&'a RawSocketClient>,
-    /// Links on which AF_XDP was tried: it uses a link exclusively.
+    /// Links on which AF_XDP was tried. AF_XDP uses a link exclusively.
     pub xdp_links: Vec<String>,
 }
 
 impl DeviceOpener<'_> {
-    /// Opens the devices of a set that reach other hosts, and returns them with the offer.
+    /// Opens the devices of a set that reach other hosts. Returns them and the offer for the other
+    /// hosts.
     pub fn open_set(
         &mut self,
         set_index: u32,
@@ -85,7 +87,7 @@ impl DeviceOpener<'_> {
     ) -> Result<(OpenDevice, Adapter), RdmaUnavailable> {
         let PacketTag { secret, stage, element, .. } = self.tag;
         let to_text = |number: u32| number.to_string();
-        // Hello packets of other stages and elements are dropped, too.
+        // Hello packets of other stages and elements must also be dropped.
         let secret_mask = u64::from(stage << 16 | element & 0xffff).rotate_left(32);
         let mut options = vec![
             "-nodes".to_owned(),
@@ -115,8 +117,8 @@ impl DeviceOpener<'_> {
         Ok((opened, Adapter { addresses, fabric: probed.fabric, subnet: probed.subnet }))
     }
 
-    /// Opens a raw Ethernet device. AF_XDP uses a link exclusively. It is therefore used only by
-    /// the single process of the job on a host, and for one of its sets.
+    /// Opens a raw Ethernet device. AF_XDP uses a link exclusively. It is therefore used only if
+    /// the job has a single process on this host, and only for one of its sets.
     fn open_raw(
         &mut self,
         set_index: u32,
@@ -148,7 +150,7 @@ impl DeviceOpener<'_> {
         Ok((opened, note))
     }
 
-    /// Opens an ethernet device on these links, with its own sockets or with the given ones.
+    /// Opens an ethernet device on these links, with the given sockets or with sockets of its own.
     fn open_ethernet(
         &self,
         set_index: u32,

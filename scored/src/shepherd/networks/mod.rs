@@ -1,6 +1,6 @@
-//! The PM devices of one parallel process on this host, for each of its network sets: shared memory
-//! for the nodes of this host, RDMA for the nodes of other hosts with matching hardware, and
-//! ethernet for all other nodes.
+//! The PM devices of one parallel process on this host, for each of its network sets. Nodes of this
+//! host use shared memory. Nodes of other hosts use RDMA if the hardware matches, and ethernet
+//! otherwise.
 
 mod device_opener;
 mod rdma;
@@ -35,11 +35,13 @@ struct OpenDevice {
 struct NetworkSetDevices {
     name: String,
     shmem: Option<OpenDevice>,
-    /// Devices that reach other hosts. All three are open until the offers of those are known.
+    /// Devices that reach other hosts. All three stay open until the offers of these hosts are
+    /// known.
     verbs: Option<OpenDevice>,
     raw: Option<OpenDevice>,
     udp: Option<OpenDevice>,
-    /// The device kinds in use and the remote nodes that each reaches, after [`Networks::join`].
+    /// The device kinds in use, and the remote nodes that each kind reaches, after
+    /// [`Networks::join`].
     remote_nodes: Vec<(NetworkDevice, NodeSet)>,
 }
 
@@ -47,9 +49,9 @@ struct NetworkSetDevices {
 #[derive(Default)]
 pub struct Networks {
     sets: Vec<NetworkSetDevices>,
-    /// The offers of all hosts are known.
+    /// Whether the offers of all hosts are known.
     joined: bool,
-    /// The devices are registered as event sources.
+    /// Whether the devices are registered as event sources.
     registered: bool,
     /// This host's first node.
     first_node: u32,
@@ -65,16 +67,16 @@ struct DeviceCounters {
     node_base: u32,
 }
 
-/// How often PM has opened an RDMA adapter in a process.
+/// Number of times that PM has opened an RDMA adapter in a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AdapterOpens {
-    /// By PM's verbs devices, once each.
+    /// Opened by PM's verbs devices, once each.
     pub verbs: usize,
-    /// By librdmacm, which connects iWARP adapters, once each.
+    /// Opened by librdmacm, which connects iWARP adapters, once each.
     pub rdmacm: usize,
 }
 
-/// The message counters of one parallel process's processes on this host.
+/// The message counters of the processes of one element on this host.
 #[derive(Clone, Default)]
 pub struct MessageCounters(Vec<DeviceCounters>);
 
@@ -88,8 +90,8 @@ impl MessageCounters {
         AdapterOpens { verbs: self.0.iter().filter(is_rdma).count(), rdmacm }
     }
 
-    /// Messages and bytes that a process has sent and received over all its networks, with peers by
-    /// the job's node numbers. If a later message went by ethernet, shmem has no last peer any more
+    /// Messages and bytes that a process has sent and received over all its networks. Peers are
+    /// node numbers of the job. If the last message used ethernet, shmem reports no last peer
     /// (`pm::Counters`).
     pub fn counters(&self, process: u32) -> Counters {
         let mut sum = Counters::default();
@@ -109,16 +111,16 @@ impl MessageCounters {
 }
 
 /// Identification in the packets of one parallel process: the job's secret, and numbers that
-/// distinguish stages and elements, so that packets of others are dropped.
+/// distinguish stages and elements. Packets with another identification are dropped.
 #[derive(Debug, Clone, Copy)]
 pub struct PacketTag {
     /// The job's secret.
     pub secret: u64,
-    /// Stages of the job before this one.
+    /// Number of earlier stages of the job.
     pub stage: u32,
-    /// Element of the stage.
+    /// Index of the element in the stage.
     pub element: u32,
-    /// No other parallel process of the stage has networks.
+    /// Whether no other element of the stage has networks.
     pub is_only_element: bool,
 }
 
@@ -174,8 +176,8 @@ impl NetworkSetDevices {
         [self.verbs.as_ref(), self.ethernet()].into_iter().flatten()
     }
 
-    /// The offers of all hosts are known: selects for each host the best device that both have, and
-    /// closes the devices that reach no host.
+    /// Selects the best common device for each host, when the offers of all hosts are known. Closes
+    /// the devices that reach no host.
     fn join(
         &mut self,
         placement: &Placement,
@@ -218,9 +220,9 @@ impl NetworkSetDevices {
 }
 
 impl Networks {
-    /// Opens the devices whose addresses other hosts need, and returns these addresses. Empty if
-    /// there is no other host. `raw_client`: client of the helper that opens raw sockets, which
-    /// this process may not open.
+    /// Opens the devices whose addresses other hosts need, and returns these addresses. Returns
+    /// none if there is no other host. `raw_client`: client of the helper that opens raw sockets,
+    /// because this process has no permission to do so.
     ///
     /// # Errors
     /// One line for the user.
@@ -251,7 +253,7 @@ impl Networks {
         Ok(vec![HostNetworkAddress { host: placement.self_host, address }])
     }
 
-    /// All nodes have attached: opens the remaining devices. `peers`: the results of
+    /// Opens the remaining devices when all nodes have attached. `peers`: the results of
     /// [`Networks::open`] on all hosts.
     ///
     /// # Errors
@@ -328,7 +330,7 @@ impl Networks {
         self.message_counters().counters(process)
     }
 
-    /// The message counters; valid after [`Networks::join`].
+    /// The message counters, which are valid after [`Networks::join`].
     pub fn message_counters(&self) -> MessageCounters {
         let (node_base, first_index) = (self.first_node, self.first_node);
         let mut counters = Vec::new();
@@ -347,7 +349,7 @@ impl Networks {
 
     /// A process of this host has exited.
     pub fn on_process_exit(&self, process: u32) {
-        // These calls cannot fail for a node that exists. A corrupt segment harms its own job only.
+        // These calls cannot fail for a node that exists. A corrupt segment harms only its own job.
         for set in &self.sets {
             if let Some(opened) = &set.shmem {
                 let _ = opened.device.mark_exited(process);
@@ -367,7 +369,7 @@ impl Networks {
         }
     }
 
-    /// Has `registry` report `token` when [`Networks::serve`] has something to do.
+    /// Registers the devices: `registry` reports `token` when [`Networks::serve`] has work to do.
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -383,7 +385,7 @@ impl Networks {
         Ok(())
     }
 
-    /// Goes on with delivering the messages that exited processes have sent.
+    /// Continues to deliver the messages that exited processes have sent.
     pub fn serve(&self) {
         for opened in self.devices() {
             let _ = opened.device.serve();

@@ -1,6 +1,6 @@
-//! RDMA as a transport: which hosts of a job connect by it. Adapters and rights may differ from
-//! host to host. Every host offers the adapter that works there, hosts that can connect use RDMA,
-//! and UDP reaches the others.
+//! RDMA as a transport: which hosts of a job connect by RDMA. Adapters and permissions may differ
+//! between hosts. Every host offers the adapter that works there. Hosts that can connect use RDMA,
+//! and reach all others by UDP.
 
 use std::net::IpAddr;
 
@@ -11,23 +11,24 @@ use serde::{Deserialize, Serialize};
 
 use super::transport::{AddressTable, TransportOffer};
 
-/// How RDMA is tried on this host.
+/// How this host tries RDMA.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdmaProbe {
     /// Address to which processes of other hosts send their queue pair numbers.
     pub address: IpAddr,
     /// Options of the device from the database.
     pub options: Vec<String>,
-    /// The user or the database requests RDMA. Otherwise it is used only if it is certain to work.
+    /// Whether the user or the database requests RDMA. Otherwise RDMA is used only if it is certain
+    /// to work.
     pub is_requested: bool,
 }
 
 /// The RDMA offer of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaOffer {
-    /// As in [`RdmaProbe`].
+    /// The same as in [`RdmaProbe`].
     pub is_requested: bool,
-    /// An adapter, or why there is none.
+    /// The adapter, or the reason why there is none.
     pub adapter: Result<Adapter, RdmaUnavailable>,
 }
 
@@ -36,7 +37,7 @@ pub struct RdmaOffer {
 pub struct Adapter {
     /// Addresses of the host's nodes.
     pub addresses: AddressTable,
-    /// Adapters of different fabrics cannot connect.
+    /// The fabric. Adapters of different fabrics cannot connect.
     pub fabric: String,
     /// Part of the fabric whose adapters connect without configuration.
     pub subnet: String,
@@ -47,7 +48,7 @@ pub struct Adapter {
 pub struct RdmaUnavailable {
     /// Text for the user.
     pub reason: String,
-    /// There is an adapter, so that a user may expect RDMA and must be notified.
+    /// Whether the host has an adapter. A user may then expect RDMA, and must be notified.
     pub has_adapter: bool,
 }
 
@@ -61,15 +62,15 @@ impl From<Unusable> for RdmaUnavailable {
 }
 
 impl RdmaProbe {
-    /// Whether an adapter may be used: without a request, only hardware is used.
+    /// Checks whether an adapter may be used. Without a request, only hardware is used.
     ///
     /// # Errors
-    /// Why it is not used.
+    /// The reason why the adapter is not used.
     pub fn check(&self, probed: &Usable) -> Result<(), RdmaUnavailable> {
         if self.is_requested || probed.is_hardware {
             return Ok(());
         }
-        let reason = format!("{} is no hardware; network=verbs uses it", probed.wires);
+        let reason = format!("{} is not hardware; network=verbs uses it anyway", probed.wires);
         Err(RdmaUnavailable { reason, has_adapter: false })
     }
 }
@@ -125,7 +126,7 @@ fn split_by_reachability<'a>(
     (reference, offers.iter().filter(is_disconnected).collect())
 }
 
-/// The note for the user: at most one line. `offers`: by host name.
+/// The note for the user: at most one line. `offers`: offers with host names.
 pub fn note(name: &str, offers: &[(&str, &TransportOffer)]) -> Option<(Level, String)> {
     let is_requested =
         offers.iter().filter_map(|(_, offer)| offer.rdma.as_ref()).any(|rdma| rdma.is_requested);
@@ -167,8 +168,8 @@ fn fabric_mismatch(offer: &TransportOffer, reference: Option<&NamedOffer<'_>>) -
     format!("its adapter is on {}, that of host {name} on {other}", fabric_text(offer))
 }
 
-/// Descriptions of the adapters in use, and whether they reach all hosts. Empty if no two hosts can
-/// connect.
+/// Descriptions of the adapters in use, and whether they reach all hosts. The list is empty if no
+/// two hosts can connect.
 pub fn adapters_in_use<'a>(offers: &'a [&'a TransportOffer]) -> (Vec<&'a str>, bool) {
     let named: Vec<NamedOffer<'_>> = offers.iter().map(|offer| ("", *offer)).collect();
     let (Some((_, reference)), disconnected) = split_by_reachability(&named) else {

@@ -1,6 +1,6 @@
-//! One network of a job on one host: the wires by which it reaches other hosts. The allowed and
-//! the working wires may differ from host to host. Every host offers its wires, and all hosts use
-//! those that all have.
+//! The transports of one network set on one host: with which wires it reaches other hosts. The
+//! wires that are permitted and that work may differ between hosts. Every host offers its wires,
+//! and all hosts use the wires that all of them have.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -19,7 +19,8 @@ pub struct TransportPlan {
     pub name: String,
     /// Links for UDP: interfaces or addresses.
     pub links: Vec<String>,
-    /// The interfaces for raw Ethernet, or why it cannot be used. None if it was not requested.
+    /// The interfaces for raw Ethernet, or the reason why it cannot be used. None if it was not
+    /// requested.
     pub raw: Option<Result<Vec<String>, String>>,
     /// How RDMA is tried. None if it is not tried.
     pub rdma: Option<rdma::RdmaProbe>,
@@ -34,14 +35,14 @@ pub struct TransportOffer {
     pub raw: Option<AddressTable>,
     /// UDP.
     pub udp: AddressTable,
-    /// Why raw Ethernet is unavailable, or uses a slower wire.
+    /// The reason why raw Ethernet is unavailable, or uses a slower wire.
     pub raw_note: Option<String>,
 }
 
 /// Addresses of the nodes of a host on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressTable {
-    /// As the device encodes them; opaque.
+    /// The addresses as the device encodes them; opaque.
     pub encoded: Vec<u8>,
     /// Wires and links of the device, for the user.
     pub description: String,
@@ -60,10 +61,10 @@ pub fn set_names(spec: &JobSpec) -> Vec<String> {
     }
 }
 
-/// Plans the devices on this host for the network of that name.
+/// Plans the devices on this host for the network with this name.
 ///
 /// # Errors
-/// This host is not on it.
+/// This host is not on the network.
 pub fn plan(name: &str, spec: &JobSpec, placement: &Placement) -> Result<TransportPlan, String> {
     let host =
         spec.hosts.get(placement.self_host.index()).ok_or("this host is not part of the job")?;
@@ -89,15 +90,15 @@ pub fn plan(name: &str, spec: &JobSpec, placement: &Placement) -> Result<Transpo
     Ok(TransportPlan { name: name.to_owned(), links, raw, rdma })
 }
 
-/// The database's settings of the adapter, as options of the device.
+/// The settings of the adapter in the database, as options of the device.
 fn rdma_options(network: &HostNetwork) -> Vec<String> {
     let configured = |name: &&str| network.addressing.iter().find(|(known, _)| known == name);
     let pairs = ADDRESSING.iter().filter_map(configured);
     pairs.flat_map(|(name, value)| [format!("-{name}"), value.clone()]).collect()
 }
 
-/// For each network set of a job, the interfaces on this host for raw Ethernet. Empty if the set
-/// does not or may not use raw Ethernet.
+/// The interfaces on this host for raw Ethernet, for each network set of a job. A set that does not
+/// use raw Ethernet, or may not use it, has none.
 pub fn raw_links(spec: &JobSpec, placement: &Placement) -> Vec<Vec<String>> {
     let links = |name: &String| match plan(name, spec, placement) {
         Ok(TransportPlan { raw: Some(Ok(links)), .. }) => links,
@@ -106,8 +107,8 @@ pub fn raw_links(spec: &JobSpec, placement: &Placement) -> Vec<Vec<String>> {
     set_names(spec).iter().map(links).collect()
 }
 
-/// Why raw Ethernet is refused: a raw socket in a user's process can read and forge everything on
-/// its link.
+/// The reason why raw Ethernet is refused. A raw socket in a user's process can read and forge all
+/// traffic on its link.
 fn refusal<T>(network: &HostNetwork) -> Result<T, String> {
     Err(match network.links.is_empty() {
         true => "scorehosts.db describes no network of that name that it marks trusted".to_owned(),
@@ -135,8 +136,8 @@ pub fn interface(link: &str) -> Result<String, String> {
     interface_name.ok_or_else(|| format!("no interface has the address {address}"))
 }
 
-/// Whether raw Ethernet is used, which requires that all hosts offer it: it does not interoperate
-/// with UDP.
+/// Whether the set uses raw Ethernet. All hosts must offer it, because raw Ethernet does not
+/// interoperate with UDP.
 pub fn is_raw<'a>(offers: impl IntoIterator<Item = &'a TransportOffer>) -> bool {
     offers.into_iter().all(|offer| offer.raw.is_some())
 }
@@ -148,7 +149,8 @@ pub fn address_table(offers: &[&TransportOffer], raw: bool) -> Vec<u8> {
     offers.iter().flat_map(|offer| chosen_table(offer).encoded).collect()
 }
 
-/// The note for the user on the wires of a network: at most one line. `offers`: by host name.
+/// The note for the user on the wires of a network: at most one line. `offers`: offers with host
+/// names.
 pub fn note(name: &str, offers: &[(&str, &TransportOffer)]) -> Option<(Level, String)> {
     rdma::note(name, offers).or_else(|| ethernet_note(name, offers))
 }
@@ -190,7 +192,7 @@ pub fn describe_transports(offers: &[&TransportOffer]) -> String {
     parts.join(", ")
 }
 
-/// Joins distinct descriptions, three at most.
+/// Joins distinct descriptions, at most three.
 fn join_unique<'a>(descriptions: impl IntoIterator<Item = &'a str>) -> String {
     let mut unique: Vec<&str> = Vec::new();
     for description in descriptions {

@@ -1,4 +1,4 @@
-//! One connection: a stream and the link that encrypts and proves it.
+//! One connection: a stream, and the link that encrypts and authenticates it.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -13,10 +13,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::LINK_TIMEOUTS;
 
-/// Bytes that one call reads.
+/// Number of bytes that one call reads at most.
 const READ_LEN: usize = 64 << 10;
 
-/// Most messages that wait for room in the link.
+/// Maximum number of messages that wait for free space in the link.
 const MAX_WAITING: usize = 1 << 16;
 
 /// A connection that sends messages of type `M`.
@@ -24,20 +24,20 @@ const MAX_WAITING: usize = 1 << 16;
 pub struct Connection<M> {
     stream: TcpStream,
     link: Link,
-    /// Messages for which the link has no room, and their bytes at least.
+    /// Messages for which the link has no free space.
     waiting: VecDeque<M>,
     is_open_reported: bool,
     failure: Option<String>,
 }
 
 impl<M: Serialize> Connection<M> {
-    /// The end that connects.
+    /// The end of a connection that connects.
     pub fn dial(stream: TcpStream, key: &Key, now: MonotonicTime) -> Result<Self, LinkError> {
         let link = Link::dial(key, LINK_TIMEOUTS, now)?;
         Self::new(stream, link).map_err(|error| LinkError::Noise(error.to_string()))
     }
 
-    /// The end that accepts.
+    /// The end of a connection that accepts.
     pub fn accept(stream: TcpStream, key: &Key, now: MonotonicTime) -> io::Result<Self> {
         Self::new(stream, Link::accept(key, LINK_TIMEOUTS, now))
     }
@@ -49,20 +49,20 @@ impl<M: Serialize> Connection<M> {
         Ok(Self { stream, link, waiting, is_open_reported, failure })
     }
 
-    /// True once, after the peer has proved that it holds the key.
+    /// Returns true once, after the peer has proved that it holds the key.
     pub fn take_opened(&mut self) -> bool {
         let is_new = self.link.is_open() && !self.is_open_reported;
         self.is_open_reported |= is_new;
         is_new
     }
 
-    /// Bytes that the peer has not taken. Messages that do not fit in the link count as one byte:
-    /// the link is full then.
+    /// Number of bytes that the peer has not yet received. A message that waits for the link counts
+    /// as one byte, because the link is full in that case.
     pub fn waiting_bytes(&self) -> usize {
         self.link.queued() + self.waiting.len()
     }
 
-    /// Sends a message, as soon as there is room.
+    /// Queues a message, and sends it when the link has free space.
     pub fn send(&mut self, message: M, now: MonotonicTime) {
         if self.waiting.len() >= MAX_WAITING {
             self.failure.get_or_insert_with(|| "the peer does not read".to_owned());
@@ -107,7 +107,8 @@ impl<M: Serialize> Connection<M> {
     /// Moves bytes in both directions.
     ///
     /// # Errors
-    /// The connection has ended, for this reason. Messages before the end can still be received.
+    /// The reason for which the connection has ended. Messages that arrived before can still be
+    /// received.
     pub fn progress(&mut self, now: MonotonicTime) -> Result<(), String> {
         let mut buffer = [0; READ_LEN];
         match self.stream.read(&mut buffer) {
@@ -140,19 +141,19 @@ impl<M: Serialize> Connection<M> {
     /// The next message.
     ///
     /// # Errors
-    /// The connection has ended.
+    /// If the connection has ended.
     pub fn receive<R: DeserializeOwned>(&mut self) -> Result<Option<R>, String> {
         self.link.next().map_err(|error| error.to_string())
     }
 
-    /// Sends what waits; true if nothing is left, or nothing can be sent.
+    /// Sends queued messages. Returns true if none is left, or if sending is no longer possible.
     pub fn flush(&mut self, now: MonotonicTime) -> bool {
         self.fill(now);
         self.write();
         self.failure.is_some() || self.waiting_bytes() == 0
     }
 
-    /// What to wait for.
+    /// The poll flags to wait for.
     pub fn interest(&self) -> PollFlags {
         match self.link.outgoing().is_empty() {
             true => PollFlags::POLLIN,
@@ -160,7 +161,7 @@ impl<M: Serialize> Connection<M> {
         }
     }
 
-    /// When [`Connection::progress`] is due.
+    /// The time at which [`Connection::progress`] is due.
     pub fn deadline(&self) -> MonotonicTime {
         self.link.deadline()
     }

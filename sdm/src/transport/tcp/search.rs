@@ -1,4 +1,5 @@
-//! A child: first it is looked for at one port after the other, then it is connected.
+//! A child of a hop. The hop searches for it at one port after another, and then keeps the
+//! connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,16 +18,16 @@ use super::{PORT_ATTEMPTS, WireUp};
 use crate::message::DownMessage;
 use crate::transport::TransportEvent;
 
-/// How often all ports are tried: a server may not be there yet.
+/// Number of rounds in which all ports are tried, because a server may not have started yet.
 const ROUNDS: u32 = 10;
 
 /// Time between two rounds.
 const ROUND_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Longest time until a host accepts or refuses a connection.
+/// Time limit for a host to accept or refuse a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a program at a port may take to say which server it is.
+/// Time limit for a program at a port to send its id.
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A child of a hop.
@@ -42,18 +43,18 @@ pub struct ChildSearch {
 
 #[derive(Debug)]
 enum SearchState {
-    /// The next attempt is due then.
+    /// The next attempt is due at this time.
     Waiting(MonotonicTime),
-    /// The system connects.
+    /// A connection is being established, until this time.
     Connecting(TcpStream, MonotonicTime),
-    /// Both ends prove that they hold the key, and the other one says who it is.
+    /// Both ends prove that they hold the key, and the peer sends its id, until this time.
     Identifying(Box<Connection<DownMessage>>, MonotonicTime),
     Connected(Box<Connection<DownMessage>>),
     Ended,
 }
 
 impl ChildSearch {
-    /// Looks for a server on the host with this address.
+    /// Searches for a server on the host with this address.
     pub fn new(id: u32, address: Option<IpAddr>, first_port: u16, now: MonotonicTime) -> Self {
         let (attempt, last_error) = (0, "no program listens".to_owned());
         Self { id, address, first_port, attempt, last_error, state: SearchState::Waiting(now) }
@@ -64,15 +65,15 @@ impl ChildSearch {
         self.id
     }
 
-    /// What to wait for.
+    /// The descriptor and the poll flags to wait for.
     pub fn interest(&self, is_congested: bool) -> Option<(BorrowedFd<'_>, PollFlags)> {
         match &self.state {
             SearchState::Connecting(stream, _) => Some((stream.as_fd(), PollFlags::POLLOUT)),
             SearchState::Identifying(connection, _) => {
                 Some((connection.as_fd(), connection.interest()))
             }
-            // Without anything to send there is nothing to wait for: a closed connection would
-            // wake this hop again and again.
+            // If there is nothing to send, do not wait at all: poll(2) would return at once again
+            // and again if the connection is closed.
             SearchState::Connected(connection) if is_congested => {
                 let interest = connection.interest() - PollFlags::POLLIN;
                 (!interest.is_empty()).then(|| (connection.as_fd(), interest))
@@ -82,7 +83,7 @@ impl ChildSearch {
         }
     }
 
-    /// When [`ChildSearch::progress`] is due.
+    /// The time at which [`ChildSearch::progress`] is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         match &self.state {
             SearchState::Waiting(at) | SearchState::Connecting(_, at) => Some(*at),
@@ -99,7 +100,7 @@ impl ChildSearch {
         }
     }
 
-    /// Sends what waits; true if nothing is left.
+    /// Sends queued messages. Returns true if none is left.
     pub fn flush(&mut self, now: MonotonicTime) -> bool {
         match &mut self.state {
             SearchState::Connected(connection) => connection.flush(now),
@@ -107,7 +108,7 @@ impl ChildSearch {
         }
     }
 
-    /// Goes on as far as it can without waiting.
+    /// Does the work that is possible without waiting.
     pub fn progress(
         &mut self,
         key: &Key,
@@ -121,7 +122,7 @@ impl ChildSearch {
             SearchState::Identifying(connection, at) => {
                 self.on_identifying(connection, at, now, events)
             }
-            // A parent that does not read is waited for: what the children send stays with them.
+            // If the parent does not read, do not read from the children, so that they also wait.
             SearchState::Connected(mut connection) if is_congested => {
                 connection.flush(now);
                 SearchState::Connected(connection)
@@ -143,7 +144,7 @@ impl ChildSearch {
         if self.attempt >= PORT_ATTEMPTS * ROUNDS {
             let (first, last) = (self.first_port, u32::from(self.first_port) + PORT_ATTEMPTS - 1);
             let text = format!(
-                "it is at none of the ports {first} to {last} of {address}: {}",
+                "not found at any of the ports {first} to {last} of {address}: {}",
                 self.last_error
             );
             return self.give_up(&text, events);
@@ -160,7 +161,7 @@ impl ChildSearch {
         }
     }
 
-    /// The next port at once; the next round after a while.
+    /// Tries the next port at once, and begins the next round after an interval.
     fn next_attempt(&self, now: MonotonicTime) -> SearchState {
         match self.attempt % PORT_ATTEMPTS {
             0 => SearchState::Waiting(now + ROUND_INTERVAL),
@@ -211,7 +212,7 @@ impl ChildSearch {
                 return SearchState::Connected(connection);
             }
             (Ok(Some(WireUp::Identity(id))), _) => format!("server {id} listens"),
-            (Ok(Some(WireUp::Message(_))), _) => "a server did not say who it is".to_owned(),
+            (Ok(Some(WireUp::Message(_))), _) => "a server did not send its id".to_owned(),
             (Ok(None), Ok(())) if now < deadline => {
                 return SearchState::Identifying(connection, deadline);
             }
@@ -246,7 +247,7 @@ impl ChildSearch {
     }
 }
 
-/// A socket that connects while this process goes on.
+/// A socket that connects in the background.
 fn begin_to_connect(address: SocketAddr) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;

@@ -1,5 +1,6 @@
-//! A kernel of the imagination: one process, whose threads execute a loop of one-byte instructions,
-//! and what ptrace(2), signals and group stops do to it. It follows kernel/signal.c of Linux.
+//! A simulated kernel with one process, whose threads execute a loop of one-byte instructions. It
+//! simulates the effects of ptrace(2), signals and group stops, and follows kernel/signal.c of
+//! Linux.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,9 +16,9 @@ use super::super::siginfo::{SI_KERNEL, SigInfo, TRAP_HANDLER, TRAP_TRACE};
 use super::super::sys::Wait;
 use super::super::{Pid, Tid};
 
-/// The process.
+/// The process id.
 pub const PID: Pid = 100;
-/// Its loop has this many instructions, from this address.
+/// The number of instructions of the loop, and its address.
 pub const LOOP_LEN: u64 = 12;
 pub const LOOP: u64 = 0x1000;
 /// The handler of SIGUSR1: one instruction, then the return.
@@ -37,7 +38,7 @@ enum Trap {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Executes instructions, after a look for signals.
+    /// It executes instructions, after checking for signals.
     Running,
     Trapped(Trap),
     Listening,
@@ -53,13 +54,13 @@ pub struct SimThread {
     wants_trap: bool,
     notify_trap: bool,
     joins_stop: bool,
-    /// It stands before the delivery of a signal, and no SIGCONT has come since: if that signal is
-    /// a stop, it counts.
+    /// Whether it is stopped before the delivery of a signal and no SIGCONT has arrived since. If
+    /// that signal is a stop signal, it then takes effect.
     stop_counts: bool,
     pending: VecDeque<SigInfo>,
-    /// Where it was before a handler.
+    /// Its registers before each active handler.
     frames: Vec<Registers>,
-    /// Instructions of the loop that it has executed: the next one is known by this.
+    /// The number of loop instructions that it has executed, which determines the next one.
     pub executed: u64,
 }
 
@@ -76,15 +77,16 @@ pub struct World {
     pub threads: BTreeMap<Tid, SimThread>,
     pub text: BTreeMap<u64, u8>,
     pub group: Group,
-    /// Group stops that were complete: what a shepherd sees.
+    /// The number of completed group stops, which a shepherd would see.
     pub stops: u64,
     shared_pending: VecDeque<SigInfo>,
     events: Vec<(Tid, Wait)>,
     pub is_dead: bool,
     pub random: u64,
-    /// What the test allows: None is everything; else one thread, or nobody.
+    /// The threads that may run: None permits all threads, otherwise only one thread or none.
     pub allowed: Option<Option<Tid>>,
-    /// Breakpoints of the tool, and the threads whose hit has been seen: by count of instructions.
+    /// The breakpoints of the tool. `noticed` has the threads whose hits were seen, by the number
+    /// of executed instructions.
     pub breakpoints: Vec<u64>,
     pub noticed: BTreeMap<Tid, u64>,
     time: u64,
@@ -157,7 +159,7 @@ impl World {
         if matches!(thread.mode, Mode::Trapped(_)) { Ok(thread) } else { Err(Errno::ESRCH) }
     }
 
-    /// A signal to the process or to a thread.
+    /// Sends a signal to the process or to a thread.
     pub fn signal(&mut self, tid: Option<Tid>, signal: i32) {
         match signal {
             libc::SIGKILL => return self.kill(),
@@ -219,7 +221,7 @@ impl World {
         self.complete_stop();
     }
 
-    /// A random thread goes on for a bit. False if nothing can.
+    /// Advances a random thread. Returns false if no thread can run.
     pub fn advance(&mut self) -> bool {
         self.time += 1;
         let running: Vec<Tid> = self
@@ -238,7 +240,7 @@ impl World {
         true
     }
 
-    /// True if the thread has stopped, or has found something to do.
+    /// Handles signals of a thread. Returns true if it has stopped or has handled something.
     fn look_for_signals(&mut self, tid: Tid) -> bool {
         let group = self.group;
         let Some(thread) = self.threads.get_mut(&tid) else { return true };
@@ -296,7 +298,7 @@ impl World {
             libc::SIGSTOP => {
                 self.group = Group::Stopping;
                 for thread in self.threads.values_mut().filter(|it| it.mode != Mode::Dead) {
-                    // One that has stopped for a group already need not join again.
+                    // A thread that has already stopped for a group stop need not join again.
                     thread.joins_stop = true;
                 }
             }
@@ -368,7 +370,7 @@ impl World {
     }
 }
 
-/// A handle of the world, for the tracer.
+/// A handle to the world for the tracer.
 #[derive(Debug, Clone)]
 pub struct SimKernel(pub Rc<RefCell<World>>);
 
@@ -400,7 +402,7 @@ impl Kernel for SimKernel {
         let thread = world.threads.get_mut(&tid).ok_or(Errno::ESRCH)?;
         thread.is_traced = true;
         if thread.mode == Mode::Trapped(Trap::Stop) {
-            // It stood in a group stop: it traps.
+            // A thread in a group stop traps.
             thread.mode = Mode::Running;
             thread.wants_trap = true;
         }
@@ -530,7 +532,7 @@ impl Kernel for SimKernel {
         }
         let index = world.events.len() as u64;
         let index = world.below(index) as usize;
-        // The first thread's end is reported after those of all others.
+        // The end of the first thread is reported after the ends of all others.
         let is_early = |(tid, wait): &(Tid, Wait)| *tid == PID && matches!(wait, Wait::Ended(_));
         if is_early(&world.events[index]) && world.events.len() > 1 {
             let other = world.events.iter().position(|event| !is_early(event))?;

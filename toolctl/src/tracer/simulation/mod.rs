@@ -1,5 +1,5 @@
-//! Seeded simulations: tools, users and the gang scheduler do things in any order, and the kernel
-//! reports what it does in any order. A failure names its seed.
+//! Seeded simulations. Tools, users and the gang scheduler act in random order, and the kernel
+//! reports its events in random order. A failure prints its seed.
 
 mod kernel;
 
@@ -59,7 +59,7 @@ impl Simulation {
         assert_eq!(text.filter(|byte| *byte == INT3).count(), 0, "breakpoints are left");
     }
 
-    /// A tool, the scheduler or a user does something.
+    /// A random action of a tool, the scheduler or a user.
     fn act(&mut self) {
         let address = LOOP + self.below(LOOP_LEN);
         let tid = PID + self.below(3) as Tid;
@@ -94,7 +94,7 @@ impl Simulation {
     fn reset_breakpoints(&mut self) {
         let addresses = std::mem::take(&mut self.world.borrow_mut().breakpoints);
         for address in addresses {
-            // Two entries may be of one breakpoint.
+            // Two entries may belong to the same breakpoint.
             _ = self.tracer.reset_breakpoint(PID, address, kernel::NOP);
         }
     }
@@ -107,7 +107,7 @@ impl Simulation {
         self.tracer.set_continuation(PID, 0, signal).unwrap();
         let has_more = !process_has_no_more(&self.tracer);
         if self.below(2) == 0 {
-            // The call itself may resume a thread: what is allowed has to be known before it.
+            // The call itself may resume a thread, so the permitted thread must be set before it.
             self.world.borrow_mut().allowed = if has_more { Some(None) } else { Some(Some(given)) };
             let result = self.tracer.step(PID, given);
             if result.is_err() {
@@ -132,7 +132,7 @@ impl Simulation {
         }
     }
 
-    /// The kernel goes on until something holds.
+    /// Advances the kernel until a condition is true.
     fn settle(&mut self, what: &str, is_settled: impl Fn(&Self) -> bool) {
         for _ in 0..20_000 {
             if is_settled(self) {
@@ -161,7 +161,7 @@ fn process_has_no_more(tracer: &Tracer<SimKernel>) -> bool {
     tracer.processes.get(&PID).is_none_or(|process| process.notices.is_empty())
 }
 
-/// One life of a process with a tool.
+/// Simulates a process with a tool until its end.
 fn simulate(seed: u64) -> (u64, u64, u64) {
     let mut simulation = Simulation::new(seed);
     if simulation.below(2) == 0 {
@@ -176,7 +176,7 @@ fn simulate(seed: u64) -> (u64, u64, u64) {
         return (simulation.notices, simulation.steps, 0);
     }
     if simulation.below(2) == 0 {
-        // The tool goes, others stay: the process goes on.
+        // The tool leaves while others remain attached, so the process must continue.
         simulation.reset_breakpoints();
         simulation.world.borrow_mut().signal(None, libc::SIGCONT);
         simulation.take_events();

@@ -1,4 +1,4 @@
-//! The simulated loops of server and daemons, and the simulated users.
+//! The simulated daemons and server, and the simulated users.
 
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::ids::{HostId, JobId, SessionJobId};
@@ -35,7 +35,7 @@ impl Simulation {
     }
 
     pub(super) fn kill_all(&mut self, host: HostId) {
-        // Some processes take long to end.
+        // Some processes need a long time to end.
         let is_slow = self.random.chance(20);
         let delay =
             if is_slow { self.random.time(20, 8000) } else { MonotonicTime::from_millis(20) };
@@ -69,7 +69,7 @@ impl Simulation {
         self.schedule_tick(SERVER);
     }
 
-    /// The master of a job cannot go on without one of its hosts.
+    /// The master of a job ends it, because a host of the job is lost.
     fn fail_job(&mut self, job: JobId, now: MonotonicTime) {
         let Some(master) = self.masters.get_mut(&job) else { return };
         if !std::mem::replace(&mut master.killing, true) {
@@ -118,7 +118,7 @@ impl Simulation {
             ClusterAction::End { job, .. } => {
                 if let Some(master) = self.masters.get_mut(&job) {
                     assert!(!std::mem::replace(&mut master.end_ordered, true));
-                    // The master may have ended it already.
+                    // The master may already have ended the job.
                     if !std::mem::replace(&mut master.killing, true) {
                         self.kill_shares(job);
                     }
@@ -161,7 +161,7 @@ impl Simulation {
         }
     }
 
-    /// Checks that a job ends exactly once, and that no host without a fault is blamed.
+    /// Checks that a job ends exactly once, and that a host is blamed only for a fault.
     fn check_end(
         &mut self,
         session: SessionId,
@@ -283,8 +283,8 @@ impl Simulation {
         assert!(!(refused && could_run), "submission {tag} was refused and could have run");
     }
 
-    /// Whether a job can start now, found by counting. False if counting does not decide it: hosts
-    /// are reserved for waiting jobs, or spares count.
+    /// Whether a job can start now, according to a count of free slots. Returns false if a count
+    /// cannot decide it, because hosts are reserved for waiting jobs or spares count.
     fn could_run(&self, request: &JobRequest) -> bool {
         let server = self.server.as_ref().unwrap();
         if server.pending.len() > 0 || request.allocation.invalid_reason().is_some() {

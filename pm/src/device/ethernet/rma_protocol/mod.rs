@@ -1,24 +1,20 @@
-//! Remote memory access between hosts, as a state machine: the frames of a node's operations, the
-//! responses that it has to send, and the order between them. It does no I/O: it knows handles and
-//! lengths, and never accesses memory. It requires that frames between two nodes arrive once and in
-//! order.
+//! Remote memory access between hosts, as a state machine. It determines the frames of a node's
+//! operations, the responses that the node has to send, and their order. It does no I/O and never
+//! accesses memory: it handles only address handles and lengths. It requires that frames between
+//! two nodes arrive once and in order.
 //!
-//! The origin keeps the ordering rule (manual 3.6.3), in one queue for each peer. A write is sent
-//! when earlier reads are complete, and so is a message. A read is requested after all fragments of
-//! earlier writes. The target therefore need not delay received frames, and its state is bounded:
-//! for each peer it keeps the incoming write and at most [`MAX_PENDING_RESPONSES`] responses.
+//! The origin enforces the ordering rule (manual 3.6.3) with one queue for each peer. It sends a
+//! write or a message when earlier reads are complete. It requests a read after it has sent all
+//! fragments of earlier writes. The target therefore need not delay received frames, and its state
+//! is bounded: for each peer it keeps the incoming write and at most [`MAX_PENDING_RESPONSES`]
+//! responses.
 //!
-//! | file
-//! content |
+//! | file | content |
 //! |---|---|
-//! | `mod.rs`
-//! all peers, and the order in which they are served |
-//! | `origin.rs`
-//! this node's operations on one peer, and messages that wait for them |
-//! | `target.rs`
-//! a peer's operations on this node |
-//! | `tests.rs`
-//! two nodes against a model; frames that no libpm sends |
+//! | `mod.rs` | all peers, and the order in which they are served |
+//! | `origin.rs` | this node's operations on one peer, and messages that wait for them |
+//! | `target.rs` | a peer's operations on this node |
+//! | `tests.rs` | two nodes against a model; frames that no libpm sends |
 
 #![forbid(unsafe_code)]
 
@@ -34,9 +30,9 @@ use score_pm_reliability::rma_frame::{Frame, RMA_HEADER_LEN};
 use std::collections::{BTreeMap, VecDeque};
 use target::RmaTarget;
 
-/// The most pending operations of one node on another.
+/// The most pending operations of one node on another node.
 pub(super) const MAX_OPERATIONS: usize = 64;
-/// The most pending responses to one node: no libpm requests more.
+/// The most pending responses to one node. A correct peer has at most this many operations pending.
 const MAX_PENDING_RESPONSES: usize = MAX_OPERATIONS;
 
 /// An operation of this node.
@@ -45,8 +41,8 @@ pub(super) struct LocalOperation {
     pub(super) direction: Direction,
     pub(super) remote: AddrHandle,
     pub(super) local: AddrHandle,
-    /// The address of `local`. A write continues from this address even if the region is unlocked
-    /// meanwhile, for example at the end of a program that does not wait.
+    /// The address of `local`. A write continues to read from this address even if the region is
+    /// unlocked meanwhile, for example because a program ends without waiting.
     pub(super) address: usize,
     pub(super) len: usize,
 }
@@ -54,9 +50,9 @@ pub(super) struct LocalOperation {
 /// The location of bytes that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PayloadSource {
-    /// At this address, which was looked up when the operation began.
+    /// The bytes are at this address, which was looked up when the operation began.
     Address(usize),
-    /// In a region of this process, if it is locked.
+    /// The bytes are in a region of this process, if the region is locked.
     Region(AddrHandle),
 }
 
@@ -80,13 +76,13 @@ pub(super) enum OperationRole {
 /// The next transmission to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextTransmission {
-    /// No transmission, until something else happens.
+    /// There is nothing to transmit until another event.
     Nothing,
-    /// A message that has waited.
+    /// A message that has waited for operations.
     Message(SendRequest),
     /// A frame without user bytes.
     Frame(Frame),
-    /// A stream of fragments: this many bytes of local memory from this address on.
+    /// A stream of fragments, made from bytes of local memory.
     Fragments(FragmentStream),
 }
 
@@ -94,18 +90,18 @@ pub(super) enum NextTransmission {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FragmentStream {
     pub(super) side: OperationRole,
-    /// The location of its next byte.
+    /// The location of the next byte.
     pub(super) source: PayloadSource,
     pub(super) remaining: usize,
     number: u32,
-    /// The handle at the target, or the offset.
+    /// For a write, the handle at the target. For a read, the offset in the response.
     position: u64,
-    /// Its bytes follow those of the latest frame.
+    /// Whether its bytes directly follow those of the latest frame.
     is_continuation: bool,
 }
 
 impl FragmentStream {
-    /// The frame whose bytes begin `offset` bytes further and have the length `len`.
+    /// Returns the frame for `len` bytes that begin `offset` bytes after the next byte.
     pub(super) fn frame(&self, offset: usize, len: usize) -> Frame {
         let (number, position, last) = (self.number, self.position, offset + len == self.remaining);
         match self.side {
@@ -122,9 +118,9 @@ impl FragmentStream {
         }
     }
 
-    /// The length of the packet whose bytes begin `offset` bytes further, and whether it has no
-    /// header. The first packet after another frame and the last packet of the stream have a
-    /// header.
+    /// Returns the length of the packet whose bytes begin `offset` bytes after the next byte, and
+    /// whether it has no header. The first packet after another frame and the last packet of the
+    /// stream have a header.
     pub(super) fn next_packet_len(&self, offset: usize, max_len: usize) -> (usize, bool) {
         let (remaining, max_with_header) = (self.remaining - offset, max_len - RMA_HEADER_LEN);
         if remaining <= max_with_header || offset == 0 && !self.is_continuation {
@@ -144,7 +140,7 @@ pub(super) struct CopyTarget {
 }
 
 impl FragmentStream {
-    /// The operation's number.
+    /// Returns the number of the operation.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
@@ -154,14 +150,15 @@ impl FragmentStream {
 struct RmaPeer {
     origin: Origin,
     target: RmaTarget,
-    /// Whether the latest transmission was the target's.
+    /// Whether the latest transmission belonged to an operation of the peer.
     target_was_last: bool,
     /// Whether `ready_peers` lists this peer, and whether `maybe_completed` does.
     is_listed: bool,
     may_have_completed: bool,
-    /// Frames that are in flight.
+    /// The number of frames to this peer that are in flight.
     in_flight: u64,
-    /// The frame that bytes after the latest frame belong to: in sent and in received packets.
+    /// The frame to which the next packet without a header belongs, for sent and for received
+    /// packets.
     sent_continuation: Option<Frame>,
     received_continuation: Option<Frame>,
 }
@@ -172,11 +169,11 @@ pub(super) struct RmaProtocol {
     peers: BTreeMap<u32, RmaPeer>,
     ready_peers: VecDeque<u32>,
     maybe_completed: Vec<u32>,
-    /// Operations of this node that have not completed.
+    /// The number of operations of this node that have not completed.
     operation_count: usize,
     /// Messages that wait for operations.
     deferred_count: usize,
-    /// Frames that no libpm sends.
+    /// The number of received frames that no libpm sends.
     refused_count: u64,
 }
 
@@ -196,7 +193,8 @@ impl RmaProtocol {
         self.mark_ready(node);
     }
 
-    /// Whether a message to `node` has to wait for operations. If so, pass it to [`Self::defer`].
+    /// Whether a message to `node` has to wait for operations. If so, the caller passes it to
+    /// [`Self::defer`].
     #[inline]
     pub(super) fn must_wait(&self, node: u32) -> bool {
         // A message that waited for the last operation may still be queued.
@@ -216,33 +214,33 @@ impl RmaProtocol {
         self.deferred_count
     }
 
-    /// Whether bytes of writes, or messages after operations, are not in frames yet. They need this
-    /// process.
+    /// Whether some bytes of writes are not in frames yet, or some messages wait for operations.
+    /// Both need this process.
     pub(super) fn is_sending(&self) -> bool {
         self.deferred_count > 0 || self.peers.values().any(|peer| peer.origin.is_writing())
     }
 
-    /// Whether no peer is known to have anything to send.
+    /// Whether no peer may have anything to send.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.ready_peers.is_empty()
     }
 
-    /// How many peers may have something to send.
+    /// Returns the number of peers that may have something to send.
     pub(super) fn ready_count(&self) -> usize {
         self.ready_peers.len()
     }
 
-    /// The next of these peers. It moves to the end of the list.
+    /// Returns the next of these peers, and moves it to the end of the list.
     pub(super) fn next_ready(&mut self) -> Option<u32> {
         let node = *self.ready_peers.front()?;
         self.ready_peers.rotate_left(1);
         Some(node)
     }
 
-    /// The next transmission to `node`: alternately from the operations on it and from the
-    /// responses to it. A message or a frame is removed from the queue. For fragments, call
-    /// [`Self::on_bytes_sent`].
+    /// Returns the next transmission to `node`, alternately from the operations on the node and
+    /// from the responses to it. A message or a frame is removed from the queue. For fragments, the
+    /// caller reports the bytes with [`Self::on_bytes_sent`].
     pub(super) fn next(&mut self, node: u32) -> NextTransmission {
         let Some(peer) = self.peers.get_mut(&node) else { return NextTransmission::Nothing };
         peer.target_was_last = !peer.target_was_last;
@@ -268,7 +266,7 @@ impl RmaProtocol {
         next
     }
 
-    /// This many bytes of the stream are in frames.
+    /// Notes that `bytes` more bytes of the stream are in frames.
     pub(super) fn on_bytes_sent(&mut self, node: u32, stream: &FragmentStream, bytes: usize) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         peer.sent_continuation = stream.frame(0, bytes).continuation(bytes);
@@ -287,7 +285,7 @@ impl RmaProtocol {
         }
     }
 
-    /// Frames to `node` that are in flight, that is, not acknowledged.
+    /// Returns the number of frames to `node` that are in flight, that is, not acknowledged.
     pub(super) fn in_flight(&self, node: u32) -> u64 {
         self.peers.get(&node).map_or(0, |peer| peer.in_flight)
     }
@@ -299,28 +297,29 @@ impl RmaProtocol {
         }
     }
 
-    /// Handles received bytes of `node` that follow those of its latest frame. Returns what
-    /// `on_frame` returns.
+    /// Handles received bytes of `node` that follow those of its latest frame. Returns the same as
+    /// [`Self::on_frame`].
     pub(super) fn on_continuation(&mut self, node: u32, bytes: usize) -> Option<CopyTarget> {
         let frame = self.peers.get(&node)?.received_continuation?;
         self.on_frame(node, frame, bytes)
     }
 
-    /// Bytes of `node` were lost or are malformed. The location of the bytes after them is unknown.
+    /// Notes that bytes of `node` were lost or are malformed. The location of the bytes after them
+    /// is unknown. Always returns None.
     pub(super) fn on_bytes_lost<T>(&mut self, node: u32) -> Option<T> {
         self.peers.get_mut(&node)?.received_continuation = None;
         None
     }
 
-    /// A frame to `node` is no longer in flight.
+    /// Notes that a frame to `node` is no longer in flight.
     pub(super) fn on_frame_done(&mut self, node: u32) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.in_flight = peer.in_flight.saturating_sub(1);
         }
     }
 
-    /// Handles a received frame of `node` with this many bytes. Returns the location to copy them
-    /// to, or None to discard them.
+    /// Handles a received frame of `node` with `bytes` bytes of payload. Returns the location to
+    /// copy the payload to, or None to discard it.
     pub(super) fn on_frame(&mut self, node: u32, frame: Frame, bytes: usize) -> Option<CopyTarget> {
         let peer = self.peers.entry(node).or_default();
         peer.received_continuation = frame.continuation(bytes);
@@ -354,7 +353,8 @@ impl RmaProtocol {
         result.flatten()
     }
 
-    /// The bytes of that frame cannot be written to their location.
+    /// Marks an operation as failed, because bytes of one of its frames cannot be written to their
+    /// location.
     pub(super) fn fail_operation(&mut self, node: u32, side: OperationRole, number: u32) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         match side {
@@ -363,7 +363,8 @@ impl RmaProtocol {
         }
     }
 
-    /// The next completed operation of this node. Call this when all received bytes are copied.
+    /// Returns the next completed operation of this node. Called when all received bytes are
+    /// copied.
     pub(super) fn next_completed(&mut self) -> Option<CompletedOperation> {
         while let Some(&node) = self.maybe_completed.last() {
             let peer = self.peers.get_mut(&node)?;
@@ -378,8 +379,8 @@ impl RmaProtocol {
         None
     }
 
-    /// `node` has exited. Its requests are discarded, and operations on it fail. Returns these
-    /// operations. Messages remain available from [`Self::next`].
+    /// Discards the requests of `node`, which has exited, and fails the operations on it. Returns
+    /// these operations. Messages that waited for them remain available from [`Self::next`].
     pub(super) fn on_peer_exited(&mut self, node: u32) -> Vec<CompletedOperation> {
         let Some(peer) = self.peers.get_mut(&node) else { return Vec::new() };
         peer.target = RmaTarget::default();
@@ -391,13 +392,13 @@ impl RmaProtocol {
         failed.into_iter().map(failed_operation).collect()
     }
 
-    /// Removes all waiting messages: this process exits, and they are never sent.
+    /// Removes and returns all waiting messages, because this process exits and never sends them.
     pub(super) fn drop_deferred(&mut self) -> Vec<SendRequest> {
         self.deferred_count = 0;
         self.peers.values_mut().flat_map(|peer| peer.origin.drop_deferred()).collect()
     }
 
-    /// A description for the dump.
+    /// Describes the state, for the dump of the context.
     pub(super) fn describe(&self) -> String {
         let pending_responses: usize =
             self.peers.values().map(|peer| peer.target.pending_count()).sum();

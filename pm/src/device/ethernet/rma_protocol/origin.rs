@@ -1,4 +1,4 @@
-//! This node's operations on one peer, in their order, and the messages that wait for them.
+//! The operations of this node on one peer in their order, and the messages that wait for them.
 
 use super::{FragmentStream, LocalOperation, NextTransmission, OperationRole, PayloadSource};
 use crate::device::net_common::endpoint_queues::SendRequest;
@@ -11,11 +11,11 @@ enum QueuedItem {
     Message(SendRequest),
 }
 
-/// An operation that was sent completely to the peer.
+/// An operation of which all frames were sent to the peer.
 struct OutstandingOperation {
     number: u32,
     operation: LocalOperation,
-    /// Bytes of a read that were received.
+    /// The number of bytes of a read that were received.
     received_len: usize,
     failed: bool,
     finished: bool,
@@ -24,11 +24,11 @@ struct OutstandingOperation {
 #[derive(Default)]
 pub(super) struct Origin {
     queue: VecDeque<QueuedItem>,
-    /// How many bytes of the first queued write are in frames, and whether its memory is
-    /// inaccessible.
+    /// The number of bytes of the first queued write that are in frames, and whether the write has
+    /// failed.
     sent_len: usize,
     write_failed: bool,
-    /// Operations without an answer, and answered operations that were not reported yet.
+    /// Operations that wait for their answer, and completed operations that were not reported yet.
     outstanding: VecDeque<OutstandingOperation>,
     /// The number of reads in `outstanding`.
     pending_reads: usize,
@@ -111,7 +111,7 @@ impl Origin {
         })
     }
 
-    /// Moves the first operation of the queue to those that wait for an answer.
+    /// Moves the first operation of the queue to `outstanding`.
     fn move_to_outstanding(&mut self, failed: bool) {
         if let Some(QueuedItem::Operation(operation)) = self.queue.pop_front() {
             let number = self.next_number;
@@ -142,8 +142,8 @@ impl Origin {
         self.write_failed = true;
     }
 
-    /// The operation whose answer is next, if its number and direction match. Answers keep the
-    /// order.
+    /// Returns the operation whose answer is next, if its number and direction match. The peer
+    /// answers in the order of the operations.
     fn expect_answer(
         &mut self,
         number: u32,
@@ -153,7 +153,7 @@ impl Origin {
         (next.number == number && next.operation.direction == direction).then_some(next)
     }
 
-    /// Returns false if this answer was not requested.
+    /// Handles the answer to a write. Returns false if it was not requested.
     pub(super) fn on_written(&mut self, number: u32, failed: bool) -> bool {
         let Some(entry) = self.expect_answer(number, Direction::Write) else { return false };
         entry.finished = true;
@@ -161,8 +161,8 @@ impl Origin {
         true
     }
 
-    /// The location for the bytes. `Some(None)` discards them; None means that they were not
-    /// requested.
+    /// Handles the answer to a read, and returns the location for its bytes. Returns `Some(None)`
+    /// if the bytes must be discarded, and None if they were not requested.
     pub(super) fn on_data(
         &mut self,
         number: u32,
@@ -174,7 +174,7 @@ impl Origin {
         let entry = self.expect_answer(number, Direction::Read)?;
         let LocalOperation { local, len, .. } = entry.operation;
         let end = entry.received_len.saturating_add(bytes);
-        // Otherwise this answers a different request, and no other answer will follow.
+        // An invalid answer ends the operation, because no other answer will follow.
         let is_valid =
             !failed && offset == entry.received_len as u64 && end <= len && last == (end == len);
         entry.failed |= !is_valid;
@@ -188,12 +188,12 @@ impl Origin {
         if let Some(entry) = self.outstanding.iter_mut().find(|entry| entry.number == number) {
             entry.failed = true;
         } else if self.next_number == number {
-            // A write of which some fragments are in frames.
+            // This is a write of which only some fragments are in frames.
             self.write_failed = true;
         }
     }
 
-    /// The next completed operation, and whether it has failed.
+    /// Removes and returns the next completed operation, and whether it has failed.
     pub(super) fn next_completed(&mut self) -> Option<(LocalOperation, bool)> {
         if !self.outstanding.front()?.finished {
             return None;
@@ -205,7 +205,7 @@ impl Origin {
         Some((entry.operation, entry.failed))
     }
 
-    /// The peer has exited: removes and returns all operations. Messages stay in the queue.
+    /// Removes and returns all operations, because the peer has exited. Messages stay in the queue.
     pub(super) fn abort_operations(&mut self) -> Vec<LocalOperation> {
         let mut operations: Vec<_> =
             self.outstanding.drain(..).map(|entry| entry.operation).collect();

@@ -1,4 +1,5 @@
-//! A peer's operations on local memory: the incoming write, and the pending responses.
+//! The operations of one peer on memory of this node: the incoming write, and the pending
+//! responses.
 
 use super::{
     FragmentStream, MAX_PENDING_RESPONSES, NextTransmission, OperationRole, PayloadSource,
@@ -21,7 +22,8 @@ pub(super) struct RmaTarget {
 }
 
 impl RmaTarget {
-    /// Returns whether the bytes are to be copied, or None if the fragment is refused.
+    /// Handles a fragment of a write. Returns whether its bytes are to be copied, or None if the
+    /// fragment is refused because too many responses are pending.
     pub(super) fn on_write_fragment(
         &mut self,
         number: u32,
@@ -40,7 +42,7 @@ impl RmaTarget {
         Some(bytes > 0 && !failed)
     }
 
-    /// Returns false if the request is refused.
+    /// Queues the response to a read. Returns false if too many responses are pending.
     pub(super) fn on_read_request(&mut self, number: u32, handle: AddrHandle, len: u64) -> bool {
         if self.pending_responses.len() >= MAX_PENDING_RESPONSES {
             return false;
@@ -57,7 +59,7 @@ impl RmaTarget {
         true
     }
 
-    /// The bytes of a fragment cannot be written.
+    /// Marks a write as failed, because bytes of a fragment cannot be written.
     pub(super) fn fail_write(&mut self, failed_number: u32) {
         if let Some((number, failed)) = &mut self.incoming_write
             && *number == failed_number

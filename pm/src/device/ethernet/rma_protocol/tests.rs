@@ -1,4 +1,4 @@
-//! Two nodes against a model, and frames that no libpm sends.
+//! Compares two nodes with a model, and passes frames to a node that no libpm sends.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,10 +7,10 @@ use score_pm_reliability::rma_frame::RMA_HEADER_LEN;
 const MEMORY: usize = 4000;
 /// The most bytes of a frame.
 const FRAME_PAYLOAD_LEN: usize = 97;
-/// The region of the tests: the whole memory of a node.
+/// The handle of the tests' region, which is the whole memory of a node.
 const REGION: u64 = 0x1001 << 40;
 
-/// A node: its machine, its memory, and the packets on the way to it.
+/// A node: its state machine, its memory, and the packets on the way to it.
 struct Node {
     protocol: RmaProtocol,
     memory: Vec<u8>,
@@ -75,7 +75,7 @@ fn send(from: &mut Node, to: &mut Node, peer: u32) {
     }
 }
 
-/// Receives at most one packet from `peer` at `node`.
+/// Receives at most one packet of `peer` at `node`.
 fn receive(node: &mut Node, peer: u32) {
     let (copy, bytes) = match node.wire.pop_front() {
         None => return,
@@ -116,8 +116,9 @@ fn step() -> impl Strategy<Value = TestAction> {
     ]
 }
 
-/// The expected memories if each operation takes effect as a whole, in order. An operation that
-/// exceeds the memory on one side fails, but the frames before that point are copied.
+/// The expected memory of both nodes if the operations take effect one after the other. An
+/// operation that exceeds the memory on one side fails, but the frames before that point are
+/// copied.
 struct Model([Vec<u8>; 2]);
 
 impl Model {
@@ -141,8 +142,7 @@ impl Model {
     }
 }
 
-/// Runs the steps, and then everything to the end. Local areas of pending operations do not overlap
-/// here, as the rules for users require: each operation uses its own local range.
+/// Runs the steps, and then completes all operations and messages.
 fn run(steps: &[TestAction]) -> (Node, Node, usize) {
     let (mut a, mut b) = (node(1), node(2));
     let mut count = 0;
@@ -195,8 +195,8 @@ proptest! {
     fn operations_change_the_target_as_if_they_were_done_one_after_the_other(
         steps in prop::collection::vec(step(), 1..60)
     ) {
-        // Without reads: a program has to wait itself before it reads into memory that it also
-        // writes from.
+        // Reads are left out, because a program has to wait before it reads into memory that it
+        // also writes from.
         let is_read = |step: &TestAction| matches!(step, TestAction::Read(..));
         let steps: Vec<_> = steps.into_iter().filter(|step| !is_read(step)).collect();
         let (a, b, count) = run(&steps);

@@ -1,7 +1,7 @@
-//! Addresses that processes exchange: opaque bytes that only the wires interpret.
+//! The addresses that processes exchange: opaque bytes that only the wires interpret.
 //!
 //! ```text
-//! kind 'U' or 'R' · version 1 · longest packet that it takes, 2 bytes ·
+//! kind 'U' or 'R' · version 1 · longest packet that the process receives, 2 bytes ·
 //!     U: IP version 4 or 6 · IP address, 4 or 16 bytes · port, 2 bytes
 //!     R: MAC address, 6 bytes · process's port on that NIC, 2 bytes
 //! ```
@@ -17,7 +17,7 @@ const VERSION: u8 = 1;
 /// The address of a process on one link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// The longest packet that it receives.
+    /// The longest packet that the process receives.
     pub mtu: u16,
     /// The address on its wire.
     pub location: WireAddress,
@@ -28,7 +28,7 @@ pub struct Address {
 pub enum WireAddress {
     /// UDP.
     Udp(IpAddr, u16),
-    /// AF_PACKET and AF_XDP: MAC address, and the process's port.
+    /// AF_PACKET and AF_XDP: the MAC address and the process's port.
     Raw([u8; 6], u16),
 }
 
@@ -62,7 +62,7 @@ impl Address {
     /// Decodes and checks an address of another process.
     ///
     /// # Errors
-    /// They are not an address.
+    /// The bytes are not an address.
     pub fn decode(bytes: &[u8]) -> Result<Address, WireError> {
         parse(bytes).ok_or_else(|| WireError::new(format!("not an address: {bytes:02x?}")))
     }

@@ -1,6 +1,6 @@
-//! An endpoint: the sockets of one link of one process. Its owner opens them with its rights and
-//! passes them on. Opening needs CAP_NET_RAW for raw wires, and for AF_XDP also CAP_BPF and
-//! CAP_NET_ADMIN. The process that receives them needs no rights.
+//! An endpoint consists of the sockets of one process for one link. The owner opens the sockets
+//! with its own rights and passes them to the process, which needs no rights. Opening requires
+//! CAP_NET_RAW for raw wires, and for AF_XDP also CAP_BPF and CAP_NET_ADMIN.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// The wire that the user asks for.
+/// The wire that the user requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WirePreference {
     /// UDP.
@@ -33,14 +33,16 @@ impl WirePreference {
     /// Parses `udp`, `raw`, `packet` or `xdp`.
     ///
     /// # Errors
-    /// The word is none of these.
+    /// The word is not one of these.
     pub fn parse(word: &str) -> Result<WirePreference, WireError> {
         match word {
             "udp" => Ok(WirePreference::Udp),
             "raw" => Ok(WirePreference::Raw),
             "packet" => Ok(WirePreference::Packet),
             "xdp" => Ok(WirePreference::Xdp),
-            _ => Err(WireError::new(format!("wire {word:?} is none of udp, raw, packet, xdp"))),
+            _ => Err(WireError::new(format!(
+                "wire {word:?}: unknown (valid: udp, raw, packet, xdp)"
+            ))),
         }
     }
 }
@@ -67,7 +69,7 @@ impl WireKind {
         }
     }
 
-    /// The number of its descriptors; the first is the socket.
+    /// Returns the number of descriptors of an endpoint. The first one is the socket.
     fn fd_count(self) -> usize {
         match self {
             WireKind::Udp => 1,
@@ -77,7 +79,7 @@ impl WireKind {
     }
 }
 
-/// The name for users.
+/// Writes the name for users.
 impl fmt::Display for WireKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -91,27 +93,28 @@ impl fmt::Display for WireKind {
 /// The options of [`WireEndpoint::open`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct WireOptions {
-    /// The wire.
+    /// The requested wire.
     pub preference: WirePreference,
-    /// The interface; needed for raw wires, otherwise found by the address.
+    /// The name of the interface. It is required for raw wires. For UDP it can be derived from the
+    /// address.
     pub link: Option<String>,
-    /// UDP's local address; by default the first one of the interface.
+    /// The local address for UDP. The default is the first address of the interface.
     pub address: Option<IpAddr>,
     /// Fault injection, for tests.
     pub loss: Option<FaultConfig>,
-    /// Raw wires: frames whose packet carries another secret never reach the socket, and a process
-    /// that receives the socket cannot change that. For processes that have fewer rights than the
-    /// owner.
+    /// For raw wires, a secret that the packet of each received frame must carry. Other frames
+    /// never reach the socket, and a process that receives the socket cannot change this. It is for
+    /// processes that have fewer rights than the owner.
     pub secret: Option<u64>,
 }
 
 impl WireOptions {
-    /// A wire over an interface.
+    /// Returns options for a wire over an interface.
     pub fn on_interface(preference: WirePreference, link: &str) -> WireOptions {
         WireOptions { preference, link: Some(link.into()), address: None, loss: None, secret: None }
     }
 
-    /// UDP from an address of this host.
+    /// Returns options for UDP from an address of this host.
     pub fn udp(address: IpAddr) -> WireOptions {
         let (link, address) = (None, Some(address));
         WireOptions { preference: WirePreference::Udp, link, address, loss: None, secret: None }
@@ -127,7 +130,7 @@ pub(super) struct OpenedSockets {
     pub(super) descriptors: Vec<OwnedFd>,
 }
 
-/// The sockets of one link of one process.
+/// The sockets of one process for one link.
 pub struct WireEndpoint {
     kind: WireKind,
     link: String,
@@ -142,7 +145,8 @@ impl WireEndpoint {
     /// Opens and binds the sockets.
     ///
     /// # Errors
-    /// There is no such interface or address, the right is missing, or the kernel lacks this wire.
+    /// The interface or address does not exist, a right is missing, or the kernel does not support
+    /// this wire.
     pub fn open(options: &WireOptions) -> Result<WireEndpoint, WireError> {
         let (opened, note) = match options.preference {
             WirePreference::Udp => (udp::open(options.link.as_deref(), options.address)?, None),
@@ -163,22 +167,22 @@ impl WireEndpoint {
         Ok(WireEndpoint { kind, link, link_mtu, address, loss: options.loss, descriptors, note })
     }
 
-    /// The kind of the wire.
+    /// Returns the kind of the wire.
     pub fn kind(&self) -> WireKind {
         self.kind
     }
 
-    /// The interface.
+    /// Returns the name of the interface.
     pub fn link_name(&self) -> &str {
         &self.link
     }
 
-    /// Why it is not the requested wire: one line for the user.
+    /// Returns one line for the user if the wire is not the requested one.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// Sets the note, and fault injection.
+    /// Sets the note and the fault injection.
     #[must_use]
     pub fn with_note_and_loss(
         self,
@@ -188,12 +192,12 @@ impl WireEndpoint {
         WireEndpoint { note, loss, ..self }
     }
 
-    /// The address for peers: opaque bytes for their [`add_peer`](super::Wire::add_peer).
+    /// Returns the address for peers: opaque bytes for their [`add_peer`](super::Wire::add_peer).
     pub fn address(&self) -> Vec<u8> {
         self.address.encode()
     }
 
-    /// The longest packet that the link carries.
+    /// Returns the length of the longest packet that the link carries.
     pub fn mtu(&self) -> usize {
         usize::from(self.address.mtu)
     }
@@ -202,7 +206,7 @@ impl WireEndpoint {
         &self.address
     }
 
-    /// The interface's MTU at the time of opening: it determines the ring geometry.
+    /// Returns the interface's MTU at the time of opening, which determines the sizes of the rings.
     pub(super) fn link_mtu(&self) -> usize {
         self.link_mtu
     }
@@ -211,7 +215,7 @@ impl WireEndpoint {
         self.loss
     }
 
-    /// The socket to send, receive and poll on.
+    /// Returns the socket for sending, receiving and polling.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.descriptors[0].as_fd()
     }
@@ -220,23 +224,23 @@ impl WireEndpoint {
         self.descriptors[index].as_fd()
     }
 
-    /// The current state of the link.
+    /// Reads the current state of the link.
     pub fn link(&self) -> LinkState {
-        // AF_XDP sockets do not support this request; the last descriptor of each kind does.
+        // AF_XDP sockets do not support this request, but the last descriptor of each kind does.
         let fd = self.descriptors.last().map_or(self.socket(), OwnedFd::as_fd);
         link::state(fd, &self.link)
     }
 
-    /// All descriptors, in the order that [`WireEndpoint::rebuild`] expects.
+    /// Returns all descriptors in the order that [`WireEndpoint::rebuild`] expects.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.descriptors.iter().map(OwnedFd::as_fd)
     }
 
-    /// Duplicates, for the owner that continues after the process has exited. Only one of them may
-    /// be attached at a time.
+    /// Duplicates the endpoint, for the owner that continues after the process has exited. Only one
+    /// of the duplicates may be attached at a time.
     ///
     /// # Errors
-    /// There are no descriptors left.
+    /// The process has no free descriptors.
     pub fn try_clone(&self) -> Result<WireEndpoint, WireError> {
         let clone = |fd: &OwnedFd| fd.try_clone();
         let descriptors: Result<Vec<_>, _> = self.descriptors.iter().map(clone).collect();
@@ -245,13 +249,13 @@ impl WireEndpoint {
         Ok(WireEndpoint { link: self.link.clone(), descriptors, note: self.note.clone(), ..*self })
     }
 
-    /// The description that accompanies the descriptors to another process:
+    /// Returns the description that accompanies the descriptors to another process. Numbers are
+    /// big-endian.
     ///
     /// ```text
     /// 'W' · version 1 · kind · length of the link's name · name · link's MTU, 4 bytes ·
     /// length of the address · address · loss: nothing, or drop, duplicate, reorder, seed, 8 each
     /// ```
-    /// Numbers are big-endian.
     pub fn describe(&self) -> Vec<u8> {
         let mut out = vec![b'W', 1, self.kind.code(), self.link.len() as u8];
         out.extend(self.link.bytes());
@@ -266,7 +270,7 @@ impl WireEndpoint {
         out
     }
 
-    /// The endpoint with this description and these descriptors, which another process has passed.
+    /// Rebuilds an endpoint from a description and descriptors that another process has passed.
     ///
     /// # Errors
     /// The description is malformed, or the descriptors do not match it.
@@ -296,7 +300,10 @@ impl WireEndpoint {
 }
 
 fn raw_link(options: &WireOptions) -> Result<&str, WireError> {
-    options.link.as_deref().ok_or_else(|| WireError::new("a raw wire needs an interface's name"))
+    options
+        .link
+        .as_deref()
+        .ok_or_else(|| WireError::new("a raw wire needs the name of an interface"))
 }
 
 type ParsedDescription = (WireKind, String, usize, Address, Option<FaultConfig>);
@@ -331,10 +338,10 @@ fn parse(bytes: &[u8]) -> Option<ParsedDescription> {
     Some((kind, link.into(), u32::from_be_bytes(*mtu) as usize, address, loss))
 }
 
-/// Claims a port on a NIC that no other process of the network namespace has. The port is a name in
-/// the abstract socket name space, which also belongs to the network namespace. It is held until
-/// the last descriptor of the returned socket is closed. The socket also serves for interface
-/// requests.
+/// Claims a port on a NIC that no other process of the network namespace has. The port is claimed
+/// as a name in the abstract socket name space, which also belongs to the network namespace. It is
+/// held until the last descriptor of the returned socket is closed. The socket is also used for
+/// interface requests.
 pub(super) fn claim_port(link: &str) -> Result<(OwnedFd, u16), WireError> {
     let to_error = |errno| WireError::with_errno(format!("{link}: a port for this process"), errno);
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;

@@ -1,11 +1,11 @@
-//! Errors of a wire: those that prevent its opening, and those that are ordinary events.
+//! Errors of a wire: those that prevent opening it, and those that are ordinary events.
 
 #![forbid(unsafe_code)]
 
 use nix::errno::Errno;
 use std::fmt;
 
-/// Why a wire cannot be opened or an address cannot be used: one line with the cause.
+/// The reason why a wire cannot be opened or an address cannot be used, in one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct WireError {
     /// The operation that failed, with the interface or address.
@@ -23,7 +23,7 @@ impl WireError {
         WireError { what: what.into(), errno: Some(errno) }
     }
 
-    /// With the errno of the system call that just failed.
+    /// Makes an error with the errno of the system call that has just failed.
     pub(super) fn last_os_error(what: impl Into<String>) -> WireError {
         WireError::with_errno(what, Errno::last())
     }
@@ -43,7 +43,7 @@ impl fmt::Display for WireError {
 pub struct WireFault(pub Errno);
 
 impl WireFault {
-    /// Whether the link or the route is down, as opposed to an error of this packet.
+    /// Whether the link or the route is down. Otherwise the error concerns only this packet.
     pub fn is_link_down(self) -> bool {
         use Errno::{EADDRNOTAVAIL, EHOSTDOWN, EHOSTUNREACH, ENETDOWN, ENETUNREACH, ENODEV, ENXIO};
         let down = [EADDRNOTAVAIL, EHOSTDOWN, EHOSTUNREACH, ENETDOWN, ENETUNREACH, ENODEV, ENXIO];

@@ -1,4 +1,4 @@
-//! The frame header that AF_PACKET and AF_XDP put in front of a packet.
+//! The frame header that the AF_PACKET and AF_XDP wires write in front of a packet.
 //!
 //! ```text
 //! destination MAC 6 · source MAC 6 · EtherType 2 · port 2 · length of the packet 2
@@ -8,23 +8,24 @@
 
 #![forbid(unsafe_code)]
 
-/// The first of the two EtherTypes that IEEE 802 sets aside for local experiments.
+/// The first of the two EtherTypes that IEEE 802 reserves for local experiments.
 pub const ETHERTYPE: u16 = 0x88b5;
 
-/// Bytes in front of the packet.
+/// The length of the header in bytes.
 pub const HEADER: usize = 18;
 
-/// The part of the header that counts as payload of the link: port and length.
+/// The bytes of the header that count as payload of the link: port and length.
 pub const LINK_PAYLOAD_OVERHEAD: usize = 4;
 
-/// The offsets of EtherType and port.
+/// The offset of the EtherType. The port follows it.
 pub const ETHERTYPE_OFFSET: usize = 12;
 pub const PORT_OFFSET: usize = 14;
 
-/// The offset of the job's secret, in the machine's header after this one (docs/ethernet.md).
+/// The offset of the job's secret in the machine's header, which follows this one
+/// (docs/ethernet.md).
 const SECRET_OFFSET: usize = HEADER + 8;
 
-/// The two halves of a secret as a frame contains them, with their offsets.
+/// Returns the two halves of a secret as a frame contains them, with their offsets.
 pub fn secret_words(secret: u64) -> [(usize, [u8; 4]); 2] {
     let [a, b, c, d, e, f, g, h] = secret.to_le_bytes();
     [(SECRET_OFFSET, [a, b, c, d]), (SECRET_OFFSET + 4, [e, f, g, h])]
@@ -37,7 +38,7 @@ pub struct MacEndpoint {
     pub port: u16,
 }
 
-/// The header of a frame for `to` that carries `len` bytes.
+/// Returns the header of a frame to `to` that carries `len` bytes.
 pub fn header(to: MacEndpoint, from: [u8; 6], len: usize) -> [u8; HEADER] {
     let mut out = [0; HEADER];
     out[..6].copy_from_slice(&to.mac);
@@ -48,7 +49,7 @@ pub fn header(to: MacEndpoint, from: [u8; 6], len: usize) -> [u8; HEADER] {
     out
 }
 
-/// The packet's length, if this is the header of a frame of `frame_len` bytes for `port`.
+/// Returns the packet's length, if this is the header of a frame of `frame_len` bytes for `port`.
 pub fn packet_len(header: &[u8; HEADER], frame_len: usize, port: u16) -> Option<usize> {
     let word = |offset: usize| u16::from_be_bytes([header[offset], header[offset + 1]]);
     let len = usize::from(word(16));

@@ -1,8 +1,9 @@
-//! Fault injection, for tests and measurements: received packets are dropped, duplicated and
-//! reordered before the machine handles them. A seed makes a run repeatable.
+//! Fault injection for tests and measurements. It drops, duplicates and reorders received packets
+//! before the reliability machine handles them. A seed makes a run repeatable.
 //!
-//! `drop=0.01,duplicate=0.005,reorder=0.02,seed=7`: probabilities from 0 to 1. Parameters that are
-//! missing are 0, including the seed. A reordered packet is delivered after up to 8 later ones.
+//! The parameters are written as `drop=0.01,duplicate=0.005,reorder=0.02,seed=7`, with
+//! probabilities from 0 to 1. A missing parameter is 0, including the seed. A reordered packet is
+//! delivered after up to 8 later packets.
 
 #![forbid(unsafe_code)]
 
@@ -13,27 +14,27 @@ use std::collections::VecDeque;
 /// The probabilities of faults, and the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FaultConfig {
-    /// Probability that a packet is dropped.
+    /// The probability that a packet is dropped.
     pub drop: f64,
-    /// Probability that it is duplicated.
+    /// The probability that a packet is duplicated.
     pub duplicate: f64,
-    /// Probability that others overtake it.
+    /// The probability that later packets overtake a packet.
     pub reorder: f64,
     /// The seed of the random numbers.
     pub seed: u64,
 }
 
 impl FaultConfig {
-    /// Parses the words above.
+    /// Parses the parameters in the form that the [module](self) describes.
     ///
     /// # Errors
-    /// A word is unknown or a number is out of range.
+    /// A parameter is unknown or a number is out of range.
     pub fn parse(words: &str) -> Result<FaultConfig, WireError> {
         let mut loss = FaultConfig::default();
         for word in words.split(',').filter(|word| !word.is_empty()) {
             let wrong = || {
                 let valid = "drop=P,duplicate=P,reorder=P,seed=N with P from 0 to 1";
-                WireError::new(format!("loss: {word:?} is not one of {valid}"))
+                WireError::new(format!("loss: {word:?}: invalid (valid: {valid})"))
             };
             let (name, value) = word.split_once('=').ok_or_else(wrong)?;
             if name == "seed" {
@@ -55,11 +56,11 @@ impl FaultConfig {
     }
 }
 
-/// The most packets that overtake a delayed one.
+/// The most packets that overtake a delayed packet.
 const MAX_REORDER: u32 = 8;
 /// A delayed packet is delivered after this many polls without a packet.
 const MAX_DELAY_POLLS: u32 = 64;
-/// Packets that are received from the wire together.
+/// The most packets that are received from the wire with one call.
 const BATCH: usize = 32;
 
 struct DelayedPacket {
@@ -145,7 +146,7 @@ impl FaultInjector {
     }
 }
 
-/// SplitMix64: a published, tiny generator whose every seed is good.
+/// The SplitMix64 generator of random numbers, for which every seed is good.
 struct Random(u64);
 
 impl Random {
@@ -158,7 +159,7 @@ impl Random {
     }
 
     fn happens(&mut self, probability: f64) -> bool {
-        // 53 bits: the precision of a double.
+        // A double has a precision of 53 bits.
         probability > 0.0 && (self.next() >> 11) as f64 / (1u64 << 53) as f64 <= probability
     }
 }
@@ -167,7 +168,7 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// Returns packets 0.. and counts the references to each.
+    /// A source that returns packets from 0 on and counts the references to each.
     struct Counting {
         next: u32,
         last: u32,

@@ -1,5 +1,5 @@
-//! The kernel's information about an interface. It is read through a socket, and therefore belongs
-//! to the socket's network namespace, whatever process reads it.
+//! The kernel's information about an interface. Most functions read it through a socket, so the
+//! interface belongs to the socket's network namespace and not to that of the calling process.
 
 // UNSAFETY: ioctl with a structure that the kernel fills.
 #![expect(unsafe_code)]
@@ -13,14 +13,14 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// The current state of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkState {
-    /// Administratively up, and with a carrier.
+    /// Whether the link is administratively up and has a carrier.
     pub up: bool,
-    /// The interface's MTU; 0 if the interface does not exist any more.
+    /// The interface's MTU, or 0 if the interface no longer exists.
     pub mtu: usize,
 }
 
 fn request(name: &str) -> libc::ifreq {
-    // SAFETY: plain data; all zero is an empty name and an empty union.
+    // SAFETY: this is plain data. All zeros are an empty name and an empty union.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let max_len = request.ifr_name.len() - 1;
     for (to, from) in request.ifr_name[..max_len].iter_mut().zip(name.bytes()) {
@@ -40,20 +40,21 @@ fn interface_ioctl(
     nix::errno::Errno::result(code).map(|_| request)
 }
 
-/// The current state of an interface.
+/// Reads the current state of an interface.
 pub fn state(socket: BorrowedFd<'_>, name: &str) -> LinkState {
     let flags = interface_ioctl(socket, name, libc::SIOCGIFFLAGS).map_or(0, |answer| {
         // SAFETY: the request fills this member of the union.
         i32::from(unsafe { answer.ifr_ifru.ifru_flags })
     });
-    // The kernel sets the flag for a carrier up to a second late; the driver knows at once.
+    // The kernel updates the flag for a carrier up to a second late. The driver reports a change at
+    // once.
     let has_carrier = || carrier(socket, name).unwrap_or(flags & libc::IFF_RUNNING != 0);
     let up = flags & libc::IFF_UP != 0 && has_carrier();
     LinkState { up, mtu: mtu(socket, name).unwrap_or(0) }
 }
 
-/// Has the driver read or write a structure that begins with the command; see the kernel's
-/// `<linux/ethtool.h>`.
+/// Makes the driver execute the command at the beginning of `value`, and read or write the rest of
+/// the structure. The kernel's `<linux/ethtool.h>` defines the structures.
 fn ethtool<T>(socket: BorrowedFd<'_>, name: &str, value: &mut T) -> bool {
     let mut request = request(name);
     request.ifr_ifru.ifru_data = std::ptr::from_mut(value).cast();
@@ -62,14 +63,14 @@ fn ethtool<T>(socket: BorrowedFd<'_>, name: &str, value: &mut T) -> bool {
     code == 0
 }
 
-/// Whether the driver has a carrier; None if it does not report one.
+/// Whether the driver has a carrier, or None if the driver does not report it.
 fn carrier(socket: BorrowedFd<'_>, name: &str) -> Option<bool> {
     const GET_LINK: u32 = 0xa;
     let mut value = [GET_LINK, 0];
     ethtool(socket, name, &mut value).then_some(value[1] != 0)
 }
 
-/// The interface's MTU.
+/// Reads the interface's MTU.
 pub fn mtu(socket: BorrowedFd<'_>, name: &str) -> Result<usize, WireError> {
     let answer = interface_ioctl(socket, name, libc::SIOCGIFMTU)
         .map_err(|errno| WireError::with_errno(format!("interface {name}"), errno))?;
@@ -77,7 +78,7 @@ pub fn mtu(socket: BorrowedFd<'_>, name: &str) -> Result<usize, WireError> {
     Ok(unsafe { answer.ifr_ifru.ifru_mtu }.max(0) as usize)
 }
 
-/// The interface's index.
+/// Reads the interface's index.
 pub fn index(socket: BorrowedFd<'_>, name: &str) -> Result<u32, WireError> {
     let answer = interface_ioctl(socket, name, libc::SIOCGIFINDEX)
         .map_err(|errno| WireError::with_errno(format!("interface {name}"), errno))?;
@@ -85,20 +86,21 @@ pub fn index(socket: BorrowedFd<'_>, name: &str) -> Result<u32, WireError> {
     Ok(unsafe { answer.ifr_ifru.ifru_ifindex } as u32)
 }
 
-/// The interface's MAC address.
+/// Reads the interface's MAC address. Fails if the interface is not of type Ethernet.
 pub fn mac(socket: BorrowedFd<'_>, name: &str) -> Result<[u8; 6], WireError> {
     let answer = interface_ioctl(socket, name, libc::SIOCGIFHWADDR)
         .map_err(|errno| WireError::with_errno(format!("interface {name}"), errno))?;
     // SAFETY: the request fills this member of the union.
     let address = unsafe { answer.ifr_ifru.ifru_hwaddr };
     if address.sa_family != libc::ARPHRD_ETHER {
-        let what = format!("interface {name} is no Ethernet (type {})", address.sa_family);
+        let what =
+            format!("interface {name} is not an Ethernet interface (type {})", address.sa_family);
         return Err(WireError::new(what));
     }
     Ok(std::array::from_fn(|index| address.sa_data[index] as u8))
 }
 
-/// The number of receive queues; 1 if the driver does not report it.
+/// Reads the number of receive queues, which is 1 if the driver does not report it.
 pub fn receive_queues(socket: BorrowedFd<'_>, name: &str) -> u32 {
     const GET_CHANNELS: u32 = 0x3c;
     #[repr(C)]
@@ -116,7 +118,8 @@ pub fn receive_queues(socket: BorrowedFd<'_>, name: &str) -> u32 {
     if is_supported { (channels.receive + channels.combined).max(1) } else { 1 }
 }
 
-/// An address of an interface in this process's namespace, with its subnet's mask.
+/// An address of an interface in the network namespace of this process, with the mask of its
+/// subnet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceAddress {
     pub link: String,
@@ -130,7 +133,7 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     v4().or_else(v6)
 }
 
-/// All addresses of all interfaces.
+/// Returns all addresses of all interfaces in the network namespace of this process.
 pub fn interface_addresses() -> Result<Vec<InterfaceAddress>, WireError> {
     let all =
         getifaddrs().map_err(|errno| WireError::with_errno("the interfaces' addresses", errno))?;
@@ -145,11 +148,11 @@ pub fn interface_addresses() -> Result<Vec<InterfaceAddress>, WireError> {
     Ok(all.filter_map(to_interface_address).collect())
 }
 
-/// The interface that has this address.
+/// Returns the name of the interface that has this address.
 pub fn interface_of(ip: IpAddr) -> Result<String, WireError> {
     let addresses = interface_addresses()?;
     let exact = addresses.iter().find(|local| local.ip == ip);
-    // The whole of 127/8 belongs to the loopback interface, although only one address is
+    // All addresses in 127.0.0.0/8 belong to the loopback interface, although only one is
     // configured.
     let loopback = || addresses.iter().find(|local| ip.is_loopback() && local.ip.is_loopback());
     let found = exact.or_else(loopback);
@@ -158,7 +161,8 @@ pub fn interface_of(ip: IpAddr) -> Result<String, WireError> {
         .ok_or_else(|| WireError::new(format!("no interface of this host has the address {ip}")))
 }
 
-/// The first address of an interface: IPv4, otherwise a global IPv6 address.
+/// Returns the first IPv4 address of an interface, or else the first IPv6 address that is not
+/// link-local.
 pub fn first_address(link: &str) -> Result<IpAddr, WireError> {
     let addresses = interface_addresses()?;
     let on_link = || addresses.iter().filter(|local| local.link == link).map(|local| local.ip);

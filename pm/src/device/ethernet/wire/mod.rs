@@ -1,25 +1,20 @@
-//! Wires: how packets of PM/Ethernet are sent and received. A wire loses, duplicates and reorders
-//! packets as a network does; the reliability machine turns them into messages.
+//! Wires send and receive packets of the ethernet device. A wire loses, duplicates and reorders
+//! packets as a network does. The reliability machine makes reliable messages from them.
 //!
-//! | wire
-//! packets
-//! use |
+//! | wire | packets | use |
 //! |---|---|---|
-//! | UDP
-//! datagrams, in runs with segmentation offload
-//! all links |
-//! | AF_PACKET
-//! Ethernet frames of the project's EtherType, received from a mapped ring
-//! trusted links |
-//! | AF_XDP
-//! the same, before the kernel's network stack
-//! trusted links, one for each NIC |
+//! | UDP | datagrams, in runs with segmentation offload | all links |
+//! | AF_PACKET | Ethernet frames, received from a mapped ring | trusted links |
+//! | AF_XDP | Ethernet frames that bypass the network stack | trusted links, one process per NIC |
 //!
-//! The owner of a job (the shepherd) opens a [`WireEndpoint`] for each process and link, with its
-//! rights, and passes description and descriptors. The process attaches a [`Wire`] to them. After
-//! the process has exited, its owner attaches a wire to its own duplicates and continues.
+//! Both raw wires use the project's own EtherType.
 //!
-//! A wire is not shared: the thread that has exclusive access to it (the device's progress lock)
+//! The owner of a process (the shepherd) opens a [`WireEndpoint`] for each process and link with
+//! its own rights, and passes the description and the descriptors to the process. The process
+//! attaches a [`Wire`] to them. After the process has exited, the owner attaches a wire to its
+//! duplicates and continues.
+//!
+//! A wire is not shared between threads. Only the thread that holds the device's progress lock
 //! sends, receives and releases buffers. No call of a wire blocks.
 
 mod address;
@@ -49,18 +44,18 @@ use std::os::fd::BorrowedFd;
 use udp::Udp;
 use xdp::Xdp;
 
-/// The longest packet of any wire, including the machine's header, even if the link carries longer
-/// ones (a loopback's 64 KiB would make each buffer as large).
+/// The longest packet of any wire, including the machine's header. Some links carry longer packets,
+/// such as 64 KiB on a loopback interface, but each buffer would have to be as large.
 pub const PACKET_MAX: usize = 16 << 10;
 
-/// The longest packet that reaches a peer beyond routers: IPv6 guarantees 1,280 bytes, and 48 are
-/// headers of IPv6 and UDP.
+/// The longest packet to a peer beyond routers, including the machine's header. IPv6 guarantees an
+/// MTU of 1,280 bytes, of which 48 are headers of IPv6 and UDP.
 pub const ROUTED_MAX: usize = 1280 - 48;
 
-/// A packet that is shorter is copied if it is kept: its buffer may hold many packets.
+/// A shorter packet is copied if it is kept, because its buffer may hold many packets.
 pub const RX_COPYBREAK: usize = 512;
 
-/// User bytes of this process. Only the kernel reads them.
+/// Bytes in user memory of this process. Only the kernel reads them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserBytes {
     /// The address of the first byte.
@@ -70,7 +65,7 @@ pub struct UserBytes {
 }
 
 impl UserBytes {
-    /// The cache lines of these bytes, as addresses that are never dereferenced.
+    /// Returns the addresses of the cache lines of these bytes. They are never dereferenced.
     pub(super) fn cache_lines(self) -> impl Iterator<Item = *const u8> {
         const LINE: usize = 64;
         let first = self.addr / LINE * LINE;
@@ -78,18 +73,20 @@ impl UserBytes {
     }
 }
 
-/// A packet to send: a header of the machine, then a slice of the send slab, then other bytes.
+/// A packet to send. It consists of a header of the machine, a slice of the send slab, and bytes in
+/// user memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     /// The peer's number from [`Wire::add_peer`].
     pub to: u32,
-    /// Precedes the payload; the only part that is read through a slice.
+    /// The header in front of the payload. It is the only part that is read through a slice.
     pub header: &'a [u8],
     /// The offset of the payload in the slab.
     pub offset: usize,
     /// The payload's length; 0 for a packet that has only a header.
     pub len: usize,
-    /// Follows the payload. If it is not mapped when the packet is sent, the packet is lost.
+    /// The bytes after the payload. If they are not mapped when the packet is sent, the packet is
+    /// lost.
     pub user_bytes: UserBytes,
 }
 
@@ -102,11 +99,12 @@ impl Packet<'_> {
 /// A received packet. Its bytes are in a buffer of the wire until [`Wire::release`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// The buffer's number; a buffer may hold several packets, and each of them releases it once.
+    /// The buffer's number. A buffer may hold several packets, and is released once for each of
+    /// them.
     pub buffer: u32,
     /// The offset of the packet in the buffer.
     pub offset: u32,
-    /// Its length, including the machine's header.
+    /// The length of the packet, including the machine's header.
     pub len: u32,
 }
 
@@ -126,9 +124,9 @@ pub struct Stats {
     pub receive_calls: u64,
     /// Received data that was not a whole packet of this wire.
     pub malformed: u64,
-    /// Times that a packet waited and no buffer was free.
+    /// The number of times that a packet may have waited and no buffer was free.
     pub starved: u64,
-    /// Packets that the kernel dropped for lack of room here, if it reports them.
+    /// Packets that the kernel dropped because this wire had no room for them, if it reports them.
     pub overrun: u64,
     /// Packets dropped, duplicated and reordered by [`fault_injection`].
     pub injected: u64,
@@ -150,7 +148,7 @@ enum WireImpl {
     Xdp(Box<Xdp>),
 }
 
-/// Makes the same call on each kind of wire.
+/// Makes the same call on any kind of wire.
 macro_rules! dispatch {
     ($body:expr, $wire:ident => $call:expr) => {
         match $body {
@@ -170,11 +168,11 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Opens an endpoint: maps its rings and allocates the receive buffers. `slab` holds the
+    /// Attaches to an endpoint: maps its rings and allocates the receive buffers. `slab` holds the
     /// payloads of packets.
     ///
     /// # Errors
-    /// The descriptors are not what the description says, or memory cannot be mapped.
+    /// The descriptors do not match the description, or memory cannot be mapped.
     pub fn attach(endpoint: WireEndpoint, slab: SendMemory) -> Result<Wire, WireError> {
         let inner = match endpoint.kind() {
             WireKind::Udp => WireImpl::Udp(Box::new(Udp::attach(&endpoint)?)),
@@ -185,17 +183,18 @@ impl Wire {
         Ok(Wire { inner, slab, endpoint, fault_injector })
     }
 
-    /// The kind of the wire.
+    /// Returns the kind of the wire.
     pub fn kind(&self) -> WireKind {
         self.endpoint.kind()
     }
 
-    /// The endpoint that the wire is attached to.
+    /// Returns the endpoint that the wire is attached to.
     pub fn endpoint(&self) -> &WireEndpoint {
         &self.endpoint
     }
 
-    /// The longest packet that the local link carries, including the machine's header.
+    /// Returns the length of the longest packet that the local link carries, including the
+    /// machine's header.
     pub fn mtu(&self) -> usize {
         self.endpoint.mtu()
     }
@@ -203,21 +202,22 @@ impl Wire {
     /// Adds a peer by its address.
     ///
     /// # Errors
-    /// The address is malformed or of another wire.
+    /// The address is malformed or belongs to another kind of wire.
     pub fn add_peer(&mut self, address: &[u8]) -> Result<PeerHandle, WireError> {
         let address = Address::decode(address)?;
         dispatch!(&mut self.inner, wire => wire.add_peer(&address))
     }
 
-    /// Sends packets, in order, and returns how many the kernel accepted. The queue was full for
-    /// the rest: send them again when the descriptor is writable. Packets that cannot be sent now
-    /// (the link is down, no route) count as accepted and lost: see [`Wire::take_fault`].
+    /// Sends packets in order, and returns how many the kernel accepted. The queue was full for the
+    /// others. Send them again when the descriptor is writable. Packets that cannot be sent now,
+    /// because the link is down or there is no route, count as accepted and are lost: see
+    /// [`Wire::take_fault`].
     pub fn send(&mut self, batch: &[Packet<'_>]) -> usize {
         dispatch!(&mut self.inner, wire => wire.send(&self.slab, batch))
     }
 
     /// Receives the waiting packets, at most as many as `out` holds, and returns their number. It
-    /// makes at most one system call, and an empty poll is the cheapest.
+    /// makes at most one system call to receive. An empty poll has the lowest cost.
     #[inline]
     pub fn receive(&mut self, out: &mut [Received]) -> usize {
         match &mut self.fault_injector {
@@ -226,15 +226,15 @@ impl Wire {
         }
     }
 
-    /// The address of a received packet. The pointer is valid for `received.len` bytes until the
-    /// packet is released. It is null if this wire has not returned the packet. Other processes may
-    /// be able to write there (AF_XDP): copy bytes before you check them.
+    /// Returns the address of a received packet. The pointer is valid for `received.len` bytes
+    /// until the packet is released. It is null if this wire does not hold the packet. On AF_XDP
+    /// other processes may be able to write there, so copy bytes before you check them.
     #[inline]
     pub fn pointer(&self, received: Received) -> *mut u8 {
         dispatch!(&self.inner, wire => wire.pointer(received))
     }
 
-    /// A copy of the first bytes of the packet, or None if it is shorter.
+    /// Returns a copy of the first bytes of the packet, or None if it is shorter.
     #[inline]
     pub fn copy_prefix<const N: usize>(&self, received: Received) -> Option<[u8; N]> {
         let ptr = self.pointer(received);
@@ -251,36 +251,38 @@ impl Wire {
         dispatch!(&mut self.inner, wire => wire.release(buffer));
     }
 
-    /// Buffers that are free for receiving. A machine that keeps packets which arrived too early
-    /// must drop some of them before this is 0. Otherwise the missing packets cannot be received.
+    /// Returns the number of buffers that are free for receiving. A machine that keeps packets
+    /// which arrived too early must drop some of them before this number is 0. Otherwise it cannot
+    /// receive the missing packets.
     pub fn free_buffers(&self) -> usize {
         dispatch!(&self.inner, wire => wire.spare())
     }
 
-    /// The number of all buffers.
+    /// Returns the total number of buffers.
     pub fn buffer_count(&self) -> usize {
         dispatch!(&self.inner, wire => wire.buffers())
     }
 
-    /// For polling: readable when a packet waits, writable when one may be sent.
+    /// Returns a descriptor for polling. It is readable when a packet waits, and writable when a
+    /// packet may be sent.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.endpoint.socket()
     }
 
-    /// Reads from the kernel whether the link is up (administratively, and has a carrier), and its
-    /// MTU. This costs a system call or two: use it in timers, not for each packet.
+    /// Reads the link's state and MTU from the kernel. A link is up if it is administratively up
+    /// and has a carrier. This costs a few system calls: call it from timers, not for each packet.
     pub fn link(&self) -> LinkState {
         self.endpoint.link()
     }
 
-    /// The error since the last call: the errno of a packet that could not be sent or of a link
-    /// that went down. This is an ordinary event: the wire continues, and packets are sent again
-    /// when the link is up.
+    /// Returns the latest error since the last call: the errno of a packet that could not be sent,
+    /// or of a link that went down. This is an ordinary event. The wire continues, and packets are
+    /// sent again when the link is up.
     pub fn take_fault(&mut self) -> Option<WireFault> {
         dispatch!(&mut self.inner, wire => wire.fault().take())
     }
 
-    /// The statistics so far. May make a system call.
+    /// Returns the statistics so far. It may make a system call.
     pub fn stats(&mut self) -> Stats {
         let injected = self.fault_injector.as_ref().map_or(0, FaultInjector::injected);
         let stats = dispatch!(&mut self.inner, wire => wire.stats());
@@ -292,6 +294,6 @@ impl Wire {
 trait PacketSource {
     fn receive(&mut self, out: &mut [Received]) -> usize;
     fn release(&mut self, buffer: u32);
-    /// One more release will follow for this packet.
+    /// Adds one more release that will follow for this buffer.
     fn retain(&mut self, buffer: u32);
 }

@@ -1,6 +1,6 @@
-//! Receive buffers: private memory in two sizes, each buffer with a count of the packets in it.
+//! Receive buffers: private memory in buffers of two sizes. Each buffer counts the packets in it.
 
-// UNSAFETY: hands out addresses inside a mapping that it made.
+// UNSAFETY: returns addresses inside a mapping that it has made.
 #![expect(unsafe_code)]
 
 use super::Received;
@@ -14,20 +14,20 @@ pub struct SizeClass {
     pub count: usize,
 }
 
-/// Small buffers are numbered first, large ones after them.
+/// A pool of buffers. Small buffers have the lower numbers, large buffers the higher ones.
 pub struct BufferPool {
     map: MmapRaw,
     small: SizeClass,
     large: SizeClass,
-    /// Packets in each buffer that are not released yet.
+    /// The number of packets in each buffer that are not released yet.
     refcounts: Vec<u16>,
     free_small: Vec<u32>,
     free_large: Vec<u32>,
 }
 
 impl BufferPool {
-    /// Sizes must be multiples of 64, so that every buffer begins on a cache line. Pages are
-    /// allocated when a packet is first received into them.
+    /// Maps the buffers. Sizes must be multiples of 64, so that every buffer begins on a cache
+    /// line. The kernel allocates a page when a packet is first received into it.
     pub fn new(small: SizeClass, large: SizeClass) -> Result<BufferPool, WireError> {
         assert!(small.size.is_multiple_of(64) && large.size.is_multiple_of(64));
         let len = small.size * small.count + large.size * large.count;
@@ -72,21 +72,22 @@ impl BufferPool {
         self.free_large.len()
     }
 
-    /// A small buffer for one packet.
+    /// Acquires a small buffer for one packet.
     pub fn acquire_small(&mut self) -> Option<u32> {
         let buffer = self.free_small.pop()?;
         self.refcounts[buffer as usize] = 1;
         Some(buffer)
     }
 
-    /// A large buffer for one packet; see [`BufferPool::set_refcount`] for more.
+    /// Acquires a large buffer for one packet. For several packets, see
+    /// [`BufferPool::set_refcount`].
     pub fn acquire_large(&mut self) -> Option<u32> {
         let buffer = self.free_large.pop()?;
         self.refcounts[buffer as usize] = 1;
         Some(buffer)
     }
 
-    /// Sets the number of releases that will follow.
+    /// Sets the number of releases after which the buffer is free.
     pub fn set_refcount(&mut self, buffer: u32, packets: u16) {
         self.refcounts[buffer as usize] = packets;
     }
@@ -106,7 +107,7 @@ impl BufferPool {
         }
     }
 
-    /// The buffer's first byte, and its size.
+    /// Returns the address of the buffer and its size.
     pub fn buffer(&self, buffer: u32) -> (*mut u8, usize) {
         let number = buffer as usize;
         assert!(number < self.refcounts.len());
@@ -117,11 +118,12 @@ impl BufferPool {
                 (small_len + large * self.large.size, self.large.size)
             }
         };
-        // SAFETY: inside the mapping: `number` is below the count that its length was made from.
+        // SAFETY: the offset is inside the mapping, because `number` is below the number of
+        // buffers, from which the length of the mapping was computed.
         (unsafe { self.map.as_mut_ptr().add(offset) }, size)
     }
 
-    /// The address of a packet; null if it is not inside a held buffer.
+    /// Returns the address of a packet, or null if it is not inside a held buffer.
     pub fn pointer(&self, received: Received) -> *mut u8 {
         if self.refcounts.get(received.buffer as usize).is_none_or(|refcount| *refcount == 0) {
             return std::ptr::null_mut();
@@ -131,7 +133,7 @@ impl BufferPool {
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return std::ptr::null_mut();
         }
-        // SAFETY: inside the buffer.
+        // SAFETY: the packet is inside the buffer by the checks above.
         unsafe { base.add(offset) }
     }
 
@@ -142,7 +144,7 @@ impl BufferPool {
     pub unsafe fn fill(&mut self, buffer: u32, from: *const u8, len: usize) {
         let (to, size) = self.buffer(buffer);
         assert!(len <= size);
-        // SAFETY: the source by the caller's promise, the target by the line above.
+        // SAFETY: the caller guarantees the source, and the line above checks the target.
         unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
     }
 
@@ -150,16 +152,16 @@ impl BufferPool {
     pub fn copy_to_small(&mut self, from: u32, len: usize, to: u32) {
         let (source, target) = (self.buffer(from), self.buffer(to));
         assert!(from != to && len <= source.1 && len <= target.1);
-        // SAFETY: two buffers of the pool that do not overlap, each at least `len` long.
+        // SAFETY: these are two different buffers of the pool, each at least `len` bytes long.
         unsafe { std::ptr::copy_nonoverlapping(source.0, target.0, len) };
     }
 }
 
-/// The first bytes at `ptr`.
+/// Copies the first bytes at `ptr`.
 #[inline]
 pub(super) fn copy_prefix<const N: usize>(ptr: *const u8) -> [u8; N] {
     // SAFETY: the callers pass the address of a received packet of at least N bytes. Other
-    // processes may write it meanwhile, so it is copied as bytes whose values do not matter here.
+    // processes may write there meanwhile, so the bytes are copied once, and any value is valid.
     unsafe { std::ptr::read_volatile(ptr.cast::<[u8; N]>()) }
 }
 

@@ -1,22 +1,23 @@
-//! The send slab for a wire: bytes that it may read, and no others.
+//! The send slab of a wire. A wire reads payloads only inside the slab.
 
 // UNSAFETY: holds the address of memory that other processes may write.
 #![expect(unsafe_code)]
 
 use std::ptr::NonNull;
 
-/// The memory that payloads are sent from.
+/// The memory from which payloads are sent.
 pub struct SendMemory {
     base: NonNull<u8>,
     len: usize,
     headroom: usize,
 }
 
-// SAFETY: an address and a length; the caller of `new` promised that the memory stays.
+// SAFETY: this is an address and a length, and the caller of `new` guarantees that the memory stays
+// readable.
 unsafe impl Send for SendMemory {}
 
 impl SendMemory {
-    /// `len` bytes at `base`.
+    /// Makes a send slab of `len` bytes at `base`.
     ///
     /// # Safety
     /// The bytes must stay readable until the wire that receives this is dropped. Other processes
@@ -29,26 +30,26 @@ impl SendMemory {
     /// of 16 after it. The headers then need not be gathered with the payload.
     ///
     /// # Safety
-    /// These bytes are writable and belong to no other payload that is being sent.
+    /// These bytes must be writable and belong to no other payload that is being sent.
     pub unsafe fn with_headroom(self, headroom: usize) -> SendMemory {
         SendMemory { headroom, ..self }
     }
 
-    /// Memory without payloads: for packets that have only a header.
+    /// Makes an empty slab, for packets that have only a header.
     pub fn empty() -> SendMemory {
         SendMemory { base: NonNull::dangling(), len: 0, headroom: 0 }
     }
 
-    /// The start of that slice, or None if it is not inside.
+    /// Returns the start of `len` bytes at `offset`, or None if they are not inside the slab.
     #[inline]
     pub(super) fn slice(&self, offset: usize, len: usize) -> Option<*const u8> {
         let end = offset.checked_add(len)?;
-        // SAFETY: inside the slab, or one past its end for an empty slice.
+        // SAFETY: the result is inside the slab, or one past its end for an empty slice.
         (end <= self.len).then(|| unsafe { self.base.as_ptr().add(offset).cast_const() })
     }
 
     /// Writes `parts` in front of the payload of `len` bytes at `offset`, and zeros after it up to
-    /// a total length of `total` bytes. Returns the start of the result, or None if there is no
+    /// a total length of `total` bytes. Returns the start of the first part, or None if there is no
     /// room.
     #[inline]
     pub(super) fn frame_in_place(
@@ -62,8 +63,8 @@ impl SendMemory {
         let padding = total.checked_sub(headers_len + len).filter(|padding| *padding < 16)?;
         let start = offset.checked_sub(headers_len).filter(|_| headers_len <= self.headroom)?;
         self.slice(start, total)?;
-        // SAFETY: inside the slab by the line above; the owner promised that the wire may write
-        // there.
+        // SAFETY: the range is inside the slab by the line above, and the caller of `with_headroom`
+        // guarantees that the wire may write there.
         unsafe {
             let base = self.base.as_ptr().add(start);
             base.copy_from_nonoverlapping(parts[0].as_ptr(), parts[0].len());
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn a_packet_is_framed_in_place_if_there_is_room() {
         let mut bytes = vec![1u8; 64];
-        // SAFETY: outlives the slab, and no other code uses it meanwhile.
+        // SAFETY: the bytes outlive the slab, and no other code uses them meanwhile.
         let slab =
             unsafe { SendMemory::new(NonNull::from(&mut bytes[0]), bytes.len()).with_headroom(5) };
         assert!(slab.frame_in_place(16, 20, [&[2; 2], &[3; 3]], 32).is_some());

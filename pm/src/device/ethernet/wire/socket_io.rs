@@ -8,13 +8,13 @@
 use nix::errno::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// No address, for a connected socket.
+/// The argument for no address, if the socket is connected or bound to its destination.
 pub const NO_ADDRESS: (*mut libc::c_void, libc::socklen_t) = (std::ptr::null_mut(), 0);
 
 /// Sends `len` bytes at `buf` to the socket address.
 ///
 /// # Safety
-/// Both must be readable.
+/// The `len` bytes at `buf` and the socket address must be readable.
 #[inline]
 pub unsafe fn send(
     socket: &OwnedFd,
@@ -23,7 +23,8 @@ pub unsafe fn send(
     (name, name_len): (*mut libc::c_void, libc::socklen_t),
 ) -> nix::Result<()> {
     let (socket, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
-    // SAFETY: the kernel reads what the caller says is readable.
+    // SAFETY: the kernel only reads the buffer and the address, which the caller guarantees to be
+    // readable.
     let code = unsafe { libc::syscall(libc::SYS_sendto, socket, buf, len, flags, name, name_len) };
     Errno::result(code).map(drop)
 }
@@ -31,11 +32,12 @@ pub unsafe fn send(
 /// Receives up to `len` bytes at `buf` and returns their number.
 ///
 /// # Safety
-/// They must be writable and not used by other code.
+/// The `len` bytes at `buf` must be writable and not used by other code.
 #[inline]
 pub unsafe fn receive(socket: &OwnedFd, buf: *mut u8, len: usize) -> nix::Result<usize> {
     let (socket, flags, (addr, addr_len)) = (socket.as_raw_fd(), libc::MSG_DONTWAIT, NO_ADDRESS);
-    // SAFETY: the kernel writes where the caller says, and no address.
+    // SAFETY: the kernel writes only to the buffer, which the caller guarantees. It writes no
+    // address.
     let code =
         unsafe { libc::syscall(libc::SYS_recvfrom, socket, buf, len, flags, addr, addr_len) };
     Errno::result(code).map(|n| n as usize)

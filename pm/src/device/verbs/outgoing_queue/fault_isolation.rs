@@ -1,21 +1,22 @@
-//! Finds the operation that breaks a connection if no error names it (iWARP). Items that were in
+//! Finds the operation that breaks a connection, if no error names it (iWARP). Items that were in
 //! flight when a connection broke are tried alone on the next connections. An operation that breaks
-//! several of these in a row is given up. Pure.
+//! several consecutive connections is abandoned. This module is pure.
 
 #![forbid(unsafe_code)]
 
 use super::{OutgoingQueue, QueueItem, RdmaOperation, is_before};
 
-/// Connections that may break while an operation is in flight alone and makes no progress.
+/// An operation is abandoned after so many connections have broken while it was in flight alone and
+/// made no progress.
 const MAX_SUSPECT_FAILURES: u8 = 3;
 
-/// See the module.
+/// The items that may have broken a connection, and the time for which operations are held.
 #[derive(Debug, Default)]
 pub(super) struct FaultIsolation {
-    /// Number of first items that are tried alone.
+    /// The number of items at the front that are tried alone.
     suspect_count: usize,
-    /// The other end's operations come first: no operation is posted here until this time
-    /// (nanoseconds). 0: not held.
+    /// The time in nanoseconds until which no operation is posted, because the other end tries its
+    /// operations first. 0: not held.
     held_until_ns: u64,
 }
 
@@ -53,9 +54,9 @@ impl OutgoingQueue {
         self.is_isolated() || self.has_suspects() && is_held
     }
 
-    /// Like `fail`, if any operation in flight may be the cause. Returns an operation that is given
-    /// up. `is_entry_read_pending`: the region entry of the next operation was requested.
-    /// `is_port_down`: the port is the cause.
+    /// Like `fail`, if an operation in flight may be the cause. Returns the operation that is
+    /// abandoned, if any. `is_entry_read_pending`: the region entry of the next operation was
+    /// requested. `is_port_down`: the port is the cause.
     pub(in super::super) fn fail_and_suspect(
         &mut self,
         is_entry_read_pending: bool,
@@ -81,7 +82,7 @@ impl OutgoingQueue {
         }
     }
 
-    /// Counts a failure of the first operation. True: it is given up.
+    /// Counts a failure of the first operation. True: the operation has to be abandoned.
     fn count_failure(&mut self) -> bool {
         let retired = self.retired;
         let Some((QueueItem::Rdma(operation), _)) = self.items.front_mut() else { return false };

@@ -1,6 +1,6 @@
 //! The filter that the kernel runs on each frame before it enters the ring.
 
-// UNSAFETY: setsockopt with a program that it points to.
+// UNSAFETY: setsockopt with a pointer to a program.
 #![expect(unsafe_code)]
 
 use super::ether_header;
@@ -8,8 +8,8 @@ use crate::device::ethernet::wire::sockopt;
 use nix::errno::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Accepts frames of the project's EtherType that were addressed to the NIC, whose port is `port`
-/// and, if there is a secret, whose packet carries it.
+/// Assembles the filter program. It accepts frames of the project's EtherType that are addressed to
+/// this NIC and to `port`. If there is a secret, the packet must also carry it.
 fn program(port: u16, secret: Option<u64>) -> Vec<libc::sock_filter> {
     let instruction =
         |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
@@ -30,20 +30,20 @@ fn program(port: u16, secret: Option<u64>) -> Vec<libc::sock_filter> {
     let mut program = Vec::with_capacity(2 * count + 2);
     for (number, (load, offset, expected)) in checks.into_iter().enumerate() {
         program.push(instruction(load, 0, 0, offset));
-        // Jumps to the last instruction.
+        // A failed check jumps to the last instruction.
         program.push(instruction(equal, 0, (2 * (count - number) - 1) as u8, expected));
     }
     program.extend([instruction(ret, 0, 0, u32::MAX), instruction(ret, 0, 0, 0)]);
     program
 }
 
-/// With a secret the filter is locked: a process that has the socket can neither remove nor replace
-/// it.
+/// Attaches the filter to a socket. If there is a secret, it also locks the filter, so that a
+/// process that has the socket can neither remove nor replace it.
 pub fn attach(socket: BorrowedFd<'_>, port: u16, secret: Option<u64>) -> nix::Result<()> {
     let mut program = program(port, secret);
     let prog = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the kernel reads the structure and the program that it points to; both live through
-    // the call.
+    // SAFETY: the kernel reads the structure and the program that it points to. Both outlive the
+    // call.
     let code = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -1,6 +1,6 @@
-//! The AF_PACKET wire: frames of the project's EtherType, received from a mapped ring that the
-//! kernel fills, so that an empty poll is one load. A filter in the kernel passes each process only
-//! its own frames.
+//! The AF_PACKET wire sends and receives frames of the project's EtherType. The kernel writes
+//! received frames to a mapped ring, so that an empty poll is one load. A filter in the kernel
+//! passes each process only its own frames.
 
 mod filter;
 mod receive;
@@ -17,16 +17,16 @@ use nix::errno::Errno;
 use ring::{PacketRing, PacketRingGeometry};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The socket, and the socket that holds the port.
+/// The number of descriptors: the socket, and the socket that holds the port.
 pub(super) const FD_COUNT: usize = 2;
 
-/// The longest packet on a link of this MTU.
+/// Returns the length of the longest packet on a link of this MTU.
 pub(super) fn packet_mtu(link_mtu: usize) -> usize {
     link_mtu.saturating_sub(ether_header::LINK_PAYLOAD_OVERHEAD).min(PACKET_MAX)
 }
 
-/// Opens a socket with its ring and binds it to an interface. `secret`: as in
-/// [`WireOptions`](super::WireOptions).
+/// Opens a socket with its ring and binds it to an interface. [`WireOptions`](super::WireOptions)
+/// describes `secret`.
 pub(super) fn open(link: &str, secret: Option<u64>) -> Result<OpenedSockets, WireError> {
     let (claim, port) = claim_port(link)?;
     let (link_mtu, mac) = (link::mtu(claim.as_fd(), link)?, link::mac(claim.as_fd(), link)?);

@@ -1,5 +1,5 @@
-//! Receives frames from the ring. They are copied: a frame that a reader keeps would stop the whole
-//! ring when the kernel reaches it.
+//! Receives frames from the ring. Packets are copied to buffers, because a frame that a receiver
+//! keeps would stop the whole ring when the kernel reaches it.
 
 // UNSAFETY: copies from the mapped ring.
 #![expect(unsafe_code)]
@@ -23,7 +23,7 @@ impl PacketWire {
                         self.stats.starved += 1;
                         break;
                     };
-                    // SAFETY: the packet is inside the frame, by `check`, and the ring is no part
+                    // SAFETY: the packet is inside the frame, by `check`, and the ring is not part
                     // of the pool.
                     unsafe { self.pool.fill(buffer, frame.data.add(ether_header::HEADER), len) };
                     out[count] = Received { buffer, offset: 0, len: len as u32 };
@@ -36,7 +36,7 @@ impl PacketWire {
         count
     }
 
-    /// The length of the packet in a frame.
+    /// Returns the length of the packet in a frame, or None if the frame is malformed.
     fn check(&self, frame: Frame) -> Option<usize> {
         // A frame is at least as long as its header.
         let header = pool::copy_prefix::<{ ether_header::HEADER }>(frame.data);

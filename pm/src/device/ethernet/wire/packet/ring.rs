@@ -1,6 +1,6 @@
-//! The receive ring (TPACKET_V2): frames of equal size in blocks, each with a status word that
-//! shows whether the kernel or the user owns it. TPACKET_V3 returns whole blocks and would add its
-//! time-out to every message.
+//! The receive ring (TPACKET_V2). It has frames of equal size in blocks. The status word of a frame
+//! shows whether the kernel or the user owns the frame. TPACKET_V3 is not used, because it returns
+//! whole blocks and would add its time-out to every message.
 
 // UNSAFETY: reads a mapping that the kernel writes.
 #![expect(unsafe_code)]
@@ -12,11 +12,11 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Bytes of a block, which the kernel allocates contiguously.
+/// The size of a block in bytes. The kernel allocates a block contiguously.
 const RING_BLOCK_LEN: usize = 128 << 10;
 /// The approximate size of the ring in bytes.
 const RING_LEN: usize = 4 << 20;
-/// Sizes of a ring.
+/// The sizes of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketRingGeometry {
     frame_len: usize,
@@ -24,9 +24,9 @@ pub struct PacketRingGeometry {
 }
 
 impl PacketRingGeometry {
-    /// For packets of up to `mtu` bytes.
+    /// Computes the sizes for packets of up to `mtu` bytes.
     pub fn new(mtu: usize) -> PacketRingGeometry {
-        // Header, the sender's address, alignment: less than 128 bytes.
+        // The kernel's header, the sender's address and alignment need less than 128 bytes.
         let frame_len = (128 + ether_header::HEADER + mtu).next_multiple_of(128);
         PacketRingGeometry { frame_len, block_count: RING_LEN / RING_BLOCK_LEN }
     }
@@ -43,7 +43,7 @@ impl PacketRingGeometry {
         index / self.per_block() * RING_BLOCK_LEN + index % self.per_block() * self.frame_len
     }
 
-    /// The offset of the frame after the one at `offset`, without a division.
+    /// Returns the offset of the frame after the one at `offset`, without a division by a variable.
     #[inline]
     fn offset_after(self, offset: usize) -> usize {
         let next = offset + self.frame_len;
@@ -52,7 +52,7 @@ impl PacketRingGeometry {
         if next < self.block_count * RING_BLOCK_LEN { next } else { 0 }
     }
 
-    /// Makes the kernel allocate the ring.
+    /// Makes the kernel allocate the ring of a socket.
     pub fn install(self, socket: BorrowedFd<'_>) -> nix::Result<()> {
         let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
         sockopt::set(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
@@ -66,25 +66,25 @@ impl PacketRingGeometry {
     }
 }
 
-/// A socket that receives nothing until it is bound.
+/// Opens a socket, which receives no frames until it is bound.
 pub fn socket() -> nix::Result<OwnedFd> {
     let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no memory is involved.
+    // SAFETY: the call accesses no memory.
     let fd = unsafe { libc::socket(libc::AF_PACKET, flags, 0) };
     Errno::result(fd)?;
-    // SAFETY: a descriptor that was just opened and that no other code knows.
+    // SAFETY: the descriptor was just opened, and no other code uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Starts to receive the project's EtherType from the interface.
+/// Starts to receive frames of the project's EtherType from an interface, given by its index.
 pub fn bind(socket: BorrowedFd<'_>, index: u32) -> nix::Result<()> {
-    // SAFETY: plain data; all zero is valid.
+    // SAFETY: this is plain data, for which all zeros are valid.
     let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     name.sll_family = libc::AF_PACKET as u16;
     name.sll_protocol = ether_header::ETHERTYPE.to_be();
     name.sll_ifindex = index as libc::c_int;
     let len = size_of_val(&name) as libc::socklen_t;
-    // SAFETY: the kernel reads `len` bytes of an address that lives through the call.
+    // SAFETY: the kernel reads `len` bytes of an address that outlives the call.
     let code = unsafe { libc::bind(socket.as_raw_fd(), (&raw const name).cast(), len) };
     Errno::result(code).map(drop)
 }
@@ -92,7 +92,7 @@ pub fn bind(socket: BorrowedFd<'_>, index: u32) -> nix::Result<()> {
 /// A frame that waits in the ring.
 #[derive(Clone, Copy)]
 pub struct Frame {
-    /// Its first byte.
+    /// The address of its first byte.
     pub data: *const u8,
     /// Its length in the ring.
     pub len: usize,
@@ -102,9 +102,9 @@ pub struct Frame {
 pub struct PacketRing {
     map: MmapRaw,
     geometry: PacketRingGeometry,
-    /// The offset of the frame that the kernel fills next, if known.
+    /// The offset of the frame that the kernel fills next, if it is known.
     next_offset: usize,
-    /// Whether `next_offset` is valid. After a ring was adopted, the first received frame
+    /// Whether `next_offset` is known. After an owner has adopted a ring, the first received frame
     /// determines it.
     synced: bool,
 }
@@ -114,7 +114,7 @@ impl PacketRing {
         socket: BorrowedFd<'_>,
         geometry: PacketRingGeometry,
     ) -> std::io::Result<PacketRing> {
-        // The kernel refuses any other length.
+        // The kernel refuses to map any other length.
         let len = geometry.block_count * RING_BLOCK_LEN;
         let map = MmapOptions::new().len(len).map_raw(socket.as_raw_fd())?;
         Ok(PacketRing { map, geometry, next_offset: 0, synced: false })
@@ -123,24 +123,24 @@ impl PacketRing {
     #[inline]
     fn header(&self, offset: usize) -> *mut libc::tpacket2_hdr {
         assert!(offset < self.map.len());
-        // SAFETY: a frame of the mapping, by the geometry, which determines the mapping's length.
+        // SAFETY: the offset is inside the mapping, by the line above.
         unsafe { self.map.as_mut_ptr().add(offset).cast() }
     }
 
     #[inline]
     fn status(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: an aligned word inside the mapping, which lives as long as self; both sides
-        // access it atomically.
+        // SAFETY: this is an aligned word inside the mapping, which lives as long as self. Both
+        // sides access it atomically.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.header(offset)).tp_status) }
     }
 
     #[inline]
     fn is_user_owned(&self, offset: usize) -> bool {
-        // Pairs with the kernel, which writes the frame before its status.
+        // This pairs with the kernel, which writes the frame before its status.
         self.status(offset).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
-    /// Finds the oldest frame: a frame of the user after a frame of the kernel.
+    /// Finds the oldest received frame: a frame of the user that follows a frame of the kernel.
     #[cold]
     fn find_oldest(&mut self) {
         let frames = self.geometry.frames();
@@ -154,7 +154,8 @@ impl PacketRing {
         }
     }
 
-    /// The oldest waiting frame. `Some(None)`: it is not a whole frame and must be skipped.
+    /// Returns the oldest waiting frame. Returns `Some(None)` if it is not a whole frame and must
+    /// be skipped.
     #[inline]
     pub fn peek(&mut self) -> Option<Option<Frame>> {
         if !self.synced {
@@ -164,8 +165,8 @@ impl PacketRing {
             return None;
         }
         let header = self.header(self.next_offset);
-        // SAFETY: inside the mapping; the owner of the ring's other descriptor may also write
-        // there, so each field is read once and checked below.
+        // SAFETY: the fields are inside the mapping. A process with another descriptor of the
+        // socket may also write there, so each field is read once and checked below.
         let (len, original_len, mac_offset) = unsafe {
             (
                 (&raw const (*header).tp_snaplen).read_volatile() as usize,
@@ -179,7 +180,7 @@ impl PacketRing {
         {
             return Some(None);
         }
-        // SAFETY: inside the frame by the line above.
+        // SAFETY: the offset is inside the frame by the check above.
         let data = unsafe { header.cast::<u8>().add(mac_offset).cast_const() };
         Some(Some(Frame { data, len }))
     }
@@ -187,7 +188,7 @@ impl PacketRing {
     /// Returns the oldest frame to the kernel.
     #[inline]
     pub fn pop(&mut self) {
-        // Release: all reads of the frame are complete.
+        // With `Release`, all reads of the frame are complete before the kernel owns it.
         self.status(self.next_offset).store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next_offset = self.geometry.offset_after(self.next_offset);
     }

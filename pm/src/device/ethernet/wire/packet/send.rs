@@ -1,6 +1,7 @@
-//! Sending frames: the frame's header, the machine's header and the payload are gathered.
+//! Sends frames. The kernel gathers the frame's header, the machine's header, the payload and the
+//! user bytes.
 
-// UNSAFETY: send, sendmsg and sendmmsg that gather from the send slab.
+// UNSAFETY: sendto, sendmsg and sendmmsg, which gather from the send slab.
 #![expect(unsafe_code)]
 
 use super::{PacketWire, ether_header};
@@ -11,7 +12,8 @@ use std::os::fd::AsRawFd;
 
 /// The most frames of one call.
 const BATCH: usize = 32;
-/// Frames up to this length are copied into one buffer, which is cheaper than gathering.
+/// Single frames up to this length are copied into one buffer, because a copy is faster than
+/// gathering.
 const TX_COPYBREAK: usize = 256;
 
 type FrameHeader = [u8; ether_header::HEADER];
@@ -39,8 +41,8 @@ impl PacketWire {
                 }
                 Err(Errno::EAGAIN | Errno::EINTR) => break,
                 Err(Errno::ENOBUFS) => {
-                    // Dropped because a queue of the interface is full: the rest would be dropped
-                    // as well.
+                    // The kernel dropped the frame because a queue of the interface is full. It
+                    // would also drop the rest.
                     self.on_send_failed(Errno::ENOBUFS);
                     return done + 1;
                 }
@@ -53,7 +55,7 @@ impl PacketWire {
         done
     }
 
-    /// The frame's header, or None if the packet cannot be sent.
+    /// Returns the frame's header, or None if the packet cannot be sent.
     fn header(&self, slab: &SendMemory, packet: &Packet<'_>) -> Option<FrameHeader> {
         let (to, mtu) = *self.peers.get(packet.to as usize)?;
         slab.slice(packet.offset, packet.len)?;
@@ -74,8 +76,8 @@ impl PacketWire {
             let mut buf = [MaybeUninit::<u8>::uninit(); TX_COPYBREAK];
             let to = buf.as_mut_ptr().cast::<u8>();
             let machine_header_len = packet.header.len();
-            // SAFETY: the three parts fit `buf` by the line above; all are readable, the payload
-            // by the slab's promise.
+            // SAFETY: the three parts fit into `buf` by the condition above. All are readable, the
+            // payload by the contract of the slab.
             unsafe {
                 to.copy_from_nonoverlapping(header.as_ptr(), ether_header::HEADER);
                 to.add(ether_header::HEADER)
@@ -87,8 +89,8 @@ impl PacketWire {
         }
         let mut iovecs = packet_iovecs(header, packet, payload);
         let (socket, message) = (self.socket.as_raw_fd(), message(&mut iovecs));
-        // SAFETY: the message points to these parts, readable as above; the kernel checks the last
-        // one.
+        // SAFETY: the message points to these parts. The headers and the payload are readable as
+        // above, and the kernel checks the user bytes.
         let code = unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT) };
         Errno::result(code).map(|_| 1)
     }
@@ -97,7 +99,7 @@ impl PacketWire {
     fn send_many(&mut self, slab: &SendMemory, batch: &[Packet<'_>]) -> nix::Result<usize> {
         let mut headers = [[0; ether_header::HEADER]; BATCH];
         let mut iovecs = [const { [iovec(std::ptr::null(), 0); 4] }; BATCH];
-        // SAFETY: plain data; all zero is an empty message.
+        // SAFETY: this is plain data, for which all zeros are an empty message.
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
         let mut count = 0;
         for packet in batch.iter().take(BATCH) {
@@ -112,9 +114,9 @@ impl PacketWire {
         self.stats.send_calls += 1;
         let (socket, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
         let first = messages.as_mut_ptr();
-        // SAFETY: the first `count` messages point to parts that were set above; headers by their
-        // slices and payloads by the slab's promise are readable, the kernel checks user bytes;
-        // nothing moves before the call.
+        // SAFETY: the first `count` messages point to parts that were set above and do not move
+        // before the call. The headers are slices, the payloads are readable by the contract of the
+        // slab, and the kernel checks the user bytes.
         let code = unsafe { libc::sendmmsg(socket, first, count as libc::c_uint, flags as _) };
         Errno::result(code).map(|sent| (sent as usize).min(count))
     }
@@ -132,7 +134,8 @@ fn packet_iovecs(
     let machine_header = packet.header;
     let user_bytes = iovec(packet.user_bytes.addr as *const u8, packet.user_bytes.len);
     let payload = iovec(payload, packet.len);
-    // The kernel also processes an empty part.
+    // An empty part also costs the kernel time, so an empty payload is the last part, which is left
+    // out.
     let (third, fourth) =
         if packet.len == 0 { (user_bytes, payload) } else { (payload, user_bytes) };
     [
@@ -144,7 +147,7 @@ fn packet_iovecs(
 }
 
 fn message(iovecs: &mut [libc::iovec; 4]) -> libc::msghdr {
-    // SAFETY: plain data; all zero is an empty message.
+    // SAFETY: this is plain data, for which all zeros are an empty message.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_iov = iovecs.as_mut_ptr();
     message.msg_iovlen = (3 + usize::from(iovecs[3].iov_len > 0)) as _;

@@ -1,4 +1,4 @@
-//! The destinations of datagrams.
+//! The destinations of datagrams: socket addresses in the kernel's form.
 
 // UNSAFETY: forms socket addresses for the kernel.
 #![expect(unsafe_code)]
@@ -8,10 +8,10 @@ use std::os::fd::OwnedFd;
 
 /// A peer's socket address in the kernel's form, and the properties of the route to it.
 pub struct Destination {
-    /// Also large enough for an IPv4 address.
+    /// The address. The type is also large enough for an IPv4 address.
     addr: libc::sockaddr_in6,
     addr_len: libc::socklen_t,
-    /// The longest packet.
+    /// The length of the longest packet.
     pub mtu: usize,
     /// Whether the kernel segments datagrams on this route.
     pub supports_segmentation: bool,
@@ -21,7 +21,7 @@ pub struct Destination {
 
 impl Destination {
     pub fn new(to: SocketAddr, mtu: usize) -> Destination {
-        // SAFETY: plain data; all zero is valid.
+        // SAFETY: this is plain data, for which all zeros are valid.
         let mut addr: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
         let addr_len = match to {
             SocketAddr::V4(to) => {
@@ -31,7 +31,8 @@ impl Destination {
                     sin_addr: libc::in_addr { s_addr: u32::from(*to.ip()).to_be() },
                     sin_zero: [0; 8],
                 };
-                // SAFETY: an IPv4 address is shorter and less aligned than the variable for it.
+                // SAFETY: an IPv4 address is shorter than the variable, and its alignment is no
+                // larger.
                 unsafe { (&raw mut addr).cast::<libc::sockaddr_in>().write(v4) };
                 size_of::<libc::sockaddr_in>()
             }
@@ -47,7 +48,8 @@ impl Destination {
         Destination { addr, addr_len, mtu, supports_segmentation: true, connected_socket: None }
     }
 
-    /// For the kernel, which only reads it: valid while this value lives and does not move.
+    /// Returns the address for the kernel, which only reads it. The pointer is valid while this
+    /// value lives and does not move.
     pub fn sockaddr(&self) -> (*mut libc::c_void, libc::socklen_t) {
         ((&raw const self.addr).cast_mut().cast(), self.addr_len)
     }

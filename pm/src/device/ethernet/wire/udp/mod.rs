@@ -1,9 +1,10 @@
-//! The UDP wire (`agent-udp` in the manual's table of devices): one socket for each process and
-//! link. Runs of packets of equal size to one peer are sent as one datagram that the kernel or the
-//! NIC segments (UDP_SEGMENT), and are received as one (UDP_GRO).
+//! The UDP wire (`agent-udp` in the manual's table of devices). It has one socket for each process
+//! and link. A run of packets of equal size to one peer is sent as one datagram, which the kernel
+//! or the NIC segments (UDP_SEGMENT). The receiver's kernel may coalesce the segments into one
+//! datagram again (UDP_GRO).
 //!
-//! Each packet is preceded by its length in 2 bytes, big-endian. Packets that share a datagram are
-//! padded, so that the next packet's length follows at a multiple of 16 bytes.
+//! The length of a packet precedes it in 2 bytes, big-endian. Packets that share a datagram are
+//! padded, so that the length of each packet is at a multiple of 16 bytes.
 
 mod destination;
 mod receive;
@@ -26,39 +27,41 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Bytes of IP and UDP headers.
+/// Returns the length of the IP and UDP headers in bytes.
 fn overhead(ip: IpAddr) -> usize {
     if ip.is_ipv4() { 28 } else { 48 }
 }
 
-/// Bytes of the length in front of a packet.
+/// The size in bytes of the length in front of a packet.
 pub const LENGTH_PREFIX_LEN: usize = 2;
-/// Bytes in front of a datagram in its buffer, so that packets begin at multiples of 16. It is far
-/// from the buffer's beginning: the kernel copies from the beginning of pages, and a copy to an
-/// address a few bytes further in the page waits for its own stores (60 KiB took 34 us instead of
-/// 14).
+/// The bytes in front of a datagram in its buffer, so that packets begin at multiples of 16. The
+/// datagram is far from the buffer's beginning, because the kernel copies from the beginning of
+/// pages. A copy to an address that is a few bytes further in a page waits for its own stores (60
+/// KiB took 34 us instead of 14).
 const BUFFER_HEADROOM: usize = 512 - LENGTH_PREFIX_LEN;
 
-/// The distance from one packet's length to the next one's.
+/// Returns the distance from the length of a packet of `len` bytes to the length of the next
+/// packet.
 fn stride(len: usize) -> usize {
     (LENGTH_PREFIX_LEN + len).next_multiple_of(16)
 }
 
-/// The longest packet on a route that carries datagrams of `max_len` bytes: one that needs no
-/// padding.
+/// Returns the length of the longest packet on a route that carries datagrams of `max_len` bytes. A
+/// packet of this length needs no padding.
 fn packet_mtu(max_len: usize) -> usize {
     (max_len.min(PACKET_MAX + 16) / 16 * 16).saturating_sub(LENGTH_PREFIX_LEN).min(PACKET_MAX)
 }
 
-/// Receive buffers. A datagram that fits a small buffer is copied there, so that a short message
-/// that is kept does not occupy 64 KiB.
+/// The sizes of receive buffers. A datagram that fits into a small buffer is copied there, so that
+/// a short message that is kept does not occupy 64 KiB.
 const SMALL: SizeClass = SizeClass { size: 2048, count: 2048 };
 const LARGE: SizeClass = SizeClass { size: 64 << 10, count: 128 };
 
-/// The number of peers with a connected socket of their own: those that are added first.
+/// The number of peers that have a connected socket of their own. These are the peers that are
+/// added first.
 const MAX_CONNECTED_PEERS: usize = 64;
 
-/// Opens and binds a socket.
+/// Opens and binds a socket on an interface or a local address.
 pub(super) fn open(
     link: Option<&str>,
     address: Option<IpAddr>,
@@ -97,10 +100,10 @@ fn is_link_local(ip: IpAddr) -> bool {
 fn configure(socket: &OwnedFd, ip: IpAddr) -> nix::Result<()> {
     let fd = socket.as_fd();
     sockopt::large_buffers(fd);
-    // Some kernels do not support it; datagrams are then received one by one.
+    // If the kernel does not support UDP_GRO, datagrams are received one by one.
     let _ = sockopt::set(fd, libc::SOL_UDP, libc::UDP_GRO, &1);
-    // A packet that is too long for a router is fragmented rather than always lost: the packet
-    // length is fixed when a context is opened (pmGetMtu).
+    // A packet that is too long for a router is fragmented. Otherwise it would always be lost,
+    // because the packet length is fixed when a context is opened (pmGetMtu).
     if ip.is_ipv4() {
         let mode = libc::IP_PMTUDISC_DONT;
         sockopt::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &mode)
@@ -110,18 +113,20 @@ fn configure(socket: &OwnedFd, ip: IpAddr) -> nix::Result<()> {
     }
 }
 
-/// A socket that sends to one peer: the kernel looks up the route once and not for each packet.
+/// Opens a socket that sends to one peer only. The kernel looks up its route once instead of for
+/// each packet.
 fn connected(local_ip: IpAddr, to: SocketAddr, neighbour: bool) -> nix::Result<OwnedFd> {
     let family = if local_ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(family, SockType::Datagram, flags, SockProtocol::Udp)?;
     let fd = socket.as_fd();
-    // No peer learns its port; packets that arrive there are dropped.
+    // No peer gets the port of this socket, so it need not receive packets.
     let _ = sockopt::set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &1);
     match (local_ip, to) {
         (IpAddr::V4(local), SocketAddr::V4(to)) => {
             if neighbour {
-                // No router can find the packet too long, and it needs no IP identification.
+                // There is no router on this route, so the packets need neither fragmentation nor
+                // an IP identification.
                 let mode = libc::IP_PMTUDISC_DO;
                 sockopt::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &mode)?;
             }
@@ -151,14 +156,14 @@ pub(super) struct Udp {
     local_ip: IpAddr,
     mtu: usize,
     peers: Vec<Destination>,
-    /// The buffer for building runs.
+    /// The buffer in which runs are built.
     staging: Box<[u8]>,
     pool: BufferPool,
-    /// Datagrams with packets that were not returned yet.
+    /// Received datagrams with packets that were not returned yet.
     pending_datagrams: VecDeque<GroDatagram>,
     /// Large buffers that are ready for receiving.
     ready_buffers: Vec<u32>,
-    /// The number of calls in a row that received something.
+    /// The number of consecutive calls that received a datagram.
     nonempty_calls: u32,
     fault: Option<WireFault>,
     stats: Stats,
@@ -193,7 +198,9 @@ impl Udp {
         };
         if ip.is_ipv4() != self.local_ip.is_ipv4() {
             let local_ip = self.local_ip;
-            return Err(WireError::new(format!("{ip} is not of the IP version of {local_ip}")));
+            return Err(WireError::new(format!(
+                "{ip}: the IP version differs from that of {local_ip}"
+            )));
         }
         let mut mtu = self.mtu.min(address.mtu.into());
         let neighbour = link::is_neighbour(&self.link, ip);
@@ -202,7 +209,7 @@ impl Udp {
         }
         let to = match SocketAddr::new(ip, port) {
             SocketAddr::V6(to) if is_link_local(ip) => {
-                // The scope is a number of this host.
+                // The scope is an interface number of this host, so it is not part of the address.
                 let scope = link::index(self.socket.as_fd(), &self.link)?;
                 SocketAddr::V6(SocketAddrV6::new(*to.ip(), port, 0, scope))
             }
@@ -236,7 +243,7 @@ impl Udp {
         self.stats
     }
 
-    /// A packet could not be sent; it counts as lost.
+    /// Counts packets that could not be sent as lost, and keeps the error.
     fn on_send_failed(&mut self, errno: Errno, packets: usize) {
         self.stats.unsent += packets as u64;
         self.fault = Some(WireFault(errno));

@@ -1,5 +1,6 @@
-//! Receives datagrams, and finds the packets in datagrams that the kernel has coalesced. Each
-//! packet contains its length: reading the segment size from the kernel costs 150 ns per poll.
+//! Receives datagrams, and finds the packets in datagrams that the kernel has coalesced. It uses
+//! the length in front of each packet, because reading the segment size from the kernel would make
+//! each poll slower.
 
 // UNSAFETY: recv and recvmmsg into buffers of the pool.
 #![expect(unsafe_code)]
@@ -10,13 +11,13 @@ use nix::errno::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 
-/// The most datagrams received with one call after several have arrived in a row.
+/// The most datagrams that one call receives, after several datagrams have arrived in a row.
 const BATCH: usize = 8;
 
-/// After this many successful calls in a row, a call receives several datagrams.
+/// The number of consecutive successful calls after which one call receives several datagrams.
 const BATCH_THRESHOLD: u32 = 3;
 
-/// A datagram with packets that were not returned yet. All of its packets have been validated.
+/// A datagram with packets that were not returned yet. All of them were validated.
 #[derive(Clone, Copy)]
 pub struct GroDatagram {
     buffer: u32,
@@ -57,9 +58,9 @@ impl Udp {
             self.nonempty_calls = 0;
             return 0;
         }
-        // One datagram although several were requested: the burst is over.
+        // If a call received one datagram although it requested several, the burst is over.
         self.nonempty_calls = if ready > 1 && received == 1 { 0 } else { self.nonempty_calls + 1 };
-        // The last `ready_buffers` were filled, the last one first.
+        // The call has filled the last buffers of `ready_buffers`, beginning with the last one.
         let filled: [_; BATCH] = std::array::from_fn(|k| {
             if k < received { self.ready_buffers.pop().unwrap_or_default() } else { 0 }
         });
@@ -92,7 +93,8 @@ impl Udp {
         count
     }
 
-    /// The length of the next packet, or None if there is none or if it exceeds the datagram.
+    /// Returns the length of the next packet, or None if there is none or if it exceeds the
+    /// datagram.
     #[inline]
     fn next_len(&self, datagram: GroDatagram) -> Option<usize> {
         let available = datagram.end_offset.checked_sub(datagram.next_offset)? as usize;
@@ -118,7 +120,7 @@ impl Udp {
             datagram.next_offset += stride(len) as u32;
             packets += 1;
         }
-        // Only the padding of the last packet may follow it.
+        // Nothing but the padding of the last packet may follow it.
         if datagram.next_offset < datagram.end_offset || packets == 0 {
             self.stats.malformed += 1;
             datagram.end_offset = datagram.next_offset;
@@ -144,14 +146,14 @@ impl Udp {
     fn receive_one(&mut self) -> Option<usize> {
         let iovec = self.iovec_for(*self.ready_buffers.last()?);
         self.stats.receive_calls += 1;
-        // SAFETY: a buffer of the pool that no other code uses, and its length.
+        // SAFETY: this is a buffer of the pool that no other code uses, with its length.
         let result =
             unsafe { socket_io::receive(&self.socket, iovec.iov_base.cast(), iovec.iov_len) };
         result.inspect_err(|errno| self.on_receive_error(*errno)).ok()
     }
 
-    /// The packet of a short datagram in the last ready buffer that contains only this packet. It
-    /// stays in this buffer, because a caller that keeps it copies it.
+    /// Returns the packet of a short datagram in the last ready buffer, if the datagram contains
+    /// only this packet. The packet stays in this buffer, because a caller that keeps it copies it.
     #[inline]
     fn single_packet(&self, datagram: usize) -> Option<Received> {
         let buffer = *self.ready_buffers.last()?;
@@ -177,7 +179,8 @@ impl Udp {
         }
     }
 
-    /// The target of a datagram: after the headroom, so that packets are aligned.
+    /// Returns the memory for a datagram in a buffer. It begins after the headroom, so that packets
+    /// are aligned.
     fn iovec_for(&self, buffer: u32) -> libc::iovec {
         let (base, len) = self.pool.buffer(buffer);
         libc::iovec {
@@ -194,14 +197,14 @@ impl Udp {
         {
             *iovec = self.iovec_for(buffer);
         }
-        // SAFETY: plain data; all zero is an empty message.
+        // SAFETY: this is plain data, for which all zeros are an empty message.
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
         for (to, iovec) in messages.iter_mut().zip(&mut iovecs) {
             to.msg_hdr.msg_iov = iovec;
             to.msg_hdr.msg_iovlen = 1;
         }
         self.stats.receive_calls += 1;
-        // SAFETY: each of the first `wanted` messages points to a buffer of its own.
+        // SAFETY: each of the first `wanted` messages points to its own buffer.
         let received = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
@@ -217,7 +220,7 @@ impl Udp {
         }
         let received = (received as usize).min(wanted);
         for (to, from) in lens.iter_mut().zip(&messages[..received]) {
-            // A truncated datagram is detected by its packets' lengths.
+            // A truncated datagram is detected by the lengths of its packets.
             *to = (from.msg_len as usize).min(self.pool.large_size() - BUFFER_HEADROOM);
         }
         received

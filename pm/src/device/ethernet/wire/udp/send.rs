@@ -1,4 +1,5 @@
-//! Sends datagrams: single packets one by one, several packets in runs that the kernel segments.
+//! Sends datagrams. A single packet is one datagram. Several packets are sent in runs that the
+//! kernel segments.
 
 // UNSAFETY: sendmsg and sendmmsg, and copies from the send slab.
 #![expect(unsafe_code)]
@@ -9,24 +10,26 @@ use nix::errno::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// The most parts of one call: a packet has at most three.
+/// The most parts of one call. A packet has at most three parts.
 const MAX_IOVECS: usize = 3 * MAX_GSO_SEGMENTS;
 /// The most datagrams of one call.
 const MAX_DATAGRAMS: usize = 16;
 /// The most packets of one call.
 const MAX_PACKETS: usize = 128;
-/// The most segments of a datagram: supported by every kernel with UDP_SEGMENT.
+/// The most segments of a datagram. Every kernel with UDP_SEGMENT supports this number.
 const MAX_GSO_SEGMENTS: usize = 64;
 /// The most bytes of a datagram before it is segmented, without headers.
 const MAX_DATAGRAM_LEN: usize = 65_000;
-/// Bytes for all datagrams of one call: enough for one of them, and small enough for a cache.
+/// The size of the staging buffer for all datagrams of one call. It is large enough for one
+/// datagram, and small enough for a cache.
 pub const STAGING_LEN: usize = 128 << 10;
-/// Shorter payloads are always copied, which is faster than a separate part.
+/// Shorter payloads are always copied, because a copy is faster than a separate part.
 const GATHER_MIN: usize = 512;
-/// Packets up to this length are copied into one buffer, which is cheaper than gathering.
+/// Single packets up to this length are copied into one buffer, because a copy is faster than
+/// gathering.
 const TX_COPYBREAK: usize = 256;
 
-/// Room for the control message with the segment length.
+/// The buffer for the control message with the segment length.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct CmsgBuffer([u8; 32]);
@@ -57,7 +60,7 @@ impl Udp {
         done
     }
 
-    /// Whether a packet can be sent at all. If not, it is counted.
+    /// Whether a packet can be sent at all. If not, counts it as lost.
     fn check_packet(&mut self, slab: &SendMemory, packet: &Packet<'_>) -> bool {
         let peer = self.peers.get(packet.to as usize);
         let fits_mtu = peer.is_some_and(|peer| packet.total_len() <= peer.mtu);
@@ -82,8 +85,8 @@ impl Udp {
         {
             let begin = buf.as_mut_ptr().cast::<u8>();
             let mut to = begin;
-            // SAFETY: all three fit `buf` by the line above; the payload is readable by the
-            // slab's promise.
+            // SAFETY: all three parts fit into `buf` by the condition above. The payload is
+            // readable by the contract of the slab.
             unsafe {
                 for header in headers {
                     to.copy_from_nonoverlapping(header.as_ptr(), header.len());
@@ -103,8 +106,8 @@ impl Udp {
         let mut sent = false;
         if let Some(connected) = &peer.connected_socket {
             self.stats.send_calls += 1;
-            // If this socket refuses the packet, the common socket may accept it, or report the
-            // reason.
+            // If the connected socket refuses the packet, the common socket may accept it or report
+            // the reason.
             sent = send_iovecs(connected, None, &mut iovecs[..used]).is_ok();
         }
         if !sent {
@@ -117,11 +120,11 @@ impl Udp {
         1
     }
 
-    /// How many packets of a failed call are finished.
+    /// Handles a failed call. Returns how many packets are finished, that is, lost.
     #[cold]
     fn on_send_error(&mut self, errno: Errno, packets: usize) -> usize {
         match errno {
-            // Nothing was sent: for the caller both mean a full queue.
+            // Nothing was sent. For the caller, both errors mean that the queue is full.
             Errno::EAGAIN | Errno::EINTR => 0,
             errno => {
                 self.on_send_failed(errno, packets);
@@ -156,15 +159,17 @@ impl Udp {
                 packets
             }
             Err(errno) if self.disable_segmentation(errno, batch[0].to, runs[0].count) => {
-                // Happens once for each peer, because it is not segmented after that.
+                // This happens once for each peer, because its packets are not segmented after
+                // that.
                 self.send_batch(slab, batch)
             }
             Err(errno) => self.on_send_error(errno, runs[0].count),
         }
     }
 
-    /// Whether a run was refused because it cannot be segmented on this route, or its segments are
-    /// too long for it. If so, this peer's packets are sent one by one from now on.
+    /// Whether the kernel refused a run because it cannot be segmented on this route, or because
+    /// its segments are too long for the route. If so, this peer's packets are sent one by one from
+    /// now on.
     #[cold]
     fn disable_segmentation(&mut self, errno: Errno, to: u32, packets: usize) -> bool {
         let peer = &mut self.peers[to as usize];
@@ -176,8 +181,8 @@ impl Udp {
         is_unsegmentable
     }
 
-    /// How many packets at the beginning of `batch` are sent as one datagram. 0: the first one
-    /// cannot be sent; it is counted when it is the first of a batch.
+    /// Returns how many packets at the beginning of `batch` are sent as one datagram. Returns 0 if
+    /// the first packet cannot be sent. Such a packet is counted when it is the first of a batch.
     fn run_len(&self, slab: &SendMemory, batch: &[Packet<'_>]) -> usize {
         let first = &batch[0];
         let Some(peer) = self.peers.get(first.to as usize) else { return 0 };
@@ -207,9 +212,9 @@ impl Udp {
         packets
     }
 
-    /// Sends as many runs as one call accepts. A packet without its user bytes is contiguous: in
-    /// the slab if there is room for headers, otherwise in the staging buffer. Adjacent parts are
-    /// merged: the kernel copies 60 KiB from one part in half the time that it takes for 170.
+    /// Sends as many runs as one call accepts. All of a packet except its user bytes is contiguous:
+    /// in the slab if there is room for the headers, otherwise in the staging buffer. Adjacent
+    /// parts are merged, because the kernel copies one large part much faster than many small ones.
     fn send_runs(
         &mut self,
         slab: &SendMemory,
@@ -218,7 +223,7 @@ impl Udp {
     ) -> nix::Result<usize> {
         let mut iovecs = [iovec(&[]); MAX_IOVECS];
         let mut controls = [CmsgBuffer([0; 32]); MAX_DATAGRAMS];
-        // SAFETY: plain data; all zero is an empty message.
+        // SAFETY: this is plain data, for which all zeros are an empty message.
         let mut messages: [libc::mmsghdr; MAX_DATAGRAMS] =
             unsafe { MaybeUninit::zeroed().assume_init() };
         let (mut count, mut staging_used, mut iovec_count) = (0, 0, 0);
@@ -242,14 +247,14 @@ impl Udp {
         self.stats.send_calls += 1;
         let (socket, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
         let first = messages.as_mut_ptr();
-        // SAFETY: each of the first `count` messages points to its parts, in the slab or in the
-        // staging buffer, a name in its peer and its control; all outlive the call, none moves. The
-        // kernel checks parts in user memory.
+        // SAFETY: each of the first `count` messages points to its parts in the slab or in the
+        // staging buffer, to the address of its peer, and to its control message. All of these
+        // outlive the call and do not move. The kernel checks parts in user memory.
         let code = unsafe { libc::sendmmsg(socket, first, count as libc::c_uint, flags as _) };
         Errno::result(code).map(|sent| (sent as usize).min(count))
     }
 
-    /// Completes the packets of a run, and returns the number of their parts. Returns None if the
+    /// Builds the parts of the packets of a run, and returns their number. Returns None if the
     /// staging buffer or the list of parts is full.
     fn build_iovecs(
         &mut self,
@@ -312,14 +317,15 @@ impl Udp {
     }
 }
 
-/// Writes a packet after its length; the rest of the segment is padding.
+/// Writes the length of a packet, the packet and the padding to a segment of the staging buffer.
 fn stage(segment: &mut [u8], packet: &Packet<'_>, payload: *const u8) {
     let (headers, rest) = segment.split_at_mut(LENGTH_PREFIX_LEN + packet.header.len());
     let (prefix, header) = headers.split_at_mut(LENGTH_PREFIX_LEN);
     prefix.copy_from_slice(&self::prefix(packet));
     header.copy_from_slice(packet.header);
     let (target, padding) = rest.split_at_mut(packet.len);
-    // SAFETY: readable by the slab's promise for as many bytes as `target` has.
+    // SAFETY: the payload is readable by the contract of the slab, for as many bytes as `target`
+    // has.
     unsafe { target.as_mut_ptr().copy_from_nonoverlapping(payload, target.len()) };
     padding.fill(0);
 }
@@ -340,7 +346,8 @@ fn iovec(bytes: &[u8]) -> libc::iovec {
     raw_iovec(bytes.as_ptr(), bytes.len())
 }
 
-/// Sends one datagram of one or several parts, which the callers have checked to be readable.
+/// Sends one datagram of one or several parts. The callers have checked that the parts are
+/// readable.
 #[inline]
 fn send_iovecs(
     socket: &OwnedFd,
@@ -349,31 +356,31 @@ fn send_iovecs(
 ) -> nix::Result<()> {
     let (addr, addr_len) = to.map_or(socket_io::NO_ADDRESS, Destination::sockaddr);
     if let [one] = iovecs {
-        // SAFETY: a readable part, and a name in its peer or none.
+        // SAFETY: the part is readable, and the address is that of a peer or null.
         return unsafe {
             socket_io::send(socket, one.iov_base.cast(), one.iov_len, (addr, addr_len))
         };
     }
-    // SAFETY: plain data; all zero is an empty message.
+    // SAFETY: this is plain data, for which all zeros are an empty message.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_name = addr;
     message.msg_namelen = addr_len;
     message.msg_iov = iovecs.as_mut_ptr();
     message.msg_iovlen = iovecs.len() as _;
     let (socket, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
-    // SAFETY: the message points to readable parts, and to a name in its peer or none.
+    // SAFETY: the message points to readable parts, and to the address of a peer or to none.
     let code = unsafe { libc::sendmsg(socket, &raw const message, flags) };
     Errno::result(code).map(drop)
 }
 
-/// Sets the segment length.
+/// Adds the control message with the segment length to a message.
 fn set_segment_len(message: &mut libc::msghdr, control: &mut CmsgBuffer, len: u16) {
-    // SAFETY: only arithmetic.
+    // SAFETY: this is only arithmetic.
     let space = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = space.min(control.0.len()) as _;
-    // SAFETY: the control is large enough for one header and two bytes, so there is a first header,
-    // and its data are inside.
+    // SAFETY: the control buffer is large enough for one header and two bytes. Therefore there is a
+    // first header, and its data are inside the buffer.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(message);
         (*header).cmsg_level = libc::SOL_UDP;

@@ -1,7 +1,8 @@
-//! The program that the kernel runs for each frame of the interface, assembled by hand: frames for
-//! this process go to its socket, all others to the network stack.
+//! The BPF program that the kernel runs for each frame of the interface. It passes frames for this
+//! process to its socket, and all others to the network stack. The program is assembled here from
+//! instructions.
 
-// UNSAFETY: the bpf system call, which has no wrapper.
+// UNSAFETY: makes the bpf system call, which has no wrapper.
 #![expect(unsafe_code)]
 
 use super::ether_header::{self, MacEndpoint};
@@ -21,12 +22,12 @@ const XDP_PASS: i32 = 2;
 const HELPER_REDIRECT_MAP: i32 = 51;
 const PSEUDO_MAP_FD: u8 = 1;
 
-/// One instruction.
+/// One BPF instruction.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Instruction {
     code: u8,
-    /// Source register in the upper bits, destination register in the lower ones.
+    /// The source register in the upper four bits, the destination register in the lower four.
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -36,7 +37,8 @@ const fn instruction(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) ->
     Instruction { code, registers: src << 4 | dst, offset, immediate }
 }
 
-/// `dst` = the value of the size `size` at `src` + offset; sizes as in the instruction set.
+/// Loads a value of `size` at `src` + `offset` into `dst`. The codes of sizes are those of the
+/// instruction set.
 const fn load(size: u8, dst: u8, src: u8, offset: i16) -> Instruction {
     instruction(0x61 | size, dst, src, offset, 0)
 }
@@ -51,7 +53,7 @@ const fn set(dst: u8, value: i32) -> Instruction {
 const fn add(dst: u8, value: i32) -> Instruction {
     instruction(0x07, dst, 0, 0, value)
 }
-/// Jumps `offset` instructions ahead if the low 32 bits of `register` are not `value`.
+/// Jumps `offset` instructions ahead if the lower 32 bits of `register` are not `value`.
 const fn jump_if_not_equal(register: u8, value: i32, offset: i16) -> Instruction {
     instruction(0x56, register, 0, offset, value)
 }
@@ -64,7 +66,8 @@ const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const QUEUE: i16 = 16;
 
-/// A value that a frame must have at an offset to reach the socket, as the processor loads it.
+/// A value that a frame must have at an offset to reach the socket. `expected` is in the byte order
+/// in which the processor loads it.
 struct FrameMatch {
     load_size: u8,
     offset: usize,
@@ -79,7 +82,8 @@ fn match_half(offset: usize, bytes: [u8; 2]) -> FrameMatch {
     FrameMatch { load_size: BPF_H, offset, expected: i32::from(u16::from_ne_bytes(bytes)) }
 }
 
-/// The program for an endpoint, with a secret if there is one, and with the map's descriptor.
+/// Assembles the program for the endpoint `local`, which checks the secret if there is one. `map`
+/// is the descriptor of the map that contains the socket.
 fn program(local: MacEndpoint, secret: Option<u64>, map: i32) -> Vec<Instruction> {
     let [a, b, c, d, e, f] = local.mac;
     let mut checks = vec![
@@ -102,8 +106,8 @@ fn program(local: MacEndpoint, secret: Option<u64>, map: i32) -> Vec<Instruction
         copy(4, 2),
         add(4, min_len as i32),
     ];
-    // The distance from the comparison of lengths to the instruction that passes the frame on: two
-    // instructions for each check, and six that redirect it.
+    // The distance from the length check to the instruction that passes the frame to the network
+    // stack: two instructions for each check, and six that redirect the frame to the socket.
     let mut jump_distance = 2 * checks.len() as i16 + 6;
     program.push(jump_if_above(4, 3, jump_distance));
     for check in checks {
@@ -126,19 +130,19 @@ fn program(local: MacEndpoint, secret: Option<u64>, map: i32) -> Vec<Instruction
 
 fn bpf<T>(command: i64, attributes: &mut T) -> nix::Result<i32> {
     let size = size_of::<T>();
-    // SAFETY: each caller passes the attributes of its command, whose beginning the kernel reads up
-    // to `size`; pointers in them point to values that live through the call.
+    // SAFETY: each caller passes the attributes of its command, of which the kernel reads `size`
+    // bytes. Pointers in the attributes point to values that outlive the call.
     let code =
         unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size) };
     Errno::result(code).map(|answer| answer as i32)
 }
 
 fn descriptor(fd: i32) -> OwnedFd {
-    // SAFETY: the bpf call returned a new descriptor that no other code knows.
+    // SAFETY: the bpf call returned a new descriptor, which no other code uses.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// A map that holds the socket, for the first queue.
+/// Creates a map that contains the socket for the first queue.
 fn map(socket: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     #[repr(C)]
     struct MapCreateAttr {
@@ -171,8 +175,8 @@ fn map(socket: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     Ok(map)
 }
 
-/// Loads the program that passes frames for `local` to `socket`; with a secret only those that
-/// carry it.
+/// Loads the program that passes frames for `local` to `socket`. If there is a secret, a frame must
+/// also carry it.
 pub fn load_for(
     socket: BorrowedFd<'_>,
     local: MacEndpoint,
@@ -200,7 +204,7 @@ pub fn load_for(
         kind: PROG_TYPE_XDP,
         count: program.len() as u32,
         instructions: program.as_ptr() as u64,
-        // The helper that it calls requires no other licence.
+        // The helper function that the program calls requires no other licence.
         license: c"MIT".as_ptr() as u64,
         log_level: 0,
         log_size: 0,
@@ -212,7 +216,8 @@ pub fn load_for(
     bpf(PROG_LOAD, &mut attributes).map(descriptor)
 }
 
-/// Attaches the program to an interface until the last descriptor of the result is closed.
+/// Attaches the program to an interface. It stays attached until the last descriptor of the
+/// returned BPF link is closed.
 pub fn attach(program: BorrowedFd<'_>, index: u32) -> nix::Result<OwnedFd> {
     #[repr(C)]
     struct LinkCreateAttr {

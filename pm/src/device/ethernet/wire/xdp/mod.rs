@@ -1,7 +1,7 @@
-//! The AF_XDP wire in copy mode (SKB mode). A small program at the interface passes the frames of
-//! this process to its socket before the kernel's network stack sees them. All other frames go to
-//! the network stack. The program is attached by a link, and is detached when the link's last
-//! descriptor is closed.
+//! The AF_XDP wire in copy mode (SKB mode). A small BPF program at the interface passes the frames
+//! of this process to its socket before the kernel's network stack processes them. All other frames
+//! go to the network stack. The program is attached by a BPF link, and the kernel detaches it when
+//! the last descriptor of that link is closed.
 
 mod bpf_program;
 mod receive;
@@ -22,21 +22,23 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use umem::{ChunkAllocator, Umem};
 
-/// The socket, the memory, the program's link, and the socket that holds the port.
+/// The number of descriptors: the socket, the memory, the program's BPF link, and the socket that
+/// holds the port.
 pub(super) const FD_COUNT: usize = 4;
 const UMEM_FD_INDEX: usize = 1;
 
-/// After an exit the kernel takes a moment to release a queue.
+/// The longest time to retry a bind. After a process has exited, the kernel releases its queue with
+/// a delay.
 const BIND_TIMEOUT: Duration = Duration::from_millis(600);
 const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The longest packet of a frame.
+/// Returns the length of the longest packet that fits into a chunk, on a link of this MTU.
 fn mtu(link_mtu: usize) -> usize {
     packet_mtu(link_mtu).min(umem::CHUNK_MAX - umem::HEADROOM - ether_header::HEADER)
 }
 
 /// Opens a socket with its memory, binds it to the interface's only queue and attaches the program.
-/// `secret`: as in [`WireOptions`](super::WireOptions).
+/// [`WireOptions`](super::WireOptions) describes `secret`.
 pub(super) fn open(link: &str, secret: Option<u64>) -> Result<OpenedSockets, WireError> {
     let (claim, port) = claim_port(link)?;
     let fd = claim.as_fd();
@@ -44,11 +46,14 @@ pub(super) fn open(link: &str, secret: Option<u64>) -> Result<OpenedSockets, Wir
     let index = link::index(fd, link)?;
     let queues = link::receive_queues(fd, link);
     if queues > 1 {
-        // Frames arrive at any queue, and a socket serves only one.
-        return Err(WireError::new(format!("{link}: AF_XDP: {queues} receive queues, needs 1")));
+        // Frames may arrive at any queue, but a socket serves only one.
+        return Err(WireError::new(format!(
+            "{link}: AF_XDP: {queues} receive queues, but only 1 is supported"
+        )));
     }
     if packet_mtu(link_mtu) > mtu(link_mtu) {
-        // A frame must fit a page; an MTU below the link's would cost bandwidth.
+        // A frame must fit into a page, and a smaller MTU than that of the link would cost
+        // bandwidth.
         return Err(WireError::new(format!("{link}: AF_XDP: no room for an MTU of {link_mtu}")));
     }
     let to_error = |what: &'static str| {
@@ -68,7 +73,8 @@ pub(super) fn open(link: &str, secret: Option<u64>) -> Result<OpenedSockets, Wir
     Ok(OpenedSockets { kind: WireKind::Xdp, link: link.into(), link_mtu, address, descriptors })
 }
 
-/// Retries while the queue or the interface is still busy with a process that has just exited.
+/// Retries `step` for a bounded time while the queue or the interface is still busy with a process
+/// that has just exited.
 fn retry_while_busy<T>(mut step: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     let start = Instant::now();
     loop {
@@ -94,9 +100,9 @@ pub(super) struct Xdp {
     tx_ring: XskRing<libc::xdp_desc>,
     chunks: ChunkAllocator,
     copier: UserMemoryCopier,
-    /// The kernel has to be called for frames in the send ring.
+    /// Whether a system call is needed to make the kernel send the frames in the send ring.
     wakeup_pending: bool,
-    /// The kernel's error when it sent nothing.
+    /// The kernel's error, if the last call could not send.
     send_error: Option<Errno>,
     fault: Option<WireFault>,
     stats: Stats,
@@ -137,8 +143,8 @@ impl Xdp {
         Ok(xdp)
     }
 
-    /// Determines the use of each chunk. At the first attach all are free. After a process has
-    /// exited, the rings show which ones the kernel has, and the others are free.
+    /// Determines the use of each chunk. At the first attach, all chunks are free. After a process
+    /// has exited, the rings show which chunks are in use, and the others are free.
     fn recover_chunks(&mut self) {
         let chunk_of = |offset: u64| self.umem.chunk_index(offset);
         let filled: Vec<_> = self.fill_ring.pending().filter_map(chunk_of).collect();

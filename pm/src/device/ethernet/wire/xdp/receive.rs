@@ -1,4 +1,4 @@
-//! Receives frames in place: they stay in their chunk until they are released.
+//! Receives frames in place. A frame stays in its chunk until it is released.
 
 #![forbid(unsafe_code)]
 
@@ -31,8 +31,8 @@ impl Xdp {
         count
     }
 
-    /// The packet in a frame. If there is none, the frame goes back to the kernel, if it is valid
-    /// at all.
+    /// Returns the packet in a frame. If the frame contains no valid packet, returns its chunk to
+    /// the kernel.
     fn accept(&mut self, entry: libc::xdp_desc) -> Option<Received> {
         let frame = self.umem.locate_frame(entry.addr, entry.len as usize)?;
         if !self.chunks.hold(frame.buffer) {

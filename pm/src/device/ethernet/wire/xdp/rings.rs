@@ -1,7 +1,7 @@
-//! The four rings that this process shares with the kernel: each has a producer and a consumer, and
-//! the kernel is one of them.
+//! The four rings that this process shares with the kernel. Each ring has a producer and a
+//! consumer, and the kernel is one of them.
 
-// UNSAFETY: reads and writes mappings that the kernel shares.
+// UNSAFETY: reads and writes mappings that it shares with the kernel.
 #![expect(unsafe_code)]
 
 use super::umem::{RECEIVE_CHUNKS, SEND_CHUNKS};
@@ -32,9 +32,10 @@ pub struct XskRing<T> {
     flags_offset: usize,
     entries_offset: usize,
     capacity: u32,
-    /// This process's index: the producer's for rings that it fills, otherwise the consumer's.
+    /// The index of this process: the producer's index for rings that it fills, otherwise the
+    /// consumer's.
     local_index: u32,
-    /// The kernel's index, as last read.
+    /// The kernel's index when it was last read.
     cached_kernel_index: u32,
     marker: PhantomData<T>,
 }
@@ -84,28 +85,29 @@ impl<T: Copy> XskRing<T> {
     }
 
     fn atomic_at(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: an aligned word inside the mapping, checked when it was made; both sides access
-        // it atomically.
+        // SAFETY: this is an aligned word inside the mapping, as `map` has checked. Both sides
+        // access it atomically.
         unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
     }
 
     fn load(&self, offset: usize) -> u32 {
-        // Pairs with the kernel's store after it has written, or read, the entries.
+        // This pairs with the kernel's store after it has written or read the entries.
         self.atomic_at(offset).load(Ordering::Acquire)
     }
 
     fn entry(&self, index: u32) -> *mut T {
         let offset = self.entries_offset + (index & (self.capacity - 1)) as usize * size_of::<T>();
-        // SAFETY: inside the mapping by the mask.
+        // SAFETY: the mask keeps the offset inside the mapping.
         unsafe { self.map.as_mut_ptr().add(offset).cast() }
     }
 
     fn read(&self, index: u32) -> T {
-        // SAFETY: any bits are a value; the kernel may write, so it is read once.
+        // SAFETY: every bit pattern is a valid value. The kernel may write the entry, so it is read
+        // once.
         unsafe { self.entry(index).read_volatile() }
     }
 
-    /// Entries between consumer and producer, without taking them.
+    /// Returns the entries between consumer and producer without removing them.
     pub fn pending(&self) -> impl Iterator<Item = T> + '_ {
         let (from, to) = (self.load(self.consumer_offset), self.load(self.producer_offset));
         let count = to.wrapping_sub(from).min(self.capacity);
@@ -129,7 +131,8 @@ impl<T: Copy> XskRing<T> {
                 return false;
             }
         }
-        // SAFETY: inside the mapping; the entry belongs to this process until it is published.
+        // SAFETY: the entry is inside the mapping, and belongs to this process until it is
+        // published.
         unsafe { self.entry(self.local_index).write_volatile(value) };
         self.local_index = self.local_index.wrapping_add(1);
         true
@@ -140,7 +143,7 @@ impl<T: Copy> XskRing<T> {
         self.atomic_at(self.producer_offset).store(self.local_index, Ordering::Release);
     }
 
-    /// Takes an entry, which is not returned to the kernel before `release_taken`.
+    /// Takes an entry. The kernel may reuse it only after `release_taken`.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         if self.local_index == self.cached_kernel_index {
@@ -154,7 +157,7 @@ impl<T: Copy> XskRing<T> {
         Some(value)
     }
 
-    /// Returns the entries that were taken to the kernel.
+    /// Returns all taken entries to the kernel.
     #[inline]
     pub fn release_taken(&self) {
         self.atomic_at(self.consumer_offset).store(self.local_index, Ordering::Release);

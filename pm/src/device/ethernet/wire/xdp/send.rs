@@ -1,7 +1,7 @@
-//! Sending frames: they are copied into chunks from the slab and from user memory, and one system
-//! call sends all of them.
+//! Sends frames. They are copied into chunks from the slab and from user memory, and one system
+//! call sends up to 32 frames.
 
-// UNSAFETY: copies from the send slab; a call that makes the kernel read the ring.
+// UNSAFETY: copies from the send slab, and makes the kernel read the ring.
 #![expect(unsafe_code)]
 
 use super::{Xdp, ether_header};
@@ -9,7 +9,7 @@ use crate::device::ethernet::wire::{Packet, SendMemory, UserBytes, socket_io};
 use crate::rma::{IoSegment, MAX_SEGMENTS};
 use nix::errno::Errno;
 
-/// Calls to the kernel for one batch; each takes up to 32 frames.
+/// The most system calls for one batch. One call sends up to 32 frames.
 const MAX_WAKEUPS: usize = 32;
 
 impl Xdp {
@@ -30,7 +30,8 @@ impl Xdp {
         done
     }
 
-    /// Puts packets into the ring, and returns how many fitted.
+    /// Adds packets to the ring, and returns how many are finished: added, or lost because they
+    /// cannot be sent.
     fn stage_packets(&mut self, slab: &SendMemory, batch: &[Packet<'_>]) -> usize {
         let mut chunks = [None; MAX_SEGMENTS];
         let (mut done, mut has_user_bytes) = (0, false);
@@ -51,22 +52,22 @@ impl Xdp {
             let Some(chunk) = *chunk else { continue };
             let (addr, len) =
                 (self.umem.chunk_offset(chunk), (ether_header::HEADER + packet.total_len()) as u32);
-            // The ring has as many entries as there are chunks.
+            // The ring has as many entries as there are send chunks, so there is room.
             self.tx_ring.stage(libc::xdp_desc { addr, len, options: 0 });
             self.stats.sent += 1;
         }
         done
     }
 
-    /// Writes all of a packet except its user bytes to a chunk. `Err(None)`: there is no chunk;
-    /// otherwise the reason why the packet cannot be sent.
+    /// Writes all of a packet except its user bytes to a chunk. Returns `Err(None)` if there is no
+    /// free chunk. Other errors are the reason why the packet cannot be sent.
     fn write_packet(
         &mut self,
         slab: &SendMemory,
         packet: &Packet<'_>,
     ) -> Result<u32, Option<Errno>> {
         let (payload, header) = self.header(slab, packet).ok_or(Errno::EMSGSIZE)?;
-        // While the link is down, frames stay in the ring: this is not a full queue.
+        // While the link is down, frames stay in the ring. That is an error, and not a full queue.
         let chunk = self.acquire_chunk().ok_or(self.send_error)?;
         let machine_header = packet.header;
         let parts = [
@@ -74,7 +75,7 @@ impl Xdp {
             (machine_header.as_ptr(), machine_header.len()),
             (payload, packet.len),
         ];
-        // SAFETY: headers by their slices, the payload by the slab's promise.
+        // SAFETY: the headers are slices, and the payload is readable by the contract of the slab.
         let written = unsafe { self.umem.write(chunk, parts, packet.user_bytes.len) };
         written.then_some(chunk).ok_or_else(|| {
             self.chunks.release_send(chunk);
@@ -82,8 +83,8 @@ impl Xdp {
         })
     }
 
-    /// Copies user bytes to the chunks, after the rest of each packet. Chunks whose user bytes are
-    /// inaccessible are freed.
+    /// Copies user bytes to the chunks after the rest of each packet. If the user bytes of a packet
+    /// are inaccessible, frees its chunk.
     fn gather(&mut self, batch: &[Packet<'_>], chunks: &mut [Option<u32>]) {
         let mut start = 0;
         while start < batch.len() {
@@ -102,7 +103,7 @@ impl Xdp {
                 (count, end) = (count + 1, end + len);
             }
             let run = start..start + count;
-            // SAFETY: inside chunks that were acquired by `write_packet`.
+            // SAFETY: the parts are inside chunks that `write_packet` has acquired.
             if unsafe { self.copier.gather(source, &parts[..count]) }.is_err() {
                 for (i, part) in run.zip(parts) {
                     // SAFETY: as above.
@@ -119,7 +120,7 @@ impl Xdp {
         }
     }
 
-    /// Payload and frame header, or None if the packet cannot be sent.
+    /// Returns the payload and the frame header, or None if the packet cannot be sent.
     fn header(
         &self,
         slab: &SendMemory,
@@ -132,7 +133,7 @@ impl Xdp {
             .then(|| (payload, ether_header::header(to, self.local.mac, total)))
     }
 
-    /// A free send chunk. If there is none, completed chunks are reclaimed first.
+    /// Acquires a free send chunk. If there is none, reclaims completed chunks first.
     #[inline]
     fn acquire_chunk(&mut self) -> Option<u32> {
         if let Some(chunk) = self.chunks.acquire_send() {
@@ -163,17 +164,17 @@ impl Xdp {
                 return;
             }
             self.stats.send_calls += 1;
-            // SAFETY: an empty message: no memory is involved.
+            // SAFETY: the message is empty, so the call accesses no memory.
             let result = unsafe {
                 socket_io::send(&self.socket, std::ptr::null(), 0, socket_io::NO_ADDRESS)
             };
             match result {
-                // Busy: the interface dropped a frame, for lack of a carrier or of room.
+                // EBUSY: the interface dropped a frame, because it has no carrier or no room.
                 Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::EBUSY) => {
                     self.send_error = None;
                     self.reclaim_completed();
                 }
-                // No memory; the next call tries again.
+                // ENOBUFS: the kernel has no memory. The next call tries again.
                 Err(Errno::ENOBUFS) => break,
                 Err(errno) => {
                     self.send_error = Some(errno);

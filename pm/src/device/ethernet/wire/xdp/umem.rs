@@ -1,5 +1,6 @@
-//! The memory of AF_XDP's frames: a sealed memfd, so that the owner of a process can continue with
-//! it. It consists of chunks of one frame each: first those for receiving, then those for sending.
+//! The memory for the frames of AF_XDP. It is a sealed memfd, so that the owner of a process can
+//! continue with it. It consists of chunks of one frame each: first the chunks for receiving, then
+//! those for sending.
 
 // UNSAFETY: registers memory with the kernel, and returns addresses inside it.
 #![expect(unsafe_code)]
@@ -12,18 +13,19 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Chunks for receiving: the number of buffers.
+/// The number of chunks for receiving, which is the number of buffers.
 pub const RECEIVE_CHUNKS: usize = 1024;
-/// Chunks for sending.
+/// The number of chunks for sending.
 pub const SEND_CHUNKS: usize = 512;
 const CHUNKS: usize = RECEIVE_CHUNKS + SEND_CHUNKS;
 
-/// A chunk is half a page or a page.
+/// The largest chunk. A chunk is half a page or a page.
 pub const CHUNK_MAX: usize = 4096;
-/// The bytes that the kernel keeps free in front of a received frame (XDP_PACKET_HEADROOM), and the
-/// extra headroom. With 14 bytes the packet after a frame's header of 18 bytes begins at a multiple
-/// of 16.
+/// Additional bytes in front of a received frame. With 14 bytes, the packet after the frame's
+/// header of 18 bytes begins at a multiple of 16. The kernel itself keeps 256 bytes free
+/// (XDP_PACKET_HEADROOM).
 const EXTRA_HEADROOM: usize = 14;
+/// All bytes in front of a received frame.
 pub const HEADROOM: usize = 256 + EXTRA_HEADROOM;
 
 fn chunk_len_for(link_mtu: usize) -> usize {
@@ -33,10 +35,10 @@ fn chunk_len_for(link_mtu: usize) -> usize {
 }
 
 pub fn socket() -> nix::Result<OwnedFd> {
-    // SAFETY: no memory is involved.
+    // SAFETY: the call accesses no memory.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     Errno::result(fd)?;
-    // SAFETY: a descriptor that was just opened and that no other code knows.
+    // SAFETY: the descriptor was just opened, and no other code uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -44,7 +46,7 @@ fn seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
 }
 
-/// The memory for a link of this MTU.
+/// Creates the memory for a link of this MTU.
 pub fn create_memory(link_mtu: usize) -> nix::Result<OwnedFd> {
     let memory = memfd_create(c"score-wire", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     nix::unistd::ftruncate(&memory, (CHUNKS * chunk_len_for(link_mtu)) as i64)?;
@@ -52,8 +54,8 @@ pub fn create_memory(link_mtu: usize) -> nix::Result<OwnedFd> {
     Ok(memory)
 }
 
-/// Registers the memory and the sizes of the rings with a socket. The kernel keeps the pages; the
-/// mapping is needed only for this call.
+/// Registers the memory and the sizes of the rings with a socket. The kernel keeps the pages, so
+/// the mapping is needed only for this call.
 pub fn register(
     socket: BorrowedFd<'_>,
     memory: BorrowedFd<'_>,
@@ -83,7 +85,7 @@ pub fn register(
     Ok(())
 }
 
-/// Binds to the first queue of an interface.
+/// Binds a socket to the first queue of an interface.
 pub fn bind(socket: BorrowedFd<'_>, index: u32) -> nix::Result<()> {
     let name = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
@@ -93,7 +95,7 @@ pub fn bind(socket: BorrowedFd<'_>, index: u32) -> nix::Result<()> {
         sxdp_shared_umem_fd: 0,
     };
     let len = size_of_val(&name) as libc::socklen_t;
-    // SAFETY: the kernel reads `len` bytes of an address that lives through the call.
+    // SAFETY: the kernel reads `len` bytes of an address that outlives the call.
     let code = unsafe { libc::bind(socket.as_raw_fd(), (&raw const name).cast(), len) };
     Errno::result(code).map(drop)
 }
@@ -111,24 +113,26 @@ impl Umem {
         let current_seals = fcntl(memory.as_fd(), FcntlArg::F_GET_SEALS)?;
         let size = nix::sys::stat::fstat(memory)?.st_size;
         if !SealFlag::from_bits_retain(current_seals).contains(seals()) || size != len as i64 {
-            return Err(std::io::Error::other("not the memory of a wire, sealed and of its size"));
+            return Err(std::io::Error::other(
+                "not the memory of a wire: not sealed, or of the wrong size",
+            ));
         }
         let map = MmapOptions::new().len(len).map_raw(memory.as_raw_fd())?;
         Ok(Umem { map, chunk_len })
     }
 
-    /// The chunk that contains an offset.
+    /// Returns the chunk that contains an offset.
     pub fn chunk_index(&self, offset: u64) -> Option<u32> {
         let index = usize::try_from(offset).ok()? / self.chunk_len;
         (index < CHUNKS).then_some(index as u32)
     }
 
-    /// A chunk's offset.
+    /// Returns the offset of a chunk.
     pub fn chunk_offset(&self, chunk: u32) -> u64 {
         chunk as u64 * self.chunk_len as u64
     }
 
-    /// The location of a frame at `umem_offset`, or None if it exceeds its chunk.
+    /// Returns the location of a frame at `umem_offset`, or None if it exceeds its chunk.
     pub fn locate_frame(&self, umem_offset: u64, len: usize) -> Option<Received> {
         let buffer = self.chunk_index(umem_offset)?;
         let offset = (umem_offset - self.chunk_offset(buffer)) as usize;
@@ -136,26 +140,27 @@ impl Umem {
         fits.then_some(Received { buffer, offset: offset as u32, len: len as u32 })
     }
 
-    /// The address of a packet; null if it is not inside one chunk.
+    /// Returns the address of a packet, or null if it is not inside one chunk.
     pub fn pointer(&self, packet: Received) -> *mut u8 {
         let (offset, len) = (packet.offset as usize, packet.len as usize);
         let end = offset.checked_add(len);
         if packet.buffer as usize >= CHUNKS || end.is_none_or(|end| end > self.chunk_len) {
             return std::ptr::null_mut();
         }
-        // SAFETY: inside the mapping, by the line above.
+        // SAFETY: the packet is inside the mapping, by the checks above.
         unsafe { self.map.as_mut_ptr().add(packet.buffer as usize * self.chunk_len + offset) }
     }
 
-    /// The address of `len` bytes of a chunk; null if they are not inside it.
+    /// Returns the address of `len` bytes at `offset` in a chunk, or null if they are not inside
+    /// it.
     pub fn chunk_ptr(&self, chunk: u32, offset: usize, len: usize) -> *mut u8 {
         let fits = offset.checked_add(len).is_some_and(|end| end <= self.chunk_len);
         let packet = Received { buffer: chunk, offset: offset as u32, len: len as u32 };
         if fits { self.pointer(packet) } else { std::ptr::null_mut() }
     }
 
-    /// Writes the parts one after the other into a chunk. Returns false if it has no room for them
-    /// and `extra_len` more bytes.
+    /// Writes the parts one after the other into a chunk. Returns false if the chunk has no room
+    /// for them and `extra_len` more bytes.
     ///
     /// # Safety
     /// Each part must be readable for its length.
@@ -171,8 +176,8 @@ impl Umem {
             return false;
         }
         for (from, len) in parts {
-            // SAFETY: the source by the caller's promise; the target is inside the chunk, whose
-            // room for all parts was checked.
+            // SAFETY: the caller guarantees the source. The target is inside the chunk, which has
+            // room for all parts.
             unsafe {
                 to.copy_from_nonoverlapping(from, len);
                 to = to.add(len);
@@ -184,9 +189,9 @@ impl Umem {
 
 /// The use of each chunk.
 pub struct ChunkAllocator {
-    /// Packets in each receive chunk that are not released yet.
+    /// The number of packets in each receive chunk that are not released yet.
     refcounts: Vec<u16>,
-    /// Receive chunks that are not in use: they go to the fill ring.
+    /// Receive chunks that are not in use. They are added to the fill ring.
     free_receive: Vec<u32>,
     /// Send chunks that are free.
     free_send: Vec<u32>,
@@ -204,8 +209,7 @@ impl ChunkAllocator {
         }
     }
 
-    /// Computes the free chunks. The kernel has `filled`, `received` and `outgoing`, and will
-    /// return `completed` as completed.
+    /// Computes the free chunks. All chunks in the four rings are in use.
     pub fn recover(
         &mut self,
         filled: &[u32],
@@ -222,12 +226,12 @@ impl ChunkAllocator {
         (self.free_receive, self.free_send) = (receive, send);
     }
 
-    /// The next receive chunk for the fill ring.
+    /// Returns the next receive chunk for the fill ring.
     pub fn next_to_fill(&mut self) -> Option<u32> {
         self.free_receive.pop()
     }
 
-    /// Holds a chunk from the receive ring. Returns false if it is not a receive chunk, or still
+    /// Holds a chunk from the receive ring. Returns false if it is not a receive chunk or is still
     /// held.
     pub fn hold(&mut self, chunk: u32) -> bool {
         match self.refcounts.get_mut(chunk as usize) {
@@ -250,7 +254,8 @@ impl ChunkAllocator {
         }
     }
 
-    /// Returns true if it was the last packet: the chunk then goes to the fill ring.
+    /// Releases one packet of a chunk. Returns true if it was the last one, so that the caller
+    /// returns the chunk to the fill ring.
     pub fn release(&mut self, chunk: u32) -> bool {
         let Some(refcount @ 1..) = self.refcounts.get_mut(chunk as usize) else { return false };
         *refcount -= 1;
@@ -268,12 +273,12 @@ impl ChunkAllocator {
         self.free_send.is_empty()
     }
 
-    /// A free send chunk.
+    /// Acquires a free send chunk.
     pub fn acquire_send(&mut self) -> Option<u32> {
         self.free_send.pop()
     }
 
-    /// Frees a send chunk. Other chunks are ignored, and so are more chunks than there are.
+    /// Frees a send chunk. Ignores other chunks, and a chunk if all are free already.
     pub fn release_send(&mut self, chunk: u32) {
         if (RECEIVE_CHUNKS..CHUNKS).contains(&(chunk as usize))
             && self.free_send.len() < SEND_CHUNKS
