@@ -1,6 +1,6 @@
-//! PM over RDMA hardware between two processes of this host, for comparison with perftest;
-//! docs/verbs.md has the command line. Prints one number per line, of the named measurements or of
-//! all:
+//! Measures PM over RDMA hardware between two processes of this host, for comparison with perftest
+//! (docs/verbs.md has the command line). Prints one number per line, for the named measurements or
+//! for all:
 //!
 //! latency NS       of 8 bytes one way, median
 //! messages MIB     a second, of the longest messages
