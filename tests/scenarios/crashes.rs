@@ -145,7 +145,7 @@ fn with_debug_and_without_display_and_terminal_gdb_shows_the_back_trace_of_each_
 }
 
 #[test]
-fn ddt_is_started_if_it_is_there_and_else_no_job_is() {
+fn ddt_is_started_if_it_is_installed_and_otherwise_no_job_starts() {
     let env = TestEnv::new();
     let Some(program) = program(&env) else { return };
     let outcome = run_debug(&env, "-nodes=4,debug=ddt", &program, "segv").expect_code(2);

@@ -72,7 +72,7 @@ fn users_of_a_service_run_mpi_programs_on_several_hosts_at_once() {
 }
 
 #[test]
-fn what_a_process_of_an_mpi_program_does_wrong_ends_the_job_with_its_name() {
+fn an_error_of_an_mpi_process_ends_the_job_and_names_the_process() {
     for (fault, code, lines) in [
         ("exit 3", 3, &["node 2 exited with code 3 before MPI_Finalize()"][..]),
         ("exit 0", 1, &["node 2 exited with code 0 before MPI_Finalize()"]),

@@ -193,7 +193,7 @@ fn a_program_runs_on_one_host_and_on_several_and_its_faults_are_named() {
 }
 
 #[test]
-fn what_goes_wrong_ends_the_job_and_is_named() {
+fn a_failure_ends_the_job_and_is_named() {
     let source = "#include <mpi.h>\n#include <signal.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
                   int main(int argc, char **argv) {\n\
                   int rank;\n\

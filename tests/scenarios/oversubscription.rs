@@ -50,7 +50,7 @@ fn a_processor_has_as_many_jobs_as_rows_and_the_next_one_waits() {
 }
 
 #[test]
-fn memory_that_is_promised_to_a_job_is_waited_for() {
+fn a_job_waits_for_memory_that_another_job_has_requested() {
     let env = TestEnv::new();
     let Some(cluster) = Cluster::start(&env, &["a"]) else { return };
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();

@@ -41,7 +41,7 @@ fn is_helper(process: &Process) -> bool {
 }
 
 #[test]
-fn what_a_rank_has_put_is_found_by_all_without_a_fence() {
+fn all_ranks_find_the_data_of_a_rank_without_a_fence() {
     with_each_libpmix("pmix_get", |env, program| {
         // If there are several hosts, the rank is on another host.
         for (options, distance) in
@@ -72,7 +72,7 @@ fn a_rank_that_ends_without_having_put_anything_keeps_no_other_waiting() {
 }
 
 #[test]
-fn a_get_of_what_another_host_has_not_yet_ends_at_its_time() {
+fn a_get_of_data_that_another_host_has_not_put_ends_at_its_time_limit() {
     with_each_libpmix("pmix_timeout", |env, program| {
         for options in [LAYOUTS[1], "-group=local:3 -nodes=3x1"] {
             for (seconds, first) in [(1, "too late after that"), (60, "found after less")] {

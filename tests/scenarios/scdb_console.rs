@@ -238,7 +238,7 @@ fn breakpoints_steps_and_watchpoints_stop_the_ranks_that_they_are_for() {
 }
 
 #[test]
-fn at_a_terminal_it_has_a_history_and_the_interrupt_key_ends_a_command_only() {
+fn at_a_terminal_the_console_has_a_history_and_the_interrupt_key_ends_only_a_command() {
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 2) else { return };
     let line = format!("TERM=xterm HOME={} exec scdb {}", env.dir().display(), job_of(&target_job));

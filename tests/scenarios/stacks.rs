@@ -122,7 +122,7 @@ fn the_service_may_be_killed_at_any_time_and_leaves_the_job_as_it_was() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_named() {
+fn processes_whose_stacks_cannot_be_read_are_named() {
     let env = TestEnv::new();
     let Some(program) = copy_program(&env) else { return };
     let script = "if [ $SCORE_SELF_NODE = 1 ]; then exit 0; fi; echo up; exec sleep 300";
@@ -140,7 +140,7 @@ fn what_cannot_be_looked_at_is_named() {
     let _ = outcome.assert_stderr(&["rank 3: job 1 has ranks 0 to 2"]);
     end(job);
     if !is_installed("strace") {
-        return skip("what_cannot_be_looked_at_is_named", "strace is not installed");
+        return skip("processes_whose_stacks_cannot_be_read_are_named", "strace is not installed");
     }
     let job = start(&env, &["-nodes=2"], &program, 2);
     let is_rank = |process: &Process| process.command.ends_with(&format!("stacks {LONG}"));

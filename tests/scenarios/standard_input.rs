@@ -22,7 +22,7 @@ fn bytes_pass_unchanged() {
 }
 
 #[test]
-fn a_program_that_does_not_read_is_not_waited_for() {
+fn scrun_does_not_wait_for_a_program_that_does_not_read() {
     let env = TestEnv::new();
     let outcome = env.sh("yes | scrun -nodes=2 system echo done").run().expect_code(0);
     assert_eq!(outcome.text(), "done\ndone\n");

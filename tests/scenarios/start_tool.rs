@@ -103,7 +103,7 @@ fn a_tool_starts_beside_a_job_and_sees_its_processes() {
 }
 
 #[test]
-fn what_cannot_be_started_is_named_and_a_fifth_tool_refused() {
+fn a_tool_that_cannot_be_started_is_named_and_a_fifth_tool_is_refused() {
     let env = TestEnv::new();
     let job = start_job(&env, &["-nodes=1"]);
     for (tool, code, text) in [
@@ -203,7 +203,7 @@ fn is_keeper(process: &Process) -> bool {
 }
 
 #[test]
-fn whoever_is_killed_nothing_of_a_tool_is_left() {
+fn no_process_of_a_tool_is_left_whichever_component_is_killed() {
     let victims: [Victim; 5] = [
         ("scored", Process::is_scored),
         ("the shepherd", Process::is_shepherd),
@@ -231,7 +231,7 @@ fn whoever_is_killed_nothing_of_a_tool_is_left() {
 }
 
 #[test]
-fn the_death_of_a_tool_or_of_who_watches_it_does_not_end_the_job() {
+fn the_death_of_a_tool_or_of_its_supervisor_does_not_end_the_job() {
     let env = TestEnv::new();
     for victim in
         [(|process| process.command == "sleep 403") as fn(&Process) -> bool, is_supervisor]

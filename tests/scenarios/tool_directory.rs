@@ -84,7 +84,7 @@ fn the_directory_describes_programs_user_and_sockets() {
 }
 
 #[test]
-fn each_stage_is_described_anew_and_the_user_may_change_what_is_there() {
+fn the_directory_describes_each_stage_and_the_user_may_change_its_files() {
     let env = TestEnv::new();
     let line = "exec scrun -nodes=1 system sh -c 'pwd; until [ -e go ]; do sleep .01; done; \
                 rm -r .jobs/1/toolctl_rank; ln -s /etc/passwd .jobs/1/environ.x' :: \

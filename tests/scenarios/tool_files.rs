@@ -170,7 +170,7 @@ fn without_the_option_nothing_is_copied_and_a_tool_has_no_such_variable() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_named_before_anything_is_started() {
+fn files_that_cannot_be_sent_are_named_before_anything_is_started() {
     let env = TestEnv::new();
     let (folder, _) = make_folder(&env);
     let assert_refused = |expected: &[&str]| {
