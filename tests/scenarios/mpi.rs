@@ -142,7 +142,7 @@ pub(super) fn mpich(test: &str) -> Option<PathBuf> {
     let folder = binaries::folder().parent().unwrap().join("mpich");
     let is_complete = folder.join(".complete").exists();
     if !is_complete {
-        skip(test, "MPICH of PyPI is not installed below the target folder");
+        skip(test, "MPICH of PyPI is not installed below the target directory");
     }
     is_complete.then_some(folder)
 }

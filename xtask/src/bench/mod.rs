@@ -34,11 +34,11 @@ use crate::run;
 const USAGE: &str = "\
 usage: cargo xtask bench [-quick] [-table] [-rounds N] [-seconds N] [-mib N] [NAME...]
 
-  latency         8 B, 64 B, 1 KiB, 4 KiB one way; also the floor, Open MPI, MPICH and UCX
-  rate            messages of 8 B per second; also of the same libraries
-  silent          2 processes alone, and among 62 silent ones
+  latency         8 B, 64 B, 1 KiB, 4 KiB one way; also of the floor, Open MPI, MPICH and UCX
+  rate            messages of 8 B per second; also of Open MPI, MPICH and UCX
+  silent          latency of 2 processes, alone and among 62 silent ones
   launch          4 and 256 x true: scrun, mpiexec, and a bare spawn-and-wait
-  oversubscribed  4 pairs on 2 cores
+  oversubscribed  round trips per second of 4 pairs on 2 cores
   ethernet        wires and device, TCP and iperf3, loss, two links, composite (needs root)
   hosts-launch    2 to 64 virtual hosts: from the last namespace to the start barrier
   idle            processor time of the daemons of 64 idle virtual hosts, for -seconds (60)
@@ -46,7 +46,7 @@ usage: cargo xtask bench [-quick] [-table] [-rounds N] [-seconds N] [-mib N] [NA
   jobs            jobs of `true` per second: 4 in flight, one scrun each, a bare loop
   gang            two jobs in time slices on two cores, and under plain Linux; shares, switches,
                   deadlocks (needs root)
-  daemon          requests, turns of the loop and switches of one user beside a hostile one;
+  daemon          requests, turns of the loop and switches of one user during attacks of another;
                   memory of idle logins (needs root)
   remote          puts of 8 B, the floor, UCX and MPI_Put; 4 MiB, memcpy and the kernel
   mpi             messages, collectives and starts of MPICH and Open MPI over PM, and over their
@@ -57,10 +57,10 @@ usage: cargo xtask bench [-quick] [-table] [-rounds N] [-seconds N] [-mib N] [NA
   tools           launch under a debugger, stacks of 64 ranks, memory through tool control
   proof           system calls and instructions of a message (strace, callgrind)
 
-Without a NAME: all. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.
--table also writes them to docs/benchmarks.md, instead of those of the same measurements there.
-HARNESS_BIN_DIR names a folder with programs that are built already. Nothing else should run on the
-machine.
+Without a NAME, all of them run. Results go to bench-results/ as text, CSV and SVG. -quick runs two
+rounds. -table also writes the results to docs/benchmarks.md, where they replace earlier ones.
+HARNESS_BIN_DIR names a directory with finished programs. No other program should run on the machine
+meanwhile.
 ";
 
 /// The directory for compiled programs and traces, relative to the top of the tree.

@@ -90,7 +90,7 @@ fn run_steps(steps: &[Step], args: &[String], summary: &mut TestSummary) -> Resu
         let result = step(summary);
         let seconds = start.elapsed().as_secs_f64();
         let beginning = match summary.is_background() {
-            true => format!("\n=== {heading} (beside other steps)\n"),
+            true => format!("\n=== {heading} (in the background)\n"),
             false => String::new(),
         };
         let output = summary.background_output();

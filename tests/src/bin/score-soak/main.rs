@@ -23,8 +23,8 @@ const USAGE: &str = "\
 usage: cargo xtask soak [kill|messages|memory|deadlock|gang|tools] [-count N] [-minutes N] [-seed S]
        [-quick] [-rdma]
 
-  kill      SIGKILLs at random moments of random victims (a node, the shepherd, scored, scrun) of
-            short jobs of random shape; after each, nothing may be left (10,000 by default)
+  kill      sends SIGKILL at random moments to random victims (a node, the shepherd, scored, scrun)
+            of short jobs of random shape; after each, nothing may be left (10,000 jobs)
   messages  random sizes, senders and kills; every byte, order and count is checked (3 minutes)
   memory    regions that change under remote writes and reads, in short slices; memory around
             them, or no longer locked, stays unchanged (3 minutes; needs root)
@@ -34,15 +34,15 @@ usage: cargo xtask soak [kill|messages|memory|deadlock|gang|tools] [-count N] [-
             stops (needs root)
   tools     tools that attach, stop, step and are killed at random, in two jobs that take turns in
             slices of 10 ms and check their messages (3 minutes; needs root)
-  mutants PACKAGE  only by itself: changes of a package that its tests do not notice
-  mpi ...   only by itself: programs of MPI, compared with their own launchers (mpi -help)
-  machines  only by itself: time slices on two virtual machines at once, and a lost machine
+  mutants PACKAGE  alone: finds changes of a package that its tests do not notice
+  mpi ...   alone: runs programs of MPI, compared with their own launchers (mpi -help)
+  machines  alone: time slices on two virtual machines at once, and a lost machine
   -count N  number of jobs, stops or tools     -minutes N  time limit
   -quick    a short run, as in every test run
   -rdma     only for memory: over a soft RDMA adapter, in the virtual machine
   -seed S   repeats a run: job I of seed S is job 0 of seed S + I
 
-without a kind: all
+Without a kind, all of them run.
 ";
 
 /// The length of the run, and its first seed.

@@ -24,7 +24,7 @@ usage: cargo xtask soak mpi [-quick] [-ranks N[,N...]] [NAME...]
 
 Runs programs of MPI under the launcher of their MPI library and under scrun, and compares what they
 print. Installs what it needs. NAME is a program, or a program and a library (mpi4py:MPICH).
-  -ranks N,...  only with so many ranks
+  -ranks N,...  runs programs only with these numbers of ranks
   -quick        two ranks, and no time slices
 ";
 
