@@ -27,7 +27,8 @@ impl Registrar for NullRegistrar {
 fn map_memory(pages: usize) -> usize {
     let (access, kind) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping, at any address.
+    // SAFETY: the call makes a new mapping at an address that the kernel chooses, so it affects no
+    // existing memory.
     let addr = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, access, kind, -1, 0) };
     assert_ne!(addr, libc::MAP_FAILED);
     addr as usize

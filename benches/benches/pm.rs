@@ -29,14 +29,14 @@ fn composites(nodes: u32) -> (Vec<ContextRef>, Vec<ContextRef>) {
 
 fn send(from: &Context, to: u32, message: &[u8]) {
     let buffer = from.get_send_buffer(to, message.len()).unwrap();
-    // SAFETY: as many bytes were reserved.
+    // SAFETY: `get_send_buffer` has reserved `message.len()` bytes at `buffer`.
     unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), buffer, message.len()) };
     from.send().unwrap();
 }
 
 fn receive(context: &Context) {
     let (payload, _) = context.receive().unwrap();
-    // SAFETY: readable until release.
+    // SAFETY: the payload is readable until it is released below.
     black_box(unsafe { payload.read() });
     context.release_receive_buffer().unwrap();
 }
@@ -87,7 +87,7 @@ fn multicast(c: &mut Criterion) {
     c.bench_function("multicast of 8 bytes to 7 nodes", |b| {
         b.iter(|| {
             let buffer = contexts[0].get_multicast_buffer(&nodes, 8).unwrap();
-            // SAFETY: 8 bytes were reserved.
+            // SAFETY: `get_multicast_buffer` has reserved 8 bytes at `buffer`.
             unsafe { std::ptr::write_bytes(buffer, 1, 8) };
             contexts[0].send().unwrap();
             nodes.iter().for_each(|&k| receive(&contexts[k as usize]));

@@ -10,7 +10,8 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 /// Sets the default disposition of these signals, which children inherit.
 pub fn reset_ignored_signals() {
     for number in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
-        // SAFETY: the default disposition runs no handler of this program.
+        // SAFETY: the default disposition runs no handler, so no code of this program must be
+        // async-signal-safe.
         let _ = unsafe { signal(number, SigHandler::SigDfl) };
     }
 }

@@ -49,7 +49,7 @@ fn send(context: &Context, to: u32, bytes: &[u8]) -> PmResult<()> {
     loop {
         match context.get_send_buffer(to, bytes.len()) {
             Ok(buffer) => {
-                // SAFETY: as many bytes were reserved.
+                // SAFETY: `get_send_buffer` has reserved `bytes.len()` bytes at `buffer`.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len()) };
                 return context.send();
             }
@@ -66,7 +66,8 @@ fn receive(context: &Context) -> PmResult<(usize, u64)> {
             Ok((payload, len)) => {
                 let mut word = 0;
                 if len >= 8 {
-                    // SAFETY: the message was received and is not yet released.
+                    // SAFETY: the payload has at least 8 bytes, and is readable until it is
+                    // released below.
                     word = unsafe { payload.cast::<u64>().read_unaligned() };
                 }
                 context.release_receive_buffer()?;
@@ -80,7 +81,7 @@ fn receive(context: &Context) -> PmResult<(usize, u64)> {
 
 fn attach(fd: &str) -> PmResult<ContextRef> {
     let fd: i32 = fd.parse().map_err(|_| Error::Invalid)?;
-    // SAFETY: the descriptor was inherited for this purpose.
+    // SAFETY: this process inherited the descriptor for this purpose, and nothing else uses it.
     Context::attach("verbs", unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -162,7 +163,8 @@ impl Nodes {
 /// Starts this program again as the node of that context.
 fn spawn_peer(context: &ContextRef, writes_only: bool) -> PmResult<Child> {
     let fd = context.create_attach_fd()?;
-    // SAFETY: the descriptor is open; the other process must inherit it.
+    // SAFETY: `fd` is open. The call clears FD_CLOEXEC, so that the peer process inherits the
+    // descriptor.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
     let mut command = Command::new(std::env::current_exe().map_err(|_| Error::Io)?);
     command.env(FD_ENV, fd.as_raw_fd().to_string());
@@ -287,7 +289,7 @@ fn writes(context: &Context, remote_handle: AddrHandle) -> PmResult<()> {
 /// long as a message.
 fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction only reads a counter.
+    // SAFETY: the instruction only reads a counter, which every x86_64 processor has.
     return unsafe { std::arch::x86_64::_rdtsc() };
     #[cfg(not(target_arch = "x86_64"))]
     {

@@ -1,6 +1,6 @@
-//! Measures time-sharing: the throughput of two jobs that share two processors in time slices,
-//! compared with the same two jobs under plain Linux, and whether each job gets its share of the
-//! processors.
+//! Measures time-sharing. Two jobs share two processors in time slices, and their throughput is
+//! compared with that of the same jobs under plain Linux. Also measures whether each job gets its
+//! share of the processors.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

@@ -23,7 +23,7 @@ fn sample() -> (u64, Instant) {
         // SAFETY: every x86_64 has the counter, and Linux lets processes read it.
         let before = unsafe { _rdtsc() };
         let time = Instant::now();
-        // SAFETY: as above.
+        // SAFETY: see above.
         let after = unsafe { _rdtsc() };
         (after.wrapping_sub(before), before, time)
     };

@@ -61,7 +61,7 @@ impl ContextPair {
 #[inline]
 fn send(context: &Context, to: u32) -> BenchResult<()> {
     let buffer = context.get_send_buffer(to, SIZE)?;
-    // SAFETY: as many bytes were reserved.
+    // SAFETY: `get_send_buffer` has reserved `SIZE` bytes, which hold a `u64`.
     unsafe { buffer.cast::<u64>().write(7) };
     Ok(context.send()?)
 }
@@ -71,7 +71,7 @@ fn receive(context: &Context) -> BenchResult<()> {
     loop {
         match context.receive() {
             Ok((payload, _)) => {
-                // SAFETY: readable until it is released.
+                // SAFETY: the payload is readable until it is released below.
                 black_box(unsafe { payload.cast::<u64>().read() });
                 return Ok(context.release_receive_buffer()?);
             }

@@ -83,7 +83,7 @@ impl ConnectedNode {
     pub fn try_send(&self, len: usize) -> BenchResult<bool> {
         match self.composite_context.get_send_buffer(self.peer, len) {
             Ok(buffer) => {
-                // SAFETY: as many bytes were reserved.
+                // SAFETY: `get_send_buffer` has reserved `len` bytes at `buffer`.
                 unsafe { std::ptr::write_bytes(buffer, 7, len) };
                 self.composite_context.send()?;
                 Ok(true)
@@ -110,7 +110,7 @@ impl ConnectedNode {
     pub fn try_receive(&self) -> BenchResult<Option<usize>> {
         match self.composite_context.receive() {
             Ok((payload, len)) => {
-                // SAFETY: readable until it is released.
+                // SAFETY: the payload is readable until it is released below.
                 black_box(unsafe { payload.read() });
                 self.composite_context.release_receive_buffer()?;
                 Ok(Some(len))
@@ -241,7 +241,7 @@ impl ConnectedNode {
             false => self.composite_context.allocate_memory(AREA)?,
             true => Box::leak(vec![0; AREA].into_boxed_slice()).as_mut_ptr(),
         };
-        // SAFETY: the area has this length and is never freed. Writing allocates its pages.
+        // SAFETY: the area has `AREA` bytes and is never freed. Writing to it allocates its pages.
         unsafe { std::ptr::write_bytes(area, 7, AREA) };
         Ok(self.composite_context.lock_memory(None, area.addr(), AREA)?)
     }
@@ -284,7 +284,7 @@ impl ConnectedNode {
     pub fn exchange_areas(&self, other_memory: bool) -> BenchResult<[AddrHandle; 2]> {
         let local_handle = self.lock_area(other_memory)?;
         let bytes = local_handle.bits().to_ne_bytes();
-        // SAFETY: as many bytes are reserved.
+        // SAFETY: the caller passes a buffer for which `get_send_buffer` has reserved 8 bytes.
         let write_handle =
             |dst: *mut u8| unsafe { dst.copy_from_nonoverlapping(bytes.as_ptr(), 8) };
         write_handle(self.composite_context.get_send_buffer(self.peer, 8)?);
@@ -293,7 +293,8 @@ impl ConnectedNode {
         loop {
             match self.composite_context.receive() {
                 Ok((payload, _)) => {
-                    // SAFETY: the peer sends 8 bytes, aligned.
+                    // SAFETY: the peer sends 8 bytes, and payloads are aligned. The payload is not
+                    // released yet.
                     let bits = unsafe { payload.cast::<u64>().read() };
                     self.composite_context.release_receive_buffer()?;
                     return Ok([local_handle, AddrHandle::from_bits(bits)]);

@@ -1,6 +1,6 @@
 //! Measures packets between two hosts, directly on a wire.
 
-// UNSAFETY: a send slab, and payloads that are read in place.
+// UNSAFETY: makes a send slab from leaked memory, and reads payloads in place.
 #![expect(unsafe_code)]
 
 use crate::BenchResult;
@@ -43,7 +43,8 @@ impl RawEndpoint {
     pub fn attach(endpoint: WireEndpoint) -> BenchResult<RawEndpoint> {
         let len = SLAB_OFFSET + SLOTS * (endpoint.mtu() + HEADROOM_LEN).next_multiple_of(64);
         let slab: &'static mut [u8] = Box::leak(vec![7u8; len].into_boxed_slice());
-        // SAFETY: the memory is never freed; each payload has that headroom.
+        // SAFETY: the memory is never freed, and each payload has `HEADROOM_LEN` free bytes in
+        // front of it.
         let slab = unsafe {
             SendMemory::new(NonNull::from(&mut slab[0]), slab.len()).with_headroom(HEADROOM_LEN)
         };
@@ -149,7 +150,7 @@ impl RawEndpoint {
         }
         let word = self.wire.copy_prefix::<8>(out[0]).map(u64::from_le_bytes);
         // The payload is read, as a program would do.
-        // SAFETY: the packet is not released yet, and has more bytes than a header.
+        // SAFETY: the packet is not released yet, and the offset is less than its length.
         black_box(unsafe {
             self.wire.pointer(out[0]).add(HEADER.min(out[0].len as usize - 1)).read()
         });
