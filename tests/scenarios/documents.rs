@@ -1,6 +1,6 @@
-//! The documents for users show true sessions. Each block of a document that begins with ````
-//! ```console ```` is a session. This scenario runs the lines after `$ ` in one directory per
-//! document, and compares the output with the lines below.
+//! The documents for users show true sessions. A session is a block of a document whose first line
+//! is ```` ```console ````. This scenario runs the lines after `$ ` in one directory per document,
+//! and compares the output with the lines below.
 //!
 //! - `$ cat NAME` of a file that does not exist creates the file with the lines below.
 //! - Processes print in any order, so the lines of a command may come in another order.

@@ -1,6 +1,6 @@
-//! Stacks on the page of a cluster. The owner of a job clicks a button and sees the tree that `scdb
-//! JOB stacks` prints. The tree of a deadlock is shown after the end of the job. No other user sees
-//! either tree, not even an operator.
+//! Stacks on the page of a cluster. The owner of a job clicks a button and sees the tree that
+//! `scdb JOB stacks` prints. The tree of a deadlock is shown after the end of the job. No other
+//! user sees either tree, not even an operator.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

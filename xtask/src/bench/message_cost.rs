@@ -70,8 +70,8 @@ fn system_calls(bench: &Bench) -> BenchOutcome {
     ])
 }
 
-/// Returns the number of all calls except sched_yield, and of sched_yield, from a table of `strace
-/// -c`.
+/// Reads a table of `strace -c`. Returns the number of all calls except sched_yield, and of
+/// sched_yield.
 fn parse_strace_summary(text: &str) -> (f64, f64) {
     let (mut calls, mut yields) = (0.0, 0.0);
     for line in text.lines() {

@@ -1,5 +1,6 @@
-//! A tool that performs random operations on the processes of a job until it is killed: `score-soak
-//! random-tool SOCKET JOB SEED`. It prints a letter for each operation ([`DEEDS`]).
+//! A tool that performs random operations on the processes of a job until it is killed. It is
+//! started by `score-soak random-tool SOCKET JOB SEED`, and prints a letter for each operation
+//! ([`DEEDS`]).
 
 use std::io::{self, Write};
 use std::path::Path;
