@@ -2,10 +2,12 @@
 //! (docs/verbs.md has the command line). Prints one number per line, for the named measurements or
 //! for all:
 //!
-//! latency NS       of 8 bytes one way, median
-//! messages MIB     a second, of the longest messages
-//! writes MIB       a second, of remote writes of 64 KiB
-//! shares MIB       the same for the slowest of four processes that write at once
+//! ```text
+//! latency          median of the one-way time of 8 bytes in ns
+//! messages         MiB per second of the longest messages
+//! writes           MiB per second of remote writes of 64 KiB
+//! shares           MiB per second of the slowest of four processes that write at once
+//! ```
 // UNSAFETY: writes to and reads from buffers that PM hands out, and inherits a descriptor.
 #![expect(unsafe_code)]
 

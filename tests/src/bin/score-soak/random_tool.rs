@@ -352,8 +352,8 @@ impl<'a> RandomTool<'a> {
         Ok(())
     }
 
-    /// Removes all breakpoints and watchpoints, because authority can be released only without them,
-    /// and then releases authority.
+    /// Removes all breakpoints and watchpoints and then releases authority, which is refused as
+    /// long as there are any.
     fn release(&mut self, index: usize) -> Result<(), ToolEnd> {
         while !self.processes[index].breakpoints.is_empty()
             || !self.processes[index].watchpoints.is_empty()
