@@ -1,6 +1,6 @@
 //! The time of day jumps by years, forwards and back, each time a process of a job reads it: scrun,
-//! daemons, shepherds and programs. No process is considered dead, nothing ends too early or too
-//! late, and scrun names a host that hangs in time.
+//! daemons, shepherds and programs. No process is considered dead, and nothing ends too early or
+//! too late. If a host hangs, scrun names it in time.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Forged packets reach the port of a process of the job. They are noise, packets of an earlier
-//! job, or the job's own packets, truncated, repeated, or with the secret, run or node of another.
-//! The job's messages still arrive, and pmDumpContext counts each kind of forged packet.
+//! Forged packets reach the port of a process of the job: noise, packets of an earlier job, and
+//! packets of the job itself that are truncated, repeated, or changed to another secret, run or
+//! node. The job's messages still arrive, and pmDumpContext counts each kind of forged packet.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};

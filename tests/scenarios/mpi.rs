@@ -1,4 +1,4 @@
-//! PMI starts MPI programs: their processes get their rank and size from their shepherd, and
+//! MPI programs start through PMI. Their processes get their rank and size from their shepherd, and
 //! exchange addresses through a key-value space that all hosts of the job share.
 
 use std::os::unix::fs::PermissionsExt;

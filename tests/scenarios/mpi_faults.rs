@@ -152,7 +152,7 @@ fn starting_more_processes_is_an_error_after_which_the_program_goes_on() {
     }
 }
 
-/// Open MPI itself reports the error only to the root, and the other ranks wait.
+/// Without SCore, Open MPI reports the error only to the root, and the other ranks wait.
 #[test]
 fn connecting_by_a_port_is_an_error_at_each_rank_of_open_mpi() {
     let env = TestEnv::new();

@@ -1,5 +1,5 @@
-//! PMIx, which the helper `scored-pmix` serves, starts programs of Open MPI. Their messages go over
-//! PM.
+//! Programs of Open MPI start through PMIx, which the helper `scored-pmix` serves. Their messages
+//! go over PM.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

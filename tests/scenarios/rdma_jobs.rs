@@ -1,8 +1,8 @@
 //! Jobs over RDMA hardware. Scattered data arrives bit by bit. Jobs that take turns lose nothing,
-//! nor does a job that is suspended during its traffic. A killed process leaves no queue pair.
-//! Remote access to remapped memory does not reach the old pages. SCore reports deadlocks, and no
-//! other program. If a host has no adapter, or its user may not open it or pin enough memory, scrun
-//! prints one line and messages go over UDP.
+//! and neither does a job that is suspended during its traffic. A killed process leaves no queue
+//! pair. Remote access to remapped memory does not reach the old pages. SCore reports deadlocked
+//! programs and no others. If a host has no adapter, or its user may not open it or pin enough
+//! memory, scrun prints one line and messages go over UDP.
 //!
 //! The virtual machine of `cargo xtask test` has an adapter. On other machines these tests pass
 //! without checking anything.

@@ -22,8 +22,8 @@ const TOOL: &str = "#!/bin/sh\ncd \"$SCORE_TOOL_FILES\" || exit 1\n\
 
 type Victim = (&'static str, fn(&Process) -> bool);
 
-/// Makes a directory with a tool. Returns it, and the line that the tool prints on each host after
-/// its user id.
+/// Makes a directory with a tool. Returns its path, and the text that the tool prints after the
+/// user id on each host.
 fn make_folder(env: &TestEnv) -> (PathBuf, String) {
     let folder = env.dir().join("folder");
     for name in ["bin", "lib/empty"] {

@@ -25,8 +25,8 @@ const CONTROL_ADDRESS: &str = "10.9.1.1:7100";
 const PORT: u16 = 9901;
 /// Emulated machines are slow.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Commands for the second machine, besides lines of shell: read the clock, kill scored, start it
-/// again.
+/// Commands for the second machine: read the clock, kill scored, and start it again. Any other
+/// command is a line of shell.
 const CMD_CLOCK: &str = "clock";
 const CMD_KILL_SCORED: &str = "kill scored";
 const CMD_START_SCORED: &str = "start scored";

@@ -1,6 +1,6 @@
 //! Measures PM over RDMA hardware between two processes of this host, for comparison with perftest
-//! (docs/verbs.md has the command line). Prints one number per line, for the named measurements or
-//! for all:
+//! (docs/verbs.md has the command line). Prints a line `NAME VALUE` for each of the named
+//! measurements, or for all:
 //!
 //! ```text
 //! latency          median of the one-way time of 8 bytes in ns
