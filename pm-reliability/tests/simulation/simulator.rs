@@ -1,6 +1,6 @@
-//! A simulated network: hosts, each with a machine, a slab, receive buffers and an application;
-//! links with a rate, a queue and a delay; and all kinds of faults. Time is a number and chance is
-//! a seed, so a run can be repeated exactly.
+//! A simulated network with all kinds of faults. Each host has a machine, a slab, receive buffers
+//! and an application. Links have a rate, a queue and a delay. Time is a number and chance is a
+//! seed, so a run can be repeated exactly.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -40,20 +40,21 @@ impl SimRng {
 pub struct Network {
     pub nodes: u32,
     pub links: u8,
-    /// Picoseconds that a byte takes on a link.
+    /// Picoseconds that a link takes for a byte.
     pub byte_picos: u64,
-    /// The delay of one way, and its random part, in nanoseconds.
+    /// The fixed part and the random part of the one-way delay, in nanoseconds.
     pub delay: u64,
     pub jitter: u64,
     /// The capacity of the queue of a link or of a switch's port, in bytes.
     pub queue: u64,
     pub loss: u64,
     pub duplicates: u64,
-    /// Forged packets, replays, and packets of an earlier incarnation.
+    /// The fraction of packets after which a forged packet, a replay or a packet of an earlier
+    /// incarnation is injected.
     pub forged: u64,
-    /// Times at which links carry no packets: number of the link, start, end.
+    /// Times at which links carry no packets: the number of the link, start and end.
     pub outages: Vec<(u8, u64, u64)>,
-    /// Packets, in a million, at which a link to a host stalls, and the longest stall. Packets of
+    /// How many packets in a million make a link to a host stall, and the longest stall. Packets of
     /// this link then arrive late and in order, while other links continue.
     pub link_stalls: (u64, u64),
 }
@@ -82,8 +83,8 @@ enum SimEvent {
     Wake(u32),
 }
 
-/// The earliest event is the greatest, for the heap; events of the same time are in the order in
-/// which they were made.
+/// The order of the heap: the earliest event is the greatest. Events at the same time keep the
+/// order in which they were made.
 struct ScheduledEvent {
     time: u64,
     order: u64,
@@ -124,8 +125,8 @@ pub struct Simulation {
     pub nodes: Vec<Node>,
     event_queue: BinaryHeap<ScheduledEvent>,
     next_order: u64,
-    /// The time at which the link of each host and port is free, by node and link, and the end of
-    /// its stall.
+    /// The time at which the link of each host and port is free, and the end of its stall, by node
+    /// and link.
     egress: Vec<u64>,
     ports: Vec<u64>,
     stalled_until: Vec<u64>,
@@ -134,8 +135,8 @@ pub struct Simulation {
     pub forgeries: u64,
     /// The probability that an application stalls for a short time, in thousandths of deliveries.
     pub stall_permille: u64,
-    /// Steps, in a million, after which a host is suspended for 50 to 300 ms, because it has lost
-    /// its processor; meanwhile its sockets fill.
+    /// How many steps in a million suspend the host for 50 to 300 ms, because it loses its
+    /// processor. Its sockets fill meanwhile.
     pub freeze_ppm: u64,
 }
 
@@ -175,8 +176,8 @@ impl Simulation {
         *self.nodes[from as usize].to_submit.entry(to).or_default() += count;
     }
 
-    /// Runs the simulation until `done` returns true or the time is over. Returns whether it was
-    /// done.
+    /// Runs the simulation until `done` returns true or the time is over. Returns whether `done`
+    /// did.
     pub fn run(&mut self, until: u64, mut done: impl FnMut(&Simulation) -> bool) -> bool {
         for node in 0..self.nodes.len() as u32 {
             self.step(node);
@@ -334,7 +335,7 @@ impl Simulation {
             3 => bytes[24] ^= 0x80,
             // Random bytes. With the secret of this job they would be accepted.
             4 => bytes.iter_mut().for_each(|byte| *byte = self.rng.next() as u8),
-            // A valid packet, much later.
+            // A copy of a valid packet, much later.
             _ => {
                 let copy = InFlightPacket { to, link, bytes: bytes.clone() };
                 let slot = self.rng.below(64) as usize;
@@ -363,7 +364,7 @@ impl Simulation {
     pub fn kill(&mut self, node_number: u32) {
         let node = &mut self.nodes[node_number as usize];
         let mut pending: Vec<RecoveredMessage> = Vec::new();
-        // A slot that the process had not yet marked as free looks as if it were still to be sent.
+        // The process had not yet marked these slots as free, so their messages look unsent.
         for (slot_number, slot) in std::mem::take(&mut node.unmarked_slots) {
             node.free_slots.retain(|free| *free != slot_number);
             node.slab[slot_number as usize] = Some(slot);
@@ -386,7 +387,7 @@ impl Simulation {
         self.step(node_number);
     }
 
-    /// The membership reports the exit of a node to all others.
+    /// The membership reports the exit of the node to all other nodes.
     pub fn announce_death(&mut self, exited: u32) {
         for node_number in (0..self.nodes.len() as u32).filter(|node| *node != exited) {
             let node = &mut self.nodes[node_number as usize];
@@ -406,7 +407,8 @@ impl Simulation {
     }
 }
 
-/// The time at which a packet has passed a link that is busy until `free`. None: the queue is full.
+/// The time at which a packet has passed a link that is busy until `free`. `None` if the queue is
+/// full.
 fn queue(
     busy_until: &mut u64,
     now: u64,

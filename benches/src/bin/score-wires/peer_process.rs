@@ -1,5 +1,5 @@
-//! One of the two processes: sends its address, receives the peer's, and measures (0) or serves
-//! (1).
+//! One of the two processes. It sends its address, receives the peer's address, and then measures
+//! (process 0) or serves (process 1).
 
 use crate::raw_packets::{self, RawEndpoint};
 use crate::{BenchResult, hosts, node, tcp};
@@ -7,7 +7,7 @@ use score_pm::device::ethernet::wire::{WireEndpoint, WireOptions, WirePreference
 use std::io::{Write, stdin, stdout};
 use std::time::Duration;
 
-/// Prefix of a wire's name: the device over that wire.
+/// The prefix of a wire's name that selects the device over that wire.
 pub const DEVICE_PREFIX: &str = "pm-";
 
 /// Sends a line to the controller.
@@ -24,7 +24,7 @@ pub fn read_line() -> BenchResult<String> {
     Ok(line.trim().to_owned())
 }
 
-/// `latency|bandwidth WIRE 0|1 HOST CORE SECONDS LINKS LOSS`.
+/// Runs a process: `latency|bandwidth WIRE 0|1 HOST CORE SECONDS LINKS LOSS`.
 pub fn run(words: &[String]) -> BenchResult<()> {
     let [measurement, wire, role, host, core, seconds, links, loss] = words else {
         return Err("peer: wrong number of arguments".into());
@@ -56,7 +56,7 @@ pub fn run(words: &[String]) -> BenchResult<()> {
     }
 }
 
-/// Sends the local address and returns the peer's.
+/// Sends the local address, and returns the peer's address.
 pub fn exchange(local_address: &[u8]) -> BenchResult<Vec<u8>> {
     write_line(&hex(local_address))?;
     unhex(&read_line()?)
