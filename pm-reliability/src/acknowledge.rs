@@ -2,13 +2,10 @@
 
 use crate::packet_header::{Header, SACK_BLOCK, TIMESTAMP_ECHO};
 use crate::rtt::timestamp;
-use crate::send::{MAX_PROBE_TIMEOUTS, PacketSender, SendEntry, SendState};
+use crate::send::{MAX_PROBE_TIMEOUTS, PacketSender, REORDER_THRESHOLD, SendEntry, SendState};
 use crate::trunking::LinkScheduler;
 use crate::{CommonState, MAX_WINDOW, NO_DEADLINE};
 
-/// How many later packets of the same link must arrive before a packet counts as lost: initially,
-/// and at most.
-pub(super) const REORDER_THRESHOLD: (i32, i32) = (3, 64);
 /// Packets that arrive without an unnecessary retransmission before the threshold is lowered again.
 const REORDER_DECAY_PACKETS: u32 = 1024;
 

@@ -3,7 +3,8 @@
 use score_pm_reliability::{Config, PACKET_HEADER_LEN, PacketKind, ReliabilityMachine};
 
 use super::finish;
-use super::simulator::{INCARNATION, MS, Network, SECOND, SECRET, Simulation};
+use super::network::{MS, Network, SECOND};
+use super::simulator::{INCARNATION, SECRET, Simulation};
 
 /// The time at which 20,000 messages have arrived at a host that sleeps so often for so long, the
 /// number of time-outs, and that of retransmitted messages.

@@ -7,7 +7,8 @@ use score_pm_reliability::{
     ReliabilityMachine, Transmit,
 };
 
-use super::simulator::{InFlightPacket, MS, SimRng};
+use super::network::{InFlightPacket, MS};
+use super::sim_rng::SimRng;
 
 /// Packets that fit into a socket; more are lost.
 const SOCKET_CAPACITY: usize = 2000;

@@ -1,7 +1,8 @@
 //! The throughput of the reliability machine in simulated time, which is the same on every host.
 
 use super::finish;
-use super::simulator::{Network, SECOND, Simulation};
+use super::network::{Network, SECOND};
+use super::simulator::Simulation;
 
 /// Nanoseconds that `count` messages from node 0 to node 1 take.
 fn one_way(network: Network, count: u64) -> u64 {

@@ -27,6 +27,7 @@
 // PM itself: the runtime only declares its functions.
 extern crate pm as _;
 
+mod clock;
 mod deadlock_job;
 mod interference;
 mod ping_pong;

@@ -20,6 +20,7 @@
 //! (for example of iperf3). Needs root.
 
 mod composite;
+mod controller;
 mod cost;
 mod hosts;
 mod node;

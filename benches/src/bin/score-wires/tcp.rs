@@ -1,8 +1,8 @@
 //! The competitor in latency: TCP with TCP_NODELAY, both sides spinning on a non-blocking socket.
 
 use crate::BenchResult;
+use crate::controller::{read_line, write_line};
 use crate::hosts::ADDRESSES;
-use crate::peer_process::{read_line, write_line};
 use crate::raw_packets::{RoundTripTimer, SIZE};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
