@@ -2,13 +2,10 @@
 
 use crate::packet_header::{Header, SACK_BLOCK, TIMESTAMP_ECHO};
 use crate::rtt::timestamp;
-use crate::send::{MAX_PROBE_TIMEOUTS, PacketSender, SendEntry, SendState};
+use crate::send::{MAX_PROBE_TIMEOUTS, PacketSender, REORDER_THRESHOLD, SendEntry, SendState};
 use crate::trunking::LinkScheduler;
 use crate::{CommonState, MAX_WINDOW, NO_DEADLINE};
 
-/// The number of later packets of the same link that must arrive before a packet counts as lost:
-/// the initial value and the maximum.
-pub(super) const REORDER_THRESHOLD: (i32, i32) = (3, 64);
 /// The threshold is lowered after this many packets without an unnecessary retransmission.
 const REORDER_DECAY_PACKETS: u32 = 1024;
 

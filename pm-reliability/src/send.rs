@@ -1,7 +1,6 @@
 //! Messages to one peer, by selective repeat: the sender keeps each message until the receiver has
 //! acknowledged it (`acknowledge.rs`). It sends a packet again if the packet is lost or overdue.
 
-use crate::acknowledge;
 use crate::congestion::Congestion;
 use crate::packet_header::PacketKind;
 use crate::rtt::Rtt;
@@ -15,6 +14,9 @@ const ACK_REQUEST_THRESHOLD: u32 = 8;
 /// The number of time-outs in a row after each of which only one packet is sent again. After
 /// further time-outs the state of the network is unknown.
 pub(super) const MAX_PROBE_TIMEOUTS: u32 = 2;
+/// How many later packets of the same link must arrive before a packet counts as lost: initially,
+/// and at most.
+pub(super) const REORDER_THRESHOLD: (i32, i32) = (3, 64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendState {
@@ -100,7 +102,7 @@ impl PacketSender {
             window_probe_due: false,
             time_out_at: NO_DEADLINE,
             newest_acked_sent_at: 0,
-            reorder_threshold: acknowledge::REORDER_THRESHOLD.0,
+            reorder_threshold: REORDER_THRESHOLD.0,
             threshold_raised_at: 0,
             packets_since_reorder: 0,
             rtt: Rtt::new(),

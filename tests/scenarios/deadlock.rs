@@ -5,13 +5,12 @@
 use nix::sys::signal::Signal;
 use score_tests::process::Process;
 use score_tests::service::{ALICE, BOB, Cluster};
-use score_tests::{Outcome, TestEnv};
+use score_tests::{EXIT_DEADLOCK, Outcome, TestEnv};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Time limit of a job with several hosts on a busy machine.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
-const EXIT_DEADLOCK: i32 = 35;
 /// Options for shared memory, for Ethernet, and for both in a composite.
 const NETWORKS: [&str; 3] = ["-nodes=3", "-group=local:2,nodes=2x1", "-group=local:2,nodes=2x2"];
 

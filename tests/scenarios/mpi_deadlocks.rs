@@ -5,13 +5,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use score_tests::TestEnv;
+use score_tests::{EXIT_DEADLOCK, TestEnv};
 
 use crate::mpi::{compile_program, mpich};
 
 /// Time limit of a job with several hosts on a busy machine.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
-const EXIT_DEADLOCK: i32 = 35;
 const HOSTS: [&str; 2] = ["-nodes=2", "-group=local:2 -nodes=2x2"];
 
 /// Compiles `tests/programs/mpi_deadlocks.c` by MPICH of PyPI.

@@ -20,6 +20,9 @@ pub mod virtual_display;
 pub use job::{Job, Outcome, Running};
 pub use test_env::TestEnv;
 
+/// The exit code of a program that has deadlocked.
+pub const EXIT_DEADLOCK: i32 = 35;
+
 /// Records that a test cannot run on this machine. `cargo xtask test` lists the test. In CI the
 /// test must be listed in .ci/skips.
 pub fn skip(name: &str, reason: &str) {

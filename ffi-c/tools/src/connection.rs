@@ -23,26 +23,13 @@ use score_tools::wire::{
 };
 
 use crate::failure::Failure;
-use crate::traces::Trace;
+use crate::rank::Rank;
 
 /// Time limit for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The signal that stops a process. It is not SIGSTOP, because the service never sends a notice of
 /// SIGSTOP, which the scheduler uses.
 pub const STOP_SIGNAL: u32 = libc::SIGTRAP as u32;
-
-/// The state of a rank to which the tool is attached.
-#[derive(Debug, Default)]
-pub struct Rank {
-    /// The settings of Control authority, while the tool has it.
-    pub control: Option<Control>,
-    /// What this tool has set in the process.
-    pub traces: Vec<Trace>,
-    /// [`STOP_SIGNAL`] was sent, and its notice has not arrived.
-    pub is_stop_coming: bool,
-    /// Its process id on the host.
-    pub pid: Option<i32>,
-}
 
 /// A connection to the service of a host.
 #[derive(Debug)]

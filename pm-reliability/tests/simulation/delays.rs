@@ -3,7 +3,8 @@
 use score_pm_reliability::{Config, PACKET_HEADER_LEN, PacketKind, ReliabilityMachine};
 
 use super::finish;
-use super::simulator::{INCARNATION, MS, Network, SECOND, SECRET, Simulation};
+use super::network::{MS, Network, SECOND};
+use super::simulator::{INCARNATION, SECRET, Simulation};
 
 /// Sends 20,000 messages to a host that sleeps `sleeps` times for `length`. Returns the time at
 /// which all have arrived, the number of time-outs, and the number of retransmitted messages.

@@ -8,7 +8,7 @@ use score_pm_reliability::{
     ReliabilityMachine, SubmitError,
 };
 
-use super::simulator::SimRng;
+use super::sim_rng::SimRng;
 
 const KINDS: [PacketKind; 9] = [
     PacketKind::Data,

@@ -6,13 +6,16 @@
 
 mod delays;
 mod hostile;
+mod network;
 mod node;
 mod random_faults;
+mod sim_rng;
 mod simulator;
 mod throughput;
 
+use network::{MS, Network, SECOND};
 use score_pm_reliability::ReliabilityEvent;
-use simulator::{MS, Network, SECOND, Simulation};
+use simulator::Simulation;
 
 const HOUR: u64 = 3600 * SECOND;
 

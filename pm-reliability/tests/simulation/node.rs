@@ -8,7 +8,8 @@ use score_pm_reliability::{
     ReliabilityMachine, Transmit,
 };
 
-use super::simulator::{InFlightPacket, MS, SimRng};
+use super::network::{InFlightPacket, MS};
+use super::sim_rng::SimRng;
 
 /// The number of packets that fit into a socket. Further packets are lost.
 const SOCKET_CAPACITY: usize = 2000;

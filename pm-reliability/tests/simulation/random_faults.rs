@@ -6,7 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use score_pm_reliability::ReliabilityEvent;
 
-use super::simulator::{MS, Network, SECOND, SimRng, Simulation};
+use super::network::{MS, Network, SECOND};
+use super::sim_rng::SimRng;
+use super::simulator::Simulation;
 
 /// The default number of seeds.
 const SEEDS: u64 = 40;

@@ -7,75 +7,12 @@ use std::collections::BinaryHeap;
 
 use score_pm_reliability::{Config, RecoveredMessage, ReliabilityMachine};
 
+use super::network::{InFlightPacket, MS, Network};
 use super::node::{Node, Slot};
+use super::sim_rng::SimRng;
 
 pub const SECRET: u64 = 0x5ec2_e75e_c2e7_5ec2;
 pub const INCARNATION: u32 = 7;
-pub const MS: u64 = 1_000_000;
-pub const SECOND: u64 = 1000 * MS;
-
-/// A random number generator: xorshift is good enough for this purpose.
-pub struct SimRng(u64);
-
-impl SimRng {
-    pub fn new(seed: u64) -> SimRng {
-        SimRng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-    pub fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 11) % limit.max(1)
-    }
-    pub fn chance(&mut self, permille: u64) -> bool {
-        self.below(1000) < permille
-    }
-}
-
-/// The properties of the network. Fractions are in thousandths.
-#[derive(Clone, Debug)]
-pub struct Network {
-    pub nodes: u32,
-    pub links: u8,
-    /// Picoseconds that a link takes for a byte.
-    pub byte_picos: u64,
-    /// The fixed part and the random part of the one-way delay, in nanoseconds.
-    pub delay: u64,
-    pub jitter: u64,
-    /// The capacity of the queue of a link or of a switch's port, in bytes.
-    pub queue: u64,
-    pub loss: u64,
-    pub duplicates: u64,
-    /// The fraction of packets after which a forged packet, a replay or a packet of an earlier
-    /// incarnation is injected.
-    pub forged: u64,
-    /// Times at which links carry no packets: the number of the link, start and end.
-    pub outages: Vec<(u8, u64, u64)>,
-    /// How many packets in a million make a link to a host stall, and the longest stall. Packets of
-    /// this link then arrive late and in order, while other links continue.
-    pub link_stalls: (u64, u64),
-}
-
-impl Network {
-    pub fn clean(nodes: u32, links: u8) -> Network {
-        Network {
-            nodes,
-            links,
-            byte_picos: 800, // 10 Gbit/s
-            delay: 10_000,
-            jitter: 0,
-            queue: 512 << 10,
-            loss: 0,
-            duplicates: 0,
-            forged: 0,
-            outages: Vec::new(),
-            link_stalls: (0, 0),
-        }
-    }
-}
 
 enum SimEvent {
     Switch(InFlightPacket),
@@ -110,13 +47,6 @@ impl PartialEq for ScheduledEvent {
 }
 
 impl Eq for ScheduledEvent {}
-
-/// A packet in flight.
-pub struct InFlightPacket {
-    pub to: u32,
-    pub link: u8,
-    pub bytes: Vec<u8>,
-}
 
 pub struct Simulation {
     pub now: u64,

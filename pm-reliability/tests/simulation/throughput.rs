@@ -2,7 +2,8 @@
 //! computer.
 
 use super::finish;
-use super::simulator::{Network, SECOND, Simulation};
+use super::network::{Network, SECOND};
+use super::simulator::Simulation;
 
 /// The nanoseconds that `count` messages from node 0 to node 1 take.
 fn one_way(network: Network, count: u64) -> u64 {

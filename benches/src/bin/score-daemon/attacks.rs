@@ -18,9 +18,9 @@ use score_proto::message::{
 };
 use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
 
+use crate::job_list::list_jobs;
 use crate::sessions::allow_many_descriptors;
 use crate::testbed::{HOSTILE_UID, HOSTS, Role, Services, socket_of};
-use crate::waits::list_jobs;
 use crate::{BenchResult, use_processors};
 
 /// Time limit of an attack.

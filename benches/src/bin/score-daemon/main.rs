@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod attacks;
+mod job_list;
 mod sessions;
 mod switches;
 mod testbed;

@@ -4,14 +4,11 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use score_benches::client::Client;
-use score_proto::client_session::SESSION_JOB;
-use score_proto::message::{ConsoleRequest, UserRequest};
-use score_proto::server_message::{ConsoleReply, ListAnswer};
 use serde_json::json;
 
 use crate::BenchResult;
 use crate::attacks::{self, Attack};
+use crate::job_list::list_jobs;
 use crate::testbed::{DaemonUsage, HOSTS, OTHER_UID, Services, socket_of};
 
 /// The pause of the other user between two requests.
@@ -108,18 +105,6 @@ pub fn visit(folder: &Path) -> BenchResult<()> {
         sleep(VISIT_INTERVAL);
     }
     Ok(())
-}
-
-/// Requests the list of jobs once, as the user of this process.
-pub fn list_jobs(socket: &Path) -> BenchResult<()> {
-    let mut client = Client::log_in(socket, nix::unistd::getuid().as_raw())?;
-    client.send(SESSION_JOB, &UserRequest::Console(ConsoleRequest::List))?;
-    loop {
-        match client.receive_answer::<ConsoleReply<ListAnswer>>()? {
-            ConsoleReply::Finished { .. } => return Ok(()),
-            ConsoleReply::Answer(_) => {}
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use score_runtime::Net;
 
-use crate::run_gaps::{now_ns, print_distribution};
+use crate::clock::now_ns;
+use crate::run_gaps::print_distribution;
 use crate::testbed::{GangTestbed, Workload};
 use crate::{BenchResult, number};
 

@@ -28,6 +28,7 @@
 // Links PM itself, because the runtime only declares its functions.
 extern crate pm as _;
 
+mod clock;
 mod deadlock_job;
 mod interference;
 mod ping_pong;

@@ -5,19 +5,12 @@ use std::io::Write;
 use std::thread::sleep;
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
-
+use crate::clock::now_ns;
 use crate::testbed::{GangTestbed, Job, Workload};
 use crate::{BenchResult, number};
 
 /// A shorter gap is not another job's slice.
 const MIN_GAP_INTERVAL_NS: u64 = 1_000_000;
-
-/// Returns the time of the monotonic clock in nanoseconds.
-pub fn now_ns() -> BenchResult<u64> {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(|errno| format!("clock: {errno}"))?;
-    Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
-}
 
 /// Acts as the job. Each node writes to its own file when it last ran before a gap, and when it ran
 /// again. The first entry is twice the start time.

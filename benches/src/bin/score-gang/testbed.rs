@@ -139,7 +139,7 @@ impl GangTestbed {
         let stderr = scrun.stderr.take().map(BufReader::new);
         let mut lines = stderr.into_iter().flat_map(BufRead::lines).map_while(std::io::Result::ok);
         let was_found = lines.any(|line| line.contains("deadlock:"));
-        let found_at_ns = crate::run_gaps::now_ns()?;
+        let found_at_ns = crate::clock::now_ns()?;
         lines.for_each(drop);
         let _ = scrun.wait();
         let files = ["0", "1"].map(|node| path_prefix.with_extension(node));

@@ -20,6 +20,7 @@
 //! second, and shows the output of the second (for example of iperf3). All commands need root.
 
 mod composite;
+mod controller;
 mod cost;
 mod hosts;
 mod node;

@@ -4,7 +4,7 @@
 #![expect(unsafe_code)]
 
 use crate::BenchResult;
-use crate::peer_process::{exchange, write_line};
+use crate::controller::{exchange, write_line};
 use crate::raw_packets::{IDLE_TIMEOUT, RoundTripTimer, SIZE};
 use score_pm::{AddrHandle, Context, ContextRef, Device, Error};
 use std::hint::black_box;

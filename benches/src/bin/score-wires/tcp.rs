@@ -1,8 +1,8 @@
 //! Measures the latency of TCP with TCP_NODELAY. Both sides spin on a non-blocking socket.
 
 use crate::BenchResult;
+use crate::controller::{read_line, write_line};
 use crate::hosts::ADDRESSES;
-use crate::peer_process::{read_line, write_line};
 use crate::raw_packets::{RoundTripTimer, SIZE};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -6,14 +6,12 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use score_tests::TestEnv;
+use score_tests::{EXIT_DEADLOCK, TestEnv};
 
 use crate::SoakOptions;
 use crate::mpi_deadlock::{MpiPatterns, MpiVerdicts};
 use crate::random::Random;
 
-/// The exit code of a deadlock.
-pub const EXIT_DEADLOCK: i32 = 35;
 /// Time limit of a job that shares its processors with other work.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 /// Environment variable of scored: the interval between samples of the idle flags, in microseconds.

@@ -7,9 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use score_tests::service::{ALICE, BOB, Cluster};
-use score_tests::{TestEnv, binaries};
+use score_tests::{EXIT_DEADLOCK, TestEnv, binaries};
 
-use crate::deadlock::EXIT_DEADLOCK;
 use crate::mpi::{MpiLibrary, closed_folder};
 use crate::random::Random;
 
