@@ -69,3 +69,15 @@ impl Error {
         }
     }
 }
+
+/// The PM error for a system call's errno.
+#[cfg(not(loom))]
+pub(crate) fn from_errno(errno: nix::errno::Errno) -> Error {
+    use nix::errno::Errno;
+    match errno {
+        Errno::ENOMEM | Errno::ENOBUFS => Error::NoMemory,
+        Errno::EMFILE | Errno::ENFILE => Error::TooManyFiles,
+        Errno::EPERM | Errno::EACCES => Error::Permission,
+        _ => Error::Io,
+    }
+}

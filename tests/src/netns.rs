@@ -1,5 +1,5 @@
-//! Enters the network namespaces of the virtual hosts of a running job, which needs root: to see
-//! their sockets, to send to them as a process outside the job would, and to cut links.
+//! Enters the network namespaces of the virtual hosts of a running job. Scenarios do this to list
+//! sockets, to send packets as a process outside the job, and to cut links. It needs root.
 
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
@@ -13,12 +13,12 @@ use nix::unistd::geteuid;
 use crate::process::Process;
 use crate::{TestEnv, skip, test_env};
 
-/// The network namespace of a virtual host, or of the switch between them. It exists as long as
-/// this value.
+/// The network namespace of a virtual host, or of the switch between virtual hosts. This value
+/// keeps the namespace in existence.
 #[derive(Debug)]
 pub struct NetNs(File);
 
-/// Whether this machine lets tests enter virtual hosts; otherwise a skip is recorded.
+/// Whether this machine lets tests enter virtual hosts. If not, records a skip.
 pub fn can_enter(test: &str) -> bool {
     let skip_reason = match (geteuid().is_root(), test_env::is_installed("ip")) {
         (false, _) => Some("stepping onto virtual hosts is for root"),
@@ -35,8 +35,8 @@ impl NetNs {
         Self(File::open(netns_path(process)).unwrap_or_else(|error| panic!("{process:?}: {error}")))
     }
 
-    /// The namespace of the switch that joins the virtual hosts of a server's job: the only one
-    /// that the server holds and that belongs neither to a host nor to this process.
+    /// The namespace of the switch that joins the virtual hosts of a server's job. It is the only
+    /// namespace that the server holds and that belongs neither to a host nor to this process.
     pub fn for_switch(env: &TestEnv) -> Self {
         let server = env.wait_for_process("server", |process| {
             process.is_scored() && process.command.contains("-single")
@@ -47,7 +47,7 @@ impl NetNs {
             .filter_map(|process| fs::read_link(netns_path(process)).ok())
             .collect();
         known_namespaces.extend(fs::read_link("/proc/self/ns/net"));
-        let entries = fs::read_dir(format!("/proc/{}/fd", server.pid)).expect("root may look");
+        let entries = fs::read_dir(format!("/proc/{}/fd", server.pid)).expect("root may read it");
         let is_switch_netns = |path: &PathBuf| {
             let namespace = fs::read_link(path).unwrap_or_default();
             namespace.to_string_lossy().starts_with("net:[")
@@ -74,13 +74,13 @@ impl NetNs {
         assert!(status.is_ok_and(|status| status.success()), "ip {args}");
     }
 
-    /// Ports with a listening socket.
+    /// The TCP ports with a listening socket.
     pub fn listeners(&self) -> Vec<u16> {
         const LISTEN: &str = "0A";
         self.sockets("tcp", |_, state| state == LISTEN)
     }
 
-    /// UDP ports that are bound to an address and take packets from any sender.
+    /// The UDP ports that are bound to an address and accept packets from any sender.
     pub fn open_ports(&self, address: Ipv4Addr) -> Vec<u16> {
         const UNCONNECTED: &str = "07";
         self.sockets("udp", |local, state| local == address && state == UNCONNECTED)
@@ -104,7 +104,7 @@ fn netns_path(process: &Process) -> PathBuf {
     PathBuf::from(format!("/proc/{}/ns/net", process.pid))
 }
 
-/// The daemon of a virtual host other than the first.
+/// Waits for the daemon of a virtual host other than the first.
 pub fn wait_for_daemon(env: &TestEnv, host: &str) -> Process {
     let host_option = format!("-host {host} ");
     env.wait_for_process("daemon", |process| {

@@ -4,8 +4,7 @@
 // UNSAFETY: takes ownership of descriptors that the kernel just made.
 #![expect(unsafe_code)]
 
-use crate::error::{Error, PmResult};
-use crate::segment::from_errno;
+use crate::error::{Error, PmResult, from_errno};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
     recvmsg, sendmsg, socketpair,

@@ -7,9 +7,10 @@
 // UNSAFETY: maps memory, and frees pages of it.
 #![expect(unsafe_code)]
 
-use crate::error::{Error, PmResult};
+use crate::error::{Error, PmResult, from_errno};
+use crate::pin::mapping_monitor::remove_own_mappings;
 use crate::pin::{PageRange, own_mappings};
-use crate::segment::{from_errno, open_sealed_file, seals};
+use crate::shared_memory::{open_sealed_file, seals};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -155,7 +156,7 @@ impl Drop for Arena {
     fn drop(&mut self) {
         PageRange::new(self.start(), self.start() + NODE_ARENA_LEN)
             .into_iter()
-            .for_each(own_mappings::remove);
+            .for_each(remove_own_mappings);
     }
 }
 
@@ -233,7 +234,7 @@ impl Arena {
     /// Frees memory of `allocate`, whose pages become zero.
     pub(crate) fn release(&self, addr: usize, len: usize) {
         // Before the pages are freed: a device may have them registered.
-        PageRange::new(addr, addr + len).into_iter().for_each(own_mappings::remove);
+        PageRange::new(addr, addr + len).into_iter().for_each(remove_own_mappings);
         let mut offset = addr - self.start();
         let mut len = len;
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;

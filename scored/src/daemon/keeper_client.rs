@@ -17,7 +17,6 @@ use score_keeper::record::{
 use score_proto::job_control::Status;
 
 use super::service::forward_warning;
-use super::shepherd_handle::ShepherdOutcome;
 use crate::sys::{descriptor, fd_passing};
 
 /// How long the keeper may take to answer a call. Then the daemon considers it lost.
@@ -50,6 +49,15 @@ impl std::fmt::Display for KeeperError {
             Self::Failed(error) => write!(f, "{error}"),
         }
     }
+}
+
+/// The result of a shepherd that has ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ShepherdOutcome {
+    /// The exit status, if it is known.
+    pub status: Option<Status>,
+    /// Whether the kernel killed processes of the job because of lack of memory.
+    pub killed_for_memory: bool,
 }
 
 /// The keeper's answer to a login.

@@ -16,7 +16,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use score_keeper::record::Action;
 use score_proto::job_control::{Owner, Status};
 
-use super::keeper_client::KeptJob;
+use super::keeper_client::{KeptJob, ShepherdOutcome};
 use crate::framed_socket::FramedSocket;
 use crate::shepherd::{CgroupCounters, ShepherdOptions};
 use crate::sys::cgroup::Group;
@@ -287,15 +287,6 @@ impl ShepherdHandle {
             ShepherdProcess::Kept(job) => job.outcome(),
         }
     }
-}
-
-/// The result of a shepherd that has ended.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ShepherdOutcome {
-    /// The exit status, if it is known.
-    pub status: Option<Status>,
-    /// Whether the kernel killed processes of the job because of lack of memory.
-    pub killed_for_memory: bool,
 }
 
 fn start_program(

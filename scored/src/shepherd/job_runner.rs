@@ -1,5 +1,7 @@
 //! The local part of a job: starts its processes, handles their calls and their exits.
 
+mod process_list;
+
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +26,6 @@ use super::metrics::{MeasuredJob, MetricsCollector};
 use super::output::{DrainReason, OutputMux};
 use super::pmi_service::{PmiEvent, PmiService};
 use super::pmix_service::PmixService;
-use super::process_list::ProcessList;
 use super::processes::{ControlEvent, ProcessTable};
 use super::program_store::ProgramStore;
 use super::reports::ScoredLink;
@@ -36,6 +37,7 @@ use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, reaper};
 use crate::sys::host_name::system_host_name;
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
+use process_list::ProcessList;
 
 /// Number of processes started in one tick of the loop.
 const SPAWNS_PER_TICK: usize = 16;

@@ -26,10 +26,10 @@ use score_proto::nodeset::NodeSet;
 use score_proto::pmix::{PmixHost, PmixNamespace, PmixOrder, PmixReport, PmixSetup};
 
 use super::direct_modex::DirectModex;
+use super::environment::environment_value;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey};
 use super::pmi_service::{PmiEvent, abort_event, unfinished_reason};
 use super::pmix_watch::{CheckResult, HelperWatch};
-use super::spawn_queue::environment_value;
 use crate::framed_socket::FramedSocket;
 use crate::sys::host_name::system_host_name;
 

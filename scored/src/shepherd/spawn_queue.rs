@@ -12,9 +12,10 @@ use nix::sys::stat::fstat;
 use nix::unistd::pipe2;
 use score_job::program_paths;
 use score_proto::env;
-use score_proto::message::{ElementSpec, Input, JobSpec, MpiStart, OsBytes, Output, ProgramKind};
+use score_proto::message::{ElementSpec, Input, JobSpec, MpiStart, Output, ProgramKind};
 
 use super::cpu_binding;
+use super::environment::environment_value;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey, ShepherdContext};
 use super::mpi_library;
 use super::mpi_provider::{MpiProvider, preload_without_pm};
@@ -22,9 +23,8 @@ use super::pmi_service::NewPmiSocket;
 use super::pmix_service::is_foreign_variable;
 use super::redirection::{self, RedirectContext};
 use super::tool_directory::StageProgram;
-use crate::sys::spawn::{
-    CONTROL_FD, ChildFile, FdSource, PMI_FD, Program, SpawnArgs, SpawnError, Spawner,
-};
+use crate::sys::spawn::{SpawnError, Spawner};
+use crate::sys::spawn_args::{CONTROL_FD, ChildFile, FdSource, PMI_FD, Program, SpawnArgs};
 
 /// Properties that all processes of one parallel process share.
 #[derive(Debug)]
@@ -404,12 +404,6 @@ struct MpiLibraries<'a> {
     folder: Option<&'a Path>,
     /// The provider through which MPI libraries use PM.
     provider: Option<&'a MpiProvider>,
-}
-
-pub(super) fn environment_value<'a>(environment: &'a [OsBytes], name: &str) -> Option<&'a [u8]> {
-    environment
-        .iter()
-        .find_map(|variable| variable.0.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
 impl SpawnPlan {

@@ -14,8 +14,9 @@ use super::layout::{
     SendSlotHeader, SendSlotState, SlabGeometry, SlabHeader,
 };
 use crate::config::CONTROL_MTU;
-use crate::error::{Error, PmResult};
-use crate::segment::{from_errno, map, new_nonce, open_sealed, seals};
+use crate::error::{Error, PmResult, from_errno};
+use crate::segment::new_nonce;
+use crate::shared_memory::{map, open_sealed, seals};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use memmap2::MmapRaw;
 use nix::fcntl::{FcntlArg, fcntl};

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use score_proto::job_control::{DebuggerOrder, JobReport, MAX_BLOCK_PIDS, ProcessBlock};
 
-use super::job_info::ProcessKey;
-use super::job_runner::JobRunner;
+use super::JobRunner;
+use crate::shepherd::job_info::ProcessKey;
 use crate::sys::{process, process_stop};
 
 /// Interval between checks of processes that do not wait yet.

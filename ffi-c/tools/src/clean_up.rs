@@ -1,85 +1,20 @@
-//! Records what a tool has set in a process, so that the library can undo it before the tool
-//! leaves.
+//! Undoes what a tool has set in its ranks, before the tool leaves.
 
 use std::time::{Duration, Instant};
 
 use score_tools::wire::{
-    Command, CommandAnswer, CommandCode, CommandRequest, CommandResult, FreedMemory, MemoryRange,
-    NoData, OldBreakpoint, OldWatchpoint, ReleaseNotify, ReleaseOption, SignalNumber,
-    SpeculativeAccess, TrapHandler,
+    CommandAnswer, CommandCode, CommandRequest, FreedMemory, MemoryRange, NoData, OldBreakpoint,
+    OldWatchpoint, ReleaseNotify, ReleaseOption, SignalNumber, SpeculativeAccess, TrapHandler,
 };
 
-use crate::connection::{Connection, Rank};
+use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::rank::Trace;
 
 /// Time limit for a notice that the service has announced.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for successive notices of a process while a tool leaves.
 const NOTICES_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Something that a tool has set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trace {
-    /// A breakpoint at this address.
-    Breakpoint(u64),
-    /// A watchpoint of a thread at this address.
-    Watchpoint(u32, u64),
-    /// Allocated memory: address and length in bytes.
-    Memory(u64, u64),
-    /// A handler of SIGTRAP at this address.
-    TrapHandler(u64),
-    /// This thread is held.
-    Held(u32),
-}
-
-impl Rank {
-    /// Records the effect of a command that has succeeded.
-    pub fn note(&mut self, command: &Command<'_>, result: &CommandResult<'_>) {
-        let thread = result.thread;
-        match (&command.request, &result.answer) {
-            (CommandRequest::SetBreakpoint(it), _) => self.add(Trace::Breakpoint(it.address)),
-            (CommandRequest::ResetBreakpoint(it), _) => self.remove(Trace::Breakpoint(it.address)),
-            (CommandRequest::SetWatchpoint(it), _) => {
-                self.add(Trace::Watchpoint(thread, it.address));
-            }
-            (CommandRequest::ResetWatchpoint(it), _) => {
-                self.remove(Trace::Watchpoint(thread, it.address));
-            }
-            (CommandRequest::AllocateMemory(size), Some(CommandAnswer::AllocateMemory(memory))) => {
-                self.add(Trace::Memory(memory.address, size.size));
-            }
-            (CommandRequest::FreeMemory(it), _) => {
-                let is_freed =
-                    |trace: &Trace| matches!(trace, Trace::Memory(at, _) if *at == it.address);
-                self.traces.retain(|trace| !is_freed(trace));
-            }
-            (CommandRequest::InstallTrapHandler(it), _) => {
-                self.add(Trace::TrapHandler(it.address));
-            }
-            (CommandRequest::RemoveTrapHandler(it), _) => {
-                self.remove(Trace::TrapHandler(it.address));
-            }
-            (CommandRequest::HoldThread(_), _) => self.add(Trace::Held(thread)),
-            (CommandRequest::ReleaseThread(_), _) => self.remove(Trace::Held(thread)),
-            (CommandRequest::ReleaseControl(_), _) => {
-                // The rest belongs to the next tool with Control authority.
-                self.traces.clear();
-                self.control = None;
-            }
-            _ => {}
-        }
-    }
-
-    fn add(&mut self, trace: Trace) {
-        if !self.traces.contains(&trace) {
-            self.traces.push(trace);
-        }
-    }
-
-    fn remove(&mut self, trace: Trace) {
-        self.traces.retain(|one| *one != trace);
-    }
-}
 
 impl Connection {
     /// Undoes what the tool has set in a rank, and releases Control authority. In a process that
@@ -210,45 +145,5 @@ impl Connection {
             None if self.ranks.is_empty() => Ok(()),
             None => self.detach(None),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use score_tools::wire::{AllocatedMemory, AllocationSize, NewWatchpoint, WatchType};
-
-    use super::*;
-
-    fn note(rank: &mut Rank, thread: u32, request: CommandRequest, answer: CommandAnswer) {
-        let kind = Some(request.kind());
-        let result = CommandResult { kind, thread, return_code: 0, answer: Some(answer) };
-        rank.note(&Command { thread: 0, request }, &result);
-    }
-
-    #[test]
-    fn what_is_set_is_noted_by_the_thread_of_the_answer_until_it_is_taken_back() {
-        let mut rank = Rank::default();
-        let nothing = || CommandAnswer::HoldThread(NoData {});
-        for _ in 0..2 {
-            note(&mut rank, 7, CommandRequest::HoldThread(NoData {}), nothing());
-        }
-        let watch = NewWatchpoint { address: 64, length: 8, kind: WatchType::Write };
-        note(&mut rank, 8, CommandRequest::SetWatchpoint(watch), nothing());
-        let size = AllocationSize { size: 100 };
-        let memory = CommandAnswer::AllocateMemory(AllocatedMemory { address: 4096 });
-        note(&mut rank, 7, CommandRequest::AllocateMemory(size), memory);
-        assert_eq!(
-            rank.traces,
-            [Trace::Held(7), Trace::Watchpoint(8, 64), Trace::Memory(4096, 100)]
-        );
-        let old = OldWatchpoint { address: 64 };
-        note(&mut rank, 7, CommandRequest::ResetWatchpoint(old), nothing());
-        let free = FreedMemory { address: 4096, size: 4096 };
-        note(&mut rank, 7, CommandRequest::FreeMemory(free), nothing());
-        assert_eq!(rank.traces, [Trace::Held(7), Trace::Watchpoint(8, 64)]);
-        let notify = ReleaseNotify::No;
-        let release = CommandRequest::ReleaseControl(ReleaseOption { notify });
-        note(&mut rank, 7, release, nothing());
-        assert!(rank.traces.is_empty());
     }
 }

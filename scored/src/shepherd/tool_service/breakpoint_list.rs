@@ -9,7 +9,7 @@ use score_proto::exit_code::EXIT_FAILED;
 use score_proto::job_control::ElementReport;
 use score_proto::toolctl::ToolctlOrder;
 
-use super::tool_service::ToolReport;
+use super::ToolReport;
 
 /// Largest number of breakpoints in all processes. The service also has a limit for each process.
 const MAX_BREAKPOINTS: usize = 1 << 20;

@@ -6,8 +6,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::OutgoingTransfer;
 use crate::memory::UserBuffer;
-use crate::transfers::OutgoingTransfer;
 
 /// The most bytes of copies that a process may have. Clones share the budget, so it can limit
 /// several engines together.

@@ -6,7 +6,7 @@
 // UNSAFETY: allocates and counts references to objects that C holds by address.
 #![expect(unsafe_code)]
 
-use crate::context::Context;
+use super::Context;
 use crate::error::PmResult;
 use crate::wipe_on_fork;
 use std::ops::Deref;

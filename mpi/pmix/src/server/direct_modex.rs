@@ -9,13 +9,10 @@ use std::time::{Duration, Instant};
 
 use score_proto::pmix::PmixReport;
 
+use super::deadlines::Deadline;
+use super::{Key, SERVER, Server, lock};
 use crate::abi::{ERR_NOT_FOUND, ERR_TIMEOUT, Proc, SUCCESS, Status};
 use crate::callers::Caller;
-use crate::deadlines::Deadline;
-use crate::server::{SERVER, Server, lock};
-
-/// An element and a rank of it.
-pub type Key = (u32, u32);
 
 /// A call that waits for the data of a rank.
 #[derive(Debug)]

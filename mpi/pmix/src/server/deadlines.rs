@@ -7,8 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Instant;
 
-use crate::direct_modex::Key;
-use crate::server::SERVER;
+use super::{Key, SERVER};
 
 /// The time at which a question is answered by PMIX_ERR_TIMEOUT, if it still waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,11 +6,11 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use score_p2p::{AccessError, AccessNumber, EndedAccess, UserBuffer, WriteProgress};
 
+use super::PmNetwork;
 use crate::accesses::{Confirmation, EndedAccesses, EndpointAccess, NodeAccesses};
-use crate::endpoint_network::MAX_ENDPOINTS;
 use crate::idle_mark;
 use crate::pm_h::{PM_NODE_ANY, PM_RMA_MTU, pmGetRemoteStatus, pmRead, pmRemoteStatus, pmWrite};
-use crate::pm_network::PmNetwork;
+use crate::properties::MAX_ENDPOINTS;
 
 /// The most nodes for which one call asks PM whether accesses have ended.
 const NODES_PER_CALL: usize = 4;
