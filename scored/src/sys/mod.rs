@@ -24,5 +24,6 @@ pub mod remove;
 pub mod remove_as_user;
 pub mod remove_on_close;
 pub mod spawn;
+pub mod tcp;
 pub mod timer;
 pub mod wall_clock;
