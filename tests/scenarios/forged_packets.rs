@@ -103,10 +103,10 @@ struct Victim {
 impl Victim {
     fn for_job(pingpong: &PingPongJob) -> Self {
         let netns = pingpong.host_netns(1);
-        let ip = Ipv4Addr::new(10, 77, 0, 2);
+        let ip = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
         let ports = netns.open_ports(ip);
         assert_eq!(ports.len(), 1, "{ports:?}");
-        Self { netns, address: SocketAddr::new(IpAddr::V4(ip), ports[0]) }
+        Self { netns, address: SocketAddr::new(ip, ports[0]) }
     }
 
     fn attack(&self, sender: &NetNs, packets: &[Vec<u8>]) {

@@ -21,6 +21,7 @@ mod gdb_stub;
 mod harness;
 mod hostile_connections;
 mod inter_host_messages;
+mod ipv6_hosts;
 mod job_control;
 mod kill_components;
 mod limits;

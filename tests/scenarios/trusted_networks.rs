@@ -3,14 +3,13 @@
 //! uses UDP, and scrun prints a line. Both hosts are network namespaces on this machine, joined by
 //! two cables.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use score_tests::netns::{self, NetNs};
+use score_tests::netns;
 use score_tests::service::{ALICE, BOB, Cluster};
-use score_tests::{Outcome, Running, TestEnv, binaries};
+use score_tests::{Outcome, Running, TestEnv};
 
 const DATABASE: &str = "\
     fast type=ethernet links=eth0 trusted=yes\n\
@@ -18,28 +17,6 @@ const DATABASE: &str = "\
     wary type=ethernet links=eth1\n\
     a address=10.77.0.1 cores=2 group=all network=fast,other,wary\n\
     b address=10.77.0.2 cores=2 group=all network=fast,other,wary\n";
-
-/// Starts a shell in the network namespace of each of two hosts. The shells keep the namespaces in
-/// existence.
-fn start_lan(env: &TestEnv) -> (Running, HashMap<String, NetNs>) {
-    let script = "echo $$ > host$LAN_HOST.new; mv host$LAN_HOST.new host$LAN_HOST; \
-                  while [ ! -e over ]; do sleep 0.1; done";
-    let args = ["-hosts", "2", "-links", "2", "sh", "-c", script];
-    let shells = env.command(binaries::program("score-lan")).args(&args).start();
-    let netns_of_host = |number: usize| {
-        let file = env.dir().join(format!("host{number}"));
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !file.exists() {
-            assert!(Instant::now() < deadline, "{}", shells.stderr());
-            sleep(Duration::from_millis(10));
-        }
-        let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
-        NetNs::for_process(&env.wait_for_process("a host's shell", |process| process.pid == pid))
-    };
-    let netns_by_host =
-        [("a".to_owned(), netns_of_host(0)), ("b".to_owned(), netns_of_host(1))].into();
-    (shells, netns_by_host)
-}
 
 /// Copies the helper program so that every user may run it.
 fn copy_program(env: &TestEnv, name: &str) -> Option<PathBuf> {
@@ -75,7 +52,8 @@ fn a_users_job_goes_by_raw_ethernet_where_the_network_is_trusted_and_by_udp_else
     let env = TestEnv::new();
     let programs = (copy_program(&env, "traffic"), copy_program(&env, "two_networks"));
     let (Some(traffic), Some(two_networks)) = programs else { return };
-    let (shells, netns_by_host) = start_lan(&env);
+    let (shells, namespaces) = netns::start_lan(&env, 2, 2);
+    let netns_by_host = ["a", "b"].map(str::to_owned).into_iter().zip(namespaces).collect();
     let cluster = Cluster::start_in_netns(&env, &["a", "b"], DATABASE, &[], netns_by_host);
     let Some(cluster) = cluster else { return };
 

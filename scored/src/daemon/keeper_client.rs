@@ -5,16 +5,16 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt::ReceiveTimeout};
-use nix::sys::time::{TimeVal, TimeValLike};
 use score_keeper::record::{
     Action, Call, Event, JobHandle, MAX_RECORD_LEN, Reply, ShepherdEnd, StartRequest,
 };
 use score_proto::job_control::Status;
+use socket2::SockRef;
 
 use super::service::forward_warning;
 use crate::sys::{descriptor, fd_passing};
@@ -92,8 +92,7 @@ impl KeeperClient {
     /// One line: why the keeper cannot work.
     pub fn connect(calls: OwnedFd, events: OwnedFd) -> Result<(Self, Option<[u8; 32]>), String> {
         let to_text = |error: io::Error| format!("the keeper has not started: {error}");
-        let timeout = TimeVal::seconds(REPLY_TIMEOUT.as_secs().cast_signed());
-        setsockopt(&calls, ReceiveTimeout, &timeout).map_err(|errno| to_text(errno.into()))?;
+        SockRef::from(&calls).set_read_timeout(Some(REPLY_TIMEOUT)).map_err(to_text)?;
         let (bytes, _) = fd_passing::receive(&events, MAX_RECORD_LEN).map_err(to_text)?;
         let link_key = match Event::read(&bytes) {
             Ok(Event::Ready { link_key }) => link_key,
@@ -234,7 +233,7 @@ impl KeeperClient {
 
     /// Ends the keeper: waits until it has ended its jobs, at most `SHUTDOWN_TIMEOUT`.
     pub fn close(&mut self) {
-        let _ = shutdown(std::os::fd::AsRawFd::as_raw_fd(&self.calls), Shutdown::Write);
+        let _ = SockRef::from(&self.calls).shutdown(Shutdown::Write);
         let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         while !self.is_lost && Instant::now() < deadline {
             self.receive_events();

@@ -12,6 +12,7 @@
 
 mod address;
 mod command_line;
+mod connect_list;
 mod key_file;
 mod launcher;
 mod method;
@@ -21,6 +22,7 @@ mod targets;
 mod virtual_hosts;
 
 pub use address::{local_addresses, local_name, position_of};
+pub use connect_list::ConnectList;
 pub use launcher::{Failure, Launcher};
 pub use targets::{LaunchOptions, LaunchTargets};
 

@@ -4,10 +4,9 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use nix::sys::socket::{setsockopt, sockopt::ReceiveTimeout};
-use nix::sys::time::{TimeVal, TimeValLike};
 use score_pm::device::ethernet::wire::WireEndpoint;
 use score_proto::frame;
+use socket2::SockRef;
 
 use super::{MAX_DATAGRAM_LEN, OPEN_TIMEOUT, OpenReply, OpenRequest};
 use crate::sys::fd_passing;
@@ -27,7 +26,7 @@ impl RawSocketClient {
     /// # Errors
     /// The descriptor is not a socket.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
-        setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(OPEN_TIMEOUT.as_secs() as i64))?;
+        SockRef::from(&socket).set_read_timeout(Some(OPEN_TIMEOUT))?;
         Ok(Self { socket, has_failed: Cell::new(false) })
     }
 

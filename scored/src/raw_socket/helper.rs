@@ -4,12 +4,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt::SendTimeout,
-};
-use nix::sys::time::{TimeVal, TimeValLike};
 use score_pm::device::ethernet::wire::{WireEndpoint, WireOptions, WirePreference};
 use score_proto::frame;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::{EndpointInfo, MAX_DATAGRAM_LEN, OPEN_TIMEOUT, OpenReply, OpenRequest, RawSocketGrant};
 use crate::sys::namespace::{self, Containment};
@@ -31,8 +28,8 @@ pub struct HelperOptions {
 /// # Errors
 /// The system call that failed.
 pub fn start(plan: &RawSocketGrant, owner: (u32, u32)) -> io::Result<(i32, OwnedFd)> {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+    let (ours, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None)?;
+    let (ours, theirs) = (OwnedFd::from(ours), OwnedFd::from(theirs));
     // Sent before the shepherd has its end, so that no other message can precede it.
     let start = frame::encode_datagram(&(owner, plan)).map_err(io::Error::other)?;
     fd_passing::send(&theirs, &start, &[])?;
@@ -55,7 +52,7 @@ pub fn run(options: HelperOptions) -> io::Result<()> {
     process::default_and_block_signals()?;
     let socket = options.control;
     // The user may have stopped the shepherd.
-    setsockopt(&socket, SendTimeout, &TimeVal::seconds(OPEN_TIMEOUT.as_secs() as i64))?;
+    SockRef::from(&socket).set_write_timeout(Some(OPEN_TIMEOUT))?;
     let (bytes, _) = fd_passing::receive(&socket, MAX_DATAGRAM_LEN)?;
     let (owner, plan): ((u32, u32), RawSocketGrant) =
         frame::decode_datagram(&bytes).map_err(io::Error::other)?;

@@ -25,5 +25,6 @@ pub mod remove_as_user;
 pub mod remove_on_close;
 pub mod spawn;
 pub mod spawn_args;
+pub mod tcp;
 pub mod timer;
 pub mod wall_clock;
