@@ -52,8 +52,7 @@ impl<'a> DebuggedJob<'a> {
 
     /// The job, as scdb wants it.
     fn address(&self) -> String {
-        let host = nix::unistd::gethostname().unwrap();
-        format!("{}@{}", self.job.pid(), host.to_string_lossy())
+        self.job.job_address()
     }
 
     /// scdb on the job.

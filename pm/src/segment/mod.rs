@@ -16,8 +16,9 @@ use layout::{
     Activation, CacheAligned, MAGIC, NodeRecord, RegionTable, SegmentGeometry, SegmentHeader,
 };
 use memmap2::{Advice, MmapOptions, MmapRaw};
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::errno::Errno;
+use score_sys::memfd::{self, Seals};
+use score_sys::random::random_bytes;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -41,19 +42,10 @@ pub(crate) struct Segment {
     arena: Option<Arc<ArenaFile>>,
 }
 
-/// The seals of the owner's segments, which received segments must have too. If a process could
-/// shrink a segment, others that map it would get SIGBUS.
-pub(crate) fn seals() -> SealFlag {
-    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
-}
-
 impl Segment {
     /// Creates a segment with this geometry.
     pub(crate) fn create(geometry: SegmentGeometry) -> PmResult<Segment> {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let memfd = memfd_create(c"score-pm", flags).map_err(from_errno)?;
-        nix::unistd::ftruncate(&memfd, geometry.size as i64).map_err(from_errno)?;
-        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
+        let memfd = memfd::create_sealed("score-pm", geometry.size as u64).map_err(from_io)?;
         let map = map(memfd.as_fd(), geometry.size)?;
         let arena = ArenaFile::create(geometry.nodes)?.map(Arc::new);
         let segment = Segment { map, geometry, nonce: new_nonce()?, memfd, arena };
@@ -209,16 +201,12 @@ pub(crate) fn open_sealed(memfd: &OwnedFd, size: usize) -> PmResult<MmapRaw> {
 
 /// Like `open_sealed`, without mapping the file.
 pub(crate) fn open_sealed_file(memfd: &OwnedFd, size: usize) -> PmResult<()> {
-    let seal_bits = fcntl(memfd, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
-    if !SealFlag::from_bits_retain(seal_bits).contains(seals()) {
+    let Some(len) = memfd::sealed_len(memfd, Seals::Size).map_err(|_| Error::Invalid)? else {
         debug::log(debug::ERROR, || "segment is not sealed against resizing".into());
         return Err(Error::Invalid);
-    }
-    let stat = nix::sys::stat::fstat(memfd).map_err(|_| Error::Invalid)?;
-    if stat.st_size != size as i64 {
-        debug::log(debug::ERROR, || {
-            format!("segment has {} bytes instead of {size}", stat.st_size)
-        });
+    };
+    if len != size as u64 {
+        debug::log(debug::ERROR, || format!("segment has {len} bytes instead of {size}"));
         return Err(Error::Invalid);
     }
     Ok(())
@@ -238,19 +226,18 @@ pub(crate) fn map(memfd: BorrowedFd<'_>, size: usize) -> PmResult<MmapRaw> {
 
 /// A random number, so that no two segments have the same.
 pub(crate) fn new_nonce() -> PmResult<[u64; 2]> {
-    let mut bytes = [0u8; 16];
-    // SAFETY: writes at most 16 bytes to an array of 16.
-    let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if filled != 16 {
-        return Err(Error::Io);
-    }
+    let bytes: [u8; 16] = random_bytes().map_err(|_| Error::Io)?;
     let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|k| bytes[i * 8 + k]));
     Ok([word(0), word(1)])
 }
 
+/// The PM error for the error of a system call.
+pub(crate) fn from_io(error: std::io::Error) -> Error {
+    error.raw_os_error().map_or(Error::Io, |number| from_errno(Errno::from_raw(number)))
+}
+
 /// The PM error for a system call's errno.
-pub(crate) fn from_errno(errno: nix::errno::Errno) -> Error {
-    use nix::errno::Errno;
+pub(crate) fn from_errno(errno: Errno) -> Error {
     match errno {
         Errno::ENOMEM | Errno::ENOBUFS => Error::NoMemory,
         Errno::EMFILE | Errno::ENFILE => Error::TooManyFiles,

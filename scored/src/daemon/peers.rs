@@ -5,11 +5,11 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::sys::random::random_u64;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 use score_job::jobs::LinkId;
 use score_proto::peer_message::{Hello, Incarnation, PeerMessage};
+use score_sys::random::random_u64;
 use score_tree::key::Key;
 use score_tree::link::{Link, LinkTimeouts, SendError};
 
