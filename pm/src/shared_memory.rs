@@ -5,14 +5,8 @@
 use crate::debug;
 use crate::error::{Error, PmResult};
 use memmap2::{Advice, MmapOptions, MmapRaw};
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use score_sys::memfd::{self, Seals};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-/// The seals of the owner's segments, which received segments must have too. If a process could
-/// shrink a segment, others that map it would get SIGBUS.
-pub(crate) fn seals() -> SealFlag {
-    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
-}
 
 /// Maps a file of another process. Invalid: it can be resized, or has another size.
 pub(crate) fn open_sealed(memfd: &OwnedFd, size: usize) -> PmResult<MmapRaw> {
@@ -22,16 +16,12 @@ pub(crate) fn open_sealed(memfd: &OwnedFd, size: usize) -> PmResult<MmapRaw> {
 
 /// Like `open_sealed`, without mapping the file.
 pub(crate) fn open_sealed_file(memfd: &OwnedFd, size: usize) -> PmResult<()> {
-    let seal_bits = fcntl(memfd, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
-    if !SealFlag::from_bits_retain(seal_bits).contains(seals()) {
+    let Some(len) = memfd::sealed_len(memfd, Seals::Size).map_err(|_| Error::Invalid)? else {
         debug::log(debug::ERROR, || "segment is not sealed against resizing".into());
         return Err(Error::Invalid);
-    }
-    let stat = nix::sys::stat::fstat(memfd).map_err(|_| Error::Invalid)?;
-    if stat.st_size != size as i64 {
-        debug::log(debug::ERROR, || {
-            format!("segment has {} bytes instead of {size}", stat.st_size)
-        });
+    };
+    if len != size as u64 {
+        debug::log(debug::ERROR, || format!("segment has {len} bytes instead of {size}"));
         return Err(Error::Invalid);
     }
     Ok(())

@@ -95,8 +95,7 @@ fn a_service_that_does_not_answer_delays_the_end_by_seconds_only() {
     let Some(program) = program(&env) else { return };
     let mut job = env.scrun(ONE_HOST).args(&[program.to_str().unwrap(), "later", "1", "3"]).start();
     job.wait_for("ready", 4);
-    let host = nix::unistd::gethostname().unwrap();
-    let address = format!("{}@{}", job.pid(), host.to_string_lossy());
+    let address = job.job_address();
     let _ = env.command("scdb").args(&[&address, "stacks"]).run().expect_code(0);
     let service = env.wait_for_process(SERVICE, |process| process.program() == SERVICE);
     service.signal(Signal::SIGSTOP);

@@ -54,8 +54,7 @@ impl<'a> DebuggedJob<'a> {
 
     /// The job's address on scdb's command line.
     fn address(&self) -> String {
-        let host = nix::unistd::gethostname().unwrap();
-        format!("{}@{}", self.job.pid(), host.to_string_lossy())
+        self.job.job_address()
     }
 
     /// Runs scdb on the job.

@@ -126,7 +126,7 @@ fn marking_program(env: &TestEnv) -> String {
 
 #[test]
 fn a_debugger_that_starts_scrun_finds_all_processes_before_their_first_instruction() {
-    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let host = score_sys::host_name::system_host_name();
     for nodes in [3, 1] {
         let env = TestEnv::new();
         let lines = format!(
@@ -515,8 +515,7 @@ fn start_tool_starts_the_servers_of_a_debugger_and_names_what_is_wrong_with_them
     let options = ["-group=local:2,nodes=2x2", "system", "sh", "-c", "echo up; exec sleep 300"];
     let mut job = env.scrun(&options).start();
     job.wait_for("up", 4);
-    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
-    let id = format!("{}@{host}", job.pid());
+    let id = job.job_address();
     let start_tool = binaries::program("start_tool");
     let command = [start_tool.to_str().unwrap(), "--id", &id, "--tool", "sleep", "--args", "300"];
     let outcome = client.start(&command).run().expect_code(0);

@@ -61,8 +61,7 @@ fn a_refusal_is_explained_to_all(env: &TestEnv, target_job: &TargetJob, line: &s
     let outcome = c_tool.arg(target_job.socket().to_str().unwrap()).arg("1").run();
     let expected = format!("{}: rank 0: {line}", ReturnCode::RequestFailed.number());
     assert!(outcome.text().starts_with(&expected), "{outcome}");
-    let host = nix::unistd::gethostname().unwrap();
-    let job = format!("{}@{}", target_job.job.pid(), host.to_string_lossy());
+    let job = target_job.job.job_address();
     let hold = env.write_file("hold", "hold 0\n");
     for words in [&["-batch", hold.to_str().unwrap()][..], &["gdb", "0"], &["stacks"]] {
         let scdb = env.command("scdb").args(&[&job]).args(words).timeout(ANSWER_TIMEOUT);

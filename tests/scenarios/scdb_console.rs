@@ -20,8 +20,7 @@ const PROGRAM: &str = "tool_target";
 
 /// The job's address on scdb's command line.
 fn job_of(target_job: &TargetJob) -> String {
-    let host = nix::unistd::gethostname().unwrap();
-    format!("{}@{}", target_job.job.pid(), host.to_string_lossy())
+    target_job.job.job_address()
 }
 
 fn scdb(env: &TestEnv, target_job: &TargetJob, args: &[&str]) -> Outcome {

@@ -36,8 +36,7 @@ impl<'a> PrintedJob<'a> {
     }
 
     fn scdb(&self, words: &[&str]) -> Job {
-        let host = nix::unistd::gethostname().unwrap();
-        let address = format!("{}@{}", self.job.pid(), host.to_string_lossy());
+        let address = self.job.job_address();
         let scdb = self.env.command(binaries::program("scdb"));
         scdb.args(&[&address]).args(words).timeout(PRINT_TIMEOUT)
     }

@@ -23,14 +23,13 @@ fn copy_program(env: &TestEnv) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The address on scdb's command line of a job in single-user mode.
-fn job_of(job: &Running) -> String {
-    format!("{}@{}", job.pid(), nix::unistd::gethostname().unwrap().to_string_lossy())
-}
-
 /// Runs scdb on a job in single-user mode.
 fn scdb(env: &TestEnv, job: &Running, args: &[&str]) -> Outcome {
-    env.command("scdb").args(&[&job_of(job), "stacks"]).args(args).timeout(ANSWER_TIMEOUT).run()
+    env.command("scdb")
+        .args(&[&job.job_address(), "stacks"])
+        .args(args)
+        .timeout(ANSWER_TIMEOUT)
+        .run()
 }
 
 /// Starts the program, and waits until all of its processes run.
@@ -108,7 +107,7 @@ fn the_service_may_be_killed_at_any_time_and_leaves_the_job_as_it_was() {
     let mut job = env.scrun(&["-nodes=4", program.to_str().unwrap(), "8"]).start();
     job.wait_for("up", 4);
     for _ in 0..10 {
-        let question = env.command("scdb").args(&[&job_of(&job), "stacks"]).start();
+        let question = env.command("scdb").args(&[&job.job_address(), "stacks"]).start();
         let service = env.wait_for_process(SERVICE, |process| process.program() == SERVICE);
         service.signal(Signal::SIGKILL);
         // The helper was killed before, during or after its work.

@@ -161,8 +161,7 @@ fn a_stopped_scrun_and_a_session_of_scout_hinder_no_tool() {
     let _ = start_tool(&env, &job, &["--tool", "sleep", "--args", "400"]).expect_code(0);
     let _ = end_tool(&env, &job, &["--tool", "1"]).expect_code(0);
     wait_until_ended(&env, "sleep 400");
-    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
-    let address = format!("{}@{host}", job.pid());
+    let address = job.job_address();
     let stacks = env.command(binaries::program("scdb")).args(&[&address, "stacks"]).run();
     assert!(stacks.expect_code(0).text().contains("sleep"));
     job.signal(Signal::SIGCONT);

@@ -403,8 +403,7 @@ fn the_stacks_of_a_process_that_a_tool_holds_are_shown() {
     assert_eq!(tool.control(1, bit(SIGTRAP)).0, ReturnCode::Success);
     tool.set_breakpoint(1, target.tick, BreakpointKind::Normal);
     let _ = tool.signal_notice(1);
-    let host = nix::unistd::gethostname().unwrap();
-    let job = format!("{}@{}", target_job.job.pid(), host.to_string_lossy());
+    let job = target_job.job.job_address();
     let outcome = env.command("scdb").args(&[&job, "stacks"]).run().expect_code(0);
     let text = outcome.text();
     let tick = text.lines().find(|line| line.contains("tick in tool_target"));

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use score_sys::host_name::system_host_name;
 
 use crate::process;
 
@@ -178,6 +179,11 @@ impl Running {
     /// The process id of the command.
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap_or(i32::MAX)
+    }
+
+    /// The job of this scrun, as commands name it: `PID@HOST`.
+    pub fn job_address(&self) -> String {
+        format!("{}@{}", self.pid(), system_host_name())
     }
 
     /// Sends a signal to the command.

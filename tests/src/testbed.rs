@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::unistd::geteuid;
+use score_sys::random::random_bytes;
 
 use crate::{Job, TestEnv, binaries, process, skip};
 
@@ -112,10 +113,7 @@ impl Testbed {
             fs::create_dir_all(testbed.folder.join(name)).expect("the folder can be written");
         }
         let key = testbed.folder.join("munge.key");
-        let random = fs::File::open("/dev/urandom").expect("/dev/urandom");
-        let mut bytes = Vec::new();
-        std::io::Read::read_to_end(&mut std::io::Read::take(random, 128), &mut bytes)
-            .expect("/dev/urandom can be read");
+        let bytes: [u8; 128] = random_bytes().expect("the kernel has random bytes");
         fs::write(&key, bytes).expect("the folder can be written");
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file is ours");
         for node in 1..=nodes {

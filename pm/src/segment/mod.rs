@@ -6,18 +6,18 @@
 pub mod attach;
 pub(crate) mod layout;
 
-use crate::error::{Error, PmResult, from_errno};
+use crate::error::{Error, PmResult, from_io};
 use crate::ring::Ring;
 use crate::rma::ArenaFile;
-use crate::shared_memory::{map, open_sealed, seals};
+use crate::shared_memory::{map, open_sealed};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use attach::AttachMessage;
 use layout::{
     Activation, CacheAligned, MAGIC, NodeRecord, RegionTable, SegmentGeometry, SegmentHeader,
 };
 use memmap2::MmapRaw;
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use score_sys::memfd;
+use score_sys::random::random_bytes;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -44,10 +44,7 @@ pub(crate) struct Segment {
 impl Segment {
     /// Creates a segment with this geometry.
     pub(crate) fn create(geometry: SegmentGeometry) -> PmResult<Segment> {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let memfd = memfd_create(c"score-pm", flags).map_err(from_errno)?;
-        nix::unistd::ftruncate(&memfd, geometry.size as i64).map_err(from_errno)?;
-        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
+        let memfd = memfd::create_sealed("score-pm", geometry.size as u64).map_err(from_io)?;
         let map = map(memfd.as_fd(), geometry.size)?;
         let arena = ArenaFile::create(geometry.nodes)?.map(Arc::new);
         let segment = Segment { map, geometry, nonce: new_nonce()?, memfd, arena };
@@ -197,12 +194,7 @@ impl Segment {
 
 /// A random number, so that no two segments have the same.
 pub(crate) fn new_nonce() -> PmResult<[u64; 2]> {
-    let mut bytes = [0u8; 16];
-    // SAFETY: writes at most 16 bytes to an array of 16.
-    let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if filled != 16 {
-        return Err(Error::Io);
-    }
+    let bytes: [u8; 16] = random_bytes().map_err(|_| Error::Io)?;
     let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|k| bytes[i * 8 + k]));
     Ok([word(0), word(1)])
 }

@@ -14,6 +14,7 @@ use mio::{Interest, Registry, Token};
 use score_proto::job_control::Status;
 use score_proto::message::{HostKind, HostSpec, JobSpec};
 use score_proto::peer_message::Incarnation;
+use score_sys::host_name::system_host_name;
 use score_tree::key::Key;
 
 use super::CommonOptions;
@@ -22,7 +23,6 @@ use crate::launch::{
     ConnectList, Failure, HOST_PLACEHOLDER, LaunchTargets, Launcher, SECRET_PLACEHOLDER,
     position_of,
 };
-use crate::sys::host_name::system_host_name;
 use score_job::jobs::ClientJob;
 
 /// The address at which a daemon listens, and its incarnation.
@@ -74,7 +74,8 @@ impl DaemonBringup {
             |position: &usize| targets.hosts().iter().any(|target| target.position == *position);
         let local_index = (0..names.len()).find(|position| !is_remote(position));
         let notice = targets.notice().map(str::to_owned);
-        let (key, secret) = new_key().map_err(|error| format!("cannot create a key: {error}"))?;
+        let key = Key::generate().map_err(|error| format!("cannot create a key: {error}"))?;
+        let secret = key.bytes().to_vec();
         let local_name =
             local_index.map_or_else(system_host_name, |local_index| names[local_index].clone());
         let peers = Peers::new(key, local_name, registry, listener)
@@ -191,12 +192,6 @@ impl DaemonBringup {
 
 fn failure_texts(failures: Vec<Failure>) -> Vec<String> {
     failures.into_iter().map(|failure| failure.text).collect()
-}
-
-fn new_key() -> io::Result<(Key, Vec<u8>)> {
-    let mut bytes = [0; 32];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok((Key::from_bytes(bytes), bytes.to_vec()))
 }
 
 /// Returns the command line that starts the daemon of another host.

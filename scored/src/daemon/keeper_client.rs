@@ -14,10 +14,11 @@ use score_keeper::record::{
     Action, Call, Event, JobHandle, MAX_RECORD_LEN, Reply, ShepherdEnd, StartRequest,
 };
 use score_proto::job_control::Status;
+use score_sys::fd_passing;
 use socket2::SockRef;
 
 use super::service::forward_warning;
-use crate::sys::{descriptor, fd_passing};
+use crate::sys::descriptor;
 
 /// How long the keeper may take to answer a call. Then the daemon considers it lost.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -93,7 +94,7 @@ impl KeeperClient {
     pub fn connect(calls: OwnedFd, events: OwnedFd) -> Result<(Self, Option<[u8; 32]>), String> {
         let to_text = |error: io::Error| format!("the keeper has not started: {error}");
         SockRef::from(&calls).set_read_timeout(Some(REPLY_TIMEOUT)).map_err(to_text)?;
-        let (bytes, _) = fd_passing::receive(&events, MAX_RECORD_LEN).map_err(to_text)?;
+        let (bytes, _) = fd_passing::receive(&events, MAX_RECORD_LEN, 0).map_err(to_text)?;
         let link_key = match Event::read(&bytes) {
             Ok(Event::Ready { link_key }) => link_key,
             Ok(Event::Unable { reason }) => return Err(reason),
@@ -127,7 +128,7 @@ impl KeeperClient {
             return Err(io::Error::from(io::ErrorKind::NotConnected).into());
         }
         let result = fd_passing::send(&self.calls, &call.to_bytes(), descriptors)
-            .and_then(|()| fd_passing::receive(&self.calls, MAX_RECORD_LEN));
+            .and_then(|()| fd_passing::receive(&self.calls, MAX_RECORD_LEN, 0));
         match result {
             Err(error) => {
                 self.is_lost = true;
@@ -193,9 +194,8 @@ impl KeeperClient {
     /// Receives the events that have arrived.
     pub fn receive_events(&mut self) {
         while !self.is_lost {
-            let event = match fd_passing::receive(&self.events, MAX_RECORD_LEN) {
+            let event = match fd_passing::receive(&self.events, MAX_RECORD_LEN, 0) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => None,
                 Ok((bytes, _)) => Event::read(&bytes).ok(),
             };

@@ -47,10 +47,10 @@ use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobId;
 use score_proto::job_control::Status;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
+use score_sys::host_name::system_host_name;
 
 use crate::launch::{ConnectList, LaunchOptions};
 use crate::sys::cpu_latency::CpuLatencyHold;
-use crate::sys::host_name::system_host_name;
 use crate::sys::process::{self, WaitResult};
 use crate::sys::timer::Timer;
 use crate::sys::{descriptor, realtime};

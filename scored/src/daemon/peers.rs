@@ -5,12 +5,12 @@ use std::io::{self, Read, Write};
 use std::net::{self, IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::sys::random::random_u64;
 use crate::sys::tcp;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 use score_job::jobs::LinkId;
 use score_proto::peer_message::{Hello, Incarnation, PeerMessage};
+use score_sys::random::random_u64;
 use score_tree::key::Key;
 use score_tree::link::{Link, LinkTimeouts, SendError};
 

@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use score_proto::message::{HostKind, HostSpec};
+use score_sys::random::random_bytes;
 
 use super::{
     ConnectList, Failure, HOST_PLACEHOLDER, LaunchOptions, LaunchTargets, Launcher,
@@ -64,7 +65,8 @@ pub fn run(options: &PreflightOptions) -> Result<(), String> {
         [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect::<SigSet>();
     end_signals.thread_unblock().map_err(|error| error.to_string())?;
 
-    let secret = random_bytes().map_err(|error| format!("/dev/urandom: {error}"))?;
+    let secret: [u8; SECRET_LEN] =
+        random_bytes().map_err(|error| format!("cannot create a secret: {error}"))?;
     let (mut launcher, listener, names) = prepare(options, &secret)?;
     let started_at = Instant::now();
     let mut failed = 0;
@@ -152,12 +154,6 @@ fn hosts(host_list: &str) -> Result<Vec<HostSpec>, String> {
     let count = count.parse::<u16>().ok().filter(|count| *count > 0);
     let count = count.ok_or_else(|| format!("{host_list}: not a number of hosts"))?;
     Ok((0..count).map(|number| host(format!("local{number}"), HostKind::Virtual)).collect())
-}
-
-fn random_bytes() -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; SECRET_LEN];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
 }
 
 fn wait(

@@ -14,6 +14,7 @@ use score_proto::ids::JobHostId;
 use score_proto::job_control::{ElementReport, JobReport, OutputReport, ShepherdReport, Status};
 use score_proto::message::{ElementSpec, NodeUsage, Stream};
 use score_proto::nodeset::NodeSet;
+use score_sys::host_name::system_host_name;
 
 use super::call_handler::{ElementCalls, PendingFlushes};
 use super::gang_switch::RunGate;
@@ -34,7 +35,6 @@ use super::spawn_queue::{SpawnQueue, SpawnedProcess, StartError};
 use super::tool_directory::ToolDirectory;
 use super::tool_service::ToolService;
 use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, reaper};
-use crate::sys::host_name::system_host_name;
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
 use process_list::ProcessList;

@@ -169,7 +169,7 @@ fn process_vm() -> io::Result<String> {
 }
 
 fn probe_seals() -> io::Result<String> {
-    PublishedMap::new(c"scored-probe", 4096).map(|_| "size and future writes".to_owned())
+    PublishedMap::new("scored-probe", 4096).map(|_| "size and future writes".to_owned())
 }
 
 fn pipe_size() -> io::Result<String> {

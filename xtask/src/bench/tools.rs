@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use score_sys::host_name::system_host_name;
+
 use crate::bench::command::{command_stdout, run_time_ms};
 use crate::bench::processes;
 use crate::bench::report::{BenchResult, Comparison, Direction};
@@ -118,8 +120,7 @@ fn stacks_of_job(bench: &Bench) -> BenchOutcome {
     let child = Command::new(&words[0]).args(&words[1..]).stdin(Stdio::null()).spawn();
     let job = RunningJob(child.map_err(|error| format!("scrun: {error}"))?);
     let pids = await_ranks(job.0.id())?;
-    let host = nix::unistd::gethostname().map_err(|error| format!("gethostname: {error}"))?;
-    let scdb_line = format!("scdb {}@{} stacks", job.0.id(), host.to_string_lossy());
+    let scdb_line = format!("scdb {}@{} stacks", job.0.id(), system_host_name());
     let scdb = bench.command_words(&scdb_line);
     let each = |program: &str, args: &[&str], pids: &[String]| -> Result<f64, String> {
         let mut total = 0.0;
