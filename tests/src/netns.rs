@@ -75,19 +75,17 @@ impl NetNs {
         assert!(status.is_ok_and(|status| status.success()), "ip {args}");
     }
 
-    /// Replaces the IPv4 addresses of eth0 by these IPv6 addresses. Returns false, and records a
-    /// skip, if this machine has no IPv6.
-    pub fn use_ipv6_only(&self, test: &str, addresses: &[&str]) -> bool {
+    /// Replaces the IPv4 address of eth0 by an IPv6 address. Returns false, and records a skip, if
+    /// this machine has no IPv6.
+    pub fn use_ipv6_only(&self, test: &str, address: &str) -> bool {
         // The virtual LAN makes its links without IPv6.
         let setting = "/proc/sys/net/ipv6/conf/eth0/disable_ipv6";
         if let Err(error) = self.run_inside(|| fs::write(setting, "0")) {
             skip(test, &format!("{setting}: {error}"));
             return false;
         }
-        for address in addresses {
-            // Duplicate address detection would take a second.
-            self.ip(&format!("addr add {address}/64 dev eth0 nodad"));
-        }
+        // Duplicate address detection would take a second.
+        self.ip(&format!("addr add {address}/64 dev eth0 nodad"));
         self.ip("-4 addr flush dev eth0");
         true
     }
