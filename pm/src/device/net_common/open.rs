@@ -196,8 +196,8 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(endpoint)
     }
 
-    /// Makes a descriptor for [`attach`]. It can be called again for the same endpoint. Returns
-    /// `Invalid` if the addresses of the peers are not set yet.
+    /// Makes a descriptor for [`super::context::attach`]. It can be called again for the same
+    /// endpoint. Returns `Invalid` if the addresses of the peers are not set yet.
     pub(super) fn create_attach_fd(
         &self,
         number: usize,
