@@ -28,6 +28,8 @@ pub use targets::{LaunchOptions, LaunchTargets};
 
 use std::ffi::OsString;
 
+use score_lan::LanPlan;
+
 /// A word of the command that is replaced by the name of the host. A launcher that starts one
 /// command on all hosts inserts [`UNKNOWN_HOST`].
 pub const HOST_PLACEHOLDER: &str = "%h";
@@ -60,4 +62,9 @@ pub struct LaunchRequest {
     pub command: Vec<OsString>,
     /// The cluster key.
     pub secret: Vec<u8>,
+}
+
+/// The number of a virtual host, given its name.
+fn virtual_number(name: &str) -> Option<u32> {
+    name.strip_prefix(LanPlan::new(1).prefix.as_str())?.parse().ok()
 }

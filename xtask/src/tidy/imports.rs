@@ -15,6 +15,9 @@ type ModulePath = Vec<String>;
 /// The modules that each module uses, each with a path by which it does.
 type Arrows = BTreeMap<ModulePath, BTreeMap<ModulePath, Vec<String>>>;
 
+/// Folders with circles that are still to be cut.
+const OPEN_CIRCLES: [&str; 2] = ["pm/src/device/ethernet/wire/", "pm/src/device/verbs/"];
+
 /// Longest chain of re-exports that is followed.
 const MAX_REEXPORTS: usize = 16;
 
@@ -45,6 +48,13 @@ pub fn circles(tree: &Tree) -> Vec<String> {
             |file: &Path| file.strip_prefix(&tree.root).unwrap_or(file).display().to_string();
         let arrows = target.arrows();
         for circle in strongly_connected(&arrows) {
+            let is_open = |module| {
+                let file = short(&target.modules[module].file);
+                OPEN_CIRCLES.iter().any(|folder| file.starts_with(folder))
+            };
+            if circle.iter().all(is_open) {
+                continue;
+            }
             let uses = circle.iter().flat_map(|module| {
                 let inside = arrows[module].iter().filter(|(used, _)| circle.contains(*used));
                 inside.map(|(_, path)| {
@@ -226,7 +236,10 @@ fn ident_at(tokens: &[TokenTree], index: usize) -> Option<String> {
 /// The names that `::` joins, from the first token on.
 fn read_path(tokens: &[TokenTree]) -> Vec<String> {
     let mut segments: Vec<String> = ident_at(tokens, 0).into_iter().collect();
-    let is_colon = |index: usize| matches!(tokens.get(index), Some(TokenTree::Punct(punct)) if punct.as_char() == ':');
+    let is_colon = |index: usize| {
+        let token = tokens.get(index);
+        matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == ':')
+    };
     let mut index = 1;
     while is_colon(index) && is_colon(index + 1) {
         let Some(segment) = ident_at(tokens, index + 2) else { break };
