@@ -2,6 +2,7 @@
 //! process and no file is left.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -75,15 +76,16 @@ impl TestEnv {
         path
     }
 
-    /// Writes an executable file in the working directory, by install(1). If this process wrote the
-    /// file, the child of another test could inherit the open descriptor for a moment, and
-    /// executing the file would fail with ETXTBSY.
+    /// Writes an executable file in the working directory, by cp(1), because the virtual machine has
+    /// no install(1). If this process wrote the file, the child of another test could inherit the
+    /// open descriptor for a moment, and executing the file would fail with ETXTBSY.
     pub fn write_script(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let source = self.write_file(".script", content);
         let path = self.dir.join(name);
-        let mut install = Command::new("install");
-        install.args(["-D", "-m", "755"]).arg(&source).arg(&path);
-        assert!(install.status().is_ok_and(|status| status.success()), "{}", path.display());
+        fs::create_dir_all(path.parent().unwrap_or(&self.dir)).expect("the folder can be made");
+        fs::set_permissions(&source, fs::Permissions::from_mode(0o755)).expect("the mode is set");
+        let copied = Command::new("cp").arg("-p").arg(&source).arg(&path).status();
+        assert!(copied.is_ok_and(|status| status.success()), "{}", path.display());
         fs::remove_file(&source).expect("the scenario's folder can be written");
         path
     }
