@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -174,7 +174,7 @@ fn wait(
 
 /// Accepts the next connection that proves knowledge of the secret. Returns the name that it sent,
 /// and its address.
-fn next_greeting(listener: &TcpListener, secret: &[u8]) -> Option<(String, IpAddr)> {
+fn next_greeting(listener: &TcpListener, secret: &[u8]) -> Option<(String, SocketAddr)> {
     loop {
         let (stream, address) = listener.accept().ok()?;
         let mut line = String::new();
@@ -185,7 +185,8 @@ fn next_greeting(listener: &TcpListener, secret: &[u8]) -> Option<(String, IpAdd
         if let (Ok(_), Some((name, proof))) = (result, line.trim_end().split_once(' '))
             && proof == hexadecimal(secret)
         {
-            return Some((name.to_owned(), address.ip().to_canonical()));
+            let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+            return Some((name.to_owned(), address));
         }
     }
 }
