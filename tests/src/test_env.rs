@@ -76,9 +76,9 @@ impl TestEnv {
         path
     }
 
-    /// Writes an executable file in the working directory, by cp(1), because the virtual machine has
-    /// no install(1). If this process wrote the file, the child of another test could inherit the
-    /// open descriptor for a moment, and executing the file would fail with ETXTBSY.
+    /// Writes an executable file in the working directory, by cp(1): the virtual machine has no
+    /// install(1). If this process wrote the file, the child of another test could inherit the open
+    /// descriptor for a moment, and executing the file would fail with ETXTBSY.
     pub fn write_script(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let source = self.write_file(".script", content);
         let path = self.dir.join(name);
