@@ -109,7 +109,13 @@ impl LocalListener {
                 }
                 sleep(RELEASE_CHECK_INTERVAL);
             }
-            fs::remove_file(path).map_err(with_path)?;
+            match fs::remove_file(path) {
+                // The process that has just ended has removed it.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(with_path(error));
+                }
+                _ => {}
+            }
         }
         let listener = UnixListener::bind(path).map_err(with_path)?;
         set_queue_len(&listener, queue_len).map_err(with_path)?;

@@ -91,7 +91,7 @@ struct Keeper {
     queue: VecDeque<Vec<u8>>,
     /// The local socket of users. The keeper holds it open so that its file identifies this socket
     /// only.
-    _listener: OwnedFd,
+    listener: OwnedFd,
     daemon_uid: u32,
     signals: SignalFd,
     issuer: VoucherIssuer,
@@ -119,8 +119,9 @@ pub fn run(options: KeeperOptions) -> io::Result<()> {
         Err(reason) => fd_passing::try_send(&events, &Event::Unable { reason }.to_bytes(), &[]),
         Ok(keeper) => {
             drop(events);
-            keeper.serve();
-            let _ = std::fs::remove_file(socket_path);
+            let listener = keeper.serve();
+            // A new daemon that waits for this path gets it only now.
+            credentials::remove_bound_file(&listener, &socket_path);
             Ok(())
         }
     }
@@ -158,7 +159,7 @@ impl Keeper {
             calls: options.calls,
             events: options.events,
             queue: VecDeque::new(),
-            _listener: options.listener,
+            listener: options.listener,
             daemon_uid: options.daemon_uid,
             signals,
             issuer,
@@ -173,7 +174,8 @@ impl Keeper {
         Ok(keeper)
     }
 
-    fn serve(mut self) {
+    /// Returns the local socket of users at the end.
+    fn serve(mut self) -> OwnedFd {
         let end = loop {
             let served = self.send_events().and_then(|()| {
                 self.wait();
@@ -191,6 +193,7 @@ impl Keeper {
             warn(&format!("the keeper ends all jobs: {reason}"));
         }
         self.shut_down();
+        self.listener
     }
 
     /// Waits until there is something to do.
@@ -353,7 +356,7 @@ impl Keeper {
     }
 
     /// Ends all jobs, because the daemon has ended.
-    fn shut_down(mut self) {
+    fn shut_down(&mut self) {
         self.jobs.end_all();
         let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         while self.jobs.is_ending() && Instant::now() < deadline {

@@ -7,6 +7,7 @@
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -303,6 +304,19 @@ pub fn bound_file(socket: &impl AsFd) -> std::io::Result<FileIdentity> {
     // SAFETY: the kernel has just made this descriptor for us.
     let metadata = fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) }).metadata()?;
     Ok(FileIdentity { device: metadata.dev(), inode: metadata.ino() })
+}
+
+/// Removes a path if it is the file to which a local socket is bound. Another process may have
+/// removed that file and bound its own socket to the path.
+pub fn remove_bound_file(socket: &impl AsFd, path: &Path) {
+    let identity =
+        |metadata: fs::Metadata| FileIdentity { device: metadata.dev(), inode: metadata.ino() };
+    let at_path = fs::symlink_metadata(path).map(identity);
+    if let (Ok(own), Ok(at_path)) = (bound_file(socket), at_path)
+        && own == at_path
+    {
+        let _ = fs::remove_file(path);
+    }
 }
 
 /// Whether a socket accepts connections. Also true if the kernel does not say whether it does.
