@@ -119,9 +119,8 @@ pub fn run(options: KeeperOptions) -> io::Result<()> {
         Err(reason) => fd_passing::try_send(&events, &Event::Unable { reason }.to_bytes(), &[]),
         Ok(keeper) => {
             drop(events);
-            let listener = keeper.serve();
-            // A new daemon that waits for this path gets it only now.
-            credentials::remove_bound_file(&listener, &socket_path);
+            // A new daemon that waits for this path gets it only after that.
+            credentials::remove_bound_file(&keeper.serve(), &socket_path);
             Ok(())
         }
     }
