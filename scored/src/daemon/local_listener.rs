@@ -272,6 +272,24 @@ mod tests {
         fs::remove_dir(&directory).unwrap();
     }
 
+    #[test]
+    fn a_listener_waits_for_the_socket_of_an_earlier_one_that_is_about_to_close_it() {
+        let name = format!("score-listener-next-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let poll = mio::Poll::new().unwrap();
+        let earlier = UnixListener::bind(&path).unwrap();
+        let ends = std::thread::spawn(|| {
+            sleep(Duration::from_millis(100));
+            drop(earlier);
+        });
+        let listener =
+            LocalListener::open(&path, 0o600, SHORTEST_QUEUE, poll.registry(), Token(0)).unwrap();
+        ends.join().unwrap();
+        let _stream = UnixStream::connect(&path).unwrap();
+        drop(listener);
+        assert!(!path.exists());
+    }
+
     /// Environment variable for [`role`]: the path of the socket.
     const SOCKET_ENV: &str = "SCORE_TEST_LISTENER";
 

@@ -490,6 +490,22 @@ mod tests {
     }
 
     #[test]
+    fn a_path_is_removed_only_if_the_socket_is_bound_to_it() {
+        if !is_root() {
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("score-removed-{}", std::process::id()));
+        let bind = || std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let earlier = bind();
+        fs::remove_file(&path).unwrap();
+        let later = bind();
+        remove_bound_file(&earlier, &path);
+        assert!(path.exists());
+        remove_bound_file(&later, &path);
+        assert!(!path.exists());
+    }
+
+    #[test]
     fn a_local_socket_reports_the_ids_of_its_peer() {
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let self_ids = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
