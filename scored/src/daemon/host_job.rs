@@ -57,8 +57,8 @@ pub struct HostJob {
     /// The job to begin. The daemon begins it at the end of the turn of the loop in which the order
     /// arrived.
     pub pending_launch: Option<Box<Launch>>,
-    /// Orders that arrived in that turn, before the shepherd existed. The number of messages that the
-    /// daemon reads in a turn bounds their number.
+    /// Orders that arrived in that turn, before the shepherd existed. The daemon reads a bounded
+    /// number of messages in a turn.
     early_orders: Vec<ShepherdOrder>,
     placement: Placement,
     /// The user of the job, in multi-user mode.
