@@ -324,15 +324,6 @@ pub trait ConversationAnswer: Sized {
     fn from_message(message: ServerMessage) -> Option<Self>;
 }
 
-/// A message in the form in which a client receives it that expects the answers `A`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SessionMessage<A> {
-    /// About the session itself.
-    Session(SessionAnswer),
-    /// An answer to the client's request.
-    Answer(A),
-}
-
 /// The answer to one kind of [`crate::message::ConsoleRequest`], in the form in which its client
 /// receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -344,16 +335,6 @@ pub enum ConsoleReply<A> {
         /// 0, or the exit code of the job of the subscription.
         code: u8,
     },
-}
-
-impl<A: ConversationAnswer> SessionMessage<A> {
-    /// The message in the form that the client expects. None: it belongs to another conversation.
-    pub(crate) fn from_message(message: ServerMessage) -> Option<Self> {
-        match message {
-            ServerMessage::Session(answer) => Some(Self::Session(answer)),
-            other => A::from_message(other).map(Self::Answer),
-        }
-    }
 }
 
 impl ConversationAnswer for ScoutHosts {

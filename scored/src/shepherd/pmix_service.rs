@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
+use score_client::FramedSocket;
 use score_pmi::host::shown;
 use score_proto::env;
 use score_proto::ids::JobHostId;
@@ -30,7 +31,6 @@ use super::job_info::{JobInfo, LocalNodes, ProcessKey};
 use super::pmi_service::{PmiEvent, abort_event, unfinished_reason};
 use super::pmix_watch::{CheckResult, HelperWatch};
 use super::spawn_queue::environment_value;
-use crate::framed_socket::FramedSocket;
 use crate::sys::host_name::system_host_name;
 
 /// The helper's program, in the folder of scored.

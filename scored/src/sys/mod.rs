@@ -6,7 +6,6 @@ pub mod clone_exec;
 pub mod cpu_latency;
 pub mod credentials;
 pub mod descriptor;
-pub mod event_mask;
 pub mod fd_passing;
 pub mod host_name;
 pub mod memfd;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::getuid;
-use score_benches::client::Client;
+use score_benches::client::log_in;
+use score_client::Connection;
 use score_proto::client_session::JobMessage;
 use score_proto::server_message::JobAnswer;
 use serde_json::json;
@@ -63,11 +64,10 @@ pub fn hold(count: u32, socket: &Path) -> BenchResult<()> {
     allow_many_descriptors()?;
     let mut clients = Vec::new();
     for _ in 0..count {
-        clients.push(Client::log_in(socket, getuid().as_raw())?);
+        clients.push(log_in(socket, getuid().as_raw())?);
     }
     sleep(SETTLE_GRACE);
     for client in &mut clients {
-        client.socket.set_nonblocking(true).map_err(|error| error.to_string())?;
         check_open(client)?;
     }
     println!("ready");
@@ -76,10 +76,10 @@ pub fn hold(count: u32, socket: &Path) -> BenchResult<()> {
 }
 
 /// Fails if scored has refused the login or closed the connection.
-fn check_open(client: &mut Client) -> BenchResult<()> {
-    let received = [client.receive::<JobMessage<JobAnswer>>(), client.receive()];
-    let [Ok(_), Err(reason)] = received else { return Err(format!("a login: {received:?}")) };
-    // Nothing comes after the greeting.
-    let is_open = reason.contains("Resource temporarily unavailable");
-    is_open.then_some(()).ok_or(reason)
+fn check_open(client: &mut Connection) -> BenchResult<()> {
+    match client.wait::<JobMessage<JobAnswer>>(Duration::ZERO)? {
+        // Nothing comes after the greeting.
+        None => Ok(()),
+        Some(received) => Err(format!("a login: {received:?}")),
+    }
 }

@@ -1,7 +1,9 @@
 //! A connection to another process of this host: frames over a stream socket that never blocks.
+//! Both ends can be of this type.
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::time::Instant;
@@ -11,7 +13,7 @@ use mio::{Interest, Registry, Token};
 use score_proto::frame::{self, Decoder, FrameError};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::sys::event_mask;
+use crate::event_mask;
 
 /// Capacity that an empty queue of messages to send keeps.
 const MAX_IDLE_CAPACITY: usize = 64 * 1024;
@@ -52,6 +54,12 @@ pub struct FramedSocket {
     is_paused: bool,
     /// The events that mio reports for the socket. `None`: only the end of the connection.
     interest: Option<Interest>,
+}
+
+impl AsFd for FramedSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
 }
 
 impl FramedSocket {
@@ -156,11 +164,6 @@ impl FramedSocket {
         }
     }
 
-    /// The socket.
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
-    }
-
     /// Bytes that have been received and not returned as messages.
     pub fn pending(&self) -> usize {
         self.decoder.pending()
@@ -171,9 +174,26 @@ impl FramedSocket {
         self.out.len() - self.sent_len
     }
 
+    /// Closes the connection in this direction or in both, for all copies of the descriptor.
+    ///
+    /// # Errors
+    /// See shutdown(2).
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.stream.shutdown(how)
+    }
+
     /// Queues one message. A message that does not fit into a frame is dropped; no peer can cause
     /// such a message.
     pub fn queue<M: Serialize>(&mut self, message: &M) {
+        let queued = self.try_queue(message);
+        debug_assert!(queued.is_ok(), "message too long for a frame");
+    }
+
+    /// Queues one message.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`] if the message does not fit into a frame. It is then not queued.
+    pub fn try_queue<M: Serialize>(&mut self, message: &M) -> Result<(), FrameError> {
         if self.sent_len > 0 && self.sent_len == self.out.len() {
             self.out.clear();
             self.sent_len = 0;
@@ -181,8 +201,7 @@ impl FramedSocket {
             self.out.drain(..self.sent_len);
             self.sent_len = 0;
         }
-        let queued = frame::encode(message, &mut self.out);
-        debug_assert!(queued.is_ok(), "message too long for a frame");
+        frame::encode(message, &mut self.out)
     }
 
     /// Writes as much of the queue as the socket accepts.
