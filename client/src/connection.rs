@@ -120,17 +120,10 @@ impl Connection {
     /// # Errors
     /// If scored does not read.
     pub fn flush_all(&mut self) -> Result<(), ConnectionError> {
-        let started_at = Instant::now();
-        loop {
-            self.socket.flush();
-            if self.socket.backlog() == 0 {
-                return Ok(());
-            }
-            let left = SEND_TIMEOUT.saturating_sub(started_at.elapsed());
-            if left.is_zero() {
-                return Err(self.silent(SEND_TIMEOUT));
-            }
-            self.wait_until_ready(Readiness::Writable, left)?;
+        match self.socket.flush_within(SEND_TIMEOUT) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.silent(SEND_TIMEOUT)),
+            Err(error) => Err(self.system_error(error)),
         }
     }
 
@@ -197,7 +190,9 @@ impl Connection {
                 _ => Readiness::Any,
             };
             let left = timeout.saturating_sub(started_at.elapsed());
-            if !self.wait_until_ready(readiness, left)? {
+            if !wait_until_ready(self.as_fd(), readiness, left)
+                .map_err(|error| self.system_error(error))?
+            {
                 return Ok(None);
             }
             self.socket.mark_readable();
@@ -259,13 +254,8 @@ impl Connection {
         ConnectionError::Frame { peer: self.peer.clone(), error }
     }
 
-    fn wait_until_ready(
-        &self,
-        readiness: Readiness,
-        timeout: Duration,
-    ) -> Result<bool, ConnectionError> {
-        wait_until_ready(self.as_fd(), readiness, timeout)
-            .map_err(|error| ConnectionError::System { peer: self.peer.clone(), error })
+    fn system_error(&self, error: io::Error) -> ConnectionError {
+        ConnectionError::System { peer: self.peer.clone(), error }
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
@@ -14,6 +14,7 @@ use score_proto::frame::{self, Decoder, FrameError};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::event_mask;
+use crate::readiness::{Readiness, wait_until_ready};
 
 /// Capacity that an empty queue of messages to send keeps.
 const MAX_IDLE_CAPACITY: usize = 64 * 1024;
@@ -92,6 +93,14 @@ impl FramedSocket {
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.token = token;
         registry.register(&mut self.stream, token, Interest::READABLE)
+    }
+
+    /// Ends the registration with `registry`.
+    ///
+    /// # Errors
+    /// See epoll_ctl(2).
+    pub fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        registry.deregister(&mut self.stream)
     }
 
     /// Makes `registry` report only the events that the socket needs now. Call it before each wait.
@@ -226,6 +235,26 @@ impl FramedSocket {
         }
     }
 
+    /// Writes the queue, and waits for at most `timeout` until the socket has accepted it. Returns
+    /// whether it has, or the peer does not read any more.
+    ///
+    /// # Errors
+    /// See ppoll(2).
+    pub fn flush_within(&mut self, timeout: Duration) -> io::Result<bool> {
+        let started_at = Instant::now();
+        loop {
+            self.flush();
+            if self.backlog() == 0 {
+                return Ok(true);
+            }
+            let left = timeout.saturating_sub(started_at.elapsed());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            wait_until_ready(self.stream.as_fd(), Readiness::Writable, left)?;
+        }
+    }
+
     /// Returns the next complete message.
     ///
     /// # Errors
@@ -287,7 +316,6 @@ impl FramedSocket {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::time::Duration;
 
     use mio::{Events, Poll};
     use nix::sys::resource::{UsageWho, getrusage};
