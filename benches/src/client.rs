@@ -1,4 +1,4 @@
-//! Clients of scored that speak scrun's protocol themselves.
+//! Clients of scored that speak scrun's protocol.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,10 +14,11 @@ use score_proto::message::{
 use score_proto::server_message::ConversationAnswer;
 use serde::Serialize;
 
-/// No reply takes longer unless something hangs.
+/// Time limit of a reply. Only a daemon that hangs exceeds it.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Logs in to a multi-user scored as this user, who must be the one of this process.
+/// Connects to a multi-user scored and logs in as user `uid`, which must be the user of this
+/// process.
 ///
 /// # Errors
 /// If there is no scored, or it does not read.
@@ -32,7 +33,8 @@ pub fn log_in(socket: &Path, uid: u32) -> Result<Connection, String> {
 /// Waits for the next answer to a request.
 ///
 /// # Errors
-/// If scored refuses the session, has closed the connection, or sends nothing for long.
+/// If scored refuses the session, has closed the connection, or sends nothing within the time
+/// limit.
 pub fn receive_answer<A: ConversationAnswer>(connection: &mut Connection) -> Result<A, String> {
     loop {
         match connection.next(READ_TIMEOUT)? {
@@ -53,7 +55,7 @@ pub fn write_bytes(connection: &Connection, bytes: &[u8], timeout: Duration) -> 
     Ok(nix::unistd::write(connection, bytes)?)
 }
 
-/// A message about a job, as its frame.
+/// Encodes a message about a job as a frame.
 ///
 /// # Errors
 /// If the message is too long for a frame.
@@ -73,7 +75,7 @@ pub fn system_program(words: &[&str]) -> ElementSpec {
     )
 }
 
-/// A job of one program after the other, on one node of this host.
+/// A job that runs one program after the other, on one node of this host.
 pub fn job_of_stages(programs: Vec<ElementSpec>) -> JobSpec {
     let stage = |element| StageSpec { elements: vec![element] };
     JobSpec {

@@ -12,7 +12,7 @@ use score_proto::message::{
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long a flood waits until its socket takes more.
+/// How long a flood waits until its socket accepts more bytes.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[test]

@@ -363,8 +363,7 @@ pub fn marked(mark: &str) -> Vec<i32> {
 
 /// An environment variable that marks the processes of one test.
 pub fn mark() -> String {
-    use std::hash::{BuildHasher, Hasher};
-    format!("SCORE_TEST_MARK={:016x}", std::hash::RandomState::new().build_hasher().finish())
+    format!("SCORE_TEST_MARK={:016x}", score_sys::random::random_u64())
 }
 
 /// A temporary directory of a test. It is removed when this value is dropped.

@@ -1,5 +1,5 @@
-//! Soft iWARP. Debian's kernel is built without it, so it is built from the kernel's source
-//! package, against the headers of the kernel that the machine boots.
+//! Builds soft iWARP, which Debian's kernel does not contain, from the kernel's source package and
+//! against the headers of the kernel that the machine boots.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ const SOURCE: &str = "linux-source-6.1";
 const KBUILD: &str = "linux-kbuild-6.1";
 /// The tools with which Debian builds its kernel.
 const TOOLS: [&str; 5] = ["gcc-12", "make", "strip", "tar", "xz"];
-/// All source files of siw: unpacking ends after the last, without reading the rest of the kernel.
+/// All source files of siw. Unpacking ends after the last of them, without reading the rest of the
+/// kernel.
 const FILES: [&str; 15] = [
     "Kconfig",
     "Makefile",
@@ -32,7 +33,7 @@ const FILES: [&str; 15] = [
 ];
 const IN_SOURCE: &str = "drivers/infiniband/sw/siw";
 
-/// The module; built unless that was done already.
+/// Builds the module unless that was done already. Returns its path.
 ///
 /// # Errors
 /// Why this system cannot build it.
@@ -88,7 +89,7 @@ fn build_in_folder(folder: &Path, kernel_version: &str) -> Result<PathBuf, Strin
             run::run_checked(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&headers))?;
         }
     }
-    // Each file names the path at which the packages would be installed.
+    // The files contain the paths at which the packages would be installed.
     let makefile = headers.join("usr/src").join(&headers_package).join("Makefile");
     let replacement = format!("include {}/usr/src/", headers.display());
     replace(&makefile, "include /usr/src/", &replacement)?;
