@@ -1,105 +1,58 @@
-//! A client of scored that speaks scrun's protocol.
+//! Clients of scored that speak scrun's protocol.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-use score_proto::client_session::{self, SESSION_JOB};
+use score_client::{Connection, Readiness, Received, Service, wait_until_ready};
+use score_proto::client_session;
 use score_proto::ids::SessionJobId;
 use score_proto::message::{
     ElementSpec, HostSpec, JobSpec, Login, OsBytes, ProgramKind, StageSpec,
 };
-use score_proto::server_message::{
-    ConversationAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage,
-};
+use score_proto::server_message::ConversationAnswer;
 use serde::Serialize;
 
 /// Time limit of a reply. Only a daemon that hangs exceeds it.
-const READ_TIMEOUT: Duration = Duration::from_secs(20);
+pub const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A connection to a scored.
-#[derive(Debug)]
-pub struct Client {
-    /// The connection.
-    pub socket: UnixStream,
-    decoder: ServerMessageDecoder,
-    read_buffer: Vec<u8>,
+/// Connects to a multi-user scored and logs in as user `uid`, which must be the user of this
+/// process.
+///
+/// # Errors
+/// If there is no scored, or it does not read.
+pub fn log_in(socket: &Path, uid: u32) -> Result<Connection, String> {
+    let service = Service::new(Some(socket.to_owned()), "the measurement starts one");
+    let login = Login { uid, name: OsBytes(Vec::new()), cluster: String::new() };
+    let mut connection = score_client::login(&service, &login)?;
+    connection.flush_all()?;
+    Ok(connection)
 }
 
-fn io_error(error: std::io::Error) -> String {
-    format!("scored: {error}")
+/// Waits for the next answer to a request.
+///
+/// # Errors
+/// If scored refuses the session, has closed the connection, or sends nothing within the time
+/// limit.
+pub fn receive_answer<A: ConversationAnswer>(connection: &mut Connection) -> Result<A, String> {
+    loop {
+        match connection.next(READ_TIMEOUT)? {
+            Received::Answer(answer) => return Ok(answer),
+            Received::Refused { reason, .. } => return Err(reason),
+            Received::Notice { .. } => {}
+        }
+    }
 }
 
-impl Client {
-    /// Sends the greeting over a connection.
-    ///
-    /// # Errors
-    /// If scored has closed the connection.
-    pub fn greet(socket: UnixStream) -> Result<Self, String> {
-        socket.set_read_timeout(Some(READ_TIMEOUT)).map_err(io_error)?;
-        let decoder = ServerMessageDecoder::default();
-        let mut client = Self { socket, decoder, read_buffer: vec![0; 4096] };
-        let mut greeting = Vec::new();
-        client_session::encode_greeting(&mut greeting).map_err(|error| error.to_string())?;
-        client.socket.write_all(&greeting).map_err(io_error)?;
-        Ok(client)
-    }
-
-    /// Connects to a multi-user scored and logs in as user `uid`, which must be the user of this
-    /// process.
-    ///
-    /// # Errors
-    /// If there is no scored, or it has closed the connection.
-    pub fn log_in(path: &Path, uid: u32) -> Result<Self, String> {
-        let socket = UnixStream::connect(path).map_err(io_error)?;
-        let mut client = Self::greet(socket)?;
-        let (name, cluster) = (OsBytes(Vec::new()), String::new());
-        client.send(SESSION_JOB, &Login { uid, name, cluster })?;
-        Ok(client)
-    }
-
-    /// Sends a request about a job: a `SingleUserRequest` or a `UserRequest`.
-    ///
-    /// # Errors
-    /// If scored has closed the connection.
-    pub fn send(&mut self, job: SessionJobId, request: &impl Serialize) -> Result<(), String> {
-        let frame = encode(job, request)?;
-        self.socket.write_all(&frame).map_err(io_error)
-    }
-
-    /// Waits for the next answer to a request.
-    ///
-    /// As for [`Self::receive`]. Also if scored refuses the session.
-    pub fn receive_answer<A: ConversationAnswer>(&mut self) -> Result<A, String> {
-        loop {
-            match self.receive()? {
-                SessionMessage::Answer(answer) => return Ok(answer),
-                SessionMessage::Session(SessionAnswer::Refused { reason, .. }) => {
-                    return Err(reason);
-                }
-                SessionMessage::Session(_) => {}
-            }
-        }
-    }
-
-    /// Waits for the next message.
-    ///
-    /// # Errors
-    /// If scored has closed the connection, or sends nothing within the time limit.
-    pub fn receive<A: ConversationAnswer>(&mut self) -> Result<SessionMessage<A>, String> {
-        loop {
-            if let Some(received) = self.decoder.next().map_err(|error| error.to_string())? {
-                return Ok(received);
-            }
-            match self.socket.read(&mut self.read_buffer) {
-                Ok(0) => return Err("scored: the connection is closed".to_owned()),
-                Ok(count) => self.decoder.push(&self.read_buffer[..count]),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(io_error(error)),
-            }
-        }
-    }
+/// Writes bytes that need not be whole messages, as a hostile client does. Waits for at most
+/// `timeout` until the socket takes some of them.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] after this time, or as write(2).
+pub fn write_bytes(connection: &Connection, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
+    wait_until_ready(connection.as_fd(), Readiness::Writable, timeout)?;
+    Ok(nix::unistd::write(connection, bytes)?)
 }
 
 /// Encodes a message about a job as a frame.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::PROTOCOL_VERSION;
 use crate::frame::{self, FrameError};
 use crate::ids::SessionJobId;
-use crate::message::{Greeting, JobRequest, SingleUserRequest, UserRequest};
+use crate::message::Greeting;
 
 /// Stands for the session itself in place of a job. A request with this number concerns all jobs of
 /// the session.
@@ -35,28 +35,10 @@ pub struct JobMessage<M> {
 /// The kind of requests in a session. The daemon accepts no other requests in this session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionKind {
-    /// [`SingleUserRequest`].
+    /// [`crate::message::SingleUserRequest`].
     SingleUser,
-    /// [`UserRequest`], after [`crate::message::Login`].
+    /// [`crate::message::UserRequest`], after [`crate::message::Login`].
     MultiUser,
-}
-
-impl SessionKind {
-    /// Appends a request to a job to `out`, as one frame.
-    ///
-    /// # Errors
-    /// The errors of [`frame::encode`].
-    pub fn encode_job_request(
-        self,
-        job: SessionJobId,
-        request: JobRequest,
-        out: &mut Vec<u8>,
-    ) -> Result<(), FrameError> {
-        match self {
-            SessionKind::SingleUser => encode(job, &SingleUserRequest::Job(request), out),
-            SessionKind::MultiUser => encode(job, &UserRequest::Job(request), out),
-        }
-    }
 }
 
 /// Appends the greeting of this version to `out`, as one frame.
@@ -67,22 +49,8 @@ pub fn encode_greeting(out: &mut Vec<u8>) -> Result<(), FrameError> {
     frame::encode(&Greeting::Hello { version: PROTOCOL_VERSION }, out)
 }
 
-/// Checks the version in scored's greeting. Frames after the greeting of another version cannot be
-/// decoded.
-///
-/// # Errors
-/// One line with both versions.
-pub fn check_server_version(version: u32) -> Result<(), String> {
-    match version {
-        PROTOCOL_VERSION => Ok(()),
-        _ => Err(format!(
-            "scored speaks protocol {version}, this program {PROTOCOL_VERSION}: use both from one \
-             release"
-        )),
-    }
-}
-
-/// Appends a client's message to `out`, as one frame: [`SingleUserRequest`], [`UserRequest`] or
+/// Appends a client's message to `out`, as one frame:
+/// [`crate::message::SingleUserRequest`], [`crate::message::UserRequest`] or
 /// [`crate::message::Login`].
 ///
 /// # Errors
@@ -99,14 +67,8 @@ pub fn encode<M: Serialize>(
 mod tests {
     use super::*;
     use crate::frame::Decoder;
+    use crate::message::JobRequest;
     use crate::server_message::SessionAnswer;
-
-    #[test]
-    fn another_version_of_scored_is_refused_with_both_numbers() {
-        assert_eq!(check_server_version(PROTOCOL_VERSION), Ok(()));
-        let error = check_server_version(99).unwrap_err();
-        assert!(error.contains("99") && error.contains(&PROTOCOL_VERSION.to_string()), "{error}");
-    }
 
     #[test]
     fn the_greeting_is_plain_and_everything_else_names_its_job() {

@@ -16,7 +16,7 @@ use crate::nodeset::NodeSet;
 use crate::observation::Metrics;
 use crate::tool_command::EventBody;
 use crate::tool_start::ToolActionAnswer;
-pub use conversation::{ConsoleReply, ConversationAnswer, ServerMessageDecoder, SessionMessage};
+pub use conversation::{ConsoleReply, ConversationAnswer};
 
 /// From scored, after the greetings. Before its greeting, scored sends only [`SessionAnswer`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

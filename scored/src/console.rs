@@ -2,19 +2,15 @@
 //! answer.
 #![forbid(unsafe_code)]
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nix::unistd::{User, getuid};
-use score_proto::client_session::{self, SESSION_JOB};
-use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
+use score_client::{Received, Service};
+use score_proto::client_session::SESSION_JOB;
 use score_proto::job_list::{JobEntry, JobState};
-use score_proto::message::{ConsoleRequest, Login, OsBytes, UserRequest};
-use score_proto::server_message::{
-    ConsoleReply, ListAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage,
-};
+use score_proto::message::{ConsoleRequest, UserRequest};
+use score_proto::server_message::{ConsoleReply, ListAnswer};
 
 /// How long the daemon may take to send the next part of its answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,47 +29,22 @@ pub struct ConsoleOptions {
 /// # Errors
 /// One line: the connection failed, or the daemon refused the request.
 pub fn run(options: &ConsoleOptions) -> Result<(), String> {
-    let variable = std::env::var_os(SCORED_SOCKET_ENV).map(PathBuf::from);
-    let path = options.socket.clone().or(variable).unwrap_or_else(|| DEFAULT_SOCKET.into());
-    let connection_error =
-        |error: std::io::Error| format!("the scored of this host ({}): {error}", path.display());
-    let mut socket = UnixStream::connect(&path).map_err(connection_error)?;
-    socket.set_read_timeout(Some(REPLY_TIMEOUT)).map_err(connection_error)?;
-    let name = User::from_uid(getuid()).ok().flatten().map(|user| user.name).unwrap_or_default();
-    let login =
-        Login { uid: getuid().as_raw(), name: OsBytes(name.into_bytes()), cluster: String::new() };
-    let mut out = Vec::new();
-    client_session::encode_greeting(&mut out)
-        .and_then(|()| client_session::encode(SESSION_JOB, &login, &mut out))
-        .and_then(|()| {
-            let request = UserRequest::Console(options.console.clone());
-            client_session::encode(SESSION_JOB, &request, &mut out)
-        })
-        .map_err(|error| error.to_string())?;
-    socket.write_all(&out).map_err(connection_error)?;
-    let mut decoder = ServerMessageDecoder::default();
-    let mut chunk = [0; 4096];
+    let service = Service::new(options.socket.clone(), "start one first");
+    let login = score_client::login_of_this_process(String::new());
+    let mut connection = score_client::login(&service, &login)?;
+    connection.send(SESSION_JOB, &UserRequest::Console(options.console.clone()))?;
     loop {
-        match decoder.next().map_err(|error| error.to_string())? {
-            Some(SessionMessage::Session(answer)) => match answer {
-                SessionAnswer::Hello { version } => {
-                    client_session::check_server_version(version)?;
-                }
-                SessionAnswer::Refused { reason, .. } => return Err(reason),
-                SessionAnswer::Notice { text, .. } => print_line(&text)?,
-            },
-            Some(SessionMessage::Answer(ConsoleReply::Answer(answer))) => match answer {
+        match connection.next(REPLY_TIMEOUT)? {
+            Received::Refused { reason, .. } => return Err(reason),
+            Received::Notice { text, .. } => print_line(&text)?,
+            Received::Answer(ConsoleReply::Answer(answer)) => match answer {
                 ListAnswer::Jobs(jobs) => {
                     jobs.iter().try_for_each(|job| print_line(&job_line(job)))?
                 }
                 // Only scps prints the statistics.
                 ListAnswer::Statistics(_) => {}
             },
-            Some(SessionMessage::Answer(ConsoleReply::Finished { .. })) => return Ok(()),
-            None => match socket.read(&mut chunk).map_err(connection_error)? {
-                0 => return Err("the scored of this host has closed the connection".to_owned()),
-                count => decoder.push(&chunk[..count]),
-            },
+            Received::Answer(ConsoleReply::Finished { .. }) => return Ok(()),
         }
     }
 }

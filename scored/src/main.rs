@@ -4,7 +4,6 @@
 
 mod console;
 mod daemon;
-mod framed_socket;
 mod http;
 mod keeper;
 mod launch;

@@ -23,6 +23,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::pipe2;
+use score_client::FramedSocket;
 use score_job::host::rate_limit::TokenBucket;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use score_proto::job_control::{Owner, Status};
@@ -32,7 +33,6 @@ use score_proto::tool_start::{
     TOOL_ID_ENV, ToolEventKind, directory_of,
 };
 
-use crate::framed_socket::FramedSocket;
 use crate::owner_arg;
 use crate::sys::cgroup::{self, Group};
 use crate::sys::namespace::{self, Containment};

@@ -3,22 +3,19 @@
 mod driver;
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use driver::*;
-use score_proto::client_session::{self, JobMessage, MAX_JOBS, SESSION_JOB};
+use score_client::Received;
+use score_proto::client_session::{JobMessage, MAX_JOBS, SESSION_JOB};
 use score_proto::ids::SessionJobId;
 use score_proto::message::*;
-use score_proto::server_message::{JobAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage};
+use score_proto::server_message::JobAnswer;
 
 /// A client with one login and any number of jobs.
 struct MultiJobClient {
-    /// Ends scored when the test ends.
-    _scored: Driver,
-    socket: UnixStream,
-    decoder: ServerMessageDecoder,
+    /// Has the connection. Ends scored when the test ends.
+    scored: Driver,
     /// The received messages, by job.
     jobs: BTreeMap<SessionJobId, Outcome>,
     /// The jobs that scored has reported as unknown.
@@ -27,26 +24,13 @@ struct MultiJobClient {
 
 impl MultiJobClient {
     fn new() -> Self {
-        let scored = Driver::connect(ScoredOptions::default());
-        let socket = scored.socket.try_clone().unwrap();
-        let (jobs, unknown) = (BTreeMap::new(), Vec::new());
-        let mut client = Self {
-            _scored: scored,
-            socket,
-            decoder: ServerMessageDecoder::default(),
-            jobs,
-            unknown,
-        };
-        let mut frame = Vec::new();
-        client_session::encode_greeting(&mut frame).unwrap();
-        client.socket.write_all(&frame).unwrap();
-        client
+        let mut scored = Driver::connect(ScoredOptions::default());
+        scored.connection.greet();
+        Self { scored, jobs: BTreeMap::new(), unknown: Vec::new() }
     }
 
     fn request(&mut self, job: SessionJobId, request: &SingleUserRequest) {
-        let mut frame = Vec::new();
-        client_session::encode(job, request, &mut frame).unwrap();
-        self.socket.write_all(&frame).unwrap();
+        self.scored.request(job, request);
     }
 
     fn send(&mut self, job: SessionJobId, request: &JobRequest) {
@@ -63,24 +47,22 @@ impl MultiJobClient {
 
     /// Reads the available messages. Waits at most 20 ms.
     fn step(&mut self) {
-        let mut chunk = vec![0; 256 * 1024];
-        match self.socket.read(&mut chunk) {
-            Ok(0) => panic!("scored has exited: {:?}", self.jobs),
-            Ok(count) => self.decoder.push(&chunk[..count]),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => panic!("{error}"),
+        let mut next = self.scored.connection.wait(STEP_TIMEOUT);
+        if let Err(error) = &next {
+            panic!("{error}: {:?}", self.jobs);
         }
-        while let Some(frame) = self.decoder.next().unwrap() {
-            match frame {
-                SessionMessage::Answer(JobMessage { job, message }) => self.on_answer(job, message),
-                SessionMessage::Session(SessionAnswer::Notice { level, text }) => {
+        // After its last message, scored may close the connection.
+        while let Ok(Some(received)) = next {
+            match received {
+                Received::Answer(JobMessage { job, message }) => self.on_answer(job, message),
+                Received::Notice { level, text } => {
                     self.outcome_of(SESSION_JOB).notices.push((level, text))
                 }
-                SessionMessage::Session(SessionAnswer::Refused { reason, code }) => {
+                Received::Refused { reason, code } => {
                     self.outcome_of(SESSION_JOB).refused = Some((reason, code))
                 }
-                SessionMessage::Session(SessionAnswer::Hello { .. }) => {}
             }
+            next = self.scored.connection.receive();
         }
     }
 
@@ -209,7 +191,7 @@ fn a_login_has_a_bounded_number_of_jobs_and_ends_them_all_with_it() {
     client.until_started(one_too_many);
     let folders: Vec<String> = client.jobs.values().map(|job| job.dir.clone()).collect();
     assert!(marked(&mark).len() >= MAX_JOBS);
-    client.socket.shutdown(std::net::Shutdown::Both).unwrap();
+    client.scored.connection.shutdown(std::net::Shutdown::Both).unwrap();
     let end = Instant::now() + TEST_TIMEOUT;
     while !marked(&mark).is_empty() {
         assert!(Instant::now() < end, "{:?} are left", marked(&mark));

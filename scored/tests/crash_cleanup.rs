@@ -91,7 +91,7 @@ fn all_processes_and_files_are_removed_when_scrun_disconnects() {
     for options in containment_options() {
         let (mut driver, mark) = stubborn_driver(options);
         let directory = driver.outcome.dir.clone();
-        driver.socket.shutdown(std::net::Shutdown::Both).unwrap();
+        driver.connection.shutdown(std::net::Shutdown::Both).unwrap();
         assert_removed_within(CLEANUP_TIMEOUT, "a process", || marked(&mark).is_empty());
         assert_removed_within(CLEANUP_TIMEOUT, "the directory", || !Path::new(&directory).exists());
         assert_removed_within(CLEANUP_TIMEOUT, "scored", || {
@@ -142,7 +142,7 @@ fn a_job_can_be_cut_off_at_any_moment() {
         let scored = driver.child.id() as i32;
         match round % 3 {
             0 => sigkill(scored),
-            1 => driver.socket.shutdown(std::net::Shutdown::Both).unwrap(),
+            1 => driver.connection.shutdown(std::net::Shutdown::Both).unwrap(),
             _ => children(scored).into_iter().for_each(sigkill),
         }
         let end = Instant::now() + TEST_TIMEOUT;

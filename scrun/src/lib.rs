@@ -116,7 +116,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
         program_store.add_tool_files(&mut spec, files);
     }
     let daemon_source = match (connection, cluster_request) {
-        (Some(connection), _) => DaemonSource::ScoutSession(connection.stream, connection.decoder),
+        (Some(scout), _) => DaemonSource::ScoutSession(scout.connection),
         (None, Some(cluster_request)) => DaemonSource::MultiUser(cluster_request),
         (None, None) => DaemonSource::Private(options.scored_args()),
     };

@@ -4,16 +4,16 @@
 use crate::nodes::HostAssignment;
 use crate::options::{OptionArg, ScrunOptions};
 use crate::usage::StartError;
-use nix::unistd::{User, getuid};
+use score_client::{Connection, Service};
 use score_hosts::node_request::parse_hosts;
 use score_hosts::{Shape, parse_nodes};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::elf_note::Request;
-use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
 use score_proto::exit_code::EXIT_USAGE;
-use score_proto::message::{HostSpec, Login, OsBytes};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use score_proto::message::{HostSpec, Login};
+
+/// What to do without a service.
+const REMEDY: &str = "without the option scored the job runs in single-user mode";
 
 /// A login, and the nodes that the job requests from the cluster.
 #[derive(Debug)]
@@ -39,12 +39,7 @@ pub fn from_options(
         return Ok(None);
     };
     let shape = shape(options, request)?;
-    let name = User::from_uid(getuid()).ok().flatten().map(|user| user.name).unwrap_or_default();
-    let login = Login {
-        uid: getuid().as_raw(),
-        name: OsBytes(name.into_bytes()),
-        cluster: given.value.clone().unwrap_or_default(),
-    };
+    let login = score_client::login_of_this_process(given.value.clone().unwrap_or_default());
     Ok(Some(ClusterRequest { login, shape }))
 }
 
@@ -107,20 +102,13 @@ impl ClusterRequest {
         HostAssignment { hosts: vec![HostSpec::local(nodes)] }
     }
 
-    /// Connects to the daemon of this host.
+    /// Logs in to the daemon of this host.
     ///
     /// # Errors
     /// If no daemon listens on the socket.
-    pub fn connect(&self) -> Result<UnixStream, StartError> {
-        let path = std::env::var_os(SCORED_SOCKET_ENV).map(PathBuf::from);
-        let path = path.unwrap_or_else(|| DEFAULT_SOCKET.into());
-        UnixStream::connect(&path).map_err(|error| {
-            let cluster = &self.login.cluster;
-            let line = format!(
-                "scored={cluster}: no scored serves this host ({}: {error}); without the option \
-                 scored the job runs in single-user mode",
-                path.display()
-            );
+    pub fn log_in(&self) -> Result<Connection, StartError> {
+        score_client::login(&Service::new(None, REMEDY), &self.login).map_err(|error| {
+            let line = format!("scored={}: {error}", self.login.cluster);
             StartError::plain(EXIT_USAGE, line)
         })
     }

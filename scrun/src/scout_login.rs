@@ -1,16 +1,12 @@
 //! Logs in to the scout session that this process runs in, if it runs in one.
 
 use crate::usage::StartError;
-use score_proto::client_session;
+use score_client::{Connection, ConnectionError, Received};
 use score_proto::env::SCOUT_ENV;
 use score_proto::exit_code::EXIT_USAGE;
 use score_proto::message::HostSpec;
-use score_proto::server_message::{
-    ScoutHosts, ServerMessageDecoder, SessionAnswer, SessionMessage,
-};
+use score_proto::server_message::ScoutHosts;
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,9 +17,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct ScoutConnection {
     /// The connection: the handshake is done, and a job can be submitted.
-    pub stream: UnixStream,
-    /// Decoder with the bytes received so far.
-    pub decoder: ServerMessageDecoder,
+    pub connection: Connection,
     /// The hosts of the session, in order.
     pub hosts: Vec<HostSpec>,
 }
@@ -51,53 +45,22 @@ pub fn login_if_in_session() -> Result<Option<ScoutConnection>, StartError> {
 /// # Errors
 /// One line with the reason.
 pub fn login(path: &Path) -> Result<ScoutConnection, String> {
-    let display = path.display();
-    let connect_error = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            format!("the scout session at {display} no longer exists")
-        }
-        _ => format!("the scout session at {display}: {error}"),
-    };
-    let stream = UnixStream::connect(path).map_err(connect_error)?;
-    let (hosts, decoder) = handshake(&stream).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof
-        | io::ErrorKind::ConnectionReset
-        | io::ErrorKind::BrokenPipe => {
-            format!("the scout session at {display} is another user's, or it is ending")
-        }
-        io::ErrorKind::WouldBlock => format!("the scout session at {display} does not answer"),
-        io::ErrorKind::Other => error.to_string(),
-        _ => format!("the scout session at {display}: {error}"),
-    })?;
-    Ok(ScoutConnection { stream, decoder, hosts })
-}
-
-fn handshake(mut stream: &UnixStream) -> io::Result<(Vec<HostSpec>, ServerMessageDecoder)> {
-    stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
-    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
-    let mut hello = Vec::new();
-    client_session::encode_greeting(&mut hello).map_err(io::Error::other)?;
-    stream.write_all(&hello)?;
-    let mut decoder = ServerMessageDecoder::default();
-    let mut chunk = [0; 4096];
+    let mut connection = score_client::connect_to_scout_session(path)?;
+    connection.flush_all()?;
     loop {
-        match decoder.next().map_err(io::Error::other)? {
-            Some(SessionMessage::Answer(ScoutHosts(hosts))) if !hosts.is_empty() => {
-                stream.set_read_timeout(None)?;
-                stream.set_write_timeout(None)?;
-                return Ok((hosts, decoder));
+        match connection.next(HANDSHAKE_TIMEOUT) {
+            Ok(Received::Answer(ScoutHosts(hosts))) if !hosts.is_empty() => {
+                return Ok(ScoutConnection { connection, hosts });
             }
-            Some(SessionMessage::Session(SessionAnswer::Refused { reason, .. })) => {
-                return Err(io::Error::other(reason));
+            Ok(Received::Refused { reason, .. }) => return Err(reason),
+            Ok(Received::Answer(_) | Received::Notice { .. }) => {}
+            Err(ConnectionError::Closed(session)) => {
+                return Err(format!("{session} is another user's, or it is ending"));
             }
-            Some(SessionMessage::Session(SessionAnswer::Hello { version })) => {
-                client_session::check_server_version(version).map_err(io::Error::other)?;
+            Err(ConnectionError::Silent { peer: session, .. }) => {
+                return Err(format!("{session} does not answer"));
             }
-            Some(SessionMessage::Session(_) | SessionMessage::Answer(_)) => {}
-            None => match stream.read(&mut chunk)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => decoder.push(&chunk[..count]),
-            },
+            Err(error) => return Err(error.into()),
         }
     }
 }

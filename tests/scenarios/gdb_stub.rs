@@ -173,7 +173,8 @@ fn a_gdb_that_is_killed_leaves_the_rank_as_it_was() {
     }
     // The first scdb has control.
     let second = job.scdb(&["gdb", "1"]).run().expect_code(1);
-    let _ = second.assert_stderr(&["scdb: rank 1: tool", "has control of it; end it first"]);
+    let _ = second
+        .assert_stderr(&["scdb: rank 1: a gdb of scdb JOB gdb has control of it; detach that gdb"]);
     let _ = job.scdb(&["gdb", "2"]).run().expect_code(1).assert_stderr(&["scdb: "]);
     gdb.signal(Signal::SIGKILL);
     let _ = gdb.wait();

@@ -183,7 +183,8 @@ fn a_console_is_refused_while_another_tool_has_control() {
     let (file, outcome) = batch(&env, &target_job, "where\nhold\nwhere\n", &[]);
     let outcome = outcome.expect_code(1);
     let line = format!(
-        "scdb: {}:2: rank 0: a tool with the tag 'debugger' has control of it; end that tool",
+        "scdb: {}:2: rank 0: a tool with the tag 'debugger', which was not started by start_tool, has \
+         control of it; end that tool",
         file.display()
     );
     assert!(outcome.text().ends_with("rank 1: held\n"), "{outcome}");

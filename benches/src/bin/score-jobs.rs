@@ -15,7 +15,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use score_benches::client::{self, Client};
+use score_benches::client;
+use score_client::Connection;
 use score_proto::client_session::JobMessage;
 use score_proto::ids::SessionJobId;
 use score_proto::message::{JobRequest, JobSpec, OsBytes, SingleUserRequest};
@@ -81,7 +82,7 @@ fn run_in_flight(max_in_flight: &str, count: &str) -> Result<u32, String> {
 /// A private scored, and a connection to it.
 struct SingleUserDaemon {
     child: Child,
-    client: Client,
+    client: Connection,
 }
 
 fn io_error(error: std::io::Error) -> String {
@@ -98,13 +99,15 @@ impl SingleUserDaemon {
         let mut command = Command::new(program_path.with_file_name("scored"));
         command.args(["-single", "-control", &remote_socket.as_raw_fd().to_string()]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(io_error)?;
-        Ok(Self { child, client: Client::greet(socket)? })
+        let mut client = Connection::new(socket, "scored").map_err(io_error)?;
+        client.greet();
+        Ok(Self { child, client })
     }
 
     /// Waits until a job has ended. Returns the number of the job.
     fn wait_for_job_end(&mut self) -> Result<SessionJobId, String> {
         loop {
-            let received: JobMessage<JobAnswer> = self.client.receive_answer()?;
+            let received: JobMessage<JobAnswer> = client::receive_answer(&mut self.client)?;
             match received.message {
                 JobAnswer::Finished(end) if end.code == 0 => return Ok(received.job),
                 JobAnswer::Finished(end) => {

@@ -7,16 +7,20 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
+use score_client::is_readable;
 use score_proto::frame::Decoder;
 use score_proto::ids::JobId;
 use score_proto::message::ConsoleRequest;
 use score_proto::observation::{Metrics, MonitorMessage};
 
 use super::ScmonOptions;
-use crate::scored_client::{QueryStream, Reply, is_readable};
+use crate::scored_client::{QueryStream, Reply};
 
 /// Maximum bytes of one read from a pipe.
 const READ_CHUNK_LEN: usize = 1 << 16;
+
+/// What to do without a service.
+const REMEDY: &str = "scrun -monitor shows a job without a service";
 
 /// The sender of the metrics.
 pub enum MetricsSource {
@@ -37,7 +41,7 @@ impl MetricsSource {
         }
         let job = options.job.unwrap_or(JobId(0));
         let request = ConsoleRequest::SubscribeMetrics { job, period_ms: options.period_ms };
-        QueryStream::open(request, options.socket.clone()).map(Self::Scored)
+        QueryStream::open(request, options.socket.clone(), REMEDY).map(Self::Scored)
     }
 
     /// The next message, if it arrives within `timeout`.

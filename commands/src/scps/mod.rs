@@ -70,6 +70,9 @@ impl ScpsOptions {
     }
 }
 
+/// What to do without a service.
+const REMEDY: &str = "an operator starts one; ps -C scrun lists jobs without a service";
+
 /// Sends the query to scored and returns the text to print.
 ///
 /// # Errors
@@ -79,14 +82,14 @@ pub fn execute(options: ScpsOptions) -> Result<String, String> {
         return Ok(USAGE.to_owned());
     }
     if options.page {
-        let mut query = QueryStream::open(ConsoleRequest::Page, options.socket)?;
+        let mut query = QueryStream::open(ConsoleRequest::Page, options.socket, REMEDY)?;
         let mut text = String::new();
         while let Some(PageAddress { host, url }) = query.next_reply()? {
             text = format::page(&host, &url);
         }
         return Ok(text);
     }
-    let mut query = QueryStream::open(ConsoleRequest::List, options.socket)?;
+    let mut query = QueryStream::open(ConsoleRequest::List, options.socket, REMEDY)?;
     let mut jobs: Vec<JobEntry> = Vec::new();
     let mut statistics: Option<DaemonStatistics> = None;
     while let Some(answer) = query.next_reply()? {

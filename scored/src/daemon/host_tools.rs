@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
+use score_client::FramedSocket;
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::{JobHostId, JobId};
 use score_proto::job_control::{JobStart, Status};
@@ -20,7 +21,6 @@ use score_proto::tool_start::{
 };
 
 use super::shepherd_handle::KnownChildren;
-use crate::framed_socket::FramedSocket;
 use crate::sys::process;
 
 /// After the end of the job, a tool must touch its status file at least this often.

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
+use score_client::FramedSocket;
 use score_job::cluster::SessionId;
 use score_job::host::rate_limit::TokenBucket;
 use score_proto::PROTOCOL_VERSION;
@@ -22,7 +23,6 @@ use score_proto::server_message::{JobAnswer, ScoutHosts, ServerMessage, SessionA
 
 use super::client_request::{ClientRequest, Readiness};
 use super::session_state::{self, ClientMessage, LoggedInUser, LoginClaim, SessionState};
-use crate::framed_socket::FramedSocket;
 
 /// Limit of the bytes that wait for a scrun that does not read, in addition to the windows of its
 /// jobs.

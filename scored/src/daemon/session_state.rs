@@ -2,6 +2,7 @@
 //! between daemons. It determines the type of the messages that are decoded. A client therefore
 //! cannot send a message that its state does not permit.
 
+use score_client::FramedSocket;
 use score_job::cluster::SessionId;
 use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::frame::FrameError;
@@ -10,8 +11,6 @@ use score_proto::job_control::Owner;
 use score_proto::message::{
     ConsoleRequest, Greeting, Login, OsBytes, SingleUserRequest, UserRequest,
 };
-
-use crate::framed_socket::FramedSocket;
 
 /// How often a client's socket is read for one message. If the message is incomplete after that,
 /// reading continues in the next turn of the loop.

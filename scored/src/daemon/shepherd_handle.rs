@@ -13,11 +13,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
+use score_client::FramedSocket;
 use score_keeper::record::Action;
 use score_proto::job_control::{Owner, Status};
 
 use super::keeper_client::{KeptJob, ShepherdOutcome};
-use crate::framed_socket::FramedSocket;
 use crate::shepherd::{CgroupCounters, ShepherdOptions};
 use crate::sys::cgroup::Group;
 use crate::sys::namespace::{self, Containment};

@@ -47,10 +47,10 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use score_client::FramedSocket;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_SETUID_FAILED};
 use score_proto::job_control::{JobReport, Owner};
 
-use crate::framed_socket::FramedSocket;
 use crate::raw_socket::RawSocketClient;
 use crate::sys::realtime::{self, Inherit};
 use crate::sys::{cgroup, credentials, descriptor, process};

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
+use score_client::{READ_BUFFER_LEN, with_read_buffer};
 use score_job::line_splitter::LineSplitter;
 use score_proto::ids::JobHostId;
 use score_proto::job_control::{HOP_WINDOW, OutputReport, ShepherdReport};
 use score_proto::message::{MAX_IO_CHUNK, Stream};
 
 use super::reports::ScoredLink;
-use crate::framed_socket::{READ_BUFFER_LEN, with_read_buffer};
 use crate::sys::descriptor;
 
 /// Smallest read that is worth a system call, in bytes.

@@ -2,9 +2,9 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use mio::Poll;
+use score_client::FramedSocket;
 
 use super::*;
-use crate::framed_socket::FramedSocket;
 use crate::sys::process;
 
 /// Number of writers. Each has written most of a line.

@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
+use score_client::FramedSocket;
 use score_pmi::host::shown;
 use score_proto::env;
 use score_proto::ids::JobHostId;
@@ -31,7 +32,6 @@ use super::environment::environment_value;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey};
 use super::pmi_service::{PmiEvent, abort_event, unfinished_reason};
 use super::pmix_watch::{CheckResult, HelperWatch};
-use crate::framed_socket::FramedSocket;
 
 /// The helper's program, in the folder of scored.
 const HELPER_NAME: &str = "scored-pmix";

@@ -4,12 +4,11 @@
 use std::io;
 
 use mio::{Registry, Token};
+use score_client::FramedSocket;
 use score_proto::frame::FrameError;
 use score_proto::job_control::{ElementReport, JobReport, ShepherdOrder, ShepherdReport};
 
 use score_tree::report_queue::CoalescingQueue;
-
-use crate::framed_socket::FramedSocket;
 
 /// Largest number of reports that are collected in one tick.
 const MAX_PENDING_REPORTS: usize = 1024;

@@ -24,6 +24,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
+use score_client::FramedSocket;
 use score_proto::job_control::{ElementReport, Status};
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
@@ -36,7 +37,6 @@ use score_proto::toolctl::{ToolProcess, ToolctlJob, ToolctlOrder, ToolctlReport}
 use super::gang_switch::RunGate;
 use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
 use super::processes::ProcessTable;
-use crate::framed_socket::FramedSocket;
 use crate::sys::pdeathsig::unblock_signals;
 use crate::sys::process;
 use breakpoint_list::BreakpointList;

@@ -7,7 +7,6 @@ pub mod clone_exec;
 pub mod cpu_latency;
 pub mod credentials;
 pub mod descriptor;
-pub mod event_mask;
 pub mod memfd;
 pub mod name_lookup;
 pub mod namespace;

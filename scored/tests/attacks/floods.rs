@@ -9,9 +9,11 @@ use nix::sys::signal::{Signal, kill};
 use score_proto::message::{
     ConsoleRequest, ElementSpec, FileDigest, JobRequest, JobSpec, MAX_IO_CHUNK, StageSpec,
 };
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+/// How long a flood waits until its socket accepts more bytes.
+const WRITE_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[test]
 fn a_job_of_very_many_programs_is_refused_at_once() {
@@ -49,11 +51,10 @@ fn a_flood_of_messages_waits_and_loses_no_host() {
     let flood = encode(&[JobRequest::OutputAck(1)]).repeat(1 << 14);
     let wait = longest_wait(&service, || {
         let flood_once = || {
-            let mut client = Client::log_in(&service.socket_of("hosta"), ALICE);
-            client.socket.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+            let client = Client::log_in(&service.socket_of("hosta"), ALICE);
             let end = Instant::now() + Duration::from_secs(6);
             while Instant::now() < end {
-                let _ = client.socket.write(&flood);
+                let _ = client.write(&flood, WRITE_TIMEOUT);
             }
         };
         std::thread::scope(|scope| {
@@ -88,10 +89,9 @@ fn a_flood_of_messages_to_all_hosts_of_a_job_loses_no_host() {
             client.request(ALICE, 4, spec("trap '' USR1; echo up; sleep 1000", &[]));
             client.until_noticed("up");
             let flood = encode(&[JobRequest::Signal(libc::SIGUSR1)]).repeat(1 << 14);
-            client.socket.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
             let end = Instant::now() + Duration::from_secs(3);
             while Instant::now() < end {
-                let _ = client.socket.write(&flood);
+                let _ = client.write(&flood, WRITE_TIMEOUT);
             }
             // The client disconnects. The service must not wait until its messages have been
             // handled.
@@ -123,10 +123,9 @@ fn a_job_whose_shepherd_is_stopped_ends_when_its_flooding_client_is_killed() {
     run_as(ALICE, || kill(shepherd, Signal::SIGSTOP).unwrap());
     let memory_before = service.memory();
     let flood = encode(&[JobRequest::Stdin(vec![0; MAX_IO_CHUNK])]).repeat(16);
-    client.socket.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let end = Instant::now() + Duration::from_secs(2);
     while Instant::now() < end {
-        let _ = client.socket.write(&flood);
+        let _ = client.write(&flood, WRITE_TIMEOUT);
     }
     let grown = service.memory().saturating_sub(memory_before);
     assert!(grown < 16 * 1024, "{grown} KiB more");
@@ -216,10 +215,10 @@ fn unfinished_messages_of_many_logins_take_a_bounded_amount_of_memory() {
         let mut clients = Vec::new();
         let wait = longest_wait(&service, || {
             for _ in 0..LOGINS {
-                let mut client = Client::log_in(&service.socket_of(host), ALICE);
-                client.socket.set_write_timeout(Some(Duration::from_millis(10))).unwrap();
+                let client = Client::log_in(&service.socket_of(host), ALICE);
                 // Send all but the last byte, as far as the daemon reads it.
-                let _ = client.socket.write_all(&unfinished[..unfinished.len() - 1]);
+                let _ = client
+                    .write_all(&unfinished[..unfinished.len() - 1], Duration::from_millis(10));
                 clients.push(client);
             }
         });

@@ -4,7 +4,6 @@
 
 pub mod service;
 
-use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -13,18 +12,21 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use score_proto::PROTOCOL_VERSION;
-use score_proto::client_session::{self, JobMessage};
+use score_client::{Connection, ConnectionError, Received};
+use score_proto::client_session::JobMessage;
 use score_proto::ids::SessionJobId;
 use score_proto::job_control::ProcessBlock;
 use score_proto::message::*;
-use score_proto::server_message::{JobAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage};
+use score_proto::server_message::JobAnswer;
 
 /// Held while a forked child could inherit a socket.
 static FORK_LOCK: Mutex<()> = Mutex::new(());
 
 /// The longest time that a test waits for an event.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a step waits for a message.
+pub const STEP_TIMEOUT: Duration = Duration::from_millis(20);
 
 pub fn bytes(text: &str) -> OsBytes {
     OsBytes(text.as_bytes().to_vec())
@@ -102,8 +104,7 @@ impl Outcome {
 /// A scored under test, and the client's end of its socket.
 pub struct Driver {
     pub child: Child,
-    pub socket: UnixStream,
-    decoder: ServerMessageDecoder,
+    pub connection: Connection,
     pub outcome: Outcome,
     /// Whether output is acknowledged as it arrives.
     pub taking: bool,
@@ -155,7 +156,7 @@ impl Driver {
 
     pub fn start_as(spec: JobSpec, options: ScoredOptions) -> Self {
         let mut driver = Self::connect(options);
-        driver.greet();
+        driver.connection.greet();
         driver.request(JOB, &SingleUserRequest::Submit(spec));
         driver
     }
@@ -191,11 +192,9 @@ impl Driver {
         let child = command.spawn().unwrap();
         drop(theirs);
         drop(fork_guard);
-        ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         Self {
             child,
-            socket: ours,
-            decoder: ServerMessageDecoder::default(),
+            connection: Connection::new(ours, "scored").unwrap(),
             outcome: Outcome::default(),
             taking: true,
             flushing: true,
@@ -207,18 +206,9 @@ impl Driver {
         }
     }
 
-    pub fn greet(&mut self) {
-        let mut frame = Vec::new();
-        client_session::encode_greeting(&mut frame).unwrap();
-        let _ = self.socket.write_all(&frame);
-    }
-
     /// Sends a request about a job or about the session.
     pub fn request(&mut self, job: SessionJobId, request: &SingleUserRequest) {
-        let mut frame = Vec::new();
-        client_session::encode(job, request, &mut frame).unwrap();
-        // The write fails if the test has killed scored.
-        let _ = self.socket.write_all(&frame);
+        self.connection.send(job, request).unwrap();
     }
 
     /// Sends a request to the driver's job.
@@ -236,23 +226,22 @@ impl Driver {
 
     /// Reads the available messages. Waits at most 20 ms.
     pub fn step(&mut self) {
-        let mut buffer = vec![0; 256 * 1024];
-        match self.socket.read(&mut buffer) {
-            Ok(0) => self.closed = true,
-            Ok(count) => self.decoder.push(&buffer[..count]),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(_) => self.closed = true,
-        }
-        while let Some(frame) = self.decoder.next().unwrap() {
-            match frame {
-                SessionMessage::Session(answer) => self.on_session_answer(answer),
-                SessionMessage::Answer(JobMessage { message, .. }) => self.on_answer(message),
+        let mut timeout = STEP_TIMEOUT;
+        loop {
+            match self.connection.wait(timeout) {
+                Ok(Some(received)) => self.on_received(received),
+                Ok(None) => break,
+                Err(ConnectionError::Closed(_)) => {
+                    self.closed = true;
+                    break;
+                }
+                Err(error) => panic!("{error}"),
             }
+            timeout = Duration::ZERO;
         }
         if self.outcome.end.is_some() || self.outcome.refused.is_some() {
             // scrun does the same after the final message.
-            let _ = self.socket.shutdown(std::net::Shutdown::Write);
+            let _ = self.connection.shutdown(std::net::Shutdown::Write);
         }
         if self.taking {
             self.take_all();
@@ -270,12 +259,13 @@ impl Driver {
         }
     }
 
-    fn on_session_answer(&mut self, answer: SessionAnswer) {
-        assert!(self.outcome.end.is_none(), "after Finished came {answer:?}");
-        match answer {
-            SessionAnswer::Hello { version } => assert_eq!(version, PROTOCOL_VERSION),
-            SessionAnswer::Refused { reason, code } => self.outcome.refused = Some((reason, code)),
-            SessionAnswer::Notice { level, text } => self.outcome.notices.push((level, text)),
+    fn on_received(&mut self, received: Received<JobMessage<JobAnswer>>) {
+        let about_job = matches!(received, Received::Answer(_));
+        assert!(self.outcome.end.is_none() || about_job, "after Finished came {received:?}");
+        match received {
+            Received::Answer(JobMessage { message, .. }) => self.on_answer(message),
+            Received::Refused { reason, code } => self.outcome.refused = Some((reason, code)),
+            Received::Notice { level, text } => self.outcome.notices.push((level, text)),
         }
     }
 

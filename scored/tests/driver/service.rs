@@ -3,7 +3,8 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 #![expect(unsafe_code, reason = "the ids of one thread: glibc's calls change all threads")]
 
-use std::io::{ErrorKind, Read, Write};
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,14 +16,14 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
+use score_client::{Connection, ConnectionError, Readiness, Received, wait_until_ready};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{self, JobMessage, SESSION_JOB};
 use score_proto::daemon_statistics::DaemonStatistics;
 use score_proto::ids::SessionJobId;
 use score_proto::message::*;
 use score_proto::server_message::{
-    ConsoleAnswer, ConversationAnswer, JobAnswer, ListAnswer, ServerMessage, ServerMessageDecoder,
-    SessionAnswer, SessionMessage,
+    ConsoleAnswer, ConversationAnswer, JobAnswer, ListAnswer, ServerMessage,
 };
 
 use super::{TEST_TIMEOUT, bytes, job, sh};
@@ -264,8 +265,7 @@ fn replace_passwd(command: &mut Command, passwd: &Path) {
 
 /// A client of the service.
 pub struct Client {
-    pub socket: UnixStream,
-    decoder: ServerMessageDecoder,
+    pub connection: Connection,
     pub out: String,
     pub notices: String,
     /// The parts of programs that the hosts of the job have requested: hash, offset and length.
@@ -362,10 +362,9 @@ pub fn run_as<T: Send>(uid: u32, action: impl FnOnce() -> T + Send) -> T {
 
 impl Client {
     pub fn connect(path: &Path) -> Self {
-        let socket = UnixStream::connect(path).unwrap();
-        let (out, notices) = (String::new(), String::new());
-        let (decoder, file_requests) = (ServerMessageDecoder::default(), Vec::new());
-        Self { socket, decoder, out, notices, file_requests, statistics: None, code: None }
+        let connection = Connection::new(UnixStream::connect(path).unwrap(), "scored").unwrap();
+        let (out, notices, file_requests) = (String::new(), String::new(), Vec::new());
+        Self { connection, out, notices, file_requests, statistics: None, code: None }
     }
 
     /// Connects as this user.
@@ -394,37 +393,40 @@ impl Client {
     }
 
     pub fn send(&mut self, messages: &[impl Clone + Into<Sent>]) {
-        self.socket.write_all(&encode(messages)).unwrap();
+        self.write_all(&encode(messages), TEST_TIMEOUT).unwrap();
+    }
+
+    /// Writes bytes that need not be whole messages. Waits for at most `timeout` until the socket
+    /// takes some of them.
+    pub fn write(&self, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
+        wait_until_ready(self.connection.as_fd(), Readiness::Writable, timeout)?;
+        Ok(nix::unistd::write(&self.connection, bytes)?)
+    }
+
+    /// Like [`Client::write`], until the socket has taken all bytes.
+    pub fn write_all(&self, mut bytes: &[u8], timeout: Duration) -> io::Result<()> {
+        while !bytes.is_empty() {
+            bytes = &bytes[self.write(bytes, timeout)?..];
+        }
+        Ok(())
     }
 
     /// Reads messages for at most this time. Returns false if the other side has closed the
     /// connection.
-    pub fn receive(&mut self, timeout: Duration) -> bool {
-        self.socket.set_read_timeout(Some(timeout)).unwrap();
-        let mut chunk = [0; 8192];
-        match self.socket.read(&mut chunk) {
-            Ok(0) => return false,
-            Ok(count) => self.decoder.push(&chunk[..count]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => {}
-            Err(_) => return false,
-        }
-        while let Some(frame) = self.decoder.next().unwrap() {
-            match frame {
-                SessionMessage::Session(answer) => self.on_session_answer(answer),
-                SessionMessage::Answer(UserAnswer::Console(answer)) => {
+    pub fn receive(&mut self, mut timeout: Duration) -> bool {
+        loop {
+            match self.connection.wait(timeout) {
+                Ok(Some(Received::Answer(UserAnswer::Console(answer)))) => {
                     self.on_console_answer(answer)
                 }
-                SessionMessage::Answer(UserAnswer::Job(answer)) => self.on_job_answer(answer),
+                Ok(Some(Received::Answer(UserAnswer::Job(answer)))) => self.on_job_answer(answer),
+                Ok(Some(Received::Notice { text, .. })) => self.notices += &format!("{text}\n"),
+                Ok(Some(Received::Refused { reason, code })) => self.on_refused(&reason, code),
+                Ok(None) => return true,
+                Err(ConnectionError::Closed(_)) => return false,
+                Err(error) => panic!("{error}"),
             }
-        }
-        true
-    }
-
-    fn on_session_answer(&mut self, answer: SessionAnswer) {
-        match answer {
-            SessionAnswer::Hello { .. } => {}
-            SessionAnswer::Notice { text, .. } => self.notices += &format!("{text}\n"),
-            SessionAnswer::Refused { reason, code } => self.on_refused(&reason, code),
+            timeout = Duration::ZERO;
         }
     }
 

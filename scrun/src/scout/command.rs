@@ -34,7 +34,7 @@ pub fn run(options: &ScoutOptions, connection: ScoutConnection) -> Result<u8, St
         statistics: Statistics::Off,
         program_names: Vec::new(),
         program_store,
-        daemon_source: DaemonSource::ScoutSession(connection.stream, connection.decoder),
+        daemon_source: DaemonSource::ScoutSession(connection.connection),
         merger: Some(OutputMerger::new(names, output_format)),
         debugger: None,
     };

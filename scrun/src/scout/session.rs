@@ -19,17 +19,15 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgid, getpgrp, getppid};
-use score_proto::client_session::{self, SESSION_JOB};
+use score_client::{Connection, ConnectionError, Received};
+use score_proto::client_session::SESSION_JOB;
 use score_proto::env::{REMOTE_SHELL_ENV, SCOUT_ENV};
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_USAGE};
 use score_proto::message::{HostSpec, Level, SingleUserRequest};
-use score_proto::server_message::{
-    ScoutAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage,
-};
+use score_proto::server_message::ScoutAnswer;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind, IsTerminal, Read, Write};
+use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,19 +54,13 @@ pub fn run(options: &ScoutOptions) -> Result<u8, StartError> {
     let signals = open_signalfd().map_err(|errno| daemon_error(&errno))?;
     let rsh: Option<(&str, &OsStr)> = options.rsh.as_deref().map(|rsh| (REMOTE_SHELL_ENV, rsh));
     let variables: Vec<_> = rsh.into_iter().collect();
-    let (daemon, socket) =
+    let (daemon, connection) =
         daemon::start(&scored_args(options), &variables).map_err(|error| daemon_error(&error))?;
-    let mut session = ScoutSession {
-        reporter,
-        socket: Some(socket),
-        decoder: ServerMessageDecoder::default(),
-        signals,
-        daemon,
-        directory: None,
-    };
+    let mut session =
+        ScoutSession { reporter, connection: Some(connection), signals, daemon, directory: None };
     let result = session.serve(options, &hosts);
-    // Close the socket first: this ends the session.
-    drop(session.socket.take());
+    // Close the connection first: this ends the session.
+    drop(session.connection.take());
     session.daemon.wait_for_exit(DAEMON_EXIT_TIMEOUT);
     session.remove_directory();
     result.map_err(|error| match error {
@@ -154,7 +146,7 @@ impl From<Errno> for SessionError {
 
 /// An event of a session.
 enum SessionEvent {
-    Message(SessionMessage<ScoutAnswer>),
+    Message(Received<ScoutAnswer>),
     /// The connection to scored has closed.
     Lost,
     Signal(i32),
@@ -163,8 +155,7 @@ enum SessionEvent {
 struct ScoutSession {
     reporter: Reporter,
     /// The connection to scored, while it is open.
-    socket: Option<UnixStream>,
-    decoder: ServerMessageDecoder,
+    connection: Option<Connection>,
     signals: SignalFd,
     daemon: DaemonHandle,
     /// The session's directory. scored removes it; if scored has died, scout does.
@@ -188,13 +179,11 @@ impl ScoutSession {
     }
 
     fn request_session(&mut self, hosts: &[HostSpec]) -> Result<(), SessionError> {
-        let mut bytes = Vec::new();
         let request = SingleUserRequest::OpenScoutSession(hosts.to_vec());
-        client_session::encode_greeting(&mut bytes)
-            .and_then(|()| client_session::encode(SESSION_JOB, &request, &mut bytes))
-            .map_err(io::Error::other)?;
-        match &mut self.socket {
-            Some(socket) => Ok(socket.write_all(&bytes)?),
+        match &mut self.connection {
+            Some(connection) => {
+                Ok(connection.send(SESSION_JOB, &request).map_err(io::Error::other)?)
+            }
             None => Ok(()),
         }
     }
@@ -203,16 +192,13 @@ impl ScoutSession {
     fn wait_until_open(&mut self) -> Result<Result<OsString, u8>, SessionError> {
         loop {
             match self.next_event()? {
-                SessionEvent::Message(SessionMessage::Answer(ScoutAnswer::Opened { socket })) => {
+                SessionEvent::Message(Received::Answer(ScoutAnswer::Opened { socket })) => {
                     return Ok(Ok(socket.into()));
                 }
-                SessionEvent::Message(SessionMessage::Session(SessionAnswer::Refused {
-                    reason,
-                    code,
-                })) => {
+                SessionEvent::Message(Received::Refused { reason, code }) => {
                     return Err(SessionError::Refused(StartError::plain(code, reason)));
                 }
-                SessionEvent::Message(message) => self.on_message(message)?,
+                SessionEvent::Message(message) => self.on_message(message),
                 SessionEvent::Lost => {
                     let exit_description = self.daemon.wait_for_exit(DAEMON_EXIT_TIMEOUT);
                     let line = format!("the session was not opened: {exit_description}");
@@ -224,34 +210,29 @@ impl ScoutSession {
         }
     }
 
-    fn on_message(&mut self, message: SessionMessage<ScoutAnswer>) -> Result<(), SessionError> {
+    fn on_message(&mut self, message: Received<ScoutAnswer>) {
         match message {
-            SessionMessage::Session(SessionAnswer::Notice { level, text }) => {
-                self.reporter.report(level, &text)
-            }
-            SessionMessage::Answer(ScoutAnswer::Directory(path)) => {
-                self.directory = Some(path.into())
-            }
-            SessionMessage::Session(SessionAnswer::Hello { version }) => {
-                client_session::check_server_version(version).map_err(|line| {
-                    SessionError::Refused(StartError::plain(EXIT_DAEMON_LOST, line))
-                })?;
-            }
+            Received::Notice { level, text } => self.reporter.report(level, &text),
+            Received::Answer(ScoutAnswer::Directory(path)) => self.directory = Some(path.into()),
             // After the session was opened, the connection ends with the session.
-            SessionMessage::Session(SessionAnswer::Refused { .. })
-            | SessionMessage::Answer(ScoutAnswer::Opened { .. }) => {}
+            Received::Refused { .. } | Received::Answer(ScoutAnswer::Opened { .. }) => {}
         }
-        Ok(())
     }
 
     /// Waits for the next event.
     fn next_event(&mut self) -> Result<SessionEvent, SessionError> {
         loop {
-            if let Some(message) = self.decoder.next().map_err(io::Error::other)? {
-                return Ok(SessionEvent::Message(message));
+            match self.connection.as_mut().map(Connection::receive) {
+                Some(Ok(Some(message))) => return Ok(SessionEvent::Message(message)),
+                Some(Err(ConnectionError::Closed(_))) => {
+                    self.connection = None;
+                    return Ok(SessionEvent::Lost);
+                }
+                Some(Err(error)) => return Err(io::Error::other(error).into()),
+                Some(Ok(None)) | None => {}
             }
             let mut sources = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-            let socket = self.socket.as_ref().map(UnixStream::as_fd);
+            let socket = self.connection.as_ref().map(Connection::as_fd);
             sources.extend(socket.map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
             match poll(&mut sources, PollTimeout::NONE) {
                 Err(Errno::EINTR) => continue,
@@ -261,16 +242,8 @@ impl ScoutSession {
             let (is_signal_pending, is_socket_readable) = (ready(0), ready(1));
             // The end of the session is handled before the end of the shell, because the shell may
             // end as a result.
-            if is_socket_readable && let Some(socket) = &mut self.socket {
-                let mut chunk = [0; 16 * 1024];
-                match socket.read(&mut chunk) {
-                    Ok(count @ 1..) => self.decoder.push(&chunk[..count]),
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Ok(0) | Err(_) => {
-                        self.socket = None;
-                        return Ok(SessionEvent::Lost);
-                    }
-                }
+            if is_socket_readable && let Some(connection) = &mut self.connection {
+                connection.mark_readable();
                 continue;
             }
             if is_signal_pending && let Some(signal) = self.signals.read_signal()? {
@@ -318,11 +291,11 @@ impl ScoutSession {
                 SessionEvent::Signal(libc::SIGINT | libc::SIGQUIT) => {}
                 SessionEvent::Signal(signal) => {
                     // The session ends first, even if the shell does not react.
-                    self.socket = None;
+                    self.connection = None;
                     hang_up_shell(shell)?;
                     return Ok(128 + signal as u8);
                 }
-                SessionEvent::Message(message) => self.on_message(message)?,
+                SessionEvent::Message(message) => self.on_message(message),
                 SessionEvent::Lost => {
                     is_lost = true;
                     let exit_description = self.daemon.wait_for_exit(DAEMON_EXIT_TIMEOUT);

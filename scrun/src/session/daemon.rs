@@ -3,6 +3,7 @@
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
+use score_client::Connection;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -45,9 +46,9 @@ impl DaemonHandle {
         Self { child: None, pid: None, exit_message }
     }
 
-    /// The daemon of the scout session at the other end of this socket.
-    pub fn of_scout(socket: &UnixStream) -> Self {
-        let peer = getsockopt(socket, PeerCredentials).ok();
+    /// The daemon of the scout session at the other end of this connection.
+    pub fn of_scout(connection: &Connection) -> Self {
+        let peer = getsockopt(connection, PeerCredentials).ok();
         let pid = peer.and_then(|peer| u32::try_from(peer.pid()).ok());
         Self { pid, ..Self::external("the scout session has ended") }
     }
@@ -66,8 +67,8 @@ impl DaemonHandle {
     }
 }
 
-/// Starts `scored -single` with `options` and additional variables. Returns the daemon and our end
-/// of its control socket.
+/// Starts `scored -single` with `options` and additional variables. Returns the daemon and the
+/// connection to it.
 ///
 /// The daemon gets a process group of its own, because only scrun handles the signals of the
 /// terminal.
@@ -77,7 +78,7 @@ impl DaemonHandle {
 pub fn start(
     options: &[String],
     variables: &[(&str, &OsStr)],
-) -> Result<(DaemonHandle, UnixStream), String> {
+) -> Result<(DaemonHandle, Connection), String> {
     let path = sibling_binary("scored");
     let spawn_error = |error: io::Error| format!("{}: {error}", path.display());
     let (ours, theirs) = inheritable_pair().map_err(|error| format!("socketpair: {error}"))?;
@@ -93,7 +94,10 @@ pub fn start(
         .spawn()
         .map_err(spawn_error)?;
     let pid = Some(child.id());
-    Ok((DaemonHandle { child: Some(child), pid, exit_message: "" }, ours))
+    let mut connection =
+        Connection::new(ours, "scored").map_err(|error| format!("scored: {error}"))?;
+    connection.greet();
+    Ok((DaemonHandle { child: Some(child), pid, exit_message: "" }, connection))
 }
 
 /// A socket pair. Child processes inherit the second end.

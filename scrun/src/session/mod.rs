@@ -24,21 +24,21 @@ use nix::libc;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
 use output::OutputWriter;
-use score_proto::client_session::{self, JobMessage, SESSION_JOB, SessionKind};
+use score_client::{Connection, ConnectionError, Received};
+use score_proto::client_session::{JobMessage, SessionKind};
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_USAGE};
 use score_proto::frame::FrameError;
 use score_proto::ids::{JobHostId, JobId, SessionJobId};
 use score_proto::message::{
     ContentHash, JobEnd, JobRequest, JobSpec, Level, SingleUserRequest, Stream, UserRequest,
 };
-use score_proto::server_message::{JobAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage};
+use score_proto::server_message::JobAnswer;
 use score_proto::tool_start::ScrunJob;
 use state::{Action, Event, SessionState};
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,7 +83,7 @@ pub enum DaemonSource {
     /// A daemon that scrun starts for this job, with these arguments.
     Private(Vec<String>),
     /// The daemon of a scout session, to which scrun has already logged in.
-    ScoutSession(UnixStream, ServerMessageDecoder),
+    ScoutSession(Connection),
     /// The daemon of this host, which runs as a service.
     MultiUser(ClusterRequest),
 }
@@ -94,10 +94,7 @@ struct EventLoop {
     session_kind: SessionKind,
     reporter: Reporter,
     program_store: ProgramStore,
-    socket: mio::net::UnixStream,
-    decoder: ServerMessageDecoder,
-    chunk: Vec<u8>,
-    unsent: Vec<u8>,
+    connection: Connection,
     signals: SignalFd,
     input: StdinReader,
     outputs: [OutputWriter; 2],
@@ -116,7 +113,6 @@ struct EventLoop {
     terminal_debugger: Option<TerminalDebugger>,
     daemon: DaemonHandle,
     connected: bool,
-    readable: bool,
     finish_code: Option<u8>,
     abandon_code: Option<u8>,
     /// The time until which output may still be written after the daemon is lost.
@@ -127,32 +123,8 @@ impl DaemonSource {
     /// The kind of requests that the daemon accepts.
     fn session_kind(&self) -> SessionKind {
         match self {
-            DaemonSource::Private(_) | DaemonSource::ScoutSession(..) => SessionKind::SingleUser,
+            DaemonSource::Private(_) | DaemonSource::ScoutSession(_) => SessionKind::SingleUser,
             DaemonSource::MultiUser(_) => SessionKind::MultiUser,
-        }
-    }
-}
-
-/// Appends the messages that submit a job.
-fn encode_submission(
-    spec: JobSpec,
-    daemon_source: &DaemonSource,
-    out: &mut Vec<u8>,
-) -> Result<(), FrameError> {
-    match daemon_source {
-        // The greeting has already been sent.
-        DaemonSource::ScoutSession(..) => {
-            client_session::encode(JOB, &SingleUserRequest::Submit(spec), out)
-        }
-        DaemonSource::Private(_) => {
-            client_session::encode_greeting(out)?;
-            client_session::encode(JOB, &SingleUserRequest::Submit(spec), out)
-        }
-        DaemonSource::MultiUser(ClusterRequest { login, shape }) => {
-            client_session::encode_greeting(out)?;
-            client_session::encode(SESSION_JOB, login, out)?;
-            let request = UserRequest::SubmitJob { allocation: *shape, spec };
-            client_session::encode(JOB, &request, out)
         }
     }
 }
@@ -162,37 +134,39 @@ fn encode_submission(
 /// # Errors
 /// If the job cannot be started.
 pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
-    let mut unsent = Vec::new();
     let state = SessionState::new(config.statistics, config.program_names);
     let daemon_error =
         |error: &dyn std::fmt::Display| StartError::plain(EXIT_DAEMON_LOST, error.to_string());
     let session_kind = config.daemon_source.session_kind();
-    encode_submission(spec, &config.daemon_source, &mut unsent).map_err(|error| {
+    let too_long = |error: FrameError| {
         let reason = "arguments and environment are too long to be sent";
         StartError::plain(EXIT_USAGE, format!("{reason}: {error}"))
-    })?;
+    };
     let signals = signals::open_signalfd().map_err(|errno| daemon_error(&errno))?;
-    let (daemon, socket, decoder) = match config.daemon_source {
-        DaemonSource::ScoutSession(stream, decoder) => {
-            (DaemonHandle::of_scout(&stream), stream, decoder)
+    let (daemon, mut connection) = match config.daemon_source {
+        DaemonSource::ScoutSession(mut connection) => {
+            connection.queue(JOB, &SingleUserRequest::Submit(spec)).map_err(too_long)?;
+            (DaemonHandle::of_scout(&connection), connection)
         }
         DaemonSource::MultiUser(cluster_request) => {
+            let mut connection = cluster_request.log_in()?;
+            let request = UserRequest::SubmitJob { allocation: cluster_request.shape, spec };
+            connection.queue(JOB, &request).map_err(too_long)?;
             let daemon =
                 DaemonHandle::external("the scored of this host has closed the connection");
-            (daemon, cluster_request.connect()?, ServerMessageDecoder::default())
+            (daemon, connection)
         }
         DaemonSource::Private(words) => {
-            let (daemon, socket) =
+            let (daemon, mut connection) =
                 daemon::start(&words, &[]).map_err(|error| daemon_error(&error))?;
-            (daemon, socket, ServerMessageDecoder::default())
+            connection.queue(JOB, &SingleUserRequest::Submit(spec)).map_err(too_long)?;
+            (daemon, connection)
         }
     };
     let open_loop = || -> io::Result<(Poll, EventLoop)> {
-        socket.set_nonblocking(true)?;
-        let mut socket = mio::net::UnixStream::from_std(socket);
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
-        poll.registry().register(&mut socket, SOCKET, Interest::READABLE | Interest::WRITABLE)?;
+        connection.register(poll.registry(), SOCKET)?;
         let signals_fd = signals.as_fd().as_raw_fd();
         poll.registry().register(&mut SourceFd(&signals_fd), SIGNALS, Interest::READABLE)?;
         let outputs =
@@ -205,10 +179,7 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
                 session_kind,
                 reporter: config.reporter,
                 program_store: config.program_store,
-                socket,
-                decoder,
-                chunk: vec![0; 128 * 1024],
-                unsent,
+                connection,
                 signals,
                 input,
                 outputs,
@@ -222,7 +193,6 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
                 terminal_debugger: None,
                 daemon,
                 connected: true,
-                readable: false,
                 finish_code: None,
                 abandon_code: None,
                 output_deadline: None,
@@ -242,7 +212,7 @@ impl EventLoop {
                 self.terminal_debugger = None;
                 if self.connected {
                     // The daemon has sent its last message, or one that scrun cannot decode.
-                    let _ = self.socket.shutdown(Shutdown::Both);
+                    let _ = self.connection.shutdown(Shutdown::Both);
                     self.daemon.wait_for_exit(DAEMON_EXIT_TIMEOUT);
                 }
                 if self.state.ended_by_interrupt() {
@@ -255,13 +225,16 @@ impl EventLoop {
                 .map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let look_interval = self.debugger.as_ref().and_then(Debugger::look_interval);
             let timeout = drain_time.into_iter().chain(look_interval).min();
+            self.connection.update_interest(poll.registry());
             // A debugger that stops this process also interrupts the wait.
             let is_interrupted = match poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => true,
                 other => other.map(|()| false)?,
             };
             self.serve_debugger(|debugger| debugger.look(is_interrupted));
-            self.readable |= events.iter().any(|event| event.token() == SOCKET);
+            if events.iter().any(|event| event.token() == SOCKET) {
+                self.connection.mark_readable();
+            }
             self.read_signals();
             self.check_terminal_debugger();
             self.check_outputs();
@@ -308,10 +281,7 @@ impl EventLoop {
 
     fn apply(&mut self, action: Action) {
         match action {
-            Action::Send(message) => {
-                // Every message is far below the limit of a frame.
-                let _ = self.session_kind.encode_job_request(JOB, message, &mut self.unsent);
-            }
+            Action::Send(request) => self.queue_request(request),
             Action::Write(host, stream, bytes) => self.write_output(host, stream, bytes),
             Action::Notice(level, text) => {
                 if let Some(line) = self.reporter.line(level, &text) {
@@ -337,10 +307,17 @@ impl EventLoop {
     fn send_file_chunks(&mut self, hash: ContentHash, offset: u64, length: u64) {
         for (offset, length) in ProgramStore::chunk_ranges(offset, length) {
             let bytes = self.program_store.read(&hash, offset, length);
-            let message = JobRequest::FileChunk { hash, offset, bytes };
-            // A chunk is far below the limit of a frame.
-            let _ = self.session_kind.encode_job_request(JOB, message, &mut self.unsent);
+            self.queue_request(JobRequest::FileChunk { hash, offset, bytes });
         }
+    }
+
+    /// Queues a request about the job.
+    fn queue_request(&mut self, request: JobRequest) {
+        // Every request is far below the limit of a frame.
+        let _ = match self.session_kind {
+            SessionKind::SingleUser => self.connection.queue(JOB, &SingleUserRequest::Job(request)),
+            SessionKind::MultiUser => self.connection.queue(JOB, &UserRequest::Job(request)),
+        };
     }
 
     fn write_output(&mut self, host: JobHostId, stream: Stream, bytes: Vec<u8>) {
@@ -483,53 +460,31 @@ impl EventLoop {
 
     /// Sends as much as the socket accepts. A lost daemon is detected by reading.
     fn send(&mut self) {
-        let mut sent = 0;
-        while self.connected && sent < self.unsent.len() {
-            match self.socket.write(&self.unsent[sent..]) {
-                Ok(n) => sent += n,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(_) => sent = self.unsent.len(),
-            }
+        if self.connected {
+            self.connection.flush();
         }
-        self.unsent.drain(..sent);
     }
 
     /// Receives and handles messages of the daemon, as long as the output queues have capacity.
     fn receive(&mut self) {
-        loop {
-            while self.outputs.iter().all(OutputWriter::has_capacity) {
-                match self.decoder.next() {
-                    Ok(Some(SessionMessage::Session(answer))) => self.on_session_answer(answer),
-                    // The session has only this job.
-                    Ok(Some(SessionMessage::Answer(JobMessage { job: _, message: answer }))) => {
-                        self.on_job_answer(answer)
-                    }
-                    Ok(None) => break,
-                    Err(error) => return self.on_daemon_lost(Some(error.to_string())),
+        while self.connected && self.outputs.iter().all(OutputWriter::has_capacity) {
+            match self.connection.receive() {
+                // The session has only this job.
+                Ok(Some(Received::Answer(JobMessage { job: _, message: answer }))) => {
+                    self.on_job_answer(answer)
                 }
-            }
-            if !self.readable
-                || !self.connected
-                || !self.outputs.iter().all(OutputWriter::has_capacity)
-            {
-                return;
-            }
-            match self.socket.read(&mut self.chunk) {
-                Ok(0) => return self.on_daemon_lost(None),
-                Ok(n) => self.decoder.push(&self.chunk[..n]),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
-                Err(_) => return self.on_daemon_lost(None),
+                Ok(Some(Received::Notice { level, text })) => {
+                    self.apply(Action::Notice(level, text));
+                }
+                Ok(Some(Received::Refused { reason, code })) => {
+                    self.close_monitor();
+                    self.on_event(Event::SessionRefused { reason, code });
+                }
+                Ok(None) => return,
+                Err(ConnectionError::Closed(_)) => return self.on_daemon_lost(None),
+                Err(error) => return self.on_daemon_lost(Some(error.to_string())),
             }
         }
-    }
-
-    fn on_session_answer(&mut self, answer: SessionAnswer) {
-        if matches!(answer, SessionAnswer::Refused { .. }) {
-            self.close_monitor();
-        }
-        self.on_event(Event::SessionAnswer(answer));
     }
 
     fn on_job_answer(&mut self, mut answer: JobAnswer) {

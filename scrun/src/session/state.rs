@@ -4,11 +4,10 @@
 use crate::options::Statistics;
 use crate::statistics;
 use nix::libc;
-use score_proto::client_session::check_server_version;
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_IO_ERROR};
 use score_proto::ids::{JobHostId, JobId};
 use score_proto::message::{ContentHash, JobEnd, JobRequest, Level, Stream};
-use score_proto::server_message::{JobAnswer, ReportedStacks, SessionAnswer};
+use score_proto::server_message::{JobAnswer, ReportedStacks};
 use score_stacks::collected::CollectedStacks;
 use score_stacks::render::RenderLimits;
 use std::collections::VecDeque;
@@ -23,8 +22,13 @@ const FAULT_STACK_LIMITS: RenderLimits = RenderLimits { max_depth: 64, max_nodes
 /// An event of a session.
 #[derive(Debug)]
 pub enum Event {
-    /// The daemon has sent a message about the session.
-    SessionAnswer(SessionAnswer),
+    /// The daemon has ended the session.
+    SessionRefused {
+        /// One line with the cause.
+        reason: String,
+        /// Exit code of scrun.
+        code: u8,
+    },
     /// The daemon has sent a message about the job.
     JobAnswer(JobAnswer),
     /// scrun got this signal.
@@ -131,7 +135,7 @@ impl SessionState {
     /// Handles an event and appends the resulting actions to `out`.
     pub fn on_event(&mut self, event: Event, now: Instant, out: &mut Vec<Action>) {
         match event {
-            Event::SessionAnswer(answer) => self.on_session_answer(answer, out),
+            Event::SessionRefused { reason, code } => self.on_refused(reason, code, out),
             Event::JobAnswer(answer) => self.on_job_answer(answer, out),
             Event::Signal(signal) => self.on_signal(signal, now, out),
             Event::OutputWritten(written) => self.on_output_written(written, out),
@@ -144,18 +148,6 @@ impl SessionState {
                 out.push(Action::Send(JobRequest::StdinEof));
             }
             Event::DaemonLost(description) => self.on_daemon_lost(&description, out),
-        }
-    }
-
-    fn on_session_answer(&mut self, answer: SessionAnswer, out: &mut Vec<Action>) {
-        match answer {
-            SessionAnswer::Hello { version } => {
-                if let Err(reason) = check_server_version(version) {
-                    self.on_daemon_lost(&reason, out);
-                }
-            }
-            SessionAnswer::Refused { reason, code } => self.on_refused(reason, code, out),
-            SessionAnswer::Notice { level, text } => out.push(Action::Notice(level, text)),
         }
     }
 

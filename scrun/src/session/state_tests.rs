@@ -153,19 +153,12 @@ fn a_daemon_that_exits_after_the_end_is_ignored() {
 }
 
 #[test]
-fn another_protocol_version_is_refused_with_both_numbers() {
-    let actions = step(&mut session(), Event::SessionAnswer(SessionAnswer::Hello { version: 99 }));
-    let [Action::Notice(Level::Error, line), Action::Finish(70)] = &actions[..] else {
-        panic!("{actions:?}")
-    };
-    assert!(line.contains("99") && line.contains(&score_proto::PROTOCOL_VERSION.to_string()));
-}
-
-#[test]
 fn a_refused_job_ends_with_its_code() {
     let refused = JobAnswer::Refused { reason: "no".into(), code: 126 };
     let expected = [Action::Notice(Level::Error, "no".into()), Action::Finish(126)];
     assert_eq!(step(&mut session(), Event::JobAnswer(refused)), expected);
+    let refused = Event::SessionRefused { reason: "no".into(), code: 126 };
+    assert_eq!(step(&mut session(), refused), expected);
 }
 
 #[test]

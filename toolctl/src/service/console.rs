@@ -12,18 +12,16 @@ use score_proto::toolctl::{ToolProcess, ToolctlReport};
 use score_stacks::location::LocationFinder;
 use score_toolctl::tracer::{Pid, SignalSet, Ticket, Tid};
 use score_tools::authority::{
-    AuthorityCommand, ConnectionId, Event, FIRST_OWN_TOOL, MAX_TOOLS, Reach,
+    AuthorityCommand, CONSOLE_TAG, ConnectionId, Event, MAX_TOOLS, Reach, describe_control_conflict,
 };
 use score_tools::wire::{
     Attach, CommandCode, Control, ControlAck, Detach, Header, Notice, ProcessSelect, ReleaseNotify,
-    ReturnCode, ServiceMessage, SignalNotice, SignalReason, StartNotice, ToolMessage, ToolTag,
-    TrapMode, WatchPolicy,
+    ReturnCode, ServiceMessage, SignalNotice, SignalReason, StartNotice, ToolMessage, TrapMode,
+    WatchPolicy,
 };
 
 use super::Service;
 
-/// The tag by which other tools recognize a console.
-const TAG: ToolTag = *b"scdb\0\0\0\0";
 /// The priority of a console. If another tool has this priority, the next lower ones are tried.
 const PRIORITY: u8 = 50;
 /// The signals of which a console is notified. SIGTRAP covers breakpoints, watchpoints and steps.
@@ -197,16 +195,6 @@ impl Consoles {
     }
 }
 
-fn holder(ack: &ControlAck) -> String {
-    let tag: String =
-        ack.tag.iter().take_while(|byte| **byte != 0).map(|byte| *byte as char).collect();
-    let tag = tag.trim_end().escape_default();
-    match ack.controller >= FIRST_OWN_TOOL {
-        true => format!("a tool with the tag '{tag}'"),
-        false => format!("tool {} ('{tag}')", ack.controller),
-    }
-}
-
 impl Service {
     /// Handles a command of a console for these processes.
     pub(super) fn on_console_action(
@@ -284,7 +272,11 @@ impl Service {
 
     fn attach_console(&mut self, session: u64, rank: u32, priority: u8) {
         let select = ProcessSelect::RankInHeader;
-        self.say(session, rank, &ToolMessage::Attach(Attach { tag: TAG, priority, select }));
+        self.say(
+            session,
+            rank,
+            &ToolMessage::Attach(Attach { tag: CONSOLE_TAG, priority, select }),
+        );
     }
 
     /// Sends a message of the console to the authority.
@@ -362,10 +354,7 @@ impl Service {
     fn on_control(&mut self, session: u64, rank: u32, header: &Header, ack: &ControlAck) {
         let Some(process) = self.consoles.process(session, rank) else { return };
         if header.code() != Some(ReturnCode::Success) {
-            let reason = format!(
-                "{} has control of it; end that tool, or let it give control up",
-                holder(ack)
-            );
+            let reason = describe_control_conflict(ack);
             self.detach_console(session, rank);
             return self.drop_console_process(session, rank, &reason);
         }

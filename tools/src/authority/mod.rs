@@ -59,6 +59,7 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+mod control_conflict;
 mod events;
 mod failed_threads;
 #[cfg(test)]
@@ -76,6 +77,7 @@ use crate::wire::{
     ServiceMessage, ToolMessage, TrapMode, errno,
 };
 
+pub use control_conflict::{CONSOLE_TAG, GDB_TAG, describe_control_conflict};
 pub use events::{Action, ConnectionId, Event, Reach, SeizeFailure, ToolIdentity};
 pub use failed_threads::FailedThreads;
 use process::Process;

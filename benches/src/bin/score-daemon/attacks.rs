@@ -1,7 +1,7 @@
 //! The attacks of the hostile user. Each continues until its process is killed.
 
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::{scope, sleep};
@@ -9,14 +9,17 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getuid};
-use score_benches::client::{Client, encode, job_of_stages, system_program};
+use score_benches::client::{
+    READ_TIMEOUT, encode, job_of_stages, log_in, receive_answer, system_program, write_bytes,
+};
+use score_client::{Connection, Received};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::JobMessage;
 use score_proto::ids::SessionJobId;
 use score_proto::message::{
     ElementSpec, FileDigest, JobRequest, JobSpec, MAX_IO_CHUNK, UserRequest,
 };
-use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
+use score_proto::server_message::JobAnswer;
 
 use crate::job_list::list_jobs;
 use crate::sessions::allow_many_descriptors;
@@ -139,7 +142,7 @@ pub fn run(attack: Attack, processor: &str, folder: &Path) -> BenchResult<()> {
             Ok(())
         }),
         Attack::Messages => attacker.on_each_host(FLOODS, |socket| {
-            let mut client = Client::log_in(socket, HOSTILE_UID)?;
+            let mut client = log_in(socket, HOSTILE_UID)?;
             attacker.flood(&mut client, &JobRequest::OutputAck(1))
         }),
         Attack::Signals => attacker.on_each_host(1, |socket| attacker.flood_of_signals(socket)),
@@ -187,11 +190,10 @@ impl Attacker {
     }
 
     /// Sends the same request until scored closes the connection.
-    fn flood(&self, client: &mut Client, request: &JobRequest) -> BenchResult<()> {
+    fn flood(&self, client: &mut Connection, request: &JobRequest) -> BenchResult<()> {
         let flood = encode(JOB, &UserRequest::Job(request.clone()))?.repeat(1 << 14);
-        client.socket.set_write_timeout(Some(WRITE_TIMEOUT)).map_err(|error| error.to_string())?;
         while Instant::now() < self.deadline {
-            match client.socket.write(&flood) {
+            match write_bytes(client, &flood, WRITE_TIMEOUT) {
                 Err(error) if error.kind() != ErrorKind::WouldBlock => {
                     return Err(error.to_string());
                 }
@@ -204,7 +206,7 @@ impl Attacker {
     fn flood_of_signals(&self, socket: &Path) -> BenchResult<()> {
         let program = ["sh", "-c", "trap '' USR1; echo up; sleep 1000"];
         let spec = with_options(&program, &[("hetero", ""), ("priority", "15")]);
-        let mut client = Client::log_in(socket, HOSTILE_UID)?;
+        let mut client = log_in(socket, HOSTILE_UID)?;
         start_job(&mut client, AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, spec)?;
         self.flood(&mut client, &JobRequest::Signal(Signal::SIGUSR1 as i32))
     }
@@ -238,22 +240,21 @@ impl Attacker {
         let frame = encode(JOB, &request)?;
         let mut clients = Vec::new();
         for _ in 0..TRICKLING_LOGINS {
-            let mut client = Client::log_in(socket, HOSTILE_UID)?;
-            client.socket.write_all(&frame[..8]).map_err(|error| error.to_string())?;
-            client.socket.set_nonblocking(true).map_err(|error| error.to_string())?;
+            let client = log_in(socket, HOSTILE_UID)?;
+            write_bytes(&client, &frame[..8], WRITE_TIMEOUT).map_err(|error| error.to_string())?;
             clients.push(client);
         }
         while Instant::now() < self.deadline {
-            for client in &mut clients {
+            for client in &clients {
                 // The byte may not fit into the socket if the daemon has not read earlier bytes.
-                let _ = client.socket.write(&[0]);
+                let _ = write_bytes(client, &[0], Duration::ZERO);
             }
         }
         Ok(())
     }
 
     fn stop_shepherd(&self) -> BenchResult<()> {
-        let mut client = Client::log_in(&self.sockets[0], HOSTILE_UID)?;
+        let mut client = log_in(&self.sockets[0], HOSTILE_UID)?;
         let spec = with_options(&["sh", "-c", "echo up; exec yes > /dev/null"], &[SHARED]);
         start_job(&mut client, AllocationRequest::FewestHosts(1), spec)?;
         let shepherds = own_shepherds();
@@ -275,7 +276,7 @@ impl Attacker {
         let spec = with_options(&["sh", "-c", &script], &[ALONE]);
         let mut is_ready = false;
         while Instant::now() < self.deadline {
-            let mut client = Client::log_in(&self.sockets[0], HOSTILE_UID)?;
+            let mut client = log_in(&self.sockets[0], HOSTILE_UID)?;
             start_job(&mut client, AllocationRequest::FewestHosts(1), spec.clone())?;
             if !std::mem::replace(&mut is_ready, true) {
                 println!("ready");
@@ -293,7 +294,7 @@ impl Attacker {
     fn send_program(&self) -> BenchResult<()> {
         println!("ready");
         while Instant::now() < self.deadline {
-            let mut client = Client::log_in(&self.sockets[0], HOSTILE_UID)?;
+            let mut client = log_in(&self.sockets[0], HOSTILE_UID)?;
             let digest = Some(FileDigest { hash: [1; 32], size: LARGE_PROGRAM_LEN });
             let program = ElementSpec { digest, ..system_program(&["/large"]) };
             let spec = JobSpec { options: options(&[ALONE]), ..job_of_stages(vec![program]) };
@@ -319,19 +320,23 @@ pub fn with_options(program: &[&str], named: &[(&str, &str)]) -> JobSpec {
     JobSpec { options: options(named), ..job_of_stages(vec![system_program(program)]) }
 }
 
-fn request(client: &mut Client, allocation: AllocationRequest, spec: JobSpec) -> BenchResult<()> {
-    client.send(JOB, &UserRequest::SubmitJob { allocation, spec })
+fn request(
+    client: &mut Connection,
+    allocation: AllocationRequest,
+    spec: JobSpec,
+) -> BenchResult<()> {
+    Ok(client.send(JOB, &UserRequest::SubmitJob { allocation, spec })?)
 }
 
 /// Requests a job, waits for its first output, and returns the output.
 pub fn start_job(
-    client: &mut Client,
+    client: &mut Connection,
     allocation: AllocationRequest,
     spec: JobSpec,
 ) -> BenchResult<String> {
     request(client, allocation, spec)?;
     loop {
-        match client.receive_answer::<JobMessage<JobAnswer>>()?.message {
+        match receive_answer::<JobMessage<JobAnswer>>(client)?.message {
             JobAnswer::Output { bytes, .. } => {
                 return Ok(String::from_utf8_lossy(&bytes).into_owned());
             }
@@ -342,18 +347,18 @@ pub fn start_job(
     }
 }
 
-fn wait_for_end(client: &mut Client) -> BenchResult<()> {
+fn wait_for_end(client: &mut Connection) -> BenchResult<()> {
     while receive_before_end(client)?.is_some() {}
     Ok(())
 }
 
 /// Returns the next answer of the job, or `None` if the job or the session has ended.
-fn receive_before_end(client: &mut Client) -> BenchResult<Option<JobAnswer>> {
+fn receive_before_end(client: &mut Connection) -> BenchResult<Option<JobAnswer>> {
     loop {
-        match client.receive::<JobMessage<JobAnswer>>()? {
-            SessionMessage::Session(SessionAnswer::Refused { .. }) => return Ok(None),
-            SessionMessage::Session(_) => {}
-            SessionMessage::Answer(JobMessage { message: answer, .. }) => {
+        match client.next::<JobMessage<JobAnswer>>(READ_TIMEOUT)? {
+            Received::Refused { .. } => return Ok(None),
+            Received::Notice { .. } => {}
+            Received::Answer(JobMessage { message: answer, .. }) => {
                 let is_end = matches!(answer, JobAnswer::Refused { .. } | JobAnswer::Finished(_));
                 return Ok((!is_end).then_some(answer));
             }
@@ -372,10 +377,12 @@ fn send_unfinished_frames(socket: &Path) -> BenchResult<()> {
     let frame = encode(JOB, &UserRequest::Job(JobRequest::Stdin(vec![0; UNFINISHED_FRAME_LEN])))?;
     let mut clients = Vec::new();
     for _ in 0..UNFINISHED_FRAMES {
-        let mut client = Client::log_in(socket, HOSTILE_UID)?;
-        client.socket.set_write_timeout(Some(WRITE_TIMEOUT)).map_err(|error| error.to_string())?;
+        let client = log_in(socket, HOSTILE_UID)?;
+        let mut unsent = &frame[..frame.len() - 1];
         // If the session accepts no more bytes, its frame is unfinished as well.
-        let _ = client.socket.write_all(&frame[..frame.len() - 1]);
+        while let Ok(written @ 1..) = write_bytes(&client, unsent, WRITE_TIMEOUT) {
+            unsent = &unsent[written..];
+        }
         clients.push(client);
     }
     Ok(())
@@ -385,7 +392,7 @@ fn request_many_elements(socket: &Path) -> BenchResult<()> {
     let argument = "x".repeat(ELEMENT_ARGUMENT_LEN);
     let program = system_program(&["true", &argument]);
     let spec = JobSpec { options: options(&[ALONE]), ..job_of_stages(vec![program; ELEMENTS]) };
-    let mut client = Client::log_in(socket, HOSTILE_UID)?;
+    let mut client = log_in(socket, HOSTILE_UID)?;
     loop {
         request(&mut client, AllocationRequest::FewestHosts(1), spec.clone())?;
         client.send(JOB, &UserRequest::Job(JobRequest::Kill))?;
@@ -408,7 +415,7 @@ fn own_shepherds() -> Vec<Pid> {
 }
 
 /// Answers requests for a program's bytes with zeros until the job has ended.
-fn send_requested_pieces(client: &mut Client) -> BenchResult<()> {
+fn send_requested_pieces(client: &mut Connection) -> BenchResult<()> {
     while let Some(answer) = receive_before_end(client)? {
         let JobAnswer::FileRequest { hash, offset, length } = answer else { continue };
         for start in (0..length).step_by(MAX_IO_CHUNK) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use score_benches::client::Client;
+use score_benches::client::{log_in, receive_answer};
 use score_proto::client_session::SESSION_JOB;
 use score_proto::message::{ConsoleRequest, UserRequest};
 use score_proto::server_message::{ConsoleReply, ListAnswer};
@@ -11,10 +11,10 @@ use crate::BenchResult;
 
 /// One request for the list of jobs by the user of this process.
 pub fn list_jobs(socket: &Path) -> BenchResult<()> {
-    let mut client = Client::log_in(socket, nix::unistd::getuid().as_raw())?;
+    let mut client = log_in(socket, nix::unistd::getuid().as_raw())?;
     client.send(SESSION_JOB, &UserRequest::Console(ConsoleRequest::List))?;
     loop {
-        match client.receive_answer::<ConsoleReply<ListAnswer>>()? {
+        match receive_answer::<ConsoleReply<ListAnswer>>(&mut client)? {
             ConsoleReply::Finished { .. } => return Ok(()),
             ConsoleReply::Answer(_) => {}
         }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::getuid;
-use score_benches::client::Client;
+use score_benches::client::log_in;
+use score_client::Connection;
 use score_proto::client_session::JobMessage;
 use score_proto::server_message::JobAnswer;
 use serde_json::json;
@@ -64,11 +65,10 @@ pub fn hold(count: u32, socket: &Path) -> BenchResult<()> {
     allow_many_descriptors()?;
     let mut clients = Vec::new();
     for _ in 0..count {
-        clients.push(Client::log_in(socket, getuid().as_raw())?);
+        clients.push(log_in(socket, getuid().as_raw())?);
     }
     sleep(SETTLE_GRACE);
     for client in &mut clients {
-        client.socket.set_nonblocking(true).map_err(|error| error.to_string())?;
         check_open(client)?;
     }
     println!("ready");
@@ -77,10 +77,10 @@ pub fn hold(count: u32, socket: &Path) -> BenchResult<()> {
 }
 
 /// Fails if scored has refused the login or closed the connection.
-fn check_open(client: &mut Client) -> BenchResult<()> {
-    let received = [client.receive::<JobMessage<JobAnswer>>(), client.receive()];
-    let [Ok(_), Err(reason)] = received else { return Err(format!("a login: {received:?}")) };
-    // After the greeting, scored sends nothing.
-    let is_open = reason.contains("Resource temporarily unavailable");
-    is_open.then_some(()).ok_or(reason)
+fn check_open(client: &mut Connection) -> BenchResult<()> {
+    match client.wait::<JobMessage<JobAnswer>>(Duration::ZERO)? {
+        // After the greeting, scored sends nothing.
+        None => Ok(()),
+        Some(received) => Err(format!("a login: {received:?}")),
+    }
 }

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use score_benches::client::Client;
+use score_benches::client::log_in;
 use score_proto::allocation_request::AllocationRequest;
 use serde_json::json;
 
@@ -100,7 +100,7 @@ impl Job {
 /// Acts as the client of a job of [`spin`]: prints a line when the job runs, and then keeps the
 /// job.
 pub fn keep_job(folder: &Path, file: &Path) -> BenchResult<()> {
-    let mut client = Client::log_in(&socket_of(folder, HOSTS[0]), OTHER_UID)?;
+    let mut client = log_in(&socket_of(folder, HOSTS[0]), OTHER_UID)?;
     let program = folder.join("score-daemon");
     let [program, file] = [program.as_path(), file].map(Path::to_string_lossy);
     let spec = with_options(&[&program, "spin", &file], &[SHARED, ("nobind", "")]);

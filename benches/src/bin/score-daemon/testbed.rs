@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use score_benches::client::Client;
+use score_benches::client::{log_in, receive_answer};
 use score_proto::client_session::SESSION_JOB;
 use score_proto::daemon_statistics::DaemonStatistics;
 use score_proto::message::{ConsoleRequest, UserRequest};
@@ -160,10 +160,10 @@ impl ServiceTestbed {
 
     /// Returns statistics about the turns of the server's loop.
     pub fn statistics(&self) -> BenchResult<DaemonStatistics> {
-        let mut client = Client::log_in(&socket_of(&self.folder, "hostb"), 0)?;
+        let mut client = log_in(&socket_of(&self.folder, "hostb"), 0)?;
         client.send(SESSION_JOB, &UserRequest::Console(ConsoleRequest::List))?;
         loop {
-            match client.receive_answer()? {
+            match receive_answer(&mut client)? {
                 ConsoleReply::Answer(ListAnswer::Statistics(statistics)) => return Ok(statistics),
                 ConsoleReply::Answer(ListAnswer::Jobs(_)) => {}
                 ConsoleReply::Finished { .. } => return Err("no statistics for root".to_owned()),

@@ -5,11 +5,13 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use score_tools::authority::{GDB_TAG, describe_control_conflict};
 use score_tools::wire::{
     Attach, BreakpointKind, Command, CommandAnswer, CommandCode, CommandRequest, CommandResult,
-    CommandSet, Control, MAX_COMMANDS, MAX_MEMORY_LEN, MemoryRange, NewBreakpoint, NoData, Notice,
-    OldBreakpoint, ProcessSelect, ReturnCode, ServiceMessage, SetMemory, SetMemoryHead,
-    SharedAccess, SignalNumber, SpeculativeAccess, StartNotice, ToolRequest, TrapMode, WatchPolicy,
+    CommandSet, Control, ControlAck, MAX_COMMANDS, MAX_MEMORY_LEN, MemoryRange, NewBreakpoint,
+    NoData, Notice, OldBreakpoint, ProcessSelect, ReturnCode, ServiceMessage, SetMemory,
+    SetMemoryHead, SharedAccess, SignalNumber, SpeculativeAccess, StartNotice, ToolRequest,
+    TrapMode, WatchPolicy,
 };
 
 use super::registers::ThreadRegisters;
@@ -18,8 +20,6 @@ use super::service::{RankService, ToolSessionLink};
 /// Time limit for an answer of the service. The service also answers for threads that wait for
 /// their time slice.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// The name of this tool for other tools.
-const TAG: [u8; 8] = *b"scdb gdb";
 /// Tools of a process must have different priorities. The first free one is used.
 const PRIORITIES: std::ops::Range<u8> = 40..50;
 /// Signals without notices. The kernel does not show SIGKILL to tools, and the scheduler stops and
@@ -62,9 +62,7 @@ impl Rank {
         let mut rank = Self::attach(link)?;
         match rank.send_control().map_err(|error| format!("control: {error}"))? {
             (ReturnCode::Success, _) => Ok(rank),
-            (ReturnCode::ToolControlConflict, tool) => {
-                Err(format!("tool {tool} has control of it; end it first"))
-            }
+            (ReturnCode::ToolControlConflict, Some(ack)) => Err(describe_control_conflict(&ack)),
             (code, _) => Err(format!("control: {code:?}")),
         }
     }
@@ -108,7 +106,7 @@ impl Rank {
         let mut refused = (ReturnCode::ToolPriorityConflict, String::new());
         for priority in PRIORITIES {
             let select = ProcessSelect::RankInHeader;
-            let attach = ToolRequest::Attach(Attach { tag: TAG, priority, select });
+            let attach = ToolRequest::Attach(Attach { tag: GDB_TAG, priority, select });
             let (code, reason) = self.ask(&attach, |message| match message {
                 ServiceMessage::AttachRefused(reason) => Some(reason.clone()),
                 _ => None,
@@ -122,7 +120,7 @@ impl Rank {
     }
 
     /// Requests control authority. Returns the code, and the tool that has the authority.
-    fn send_control(&mut self) -> RankResult<(ReturnCode, u32)> {
+    fn send_control(&mut self) -> RankResult<(ReturnCode, Option<ControlAck>)> {
         let notify_set = SILENT.iter().fold(u64::MAX, |set, signal| set & !(1 << (signal - 1)));
         let control = ToolRequest::Control(Control {
             notify_set,
@@ -131,11 +129,10 @@ impl Rank {
             trap_mode: TrapMode::NoChange,
             watch_policy: WatchPolicy::Propagate,
         });
-        let (code, controller) = self.ask(&control, |message| match message {
-            ServiceMessage::ControlAck(ack) => Some(ack.controller),
+        self.ask(&control, |message| match message {
+            ServiceMessage::ControlAck(ack) => Some(*ack),
             _ => None,
-        })?;
-        Ok((code, controller.unwrap_or(0)))
+        })
     }
 
     /// Executes at most 16 commands of one kind. `read` gets their results.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use score_sdm::gdb::mi::{MAX_MI_LINE_LEN, MiOutcome, MiRecord, parse_line};
 
-use crate::scored_client::is_readable;
+use score_client::is_readable;
 
 const PROGRAM: &str = "gdb";
 /// Interval at which a wait for output checks whether the user has interrupted the command.

@@ -1,13 +1,11 @@
 //! Reads the socket for switch orders in the shepherd's loop, until the switch thread is started.
 
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token, Waker};
-use score_proto::frame::Decoder;
+use mio::{Registry, Token, Waker};
+use score_client::FramedSocket;
 use score_proto::job_control::{StopCondition, SwitchOrder};
 
 use super::super::inspection::ProcessInspector;
@@ -18,7 +16,7 @@ use crate::sys::realtime::{self, Inherit};
 /// Receives orders to stop and to run.
 pub struct SwitchHandle {
     /// None: the switch thread has it.
-    socket: Option<(UnixStream, Decoder)>,
+    socket: Option<FramedSocket>,
     run_gate: Arc<RunGate>,
     inspector: ProcessInspector,
 }
@@ -40,19 +38,14 @@ impl SwitchHandle {
     ) -> io::Result<Self> {
         process_stop::ignore_stops_of_children()?;
         let run_gate = Arc::new(RunGate::new(Waker::new(registry, resumed_token)?));
-        let stream = UnixStream::from(socket);
+        let mut socket = FramedSocket::new(socket)?;
         let mut handle = Self { socket: None, run_gate, inspector };
         if start_now {
-            super::start(
-                (stream, Decoder::default(), None),
-                &handle.run_gate,
-                handle.inspector.clone(),
-            )?;
+            super::start((socket, None), &handle.run_gate, handle.inspector.clone())?;
             return Ok(handle);
         }
-        stream.set_nonblocking(true)?;
-        registry.register(&mut SourceFd(&stream.as_raw_fd()), order_token, Interest::READABLE)?;
-        handle.socket = Some((stream, Decoder::default()));
+        socket.register(registry, order_token)?;
+        handle.socket = Some(socket);
         Ok(handle)
     }
 
@@ -66,30 +59,22 @@ impl SwitchHandle {
     /// # Errors
     /// The received bytes are not an order, or the thread cannot be started.
     pub fn receive_orders(&mut self, registry: &Registry) -> io::Result<()> {
-        let mut bytes = [0; 512];
-        while let Some((stream, decoder)) = &mut self.socket {
-            match decoder.next().map_err(io::Error::other)? {
+        let Some(socket) = &mut self.socket else { return Ok(()) };
+        socket.mark_readable();
+        loop {
+            match socket.receive().map_err(io::Error::other)? {
                 Some(SwitchOrder::Run {
                     idle_check_interval_us: poll_interval_us,
                     stop_condition: StopCondition::OnOrder | StopCondition::Unchanged,
                     ..
                 }) => {
                     self.run_gate.set_poll_interval(poll_interval_us);
-                    continue;
                 }
                 Some(order) => return self.start_thread(Some(order), registry),
-                None => {}
-            }
-            match stream.read(&mut bytes) {
                 // The loop detects the end of its own socket, and ends the job.
-                Ok(0) => return Ok(()),
-                Ok(count) => decoder.push(&bytes[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
+                None => return Ok(()),
             }
         }
-        Ok(())
     }
 
     /// Starts the switch thread if there are processes to inspect.
@@ -108,11 +93,10 @@ impl SwitchHandle {
         first_order: Option<SwitchOrder>,
         registry: &Registry,
     ) -> io::Result<()> {
-        let Some((stream, decoder)) = self.socket.take() else { return Ok(()) };
-        registry.deregister(&mut SourceFd(&stream.as_raw_fd()))?;
-        stream.set_nonblocking(false)?;
+        let Some(mut socket) = self.socket.take() else { return Ok(()) };
+        socket.deregister(registry)?;
         // Optional: the system may refuse realtime scheduling.
         let _ = realtime::enter(Inherit::Realtime);
-        super::start((stream, decoder, first_order), &self.run_gate, self.inspector.clone())
+        super::start((socket, first_order), &self.run_gate, self.inspector.clone())
     }
 }

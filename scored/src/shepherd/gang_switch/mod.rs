@@ -20,10 +20,9 @@ mod run_gate;
 mod thread;
 
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use score_proto::frame::Decoder;
+use score_client::FramedSocket;
 use score_proto::job_control::SwitchOrder;
 
 use super::inspection::ProcessInspector;
@@ -42,7 +41,7 @@ const STACK: usize = 256 * 1024;
 /// # Errors
 /// As pthread_create(3).
 fn start(
-    received: (UnixStream, Decoder, Option<SwitchOrder>),
+    received: (FramedSocket, Option<SwitchOrder>),
     run_gate: &Arc<RunGate>,
     inspector: ProcessInspector,
 ) -> io::Result<()> {

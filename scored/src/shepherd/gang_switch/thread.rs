@@ -1,15 +1,14 @@
 //! The switch thread: receives switch orders, and stops and resumes the job on this host.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::time::TimeSpec;
-use score_proto::frame::{self, Decoder};
+use score_client::FramedSocket;
 use score_proto::job_control::{StopCondition, SwitchOrder, SwitchReport, SwitchSeq};
 
 use super::super::inspection::ProcessInspector;
@@ -24,13 +23,15 @@ use crate::sys::realtime::{self, Inherit};
 /// that does not run also counts as stopped.
 const WAIT_INTERRUPT_INTERVALS: [Duration; 2] =
     [Duration::from_micros(100), Duration::from_millis(2)];
+/// The time of one wait for room in the socket. A daemon that does not read is waited for longer.
+const SEND_INTERVAL: Duration = Duration::from_secs(60);
 /// Shortest and longest delay between two checks of processes that are not children.
 const PROC_POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
-/// Receives orders and carries them out until the socket is closed. `received`: the socket, bytes
-/// that were already read, and the first order.
+/// Receives orders and carries them out until the socket is closed. `received`: the socket, and
+/// the first order.
 pub fn run(
-    received: (UnixStream, Decoder, Option<SwitchOrder>),
+    received: (FramedSocket, Option<SwitchOrder>),
     run_gate: &RunGate,
     inspector: ProcessInspector,
 ) {
@@ -41,11 +42,10 @@ pub fn run(
     }
     // Without a timer, the thread would wait for ever for a process that a debugger holds.
     let Ok(interrupt_timer) = InterruptTimer::new() else { return };
-    let (stream, decoder, first_order) = received;
+    let (socket, first_order) = received;
     let (processes, idle_poll) = (JobProcesses::new(), IdlePoll::new());
     let mut switch_thread = SwitchThread {
-        stream,
-        decoder,
+        socket,
         interrupt_timer,
         processes,
         inspector,
@@ -59,8 +59,7 @@ pub fn run(
 }
 
 struct SwitchThread {
-    stream: UnixStream,
-    decoder: Decoder,
+    socket: FramedSocket,
     interrupt_timer: InterruptTimer,
     processes: JobProcesses,
     inspector: ProcessInspector,
@@ -148,20 +147,21 @@ impl SwitchThread {
     }
 
     fn next_event(&mut self, run_gate: &RunGate) -> io::Result<SwitchEvent> {
-        let mut bytes = [0; 512];
+        // Orders that have been read come first. Reading again would be a system call in vain.
+        let mut max_reads = 0;
         loop {
-            if let Some(order) = self.decoder.next().map_err(io::Error::other)? {
+            let order = self.socket.receive_within(max_reads).map_err(io::Error::other)?;
+            if let Some(order) = order {
                 return Ok(SwitchEvent::OrderReceived(order));
+            }
+            if self.socket.is_closed() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if let Some(switch_seq) = self.poll_until_due(run_gate)? {
                 return Ok(SwitchEvent::SliceExpired(switch_seq));
             }
-            match self.stream.read(&mut bytes) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.decoder.push(&bytes[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+            self.socket.mark_readable();
+            max_reads = 1;
         }
     }
 
@@ -181,7 +181,7 @@ impl SwitchThread {
             let next = due.into_iter().chain(self.slice_end.map(|(end, _)| end)).min();
             let left = next.map(|next| next.saturating_duration_since(now));
             let sources =
-                [self.stream.as_fd(), self.inspector.wake_fd(), self.inspector.notify_fd()];
+                [self.socket.as_fd(), self.inspector.wake_fd(), self.inspector.notify_fd()];
             let mut poll_fds = sources.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             // After one notification the notification socket is ignored until the next sample, so
             // that a flood of notifications is harmless.
@@ -203,17 +203,15 @@ impl SwitchThread {
     }
 
     fn sample(&mut self, run_gate: &RunGate) -> io::Result<()> {
-        let (stream, mut send_result) = (&mut self.stream, Ok(()));
+        let socket = &mut self.socket;
         let (job_time, poll_interval) = (run_gate.job_time(), run_gate.poll_interval());
         let result =
             self.inspector.sample(job_time, poll_interval, self.stop_seq, |element, summary| {
-                let mut bytes = Vec::with_capacity(64);
                 // Fails only for reports that are too long.
-                let _ = frame::encode(&SwitchReport::IdleSummary { element, summary }, &mut bytes);
-                send_result = stream.write_all(&bytes);
+                let _ = socket.try_queue(&SwitchReport::IdleSummary { element, summary });
             });
         self.idle_poll.on_polled(Instant::now(), poll_interval, result);
-        send_result
+        self.send_reports()
     }
 
     /// Stops all processes, and reports when they have stopped. Reports nothing if another order
@@ -241,17 +239,21 @@ impl SwitchThread {
             if !held.is_empty() {
                 self.idle_poll.on_notify();
             }
-            let mut bytes = Vec::with_capacity(64);
-            frame::encode(&SwitchReport::Stopped { switch_seq }, &mut bytes)
-                .map_err(io::Error::other)?;
-            self.stream.write_all(&bytes)?;
+            self.socket.queue(&SwitchReport::Stopped { switch_seq });
+            self.send_reports()?;
         }
+        Ok(())
+    }
+
+    /// Waits until the socket has accepted the reports.
+    fn send_reports(&mut self) -> io::Result<()> {
+        while !self.socket.flush_within(SEND_INTERVAL)? {}
         Ok(())
     }
 
     /// Whether another order is waiting, or the socket is closed.
     fn has_pending_order(&self) -> bool {
-        let mut poll_fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+        let mut poll_fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         poll(&mut poll_fds, PollTimeout::ZERO).is_ok_and(|count| count > 0)
     }
 }

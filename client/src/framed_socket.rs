@@ -1,17 +1,20 @@
 //! A connection to another process of this host: frames over a stream socket that never blocks.
+//! Both ends can be of this type.
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 use score_proto::frame::{self, Decoder, FrameError};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::sys::event_mask;
+use crate::event_mask;
+use crate::readiness::{Readiness, wait_until_ready};
 
 /// Capacity that an empty queue of messages to send keeps.
 const MAX_IDLE_CAPACITY: usize = 64 * 1024;
@@ -54,6 +57,12 @@ pub struct FramedSocket {
     interest: Option<Interest>,
 }
 
+impl AsFd for FramedSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
 impl FramedSocket {
     /// Takes over a connected stream socket.
     ///
@@ -84,6 +93,14 @@ impl FramedSocket {
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.token = token;
         registry.register(&mut self.stream, token, Interest::READABLE)
+    }
+
+    /// Ends the registration with `registry`.
+    ///
+    /// # Errors
+    /// See epoll_ctl(2).
+    pub fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        registry.deregister(&mut self.stream)
     }
 
     /// Makes `registry` report only the events that the socket needs now. Call it before each wait.
@@ -156,11 +173,6 @@ impl FramedSocket {
         }
     }
 
-    /// The socket.
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
-    }
-
     /// Bytes that have been received and not returned as messages.
     pub fn pending(&self) -> usize {
         self.decoder.pending()
@@ -171,9 +183,26 @@ impl FramedSocket {
         self.out.len() - self.sent_len
     }
 
+    /// Closes the connection in this direction or in both, for all copies of the descriptor.
+    ///
+    /// # Errors
+    /// See shutdown(2).
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.stream.shutdown(how)
+    }
+
     /// Queues one message. A message that does not fit into a frame is dropped; no peer can cause
     /// such a message.
     pub fn queue<M: Serialize>(&mut self, message: &M) {
+        let queued = self.try_queue(message);
+        debug_assert!(queued.is_ok(), "message too long for a frame");
+    }
+
+    /// Queues one message.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`] if the message does not fit into a frame. It is then not queued.
+    pub fn try_queue<M: Serialize>(&mut self, message: &M) -> Result<(), FrameError> {
         if self.sent_len > 0 && self.sent_len == self.out.len() {
             self.out.clear();
             self.sent_len = 0;
@@ -181,8 +210,7 @@ impl FramedSocket {
             self.out.drain(..self.sent_len);
             self.sent_len = 0;
         }
-        let queued = frame::encode(message, &mut self.out);
-        debug_assert!(queued.is_ok(), "message too long for a frame");
+        frame::encode(message, &mut self.out)
     }
 
     /// Writes as much of the queue as the socket accepts.
@@ -204,6 +232,26 @@ impl FramedSocket {
             if self.out.capacity() > MAX_IDLE_CAPACITY {
                 self.out = Vec::new();
             }
+        }
+    }
+
+    /// Writes the queue, and waits for at most `timeout` until the socket has accepted it. Returns
+    /// whether it has, or the peer does not read any more.
+    ///
+    /// # Errors
+    /// See ppoll(2).
+    pub fn flush_within(&mut self, timeout: Duration) -> io::Result<bool> {
+        let started_at = Instant::now();
+        loop {
+            self.flush();
+            if self.backlog() == 0 {
+                return Ok(true);
+            }
+            let left = timeout.saturating_sub(started_at.elapsed());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            wait_until_ready(self.stream.as_fd(), Readiness::Writable, left)?;
         }
     }
 
@@ -268,7 +316,6 @@ impl FramedSocket {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::time::Duration;
 
     use mio::{Events, Poll};
     use nix::sys::resource::{UsageWho, getrusage};
