@@ -33,7 +33,7 @@ const TEST_PROGRAMS: &[&str] = &[
     "run_intervals",
     "two_networks",
 ];
-/// The test that runs after them and removes the adapters, and the index of the test that runs
+/// The test that runs after them and removes the adapter, and the index of the test that runs
 /// again then.
 const ADAPTER_REMOVAL_TEST: &str = "verbs_removal";
 const WAIT_FOR_REMOVAL: &str = "for i in $(seq 300); do [ -z \"$(ls /sys/class/infiniband)\" ] && exit; \
@@ -56,10 +56,8 @@ const VM_TIMEOUT_S: &str = "900";
 const NO_TIMEOUT_S: &str = "86400";
 /// MiB of memory: contexts of 64 nodes in one process; half of it is for files.
 const VM_MEMORY_MIB: &str = "1536";
-/// The names under which this step, and the tests that need a kernel module, are reported as
-/// skipped.
+/// The name under which this step is reported as skipped.
 const STEP_NAME: &str = "virtual_machine";
-const SOFT_IWARP: &str = "soft_iwarp";
 
 /// Fetches and builds what the machine consists of. [`run`] reports why that is not possible.
 ///
@@ -75,13 +73,9 @@ pub fn prepare(_: &mut TestSummary) -> Result<(), String> {
 /// # Errors
 /// If a test could not be built, or failed.
 pub fn run(summary: &mut TestSummary) -> Result<(), String> {
-    match vm::prepare() {
-        Ok(None) => {}
-        Ok(Some(reason)) => summary.add_skip(SOFT_IWARP, &reason),
-        Err(reason) => {
-            summary.add_skip(STEP_NAME, &reason);
-            return Ok(());
-        }
+    if let Err(reason) = vm::prepare() {
+        summary.add_skip(STEP_NAME, &reason);
+        return Ok(());
     }
     let build_pm_test = |name: &&str| build_test("score-pm", name);
     let programs = PM_TESTS.iter().map(build_pm_test).collect::<Result<Vec<_>, _>>()?;

@@ -1,8 +1,8 @@
 #!/bin/busybox sh
 # The first process of the machine. ttyS0 has the kernel's lines and the reports for the harness,
 # ttyS1 the program's output.
-# One machine has RDMA over dummy links; each of two has two wires to the other. wire0 carries rxe0,
-# wire1 siw0.
+# One machine has RDMA over a dummy link; each of two has two wires to the other. wire0 carries
+# rxe0.
 /bin/busybox mkdir -p /proc /sys /dev /tmp /run /var
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys
@@ -31,7 +31,6 @@ for n in 0 1; do
     ip link set wire$n up
 done
 rdma link add rxe0 type rxe netdev wire0 || report warning no rxe
-[ ! -e /modules/siw.ko ] || rdma link add siw0 type siw netdev wire1 || report warning no siw
 read up rest < /proc/uptime
 report ready $up
 stty -F /dev/ttyS1 raw -echo

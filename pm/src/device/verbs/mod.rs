@@ -1,4 +1,4 @@
-//! PM over RDMA hardware: InfiniBand, RoCE and iWARP, by libibverbs. `docs/verbs.md` describes the
+//! PM over RDMA hardware: InfiniBand and RoCE, by libibverbs. `docs/verbs.md` describes the
 //! message flow, `docs/dev/cluster.md` the structure. Verbs is a [`NetworkDevice`]. The code that
 //! such devices share is in `net_common/`.
 //!
@@ -10,7 +10,6 @@
 //! | `adapter.rs`, `queue_pair.rs` | adapter resources: queues, registered memory; queue pairs |
 //! | `peer.rs` | state of one peer |
 //! | `connection.rs`, `hello.rs` | the protocol that connects a pair of queue pairs; pure |
-//! | `rdmacm_library.rs`, `connection_manager.rs`, `cm_request.rs` | librdmacm, iWARP connections |
 //! | `outgoing_queue.rs` | messages and operations in flight to one peer; pure |
 //! | `engine.rs` | progress |
 //! | `send.rs`, `receive.rs`, `connection_driver.rs` | sending, receiving, connecting |
@@ -25,11 +24,9 @@ mod adapter_probe;
 mod adopt;
 mod attach;
 mod bindings;
-mod cm_request;
 pub(crate) mod config;
 mod connection;
 mod connection_driver;
-mod connection_manager;
 mod control_queue;
 mod engine;
 mod hello;
@@ -40,7 +37,6 @@ mod peer;
 pub(crate) mod port_selection;
 mod progress;
 mod queue_pair;
-mod rdmacm_library;
 mod receive;
 mod regions;
 mod rma;

@@ -74,11 +74,7 @@ impl VerbsEngine {
         let posted = self.post_frame(to, frame, message.len);
         self.outstanding += 1;
         self.queue(to, QueueItem::Message(message));
-        if self.on_posted(queues, to, posted)
-            && self.peers[to as usize].send_queue.needs_confirming_read()
-        {
-            self.post_flush_read(queues, to);
-        }
+        self.on_posted(queues, to, posted);
     }
 
     /// Appends a message to the queue of that peer.
@@ -131,9 +127,6 @@ impl VerbsEngine {
             };
             if !posted {
                 return;
-            }
-            if self.peers[to as usize].send_queue.needs_confirming_read() {
-                self.post_flush_read(queues, to);
             }
         }
     }
