@@ -1,7 +1,6 @@
 //! Regions that are locked, written, read, remapped and released while others access them
 //! (tests/programs/regions.c). The jobs run on one host, on two, and on two with two nodes each,
-//! and take turns in short slices. The kernel may not copy the memory of some. With an adapter,
-//! jobs run over RDMA, too.
+//! and take turns in short slices. With an adapter, jobs run over RDMA, too.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -91,9 +90,6 @@ fn start(
     let program_seed = (random.next() % 1_000_000).to_string();
     let program = program.display().to_string();
     let mut args = vec![&*options, &program, &rounds, &program_seed];
-    if random.below(3) == 0 {
-        args.push("alone");
-    }
     if soak_options.rdma {
         args.push("rdma");
     }
