@@ -2,6 +2,7 @@
 //! left.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -76,15 +77,16 @@ impl TestEnv {
         path
     }
 
-    /// An executable file in the working directory. install(1) writes it: a file that this process
-    /// has open for writing may be inherited by the child of another test for a moment, and cannot
-    /// be executed then (ETXTBSY).
+    /// An executable file in the working directory. cp(1) writes it: a file that this process has
+    /// open for writing may be inherited by the child of another test for a moment, and cannot be
+    /// executed then (ETXTBSY). The virtual machine has no install(1).
     pub fn write_script(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let source = self.write_file(".script", content);
         let path = self.dir.join(name);
-        let mut install = Command::new("install");
-        install.args(["-D", "-m", "755"]).arg(&source).arg(&path);
-        assert!(install.status().is_ok_and(|status| status.success()), "{}", path.display());
+        fs::create_dir_all(path.parent().unwrap_or(&self.dir)).expect("the folder can be made");
+        fs::set_permissions(&source, fs::Permissions::from_mode(0o755)).expect("the mode is set");
+        let copied = Command::new("cp").arg("-p").arg(&source).arg(&path).status();
+        assert!(copied.is_ok_and(|status| status.success()), "{}", path.display());
         fs::remove_file(&source).expect("the scenario's folder can be written");
         path
     }
