@@ -1,4 +1,5 @@
-//! The cost of the pin-down cache itself: hits, and misses with a device that takes no time.
+//! Measures the cost of the pin-down cache itself: hits, and misses with a device that takes no
+//! time.
 
 #![allow(missing_docs, unsafe_code)]
 
@@ -26,13 +27,14 @@ impl Registrar for NullRegistrar {
 fn map_memory(pages: usize) -> usize {
     let (access, kind) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping, at any address.
+    // SAFETY: the call makes a new mapping at an address that the kernel chooses, so it affects no
+    // existing memory.
     let addr = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, access, kind, -1, 0) };
     assert_ne!(addr, libc::MAP_FAILED);
     addr as usize
 }
 
-/// Acquires and releases regions of 64 KiB in turn; each is a hit.
+/// Acquires and releases regions of 64 KiB alternately. Each acquisition is a hit.
 fn bench_hits(c: &mut Criterion, regions: usize, kind: &str) {
     let cache = Cache::new(NullRegistrar, CacheOptions::default()).unwrap();
     let addr = map_memory(regions * 16);

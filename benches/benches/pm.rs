@@ -1,5 +1,5 @@
-//! The cost of PM's functions themselves: sender and receiver in one thread, so no cache line
-//! moves.
+//! Measures the cost of PM's functions themselves. Sender and receiver are in one thread, so no
+//! cache line moves.
 
 #![allow(missing_docs, unsafe_code)]
 
@@ -7,7 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use score_pm::{Context, ContextRef, Device};
 use std::hint::black_box;
 
-/// The composites of `nodes` nodes, and the contexts that must outlive them.
+/// Makes the composites of `nodes` nodes, and the contexts that must outlive them.
 fn composites(nodes: u32) -> (Vec<ContextRef>, Vec<ContextRef>) {
     let count = nodes.to_string();
     let shmem = Device::open("shmem", &["-nodes", &count]).unwrap();
@@ -29,14 +29,14 @@ fn composites(nodes: u32) -> (Vec<ContextRef>, Vec<ContextRef>) {
 
 fn send(from: &Context, to: u32, message: &[u8]) {
     let buffer = from.get_send_buffer(to, message.len()).unwrap();
-    // SAFETY: as many bytes were reserved.
+    // SAFETY: `get_send_buffer` has reserved `message.len()` bytes at `buffer`.
     unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), buffer, message.len()) };
     from.send().unwrap();
 }
 
 fn receive(context: &Context) {
     let (payload, _) = context.receive().unwrap();
-    // SAFETY: readable until release.
+    // SAFETY: the payload is readable until it is released below.
     black_box(unsafe { payload.read() });
     context.release_receive_buffer().unwrap();
 }
@@ -66,7 +66,7 @@ fn empty_polls(c: &mut Criterion) {
             while contexts[0].receive().is_err() {}
             contexts[0].release_receive_buffer().unwrap();
         }
-        // One success per hundred polls keeps the poll from yielding the processor.
+        // One successful poll in a hundred keeps PM from yielding the processor.
         group.bench_function(format!("{} active sources, 100 polls", nodes - 1), |b| {
             b.iter(|| {
                 send(&contexts[1], 0, b"x");
@@ -87,7 +87,7 @@ fn multicast(c: &mut Criterion) {
     c.bench_function("multicast of 8 bytes to 7 nodes", |b| {
         b.iter(|| {
             let buffer = contexts[0].get_multicast_buffer(&nodes, 8).unwrap();
-            // SAFETY: 8 bytes were reserved.
+            // SAFETY: `get_multicast_buffer` has reserved 8 bytes at `buffer`.
             unsafe { std::ptr::write_bytes(buffer, 1, 8) };
             contexts[0].send().unwrap();
             nodes.iter().for_each(|&k| receive(&contexts[k as usize]));

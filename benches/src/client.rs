@@ -1,19 +1,21 @@
-//! A client of scored that speaks scrun's protocol itself.
+//! A client of scored that speaks scrun's protocol.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, SESSION_JOB};
 use score_proto::ids::SessionJobId;
 use score_proto::message::{
     ElementSpec, HostSpec, JobSpec, Login, OsBytes, ProgramKind, StageSpec,
 };
-use score_proto::server_message::{ConversationAnswer, SessionAnswer, SessionMessage};
+use score_proto::server_message::{
+    ConversationAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage,
+};
 use serde::Serialize;
 
-/// No reply takes longer unless something hangs.
+/// Time limit of a reply. Only a daemon that hangs exceeds it.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection to a scored.
@@ -44,7 +46,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Connects to a multi-user scored and logs in as this user, who must be the one of this
+    /// Connects to a multi-user scored and logs in as user `uid`, which must be the user of this
     /// process.
     ///
     /// # Errors
@@ -68,8 +70,7 @@ impl Client {
 
     /// Waits for the next answer to a request.
     ///
-    /// # Errors
-    /// As [`Self::receive`], and if scored refuses the session.
+    /// As for [`Self::receive`]. Also if scored refuses the session.
     pub fn receive_answer<A: ConversationAnswer>(&mut self) -> Result<A, String> {
         loop {
             match self.receive()? {
@@ -85,7 +86,7 @@ impl Client {
     /// Waits for the next message.
     ///
     /// # Errors
-    /// If scored has closed the connection, or sends nothing for long.
+    /// If scored has closed the connection, or sends nothing within the time limit.
     pub fn receive<A: ConversationAnswer>(&mut self) -> Result<SessionMessage<A>, String> {
         loop {
             if let Some(received) = self.decoder.next().map_err(|error| error.to_string())? {
@@ -101,7 +102,7 @@ impl Client {
     }
 }
 
-/// A message about a job, as its frame.
+/// Encodes a message about a job as a frame.
 ///
 /// # Errors
 /// If the message is too long for a frame.
@@ -121,7 +122,7 @@ pub fn system_program(words: &[&str]) -> ElementSpec {
     )
 }
 
-/// A job of one program after the other, on one node of this host.
+/// A job that runs one program after the other, on one node of this host.
 pub fn job_of_stages(programs: Vec<ElementSpec>) -> JobSpec {
     let stage = |element| StageSpec { elements: vec![element] };
     JobSpec {

@@ -1,3 +1,3 @@
-//! Shared parts of the measurements.
+//! Parts that several measurements share.
 
 pub mod client;

@@ -2,9 +2,9 @@
 
 use std::{fmt, fs};
 
-use nix::unistd::gethostname;
 use score_proto::ids::JobId;
 use score_proto::tool_start::ScrunJob;
+use score_sys::host_name::system_host_name;
 
 /// The address of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,9 +20,7 @@ impl fmt::Display for JobAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cluster(job) => write!(f, "{job}"),
-            Self::Scrun(pid) => {
-                write!(f, "{pid}@{}", gethostname().unwrap_or_default().to_string_lossy())
-            }
+            Self::Scrun(pid) => write!(f, "{pid}@{}", system_host_name()),
         }
     }
 }
@@ -33,8 +31,7 @@ impl JobAddress {
     /// # Errors
     /// One line that begins with the text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let own_host = gethostname().map_err(|errno| format!("the name of this host: {errno}"))?;
-        Self::parse_on(text, &own_host.to_string_lossy())
+        Self::parse_on(text, &system_host_name())
     }
 
     fn parse_on(text: &str, own_host: &str) -> Result<Self, String> {
@@ -81,7 +78,7 @@ impl JobAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use score_sys::memfd;
 
     #[test]
     fn a_job_is_a_number_or_a_scrun_of_this_host() {
@@ -106,14 +103,14 @@ mod tests {
     #[test]
     fn a_job_is_found_by_the_memfd_of_its_scrun_only() {
         let own = JobAddress::Scrun(std::process::id());
-        let _other = memfd_create("score-job-x-3", MFdFlags::MFD_CLOEXEC).unwrap();
+        let _other = memfd::create("score-job-x-3").unwrap();
         let error = own.find().unwrap_err();
         assert!(error.contains("no scrun with a running job"), "{error}");
         for job in [
             ScrunJob { daemon: Some(77), job: JobId(3) },
             ScrunJob { daemon: None, job: JobId(12) },
         ] {
-            let _published = memfd_create(job.memfd_name().as_str(), MFdFlags::MFD_CLOEXEC);
+            let _published = memfd::create(&job.memfd_name()).unwrap();
             assert_eq!(own.find(), Ok(job));
         }
         let error = JobAddress::Scrun(u32::MAX).find().unwrap_err();

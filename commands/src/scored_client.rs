@@ -12,10 +12,12 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{User, getuid};
-use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, SESSION_JOB};
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV, tool_socket_name};
 use score_proto::message::{ConsoleRequest, Login, OsBytes, UserRequest};
-use score_proto::server_message::{ConsoleAnswer, ConsoleReply, SessionAnswer, SessionMessage};
+use score_proto::server_message::{
+    ConsoleAnswer, ConsoleReply, ServerMessageDecoder, SessionAnswer, SessionMessage,
+};
 use score_proto::tool_start::ScrunJob;
 
 /// The time in which a reply must arrive.

@@ -154,7 +154,7 @@ mod tests {
             let error = parse(words).unwrap_err();
             assert!(error.contains(expected), "{words:?}: {error}");
         }
-        let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+        let host = score_sys::host_name::system_host_name();
         let id = format!("12@{host}");
         for (id, address) in [("7", JobAddress::Cluster(JobId(7))), (&id, JobAddress::Scrun(12))] {
             let words = ["-id", id, "-tool", "/t", "-args", "a 'b c'", "-hosts", "h,i"];

@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use score_proto::frame;
+use score_proto::message;
 
 /// The signals of a faulty program (manual 2.4.4), and the signal of abort(3).
 const SIGNALS: [c_int; 6] =
@@ -152,7 +152,7 @@ fn report(control: RawFd, signal: c_int) -> bool {
         return true;
     }
     let mut buffer = [0; 32];
-    let Ok(call) = frame::encode_fault(signal, thread, &mut buffer) else { return false };
+    let Ok(call) = message::encode_fault(signal, thread, &mut buffer) else { return false };
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     permit_tracers();
     // SAFETY: the pointer and the length are those of `call`.

@@ -593,8 +593,8 @@ char *pmErrorString(int error);
 /* ---- For runtime libraries ---- */
 
 /*
- * Tells PM the location of the number of idle threads of this process (manual 3.5.2). A pmSend that
- * finds it above 0 calls back before it sends, because a thread that sends is not idle.
+ * Sets the address of the number of idle threads of this process (manual 3.5.2). If the number is
+ * above 0, pmSend calls back before it sends, because a thread that sends is not idle.
  *   word     IN the number, which must stay valid until the next call; NULL: there is no number
  *   callback IN the function to call; NULL only if word is NULL
  * Extension, for libscore.

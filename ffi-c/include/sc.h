@@ -60,8 +60,8 @@ int sc_flush(void);
 int sc_getpid(int *scpid);
 
 /*
- * Requests a debugger and ends the parallel process: scrun tells the user the node, the signal and
- * how to inspect the process. Does not return. May be called in a signal handler.
+ * Requests a debugger and ends the parallel process: scrun prints the stack, the node and the
+ * signal. Does not return. May be called in a signal handler.
  *   display IN X display; NULL: the environment variable DISPLAY
  *   signal  IN the suspected cause, used only in the message
  * Manual page sc_inspectme(2).

@@ -76,7 +76,11 @@ const char *score_toolctl_error(const score_toolctl *connection);
 /* Returns the number of the tool. It is 0 before the tool attaches, if it was connected with 0. */
 uint32_t score_toolctl_tool(const score_toolctl *connection);
 
-/* Returns a descriptor for poll(2). It is readable if the service has sent a notice. */
+/*
+ * Returns a descriptor for poll(2). It is readable if the service has sent a notice. The library
+ * may also have stored notices: before poll(2), call score_toolctl_notice() with 0 until it returns
+ * -ETIMEDOUT.
+ */
 int score_toolctl_fd(const score_toolctl *connection);
 
 /*

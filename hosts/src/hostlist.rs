@@ -99,7 +99,7 @@ mod tests {
             ("c[[1]]", "'[1' is neither a number"),
             ("c[0-65536]", "more than 65536"),
             ("c[0-999][0-999]", "more than 65536"),
-            ("c[0-9999999999]", "no number"),
+            ("c[0-9999999999]", "neither a number"),
         ] {
             let error = expand(name).unwrap_err();
             assert!(error.contains(part), "{name}: {error}");

@@ -1,7 +1,6 @@
 //! Macros of `scorehosts.db`, with and without parameters, as in cpp(1). The length of their
 //! expansion is bounded.
 
-use crate::preprocess::is_name;
 use std::cell::Cell;
 use std::collections::HashMap;
 
@@ -271,6 +270,12 @@ fn arguments(text: &str) -> Result<Option<(Vec<&str>, usize)>, String> {
         }
     }
     Err("the ) of its arguments is missing".into())
+}
+
+/// Whether a word can be the name of a macro.
+pub(crate) fn is_name(word: &str) -> bool {
+    word.starts_with(|letter: char| letter.is_ascii_alphabetic() || letter == '_')
+        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 #[cfg(test)]

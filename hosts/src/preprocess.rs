@@ -7,7 +7,7 @@
 
 use crate::database_file::{MAX_DATABASE_LEN, ReadFile};
 use crate::error::ParseError;
-use crate::macros::{Macro, Macros};
+use crate::macros::{Macro, Macros, is_name};
 use crate::name_suggestion::nearest;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -266,12 +266,6 @@ impl State<'_> {
 fn split_name(directive: &str) -> (&str, &str) {
     let end = directive.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     directive.split_at(end.unwrap_or(directive.len()))
-}
-
-/// Whether a word can be the name of a macro.
-pub(crate) fn is_name(word: &str) -> bool {
-    word.starts_with(|letter: char| letter.is_ascii_alphabetic() || letter == '_')
-        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 /// Joins continued lines and removes comments.

@@ -1,6 +1,7 @@
 //! The lifecycle of a job: stages that run one after the other, each a pipeline of parallel
 //! processes. A job has one master, independent of the number of its hosts.
 
+mod action;
 mod deadlocks;
 mod debuggers;
 mod faults;
@@ -22,7 +23,7 @@ use score_proto::message::{
 };
 use score_proto::nodeset::NodeSet;
 use score_proto::observation::Metrics;
-use score_proto::server_message::{ConsoleAnswer, JobAnswer};
+use score_proto::server_message::JobAnswer;
 use score_proto::tool_start::{ToolAction, ToolProgram};
 
 use crate::cluster::MonotonicTime;
@@ -39,7 +40,9 @@ pub use crate::scheduling::GangRequest;
 use crate::scheduling::Scheduling;
 use crate::signal;
 use crate::stage_hold::StageHold;
-use crate::tool_commands::{PageStacks, ToolCommands};
+use crate::tool_commands::ToolCommands;
+pub(crate) use action::notice;
+pub use action::{MasterAction, PageStacks};
 
 /// An event of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,25 +83,6 @@ pub enum MasterEvent {
     ToolSessionEnded(SessionKey),
     /// A session requests the list of processes.
     ListProcesses(SessionKey),
-}
-
-/// An action for the daemon.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MasterAction {
-    /// Send this to scrun.
-    ToClient(JobAnswer),
-    /// Send these metrics to all other subscribers.
-    Metrics(Metrics),
-    /// Send this to the session of a tool.
-    ToSession(SessionKey, ConsoleAnswer),
-    /// Send this to the status page, which has requested stacks.
-    ToPage(PageStacks),
-    /// Refuse the command of a tool: send its session this reason.
-    RefuseTool(SessionKey, String),
-    /// Send this to the hosts.
-    Order(Order),
-    /// Send this to the gang scheduler.
-    Gang(GangRequest),
 }
 
 /// The state of the job.
@@ -180,11 +164,6 @@ fn display_name(path: &OsBytes) -> String {
 /// Maps each element, by stage.
 fn by_element<T>(spec: &JobSpec, of: impl Fn(&ElementSpec) -> T) -> Vec<Vec<T>> {
     spec.stages.iter().map(|stage| stage.elements.iter().map(&of).collect()).collect()
-}
-
-/// A line for the user.
-pub(super) fn notice(level: Level, text: String) -> MasterAction {
-    MasterAction::ToClient(JobAnswer::Notice { level, text })
 }
 
 impl JobMaster {

@@ -17,7 +17,7 @@ use score_proto::tool_command::{
 
 use crate::cluster::MonotonicTime;
 use crate::jobs::SessionKey;
-use crate::master::MasterAction;
+use crate::master::{MasterAction, PageStacks};
 
 /// How long the master waits for the last events after the time that the command names. Each hop
 /// waits for that time from the moment at which it gets the command.
@@ -45,17 +45,6 @@ pub enum Asker {
     Fault(u32),
     /// scrun. The ranks belong to this parallel process, which is deadlocked.
     Deadlock(u32),
-}
-
-/// An answer to the status page, which has requested the stacks of a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PageStacks {
-    /// The programs, or the answer of some ranks.
-    Part(ToolAnswer),
-    /// All ranks have answered, or the time is over.
-    End,
-    /// The master has read no stacks, for this reason.
-    Refused(String),
 }
 
 /// A command that has not received its last event.

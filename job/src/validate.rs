@@ -6,7 +6,7 @@ use score_proto::MAX_NODES;
 use score_proto::debugger::DebuggerSpec;
 use score_proto::file_tree::MAX_TREE_FILE;
 use score_proto::message::{Input, JobSpec, MpiStart, Output, ProgramKind, StageSpec};
-use score_proto::network::MAX_SETS;
+use score_proto::network_choice::MAX_SETS;
 use score_proto::tool_start::ToolProgram;
 
 use super::limits::JobLimits;

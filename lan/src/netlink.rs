@@ -1,8 +1,7 @@
 //! Requests to the kernel's routing netlink. One system call sends many requests, and each is
 //! answered.
 
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{self, Read};
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader,
@@ -10,10 +9,8 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send,
-    socket,
-};
+use nix::libc;
+use socket2::{Domain, Protocol, Socket, Type};
 
 /// The number of requests per system call. Their answers must fit into the socket's default buffer.
 const BATCH: usize = 32;
@@ -39,16 +36,15 @@ pub struct NetlinkError {
 
 /// A socket to the network namespace in which this thread was when the socket was opened.
 pub struct Netlink {
-    socket: OwnedFd,
+    socket: Socket,
 }
 
 impl Netlink {
     /// Opens a socket.
     pub fn open() -> io::Result<Self> {
-        let protocol = SockProtocol::NetlinkRoute;
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
-        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
+        // The kernel binds the socket at the first request.
+        let protocol = Protocol::from(libc::NETLINK_ROUTE);
+        let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(protocol))?;
         Ok(Self { socket })
     }
 
@@ -63,8 +59,7 @@ impl Netlink {
             for (number, request) in batch.into_iter().enumerate() {
                 append(&mut bytes, number as u32, request.message);
             }
-            send(self.socket.as_raw_fd(), &bytes, MsgFlags::empty())
-                .map_err(|error| send_failed(error.into()))?;
+            self.socket.send(&bytes).map_err(send_failed)?;
             self.receive_acks(&names).map_err(|(number, error)| NetlinkError {
                 label: names.get(number).copied().unwrap_or(names[0]),
                 source: error,
@@ -79,8 +74,7 @@ impl Netlink {
         let mut outstanding = names.len();
         let mut buffer = vec![0; 32 * 1024];
         while outstanding > 0 {
-            let length = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty())
-                .map_err(|error| (0, error.into()))?;
+            let length = (&self.socket).read(&mut buffer).map_err(|error| (0, error))?;
             let mut rest = &buffer[..length];
             while let Ok(message) = NetlinkBuffer::new_checked(rest) {
                 let step = (message.length() as usize).next_multiple_of(4).min(rest.len());

@@ -1,21 +1,16 @@
 //! The role on a compute host: this module attaches to the objects that the shepherd has prepared
 //! (manual 2.1; docs/dev/job-control.md, "The way of a job", step 5).
 
-// UNSAFETY: takes over the descriptors that recvmsg has put into this process.
-#![expect(unsafe_code)]
-
-use std::io::IoSliceMut;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use memmap2::{MmapOptions, MmapRaw};
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockType, getsockopt, recvmsg, sockopt};
-use nix::sys::stat::fstat;
+use nix::sys::socket::{SockType, getsockopt, sockopt};
 use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, board};
 use score_proto::message::{Call, Reply, Welcome};
 use score_proto::{MAX_NODES, PROTOCOL_VERSION, frame};
+use score_sys::fd_passing;
+use score_sys::memfd::{self, Seals};
 
 use crate::area::Area;
 use crate::control::Control;
@@ -26,7 +21,7 @@ use crate::options::Options;
 use crate::pm;
 use crate::session::{self, Session};
 use crate::sync::{Ordering, SharedMapping};
-use crate::{elf_note, exit, idle, networks};
+use crate::{detach, elf_note, exit, idle, networks};
 
 /// Attaches to the shepherd. Returns after all nodes of the parallel process have called
 /// score_initialize.
@@ -87,44 +82,25 @@ fn start_session(session: Session) -> Result<(), String> {
     pm::set_idle_word(session.area.idle_threads(), idle::on_idle_send)
         .map_err(|e| format!("cannot set PM's idle word: {e}"))?;
     session.area.publish(PROTOCOL_VERSION);
-    exit::register(exit::detach);
+    exit::register(detach::detach);
     score_faults::install(session.control.socket().as_raw_fd());
     Ok(())
 }
 
 /// Receives the first reply and the descriptors that come with it.
 fn receive(socket: &OwnedFd) -> Result<(Reply, Vec<OwnedFd>), String> {
-    let mut bytes = vec![0; frame::MAX_BODY];
-    let mut cmsg_buffer = nix::cmsg_space!([RawFd; networks::MAX_MEMBERS + 2]);
-    let (len, flags, descriptors) = loop {
-        let mut iov = [IoSliceMut::new(&mut bytes)];
-        let fd = socket.as_raw_fd();
-        match recvmsg::<()>(fd, &mut iov, Some(&mut cmsg_buffer), MsgFlags::MSG_CMSG_CLOEXEC) {
-            Err(Errno::EINTR) => {}
-            Err(e) => return Err(format!("SCore-D does not answer: {e}")),
-            Ok(message) => {
-                let cmsgs = message.cmsgs().map_err(|e| format!("SCore-D's answer: {e}"))?;
-                let descriptors = cmsgs
-                    .filter_map(|cmsg| match cmsg {
-                        ControlMessageOwned::ScmRights(fds) => Some(fds),
-                        _ => None,
-                    })
-                    .flatten()
-                    // SAFETY: the kernel has just opened it for this process.
-                    .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
-                    .collect::<Vec<_>>();
-                break (message.bytes, message.flags, descriptors);
-            }
+    let max_fds = networks::MAX_MEMBERS + 2;
+    let received = fd_passing::receive(socket, frame::MAX_BODY, max_fds);
+    let (bytes, descriptors) = received.map_err(|e| match e.raw_os_error() {
+        Some(libc::EMSGSIZE) => {
+            "SCore-D's answer is too long, or this process has no free descriptor for it".to_owned()
         }
-    };
-    if len == 0 {
+        _ => format!("SCore-D does not answer: {e}"),
+    })?;
+    if bytes.is_empty() {
         return Err("SCore-D has ended the parallel process before it began".to_owned());
     }
-    if flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) {
-        let reason = "SCore-D's answer is too long, or this process has no free descriptor for it";
-        return Err(reason.to_owned());
-    }
-    let reply = frame::decode_datagram(&bytes[..len])
+    let reply = frame::decode_datagram(&bytes)
         .map_err(|e| format!("SCore-D's answer: {e}; it belongs to another version of SCore"))?;
     Ok((reply, descriptors))
 }
@@ -163,15 +139,11 @@ fn check(welcome: &Welcome, descriptor_count: usize) -> Result<(), String> {
 /// Checks that an object has at least `len` bytes and cannot shrink. Access to a truncated object
 /// would raise SIGBUS.
 fn check_object(name: &str, fd: &OwnedFd, len: usize) -> Result<(), String> {
-    let size = fstat(fd).map_err(|e| format!("{name}: {e}"))?.st_size;
-    if usize::try_from(size).is_ok_and(|size| size < len) {
-        return Err(format!("{name} has {size} bytes instead of {len}"));
+    match memfd::sealed_len(fd, Seals::Size).map_err(|e| format!("{name}: {e}"))? {
+        None => Err(format!("{name} is not sealed against resizing")),
+        Some(size) if size < len as u64 => Err(format!("{name} has {size} bytes instead of {len}")),
+        Some(_) => Ok(()),
     }
-    let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(|e| format!("{name}: {e}"))?;
-    if !SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK) {
-        return Err(format!("{name} is not sealed against shrinking"));
-    }
-    Ok(())
 }
 
 fn map_board(fd: &OwnedFd) -> Result<SharedMapping, String> {
@@ -263,12 +235,9 @@ mod tests {
 
     #[test]
     fn an_area_beyond_its_object_is_refused() {
-        let name = c"score-test";
-        let flags = nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING;
-        let object = nix::sys::memfd::memfd_create(name, flags).unwrap();
-        nix::unistd::ftruncate(&object, 2 * AREA_LEN as i64).unwrap();
-        assert!(map(&object, 1).err().unwrap().contains("sealed"));
-        fcntl(&object, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        let unsealed = OwnedFd::from(memfd::create("score-test").unwrap());
+        assert!(map(&unsealed, 1).err().unwrap().contains("sealed"));
+        let object = memfd::create_sealed("score-test", 2 * AREA_LEN as u64).unwrap();
         assert!(map(&object, 1).is_ok());
         assert!(map(&object, 2).err().unwrap().contains("bytes"));
         assert!(map(&object, u32::MAX).is_err());

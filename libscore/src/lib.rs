@@ -10,6 +10,7 @@ pub mod abi;
 mod area;
 mod attach;
 mod control;
+mod detach;
 mod elf_note;
 mod environment;
 mod exit;
@@ -36,8 +37,8 @@ pub use idle::{become_busy, become_idle, become_idle_in_mpi_call};
 pub use initialize::initialize;
 pub use message::Message;
 pub use net::Net;
-pub use options::option;
 pub use resource_request::request_nodes;
+pub use session::option;
 
 // PM for the unit tests: the crate itself only declares PM's functions.
 #[cfg(test)]

@@ -3,13 +3,12 @@
 //! call. A program that closes all descriptors would close a permanent socket, and the bytes would
 //! then go to the next descriptor that it opens.
 
-use std::os::fd::AsRawFd;
-
-use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, sendto, socket};
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// The address at which the shepherd is notified; None if it has sent no name.
-pub(crate) struct ShepherdNotifier(Option<UnixAddr>);
+pub(crate) struct ShepherdNotifier(Option<SocketAddr>);
 
 impl ShepherdNotifier {
     /// # Errors
@@ -18,7 +17,7 @@ impl ShepherdNotifier {
         if name.is_empty() {
             return Ok(Self(None));
         }
-        let address = UnixAddr::new_abstract(name);
+        let address = SocketAddr::from_abstract_name(name);
         address
             .map(|address| Self(Some(address)))
             .map_err(|e| format!("the name of the notification socket: {e}"))
@@ -29,11 +28,16 @@ impl ShepherdNotifier {
     #[cold]
     pub(crate) fn notify(&self) -> bool {
         let Some(address) = &self.0 else { return true };
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let Ok(socket) = socket(AddressFamily::Unix, SockType::Datagram, flags, None) else {
-            return false;
+        let send = || -> io::Result<usize> {
+            let socket = UnixDatagram::unbound()?;
+            socket.set_nonblocking(true)?;
+            socket.send_to_addr(&[1], address)
         };
-        let sent = sendto(socket.as_raw_fd(), &[1], address, MsgFlags::MSG_DONTWAIT);
-        matches!(sent, Ok(_) | Err(Errno::EAGAIN | Errno::ECONNREFUSED))
+        match send() {
+            Ok(_) => true,
+            Err(error) => {
+                matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ECONNREFUSED))
+            }
+        }
     }
 }

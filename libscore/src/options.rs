@@ -2,8 +2,6 @@
 
 use std::ffi::{CStr, CString};
 
-use crate::session;
-
 /// Keywords and values, leftmost first. A missing value is the empty string.
 pub(crate) struct Options(Vec<(CString, CString)>);
 
@@ -25,16 +23,11 @@ impl Options {
         Ok(Self(options.collect::<Result<_, _>>()?))
     }
 
-    fn get(&self, keyword: &CStr) -> Option<&CStr> {
+    /// The value of the leftmost option with this keyword.
+    pub(crate) fn get(&self, keyword: &CStr) -> Option<&CStr> {
         let found = self.0.iter().find(|(key, _)| key.as_c_str() == keyword);
         found.map(|(_, value)| value.as_c_str())
     }
-}
-
-/// The value of the leftmost option with this keyword; empty if the option has no value. `None`:
-/// the option was not given, or the program runs without scrun.
-pub fn option(keyword: &CStr) -> Option<&'static CStr> {
-    session::get()?.options.get(keyword)
 }
 
 #[cfg(test)]

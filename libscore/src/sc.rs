@@ -9,8 +9,7 @@ use nix::sys::signal::Signal;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use score_proto::carea::WaitingFor;
-use score_proto::frame;
-use score_proto::message::Call;
+use score_proto::message::{self, Call};
 
 use crate::session::{Caller, Session, caller};
 use crate::sync::{AtomicU32, Ordering};
@@ -119,7 +118,7 @@ pub fn exit(code: i32) -> ! {
         Caller::Node(session) => {
             stdio::try_flush();
             let mut buffer = [0; 16];
-            if let Ok(bytes) = frame::encode_exit(code, &mut buffer) {
+            if let Ok(bytes) = message::encode_exit(code, &mut buffer) {
                 session.control.send(bytes);
             }
             end::exit_immediately(code)
@@ -152,7 +151,7 @@ pub fn inspect_me(display: Option<&CStr>, signal: i32) -> ! {
         // A display name that is too long for a message is dropped.
         let display = display.filter(|display| display.len() <= 256);
         let thread = nix::unistd::gettid().as_raw();
-        if let Ok(bytes) = frame::encode_inspect(signal, display, thread, &mut buffer) {
+        if let Ok(bytes) = message::encode_inspect(signal, display, thread, &mut buffer) {
             session.control.send(bytes);
         }
         session.control.wait_until_ended();

@@ -1,5 +1,6 @@
 //! The state that `score_initialize` has set up. It is set once and never changed.
 
+use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -70,4 +71,10 @@ pub(crate) fn of_this_process() -> Option<&'static Session> {
         Caller::Node(session) => Some(session),
         Caller::Child | Caller::Local => None,
     }
+}
+
+/// The value of the leftmost option with this keyword; empty if the option has no value. `None`:
+/// the option was not given, or the program runs without scrun.
+pub fn option(keyword: &CStr) -> Option<&'static CStr> {
+    get()?.options.get(keyword)
 }

@@ -6,9 +6,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use harness::build::{self, Link};
-use harness::shepherd::{Shepherd, sealed};
+use harness::shepherd::Shepherd;
 use score_proto::carea::{AREA_LEN, AREA_MAGIC, BOARD_LEN, area};
 use score_proto::message::{Reply, Welcome};
+use score_sys::memfd::create_sealed;
 
 #[test]
 fn a_single_node_has_no_network_and_a_null_context() {
@@ -112,13 +113,13 @@ fn every_invalid_reply_is_named_and_ends_the_process_with_code_1() {
         ("unexpected answer", |s, _| s.nodes[0].answer(&Reply::Done { id: 1, error: 0 }, &[])),
         ("1 descriptors instead of 2", |s, w| s.nodes[0].answer(w, &[&s.board])),
         ("the board has 64 bytes", |s, w| {
-            s.nodes[0].answer(w, &[&sealed(c"short", 64).into(), &s.area]);
+            s.nodes[0].answer(w, &[&create_sealed("short", 64).unwrap(), &s.area]);
         }),
         ("the board has no valid header", |s, w| {
-            s.nodes[0].answer(w, &[&sealed(c"zeros", BOARD_LEN).into(), &s.area]);
+            s.nodes[0].answer(w, &[&create_sealed("zeros", BOARD_LEN as u64).unwrap(), &s.area]);
         }),
         ("the C-Area has 100 bytes", |s, w| {
-            s.nodes[0].answer(w, &[&s.board, &sealed(c"short", 100).into()]);
+            s.nodes[0].answer(w, &[&s.board, &create_sealed("short", 100).unwrap()]);
         }),
         ("the C-Area", |s, w| {
             let pipe = nix::unistd::pipe().unwrap().0;
@@ -148,11 +149,10 @@ fn a_board_of_another_version_is_refused_with_both_numbers() {
 #[test]
 fn an_area_that_could_be_shrunk_is_refused() {
     let line = refusal_line(|shepherd| {
-        let flags = nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING;
-        let unsealed = nix::sys::memfd::memfd_create(c"open", flags).unwrap();
-        nix::unistd::ftruncate(&unsealed, AREA_LEN as i64).unwrap();
+        let unsealed = score_sys::memfd::create("open").unwrap();
+        unsealed.set_len(AREA_LEN as u64).unwrap();
         let welcome = Reply::Welcome(Box::new(shepherd.welcome_message(0)));
-        shepherd.nodes[0].answer(&welcome, &[&shepherd.board, &unsealed]);
+        shepherd.nodes[0].answer(&welcome, &[&shepherd.board, &unsealed.into()]);
     });
     assert!(line.contains("not sealed"), "{line}");
 }

@@ -1,15 +1,12 @@
-//! Handling of acknowledgements: which messages have arrived, and which are lost.
+//! Handles acknowledgements: decides which messages have arrived and which are lost.
 
 use crate::packet_header::{Header, SACK_BLOCK, TIMESTAMP_ECHO};
 use crate::rtt::timestamp;
-use crate::send::{MAX_PROBE_TIMEOUTS, PacketSender, SendEntry, SendState};
+use crate::send::{MAX_PROBE_TIMEOUTS, PacketSender, REORDER_THRESHOLD, SendEntry, SendState};
 use crate::trunking::LinkScheduler;
 use crate::{CommonState, MAX_WINDOW, NO_DEADLINE};
 
-/// How many later packets of the same link must arrive before a packet counts as lost: initially,
-/// and at most.
-pub(super) const REORDER_THRESHOLD: (i32, i32) = (3, 64);
-/// Packets that arrive without an unnecessary retransmission before the threshold is lowered again.
+/// The threshold is lowered after this many packets without an unnecessary retransmission.
 const REORDER_DECAY_PACKETS: u32 = 1024;
 
 /// The result of an acknowledgement.
@@ -17,12 +14,12 @@ const REORDER_DECAY_PACKETS: u32 = 1024;
 struct AckSummary {
     /// Messages that have arrived.
     newly_acked: u32,
-    /// Whether one of them arrived by a retransmission.
+    /// Whether at least one of them arrived by a retransmission.
     by_retransmission: bool,
 }
 
-/// Whether the answer is to a packet that was sent before `sent_at`. If so, a message that was sent
-/// again at that time has arrived by its first packet (Eifel, RFC 3522).
+/// Whether the acknowledgement answers a packet that was sent before `sent_at`. If so, a message
+/// that was sent again at `sent_at` has arrived by its first packet (Eifel, RFC 3522).
 fn echoes_earlier_send(header: &Header, sent_at: u64) -> bool {
     header.flags & TIMESTAMP_ECHO != 0
         && (timestamp(sent_at).wrapping_sub(header.timestamp_echo) as i32) > 0
@@ -41,7 +38,8 @@ impl PacketSender {
         let advance = header.ack.wrapping_sub(self.first_unacked) as usize;
         if advance > self.sent_count() && !(self.resumed && advance <= MAX_WINDOW as usize) {
             let counters = &mut shared.counters;
-            // Less than is known: another acknowledgement has overtaken this one.
+            // The number is lower than an earlier one: a later acknowledgement has overtaken this
+            // one.
             let old = (advance as u32 as i32) < 0;
             *(if old { &mut counters.old_acks } else { &mut counters.wrong_acks }) += 1;
             return;
@@ -85,7 +83,7 @@ impl PacketSender {
         }
     }
 
-    /// Handles an entry that is acknowledged for the first time: its slot is free.
+    /// Handles an entry that is acknowledged for the first time. Its slot becomes free.
     #[inline]
     fn on_entry_acked(
         &mut self,
@@ -99,7 +97,8 @@ impl PacketSender {
         shared.freed_slots.push_back(entry.slot);
         shared.outstanding -= 1;
         summary.newly_acked += 1;
-        // The original was in flight for longer, and has overtaken nothing.
+        // If the original packet arrived, the retransmission proves neither that the link works nor
+        // that it has overtaken others.
         let original_arrived = entry.retransmitted && echoes_earlier_send(header, entry.sent_at);
         match entry.state {
             SendState::InFlight => {
@@ -132,8 +131,8 @@ impl PacketSender {
         }
     }
 
-    /// A packet was declared lost and was only late. This raises the threshold once per round trip,
-    /// unless the packet was declared lost by a time-out.
+    /// A packet was declared lost but was only late. Raises the threshold at most once per round
+    /// trip, and not after a time-out.
     #[cold]
     fn raise_reorder_threshold(&mut self, now: u64) {
         if self.rtt.backoff_shift > 0
@@ -146,7 +145,7 @@ impl PacketSender {
         self.packets_since_reorder = 0;
     }
 
-    /// Acknowledges all messages before the header's number.
+    /// Acknowledges all messages before the number in the header.
     #[inline]
     fn ack_cumulative(
         &mut self,
@@ -159,7 +158,7 @@ impl PacketSender {
         let end = header.ack;
         let advance = end.wrapping_sub(self.first_unacked) as usize;
         for _ in 0..advance {
-            // A resumed queue may end before the acknowledged number.
+            // A recovered queue may end before the acknowledged number.
             let Some(entry) = self.entries.pop_front() else { break };
             if entry.state == SendState::Acked {
                 self.sacked_count -= 1;
@@ -174,7 +173,7 @@ impl PacketSender {
         self.lost_search_start = self.lost_search_start.saturating_sub(advance);
     }
 
-    /// Acknowledges messages of the bitmap, which have arrived although earlier ones have not.
+    /// Acknowledges the messages in the bitmap, which have arrived although earlier ones have not.
     #[inline(never)]
     fn ack_selective(
         &mut self,
@@ -201,11 +200,13 @@ impl PacketSender {
         }
     }
 
-    /// Marks packets as lost that enough later packets of the same link have overtaken, or any
-    /// packet that was sent much later. It checks only the block of this acknowledgement: in other
-    /// blocks packets may have arrived meanwhile. With `everywhere` it checks all blocks, because
-    /// the retransmission after a time-out has arrived. Otherwise lost packets would fill the
-    /// window until each has had its own time-out.
+    /// Marks a packet as lost if enough later packets of the same link have arrived, or a packet of
+    /// any link that was sent much later. It checks only the block of this acknowledgement, because
+    /// packets in other blocks may have arrived meanwhile.
+    ///
+    /// With `everywhere` it checks all blocks. This is necessary if the retransmission after a
+    /// time-out has arrived: otherwise lost packets would fill the window until each has had its
+    /// own time-out.
     #[inline(never)]
     fn detect_lost(
         &mut self,

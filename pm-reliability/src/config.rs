@@ -2,13 +2,14 @@
 
 use crate::packet_header::MAX_LINKS;
 
-/// Messages that a peer may send before its first acknowledgement from here. Both ends rely on it.
+/// Number of messages that a peer may send before the first acknowledgement. Both ends rely on it.
 pub const INITIAL_WINDOW: u32 = 16;
-/// The widest window: the reach of 255 blocks of selective acknowledgement, rounded down.
+/// The widest window: the reach of 255 blocks of selective acknowledgement, rounded down to a power
+/// of two.
 pub const MAX_WINDOW: u32 = 8192;
 
-/// The configuration of a machine. [`Config::new`] has defaults for everything but its arguments.
-/// Values out of range are bounded.
+/// The configuration of a machine. [`Config::new`] has defaults for everything except its
+/// arguments. The machine limits values that are out of range.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The number of this node.
@@ -21,16 +22,16 @@ pub struct Config {
     pub incarnation: u32,
     /// The number of links between the hosts.
     pub links: u8,
-    /// The longest message.
+    /// The longest message in bytes.
     pub mtu: u16,
-    /// The first sequence number in each direction; the same for all nodes of a job.
+    /// The first sequence number in each direction. All nodes of a job have the same one.
     pub first_sequence: u32,
-    /// The most messages of one peer that are kept here.
+    /// The most messages of one peer that this node keeps.
     pub window: u32,
-    /// The most messages of all peers that are kept here. The device has more receive buffers than
-    /// this, for the packets that are being read.
+    /// The most messages of all peers that this node keeps. The device has more receive buffers
+    /// than this, because it also needs buffers for the packets that it is reading.
     pub buffers: u32,
-    /// The most messages to one peer that wait or are in flight.
+    /// The most messages to one peer that are queued or in flight.
     pub max_queued: u32,
     /// Shortest and longest time, in nanoseconds, until an unacknowledged packet is sent again.
     pub timeout_range_ns: (u64, u64),

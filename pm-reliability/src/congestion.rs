@@ -1,10 +1,10 @@
-//! How many packets to one peer may be in flight. Losses have two causes that look alike: noise,
-//! which slowing down does not reduce, and full queues, which it does. Therefore only a loss rate
-//! that noise does not explain makes the window smaller.
+//! Decides how many packets to one peer may be in flight. Losses have two causes that look alike.
+//! Slowing down helps if queues are full, but not against noise. Therefore the window shrinks only
+//! if the loss rate is higher than noise explains.
 
-/// The initial window.
+/// The initial window in packets.
 const INITIAL_CWND: u32 = 32;
-/// The smallest window after losses, and after persistent congestion.
+/// The smallest window after losses, and the window after persistent congestion.
 const MIN_CWND_AFTER_LOSS: u32 = 4;
 const MIN_CWND: u32 = 2;
 /// Fewer losses than this are ignored.
@@ -40,7 +40,8 @@ impl Congestion {
         }
     }
 
-    /// `count` packets have arrived; `was_full`: the window kept more packets from being sent.
+    /// `count` packets have arrived. `was_full`: before, the window kept further packets from being
+    /// sent.
     #[inline]
     pub(super) fn on_acked(&mut self, count: u32, was_full: bool) {
         self.acked_count += count;
@@ -57,19 +58,21 @@ impl Congestion {
             self.acked_since_growth += count;
             if self.acked_since_growth >= self.window {
                 self.acked_since_growth = 0;
-                // A LAN's queue drains in a few round trips: 1 % a round, at least one packet.
+                // Queues of a LAN drain in a few round trips, so the window grows fast: by one
+                // packet and 1 % per round trip.
                 self.window = (self.window + 1 + self.window / 100).min(self.max_window);
             }
         }
     }
 
-    /// Round trips take much longer than the shortest: queues are filling, so doubling ends.
+    /// Round trips take much longer than the shortest one: queues are filling, so the window stops
+    /// doubling.
     #[inline]
     pub(super) fn on_queueing(&mut self) {
         self.slow_start_threshold = self.slow_start_threshold.min(self.window);
     }
 
-    /// A packet was lost; at most one reduction each round trip.
+    /// A packet was lost. The window shrinks at most once per round trip.
     pub(super) fn on_loss(&mut self, now: u64, round_trip: u64) {
         self.lost_count += 1;
         let is_noise = self.lost_count < MIN_LOSSES
@@ -80,7 +83,7 @@ impl Congestion {
         self.shrink(now, self.window / 10 * 7, MIN_CWND_AFTER_LOSS);
     }
 
-    /// Nothing was received for two time-outs.
+    /// No packet arrived for several time-outs in a row.
     pub(super) fn on_persistent_congestion(&mut self, now: u64) {
         self.shrink(now, self.window / 2, MIN_CWND_AFTER_LOSS);
         self.window = MIN_CWND;

@@ -4,10 +4,11 @@ use crate::trunking::LinkHealth;
 use crate::{CommonState, ReliabilityMachine};
 use std::io::Write;
 
-/// Declares the counters with the words that the dump has for them.
+/// Declares the counters, each with its text in the dump.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident: $words:literal,)*) => {
-        /// The counters of a machine. Dropped packets are counted under one name.
+        /// The counters of a machine. A dropped packet increments one counter, according to the
+        /// reason.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct ReliabilityCounters {
             $($(#[$doc])* pub $name: u64,)*
@@ -38,13 +39,13 @@ counters! {
     early: "out of order",
     /// Messages to peers that had exited.
     dropped: "dropped, their receiver gone",
-    /// Dropped: from another job or from an unknown sender.
+    /// Dropped: from another job, or from an unknown sender.
     wrong_secret: "refused: wrong secret",
-    /// Dropped: an earlier run of this job.
+    /// Dropped: from an earlier run of this job.
     wrong_incarnation: "refused: wrong incarnation",
-    /// Dropped: not this format.
+    /// Dropped: not in this format.
     malformed: "refused: malformed",
-    /// Dropped: lengths that contradict each other, or longer than the MTU.
+    /// Dropped: lengths that contradict each other or exceed the MTU.
     wrong_length: "refused: wrong length",
     /// Dropped: for another node, or with an invalid source.
     misdirected: "refused: misdirected",
@@ -52,13 +53,13 @@ counters! {
     duplicate: "refused: duplicate",
     /// Dropped: beyond the window.
     out_of_window: "refused: out of window",
-    /// Dropped: no buffer may be kept for it.
+    /// Dropped: no buffer is left for it.
     no_room: "refused: no room",
-    /// Ignored: acknowledges less than an earlier acknowledgement.
+    /// Ignored: acknowledges less than an earlier one.
     old_acks: "acknowledgements overtaken",
     /// Ignored: acknowledges packets that were never sent.
     wrong_acks: "refused: acknowledges what was not sent",
-    /// Dropped: this machine only delivers a dead process's messages.
+    /// Dropped: this machine only delivers the messages of a dead process.
     undelivered: "for a dead process",
     /// Slots of a dead process that hold no message.
     wrong_slots: "refused: slots of a dead process",

@@ -61,14 +61,14 @@ use timer::{Timer, Timers};
 /// The time of a timer that is not set.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
-/// Packets of one peer that are sent in a row, before another peer's.
+/// The number of packets that are sent to one peer in a row, before packets to another peer.
 const SEND_QUANTUM: u32 = 64;
-/// Messages of one peer that are delivered in a row (the fairness bound of shmem).
+/// The number of messages of one peer that are delivered in a row (the fairness bound of shmem).
 const RECEIVE_QUANTUM: u32 = 16;
-/// Events that wait to be fetched. Further events are dropped.
+/// The number of events that wait to be fetched. Further events are dropped.
 const MAX_EVENTS: usize = 64;
 
-/// What all peers share.
+/// The state that all peers share.
 struct CommonState {
     config: Config,
     counters: ReliabilityCounters,
@@ -79,13 +79,14 @@ struct CommonState {
     held_buffers: u32,
     /// Messages submitted and neither acknowledged nor dropped.
     outstanding: u64,
-    /// Nothing is received: this machine only delivers the messages of a dead process.
+    /// Whether the machine receives nothing, because it only delivers the messages of a dead
+    /// process.
     draining: bool,
 }
 
 impl CommonState {
-    /// How many messages beyond the released ones a peer may send now. This is half of the free
-    /// buffers: the more buffers are in use, the fewer each peer may add, and no peer takes all.
+    /// How many messages beyond the released ones a peer may send now: half of the free buffers.
+    /// The more buffers are in use, the fewer each peer may add, so that no peer takes all.
     fn grant(&self) -> u32 {
         ((self.config.buffers - self.held_buffers.min(self.config.buffers)) / 2)
             .min(self.config.window)
@@ -98,15 +99,15 @@ impl CommonState {
     }
 }
 
-/// See the module.
+/// The reliability machine: see the module.
 pub struct ReliabilityMachine {
     shared: CommonState,
     peer_index: PeerIndex,
     peers: Vec<ReliabilityPeer>,
-    /// How many of them wait to send an acknowledgement.
+    /// The number of peers that wait to send an acknowledgement.
     pending_acks: u32,
     timers: Timers,
-    /// Peers that have not answered in time, unless their answer waits in the socket.
+    /// Peers that have not answered in time. Their answer may still wait in the socket.
     overdue: Vec<u32>,
     /// Peers that may have something to transmit, each at most once.
     ready: VecDeque<u32>,
@@ -119,7 +120,7 @@ pub struct ReliabilityMachine {
 }
 
 impl ReliabilityMachine {
-    /// A machine without peers.
+    /// Makes a machine without peers.
     pub fn new(config: Config) -> ReliabilityMachine {
         let config = config.bounded();
         ReliabilityMachine {
@@ -145,12 +146,12 @@ impl ReliabilityMachine {
         }
     }
 
-    /// Its configuration, with bounded values.
+    /// The configuration, with its values limited to their ranges.
     pub fn config(&self) -> &Config {
         &self.shared.config
     }
 
-    /// The index of the peer, which is added at its first use. Returns None if the node does not
+    /// The index of the peer, which is added at its first use. Returns `None` if the node does not
     /// exist or is this node.
     #[inline]
     fn find_or_add_peer(&mut self, node: u32) -> Option<u32> {
@@ -180,7 +181,7 @@ impl ReliabilityMachine {
         }
     }
 
-    /// Whether `submit` would take a message to `node` now.
+    /// Whether `submit` would accept a message to `node` now.
     #[inline]
     pub fn can_send(&self, node: u32) -> bool {
         match self.peer_index.get(node) {
@@ -196,12 +197,12 @@ impl ReliabilityMachine {
         known.unwrap_or(self.shared.config.first_sequence)
     }
 
-    /// Accepts the message in `slot` and returns its sequence number. The slot belongs to the
-    /// machine until [`Self::next_free_slot`] returns it. It is returned at once if the peer has
-    /// exited.
+    /// Accepts the message in `slot`, and returns its sequence number. The slot belongs to the
+    /// machine until [`Self::next_free_slot`] returns it. If the peer has exited, the slot is free
+    /// at once.
     ///
     /// # Errors
-    /// See [`SubmitError`]; the slot then still belongs to the device.
+    /// See [`SubmitError`]. After an error the slot still belongs to the device.
     #[inline]
     pub fn submit(
         &mut self,
@@ -277,8 +278,8 @@ impl ReliabilityMachine {
         disposition
     }
 
-    /// Updates a peer's timers, and whether it waits to send an acknowledgement. Called after each
-    /// change.
+    /// Updates a peer's timers, and whether it waits to send an acknowledgement. It must be called
+    /// after each change of the peer.
     #[inline]
     fn update_timers(&mut self, index: u32) {
         let peer = &mut self.peers[index as usize];
@@ -289,14 +290,15 @@ impl ReliabilityMachine {
         peer.ack_pending = ack_pending;
     }
 
-    /// Whether an acknowledgement to a peer waits for a message that can carry it. If so,
-    /// [`Self::expire`] is needed before long.
+    /// Whether an acknowledgement to a peer waits for a message that can carry it. If so, the
+    /// device must call [`Self::expire`] soon.
     #[inline]
     pub fn has_pending_ack(&self) -> bool {
         self.pending_acks > 0
     }
 
-    /// The header of a packet of this job for this node. Other packets are counted.
+    /// Returns the header if the packet is of this job and for this node. Otherwise counts the
+    /// packet.
     #[inline]
     fn check_header(&mut self, packet: &[u8], link: u8) -> Option<Header> {
         let CommonState { config, counters, .. } = &mut self.shared;
@@ -339,8 +341,8 @@ impl ReliabilityMachine {
         !self.deliverable.is_empty()
     }
 
-    /// The next message for the application: messages of one peer in the order of sending, and the
-    /// peers alternately.
+    /// The next message for the application. Messages of one peer come in the order of sending, and
+    /// peers take turns.
     #[inline]
     pub fn next_delivery(&mut self) -> Option<Delivery> {
         let index = *self.deliverable.front()?;
@@ -359,7 +361,7 @@ impl ReliabilityMachine {
         delivery
     }
 
-    /// The application has released one message of `node`: its buffer is free, and the window may
+    /// The application has released one message of `node`. Its buffer is free, and the window may
     /// advance.
     #[inline]
     pub fn on_released(&mut self, node: u32) {
@@ -371,7 +373,7 @@ impl ReliabilityMachine {
         if receive.ack_due {
             self.mark_ready(index);
         }
-        // Buffers that become free also open the windows of peers for which there were none.
+        // The buffer may also open the window of a peer for which there was none.
         if !self.starved.is_empty() && self.shared.grant() > 0 {
             self.reopen_one_window();
         }
@@ -389,7 +391,7 @@ impl ReliabilityMachine {
         }
     }
 
-    /// A slot whose message has been acknowledged or dropped.
+    /// The next slot whose message has been acknowledged or dropped.
     #[inline]
     pub fn next_free_slot(&mut self) -> Option<u32> {
         self.shared.freed_slots.pop_front()
@@ -400,8 +402,8 @@ impl ReliabilityMachine {
         self.shared.events.pop_front()
     }
 
-    /// `node` has exited: messages to it, queued or future, are dropped. Messages that it has sent
-    /// still arrive, because its shepherd delivers them.
+    /// `node` has exited. Messages to it are dropped, including future ones. Messages that it has
+    /// sent still arrive, because its shepherd delivers them.
     pub fn on_peer_exited(&mut self, node: u32) {
         let Some(index) = self.find_or_add_peer(node) else { return };
         let peer = &mut self.peers[index as usize];
@@ -409,25 +411,26 @@ impl ReliabilityMachine {
         peer.links.cancel_probes();
     }
 
-    /// Messages that are neither acknowledged nor dropped.
+    /// The number of messages that are neither acknowledged nor dropped.
     #[inline]
     pub fn outstanding(&self) -> u64 {
         self.shared.outstanding
     }
 
-    /// Messages to one peer that are neither acknowledged nor dropped.
+    /// The number of messages to one peer that are neither acknowledged nor dropped.
     pub fn outstanding_to(&self, node: u32) -> u32 {
         self.peer_index.get(node).map_or(0, |index| self.peers[index as usize].send.outstanding())
     }
 
-    /// Whether each message sent from here is in its receiver's queue, or its receiver has exited.
+    /// Whether all messages sent by this node are in their receivers' queues. A receiver that has
+    /// exited does not count.
     #[inline]
     pub fn is_all_acked(&self) -> bool {
         self.shared.outstanding == 0
     }
 
-    /// When [`Self::expire`] is next needed. Call this before sleeping. While polling, call
-    /// `expire` each time instead, which costs one comparison.
+    /// When [`Self::expire`] is needed next. Call this before sleeping. While polling, call
+    /// `expire` each time instead, because it costs only one comparison.
     pub fn deadline(&mut self) -> Option<u64> {
         let peers = &mut self.peers;
         self.timers.next(|index, timer, armed| peers[index as usize].true_deadline(timer, armed))
@@ -443,7 +446,7 @@ impl ReliabilityMachine {
         !self.overdue.is_empty()
     }
 
-    /// Handles the time-outs of peers that have still not answered.
+    /// Handles the time-outs of the peers that have still not answered.
     #[cold]
     pub fn on_timeout(&mut self, now: u64) {
         while let Some(index) = self.overdue.pop() {
@@ -482,7 +485,7 @@ impl ReliabilityMachine {
     }
 
     /// Adopts the messages of a dead process from its slab, in any order. From then on the machine
-    /// receives acknowledgements only. Slots that cannot be a message with a sequence number are
+    /// receives only acknowledgements. Slots that cannot hold a message with a sequence number are
     /// counted, and are free at once.
     pub fn resume(&mut self, slots: impl IntoIterator<Item = RecoveredMessage>) {
         self.shared.draining = true;

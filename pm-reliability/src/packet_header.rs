@@ -246,7 +246,7 @@ pub fn fuzz(packet: &[u8]) {
     header.encode(&mut encoded);
     assert_eq!(encoded, packet[..PACKET_HEADER_LEN]);
     if header.kind == PacketKind::Remote {
-        crate::rma_frame::fuzz(packet, header.len.into());
+        crate::rma_frame::fuzz(&packet[PACKET_HEADER_LEN..][..header.len.into()]);
     }
 }
 

@@ -13,9 +13,9 @@ pub(super) struct ReliabilityPeer {
     pub(super) send: PacketSender,
     pub(super) receive: PacketReceiver,
     pub(super) links: LinkScheduler,
-    /// Whether the machine's `ready` list contains it.
+    /// Whether the machine's list `ready` contains this peer.
     pub(super) ready: bool,
-    /// An acknowledgement is due, and waits for a message that can carry it.
+    /// Whether an acknowledgement waits for a message that can carry it.
     pub(super) ack_pending: bool,
     /// For each timer, the deadline of its valid heap entry.
     pub(super) armed: [u64; TIMERS.len()],
@@ -66,8 +66,9 @@ impl ReliabilityPeer {
         packet
     }
 
-    /// Packets without payload. Link probes and their answers acknowledge nothing: they are likely
-    /// to be lost, and what they acknowledge would then wait for the next time-out.
+    /// The next packet without payload. Link probes and their answers carry no acknowledgement,
+    /// because they are often lost. An acknowledgement that is lost with them would delay the peer
+    /// until its next time-out.
     #[inline(never)]
     fn control_packet(&mut self, shared: &mut CommonState, now: u64) -> Option<Transmit> {
         if self.send.window_probe_due {
@@ -184,8 +185,8 @@ impl ReliabilityPeer {
         }
     }
 
-    /// For the heap: the true deadline for an entry, which is armed for it from now on. Returns
-    /// `NO_DEADLINE` if the entry is obsolete.
+    /// Returns the true deadline of a heap entry, and remembers that the timer is armed for it.
+    /// Returns `NO_DEADLINE` if the entry is obsolete.
     pub(super) fn true_deadline(&mut self, timer: Timer, entry: u64) -> u64 {
         if self.armed[timer as usize] != entry {
             return NO_DEADLINE;

@@ -1,5 +1,5 @@
-//! Maps nodes to peers. A job may have a million nodes and use three: pages are allocated on
-//! demand.
+//! Maps nodes to peers. A job may have a million nodes of which a process uses three. Therefore
+//! pages of the map are allocated on demand.
 
 const ENTRIES_PER_PAGE: usize = 1024;
 const NO_PEER: u32 = u32::MAX;

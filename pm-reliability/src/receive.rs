@@ -1,11 +1,12 @@
-//! Messages from one peer: put in order, counted against the window, acknowledged.
+//! Messages from one peer: puts them in order, limits them by the window, and acknowledges them.
 
 use crate::packet_header::{ACK, ACK_REQUESTED, Header, PacketKind, SACK_BLOCK, TIMESTAMP_ECHO};
 use crate::{BufferDisposition, CommonState, Config, Delivery, INITIAL_WINDOW, NO_DEADLINE};
 
-/// After this many packets an acknowledgement no longer waits for a message that can carry it.
+/// After this many packets the acknowledgement is sent at once, without a message that carries it.
 const ACK_EVERY: u32 = 16;
-/// How many packets an out-of-order packet counts as with several links, which reorder anyway.
+/// An out-of-order packet counts as this many packets if there are several links. Several links
+/// reorder packets even without losses.
 const OUT_OF_ORDER_WEIGHT: u32 = 4;
 
 #[derive(Clone, Copy)]
@@ -16,7 +17,7 @@ struct ReorderSlot {
 }
 
 pub(super) struct PacketReceiver {
-    /// The message with the sequence number n is at n modulo the length, a power of two.
+    /// The message with sequence number n is at index n modulo the length, which is a power of two.
     slots: Vec<Option<ReorderSlot>>,
     /// Sequence numbers, in this order: the next that the application releases, the next to
     /// deliver, the next expected, the first beyond the window.
@@ -28,10 +29,12 @@ pub(super) struct PacketReceiver {
     advertised_limit: u32,
     /// Messages beyond `next_expected`.
     out_of_order_count: u32,
-    /// The latest of these, and the turn that selects the block of the next acknowledgement.
+    /// The latest message beyond `next_expected`, and the counter that selects the block of the
+    /// next selective acknowledgement.
     latest_out_of_order: u32,
     block_turn: u32,
-    /// Packets since the last acknowledgement, and the timestamp of the first.
+    /// The number of packets since the last acknowledgement, and the timestamp of the first of
+    /// them.
     unacked_packets: u32,
     echo_timestamp: u32,
     /// An acknowledgement is to be sent now.
@@ -39,9 +42,10 @@ pub(super) struct PacketReceiver {
     pub(super) ack_at: u64,
     /// The link of the latest packet.
     pub(super) last_link: u8,
-    /// Whether the machine's list of peers with deliveries contains it.
+    /// Whether the machine's list of peers with deliveries contains this peer.
     pub(super) in_delivery_list: bool,
-    /// The window is closed for lack of buffers; whether the machine's list contains it.
+    /// Whether the window is closed for lack of buffers, and whether the machine's list of such
+    /// peers contains this peer.
     pub(super) is_starved: bool,
     pub(super) in_starved_list: bool,
 }
@@ -72,7 +76,7 @@ impl PacketReceiver {
 
     #[inline]
     fn slot_index(&self, sequence: u32) -> usize {
-        // Empty only before the first message.
+        // The length is 0 only before the first message.
         sequence as usize & self.slots.len().wrapping_sub(1)
     }
 
@@ -90,7 +94,7 @@ impl PacketReceiver {
         let distance = header.sequence.wrapping_sub(self.next_expected) as i32;
         let is_early = distance != 0;
         let in_window = (self.limit.wrapping_sub(header.sequence) as i32) > 0;
-        // Early messages leave room, so that the messages before them always find a buffer.
+        // Early messages may not fill all buffers: the messages before them must always find one.
         let Config { buffers, links, .. } = shared.config;
         let max_held = if is_early { buffers - buffers / 4 } else { buffers };
         let counters = &mut shared.counters;
@@ -124,7 +128,7 @@ impl PacketReceiver {
         BufferDisposition::Kept
     }
 
-    /// Schedules an acknowledgement: at once, or after the delay.
+    /// Schedules an acknowledgement, either at once or after the delay.
     #[inline]
     fn schedule_ack(&mut self, header: &Header, link: u8, shared: &CommonState, now: u64) {
         self.last_link = link;
@@ -154,7 +158,7 @@ impl PacketReceiver {
         self.slots[index] = Some(ReorderSlot { buffer, len: header.len, kind: header.kind });
     }
 
-    /// The window bounds the size, and few peers need a wide one.
+    /// Grows the array on demand, because few peers need a wide window. The window limits its size.
     #[cold]
     fn grow(&mut self, need: usize) {
         let mut slots = vec![None; need.next_power_of_two().max(INITIAL_WINDOW as usize)];
@@ -166,7 +170,8 @@ impl PacketReceiver {
         self.slots = slots;
     }
 
-    /// The expected message was received, perhaps with later ones already present.
+    /// Advances `next_expected` past the message that was just stored and past later messages that
+    /// are already present.
     #[inline]
     fn advance(&mut self) {
         self.next_expected = self.next_expected.wrapping_add(1);
@@ -216,7 +221,7 @@ impl PacketReceiver {
         self.released = self.released.wrapping_add(1);
         shared.held_buffers -= 1;
         self.advance_limit(shared);
-        // Tells a sender that is about to stop that it may continue.
+        // A sender that is about to exhaust its window learns that it may continue.
         let step = shared.grant() / 4;
         let remaining = self.advertised_limit.wrapping_sub(self.next_expected);
         let increase = self.limit.wrapping_sub(self.advertised_limit);
@@ -229,7 +234,7 @@ impl PacketReceiver {
         self.ack_due |= self.unacked_packets > 0;
     }
 
-    /// The peer requests the size of the window.
+    /// Answers a window probe of the peer.
     pub(super) fn on_window_probe(
         &mut self,
         header: &Header,
@@ -242,7 +247,7 @@ impl PacketReceiver {
         self.ack_due = true;
     }
 
-    /// Writes the acknowledgement into a packet. After that none is due.
+    /// Writes the acknowledgement into a packet. Then no acknowledgement is due any more.
     #[inline]
     pub(super) fn write_ack(&mut self, header: &mut Header) {
         header.flags |= ACK;
@@ -261,15 +266,14 @@ impl PacketReceiver {
         }
     }
 
-    /// Writes which messages have arrived although earlier ones have not. It alternates between the
-    /// block of the latest message and one of the other blocks, because acknowledgements may be
-    /// lost.
+    /// Reports messages that have arrived although earlier ones have not. Acknowledgements may be
+    /// lost, so it alternates between the block of the latest message and one of the other blocks.
     #[inline(never)]
     fn write_selective_ack(&mut self, header: &mut Header) {
         let base = self.next_expected.wrapping_add(1);
         let block_of = |sequence: u32| sequence.wrapping_sub(base) / SACK_BLOCK;
         let blocks = (self.limit.wrapping_sub(base) / SACK_BLOCK + 1).min(256);
-        // `latest_out_of_order` may be below `next_expected` after gaps are filled.
+        // `latest_out_of_order` may be below `next_expected` after gaps have been filled.
         let latest_block = if (self.latest_out_of_order.wrapping_sub(base) as i32) < 0 {
             0
         } else {

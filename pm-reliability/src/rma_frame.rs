@@ -10,8 +10,6 @@
 //! ([`PayloadLost`](crate::packet_header::PacketKind::PayloadLost)), continuations are ignored
 //! until the next frame.
 
-use crate::packet_header::PACKET_HEADER_LEN;
-
 /// Number of bytes in front of the user's data.
 pub const RMA_HEADER_LEN: usize = 16;
 /// Length of the longest frame without user data.
@@ -140,17 +138,16 @@ impl Frame {
     }
 }
 
-/// Fuzzing entry: a packet of this kind with `len` bytes of payload, whose header was accepted.
+/// Fuzzing entry: the payload of a packet of this kind, whose header was accepted.
 ///
 /// # Panics
 /// If an accepted frame parses differently after it has been encoded again.
-pub(crate) fn fuzz(packet: &[u8], len: usize) {
-    let payload = &packet[PACKET_HEADER_LEN..PACKET_HEADER_LEN + len];
-    let Some((frame, data_len)) = Frame::parse(payload, len) else { return };
+pub(crate) fn fuzz(payload: &[u8]) {
+    let Some((frame, data_len)) = Frame::parse(payload, payload.len()) else { return };
     let mut encoded = [0; MAX_RMA_HEADER_LEN];
     let written = frame.encode(&mut encoded);
     assert_eq!(encoded[..written], payload[..written]);
-    assert_eq!(written + data_len, len);
+    assert_eq!(written + data_len, payload.len());
 }
 
 #[cfg(test)]
@@ -214,16 +211,13 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_the_parser_panic(
-            mut packet in proptest::collection::vec(
-                any::<u8>(), PACKET_HEADER_LEN..PACKET_HEADER_LEN + 60
-            ),
+            mut payload in proptest::collection::vec(any::<u8>(), 0..60),
             kind in 0u8..6, flags in 0u8..5
         ) {
-            let len = packet.len() - PACKET_HEADER_LEN;
-            if len >= 4 {
-                packet[PACKET_HEADER_LEN..][..4].copy_from_slice(&[kind, flags, 0, 0]);
+            if payload.len() >= 4 {
+                payload[..4].copy_from_slice(&[kind, flags, 0, 0]);
             }
-            fuzz(&packet, len);
+            fuzz(&payload);
         }
     }
 }

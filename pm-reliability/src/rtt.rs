@@ -1,19 +1,19 @@
-//! Round trips, and the time-out that is computed from them (RFC 6298).
+//! Measures round trips, and computes the time-out from them (RFC 6298).
 
 use crate::Config;
 
 /// Time-out before the first round-trip sample.
 const INITIAL_RTO_NS: u64 = 5_000_000;
-/// A longer sample is the age of a stale timestamp, or comes from a process that was stopped.
+/// Longer samples are ignored: the timestamp is stale, or a process was stopped meanwhile.
 const MAX_RTT_NS: u64 = 10_000_000_000;
 /// A round trip counts as queueing if it takes this much more than four times the shortest.
 const QUEUEING_DELAY_NS: u64 = 1_000_000;
 /// Nanoseconds in a unit of a packet's timestamp, as a power of two.
 const TIMESTAMP_SHIFT: u32 = 6;
-/// The most doublings.
+/// The time-out is doubled at most this many times.
 const MAX_BACKOFF: u32 = 16;
 
-/// A time in the form that packets carry.
+/// Converts a time to the timestamp that packets carry.
 #[inline]
 pub(super) fn timestamp(now: u64) -> u32 {
     (now >> TIMESTAMP_SHIFT) as u32
@@ -23,7 +23,7 @@ pub(super) fn timestamp(now: u64) -> u32 {
 pub(super) struct Rtt {
     pub(super) smoothed_ns: u64,
     variation_ns: u64,
-    /// The shortest round trip seen; 0: no sample yet.
+    /// The shortest round trip so far; 0 before the first sample.
     pub(super) min_ns: u64,
     pub(super) backoff_shift: u32,
 }
@@ -33,7 +33,7 @@ impl Rtt {
         Rtt { smoothed_ns: 0, variation_ns: 0, min_ns: 0, backoff_shift: 0 }
     }
 
-    /// Adds the sample of an answer to the packet with the timestamp `echo`.
+    /// Takes a sample from the answer to the packet with the timestamp `echo`.
     #[inline]
     pub(super) fn sample(&mut self, echo: u32, now: u64) {
         let round_trip = u64::from(timestamp(now).wrapping_sub(echo)) << TIMESTAMP_SHIFT;
@@ -51,13 +51,13 @@ impl Rtt {
         self.smoothed_ns = ((7 * self.smoothed_ns + round_trip) / 8).max(1);
     }
 
-    /// How much later than another packet an earlier one may arrive.
+    /// How much later than a packet sent after it a packet may arrive.
     #[inline]
     pub(super) fn reorder_margin_ns(&self) -> u64 {
         (self.smoothed_ns + 4 * self.variation_ns).max(200_000)
     }
 
-    /// Whether packets spend most of their time in queues.
+    /// Whether packets spend most of the round trip in queues.
     #[inline]
     pub(super) fn is_queueing(&self) -> bool {
         self.smoothed_ns > 4 * self.min_ns + QUEUEING_DELAY_NS

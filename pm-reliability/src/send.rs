@@ -1,7 +1,6 @@
-//! Messages to one peer. Selective repeat: each message is kept until its receiver has it
-//! (`acknowledge.rs`). A packet that is lost or overdue is sent again.
+//! Messages to one peer, by selective repeat: the sender keeps each message until the receiver has
+//! acknowledged it (`acknowledge.rs`). It sends a packet again if the packet is lost or overdue.
 
-use crate::acknowledge;
 use crate::congestion::Congestion;
 use crate::packet_header::PacketKind;
 use crate::rtt::Rtt;
@@ -9,12 +8,15 @@ use crate::trunking::LinkScheduler;
 use crate::{CommonState, Config, INITIAL_WINDOW, MAX_WINDOW, NO_DEADLINE, RecoveredMessage};
 use std::collections::VecDeque;
 
-/// If a multiple of this many packets is in flight and none follows, an acknowledgement is
-/// requested at once.
+/// If the number of packets in flight is a multiple of this and the queue is empty, the last packet
+/// requests an acknowledgement at once.
 const ACK_REQUEST_THRESHOLD: u32 = 8;
-/// The number of time-outs in a row that retransmit only one packet. After more of them the state
-/// of the network is unknown.
+/// The number of time-outs in a row after each of which only one packet is sent again. After
+/// further time-outs the state of the network is unknown.
 pub(super) const MAX_PROBE_TIMEOUTS: u32 = 2;
+/// How many later packets of the same link must arrive before a packet counts as lost: initially,
+/// and at most.
+pub(super) const REORDER_THRESHOLD: (i32, i32) = (3, 64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendState {
@@ -24,7 +26,7 @@ pub(super) enum SendState {
     InFlight,
     /// To be sent again.
     Lost,
-    /// In its receiver's queue; its slot is free.
+    /// In the receiver's queue. The slot is free.
     Acked,
 }
 
@@ -41,14 +43,14 @@ pub(super) struct SendEntry {
     pub(super) retransmitted: bool,
 }
 
-/// The contents of a packet.
+/// The content of a packet.
 pub(super) struct NextPacket {
     pub(super) sequence: u32,
     pub(super) slot: u32,
     pub(super) len: u16,
     pub(super) kind: PacketKind,
     pub(super) link: u8,
-    /// The sender cannot continue until the peer answers.
+    /// The sender cannot continue before the peer answers.
     pub(super) requests_ack: bool,
 }
 
@@ -62,13 +64,13 @@ pub(super) struct PacketSender {
     pub(super) limit: u32,
     pub(super) in_flight: u32,
     pub(super) lost_count: u32,
-    /// Acknowledged entries that are not at the front: the peer has gaps.
+    /// Acknowledged entries behind an unacknowledged one: the peer has gaps.
     pub(super) sacked_count: u32,
-    /// No lost entry is before this index.
+    /// No entry before this index is lost.
     pub(super) lost_search_start: usize,
-    /// A time-out allows one packet regardless of the window.
+    /// After a time-out one packet may be sent regardless of the window.
     send_despite_window: bool,
-    /// The window was closed for a time-out: a probe is due.
+    /// The window was closed for the length of a time-out, so a probe is due.
     pub(super) window_probe_due: bool,
     pub(super) time_out_at: u64,
     /// The latest sending time among packets that have arrived.
@@ -79,8 +81,8 @@ pub(super) struct PacketSender {
     pub(super) rtt: Rtt,
     pub(super) congestion: Congestion,
     peer_exited: bool,
-    /// This queue is a dead process's: messages that had arrived are not in it. Acknowledged
-    /// numbers may therefore be beyond the known ones.
+    /// The queue has been recovered from a dead process. It lacks messages that had arrived, so the
+    /// peer may acknowledge numbers beyond it.
     pub(super) resumed: bool,
 }
 
@@ -100,7 +102,7 @@ impl PacketSender {
             window_probe_due: false,
             time_out_at: NO_DEADLINE,
             newest_acked_sent_at: 0,
-            reorder_threshold: acknowledge::REORDER_THRESHOLD.0,
+            reorder_threshold: REORDER_THRESHOLD.0,
             threshold_raised_at: 0,
             packets_since_reorder: 0,
             rtt: Rtt::new(),
@@ -219,16 +221,16 @@ impl PacketSender {
         Some(chosen)
     }
 
-    /// Whether all queued messages are sent and they are many: the application may wait for the
-    /// slots of these messages.
+    /// Whether the queue is empty after a long burst. The application may then wait for slots, so
+    /// the acknowledgement should come early.
     #[inline]
     fn is_burst_end(&self) -> bool {
         self.next_unsent == self.next_sequence()
             && self.in_flight.is_multiple_of(ACK_REQUEST_THRESHOLD)
     }
 
-    /// Sets a timer for a window probe if nothing is in flight and the window is closed: the packet
-    /// that opened it may be lost.
+    /// Sets the timer for a window probe if nothing is in flight and the window is closed. The
+    /// packet that opened the window may be lost.
     #[inline]
     pub(super) fn arm_window_probe(&mut self, shared: &CommonState, now: u64) {
         let is_window_closed = self.next_unsent != self.next_sequence()
@@ -239,8 +241,8 @@ impl PacketSender {
         }
     }
 
-    /// Whether there is an unsent message inside the window. Only in a dead process's queue some
-    /// unsent messages may have arrived.
+    /// Whether there is an unsent message inside the window. In a queue recovered from a dead
+    /// process, some messages that count as unsent may already have arrived.
     #[inline]
     fn has_unsent(&mut self) -> bool {
         while self.resumed
@@ -278,9 +280,10 @@ impl PacketSender {
         self.congestion.on_loss(now, self.rtt.smoothed_ns);
     }
 
-    /// Nothing was received for a time-out. The oldest packet is sent again, after more time-outs
-    /// the two oldest, and no other: the peer may have lost the processor, and lost packets are
-    /// known when it answers. The peer is never declared dead: a debugger may stop it for hours.
+    /// Handles a time-out in which no packet arrived. Sends the oldest packet again, and after
+    /// several time-outs the two oldest. Further packets wait, because the peer may only have lost
+    /// its processor, and its answer will show which packets are lost. The peer is never declared
+    /// dead, because a debugger may stop it for hours.
     pub(super) fn on_timeout(
         &mut self,
         links: &mut LinkScheduler,
@@ -309,7 +312,7 @@ impl PacketSender {
         self.time_out_at = now + self.rtt.timeout(&shared.config);
     }
 
-    /// Drops all messages, now and in future.
+    /// Drops all messages, including future ones.
     pub(super) fn drop_all(&mut self, links: &mut LinkScheduler, shared: &mut CommonState) {
         self.first_unacked = self.next_sequence();
         self.next_unsent = self.first_unacked;
@@ -328,7 +331,8 @@ impl PacketSender {
         self.time_out_at = NO_DEADLINE;
     }
 
-    /// Adopts a dead process's messages, in order. Missing sequence numbers have arrived.
+    /// Adopts a dead process's messages, in order. Messages with missing sequence numbers have
+    /// arrived.
     pub(super) fn resume(
         &mut self,
         messages: impl Iterator<Item = RecoveredMessage>,
@@ -339,7 +343,7 @@ impl PacketSender {
             if self.entries.is_empty() && !self.peer_exited {
                 self.first_unacked = message.sequence;
                 self.next_unsent = message.sequence;
-                // The window is unknown; the oldest message is always admitted, or answered.
+                // The window is unknown. The peer always accepts or answers the oldest message.
                 self.limit = message.sequence.wrapping_add(1);
             }
             let ahead = message.sequence.wrapping_sub(self.next_sequence());

@@ -1,6 +1,7 @@
 //! One heap of timers for all peers. Deadlines change with almost every packet, but the heap does
-//! not. When an entry reaches the front and its deadline has moved, it is inserted again. If an
-//! earlier entry has replaced it, it is removed. A message therefore costs one comparison.
+//! not. When an entry reaches the front and its deadline has moved, the entry is inserted again. If
+//! an earlier entry has replaced it, the entry is removed. Therefore a message costs only one
+//! comparison.
 
 use crate::NO_DEADLINE;
 use std::cmp::Reverse;
@@ -9,18 +10,18 @@ use std::collections::BinaryHeap;
 /// The timers of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// An acknowledgement of sent packets, or a window that opens.
+    /// Waits for an acknowledgement of sent packets, or for a window that opens.
     Retransmit = 0,
-    /// A message that can carry an acknowledgement.
+    /// Waits for a message that can carry an acknowledgement.
     Acknowledge = 1,
-    /// The next probe of a suspect link or of one that is down.
+    /// The next probe of the links that are suspect or down.
     Probe = 2,
 }
 
-/// All kinds.
+/// All timers of a peer.
 pub(super) const TIMERS: [Timer; 3] = [Timer::Retransmit, Timer::Acknowledge, Timer::Probe];
 
-/// The deadline, and peer and timer in one number.
+/// The deadline, and the peer and the timer in one number.
 type Entry = Reverse<(u64, u64)>;
 
 #[derive(Default)]
@@ -47,8 +48,8 @@ impl Timers {
     }
 
     /// The earliest valid deadline. `deadline_of` returns the true deadline of an entry, and
-    /// remembers that it is armed for it. It returns `NO_DEADLINE` if there is none or if another
-    /// entry is earlier.
+    /// remembers that the timer is armed for it. It returns `NO_DEADLINE` if the timer is not set,
+    /// or if another entry for it is earlier.
     pub(super) fn next(
         &mut self,
         mut deadline_of: impl FnMut(u32, Timer, u64) -> u64,

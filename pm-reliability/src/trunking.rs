@@ -1,22 +1,26 @@
-//! Trunking: the choice of the link for each packet to a peer. Packets on the same link keep their
-//! order, and packets on different links do not, so losses are detected for each link. A run of
-//! packets uses one link. The next run uses the link with the fewest packets in flight, which
-//! balances equal links evenly and others by speed. A link is suspect if everything on it is lost
-//! while another link works. A suspect link is avoided and probed. Losses alone prove nothing,
-//! because one late run is many losses. A link is down for this peer if several probes stay
-//! unanswered while another link carried packets that were sent later. It is used again when it
-//! answers.
+//! Trunking: selects the link for each packet to a peer, and detects links that carry no packets.
+//!
+//! Packets on the same link keep their order, packets on different links do not. Therefore losses
+//! are detected for each link. A run of packets uses one link. The next run uses the link with the
+//! fewest packets in flight, which divides the load evenly between equal links, and by speed
+//! otherwise.
+//!
+//! A link is suspect if all of its packets are lost while another link works. A suspect link is
+//! avoided and probed. Losses alone prove nothing, because one late run is many losses. A link is
+//! down for this peer if several probes stay unanswered while another link carried packets that
+//! were sent later. It is used again when it answers.
 
 use crate::packet_header::MAX_LINKS;
 use crate::{Config, NO_DEADLINE, ReliabilityEvent};
 
 /// Losses in a row that make a link suspect.
 const SUSPECT_LOSSES: u32 = 8;
-/// Unanswered probes after which a link is down: with the intervals between them, at least 150 ms.
+/// Unanswered probes after which a link is down. With the intervals between them this takes at
+/// least 150 ms.
 const DEAD_PROBES: u32 = 4;
-/// The longest run on one link.
+/// The longest run of packets on one link.
 const MAX_RUN: u32 = 16;
-/// The interval between two probes of a link, in nanoseconds: initially, and at most.
+/// The interval between two probes of a link, in nanoseconds: the initial value and the maximum.
 const PROBE_INTERVAL_NS: (u64, u64) = (10_000_000, 1_000_000_000);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +37,7 @@ pub(super) enum LinkHealth {
 pub(super) struct Link {
     /// Transmissions so far.
     pub(super) sent: u64,
-    /// How many of these are considered lost.
+    /// Number of transmissions that are considered lost.
     pub(super) lost_count: u64,
     /// Transmissions in flight.
     pub(super) in_flight: u32,
@@ -41,14 +45,15 @@ pub(super) struct Link {
     sent_sequence: u32,
     /// The highest number that has arrived.
     acked_sequence: u32,
-    /// Losses since something arrived, and when the earliest of them was sent.
+    /// Losses since the last packet arrived, and the time at which the earliest of them was sent.
     consecutive_losses: u32,
     oldest_loss_sent_at: u64,
     /// The latest sending time among transmissions that have arrived.
     newest_acked_sent_at: u64,
     pub(super) health: LinkHealth,
-    /// Since the link is suspect: unanswered probes while another link carried packets that were
-    /// sent later, and the time from which the next one is counted.
+    /// Since the link became suspect: the number of probes that stayed unanswered while another
+    /// link carried packets that were sent later, and the time from which the next probe is
+    /// counted.
     unanswered_probes: u32,
     probe_counted_at: u64,
     /// The link has answered a probe, and no packet on it has arrived since.
@@ -66,13 +71,13 @@ pub(super) struct LinkScheduler {
     count: u8,
     current: u8,
     run_len: u32,
-    /// When to probe the avoided links, and the interval after that.
+    /// The time of the next probe of the avoided links, and the interval after it.
     pub(super) probe_at: u64,
     probe_interval_ns: u64,
     /// Links over which to send a probe now.
     probes_due: u8,
-    /// Links on which a probe was received, with the sender's number for the link, to which the
-    /// answer is sent.
+    /// Links on which a probe was received, each with the sender's number for the link. The answer
+    /// carries that number.
     probe_answers: [Option<u8>; MAX_LINKS as usize],
     answers_due: u8,
 }
@@ -100,8 +105,8 @@ impl LinkScheduler {
         self.current
     }
 
-    /// The link for the next packet if `window` packets may be in flight. It is not `avoid`, on
-    /// which the packet was lost, if there is another.
+    /// The link for the next packet if `window` packets may be in flight. If possible, it is not
+    /// `avoid`, the link on which the packet was lost.
     #[inline]
     pub(super) fn pick(&mut self, avoid: Option<u8>, window: u32) -> u8 {
         if self.count == 1 {
@@ -123,7 +128,7 @@ impl LinkScheduler {
             .map(nth_after)
             .filter(|link| self.links[usize::from(*link)].is_up() && avoid != Some(*link))
             .min_by_key(|link| self.links[usize::from(*link)].in_flight);
-        // If only the link to avoid is left, it is used.
+        // If the link to avoid is the only one, it is used.
         if let Some(best) = best {
             self.current = best;
             self.run_len = 1;
@@ -161,7 +166,7 @@ impl LinkScheduler {
         }
     }
 
-    /// How many transmissions after number `sequence` of `link` have arrived, at most.
+    /// An upper bound for the transmissions after number `sequence` of `link` that have arrived.
     #[inline]
     pub(super) fn overtaken_by(&self, link: u8, sequence: u32) -> i32 {
         self.links[usize::from(link)].acked_sequence.wrapping_sub(sequence) as i32
@@ -179,9 +184,9 @@ impl LinkScheduler {
         link.consecutive_losses += 1;
     }
 
-    /// Suspects a link that carries nothing while another does, and probes it at once. At most one
-    /// link at a time becomes suspect; the next acknowledgement checks again. Returns whether a
-    /// link became suspect.
+    /// Marks a link as suspect if it carries nothing while another link does, and probes it at
+    /// once. At most one link becomes suspect at a time, because the next acknowledgement checks
+    /// again. Returns whether a link became suspect.
     pub(super) fn suspect_link(&mut self, now: u64) -> bool {
         if self.count == 1 {
             return false;
@@ -201,7 +206,7 @@ impl LinkScheduler {
         (link.health, link.unanswered_probes, link.probe_counted_at) =
             (LinkHealth::Suspect, 0, now);
         if !link.unproven {
-            // A link that answers probes and loses all other packets waits longer each time.
+            // A link that answers probes but loses all other packets waits longer each time.
             self.probe_interval_ns = PROBE_INTERVAL_NS.0;
             self.probes_due |= 1 << suspect;
         }
@@ -225,7 +230,8 @@ impl LinkScheduler {
 
     /// Handles the probe timer. Returns the set of links that are now down.
     pub(super) fn on_probe_timeout(&mut self, now: u64) -> u8 {
-        // If the timer is late, this process was stopped, and awaited packets may be in its socket.
+        // If the timer is late, this process was stopped, and the awaited packets may be in its
+        // socket.
         let is_late = now.saturating_sub(self.probe_at) > self.probe_interval_ns;
         let latest =
             self.iter().filter(|link| link.is_up()).map(|link| link.newest_acked_sent_at).max();
@@ -269,7 +275,7 @@ impl LinkScheduler {
         take_lowest(&mut self.probes_due)
     }
 
-    /// A probe to answer now: the link, and its sender's number for it.
+    /// A probe to answer now: the link, and the number that its sender has for it.
     #[inline]
     pub(super) fn next_answer(&mut self) -> Option<(u8, u8)> {
         let link = take_lowest(&mut self.answers_due)?;
@@ -323,8 +329,7 @@ mod tests {
         links
     }
 
-    /// Lets another probe stay unanswered; `other_carries`: the other link carries packets
-    /// meanwhile.
+    /// Leaves another probe unanswered. `other_carries`: the other link carries packets meanwhile.
     fn miss_probe(links: &mut LinkScheduler, other_carries: bool, delay_ns: u64) -> u8 {
         let now = links.probe_at + delay_ns;
         let sequence = links.on_sent(1);

@@ -1,4 +1,4 @@
-//! Every test run replays the packets that fuzzing has kept: no packet makes the parser panic.
+//! Replays the packets that fuzzing has kept: no packet may make the parser panic.
 
 use std::fs;
 use std::path::Path;

@@ -4,6 +4,7 @@
 // UNSAFETY: fork may zero the object, so its contents are in a cell that is checked by hand.
 #![expect(unsafe_code)]
 
+mod context_ref;
 mod fast_path;
 mod membership;
 mod owner;
@@ -11,8 +12,6 @@ mod rma;
 mod send_receive;
 
 use crate::config::{ContextConfig, QueueStatus};
-pub use crate::context_ref::ContextRef;
-use crate::context_ref::{free_page, new_page};
 use crate::device::{
     ControlInterface, DeviceContext, DeviceState, SelectInterface, StateInterface, net_common,
     on_device, refuse_kind, shmem,
@@ -21,6 +20,8 @@ use crate::error::{Error, PmResult};
 use crate::lock::{Lock, Locks};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::threads::is_only_app_thread;
+pub use context_ref::ContextRef;
+use context_ref::{free_page, new_page};
 pub use fast_path::FastReceive;
 use std::cell::UnsafeCell;
 use std::io::Write;

@@ -4,35 +4,29 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::{Error, PmResult};
-use crate::segment::from_errno;
-use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, recv, sendto, socket,
-};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use crate::error::{Error, PmResult, from_io};
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-fn new_socket() -> PmResult<OwnedFd> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    socket(AddressFamily::Unix, SockType::Datagram, flags, None).map_err(from_errno)
-}
-
-fn address(nonce: [u64; 2], node: usize) -> PmResult<UnixAddr> {
+fn address(nonce: [u64; 2], node: usize) -> PmResult<SocketAddr> {
     let name = format!("score-pm-{:016x}{:016x}-{node}", nonce[0], nonce[1]);
-    UnixAddr::new_abstract(name.as_bytes()).map_err(|_| Error::Io)
+    SocketAddr::from_abstract_name(name).map_err(|_| Error::Io)
 }
 
 /// The receiving side.
-pub(crate) struct DoorbellReceiver(OwnedFd);
+pub(crate) struct DoorbellReceiver(UnixDatagram);
 
 impl DoorbellReceiver {
     /// Creates the doorbell of `node`. Busy: another socket has this name.
     pub(crate) fn new(nonce: [u64; 2], node: usize) -> PmResult<DoorbellReceiver> {
-        let socket = new_socket()?;
-        bind(socket.as_raw_fd(), &address(nonce, node)?).map_err(|errno| match errno {
-            Errno::EADDRINUSE => Error::Busy,
-            errno => from_errno(errno),
+        let bound = UnixDatagram::bind_addr(&address(nonce, node)?);
+        let socket = bound.map_err(|error| match error.kind() {
+            ErrorKind::AddrInUse => Error::Busy,
+            _ => from_io(error),
         })?;
+        socket.set_nonblocking(true).map_err(from_io)?;
         Ok(DoorbellReceiver(socket))
     }
 
@@ -40,10 +34,7 @@ impl DoorbellReceiver {
     /// hostile process may send without end.
     pub(crate) fn drain(&self) -> bool {
         let mut byte = [0];
-        (0..64)
-            .take_while(|_| recv(self.0.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT).is_ok())
-            .count()
-            > 0
+        (0..64).take_while(|_| self.0.recv(&mut byte).is_ok()).count() > 0
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -52,20 +43,25 @@ impl DoorbellReceiver {
 }
 
 /// The sending side: one socket reaches every doorbell.
-pub(crate) struct DoorbellSender(OwnedFd);
+pub(crate) struct DoorbellSender(UnixDatagram);
 
 impl DoorbellSender {
     pub(crate) fn new() -> PmResult<DoorbellSender> {
-        new_socket().map(DoorbellSender)
+        let socket = UnixDatagram::unbound().map_err(from_io)?;
+        socket.set_nonblocking(true).map_err(from_io)?;
+        Ok(DoorbellSender(socket))
     }
 
     /// Rings the doorbell of `node`. False: try again with the next message. A full queue counts as
     /// success because the receiver wakes anyway; so does a missing receiver.
     pub(crate) fn ring(&self, nonce: [u64; 2], node: usize) -> bool {
         let Ok(address) = address(nonce, node) else { return false };
-        match sendto(self.0.as_raw_fd(), &[1], &address, MsgFlags::MSG_DONTWAIT) {
-            Ok(_) | Err(Errno::EAGAIN | Errno::ECONNREFUSED | Errno::EPERM) => true,
-            Err(_) => false,
+        match self.0.send_to_addr(&[1], &address) {
+            Ok(_) => true,
+            Err(error) => matches!(
+                error.raw_os_error(),
+                Some(libc::EAGAIN | libc::ECONNREFUSED | libc::EPERM)
+            ),
         }
     }
 }

@@ -69,3 +69,21 @@ impl Error {
         }
     }
 }
+
+/// The PM error for the error of a system call.
+#[cfg(not(loom))]
+pub(crate) fn from_io(error: std::io::Error) -> Error {
+    error.raw_os_error().map_or(Error::Io, |number| from_errno(nix::errno::Errno::from_raw(number)))
+}
+
+/// The PM error for a system call's errno.
+#[cfg(not(loom))]
+pub(crate) fn from_errno(errno: nix::errno::Errno) -> Error {
+    use nix::errno::Errno;
+    match errno {
+        Errno::ENOMEM | Errno::ENOBUFS => Error::NoMemory,
+        Errno::EMFILE | Errno::ENFILE => Error::TooManyFiles,
+        Errno::EPERM | Errno::EACCES => Error::Permission,
+        _ => Error::Io,
+    }
+}

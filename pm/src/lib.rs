@@ -19,7 +19,6 @@ pub mod config;
 #[cfg(not(loom))]
 pub mod context;
 #[cfg(not(loom))]
-mod context_ref;
 mod copy_hazards;
 #[cfg(not(loom))]
 pub mod debug;
@@ -45,6 +44,8 @@ mod role;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod segment;
+#[cfg(not(loom))]
+mod shared_memory;
 mod sync;
 #[cfg(not(loom))]
 #[doc(hidden)]

@@ -5,9 +5,8 @@
 
 mod testbed;
 
-use nix::sys::socket::{MsgFlags, UnixAddr};
 use score_pm::*;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use testbed::hostile_segment::Segment;
 use testbed::*;
@@ -156,43 +155,25 @@ fn a_segment_cannot_be_resized_and_a_foreign_one_is_refused() {
     for size in [0, 4096, 1 << 30] {
         assert!(nix::unistd::ftruncate(&segment.2, size).is_err());
     }
-    let attach = |message: &[u8], fds: &[i32]| {
-        use nix::sys::socket::{AddressFamily, ControlMessage, SockFlag, SockType};
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let (a, b) =
-            nix::sys::socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
-                .unwrap();
-        let rights = [ControlMessage::ScmRights(fds)];
-        let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
-        let parts = [std::io::IoSlice::new(message)];
-        nix::sys::socket::sendmsg::<UnixAddr>(
-            a.as_raw_fd(),
-            &parts,
-            control,
-            MsgFlags::empty(),
-            None,
-        )
-        .unwrap();
+    let attach = |message: &[u8], fds: &[BorrowedFd<'_>]| {
+        let (a, b) = score_sys::unix_socket::seqpacket_pair().unwrap();
+        score_sys::fd_passing::send(&a, message, fds).unwrap();
         Context::attach("shmem", b).map(drop)
     };
-    let (good, memory) = (segment.1.clone(), segment.2.as_raw_fd());
+    let (good, memory) = (segment.1.clone(), segment.2.as_fd());
     assert_eq!(attach(&good, &[memory]), Ok(()));
     assert_eq!(attach(&good, &[]), Err(Error::Invalid));
     assert_eq!(attach(&good, &[memory, memory]), Err(Error::Invalid));
     assert_eq!(attach(&good[..10], &[memory]), Err(Error::Invalid));
     assert_eq!(attach(&[good.clone(), vec![0]].concat(), &[memory]), Err(Error::Invalid));
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    assert_eq!(attach(&good, &[file.as_raw_fd()]), Err(Error::Invalid));
+    assert_eq!(attach(&good, &[file.as_fd()]), Err(Error::Invalid));
     let larger_bed = TestBed::new("shmem", 3);
     let larger_segment = Segment::steal(&larger_bed);
-    assert_eq!(attach(&good, &[larger_segment.2.as_raw_fd()]), Err(Error::Invalid), "another size");
+    assert_eq!(attach(&good, &[larger_segment.2.as_fd()]), Err(Error::Invalid), "another size");
     let second_bed = TestBed::new("shmem", 2);
     let second_segment = Segment::steal(&second_bed);
-    assert_eq!(
-        attach(&good, &[second_segment.2.as_raw_fd()]),
-        Err(Error::Invalid),
-        "another nonce"
-    );
+    assert_eq!(attach(&good, &[second_segment.2.as_fd()]), Err(Error::Invalid), "another nonce");
     for byte in 0..good.len() {
         let mut bad = good.clone();
         bad[byte] ^= 0x80;

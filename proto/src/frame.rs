@@ -7,8 +7,6 @@ use std::io;
 use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
-use crate::client_session::JobMessage;
-
 /// Length of the longest body in bytes. A [`Decoder`] may have a lower limit. The connection to a
 /// peer that announces a longer body is closed.
 pub const MAX_BODY: usize = 1 << 20;
@@ -180,107 +178,22 @@ pub fn decode_datagram<M: DeserializeOwned>(body: &[u8]) -> Result<M, FrameError
     }
 }
 
-/// Encodes [`crate::message::Call::Exit`] without heap allocation, because `sc_exit` may be called
-/// in a signal handler.
+/// Encodes a message without a length prefix and without heap allocation.
 ///
 /// # Errors
 /// [`FrameError::TooLong`] if `out` is too short.
-pub fn encode_exit(code: i32, out: &mut [u8]) -> Result<&[u8], FrameError> {
-    // postcard encodes an enum as the number of its variant, followed by the fields.
-    encode_slice(&(EXIT_VARIANT, code), out)
-}
-
-/// Encodes [`crate::message::Call::Inspect`] without heap allocation, because `sc_inspectme` is
-/// called in signal handlers (manual 2.4.4).
-///
-/// # Errors
-/// [`FrameError::TooLong`] if `out` is too short.
-pub fn encode_inspect<'o>(
-    signal: i32,
-    display: Option<&str>,
-    thread: i32,
+pub fn encode_slice<'o, M: Serialize>(
+    message: &M,
     out: &'o mut [u8],
 ) -> Result<&'o [u8], FrameError> {
-    encode_slice(&(INSPECT_VARIANT, signal, display, thread), out)
-}
-
-/// Encodes [`crate::message::Call::Fault`] without heap allocation, because a signal handler sends
-/// it.
-///
-/// # Errors
-/// [`FrameError::TooLong`] if `out` is too short.
-pub fn encode_fault(signal: i32, thread: i32, out: &mut [u8]) -> Result<&[u8], FrameError> {
-    encode_slice(&(FAULT_VARIANT, signal, thread), out)
-}
-
-/// Number of the variant `Call::Exit`.
-const EXIT_VARIANT: u32 = 4;
-/// Number of the variant `Call::Inspect`.
-const INSPECT_VARIANT: u32 = 5;
-/// Number of the variant `Call::Fault`.
-const FAULT_VARIANT: u32 = 8;
-
-fn encode_slice<'o, M: Serialize>(message: &M, out: &'o mut [u8]) -> Result<&'o [u8], FrameError> {
     let too_long = FrameError::TooLong { len: out.len() + 1, max: out.len() };
     postcard::to_slice(message, out).map(|used| &*used).map_err(|_| too_long)
-}
-
-/// Fuzzing entry: decodes any bytes as a message of each kind of peer, in one piece and in two.
-///
-/// # Panics
-/// If an accepted message differs after it has been encoded and decoded again.
-pub fn fuzz(bytes: &[u8]) {
-    check_stream::<crate::message::Greeting>(bytes);
-    check_stream::<crate::server_message::SessionAnswer>(bytes);
-    check_stream::<JobMessage<crate::message::SingleUserRequest>>(bytes);
-    check_stream::<JobMessage<crate::message::Login>>(bytes);
-    check_stream::<JobMessage<crate::message::UserRequest>>(bytes);
-    check_stream::<JobMessage<crate::message::JobRequest>>(bytes);
-    check_stream::<crate::server_message::ServerMessage>(bytes);
-    check_stream::<crate::observation::MonitorMessage>(bytes);
-    check_stream::<crate::job_control::ShepherdOrder>(bytes);
-    check_stream::<crate::job_control::ShepherdReport>(bytes);
-    check_stream::<crate::job_control::SwitchOrder>(bytes);
-    check_stream::<crate::job_control::SwitchReport>(bytes);
-    check_datagram::<crate::peer_message::PeerMessage>(bytes);
-    check_datagram::<crate::job_control::HopOrder>(bytes);
-    check_datagram::<crate::job_control::HopReport>(bytes);
-    check_datagram::<crate::message::Call>(bytes);
-    check_datagram::<crate::message::Reply>(bytes);
-}
-
-fn check_stream<M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
-    let read = |chunks: [&[u8]; 2]| {
-        let (mut decoder, mut messages) = (Decoder::default(), Vec::new());
-        for chunk in chunks {
-            decoder.push(chunk);
-            while let Ok(Some(message)) = decoder.next::<M>() {
-                messages.push(message);
-            }
-        }
-        messages
-    };
-    let expected = read([bytes, &[]]);
-    let (left, right) = bytes.split_at(bytes.len() / 2);
-    assert_eq!(read([left, right]), expected);
-    for message in expected {
-        let mut out = Vec::new();
-        encode(&message, &mut out).expect("it came in a frame");
-        assert_eq!(read([&out, &[]]), [message]);
-    }
-}
-
-fn check_datagram<M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
-    if let Ok(message) = decode_datagram::<M>(bytes) {
-        let encoded = encode_datagram(&message).expect("it came in a datagram");
-        assert_eq!(decode_datagram::<M>(&encoded), Ok(message));
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Call, JobRequest};
+    use crate::message::JobRequest;
     use crate::server_message::ServerMessage;
     use proptest::prelude::*;
 
@@ -377,21 +290,6 @@ mod tests {
         let long = JobRequest::Stdin(vec![0; MAX_BODY + 1]);
         assert!(matches!(encode(&long, &mut stream), Err(FrameError::TooLong { .. })));
         assert_eq!(stream, [1, 2, 3]);
-    }
-
-    #[test]
-    fn exit_inspect_and_fault_encode_the_same_without_the_heap() {
-        let mut buffer = [0; 64];
-        let exit = Call::Exit { code: -7 };
-        assert_eq!(encode_exit(-7, &mut buffer).unwrap(), encode_datagram(&exit).unwrap());
-        for display in [None, Some(":0".to_owned())] {
-            let bytes = encode_inspect(11, display.as_deref(), 7, &mut buffer).unwrap();
-            let call = Call::Inspect { signal: 11, display, thread: 7 };
-            assert_eq!(bytes, encode_datagram(&call).unwrap());
-        }
-        assert!(encode_inspect(11, Some("far too long"), 7, &mut [0; 4]).is_err());
-        let fault = Call::Fault { signal: 6, thread: 70_000 };
-        assert_eq!(encode_fault(6, 70_000, &mut buffer), Ok(&encode_datagram(&fault).unwrap()[..]));
     }
 
     proptest! {

@@ -25,8 +25,10 @@ mod program;
 mod report;
 mod shepherd;
 mod start;
+mod status;
 mod subset_fence;
 mod switch;
+mod switch_seq;
 
 pub use debugger::{DebuggerOrder, MAX_BLOCK_PIDS, ProcessBlock};
 pub use hop::{HopOrder, HopReport};
@@ -35,9 +37,11 @@ pub use placement::{HostPlacement, Placement};
 pub use program::{FileRequest, ProgramAnswer};
 pub use report::{DebuggedProcess, ElementReport, JobReport, OutputReport, Report};
 pub use shepherd::{ShepherdOrder, ShepherdReport};
-pub use start::{HostNetworkAddress, JobStart, Limit, Owner, Status};
+pub use start::{HostNetworkAddress, JobStart, Limit, Owner};
+pub use status::Status;
 pub use subset_fence::SubsetFence;
-pub use switch::{LocalRotation, StopCondition, SwitchOrder, SwitchReport, SwitchSeq};
+pub use switch::{LocalRotation, StopCondition, SwitchOrder, SwitchReport};
+pub use switch_seq::SwitchSeq;
 
 /// Number of bytes of output that may be in transit on one hop of the job's tree without
 /// permission.

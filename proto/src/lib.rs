@@ -3,6 +3,7 @@
 //! hostile until it has been checked.
 #![forbid(unsafe_code)]
 
+pub mod all_messages;
 pub mod allocation_request;
 pub mod carea;
 pub mod client_session;
@@ -20,6 +21,7 @@ pub mod job_list;
 pub mod message;
 pub mod mpi_call;
 pub mod network;
+pub mod network_choice;
 pub mod nodeset;
 pub mod observation;
 pub mod peer_message;

@@ -9,24 +9,25 @@
 //! This module only defines data. docs/dev/job-control.md defines which message a sender may send
 //! in which state. The receivers check it.
 
+mod call;
 mod job_spec;
-
-use std::ops::Range;
+mod os_bytes;
 
 use serde::{Deserialize, Serialize};
 
 use crate::allocation_request::AllocationRequest;
 use crate::ids::JobId;
 use crate::nodeset::NodeSet;
-#[cfg(doc)]
-use crate::server_message::{
-    ConsoleAnswer, JobAnswer, ListAnswer, ListedProcesses, ScoutAnswer, SessionAnswer, ToolAnswer,
-};
 use crate::tool_start::ToolAction;
+pub use call::{
+    Call, NetworkDevice, NetworkMember, NetworkSet, NodeMapping, Reply, Welcome, encode_exit,
+    encode_fault, encode_inspect,
+};
 pub use job_spec::{
     ContentHash, ElementSpec, EnvVar, FileDigest, FileName, HostKind, HostSpec, Input, JobSpec,
-    MPICH_LIBRARY_NAMES, MpiStart, NodeLocation, OsBytes, Output, ProgramKind, StageSpec,
+    MPICH_LIBRARY_NAMES, MpiStart, NodeLocation, Output, ProgramKind, StageSpec,
 };
+pub use os_bytes::OsBytes;
 
 /// Largest number of bytes of output or input in one message. It leaves space for the frame's own
 /// fields.
@@ -56,8 +57,8 @@ pub enum SingleUserRequest {
     Submit(JobSpec),
     /// Starts daemons on these hosts, and opens a socket at which scrun can submit jobs for them.
     /// It concerns the session, in place of jobs. Daemons and socket last as long as this
-    /// connection. [`HostSpec::procs`] of the hosts is ignored. Answered by [`ScoutAnswer`] or
-    /// [`SessionAnswer::Refused`].
+    /// connection. [`HostSpec::procs`] of the hosts is ignored. Answered by
+    /// [`crate::server_message::ScoutAnswer`] or [`crate::server_message::SessionAnswer::Refused`].
     OpenScoutSession(Vec<HostSpec>),
     /// A request to a job of the session.
     Job(JobRequest),
@@ -74,7 +75,8 @@ pub enum UserRequest {
         /// The job. scored replaces its list of hosts.
         spec: JobSpec,
     },
-    /// A request that concerns the session, in place of jobs. Answered by [`ConsoleAnswer`].
+    /// A request that concerns the session, in place of jobs. Answered by
+    /// [`crate::server_message::ConsoleAnswer`].
     Console(ConsoleRequest),
     /// A request to a job of the session.
     Job(JobRequest),
@@ -84,15 +86,15 @@ pub enum UserRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobRequest {
     /// The next bytes of scrun's standard input, at most [`MAX_IO_CHUNK`]. They must fit into the
-    /// window that [`JobAnswer::StdinWindow`] has opened.
+    /// window that [`crate::server_message::JobAnswer::StdinWindow`] has opened.
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
     /// scrun's standard input has ended.
     StdinEof,
-    /// scrun has written this number of bytes of [`JobAnswer::Output`], or dropped them after
-    /// EPIPE.
+    /// scrun has written this number of bytes of [`crate::server_message::JobAnswer::Output`], or
+    /// dropped them after EPIPE.
     OutputAck(u64),
-    /// scrun has written all output that it received before [`JobAnswer::Flush`] with this
-    /// token.
+    /// scrun has written all output that it received before
+    /// [`crate::server_message::JobAnswer::Flush`] with this token.
     Flushed(u64),
     /// The reader of scrun's stdout or stderr has closed it. The shepherds have to close that
     /// stream, so that the processes receive SIGPIPE as in a pipeline.
@@ -103,11 +105,11 @@ pub enum JobRequest {
     Suspend,
     /// Continue every process of the job (fg).
     Resume,
-    /// Send [`JobAnswer::Metrics`] of the job periodically from now on, with this period in
-    /// milliseconds. 0 ends it.
+    /// Send [`crate::server_message::JobAnswer::Metrics`] of the job periodically from now on, with
+    /// this period in milliseconds. 0 ends it.
     SubscribeMetrics(u32),
     /// Start a tool next to the job, or send a signal to a tool. Answered by
-    /// [`JobAnswer::ToolAction`].
+    /// [`crate::server_message::JobAnswer::ToolAction`].
     ToolAction(ToolAction),
     /// A request of a debugger that uses MPIR.
     Debugger(DebuggerRequest),
@@ -122,8 +124,8 @@ pub enum JobRequest {
     },
     /// End the job at once by killing every process.
     Kill,
-    /// A part of a program that [`JobAnswer::FileRequest`] has requested, in order. It has at most
-    /// [`MAX_IO_CHUNK`] bytes. It has none if the file can no longer be read.
+    /// A part of a program that [`crate::server_message::JobAnswer::FileRequest`] has requested, in
+    /// order. It has at most [`MAX_IO_CHUNK`] bytes. It has none if the file can no longer be read.
     FileChunk {
         /// Hash of the program.
         hash: ContentHash,
@@ -142,7 +144,8 @@ pub enum DebuggerRequest {
     HoldStages(bool),
     /// Let the processes of a held stage run.
     ReleaseStage,
-    /// Send [`JobAnswer::Processes`] of the running stage. If no stage runs, of the next one.
+    /// Send [`crate::server_message::JobAnswer::Processes`] of the running stage. If no stage runs,
+    /// of the next one.
     ListProcesses,
 }
 
@@ -162,24 +165,28 @@ pub struct Login {
 /// A request of a user or an operator about jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConsoleRequest {
-    /// List the jobs: [`ListAnswer`]s until [`ConsoleAnswer::Finished`].
+    /// List the jobs: [`crate::server_message::ListAnswer`]s until
+    /// [`crate::server_message::ConsoleAnswer::Finished`].
     List,
-    /// Get the address of the cluster's page for this user: [`ConsoleAnswer::Page`].
+    /// Get the address of the cluster's page for this user:
+    /// [`crate::server_message::ConsoleAnswer::Page`].
     Page,
     /// End this job.
     Kill(JobId),
-    /// Send [`ConsoleAnswer::Metrics`] of this job periodically until it ends.
+    /// Send [`crate::server_message::ConsoleAnswer::Metrics`] of this job periodically until it
+    /// ends.
     SubscribeMetrics {
         /// The job's number.
         job: JobId,
         /// The period in milliseconds.
         period_ms: u32,
     },
-    /// Send a command of a tool to processes of this job: [`ToolAnswer`]s until
-    /// [`ConsoleAnswer::Finished`].
+    /// Send a command of a tool to processes of this job: [`crate::server_message::ToolAnswer`]s
+    /// until [`crate::server_message::ConsoleAnswer::Finished`].
     Tool(ToolCall),
-    /// Start a tool next to this job, or send a signal to a tool: [`ConsoleAnswer::ToolAction`],
-    /// then [`ConsoleAnswer::Finished`].
+    /// Start a tool next to this job, or send a signal to a tool:
+    /// [`crate::server_message::ConsoleAnswer::ToolAction`], then
+    /// [`crate::server_message::ConsoleAnswer::Finished`].
     ToolAction {
         /// The job's number.
         job: JobId,
@@ -187,10 +194,12 @@ pub enum ConsoleRequest {
         action: ToolAction,
     },
     /// Begin the session of a tool that leaves changes in processes of a job:
-    /// [`ToolAnswer::Programs`], and [`ConsoleAnswer::Finished`] at the end of the job.
+    /// [`crate::server_message::ToolAnswer::Programs`], and
+    /// [`crate::server_message::ConsoleAnswer::Finished`] at the end of the job.
     ToolSession(ToolSession),
     /// List the processes of the running stage of this job, or of the next stage if none runs:
-    /// [`ListedProcesses`] until [`ConsoleAnswer::Finished`].
+    /// [`crate::server_message::ListedProcesses`] until
+    /// [`crate::server_message::ConsoleAnswer::Finished`].
     Processes(JobId),
 }
 
@@ -287,187 +296,4 @@ pub struct NodeUsage {
     /// The fraction of time in which the process was busy, by its idle flag, in thousandths. None:
     /// the process never set the flag, or exited before it was sampled.
     pub busy_permille: Option<u16>,
-}
-
-/// From a process to its shepherd, one datagram each.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Call {
-    /// score_initialize. [`Reply::Welcome`] answers it when all nodes of the parallel process have
-    /// called (the start barrier).
-    Attach {
-        /// [`crate::PROTOCOL_VERSION`] of the library.
-        version: u32,
-    },
-    /// sc_barrier. [`Reply::Done`] answers it when all nodes have called.
-    Barrier {
-        /// Chosen by the caller, and repeated in the reply.
-        id: u32,
-    },
-    /// sc_flush. Answered when scrun has written everything that the processes wrote earlier.
-    Flush {
-        /// Chosen by the caller, and repeated in the reply.
-        id: u32,
-    },
-    /// sc_signal_bcast. Answered when the signal has been sent.
-    SignalBroadcast {
-        /// Chosen by the caller, and repeated in the reply.
-        id: u32,
-        /// Signal number.
-        signal: i32,
-    },
-    /// sc_exit: ends the parallel process with this code. Never answered.
-    Exit {
-        /// Exit code of the parallel process (low 8 bits).
-        code: i32,
-    },
-    /// sc_inspectme: notifies the user and ends the parallel process. Never answered.
-    Inspect {
-        /// A hint for the user.
-        signal: i32,
-        /// X display, if the caller gave one.
-        display: Option<String>,
-        /// The id of the calling thread, as the process knows it.
-        thread: i32,
-    },
-    /// sc_sleep: the whole job is not scheduled for this time. Never answered, because the caller
-    /// measures the time itself.
-    Sleep {
-        /// Number of seconds.
-        seconds: u32,
-    },
-    /// sc_yield: the job gives up the rest of its slice. Never answered.
-    Yield,
-    /// A thread is about to be killed by a signal, and waits until its stack has been read. Any
-    /// process may send it, even before it attaches. The shepherd answers by sending the same
-    /// signal to the thread.
-    Fault {
-        /// Signal number.
-        signal: i32,
-        /// The id of the thread, as the process knows it.
-        thread: i32,
-    },
-}
-
-/// From a shepherd to its process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reply {
-    /// The answer to [`Call::Attach`]. It carries descriptors as SCM_RIGHTS in this order: the
-    /// board (read-only), the C-Area, then one PM attach descriptor per member of each network set.
-    Welcome(Box<Welcome>),
-    /// The call was refused. The process prints the line and exits.
-    Refused(String),
-    /// The answer to the call with this id.
-    Done {
-        /// The caller's id.
-        id: u32,
-        /// 0 or a positive errno value.
-        error: i32,
-    },
-}
-
-/// The data for score_initialize.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Welcome {
-    /// Job number.
-    pub job: JobId,
-    /// Index of this process's area in the C-Area.
-    pub area: u32,
-    /// The value of `score_self_node` (manual, table 2.1).
-    pub self_node: u32,
-    /// The value of `score_num_node` (manual, table 2.1).
-    pub num_node: u32,
-    /// The value of `score_self_proc` (manual, table 2.1).
-    pub self_proc: u32,
-    /// The value of `score_num_proc` (manual, table 2.1).
-    pub num_proc: u32,
-    /// The value of `score_self_host` (manual, table 2.1).
-    pub self_host: u32,
-    /// The value of `score_num_host` (manual, table 2.1).
-    pub num_host: u32,
-    /// The network sets. There are none if there is only one node.
-    pub networks: Vec<NetworkSet>,
-    /// scrun's options, the leftmost one first.
-    pub options: Vec<(String, Option<String>)>,
-    /// The job's directory.
-    pub dir: String,
-    /// Abstract name of the datagram socket to which the process sends notifications
-    /// ([`crate::idle_notify`]).
-    #[serde(with = "serde_bytes")]
-    pub notify_socket_name: Vec<u8>,
-}
-
-/// One network set (manual 2.1): the PM contexts that together reach every node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NetworkSet {
-    /// The contexts, in the order of their attach descriptors.
-    pub members: Vec<NetworkMember>,
-}
-
-/// A PM context of a network set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NetworkMember {
-    /// The type of its device.
-    pub device: NetworkDevice,
-    /// The nodes that it reaches. Each node, including the process's own, is in one range of one
-    /// member.
-    pub node_ranges: Vec<NodeMapping>,
-}
-
-/// The kinds of devices of which a process can get contexts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NetworkDevice {
-    /// Reaches processes of one host.
-    Shmem,
-    /// Reaches processes of any host.
-    Ethernet,
-    /// Reaches processes of hosts with RDMA hardware.
-    Verbs,
-}
-
-/// Consecutive nodes that have consecutive numbers in a context.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeMapping {
-    /// The first node of the range.
-    pub first: u32,
-    /// Number of nodes.
-    pub count: u32,
-    /// The number of the first node in the context.
-    pub first_in_context: u32,
-}
-
-impl NetworkSet {
-    /// All `node_count` nodes, reached through shared memory.
-    pub fn one_host(node_count: u32) -> Self {
-        let node_ranges = vec![NodeMapping { first: 0, count: node_count, first_in_context: 0 }];
-        Self { members: vec![NetworkMember { device: NetworkDevice::Shmem, node_ranges }] }
-    }
-
-    /// The network set of a host with the nodes `local_nodes`. If there are several, they reach
-    /// each other through shared memory. `others`: devices for the other nodes. They use the same
-    /// node numbers as the job.
-    pub fn many_hosts(local_nodes: Range<u32>, others: &[(NetworkDevice, NodeSet)]) -> Self {
-        let mut members = Vec::new();
-        if local_nodes.len() > 1 {
-            let node_ranges = vec![NodeMapping {
-                first: local_nodes.start,
-                count: local_nodes.len() as u32,
-                first_in_context: 0,
-            }];
-            members.push(NetworkMember { device: NetworkDevice::Shmem, node_ranges });
-        }
-        for (device, nodes) in others {
-            let mut nodes = nodes.clone();
-            if members.is_empty() {
-                nodes.insert_range(local_nodes.clone());
-            }
-            let node_range = |Range { start, end }| NodeMapping {
-                first: start,
-                count: end - start,
-                first_in_context: start,
-            };
-            let node_ranges = nodes.ranges().map(node_range).collect();
-            members.push(NetworkMember { device: *device, node_ranges });
-        }
-        Self { members }
-    }
 }

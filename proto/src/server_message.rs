@@ -2,6 +2,8 @@
 //! like each state of a session has its own type of requests ([`crate::message`]). A receiver thus
 //! has to handle only what its own requests can cause.
 
+mod conversation;
+
 use serde::{Deserialize, Serialize};
 
 use crate::client_session::{JobMessage, SESSION_JOB};
@@ -14,6 +16,7 @@ use crate::nodeset::NodeSet;
 use crate::observation::Metrics;
 use crate::tool_command::EventBody;
 use crate::tool_start::ToolActionAnswer;
+pub use conversation::{ConsoleReply, ConversationAnswer, ServerMessageDecoder, SessionMessage};
 
 /// From scored, after the greetings. Before its greeting, scored sends only [`SessionAnswer`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -316,147 +319,4 @@ pub enum JobAnswer {
     /// [`crate::message::JobRequest::OutputAck`] and [`crate::message::JobRequest::Flushed`] do not
     /// get this answer.
     UnknownJob,
-}
-
-/// The answers of one conversation, which a client expects after the greeting.
-pub trait ConversationAnswer: Sized {
-    /// The answer that a message contains. None: the message belongs to another conversation.
-    fn from_message(message: ServerMessage) -> Option<Self>;
-}
-
-/// A message in the form in which a client receives it that expects the answers `A`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SessionMessage<A> {
-    /// About the session itself.
-    Session(SessionAnswer),
-    /// An answer to the client's request.
-    Answer(A),
-}
-
-/// The answer to one kind of [`crate::message::ConsoleRequest`], in the form in which its client
-/// receives it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ConsoleReply<A> {
-    /// A part of the answer.
-    Answer(A),
-    /// The same as [`ConsoleAnswer::Finished`].
-    Finished {
-        /// 0, or the exit code of the job of the subscription.
-        code: u8,
-    },
-}
-
-impl<A: ConversationAnswer> SessionMessage<A> {
-    /// The message in the form that the client expects. None: it belongs to another conversation.
-    pub(crate) fn from_message(message: ServerMessage) -> Option<Self> {
-        match message {
-            ServerMessage::Session(answer) => Some(Self::Session(answer)),
-            other => A::from_message(other).map(Self::Answer),
-        }
-    }
-}
-
-impl ConversationAnswer for ScoutHosts {
-    fn from_message(message: ServerMessage) -> Option<Self> {
-        match message {
-            ServerMessage::ScoutHosts(hosts) => Some(hosts),
-            _ => None,
-        }
-    }
-}
-
-impl ConversationAnswer for ScoutAnswer {
-    fn from_message(message: ServerMessage) -> Option<Self> {
-        match message {
-            ServerMessage::Scout(answer) => Some(answer),
-            _ => None,
-        }
-    }
-}
-
-impl<A: TryFrom<ConsoleAnswer>> ConversationAnswer for ConsoleReply<A> {
-    fn from_message(message: ServerMessage) -> Option<Self> {
-        match message {
-            ServerMessage::Console(ConsoleAnswer::Finished { code }) => {
-                Some(Self::Finished { code })
-            }
-            ServerMessage::Console(answer) => answer.try_into().ok().map(Self::Answer),
-            _ => None,
-        }
-    }
-}
-
-impl TryFrom<ConsoleAnswer> for ListAnswer {
-    type Error = ConsoleAnswer;
-
-    fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
-        match answer {
-            ConsoleAnswer::List(answer) => Ok(answer),
-            other => Err(other),
-        }
-    }
-}
-
-impl TryFrom<ConsoleAnswer> for PageAddress {
-    type Error = ConsoleAnswer;
-
-    fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
-        match answer {
-            ConsoleAnswer::Page(address) => Ok(address),
-            other => Err(other),
-        }
-    }
-}
-
-impl TryFrom<ConsoleAnswer> for ToolAnswer {
-    type Error = ConsoleAnswer;
-
-    fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
-        match answer {
-            ConsoleAnswer::Tool(answer) => Ok(answer),
-            other => Err(other),
-        }
-    }
-}
-
-impl TryFrom<ConsoleAnswer> for ToolActionAnswer {
-    type Error = ConsoleAnswer;
-
-    fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
-        match answer {
-            ConsoleAnswer::ToolAction(answer) => Ok(answer),
-            other => Err(other),
-        }
-    }
-}
-
-impl TryFrom<ConsoleAnswer> for ListedProcesses {
-    type Error = ConsoleAnswer;
-
-    fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
-        match answer {
-            ConsoleAnswer::Processes(answer) => Ok(answer),
-            other => Err(other),
-        }
-    }
-}
-
-impl TryFrom<ConsoleAnswer> for Metrics {
-    type Error = ConsoleAnswer;
-
-    fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
-        match answer {
-            ConsoleAnswer::Metrics(metrics) => Ok(metrics),
-            other => Err(other),
-        }
-    }
-}
-
-impl ConversationAnswer for JobMessage<JobAnswer> {
-    fn from_message(message: ServerMessage) -> Option<Self> {
-        match message {
-            ServerMessage::Job(message) => Some(message),
-            _ => None,
-        }
-    }
 }

@@ -15,7 +15,7 @@ fn replay(directory: &str, min_count: usize, target: fn(&[u8])) {
 
 #[test]
 fn no_committed_frame_makes_a_decoder_panic() {
-    replay("frames", 10, score_proto::frame::fuzz);
+    replay("frames", 10, score_proto::all_messages::fuzz);
 }
 
 #[test]

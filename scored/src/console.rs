@@ -8,11 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::unistd::{User, getuid};
-use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, SESSION_JOB};
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
 use score_proto::job_list::{JobEntry, JobState};
 use score_proto::message::{ConsoleRequest, Login, OsBytes, UserRequest};
-use score_proto::server_message::{ConsoleReply, ListAnswer, SessionAnswer, SessionMessage};
+use score_proto::server_message::{
+    ConsoleReply, ListAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage,
+};
 
 /// How long the daemon may take to send the next part of its answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);

@@ -11,7 +11,7 @@ use score_proto::message::ConsoleRequest;
 
 use crate::daemon::service::config as service;
 use crate::daemon::{self, CommonOptions};
-use crate::launch::{LaunchOptions, preflight};
+use crate::launch::{ConnectList, LaunchOptions, preflight};
 use crate::sys::descriptor;
 use crate::{console, keeper, owner_arg, raw_socket, shepherd, tool_supervisor};
 
@@ -128,7 +128,7 @@ struct Args {
     directory: Option<OsString>,
     hosts: Option<String>,
     launch: LaunchOptions,
-    connect: Option<String>,
+    connect: Option<ConnectList>,
     host: Option<String>,
     key: Option<OsString>,
     new_key: PathBuf,
@@ -243,7 +243,7 @@ impl Args {
                     .ok_or_else(|| format!("-timeout {word}: must be a number of seconds"))?;
                 self.launch.arrival_timeout = Some(Duration::from_secs(seconds));
             }
-            "-connect" => self.connect = Some(text(value()?)),
+            "-connect" => self.connect = Some(text(value()?).parse()?),
             "-host" => self.host = Some(text(value()?)),
             "-key" => self.key = Some(value()?.clone()),
             "-json" => self.json = true,

@@ -8,10 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use driver::*;
-use score_proto::client_session::{self, JobMessage, MAX_JOBS, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, JobMessage, MAX_JOBS, SESSION_JOB};
 use score_proto::ids::SessionJobId;
 use score_proto::message::*;
-use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
+use score_proto::server_message::{JobAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage};
 
 /// A client with one login and any number of jobs.
 struct MultiJobClient {

@@ -153,7 +153,7 @@ fn a_missing_input_file_ends_the_job_with_host_and_name() {
     let mut read = sh("cat");
     read.input = Input::File(file("nothing"));
     let outcome = run(job(2, vec![read]));
-    let host = nix::sys::utsname::uname().unwrap().nodename().to_string_lossy().into_owned();
+    let host = score_sys::host_name::system_host_name();
     let notices = outcome.notices();
     assert!(notices.contains(&format!("host {host}: ")) && notices.contains("/nothing: No such"));
     assert_eq!(outcome.code(), 1);

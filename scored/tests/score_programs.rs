@@ -3,12 +3,12 @@
 
 mod driver;
 
-use std::io::{IoSliceMut, Write};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::io::Write;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use driver::*;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send};
+use nix::sys::socket::{MsgFlags, send};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, board};
 use score_proto::frame;
@@ -59,27 +59,16 @@ fn send_call(call: &Call) {
     send(CONTROL, &body, MsgFlags::empty()).unwrap();
 }
 
-// UNSAFETY: received descriptors are numbers.
+// UNSAFETY: the control socket is a number.
 #[expect(unsafe_code)]
-fn take_fd(number: RawFd) -> OwnedFd {
-    // SAFETY: the descriptor has just been received, so it has no other owner.
-    unsafe { OwnedFd::from_raw_fd(number) }
+fn control_socket() -> BorrowedFd<'static> {
+    // SAFETY: nothing in this process closes the socket.
+    unsafe { BorrowedFd::borrow_raw(CONTROL) }
 }
 
 fn receive_reply() -> (Reply, Vec<OwnedFd>) {
-    let mut buffer = vec![0; 65536];
-    let mut space = nix::cmsg_space!([RawFd; 8]);
-    let mut iov = [IoSliceMut::new(&mut buffer)];
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-    let message = recvmsg::<()>(CONTROL, &mut iov, Some(&mut space), flags).unwrap();
-    let count = message.bytes;
-    let mut fds = Vec::new();
-    for part in message.cmsgs().unwrap() {
-        if let ControlMessageOwned::ScmRights(numbers) = part {
-            fds.extend(numbers.into_iter().map(take_fd));
-        }
-    }
-    (frame::decode_datagram(&buffer[..count]).unwrap(), fds)
+    let (bytes, fds) = score_sys::fd_passing::receive(control_socket(), 65536, 8).unwrap();
+    (frame::decode_datagram(&bytes).unwrap(), fds)
 }
 
 fn attach() -> (Welcome, Vec<OwnedFd>) {

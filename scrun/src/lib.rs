@@ -12,6 +12,7 @@ pub mod job;
 pub mod local_environment;
 mod monitor;
 pub mod mpi;
+pub mod mpi_library;
 pub mod mpir;
 pub mod multi_user;
 pub mod networks;

@@ -10,6 +10,7 @@ use score_hosts::{Context, Database, Host, VirtualHostSpec, allocation, evaluate
 use score_proto::exit_code::EXIT_USAGE;
 use score_proto::message::{HostKind, HostSpec};
 use score_proto::network::HostNetwork;
+use score_sys::host_name::system_host_name;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -33,7 +34,7 @@ impl LocalEnvironment<'_> {
         let env_var: &dyn Fn(&str) -> Option<OsString> = &|name| std::env::var_os(name);
         Self {
             count_processors: &processors,
-            machine_name: &name,
+            machine_name: &system_host_name,
             env_var,
             read_file: &database_file::read_from_disk,
             session_hosts: None,
@@ -197,9 +198,4 @@ pub fn bintype() -> String {
 fn processors() -> u32 {
     let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     u32::try_from(count).unwrap_or(score_proto::MAX_NODES)
-}
-
-fn name() -> String {
-    let name = nix::unistd::gethostname().unwrap_or_default();
-    name.to_string_lossy().into_owned()
 }

@@ -3,37 +3,15 @@
 mod python;
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use score_proto::env;
 use score_proto::message::{Level, MPICH_LIBRARY_NAMES, MpiStart, OsBytes, ProgramKind};
 
 use crate::elf::{self, LibrarySearchPath};
+use crate::mpi_library::{MpiLibrary, Transport};
 use crate::options::ScrunOptions;
 use python::PythonEnvironment;
-
-/// An MPI library, named by how its programs start.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MpiLibrary {
-    /// MPICH and libraries with its interface. Programs start by PMI.
-    Mpich(Transport),
-    /// Open MPI. Programs start by PMIx.
-    OpenMpi {
-        /// How it can send messages.
-        transport: Transport,
-        /// The libpmix that it loads, if its files name it.
-        pmix: Option<PathBuf>,
-    },
-}
-
-/// How an MPI library can send messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
-    /// Also by libfabric, and therefore by PM.
-    Libfabric,
-    /// As far as is known, not by libfabric.
-    Other,
-}
 
 /// Whether the messages of a program are sent over PM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,14 +43,6 @@ enum MpiOption {
 /// The words that the option accepts.
 pub const OPTION_VALUES: [&str; 4] = ["auto", "mpich", "openmpi", "none"];
 
-/// The module of Open MPI for libfabric, relative to the directory of the library. Debian installs
-/// the modules in separate directories.
-const LIBFABRIC_MODULES: [&str; 3] = [
-    "openmpi/mca_mtl_ofi.so",
-    "openmpi/lib/openmpi3/mca_mtl_ofi.so",
-    "openmpi/lib/openmpi/mca_mtl_ofi.so",
-];
-
 /// Checks a value of the option that is the absolute path of a directory of libraries.
 ///
 /// # Errors
@@ -87,61 +57,6 @@ pub fn check_library_folder(folder: &str) -> Result<(), String> {
     }
 }
 
-impl MpiLibrary {
-    /// The MPI library with this file name (DT_NEEDED), or `None` if the name is not that of an MPI
-    /// library.
-    pub fn of_needed(name: &[u8]) -> Option<Self> {
-        match name {
-            b"libmpi.so.12" | b"libmpich.so.12" | b"libmpi_abi.so.1" => {
-                Some(Self::Mpich(Transport::Other))
-            }
-            b"libmpi.so.40" => Some(Self::OpenMpi { transport: Transport::Other, pmix: None }),
-            _ => None,
-        }
-    }
-
-    /// Adds what the files of the library at `path` show: whether it can use libfabric, and its
-    /// libpmix.
-    pub fn with_needs(
-        self,
-        path: Option<&Path>,
-        uses_libfabric: bool,
-        pmix: Option<PathBuf>,
-    ) -> Self {
-        let has_module = || {
-            let file = path.and_then(|path| path.canonicalize().ok());
-            let folder = file.as_deref().and_then(Path::parent);
-            folder.is_some_and(|folder| {
-                LIBFABRIC_MODULES.iter().any(|module| folder.join(module).exists())
-            })
-        };
-        match self {
-            Self::Mpich(_) if uses_libfabric => Self::Mpich(Transport::Libfabric),
-            Self::OpenMpi { .. } => {
-                let transport = match uses_libfabric || has_module() {
-                    true => Transport::Libfabric,
-                    false => Transport::Other,
-                };
-                Self::OpenMpi { transport, pmix }
-            }
-            other => other,
-        }
-    }
-
-    fn transport(&self) -> Transport {
-        match self {
-            Self::Mpich(transport) | Self::OpenMpi { transport, .. } => *transport,
-        }
-    }
-
-    fn start(&self) -> MpiStart {
-        match self {
-            Self::Mpich(_) => MpiStart::Pmi,
-            Self::OpenMpi { .. } => MpiStart::Pmix,
-        }
-    }
-}
-
 impl MpiOption {
     fn of(options: &ScrunOptions) -> Self {
         match options.get("mpi").and_then(|given| given.value.as_deref()) {
@@ -151,14 +66,6 @@ impl MpiOption {
             _ => Self::Auto,
         }
     }
-}
-
-/// The file name of libpmix (DT_NEEDED).
-pub const PMIX_LIBRARY_NAME: &[u8] = b"libpmix.so.2";
-
-/// Whether a library of this name (DT_NEEDED) is libfabric. Python wheels append to its name.
-pub fn is_libfabric(name: &[u8]) -> bool {
-    name.starts_with(b"libfabric")
 }
 
 /// The MPI library that a Python program would use. `None` if `program` is not run by Python.

@@ -5,7 +5,8 @@ use crate::options::ScrunOptions;
 use crate::usage::{ErrorPosition, StartError};
 use score_hosts::{Host, HostInterface};
 use score_proto::message::HostSpec;
-use score_proto::network::{ETHERNET, HostNetwork, UDP, choose};
+use score_proto::network::{ETHERNET, HostNetwork, UDP};
+use score_proto::network_choice::choose;
 
 /// The networks that the option names, in this order. Empty if the option is not given.
 pub fn requested_networks(options: &ScrunOptions) -> Vec<String> {

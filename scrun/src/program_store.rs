@@ -2,7 +2,7 @@
 //! read with the user's permissions when a host requests it.
 
 use crate::mpi;
-use crate::tool_files::FolderArchive;
+use crate::tool_files::{FolderArchive, read_full_at};
 use crate::usage::{StartError, printable};
 use score_proto::exit_code::EXIT_USAGE;
 use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CHUNK, ProgramKind};
@@ -11,7 +11,6 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Maximum number of chunks of one reply. The host requests the rest in a further request.
@@ -99,21 +98,6 @@ impl ProgramStore {
             (offset.saturating_add(index * chunk), left.min(chunk) as usize)
         })
     }
-}
-
-/// Reads until `bytes` is full or the file ends. Returns the number of bytes.
-///
-/// # Errors
-/// As pread(2).
-pub fn read_full_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-    let mut count = 0;
-    while count < bytes.len() {
-        match file.read_at(&mut bytes[count..], offset + count as u64)? {
-            0 => break,
-            read => count += read,
-        }
-    }
-    Ok(count)
 }
 
 fn digest(path: &Path) -> io::Result<FileDigest> {

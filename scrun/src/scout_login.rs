@@ -1,11 +1,13 @@
 //! Logs in to the scout session that this process runs in, if it runs in one.
 
 use crate::usage::StartError;
-use score_proto::client_session::{self, ServerMessageDecoder};
+use score_proto::client_session;
 use score_proto::env::SCOUT_ENV;
 use score_proto::exit_code::EXIT_USAGE;
 use score_proto::message::HostSpec;
-use score_proto::server_message::{ScoutHosts, SessionAnswer, SessionMessage};
+use score_proto::server_message::{
+    ScoutHosts, ServerMessageDecoder, SessionAnswer, SessionMessage,
+};
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

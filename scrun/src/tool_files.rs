@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
@@ -18,7 +18,6 @@ use score_proto::file_tree::{
 use score_proto::message::{FileDigest, OsBytes};
 
 use crate::options::ScrunOptions;
-use crate::program_store::read_full_at;
 use crate::usage::{StartError, printable};
 
 /// Number of bytes that are hashed at once.
@@ -160,6 +159,21 @@ fn at(path: &Path, reason: &str) -> String {
         true => reason.to_owned(),
         false => format!("{}: {reason}", printable(path.as_os_str())),
     }
+}
+
+/// Reads until `bytes` is full or the file ends. Returns the number of bytes.
+///
+/// # Errors
+/// As pread(2).
+pub fn read_full_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut count = 0;
+    while count < bytes.len() {
+        match file.read_at(&mut bytes[count..], offset + count as u64)? {
+            0 => break,
+            read => count += read,
+        }
+    }
+    Ok(count)
 }
 
 /// Opens a file for reading. Does not wait for the other end of a FIFO, and does not follow a

@@ -25,4 +25,5 @@ pub mod hop;
 pub mod message;
 pub mod routing;
 pub mod server;
+pub mod start_error;
 pub mod transport;

@@ -2,7 +2,8 @@
 
 use std::net::TcpListener;
 
-use score_sdm::server::{StartError, sdm_master_init, server_with_id};
+use score_sdm::server::{sdm_master_init, server_with_id};
+use score_sdm::start_error::StartError;
 use score_sdm::transport::tcp::{PORT_ATTEMPTS, TcpTransport};
 use score_tree::key::Key;
 

@@ -14,9 +14,8 @@ use score_sdm::message::{
     DebugEvent, HostServers, INIT_COMMAND, Operation, RoutingTable, StopReason, TreeInit, UpMessage,
 };
 use score_sdm::routing::TreeShape;
-use score_sdm::server::{
-    ServerState, StartError, sdm_master_init, sdm_server_init, server_with_id,
-};
+use score_sdm::server::{ServerState, sdm_master_init, sdm_server_init, server_with_id};
+use score_sdm::start_error::StartError;
 use score_sdm::transport::tcp::PORT_ATTEMPTS;
 use score_tools::merge::{CommandId, EventBody};
 use score_tree::key::Key;

@@ -26,6 +26,7 @@ pub mod maps;
 pub mod memory;
 pub mod module;
 pub mod names;
+mod own_frames;
 mod reader;
 pub mod registers;
 pub mod render;

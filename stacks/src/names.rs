@@ -7,6 +7,7 @@ use crate::debug_file;
 use crate::demangle::{clean, demangle};
 use crate::frame::{Detail, Frame, SourceLine, Stack};
 use crate::module::Module;
+use crate::own_frames;
 use crate::unwind::{CodePlace, StackEnd, UnwoundFrame, UnwoundThread};
 
 /// Maximum number of addresses with cached names. If it is exceeded, the cache is emptied.
@@ -65,7 +66,8 @@ impl NameCache {
         }
     }
 
-    /// The stack of a thread, with the outermost frame first.
+    /// The stack of a thread, with the outermost frame first. The inside of SCore's libraries is
+    /// one frame.
     pub fn stack(&self, thread: &UnwoundThread, detail: Detail) -> Stack {
         let mut frames = Vec::new();
         match thread.end {
@@ -80,7 +82,7 @@ impl NameCache {
                 UnwoundFrame::Omitted(count) => frames.push(Frame::Omitted(*count as u64)),
             }
         }
-        Stack { frames }
+        Stack { frames: own_frames::fold(frames) }
     }
 
     fn add_frames(&self, place: &CodePlace, detail: Detail, frames: &mut Vec<Frame>) {

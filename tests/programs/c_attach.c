@@ -1,4 +1,4 @@
-/* A tool in C that attaches to rank 0 of a job, and prints the result and its text. */
+/* A tool in C that attaches to rank 0 of a job, and prints the result as a number and as text. */
 #include <stdio.h>
 #include <stdlib.h>
 

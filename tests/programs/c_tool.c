@@ -1,6 +1,7 @@
-/* A tool in C, which start_tool starts beside a job of tool_target: it reads and changes rank 0 by
- * libscoretools, and lists its threads by glibc's libthread_db. Then it leaves things behind, waits
- * for SIGTERM, and takes them back. Each failure is a line, and ends it. */
+/* A tool in C, which start_tool starts next to a job of tool_target. It reads and changes rank 0 by
+ * libscoretools, and lists the threads of rank 0 by glibc's libthread_db. Then it leaves
+ * breakpoints and other things set, waits for SIGTERM, and removes them. A failure ends the tool
+ * with one line. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <gnu/libc-version.h>
@@ -28,7 +29,7 @@
 
 static score_toolctl *connection;
 static struct ps_prochandle *process;
-/* Ids of the threads of the rank, as the messages know them. */
+/* Ids of the threads of rank 0, as the messages of tool control contain them. */
 static uint32_t threads[MAX_THREADS];
 static size_t thread_count;
 /* The thread that counts. */
@@ -116,7 +117,7 @@ static int is_listed(uint32_t thread)
     return 0;
 }
 
-/* A thread that td_ta_thr_iter has found. */
+/* Checks a thread that td_ta_thr_iter has found. */
 static int on_thread(const td_thrhandle_t *handle, void *count)
 {
     td_thrinfo_t info;
@@ -129,7 +130,8 @@ static int on_thread(const td_thrhandle_t *handle, void *count)
     thread = score_toolctl_thread(process, info.ti_lid);
     CHECK(is_listed(thread));
     if ((pid_t)thread != ps_getpid(process)) counting = (lwpid_t)thread;
-    /* libthread_db asks by the id that it has read in the process, a tool by that of the host. */
+    /* libthread_db uses the id that it has read in the process, and a tool uses the id of the
+     * host. */
     CHECK(td_thr_getgregs(handle, registers) == TD_OK);
     CHECK(ps_lgetregs(process, (lwpid_t)thread, same) == PS_OK);
     CHECK(registers[FS_BASE] == same[FS_BASE] && registers[RSP] != 0);
@@ -154,7 +156,7 @@ static size_t count_by_thread_db(void)
     return count;
 }
 
-/* All of this needs no Control authority. */
+/* None of these operations needs Control authority. */
 static void read_without_control(void)
 {
     prgregset_t registers;
@@ -168,7 +170,8 @@ static void read_without_control(void)
     CHECK(ps_ptread(process, address_of("tick"), &byte, 1) == PS_OK && byte != 0);
     CHECK(ps_lgetfpregs(process, counting, &float_registers) == PS_OK);
     CHECK(float_registers.mxcsr != 0);
-    /* Objects that are not named are looked at, too. */
+    /* A lookup without the name of an object searches all objects, and a lookup with a name also
+     * searches the others. */
     CHECK(ps_pglobal_lookup(process, "libc.so.6", "malloc", &address) == PS_OK);
     CHECK(ps_pglobal_lookup(process, NULL, "malloc", &other) == PS_OK && address == other);
     CHECK(ps_pglobal_lookup(process, "libc.so.6", "counter", &address) == PS_OK);
@@ -194,7 +197,7 @@ static void stop_and_change(void)
 
     CHECK(ps_pdwrite(process, address_of("stop") , &value, 0) == PS_OK);
     CHECK(ps_pstop(process) == PS_OK && !changes("counter"));
-    /* It stands: a second time changes nothing. */
+    /* The process is stopped already, so the second call changes nothing. */
     CHECK(ps_pstop(process) == PS_OK);
     CHECK(ps_pdwrite(process, address_of("watched"), &value, sizeof value) == PS_OK);
     CHECK(read_long("watched") == 4711);
@@ -225,7 +228,7 @@ static void stop_and_change(void)
     CHECK(ps_lstop(process, 1) == PS_BADLID);
 }
 
-/* The version of glibc in the rank is changed for a moment. */
+/* Changes the version of glibc in the memory of rank 0 for a moment. */
 static void other_glibc(void)
 {
     psaddr_t address;
@@ -254,7 +257,7 @@ static psaddr_t allocate(uint64_t size)
     return (psaddr_t)((const struct score_tools_allocated_memory *)result.answer)->address;
 }
 
-/* More than a message holds. */
+/* Allocates and uses more memory than a message can hold. */
 static psaddr_t large_memory(void)
 {
     static unsigned char out[LARGE], in[LARGE];
@@ -287,7 +290,7 @@ static void wait_for_notices(void)
     CHECK(score_toolctl_notice(connection, -1, &notice, &len) == -EINTR);
 }
 
-/* A breakpoint gives a notice; then it is removed. */
+/* Sets a breakpoint, waits for its notice, and removes it. */
 static void breakpoint(void)
 {
     struct score_tools_new_breakpoint point = {0, 0, (uint64_t)address_of("tick"),
@@ -303,7 +306,7 @@ static void breakpoint(void)
     CHECK(signal->reason == SCORE_TOOLS_SIGNAL_REASON_BREAKPOINT);
     CHECK(signal->instruction == point.address && signal->thread == (uint32_t)counting);
     CHECK(signal->header.job == strtoull(getenv("BG_JOBID"), NULL, 10));
-    /* It has authority, and therefore cannot just detach. */
+    /* The tool has authority, so it cannot detach. */
     CHECK(score_toolctl_detach(connection, SCORE_TOOLCTL_ALL_RANKS)
           == SCORE_TOOLS_RC_TOOL_CONTROL_RELEASE_REQUIRED);
     CHECK(score_toolctl_clean_up(connection, 0) == 0 && changes("counter"));
@@ -322,8 +325,8 @@ static void ask_for_control(void)
     CHECK(memcmp(holder.tag, "c tool\0\0", 8) == 0 && holder.priority == 50);
 }
 
-/* Stops while breakpoints are hit: either notice may come first. The signal of ps_pstop never
- * reaches the program, which would die of it. */
+/* Stops the process while breakpoints are hit, so that either notice may come first. The signal of
+ * ps_pstop must never reach the program, which would die of it. */
 static void stop_amid_notices(void)
 {
     struct score_tools_new_breakpoint point = {0, 0, (uint64_t)address_of("tick"),
@@ -344,7 +347,7 @@ static void stop_amid_notices(void)
     CHECK(changes("counter"));
 }
 
-/* What the tool is to take back before it detaches. */
+/* Sets the things that the tool removes before it detaches. */
 static void leave_things_behind(void)
 {
     struct score_tools_new_breakpoint point = {0, 0, (uint64_t)address_of("tick"),
@@ -357,7 +360,7 @@ static void leave_things_behind(void)
     struct pollfd readable = {score_toolctl_fd(connection), POLLIN, 0};
     uint32_t held = (uint32_t)counting, code;
 
-    /* The notice of this signal is never taken. */
+    /* The tool never fetches the notice of this signal. */
     CHECK(command(1, SCORE_TOOLS_CMD_SEND_SIGNAL_TO_PROCESS, &user_signal, sizeof user_signal,
                   NULL) == 0);
     CHECK(poll(&readable, 1, 20000) == 1);

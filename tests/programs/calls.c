@@ -48,7 +48,8 @@ static int barrier(void) {
     return 0;
 }
 
-/* Each node in its turn: after sc_flush and the barrier its line has been written. */
+/* Prints one line per node in the order of nodes. After sc_flush and the barrier, the line of a
+ * node has been written. */
 static int order(void) {
     int turn;
 
@@ -99,7 +100,7 @@ static int files(void) {
     return 0;
 }
 
-/* Node 0 broadcasts; all get it, the caller included. */
+/* Node 0 broadcasts. All nodes receive the message, including node 0. */
 static int broadcast(void) {
     struct sigaction action;
     sigset_t blocked, before;

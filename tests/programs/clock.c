@@ -1,4 +1,5 @@
-/* Preloaded: the time of day jumps with every call that reads it, by years, forwards and back. */
+/* A preloaded library in which the time of day jumps by years, forwards and back, with every call
+ * that reads it. */
 
 #define _GNU_SOURCE
 #include <stdatomic.h>
@@ -10,7 +11,7 @@
 static long jump(void)
 {
     static atomic_uint calls;
-    /* The process id varies the time also for programs that read the clock only once. */
+    /* The process id makes the time differ also between programs that read the clock only once. */
     unsigned int call = atomic_fetch_add(&calls, 1) + (unsigned int)getpid();
 
     return ((long)(call % 7) - 3) * 100000000L;

@@ -1,4 +1,5 @@
-/* Ways to crash, for scenarios/crashes.rs: the first word says how, the others which nodes. */
+/* Crashes for scenarios/crashes.rs: the first argument is the way, the other arguments are the
+ * nodes. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Programs that cannot make progress, and programs that only look like it. deadlock [pin] WHAT.
+/* Programs that cannot make progress, and programs that only look like it: deadlock [pin] CASE.
  * With "pin" each process keeps memory locked meanwhile. */
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +46,7 @@ static void send_to(int node) {
     check(pmSend(NET) == PM_SUCCESS, "pmSend");
 }
 
-/* figure 2.9 */
+/* Figure 2.9 of the manual. */
 static void receive_and_hold(void) {
     caddr_t buf;
     size_t len;
@@ -67,7 +67,7 @@ static void receive(void) {
     release();
 }
 
-/* figure 3.4. extra_fd: another descriptor to wait for, or -1. */
+/* Figure 3.4 of the manual. `extra_fd` is another descriptor to wait for, or -1. */
 static int sleep_for(int extra_fd) {
     caddr_t buf;
     size_t len;
@@ -144,7 +144,7 @@ static void on_hangup(int signal) {
     _exit(0);
 }
 
-/* Programs that cannot make progress. */
+/* Cases that cannot make progress. */
 static void run_deadlock(void) {
     pthread_t thread;
     int me = score_self_node, all = score_num_node, i;
@@ -188,7 +188,7 @@ static void run_deadlock(void) {
     }
 }
 
-/* Programs that can make progress, whatever their state looks like. */
+/* Cases that can make progress, whatever their state looks like. */
 static void run_live(void) {
     pthread_t thread;
     int me = score_self_node, all = score_num_node, i;

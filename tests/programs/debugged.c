@@ -1,5 +1,5 @@
-/* What a debugger looks at and changes: two threads, which count what they do. The program ends
- * when `stop` is not 0, or when the file that it is given exists. */
+/* A program that debuggers read and change. It has two threads, which count their calls. The
+ * program ends when `stop` is not 0, or when the file in its argument exists. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ __attribute__((noinline)) static void assist(void)
     assisted++;
 }
 
-/* The other thread has to run meanwhile. */
+/* Waits until the other thread has run. */
 __attribute__((noinline)) static void await_assistance(void)
 {
     long seen = assisted;

@@ -1,5 +1,5 @@
-/* Node 1 sends two messages and waits. Node 0 receives one of them and exits at once, as early as
- * threads of PM may not have run yet. */
+/* Node 1 sends two messages and waits. Node 0 receives one of them and exits at once, possibly
+ * before the threads of PM have run. */
 #include <errno.h>
 #include <string.h>
 

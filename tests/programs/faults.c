@@ -37,7 +37,7 @@ int main(int argc, char **argv) {
             (void)sc_exit(42);
         }
     }
-    /* The other nodes wait until they are ended. */
+    /* The other nodes wait until SCore ends them. */
     for (;;) {
         (void)pause();
     }

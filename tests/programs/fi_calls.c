@@ -1,7 +1,7 @@
 /*
- * The calls of libfabric themselves, on two nodes over the provider pm: what a program may ask for,
- * messages of all kinds, remote memory, atomic operations, counters, waiting, several domains, an
- * endpoint that is closed and opened again. Prints "ok" on each node.
+ * Calls libfabric directly, on two nodes over the provider pm: hints, messages of all kinds, remote
+ * memory, atomic operations, counters, waiting, several domains, and an endpoint that is closed and
+ * opened again. Prints "ok" on each node.
  */
 #include <errno.h>
 #include <poll.h>
@@ -39,7 +39,7 @@ static uint32_t self_node;
         }                                                                                          \
     } while (0)
 
-/* An endpoint with all that belongs to it. */
+/* An endpoint and all objects that belong to it. */
 struct side {
     struct fi_info *info;
     struct fid_fabric *fabric;
@@ -49,7 +49,7 @@ struct side {
     struct fid_cntr *sends, *receives, *reads, *writes;
     struct fid_ep *ep;
     fi_addr_t peer, own;
-    /* Entries that were read while another one was waited for, with their sources. */
+    /* Entries that were read while the program waited for another one, with their sources. */
     struct fi_cq_tagged_entry kept[KEPT];
     fi_addr_t kept_sources[KEPT];
     size_t kept_count;
@@ -67,7 +67,7 @@ static struct fi_info *hints_of(uint64_t caps, int mr_mode)
     return hints;
 }
 
-/* Whether an info is found after a change of the hints. */
+/* Whether fi_getinfo finds an info for these hints. Frees the hints. */
 static int is_offered(struct fi_info *hints)
 {
     struct fi_info *info = NULL;
@@ -109,7 +109,7 @@ static void open_counter(struct side *side, struct fid_cntr **counter, uint64_t 
     CHECK(fi_ep_bind(side->ep, &(*counter)->fid, flags) == 0);
 }
 
-/* The address of this endpoint on the other node: names have the node in their second half. */
+/* Inserts the address of the other node's endpoint. The second half of a name is the node. */
 static void insert_peer(struct side *side)
 {
     uint32_t name[2];
@@ -176,7 +176,7 @@ static void keep(struct side *side, struct fi_cq_tagged_entry entry, fi_addr_t s
     side->kept_sources[side->kept_count++] = source;
 }
 
-/* Removes the first entry for this context from those that were kept. */
+/* Removes the first kept entry for this context. */
 static int take_kept(struct side *side, void *context, struct fi_cq_tagged_entry *entry,
                      fi_addr_t *source)
 {
@@ -193,7 +193,7 @@ static int take_kept(struct side *side, void *context, struct fi_cq_tagged_entry
     return 0;
 }
 
-/* The next entry for this context. Operations complete in any order (FI_ORDER_NONE). */
+/* Returns the next entry for this context. Operations complete in any order (FI_ORDER_NONE). */
 static struct fi_cq_tagged_entry next(struct side *side, void *context, fi_addr_t *source)
 {
     struct fi_cq_tagged_entry entry;
@@ -210,7 +210,7 @@ static struct fi_cq_tagged_entry next(struct side *side, void *context, fi_addr_
     return entry;
 }
 
-/* The error of the next operation. */
+/* Returns the error of the next operation, which must fail. */
 static int next_error(struct side *side, void *context)
 {
     struct fi_cq_err_entry error = {0};
@@ -229,7 +229,7 @@ static int next_error(struct side *side, void *context)
     return error.err;
 }
 
-/* Calls that say that they have to wait are made again. */
+/* Repeats a call as long as it returns FI_EAGAIN. */
 #define RETRY(side, call)                                                                          \
     do {                                                                                           \
         ssize_t result_;                                                                           \
@@ -237,7 +237,7 @@ static int next_error(struct side *side, void *context)
         CHECK(result_ == 0);                                                                       \
     } while (0)
 
-/* Sends bytes to the other node and receives as many. */
+/* Sends bytes to the other node, and receives as many. */
 static void exchange(struct side *side, const void *out, void *in, size_t len, uint64_t tag)
 {
     int context_of_receive, context_of_send, seen = 0;
@@ -280,28 +280,29 @@ static void messages(struct side *side)
         exchange(side, out, in, len, len);
         for (size_t i = 0; i < len; i++) CHECK(in[i] == (unsigned char)(i * 7 + 1 - self_node));
     }
-    /* A receive from any source, a number with the message, and where it comes from. */
+    /* Receives from any source. Checks the number that came with the message, and the source. */
     RETRY(side, fi_recv(side->ep, in, 100, NULL, FI_ADDR_UNSPEC, &a));
     barrier(side);
     RETRY(side, fi_injectdata(side->ep, out, 10, 0x123456789, side->peer));
     entry = next(side, &a, &source);
     CHECK(entry.flags == (FI_MSG | FI_RECV | FI_REMOTE_CQ_DATA) && entry.len == 10);
     CHECK(entry.data == 0x123456789 && source == side->peer);
-    /* A message that is too long, and a receive that is cancelled. */
+    /* Sends a message that is too long, and cancels a receive. */
     RETRY(side, fi_trecv(side->ep, in, 4, NULL, side->peer, 5, 0, &a));
     RETRY(side, fi_tinject(side->ep, out, 9, side->peer, 5));
     CHECK(next_error(side, &a) == FI_ETRUNC);
     RETRY(side, fi_trecv(side->ep, in, 4, NULL, side->peer, 6, 0, &b));
     CHECK(fi_cancel(&side->ep->fid, &b) == 0);
     CHECK(next_error(side, &b) == FI_ECANCELED);
-    /* To a node's own endpoint. */
+    /* Sends to the node's own endpoint. */
     RETRY(side, fi_trecv(side->ep, in, 4, NULL, side->own, 8, 0, &a));
     RETRY(side, fi_tinject(side->ep, out, 4, side->own, 8));
     next(side, &a, &source);
     CHECK(source == side->own && memcmp(in, out, 4) == 0);
 }
 
-/* Looks for a message: its length, or -1 if there is none, which is a failure of the operation. */
+/* Probes for a message. Returns its length, or -1 if there is none, in which case the operation
+ * fails. */
 static ssize_t look(struct side *side, struct fi_msg_tagged *message, uint64_t flags)
 {
     struct fi_cq_tagged_entry entry;
@@ -347,7 +348,7 @@ static void looks(struct side *side)
     barrier(side);
 }
 
-/* Several messages into one buffer, until too little is left. */
+/* Receives several messages into one buffer, until too little of it is left. */
 static void multi_receive(struct side *side)
 {
     static char in[1000], out[400];
@@ -374,7 +375,7 @@ static void multi_receive(struct side *side)
     barrier(side);
 }
 
-/* Keys of the regions of the other node. */
+/* Keys of the regions of a node. */
 struct keys {
     uint64_t open, readable;
 };
@@ -397,7 +398,7 @@ static void remote_memory(struct side *side)
     for (int i = 0; i < REGION; i++) readable[i] = (unsigned char)(i * 3 + self_node);
     exchange(side, &own, &peer, sizeof own, 30);
     for (int i = 0; i < LONG; i++) out[i] = (unsigned char)(i * 5 + self_node);
-    /* Written and read again, by PM and by messages. */
+    /* Writes and reads lengths that PM and messages transfer. */
     for (size_t len = 1; len <= LONG; len = len * 7 + 3) {
         RETRY(side, fi_write(side->ep, out, len, NULL, side->peer, 1000, peer.open, &context));
         entry = next(side, &context, NULL);
@@ -419,7 +420,7 @@ static void remote_memory(struct side *side)
     next(side, &context, NULL);
     CHECK(memcmp(in, out, 10) == 0 && memcmp(in + 10, out + 50, 20) == 0);
     writes++, reads++;
-    /* Not reported, but counted when the bytes are there. */
+    /* The operation has no completion entry, but is counted when the bytes have arrived. */
     RETRY(side, fi_inject_write(side->ep, out + 9, 8, side->peer, 3000, peer.open));
     CHECK(fi_cntr_wait(side->writes, ++writes, 10000) == 0);
     CHECK(fi_cntr_read(side->reads) == reads && fi_cntr_readerr(side->writes) == 0);
@@ -427,7 +428,8 @@ static void remote_memory(struct side *side)
     for (int i = 0; i < 8; i++) {
         CHECK(open[3000 + i] == (unsigned char)((i + 9) * 5 + 1 - self_node));
     }
-    /* Outside of the region, not open to writing, closed. */
+    /* These operations are outside of the region, write to a read-only region, or use an unknown
+     * key. */
     RETRY(side, fi_write(side->ep, out, 9, NULL, side->peer, REGION - 8, peer.open, &context));
     CHECK(next_error(side, &context) == FI_ENOKEY);
     RETRY(side, fi_write(side->ep, out, 1, NULL, side->peer, 0, peer.readable, &context));
@@ -438,7 +440,7 @@ static void remote_memory(struct side *side)
     CHECK(next_error(side, &context) == FI_ENOKEY);
     CHECK(fi_cntr_readerr(side->writes) == 2 && fi_cntr_readerr(side->reads) == 2);
     barrier(side);
-    /* A write that tells the target, behind another one. */
+    /* A write notifies the target, after another write. */
     RETRY(side, fi_write(side->ep, out, LONG, NULL, side->peer, 0, peer.open, &context));
     next(side, &context, NULL);
     struct fi_rma_iov remote = {100, 50, peer.open};
@@ -453,7 +455,7 @@ static void remote_memory(struct side *side)
     RETRY(side, fi_writemsg(side->ep, &message,
                             FI_REMOTE_CQ_DATA | FI_FENCE | FI_DELIVERY_COMPLETE));
     for (int seen = 0; seen != 3;) {
-        /* The peer's may have come before the completion of the own first write. */
+        /* The peer's notification may arrive before the first write of this node completes. */
         fi_addr_t source;
         ssize_t count =
             take_kept(side, NULL, &entry, &source) ? 1 : fi_cq_read(side->cq, &entry, 1);
@@ -501,7 +503,7 @@ static void atomics(struct side *side)
     CHECK(fi_atomicvalid(side->ep, FI_DOUBLE, FI_BOR, &count) == -FI_EOPNOTSUPP);
     CHECK(fi_query_atomic(side->domain, FI_DOUBLE, FI_SUM, &attr, FI_FETCH_ATOMIC) == 0);
     CHECK(attr.size == 8 && attr.count > 0);
-    /* Both nodes add to the numbers of both. */
+    /* Both nodes add to the numbers of both nodes. */
     for (int i = 0; i < 1000; i++) {
         fi_addr_t to = i % 2 ? side->peer : side->own;
         uint64_t at = i % 2 ? key : own;
@@ -514,7 +516,7 @@ static void atomics(struct side *side)
     }
     barrier(side);
     CHECK(region.sum == 1000 && region.real == 500);
-    /* Of two who swap, one finds what it has compared with. */
+    /* Both nodes swap the same number. Only one finds the value that it has compared with. */
     RETRY(side, fi_compare_atomic(side->ep, &mine, 1, NULL, &compared, NULL, &former, NULL,
                                   self_node ? side->peer : side->own, 8, self_node ? key : own,
                                   FI_INT64, FI_CSWAP, &context));
@@ -576,7 +578,7 @@ static void waiting(struct side *side)
     CHECK(fi_cq_sread(side->cq, &entry, 1, NULL, -1) == -FI_EAGAIN);
     pthread_join(thread, NULL);
     barrier(side);
-    /* One node waits on the descriptor until the other one sends. */
+    /* One node waits on the descriptor until the other node sends. */
     CHECK(fi_control(&side->cq->fid, FI_GETWAIT, &descriptor) == 0);
     for (int i = 0; i < 4; i++) {
         if (i % 2 == (int)self_node) {
@@ -600,7 +602,7 @@ static void waiting(struct side *side)
     barrier(side);
 }
 
-/* Two domains in one process: what is sent on one endpoint is not received on the other. */
+/* Opens two domains in a process. A message to one endpoint is not received on the other. */
 static void two_domains(struct side *first)
 {
     struct side second = {0};
@@ -636,7 +638,7 @@ int main(void)
     atomics(&side);
     waiting(&side);
     two_domains(&side);
-    /* Closed and opened again; what is sent meanwhile waits. */
+    /* Closes and opens the endpoint. A message that was sent meanwhile waits. */
     for (int i = 0; i < 3; i++) {
         barrier(&side);
         RETRY(&side, fi_tinject(side.ep, "late", 5, side.peer, 70 + i));

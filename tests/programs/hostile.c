@@ -1,10 +1,10 @@
 /*
  * Node 0 damages the memory that it shares with other processes, in the way that its first argument
  * names. The other nodes receive until an error is reported. The job ends in any case.
- *   garbage  random words over everything shared that can be written
+ *   garbage  writes random words over all shared memory that can be written
  *   zeros    the same with zeros
- *   resize   every memfd is to be made shorter, and longer
- *   halfway  killed between pmGetSendBuffer and pmSend
+ *   resize   tries to make every memfd shorter, and longer
+ *   halfway  is killed between pmGetSendBuffer and pmSend
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ static void sleep_ms(long milliseconds) {
     (void)nanosleep(&time, NULL);
 }
 
-/* Only pages that exist are overwritten: the segment is sparse, and large. */
+/* Overwrites only pages that exist, because the segment is sparse and large. */
 static void overwrite(uint64_t from, uint64_t to, int garbage) {
     volatile uint64_t *word;
     uint64_t state = 88172645463325252u;
@@ -39,7 +39,7 @@ static void overwrite(uint64_t from, uint64_t to, int garbage) {
     }
 }
 
-/* Every shared mapping of a memfd that this process may write to. */
+/* Overwrites every shared mapping of a memfd that this process may write to. */
 static void overwrite_shared(int garbage) {
     char line[512], mode[8];
     uint64_t from, to;
@@ -57,7 +57,7 @@ static void overwrite_shared(int garbage) {
     }
 }
 
-/* All of these calls must be refused: otherwise another process would die of SIGBUS. */
+/* Tries to resize. All of these calls must fail: otherwise another process would die of SIGBUS. */
 static void resize(void) {
     char line[512], path[64];
     uint64_t from, to;
@@ -129,7 +129,7 @@ int main(int argc, char **argv) {
     for (;;) {
         cc = pmReceive(score_pmnet[0], &message, &length);
         if (cc == PM_SUCCESS) {
-            /* Read all bytes: a length that reached outside the buffer would crash here. */
+            /* Reads all bytes. If a length reached outside the buffer, this would crash. */
             for (i = 0; i < length; i++) {
                 sum += (unsigned char)message[i];
             }

@@ -32,7 +32,7 @@ static double now_ms(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-/* Between 0.03 and 0.97, up and down. */
+/* Returns a share between 0.03 and 0.97 that goes up and down. */
 static double share_at(double ms) {
     double phase = ms / WAVE_MS + (double)score_self_node / score_num_node;
     double part = phase - (double)(long)phase;

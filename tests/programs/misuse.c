@@ -18,8 +18,7 @@ static void check(const char *what, int found, int expected) {
     }
 }
 
-/* With an empty receive queue the call returns ENOBUFS, so it is repeated until a message arrives.
-   */
+/* Receives a message. With an empty receive queue the call returns ENOBUFS, so it is repeated. */
 static int receive(pmContext *pmc, caddr_t *buffer, size_t *length) {
     int cc;
 
@@ -64,7 +63,8 @@ static void multicasts(pmContext *pmc, int next) {
     check("pmSend after a refused multicast", pmSend(pmc), EIO);
 }
 
-/* One valid message round the ring, with every error that a held buffer allows. */
+/* Sends one valid message round the ring, and causes every error that is possible with a held
+ * buffer. */
 static void round_trip(pmContext *pmc, int next) {
     caddr_t buffer = NULL, message = NULL;
     size_t length = 0;
@@ -106,7 +106,7 @@ static void privileges(pmContext *pmc, int next) {
     check("pmDetachContext of a member", pmDetachContext(member), EBUSY);
 }
 
-/* Remote memory: memory that was never locked is refused at once. */
+/* Memory that was never locked is refused at once. */
 static void remote_memory(pmContext *pmc, int next) {
     static char memory[64];
     pmAddrHandle handle = 0, forged = 0;

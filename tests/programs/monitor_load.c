@@ -1,11 +1,11 @@
 /*
- * Numbers for monitors to show:
+ * Values for monitors to show:
  *   monitor_load SECONDS
- * Each even node sends 100 messages of 1 to 100 bytes to the odd node after it, which receives
- * them. Then the odd nodes wait for a message that does not come, until SECONDS after their start:
- * their idle flag is set. The even nodes compute for a second longer, because otherwise the odd
- * nodes would be reported as deadlocked at the end. User monitor 0 shows 10 more than the node
- * number, user monitor 1 shows 200.
+ * Each even node sends 100 messages of 1 to 100 bytes to the odd node after it. The odd nodes
+ * receive them, and then wait for a message that does not come, until SECONDS after their start.
+ * Meanwhile their idle flag is set. The even nodes compute for a second longer, because otherwise
+ * SCore would report the odd nodes as deadlocked at the end. User monitor 0 shows the node number
+ * plus 10, user monitor 1 shows 200.
  */
 #include <errno.h>
 #include <stdio.h>

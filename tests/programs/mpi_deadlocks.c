@@ -1,6 +1,6 @@
 /*
- * Programs of MPI that hang, and programs that only look like it: mpi_deadlocks CASE.
- * An innocent program prints "ok" on each rank. What it waits for comes after some seconds.
+ * Programs of MPI that hang, and programs that only look like it: mpi_deadlocks CASE. A program
+ * that does not hang prints "ok" on each rank. It waits for an event that comes after some seconds.
  */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Longer than many looks at an idle job take. */
+/* Longer than SCore needs for many samples of an idle job. */
 #define WAIT_SECONDS 3
 #define LARGE (1 << 20)
 
@@ -38,7 +38,7 @@ static void send(int destination, int tag) {
     MPI_Send(&rank, 1, MPI_INT, destination, tag, world);
 }
 
-/* The rest waits for rank 0, which sends when it has done something else. */
+/* All other ranks wait for rank 0, which sends after it has done something else. */
 static void wait_for_rank_0(void) {
     if (rank > 0) {
         receive(0, 1);
@@ -108,7 +108,7 @@ static void rank_that_finalizes(void) {
     }
 }
 
-/* A thread that nobody wakes. */
+/* A thread that no other thread will wake. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
 
@@ -124,7 +124,7 @@ static void idle_thread_and_receive(void) {
     receive((rank + 1) % size, 4);
 }
 
-/* A receive that polls might poll the pipe, too, where somebody else may write. */
+/* A receive that polls might also poll the pipe, to which another process might write. */
 static void pipe_and_receive(void) {
     int ends[2];
     if (pipe(ends) != 0) {
@@ -133,7 +133,7 @@ static void pipe_and_receive(void) {
     receive((rank + 1) % size, 4);
 }
 
-/* Programs that only look like it. */
+/* Programs that only look as if they hang. */
 
 static void computation(void) {
     if (rank == 0) {
@@ -173,7 +173,7 @@ static void loop_of_probes(void) {
     wait_for_rank_0();
 }
 
-/* MPI runs a function of the program within MPI_Comm_free, and that polls. */
+/* MPI runs this function of the program within MPI_Comm_free, and the function polls. */
 static int poll_in_callback(MPI_Comm comm, int key, void *value, void *state) {
     (void)comm, (void)key, (void)value, (void)state;
     loop_of_tests();
@@ -278,7 +278,7 @@ static void own_requests(void) {
     pthread_join(thread, NULL);
 }
 
-/* Waits of all lengths, one after the other: a look at the job falls into any of them. */
+/* Waits for many different lengths, so that samples of the job fall into any of them. */
 static void exchange(void) {
     unsigned seed = 1;
     for (double end = now() + WAIT_SECONDS; !is_over(end);) {

@@ -1,7 +1,7 @@
 /*
- * A program of MPI for debuggers: in each round all ranks add up what they have, until the file of
- * the first argument exists or a debugger has set `stop` in one of them. Each prints "up", and its
- * answer at the end.
+ * A program of MPI for debuggers. In each round all ranks add up their numbers, until the file in
+ * the first argument exists or a debugger has set `stop` in one of them. Each rank prints "up", and
+ * its answer at the end.
  */
 #include <mpi.h>
 #include <stdio.h>

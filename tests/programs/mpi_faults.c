@@ -1,6 +1,6 @@
 /*
- * What goes wrong in programs of MPI, or might: mpi_faults CASE. A rank that is right to the end
- * prints "ok".
+ * Failures in programs of MPI, and things that might go wrong: mpi_faults CASE. A rank without an
+ * error prints "ok" at the end.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -40,7 +40,7 @@ static void exit_7(int number)
     _exit(7);
 }
 
-/* The largest memory of this process so far, in KiB. */
+/* Returns the largest memory of this process so far, in KiB. */
 static long peak_memory(void)
 {
     char line[256];
@@ -53,7 +53,7 @@ static long peak_memory(void)
     return peak;
 }
 
-/* Rank 0 sends all messages before rank 1 looks for one. */
+/* Rank 0 sends all messages before rank 1 receives any of them. */
 static void unexpected(void)
 {
     static unsigned char out[UNEXPECTED_LEN], in[UNEXPECTED_LEN];
@@ -86,9 +86,10 @@ static void unexpected(void)
     }
 }
 
-/* Rank 0 sends short messages as fast as it can, and MPI has finished with each at once: the
- * provider keeps those for which rank 1 has no room. Rank 1 makes progress, and receives nothing
- * until half of what may be kept is, and for another second. A file says so. */
+/* Rank 0 sends short messages as fast as it can, each of which MPI completes at once. The provider
+ * keeps copies of the messages for which rank 1 has no room. Rank 1 makes progress, but receives
+ * nothing until half of the allowed memory for copies is used, and for another second. A file tells
+ * rank 1 when half is used. */
 static void injected(void)
 {
     unsigned char bytes[INJECTED_LEN];
@@ -123,7 +124,7 @@ static void injected(void)
     }
 }
 
-/* Neighbours exchange long messages. While each is under way, `step` is called. */
+/* Neighbours exchange long messages. During each exchange, `step` is called. */
 static void exchange(int rounds, void (*step)(int round))
 {
     unsigned char *out = malloc(EXCHANGED_LEN), *in = malloc(EXCHANGED_LEN);
@@ -143,7 +144,7 @@ static void exchange(int rounds, void (*step)(int round))
     free(in);
 }
 
-/* A child runs another program, as Python's module subprocess has it do. */
+/* A child runs another program, as Python's module subprocess does it. */
 static void run_program(int round)
 {
     int status;
@@ -158,7 +159,7 @@ static void run_program(int round)
     if (waitpid(child, &status, 0) != child || status != 0) fail("the program's status", status);
 }
 
-/* A child is no rank. What it sends fails, and does not arrive. */
+/* A child is not a rank. If it sends, the call fails and no message arrives. */
 static void send_in_child(int round)
 {
     int status;
@@ -185,7 +186,8 @@ static void print_round(int round)
     }
 }
 
-/* The launcher starts no more processes. The program goes on without them. */
+/* Counts refusals to start processes. The launcher starts none, and the program continues without
+ * them. */
 static int refused;
 
 static void count_refusal(MPI_Comm *comm, int *code, ...)
@@ -197,7 +199,7 @@ static void count_refusal(MPI_Comm *comm, int *code, ...)
     if (class == MPI_ERR_SPAWN) refused++;
 }
 
-/* No rank waits, whichever is the root, and each learns that no process was started. */
+/* No rank waits, whichever rank is the root, and each learns that no process was started. */
 static void spawn(void)
 {
     char *programs[] = {"/bin/true", "/bin/false"};
@@ -226,7 +228,7 @@ static void spawn(void)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* Each rank gets an error, and none waits for another. */
+/* Each rank gets an error, and no rank waits for another. */
 static void connect_by_port(void)
 {
     MPI_Comm intercomm;
@@ -251,7 +253,7 @@ static void *function(const char *library, const char *name)
     return address;
 }
 
-/* Bytes that are no message of the provider, sent by PM itself. */
+/* Sends bytes that are not a message of the provider, by PM itself. */
 static void forge(void)
 {
     int (*get)(void *, int, void **, size_t);

@@ -1,7 +1,7 @@
 /*
- * Messages of MPI in all ways that a transport has to tell apart: every length from nothing to
- * 1 MiB, expected and unexpected, in any order of tags, from any source, probed, synchronous,
- * from memory in pieces, to oneself, truncated, cancelled. Prints "ok" per rank if all are right.
+ * Messages of MPI in all forms that a transport has to distinguish: every length from 0 to 1 MiB,
+ * expected and unexpected, in any order of tags, from any source, probed, synchronous, from memory
+ * in pieces, to the sender itself, truncated, cancelled. Prints "ok" per rank if all are correct.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 enum { LONGEST = 1 << 20, UNEXPECTED = 3000, UNEXPECTED_LEN = 4000 };
-/* All MPI libraries have tags up to this one. */
+/* The upper bound of tags that all MPI libraries support. */
 enum { TAG_UB = 32767 };
 
 static int rank, size;
@@ -39,7 +39,7 @@ static void check(const unsigned char *bytes, int len, int seed, const char *wha
     }
 }
 
-/* To the next rank, from the previous one. */
+/* Sends to the next rank, and receives from the previous one. */
 static void all_lengths(unsigned char *out, unsigned char *in, int is_expected)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size, got;
@@ -68,7 +68,7 @@ static void all_lengths(unsigned char *out, unsigned char *in, int is_expected)
     }
 }
 
-/* Many messages that nobody waits for, received from the last to the first. */
+/* Sends many unexpected messages, and receives them from the last to the first. */
 static void many_unexpected(unsigned char *in)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size;
@@ -90,7 +90,7 @@ static void many_unexpected(unsigned char *in)
     free(out);
 }
 
-/* Messages of one source stay in their order, whoever asks. */
+/* Messages of one source keep their order, whichever call receives them. */
 static void order(void)
 {
     int last[64] = {0}, value[2];
@@ -124,7 +124,7 @@ static void order(void)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* Columns of a matrix, and a synchronous send. */
+/* Sends columns of a matrix, and sends synchronously. */
 static void pieces(unsigned char *out, unsigned char *in)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size;
@@ -186,7 +186,7 @@ static void truncated_and_cancelled(unsigned char *out, unsigned char *in)
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
 }
 
-/* Two kinds of messages are looked for in turn; each is found as long as it is not received. */
+/* Probes for two kinds of messages alternately. Each is found as long as it is not received. */
 static void probes_in_turn(void)
 {
     int is_found[2] = {0, 0}, value = rank, received, looks;
@@ -206,7 +206,7 @@ static void probes_in_turn(void)
     MPI_Waitall(2, sends, MPI_STATUSES_IGNORE);
 }
 
-/* The sender has finished long before the receiver looks. */
+/* The sender finishes long before the receiver calls MPI. */
 static void last_messages(void)
 {
     enum { COUNT = 10000 };

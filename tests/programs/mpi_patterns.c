@@ -1,8 +1,9 @@
 /*
- * Random patterns of communication that always end or, with `dead`, never do: every rank executes
- * the same steps, which follow from the seed. mpi_patterns SEED STEPS alive|dead
- * In a program that ends, ranks may poll by MPI_Test or MPI_Iprobe between computations. In one
- * that does not, a rank receives at some step with a tag that nobody sends.
+ * Random patterns of communication, which always end or, with `dead`, never end. Every rank
+ * executes the same steps, which follow from the seed: mpi_patterns SEED STEPS alive|dead
+ *
+ * In a program that ends, ranks may poll by MPI_Test or MPI_Iprobe between computations. In a
+ * program that does not end, a rank receives at some step with a tag that no rank sends.
  */
 #include <mpi.h>
 #include <stdint.h>
@@ -51,7 +52,7 @@ static void compute(int us)
     while ((now.tv_sec - from.tv_sec) * 1000000 + (now.tv_nsec - from.tv_nsec) / 1000 < us);
 }
 
-/* Work before a rank does its part of a step. All ranks make the draws, and one of them works. */
+/* Works before a rank does its part of a step. All ranks make the draws, but only one works. */
 static void work(int who)
 {
     int us = below(8) == 0 ? 20000 + below(80000) : below(2) ? below(5000) : 0;
@@ -88,7 +89,7 @@ static void receive(int source, int tag, int len, int style, int pause_us)
     MPI_Recv(in, len, MPI_CHAR, source, tag, world, &status);
 }
 
-/* `is_lost`: the receiver of this step waits for a tag that nobody sends. */
+/* If `is_lost`, the receiver of this step waits for a tag that no rank sends. */
 static void run_step(int step, int is_lost)
 {
     int kind = below(8), from = below(size), to = (from + 1 + below(size - 1)) % size;

@@ -18,7 +18,7 @@ static void fail(const char *what, long detail)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* The sum of 1..CELLS*size, of which each rank has a part and each thread a part of that. */
+/* Computes the sum of 1..CELLS*size. Each rank has a part of it, and each thread a part of that. */
 static void funneled(void)
 {
     for (int round = 0; round < ROUNDS; round++) {
@@ -30,7 +30,7 @@ static void funneled(void)
     }
 }
 
-/* To the next rank, from the previous one; lengths differ from thread to thread. */
+/* Sends to the next rank, and receives from the previous one. Lengths differ between threads. */
 static void exchange(int thread, MPI_Comm comm)
 {
     static char outs[THREADS][LONGEST], ins[THREADS][LONGEST];

@@ -1,4 +1,4 @@
-# A box of water for GROMACS, ready to be simulated: topol.tpr in this folder.
+# Prepares a simulation of a box of water with GROMACS: writes topol.tpr in this directory.
 set -e
 cat >water.top <<END
 #include "oplsaa.ff/forcefield.itp"

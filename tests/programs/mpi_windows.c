@@ -1,5 +1,5 @@
-/* Windows of MPI (MPI 5.0, chapter 12) of all kinds: what is put, got and accumulated is where it
- * belongs when the synchronisation says so. Prints "ok" on each rank. */
+/* Windows of MPI of all kinds (MPI 5.0, chapter 12): data that is put, got and accumulated is at
+ * its place after the synchronisation. Prints "ok" on each rank. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ static void check(const unsigned char *bytes, int len, int seed, const char *wha
     }
 }
 
-/* Between two fences each rank writes to the next one, and reads from the previous one. */
+/* Between two fences each rank writes to the next rank, and reads from the previous one. */
 static void put_and_get(void)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size;
@@ -57,7 +57,7 @@ static void put_and_get(void)
     free(in);
 }
 
-/* Columns of a matrix, which are in many pieces on both sides. */
+/* Transfers columns of a matrix, which are in many pieces on both sides. */
 static void pieces(void)
 {
     enum { ROWS = 64, COLUMNS = 48 };
@@ -122,7 +122,8 @@ static void accumulate(MPI_Info info)
     MPI_Win_free(&win);
 }
 
-/* A counter at the last rank: each value is fetched once. A lock, by compare and swap. */
+/* A counter at the last rank, of which each value is fetched once, and a lock by compare and
+ * swap. */
 static void fetch(MPI_Info info)
 {
     int last = size - 1, count = ROUNDS, free_value = -1, owner, seen;
@@ -173,7 +174,7 @@ static void fetch(MPI_Info info)
     free(all);
 }
 
-/* Passive target: the target does not call MPI until it is told that all is there. */
+/* Passive target: the target does not call MPI until it learns that all data has arrived. */
 static void passive(void)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size, token = 0;
@@ -242,7 +243,7 @@ static void groups(void)
     MPI_Group_free(&world);
 }
 
-/* Memory that is attached to a window when it exists. */
+/* Attaches memory to an existing window. */
 static void dynamic(void)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size, value = 100 + rank;
@@ -264,7 +265,7 @@ static void dynamic(void)
     free(memory);
 }
 
-/* Many windows at once, each with its own region. */
+/* Uses many windows at once, each with its own region. */
 static void many_windows(void)
 {
     enum { COUNT = 32 };
@@ -295,8 +296,8 @@ int main(int argc, char **argv)
     pieces();
     accumulate(MPI_INFO_NULL);
     fetch(MPI_INFO_NULL);
-    /* MPICH uses atomic operations of libfabric if it knows that no other operation than the same
-     * one is used on the same number at the same time; otherwise it sends messages. */
+    /* MPICH uses libfabric's atomic operations only if it knows that no other operation is used on
+     * a number at the same time. Otherwise it sends messages. */
     MPI_Info_create(&info);
     MPI_Info_set(info, "accumulate_ops", "same_op");
     accumulate(info);

@@ -1,6 +1,6 @@
-# A client of MPIR for gdb, as a debugger for MPI programs is one: it knows the symbols of the
-# interface and nothing of the starter. gdb reads this file, then the lines of a test. What `say`
-# writes goes to the file CLIENT_LOG, so that it does not mix with the job's output.
+# A client of MPIR for gdb, like a debugger for MPI programs: it knows the symbols of the interface
+# and nothing about the starter. gdb reads this file, then the lines of a test. `say` writes to the
+# file CLIENT_LOG, so that the client's output does not mix with the job's output.
 
 import os
 import struct

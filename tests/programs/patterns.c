@@ -1,5 +1,5 @@
-/* Random patterns of communication that always end or, with `dead`, never do: every node executes
- * the same steps, which follow from the seed. patterns SEED STEPS alive|dead */
+/* Random patterns of communication, which always end or, with `dead`, never end. Every node
+ * executes the same steps, which follow from the seed: patterns SEED STEPS alive|dead */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -39,7 +39,8 @@ static uint64_t draw(void) {
 
 static int below(int bound) { return (int)(draw() % (uint64_t)bound); }
 
-/* Mostly short, so that there are many; sometimes long enough for every sampling of idle flags. */
+/* Pauses are mostly short, so that there are many, and sometimes longer than any interval between
+ * samples of the idle flags. */
 static int pause_ms(void) {
     int kind = below(8);
     return kind == 0 ? 20 + below(80) : kind < 4 ? below(8) : 0;
@@ -263,7 +264,7 @@ int main(int argc, char **argv) {
     steps = atoi(argv[argc - 2]);
     deadlocks = strcmp(argv[argc - 1], "dead") == 0;
     check(steps > 0 && steps < MAX_STEPS, "too many steps");
-    /* A handler of SIGALRM rules out any verdict, and few programs have one. */
+    /* A handler of SIGALRM prevents any verdict, so only some programs have one. */
     alarms = below(6) == 0;
     if (alarms && !deadlocks)
         signal(SIGALRM, on_alarm);

@@ -1,9 +1,9 @@
 /*
- * Nodes 0 and 1 play until a file appears, and print their progress. Then they dump the counters of
- * their contexts:
+ * Nodes 0 and 1 exchange a message until a file appears, and print their progress. Then they dump
+ * the counters of their contexts:
  *   pingpong FILE
- * Node 0 ends the game: its last message has the number OVER. Other nodes wait. The game lasts four
- * minutes at most.
+ * Node 0 ends the game by a last message with the number OVER. Other nodes wait. The game lasts at
+ * most four minutes.
  */
 #include <errno.h>
 #include <stdint.h>

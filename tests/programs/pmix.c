@@ -1,5 +1,5 @@
-/* Calls of PMIx, as a process of Open MPI makes them. The first argument says which ones:
- * tests/scenarios/pmix.rs starts it and knows what it prints. */
+/* Calls PMIx as a process of Open MPI does. The first argument selects the calls.
+ * tests/scenarios/pmix.rs starts this program and checks what it prints. */
 #include <pmix.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ static void check(pmix_status_t status, const char *call)
     }
 }
 
-/* Bytes that cannot be compressed, other ones for each rank. */
+/* Returns bytes that cannot be compressed, and that differ between ranks. */
 static unsigned char *bytes_of(uint32_t rank, size_t len)
 {
     unsigned char *bytes = malloc(len);
@@ -42,7 +42,7 @@ static void put(const char *key, size_t len)
     check(PMIx_Commit(), "PMIx_Commit");
 }
 
-/* `seconds`: how long it may take. 0: no bound. */
+/* `seconds` is the time limit; 0 means no limit. */
 static const char *get_within(uint32_t rank, const char *key, size_t len, int seconds)
 {
     pmix_proc_t process = self;
@@ -76,7 +76,8 @@ static void fence(int collects)
     check(PMIx_Fence(NULL, 0, collects ? &info : NULL, collects), "PMIx_Fence");
 }
 
-/* A fence of every `step`th rank, from `first`. Each makes a file before: all are there after. */
+/* A fence of every `step`th rank from `first`. Each rank makes a file before it, and checks all
+ * files after it. */
 static void fence_of(uint32_t first, uint32_t step, int round)
 {
     pmix_proc_t members[64];
@@ -118,13 +119,15 @@ int main(int argc, char **argv)
     uint32_t last = size - 1;
 
     if (strcmp(what, "get") == 0) {
-        /* Each rank gets what each other one has put, late ones included, without a fence. */
+        /* Each rank gets the data of each other rank without a fence, even of a rank that puts it
+         * late. */
         if (self.rank == last)
             sleep(1);
         put("key", 1000 + self.rank);
         for (uint32_t rank = 0; rank < size; rank++)
             printf("%u: %u %s\n", self.rank, rank, get(rank, "key", 1000 + rank));
-        /* Of a rank of another host: libpmix waits for what ranks of this one may put yet. */
+        /* The rank is on another host: libpmix waits for data that ranks of its own host may still
+         * put. */
         if (number != 0)
             printf("%u: absent %s\n", self.rank, get((self.rank + number) % size, "-", 0));
     } else if (strcmp(what, "nothing") == 0 || strcmp(what, "absent") == 0) {
@@ -132,8 +135,8 @@ int main(int argc, char **argv)
         if (self.rank == 0)
             printf("0: 1 %s\n", get(1, "key", 1));
     } else if (strcmp(what, "late") == 0) {
-        /* The last rank, which is on another host than rank 0, puts something after five seconds.
-         * `number`: how many of them rank 0 waits, first. */
+        /* The last rank, which is on another host than rank 0, puts data after five seconds.
+         * `number` is the number of seconds of rank 0's first time limit. */
         if (self.rank == last)
             sleep(5);
         if (self.rank == last)
@@ -158,7 +161,7 @@ int main(int argc, char **argv)
         for (uint32_t rank = 0; rank < size; rank++)
             printf("%u: %u %s\n", self.rank, rank, get(rank, "key", number));
     } else if (strcmp(what, "subset") == 0) {
-        /* Those of odd and those of even ranks are under way at once. */
+        /* The fences of odd ranks and of even ranks run at the same time. */
         for (int round = 0; round < 3; round++) {
             char key[16];
             snprintf(key, sizeof(key), "key-%d", round);
@@ -167,11 +170,11 @@ int main(int argc, char **argv)
             for (uint32_t rank = self.rank % 2; rank < size; rank += 2)
                 printf("%u: %u %s\n", self.rank, rank, get(rank, key, 700));
         }
-        /* All but rank 0. */
+        /* All ranks except rank 0. */
         if (self.rank != 0)
             fence_of(1, 1, 0);
     } else if (strcmp(what, "leave") == 0) {
-        /* The last rank does not come.*/
+        /* The last rank does not enter the fence. */
         if (self.rank == 0)
             fence_of(0, last, 0);
     } else if (strcmp(what, "unknown") == 0) {

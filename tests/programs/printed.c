@@ -1,5 +1,5 @@
-/* Values that scdb's print shows: some are equal in several ranks. The program ends when the file
- * that it is given exists, or the same with ".RANK". */
+/* Variables for scdb's print. Some are equal in several ranks. The program ends when the file in
+ * its argument exists, or the file of that name with ".RANK" appended. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -75,7 +75,7 @@ static void send_message(enum kind kind, const struct message *more) {
     must("pmSend", pmSend(score_pmnet[0]));
 }
 
-/* Whether the message has arrived; any other message is an error. */
+/* Returns whether the message has arrived. Any other message is an error. */
 static int receive_message(enum kind kind, struct message *message) {
     caddr_t buffer;
     size_t length;
@@ -129,7 +129,8 @@ static void check_bytes(const unsigned char *area, int what, size_t from, size_t
     }
 }
 
-/* All contents that the region has had: memory that is unmapped and mapped again is zero. */
+/* Checks that the bytes are ones that the region has held. Memory that is unmapped and mapped again
+ * is zero. */
 static void check_held_bytes(const unsigned char *area, size_t to, int disturbed) {
     for (size_t at = 0; at < to; at++) {
         unsigned char byte = area[at];
@@ -160,14 +161,14 @@ static void *map(void *at, size_t length, int protection) {
 }
 
 static void unmap(void *at, size_t length) {
-    /* The addresses stay reserved: no other memory is mapped there. */
+    /* The addresses stay reserved, so that no other memory is mapped there. */
     must("munmap", mmap(at, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
                            MAP_FAILED
                        ? errno
                        : PM_SUCCESS);
 }
 
-/* A region somewhere in memory, with its surroundings: a page before it and a page after it. */
+/* Makes a region at a random place, with a page before it and a page after it. */
 static struct region make_region(void) {
     struct region region = {0};
     size_t pages = 1 + draw(MAX_PAGES);
@@ -202,7 +203,7 @@ static void check_surroundings(const struct region *region, size_t within) {
                 region->size, "after the region");
 }
 
-/* Changes some pages of the region while they are written and read. */
+/* Changes some pages of the region while the peer writes and reads them. */
 static void disturb(const struct region *region) {
     size_t pages = (region->offset + region->length + PAGE - 1) / PAGE - 1;
     size_t first = draw((uint32_t)pages), count = 1 + draw((uint32_t)(pages - first));
@@ -244,8 +245,8 @@ static void unlock(const struct region *region) {
 }
 
 /*
- * Unlocks the region. Other memory is at its addresses then, which the old handle does not name,
- * not even if that memory is locked for a moment itself.
+ * Unlocks the region. Then other memory is mapped at its addresses. The old handle must not name
+ * it, even if it is locked itself for a moment.
  */
 static void release_region(struct region *region) {
     pmAddrHandle another;
@@ -351,7 +352,7 @@ static int wait_until_done(void) {
     return all;
 }
 
-/* All of it, in chunks of random lengths. */
+/* Transfers the whole region in chunks of random lengths. */
 static void transfer_in_chunks(enum operation operation, pmAddrHandle handle, size_t length) {
     size_t at = 0, chunk;
 

@@ -112,7 +112,7 @@ int main(int argc, char **argv) {
         wait_until_done(pmIsReadDone, "pmIsReadDone");
         wait_until_done(pmIsWriteDone, "pmIsWriteDone");
         check_words(read_back, self, round, "read");
-        /* Neither node starts the next round until both have checked. */
+        /* Both nodes finish their checks before either starts the next round. */
         send_bytes(peer, &round, sizeof round);
         receive_bytes(&peer_round, sizeof peer_round);
     }

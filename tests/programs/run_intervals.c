@@ -1,18 +1,18 @@
 /*
- * Records when it runs. A thread that spins reads the clock; the time between two readings counts
- * as its own only if it is shorter than any slice. Prints "FROM TO" lines, in nanoseconds of a
+ * Records when it runs. A thread that spins reads the clock. The time between two readings counts
+ * as run time only if it is shorter than any slice. Prints "FROM TO" lines, in nanoseconds of a
  * clock that all processes of the host share.
  *
  *   run_intervals SECONDS            one thread
- *   run_intervals SECONDS stubborn   ignores what can be ignored; two threads, a child, and a
- *                                    grandchild in a session of its own spin as well
+ *   run_intervals SECONDS stubborn   ignores all signals that it can; two threads, a child, and a
+ *                                    grandchild in its own session spin as well
  *   run_intervals SECONDS stopped    node 1 stops itself; node 0 spins so long, then continues it
  *   run_intervals SECONDS sleep      calls sc_sleep
- *   run_intervals SECONDS forks      creates one process after the other, which ends at once
+ *   run_intervals SECONDS forks      creates processes one after the other, which end at once
  *   run_intervals SECONDS threads    outside a job: a thousand threads wait so long
- *   run_intervals SECONDS yield      gives its slices up
+ *   run_intervals SECONDS yield      gives up its slices
  *   run_intervals SECONDS idle       computes for half a second, alternates between busy and idle
- *                                    for another one, then has nothing to do for so long
+ *                                    for half a second, then has nothing to do for so long
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -62,7 +62,7 @@ static void *spin(void *argument) {
 
 static struct spinner *all;
 
-/* A spinner in a process and session of its own; with `deeper`, so is its child. */
+/* Starts a spinner in its own process and session. With `deeper`, its child is another one. */
 static pid_t spin_apart(int number, int deeper) {
     pid_t child = fork();
     if (child != 0) return child;
@@ -93,7 +93,7 @@ static void be_stubborn(void) {
     waitpid(child, NULL, 0);
 }
 
-/* Node 1 stops itself, and prints when it goes on; node 0 prints when it continues node 1. */
+/* Node 1 stops itself, and prints when it continues. Node 0 prints when it continues node 1. */
 static void stop_one(void) {
     char *directory = getenv("SCORE_JOB_DIR"), name[4096];
     FILE *file;
@@ -117,7 +117,7 @@ static void stop_one(void) {
     kill(pid, SIGCONT);
 }
 
-/* Each child ends at once. One that a stop has left behind is waited for without end. */
+/* Each child ends at once. If a child were left stopped, this process would wait for ever. */
 static void fork_always(void) {
     long long begin = now();
     while (now() - begin < (long long)(seconds * 1e9)) {

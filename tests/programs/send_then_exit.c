@@ -1,6 +1,6 @@
 /*
- * Odd nodes send messages to the node before them. The moment that the last pmSend has returned,
- * they exit in the way that the argument names. Even nodes wait for all messages:
+ * Odd nodes send messages to the node before them. As soon as the last pmSend has returned, they
+ * exit in the way that the argument names. Even nodes wait for all messages:
  *   send_then_exit MESSAGES return|exit|_exit
  */
 #include <errno.h>

@@ -1,5 +1,6 @@
-/* What the tests of stacks look at. stacks SECONDS: rank 3 of each four waits for its input, the
- * others compute; a second thread waits. All end after so many seconds with "ok". */
+/* A program for tests of stacks: stacks SECONDS. Of each four ranks, rank 3 waits for its input and
+ * the others compute. A second thread of each rank waits. All end with "ok" after so many
+ * seconds. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* What the tests of tool control look at and change. A thread counts, the main thread waits. The
- * program prints the addresses of its parts, and ends when `stop` is not 0. */
+/* A program that tests of tool control read and change. One thread counts, the main thread waits.
+ * The program prints the addresses of its parts, and ends when `stop` is not 0. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
- * tracer PID: attaches to a process as a debugger does, passes on the signals that it gets, and
- * leaves its stops alone, until it exits. Prints "attached".
+ * tracer PID: attaches to a process like a debugger, until the process exits. Passes on the
+ * process's signals, and does not interfere with its stops. Prints "attached".
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
     while (waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status)) {
         int signal = WSTOPSIG(status);
         if (status >> 16 == PTRACE_EVENT_STOP) {
-            /* A stop of the whole process: it lasts until SIGCONT. */
+            /* If the whole process stops, the stop lasts until SIGCONT. */
             int stays = signal == SIGSTOP || signal == SIGTSTP;
             ptrace(stays ? PTRACE_LISTEN : PTRACE_CONT, pid, NULL, NULL);
         } else {

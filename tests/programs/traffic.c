@@ -1,10 +1,10 @@
 /*
  * Messages of random sizes between all nodes, each checked for its content and its order:
  *   traffic MESSAGES SEED [block]
- * Every node sends MESSAGES messages to random others, some to several at once. It receives
+ * Every node sends MESSAGES messages to random other nodes, some to several at once. It receives
  * messages all the time, even between filling a send buffer and sending it. It ends when every
- * other node has announced how many messages it has sent here, and all of them have arrived.
- * With "block" a node that waits does so in poll(2).
+ * other node has announced how many messages it has sent here, and all of them have arrived. With
+ * "block" a node waits in poll(2).
  */
 #include <errno.h>
 #include <poll.h>
@@ -140,7 +140,7 @@ static void send_one(int destination, uint32_t kind, uint32_t number, uint32_t l
     } else {
         sent_to[destination]++;
     }
-    /* A filled send buffer stays unchanged, whether or not other nodes' messages arrive. */
+    /* A filled send buffer must stay unchanged, whether or not messages of other nodes arrive. */
     if (draw(8) == 0) {
         poll_randomly();
     }
@@ -182,7 +182,8 @@ static void send_all(uint32_t number, uint32_t length) {
     }
 }
 
-/* Waits in poll(2) for the next message. The time-out is long: a lost wake-up shows as slowness. */
+/* Waits in poll(2) for the next message. The time-out is long, so a lost wake-up makes the test
+ * slow. */
 static void block(void) {
     struct pollfd poll_fds[8];
     int descriptors[8], count = 8, i, cc;
@@ -243,7 +244,8 @@ int main(int argc, char **argv) {
     state = strtoull(argv[2], NULL, 10) * 1000003 + (uint64_t)score_self_node;
     blocking = argc > 3 && strcmp(argv[3], "block") == 0;
     for (number = 1; number <= messages; number++) {
-        /* Mostly short ones: around the slot size, and up to the length that every node accepts. */
+        /* Most messages are short, around the size of a slot. Others have up to the length that
+         * every node accepts. */
         length = header + draw(draw(3) == 0 ? PM_MIN_MTU - header : 100);
         if (draw(16) == 0) {
             send_all(number, length);

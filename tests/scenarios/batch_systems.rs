@@ -1,13 +1,14 @@
-//! A job inside a Slurm allocation, and inside a parallel environment of Grid Engine. scrun names
-//! no host and gets the hosts of the allocation. srun or qrsh starts the daemons. Output and exit
-//! code are the same as anywhere else. However the job ends, nothing is left on any host.
+//! A job runs inside a Slurm allocation, or inside a parallel environment of Grid Engine. The scrun
+//! command names no host and gets the hosts of the allocation. srun or qrsh starts the daemons.
+//! Output and exit code are the same as anywhere else. Nothing is left on any host, however the job
+//! ends.
 
 use score_tests::test_env;
 use score_tests::testbed::Testbed;
 use score_tests::{TestEnv, binaries, skip};
 use std::time::Duration;
 
-/// A batch system starts in a second, or in tens of seconds if the machine is busy.
+/// A batch system starts within a second, or within tens of seconds on a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Six nodes on three hosts: a PM program joined to a system command.
@@ -19,8 +20,8 @@ const PRINT_HOSTS_JOB: &str = "scrun -nodes=3x2,message=quiet system sh -c \
 const EXIT_7_JOB: &str =
     "scrun -nodes=3,message=quiet system sh -c 'exit $((7 * !SCORE_SELF_NODE))'";
 
-/// Runs three jobs, one after the other. Returns the lines of the second, sorted; everything in
-/// them except the host names is checked here.
+/// Runs the three jobs one after the other. Returns the sorted lines of the second job. Checks
+/// everything in these lines except the names of hosts.
 fn run_three_jobs(env: &TestEnv, testbed: &Testbed) -> Vec<String> {
     let line = format!("{LINE_COUNT_JOB} && {PRINT_HOSTS_JOB} && {EXIT_7_JOB}");
     let outcome = testbed.run(env, 4, &line).timeout(COMMAND_TIMEOUT).run().expect_code(7);
@@ -85,7 +86,8 @@ fn scancel_ends_a_job_with_everything_that_it_has_started() {
     {
         let env = TestEnv::new();
         let Some(testbed) = Testbed::slurm(&env, 2) else { return };
-        // One of each node's processes has left its session. No other process sleeps for that long.
+        // One process of each node has left its session. No other process on this machine sleeps
+        // for this time.
         let sleep_seconds = 300_000 + std::process::id();
         let node_script = format!(
             "setsid sleep {sleep_seconds}.1 & echo up; touch here; exec sleep {sleep_seconds}.2"
@@ -116,7 +118,7 @@ fn a_job_runs_in_a_parallel_environment_of_grid_engine() {
     let env = TestEnv::new();
     let Some(testbed) = Testbed::grid_engine(&env, 3) else { return };
     let mut hosts = run_three_jobs(&env, &testbed);
-    // Grid Engine lists the hosts in an order of its own.
+    // Grid Engine lists the hosts in its own order.
     assert!(hosts.chunks(2).all(|pair| pair[0] == pair[1]), "{hosts:?}");
     hosts.sort();
     assert_eq!(hosts.join(" "), "node1 node1 node2 node2 node3 node3");

@@ -1,6 +1,6 @@
-//! The page in a real browser: while a job runs, the page shows its processes as bars, the hosts
-//! and the time slices. It also does so for a thousand processes. The browser reports no error.
-//! `HARNESS_PICTURE=FILE` keeps a screenshot taken after a minute.
+//! The page in a real browser. While a job runs, the page shows its processes as bars, the hosts,
+//! and the time slices, even for a thousand processes. The browser reports no error.
+//! `HARNESS_PICTURE=FILE` keeps a screenshot that is taken after a minute.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ fn sum(column: &Value) -> u64 {
     column.as_array().unwrap().iter().filter_map(Value::as_u64).sum()
 }
 
-/// Totals of all processes: their number, the busy shares, and the messages.
+/// Returns totals of all processes: their number, their busy shares, and their messages.
 fn page_totals(data: &Value) -> (usize, u64, u64) {
     let jobs = data["jobs"].as_array().unwrap().iter().map(|job| &job["processes"]);
     let totals_of = |all: &Value| {
@@ -32,8 +32,8 @@ fn page_totals(data: &Value) -> (usize, u64, u64) {
     })
 }
 
-/// Fetches the data once a second, as the page does, for at least `seconds` and until it shows
-/// activity.
+/// Fetches the data once a second, as the page does, for at least `seconds` and until the data
+/// shows activity.
 fn poll_until_visible(address: &PageUrl, processes: usize, seconds: u64) {
     let started_at = Instant::now();
     loop {
@@ -51,7 +51,7 @@ fn poll_until_visible(address: &PageUrl, processes: usize, seconds: u64) {
     }
 }
 
-/// Opens the page while a thread keeps fetching the data: the daemon then keeps the history,
+/// Opens the page while a thread keeps fetching the data. This makes the daemon keep the history,
 /// however long the browser takes to start.
 fn open_page(browser: &Browser<'_>, address: &PageUrl, screenshot: &Path, window: &str) -> Outcome {
     let finished = AtomicBool::new(false);
@@ -73,7 +73,7 @@ fn terminate(job: Running) {
     assert_ne!(job.wait().code, 0);
 }
 
-/// The value of an attribute of the document's body.
+/// Returns the value of an attribute of the document's body.
 fn data_attribute(document: &str, name: &str) -> usize {
     let found = document.split(&format!("data-{name}=\"")).nth(1).and_then(|rest| {
         let (value, _) = rest.split_once('"')?;
@@ -96,7 +96,7 @@ fn a_browser_shows_processes_hosts_and_slices_and_reports_no_error() {
         return;
     };
     let Some(built) = env.test_program("load_waves") else { return };
-    // In a folder where every user may run it, wherever the build is.
+    // The directory is one in which every user may run programs, wherever the build is.
     let program = env.dir().join("load_waves");
     std::fs::copy(built, &program).unwrap();
     let program = program.to_str().unwrap();
@@ -127,7 +127,7 @@ fn a_browser_shows_processes_hosts_and_slices_and_reports_no_error() {
         .into_iter()
         .for_each(|file| _ = std::fs::copy(&screenshot, PathBuf::from(file)).unwrap());
 
-    // Bob sees his own processes; an invalid token shows nothing at all.
+    // Bob sees his own processes. An invalid token shows nothing.
     let bob_page = PageUrl::for_cluster(&cluster, BOB, "comp0");
     poll_until_visible(&bob_page, 8, 0);
     let outcome = open_page(&browser, &bob_page, &screenshot, "--window-size=500,800");
@@ -139,7 +139,7 @@ fn a_browser_shows_processes_hosts_and_slices_and_reports_no_error() {
     jobs.into_iter().for_each(terminate);
 }
 
-/// The data that scored would send for a job with so many processes on so many hosts.
+/// Returns the data that scored would send for a job of this size.
 fn large_data(processes: usize, hosts: usize) -> Value {
     let column = |of: &dyn Fn(usize) -> usize| (0..processes).map(of).collect::<Vec<_>>();
     let shares = (0..6).map(|kind| column(&|at| at * (kind + 7) % 1001)).collect::<Vec<_>>();
@@ -168,7 +168,7 @@ fn large_data(processes: usize, hosts: usize) -> Value {
     })
 }
 
-/// Serves the page's own files with this data until the test ends.
+/// Serves the page's files with this data until the test ends.
 fn serve(data: Value) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -209,11 +209,11 @@ fn a_thousand_processes_and_an_empty_cluster_are_shown() {
         (1024, 1)
     );
     assert!(document.contains("63 of 64 hosts"), "{document}");
-    // The user's own job has a button for its stacks, and one that has ended has them.
+    // The user's running job has a button for its stacks. The job that has ended shows its stacks.
     assert!(document.contains(">stacks</button>"), "{document}");
     assert!(document.contains(">job 6: stacks of &lt;i&gt;heat&lt;/i&gt;</button>"), "{document}");
     assert!(!document.contains(">job 7: stacks</button>"), "{document}");
-    // The name of a host is escaped, whatever it contains.
+    // The page escapes the names of hosts.
     assert!(document.contains("&lt;b&gt;comp0") && !document.contains("<b>"), "{document}");
     let screenshot_copy = std::env::var_os("HARNESS_LARGE_PICTURE");
     screenshot_copy

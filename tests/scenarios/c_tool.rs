@@ -1,5 +1,5 @@
-//! A tool in C runs beside a job: it uses libscoretools and glibc's libthread_db, and takes back
-//! what it has set when it gets SIGTERM.
+//! A tool in C runs next to a job. It uses libscoretools and glibc's libthread_db. When it gets
+//! SIGTERM, it removes the breakpoints and other things that it has set.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,7 @@ use score_tests::tool::TargetJob;
 use score_tests::{TestEnv, binaries, skip};
 use score_tools::wire::*;
 
-/// A program of tests/programs, compiled by plain gcc with these further arguments.
+/// Compiles a program of tests/programs by plain gcc with these additional arguments.
 fn compiled(env: &TestEnv, name: &str, args: &[&str]) -> PathBuf {
     let program = env.dir().join(name);
     let output = Command::new("gcc")
@@ -23,11 +23,12 @@ fn compiled(env: &TestEnv, name: &str, args: &[&str]) -> PathBuf {
     program
 }
 
-/// A tool, compiled against the header and the library of the build.
+/// Compiles a tool against the header and the library of the build.
 pub fn compiled_tool(env: &TestEnv, name: &str) -> PathBuf {
     let include = format!("-I{}", binaries::root().join("ffi-c/include").display());
     let folder = binaries::folder().display();
-    // Before LD_LIBRARY_PATH, where cargo names the folder of another build.
+    // The run path must take precedence over LD_LIBRARY_PATH, in which cargo names the directory of
+    // another build.
     let runs = format!("-Wl,-rpath,{folder},--disable-new-dtags");
     let search = format!("-L{folder}");
     compiled(env, name, &[&include, &search, &runs, "-lscoretools", "-lthread_db"])
@@ -36,7 +37,7 @@ pub fn compiled_tool(env: &TestEnv, name: &str) -> PathBuf {
 #[test]
 fn a_tool_in_c_lists_threads_by_libthread_db_and_takes_back_what_it_has_set() {
     let env = TestEnv::new();
-    // Without a C compiler there is no target, either.
+    // Without a C compiler there is no target program, either.
     let Some(target_job) = TargetJob::start(&env, 1) else { return };
     a_tool_reads_changes_and_leaves(&env, target_job);
 }
@@ -57,7 +58,7 @@ fn a_tool_reads_changes_and_leaves(env: &TestEnv, mut target_job: TargetJob) {
     let pid = target_job.job.pid().to_string();
     let start = env.command(binaries::program("start_tool")).args(&["--pid", &pid]);
     let _ = start.args(&["--tool", program.to_str().unwrap()]).run().expect_code(0);
-    // The end of its first line: this one, or that of a failure.
+    // The full stop ends the tool's first line, or the line of a failure.
     target_job.job.wait_for_stderr(".\n");
     let stderr = target_job.job.stderr();
     let line = stderr.split_once(": memory 0x").unwrap_or_else(|| panic!("{stderr}")).1;
@@ -84,6 +85,6 @@ fn a_tool_reads_changes_and_leaves(env: &TestEnv, mut target_job: TargetJob) {
     assert_eq!(tool.debug(0, counting)[..4], [0; 4]);
     assert_eq!(tool.word(0, target.traps), 0);
     drop(tool);
-    // The signal whose notice the tool had not taken.
+    // The signal whose notice the tool has not fetched arrives.
     target_job.end(1);
 }

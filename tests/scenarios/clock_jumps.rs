@@ -1,6 +1,6 @@
 //! The time of day jumps by years, forwards and back, each time a process of a job reads it: scrun,
-//! daemons, shepherds and programs. No process is taken for dead, nothing ends too early or too
-//! late, and a host that hangs is named in time.
+//! daemons, shepherds and programs. No process is considered dead, and nothing ends too early or
+//! too late. If a host hangs, scrun names it in time.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use score_tests::process::Process;
 use score_tests::{Job, TestEnv, binaries, netns, skip, test_env};
 
-/// scrun with these arguments and a jumping clock.
+/// Runs scrun with these arguments and a jumping clock.
 fn scrun_with_jumping_clock(env: &TestEnv, args: &[&str]) -> Option<Job> {
     if !test_env::is_installed("gcc") {
         skip("clock_jumps", "gcc is not installed");
@@ -25,13 +25,13 @@ fn scrun_with_jumping_clock(env: &TestEnv, args: &[&str]) -> Option<Job> {
     Some(env.scrun(args).env("LD_PRELOAD", library.to_str().unwrap()))
 }
 
-/// If the processes read another clock, the scenario would prove nothing.
+/// Checks that the processes read the jumping clock. Otherwise the scenario would prove nothing.
 fn has_jumping_clock(process: &Process) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.pid));
     maps.is_ok_and(|maps| maps.contains("clock.so"))
 }
 
-/// A job of three hosts. Each of its nodes has seen different years.
+/// The program of a job of three hosts. Each of its nodes must have seen different years.
 const DATES: &str = "a=$(date +%Y); for n in 1 2 3 4 5 6; do sleep 1; date +%Y; done; echo over";
 
 #[test]

@@ -1,4 +1,4 @@
-//! The manual's C program and our own, built by gcc and by clang, statically and dynamically.
+//! gcc and clang build the manual's C program and our own, statically and dynamically.
 
 use score_tests::{TestEnv, binaries, skip, test_env};
 
@@ -27,13 +27,13 @@ fn check_scatter_with(compiler: &str, extra_args: &[&str]) {
     let _ = outcome.expect_code(0);
     env.sh("seq 200000 > text; sum < text > sum").run().expect_code(0).text();
     let sum = std::fs::read_to_string(env.dir().join("sum")).unwrap();
-    // By remote write, by remote read, in messages.
+    // scatter sends by remote write, by remote read, and in messages.
     for option in ["", "-read", "-messages", "-spin", "-spin -read"] {
         let line = format!("scrun -nodes=4 ./scatter-in-c {option} == system sum < text");
         let outcome = env.sh(&line).run().expect_code(0);
         assert_eq!(outcome.text(), sum.repeat(4), "{option}");
     }
-    // Between hosts, where node 0 reaches some of the other nodes by ethernet.
+    // Between hosts node 0 reaches some of the other nodes through Ethernet.
     for option in ["", "-read", "-spin"] {
         let group = "-group=local:2,nodes=2x2,message=quiet";
         let line = format!("scrun {group} ./scatter-in-c {option} == system sum < text");

@@ -1,6 +1,6 @@
 //! A process writes garbage into shared memory, tries to resize it, or dies in the middle of a
-//! message. Only its own job ends, with a reason; no other process crashes, and the daemon runs to
-//! the end.
+//! message. Only its own job ends, and scrun prints the reason. No other process crashes, and the
+//! daemon continues.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Ranks that crash: what the user sees of them before the job ends.
+//! Ranks crash, and the user sees their stacks before the job ends.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const SERVICE: &str = "scored-toolctl";
 const ONE_HOST: &[&str] = &["-nodes=4"];
 const TWO_HOSTS: &[&str] = &["-group=local:2", "-nodes=2x2"];
 
-/// `tests/programs/crashes.c`
+/// Compiles `tests/programs/crashes.c`.
 fn program(env: &TestEnv) -> Option<PathBuf> {
     env.test_program("crashes")
 }
@@ -24,7 +24,7 @@ fn run(env: &TestEnv, options: &[&str], program: &Path, how: &str) -> Outcome {
     env.scrun(options).args(&[program.to_str().unwrap(), how, "1", "3"]).run()
 }
 
-/// The line of a frame, which stands there once.
+/// Returns the line of a frame, which must appear once.
 fn line_of<'a>(outcome: &'a Outcome, frame: &str) -> &'a str {
     let mut lines = outcome.stderr.lines().filter(|line| line.contains(frame));
     let line = lines.next().unwrap_or_else(|| panic!("no {frame}: {outcome}"));
@@ -50,7 +50,7 @@ fn ranks_that_crash_in_the_same_place_are_one_back_trace_before_the_job_ends() {
         let outcome = outcome.assert_stderr(&[&title, frame, &end]);
         line_of(&outcome, frame);
         assert!(outcome.stderr.ends_with(&end), "{outcome}");
-        // The handler in which the thread waits says nothing.
+        // The output does not show the handler in which the thread waits.
         assert!(!outcome.stderr.contains("score_faults"), "{outcome}");
     }
 }
@@ -95,8 +95,7 @@ fn a_service_that_does_not_answer_delays_the_end_by_seconds_only() {
     let Some(program) = program(&env) else { return };
     let mut job = env.scrun(ONE_HOST).args(&[program.to_str().unwrap(), "later", "1", "3"]).start();
     job.wait_for("ready", 4);
-    let host = nix::unistd::gethostname().unwrap();
-    let address = format!("{}@{}", job.pid(), host.to_string_lossy());
+    let address = job.job_address();
     let _ = env.command("scdb").args(&[&address, "stacks"]).run().expect_code(0);
     let service = env.wait_for_process(SERVICE, |process| process.program() == SERVICE);
     service.signal(Signal::SIGSTOP);
@@ -107,7 +106,7 @@ fn a_service_that_does_not_answer_delays_the_end_by_seconds_only() {
     let _ = outcome.assert_stderr(&["nodes 1, 3 of crashes got SIGSEGV:", "no answer in time"]);
 }
 
-/// Whether gdb is there.
+/// Whether gdb is installed.
 fn has_gdb(test: &str) -> bool {
     let is_there = is_installed("gdb");
     if !is_there {
@@ -116,7 +115,7 @@ fn has_gdb(test: &str) -> bool {
     is_there
 }
 
-/// scrun without terminal and without X display.
+/// Runs scrun without a terminal and without an X display.
 fn run_debug(env: &TestEnv, options: &str, program: &Path, how: &str) -> Outcome {
     let line =
         format!("unset DISPLAY; scrun {options} {} {how} 1 3 < /dev/null", program.display());
@@ -137,7 +136,7 @@ fn with_debug_and_without_display_and_terminal_gdb_shows_the_back_trace_of_each_
             assert_eq!(outcome.stderr.lines().filter(is_frame).count(), 1, "{outcome}");
         }
     }
-    // Commands of the user come first.
+    // The user's commands run first.
     env.write_file("score.gdb", "info registers rip\n");
     let outcome = run_debug(&env, "-nodes=4,debug", &program, "inspect").expect_code(135);
     let outcome = outcome.assert_stderr(&["node 1 of crashes: rip", "node 3 of crashes: rip"]);
@@ -145,7 +144,7 @@ fn with_debug_and_without_display_and_terminal_gdb_shows_the_back_trace_of_each_
 }
 
 #[test]
-fn ddt_is_started_if_it_is_there_and_else_no_job_is() {
+fn ddt_is_started_if_it_is_installed_and_otherwise_no_job_starts() {
     let env = TestEnv::new();
     let Some(program) = program(&env) else { return };
     let outcome = run_debug(&env, "-nodes=4,debug=ddt", &program, "segv").expect_code(2);
@@ -189,7 +188,7 @@ fn on_a_display_so_many_ranks_at_a_time_get_gdb_in_an_xterm_which_goes_with_the_
     let line =
         format!("DISPLAY={} exec scrun -nodes=4,debug=1 {program} segv 1 3", display.display);
     let job = env.sh(&line).start();
-    // gdb itself starts another one, which opens files where the process sees them.
+    // gdb itself starts a helper gdb, which opens files in the process's view of the file system.
     let is_gdb = |process: &Process| {
         let has_parent = |one: &Process| one.pid == process.parent && one.program() == "gdb";
         process.program() == "gdb" && !env.processes().iter().any(has_parent)
@@ -199,7 +198,7 @@ fn on_a_display_so_many_ranks_at_a_time_get_gdb_in_an_xterm_which_goes_with_the_
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(count(), 1);
     first.signal(Signal::SIGKILL);
-    // The helper of the first one may be there for a moment; it has the same words.
+    // The helper of the first gdb may still exist for a moment, with the same arguments.
     env.wait_for_process("gdb", |process| is_gdb(process) && process.command != first.command);
     job.signal(Signal::SIGTERM);
     let outcome = job.wait();

@@ -1,21 +1,20 @@
-//! If all processes of a program wait for each other, the deadlock is reported process by process,
-//! the program is sent SIGHUP, and it ends with exit code 35 (manual 3.5). A program that can make
+//! All processes of a program wait for each other. SCore reports the deadlock and each process, and
+//! sends SIGHUP to the program, which ends with exit code 35 (manual 3.5). A program that can make
 //! progress is never reported, whatever its state looks like.
 
 use nix::sys::signal::Signal;
 use score_tests::process::Process;
 use score_tests::service::{ALICE, BOB, Cluster};
-use score_tests::{Outcome, TestEnv};
+use score_tests::{EXIT_DEADLOCK, Outcome, TestEnv};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// For hosts on a busy machine.
+/// Time limit of a job with several hosts on a busy machine.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
-const EXIT_DEADLOCK: i32 = 35;
-/// Shared memory, ethernet, and both in a composite.
+/// Options for shared memory, for Ethernet, and for both in a composite.
 const NETWORKS: [&str; 3] = ["-nodes=3", "-group=local:2,nodes=2x1", "-group=local:2,nodes=2x2"];
 
-/// Runs `tests/programs/deadlock.c`, if it can be compiled.
+/// Runs `tests/programs/deadlock.c`. Returns `None` if there is no compiler.
 fn run(env: &TestEnv, args: &[&str], input: Option<&str>) -> Option<Outcome> {
     let program = env.test_program("deadlock")?;
     let program = program.to_str()?;
@@ -207,7 +206,7 @@ fn a_process_that_waits_for_one_that_exits_soon_after_its_start_is_deadlocked() 
     let env = TestEnv::new();
     let Some(program) = env.test_program("exit_at_once") else { return };
     let program = program.display().to_string();
-    // Whether the threads of PM have run before the exit differs from run to run.
+    // Whether PM's threads have run before the exit differs from run to run, so the test repeats.
     for _ in 0..8 {
         let outcome = env.scrun(&["-group=local:2,nodes=2x1", &program]).run();
         let _ =

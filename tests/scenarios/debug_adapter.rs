@@ -1,5 +1,5 @@
-//! An editor at a rank: it speaks the Debug Adapter Protocol with lldb's adapter, which takes the
-//! stub of `scdb JOB gdb RANK -listen` by a command of its attach request (scdb(1)).
+//! An editor debugs a rank. It speaks the Debug Adapter Protocol with lldb's adapter. A command in
+//! its attach request connects lldb to the stub of `scdb JOB gdb RANK -listen` (scdb(1)).
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use crate::gdb_stub::DebuggedJob;
 
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The adapter's names, of later and of earlier releases of LLVM.
+/// The names of the adapter in newer and in older releases of LLVM.
 const ADAPTERS: [&str; 5] =
     ["lldb-dap", "lldb-dap-19", "lldb-vscode", "lldb-vscode-16", "lldb-vscode-14"];
 
-/// The end of an editor.
+/// The editor's end of the protocol.
 struct Editor {
     adapter: Child,
     input: ChildStdin,
     messages: Receiver<Value>,
-    /// Messages that nobody has waited for yet: an event may come before a response.
+    /// Messages that arrived before a test waited for them. An event may come before a response.
     unread: Vec<Value>,
     requests: u64,
 }
@@ -157,8 +157,9 @@ fn an_editor_stops_a_rank_looks_steps_changes_and_leaves() {
     let stop = editor.event("stopped", Some("step"));
     let stack = editor.request("stackTrace", &json!({"threadId": stop["threadId"]}));
     assert_eq!(stack["stackFrames"][0]["name"], "work", "{stack}");
-    // lldb-vscode 14 detaches, and then waits for a lock of its own for ever in one of ten times.
-    // So its response is not waited for: the rank has been left when the stub ends.
+    // lldb-vscode 14 detaches, and then sometimes waits for ever for one of its own locks.
+    // Therefore the test does not wait for the response. The rank has been detached when the stub
+    // ends.
     editor.send("disconnect", &json!({"terminateDebuggee": false}));
     let _ = stub.wait().expect_code(0);
     job.end(["answer 0, 0 signals right", "answer 42, 0 signals right"]);

@@ -1,10 +1,10 @@
-//! What the documents for users show is what happens. Each block of a document that begins with
-//! ```` ```console ```` is a session: the lines behind `$ ` are typed, in one directory a document,
-//! and the lines below are compared with what is printed.
+//! The documents for users show true sessions. A session is a block of a document whose first line
+//! is ```` ```console ````. This scenario runs the lines after `$ ` in one directory per document,
+//! and compares the output with the lines below.
 //!
-//! - `$ cat NAME` of a file that does not exist makes it: its contents follow.
-//! - Processes print in any order: the lines of a command may come in another one.
-//! - `...` stands for any lines. The lines of such a command come in the order shown.
+//! - `$ cat NAME` of a file that does not exist creates the file with the lines below.
+//! - Processes print in any order, so the lines of a command may come in another order.
+//! - `...` stands for any lines. The lines of such a command must come in the order shown.
 //! - Times in milliseconds are not compared.
 
 use std::fs;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use score_tests::{TestEnv, binaries, skip, test_env};
 
-/// A command of a session.
+/// A command of a session, and the output that the document shows.
 #[derive(Debug)]
 struct Step {
     line: usize,
@@ -25,7 +25,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 const SESSION_START: &str = "```console";
 const ANY_LINES: &str = "...";
 
-/// The commands of all sessions of a document.
+/// Returns the commands of all sessions of a document.
 fn steps(document: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut is_in_session = false;
@@ -46,7 +46,7 @@ fn steps(document: &str) -> Vec<Step> {
     steps
 }
 
-/// A line without what differs from run to run.
+/// Removes the parts of a line that differ from run to run.
 fn comparable(line: &str) -> String {
     let words: Vec<&str> = line.trim_end().split(' ').collect();
     let is_time = |at: usize| words.get(at + 1).is_some_and(|unit| unit.starts_with("ms"));
@@ -55,7 +55,7 @@ fn comparable(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Whether the printed lines are those that the document shows.
+/// Whether the printed lines match those that the document shows.
 fn is_as_shown(shown: &[String], printed: &[String]) -> bool {
     if !shown.iter().any(|line| line == ANY_LINES) {
         let (mut shown, mut printed) = (shown.to_vec(), printed.to_vec());
@@ -97,7 +97,7 @@ fn check_document(path: &str) {
             env.write_file(name, output.join("\n") + "\n");
             continue;
         }
-        // `$?` is the code of the command before.
+        // `$?` must be the exit code of the command before.
         let script = format!("exec 2>&1; (exit {code}); {command}");
         let job = env.command("/bin/sh").args(&["-c", &script]).timeout(COMMAND_TIMEOUT);
         let outcome = job.run();

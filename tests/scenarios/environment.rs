@@ -50,10 +50,11 @@ fn processes_start_with_default_signals_and_clean_descriptors() {
     for line in text.lines().filter_map(|line| line.strip_prefix("Sig")) {
         let digits = line.split_whitespace().last().unwrap();
         let set = u64::from_str_radix(digits, 16).unwrap();
-        // 32 and 33 belong to the C library: they cannot be reset.
+        // The C library reserves the signals 32 and 33, which cannot be reset.
         assert_eq!(set & !(0b11 << 31), 0, "{outcome}");
     }
-    // The streams, the control socket, and the folder that ls has opened itself.
+    // The open descriptors are the streams, the control socket, and the directory that ls itself
+    // has opened.
     let descriptors = text.lines().filter(|line| line.parse::<u32>().is_ok()).count();
     assert!(descriptors <= 5, "{outcome}");
 }

@@ -1,5 +1,5 @@
-//! scrun's exit code tells what happened: node 0's code, 128 + signal, sc_exit's value, and in a
-//! pipeline the rightmost element that failed.
+//! scrun's exit code says how the job ended: the code of node 0, 128 + signal, the value of
+//! sc_exit, or the code of the rightmost element of a pipeline that failed.
 
 use score_tests::TestEnv;
 

@@ -1,6 +1,6 @@
-//! Forged packets reach the port of a process of the job: noise, the job's own packets with another
-//! secret, of another run, for another node, truncated, or repeated, and packets of an earlier job.
-//! The job's messages still arrive, and pmDumpContext counts each kind.
+//! Forged packets reach the port of a process of the job: noise, packets of an earlier job, and
+//! packets of the job itself that are truncated, repeated, or changed to another secret, run or
+//! node. The job's messages still arrive, and pmDumpContext counts each kind of forged packet.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -57,7 +57,7 @@ impl PingPongJob {
     }
 }
 
-/// PM datagrams that arrive at a port, as they are on the wire.
+/// Captures PM datagrams that arrive at a port, as they are on the wire.
 fn capture_packets(netns: &NetNs, port: u16, packet_count: usize) -> Vec<Vec<u8>> {
     let open = || {
         let kind = SockType::Datagram;
@@ -94,7 +94,7 @@ fn with_flipped_bit(packet: &[u8], offset: usize) -> Vec<u8> {
     packet
 }
 
-/// The process to be attacked: node 1, on host 1.
+/// The attacked process: node 1 on host 1.
 struct Victim {
     netns: NetNs,
     address: SocketAddr,
@@ -103,10 +103,10 @@ struct Victim {
 impl Victim {
     fn for_job(pingpong: &PingPongJob) -> Self {
         let netns = pingpong.host_netns(1);
-        let ip = Ipv4Addr::new(10, 77, 0, 2);
+        let ip = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
         let ports = netns.open_ports(ip);
         assert_eq!(ports.len(), 1, "{ports:?}");
-        Self { netns, address: SocketAddr::new(IpAddr::V4(ip), ports[0]) }
+        Self { netns, address: SocketAddr::new(ip, ports[0]) }
     }
 
     fn attack(&self, sender: &NetNs, packets: &[Vec<u8>]) {
@@ -120,9 +120,9 @@ impl Victim {
     }
 }
 
-/// The value of this counter in node 1's dump.
+/// Returns the value of a counter in node 1's dump.
 fn counter_value(outcome: &Outcome, name: &str) -> u64 {
-    // The nodes' dumps are whole, but in any order.
+    // The dump of each node is in one piece, but the dumps come in any order.
     let mut dumps = outcome.stderr.split("composite context");
     let node_dump = dumps.find(|dump| dump.contains("channel 0 node 1 of ")).unwrap_or_default();
     let line =
@@ -150,8 +150,8 @@ fn forged_and_repeated_packets_are_dropped_and_counted() {
     victim.attack(&attacker, &captured);
     pingpong.assert_progress();
     let outcome = pingpong.finish();
-    // The kernel drops packets that exceed the socket's buffer: at least some of each kind are
-    // counted.
+    // The kernel drops packets that exceed the socket's buffer. Therefore the counters must only be
+    // greater than 0.
     for counter in [
         "refused: wrong secret",
         "refused: wrong incarnation",

@@ -1,10 +1,10 @@
 //! The disk with the job's directory is full from the start, or becomes full in the middle of a
-//! file. The user reads on which host and why, the job ends with a failure, and nothing is left.
+//! file. scrun prints the host and the reason, the job fails, and nothing is left.
 
 use nix::unistd::geteuid;
 use score_tests::{Outcome, TestEnv, skip};
 
-/// A command line whose jobs have their directories on a disk of so many KiB.
+/// Runs a command line whose jobs have their directories on a disk of `kib` KiB.
 fn run_on_small_disk(env: &TestEnv, test: &str, kib: u32, line: &str) -> Option<Outcome> {
     if !geteuid().is_root() {
         skip(test, "mounting a small disk is for root");
@@ -26,7 +26,8 @@ fn assert_fails(test: &str, kib: u32, line: &str, expected: &[&str]) {
     let _ = outcome.assert_stderr(expected);
 }
 
-/// Space for the program, and 1 MiB: the hosts share a disk, and so the program.
+/// The size of the program and 1 MiB. The hosts share a disk, and therefore one copy of the
+/// program.
 fn disk_kib_for_scatter() -> u32 {
     let program =
         std::fs::metadata(score_tests::binaries::program("scatter")).expect("it is built").len();

@@ -1,5 +1,6 @@
-//! `scdb JOB gdb RANK`: a debugger has one rank of a running job, by gdb's remote protocol. When it
-//! leaves or is killed, the rank goes on as if it had never been there.
+//! `scdb JOB gdb RANK`: a debugger controls one rank of a running job through gdb's remote
+//! protocol. When the debugger detaches or is killed, the rank continues as if it had never been
+//! debugged.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,7 +19,8 @@ pub struct DebuggedJob<'a> {
     pub job: Running,
 }
 
-/// The program, with debug information. `None` without the debugger or a compiler.
+/// Compiles the program with debug information. Returns `None` if the debugger or a compiler is
+/// missing.
 fn program(env: &TestEnv, debugger: &str) -> Option<PathBuf> {
     for needed in [debugger, "gcc"] {
         if !test_env::is_installed(needed) {
@@ -35,7 +37,7 @@ fn program(env: &TestEnv, debugger: &str) -> Option<PathBuf> {
 }
 
 impl<'a> DebuggedJob<'a> {
-    /// Two ranks, or none without the debugger.
+    /// Starts a job of two ranks. Returns `None` without the debugger.
     pub fn start(env: &'a TestEnv, debugger: &str) -> Option<Self> {
         Self::start_with(env, debugger, &["-nodes=2"])
     }
@@ -50,23 +52,22 @@ impl<'a> DebuggedJob<'a> {
         Some(Self { env, job })
     }
 
-    /// The job, as scdb wants it.
+    /// The job's address on scdb's command line.
     fn address(&self) -> String {
-        let host = nix::unistd::gethostname().unwrap();
-        format!("{}@{}", self.job.pid(), host.to_string_lossy())
+        self.job.job_address()
     }
 
-    /// scdb on the job.
+    /// Runs scdb on the job.
     pub fn scdb(&self, words: &[&str]) -> Job {
         self.env.command("scdb").args(&[&self.address()]).args(words).timeout(DEBUGGER_TIMEOUT)
     }
 
-    /// gdb with rank 1 and these commands. Errors of commands end it.
+    /// Runs gdb on rank 1 with these commands. An error of a command ends gdb.
     pub fn gdb(&self, commands: &str) -> Job {
         self.gdb_with("", commands)
     }
 
-    /// The same, with commands before gdb connects.
+    /// The same, with additional commands before gdb connects.
     pub fn gdb_with(&self, settings: &str, commands: &str) -> Job {
         let stub = binaries::program("scdb");
         let target = format!("target remote | {} {} gdb 1", stub.display(), self.address());
@@ -76,7 +77,7 @@ impl<'a> DebuggedJob<'a> {
         self.env.command("gdb").args(&words).timeout(DEBUGGER_TIMEOUT)
     }
 
-    /// The processes end, and have computed what they should.
+    /// Lets the processes end, and checks what they have computed.
     pub fn end(self, answers: [&str; 2]) {
         self.env.write_file("end", "");
         let outcome = self.job.wait().expect_code(0);
@@ -101,8 +102,8 @@ pub fn assert_has(text: &str, parts: &[&str]) {
 fn gdb_stops_looks_steps_watches_changes_and_leaves() {
     let env = TestEnv::new();
     let Some(job) = DebuggedJob::start(&env, "gdb") else { return };
-    // A ^C, a software breakpoint, steps, registers, a watchpoint, a hardware breakpoint, a step of
-    // a thread that sleeps in a system call, a call in the process, signals.
+    // The commands use ^C, software and hardware breakpoints, steps, registers, a watchpoint, a
+    // step of a thread that sleeps in a system call, a call in the process, and signals.
     let outcome = job
         .gdb(
             "python import threading, os\n\
@@ -153,7 +154,7 @@ fn gdb_stops_looks_steps_watches_changes_and_leaves() {
 fn a_gdb_that_is_killed_leaves_the_rank_as_it_was() {
     let env = TestEnv::new();
     let Some(job) = DebuggedJob::start(&env, "gdb") else { return };
-    // Without a debugger nothing is stopped.
+    // While no debugger is connected, nothing stops the rank.
     let terminal = Terminal::open(&env, "scdb", &[&job.address(), "gdb", "1"]);
     terminal.wait_for("standard input is a terminal, not a debugger", DEBUGGER_TIMEOUT);
     assert_eq!(terminal.wait(DEBUGGER_TIMEOUT), 1);
@@ -170,13 +171,13 @@ fn a_gdb_that_is_killed_leaves_the_rank_as_it_was() {
         assert!(Instant::now() < deadline, "{}{}", gdb.stdout(), gdb.stderr());
         std::thread::sleep(Duration::from_millis(5));
     }
-    // It has control.
+    // The first scdb has control.
     let second = job.scdb(&["gdb", "1"]).run().expect_code(1);
     let _ = second.assert_stderr(&["scdb: rank 1: tool", "has control of it; end it first"]);
     let _ = job.scdb(&["gdb", "2"]).run().expect_code(1).assert_stderr(&["scdb: "]);
     gdb.signal(Signal::SIGKILL);
     let _ = gdb.wait();
-    // Nothing stops the rank before its end.
+    // The rank runs to its end.
     let next = job.gdb("print answer = 7\nprint stop = 1\ncontinue\n").run().expect_code(0);
     assert_has(&next.text(), &["[Inferior 1 (process ", ") exited normally]"]);
     job.end(["answer 0, 0 signals right", "answer 7, 0 signals right"]);
@@ -213,7 +214,7 @@ fn gdb_has_a_rank_of_another_virtual_host_and_nothing_is_left_when_scdb_is_kille
     kill(Pid::from_raw(scdb.pid), Signal::SIGKILL).unwrap();
     env.write_file("killed", "");
     let _ = gdb.wait().expect_code(1);
-    // Nothing stops the rank before its end.
+    // The rank runs to its end.
     let next = job.gdb("print stop = 1\ncontinue\n").run().expect_code(0);
     assert_has(&next.text(), &["[Inferior 1 (process ", ") exited normally]"]);
     job.end(["answer 0, 0 signals right", "answer 42, 0 signals right"]);
@@ -223,7 +224,7 @@ fn gdb_has_a_rank_of_another_virtual_host_and_nothing_is_left_when_scdb_is_kille
 fn gdb_has_a_rank_of_its_user_alone_in_the_slices_of_the_scheduler() {
     let env = TestEnv::new();
     let Some(program) = program(&env, "gdb") else { return };
-    // Rank 1 runs on b, the server. The debugger is on a.
+    // Rank 1 runs on host b, the server. The debugger runs on host a.
     let database = "a address=127.0.0.1 cores=1 group=all\nb address=127.0.0.2 cores=1 group=all\n";
     let cluster = Cluster::start_with_options(&env, &["a", "b"], database, &["-ts", "10"]);
     let Some(cluster) = cluster else { return };
@@ -254,7 +255,7 @@ fn gdb_has_a_rank_of_its_user_alone_in_the_slices_of_the_scheduler() {
     let gdb = env.command("gdb").args(&["-nx", "-q", "-batch", "-x", script.to_str().unwrap()]);
     let text = gdb.timeout(DEBUGGER_TIMEOUT).run().expect_code(0).text();
     assert_has(&text, &["Hardware watchpoint 3: watched", "= 5", "detached]"]);
-    // Another's job and none are the same.
+    // The answer for another user's job is the same as for a job that does not exist.
     for (uid, job) in [(BOB, number(&alices)), (0, number(&alices)), (ALICE, "77".to_owned())] {
         let outcome = cluster.command(uid, "scdb", "a").args(&[&job, "gdb", "1"]).run();
         let expected = format!("scdb: you have no job {job}; scps lists");

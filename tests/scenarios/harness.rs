@@ -1,4 +1,4 @@
-//! The harness itself: a scenario that leaves processes or files, or hangs, is detected.
+//! Tests of the harness itself: it detects a scenario that leaves processes or files, or hangs.
 
 use std::time::Duration;
 

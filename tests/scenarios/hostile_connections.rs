@@ -1,7 +1,7 @@
-//! A connection to a daemon's port is hostile: it lacks the cluster's key, has another version,
-//! sends garbage, claims a length beyond all limits, or sends byte by byte. The daemon drops the
+//! A hostile connection to a daemon's port lacks the cluster's key, has another version, sends
+//! garbage, claims a length beyond all limits, or sends byte by byte. The daemon drops the
 //! connection and prints a line with its address. The daemon's memory does not grow, and its job
-//! goes on.
+//! continues.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -13,14 +13,14 @@ use score_tests::netns::{self, NetNs};
 use score_tests::process::Process;
 use score_tests::{Running, TestEnv, binaries};
 
-/// Handshakes end after this time (5 s), plus some time for a busy machine.
+/// Handshakes end after 5 s. A busy machine may need more time.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most that a daemon may grow, whatever unauthenticated connections send, in KiB.
+/// The maximum growth of a daemon in KiB, whatever unauthenticated connections send.
 const MAX_GROWTH_KIB: u64 = 8 * 1024;
-/// The address of the host that attacks.
+/// The address of the attacking host.
 const ATTACKER_ADDRESS: &str = "10.77.0.3";
 
-/// A job on three hosts that ends when its file appears, with one daemon to be attacked.
+/// A job on three hosts, one of whose daemons is attacked. It ends when its file appears.
 struct AttackedJob {
     env: TestEnv,
     job: Running,
@@ -32,7 +32,7 @@ struct AttackedJob {
 }
 
 impl AttackedJob {
-    /// `host`: 0 for the server, 1 for the daemon of another host.
+    /// Attacks the server if `host` is 0, or the daemon of another host if it is 1.
     fn start(host: u8) -> Self {
         let env = TestEnv::new();
         let script = "echo up; while [ ! -e \"$0\" ]; do sleep 0.05; done; echo done";
@@ -64,7 +64,7 @@ impl AttackedJob {
         stream
     }
 
-    /// Waits until a dropped connection has been reported.
+    /// Waits until the daemon has reported a dropped connection.
     fn wait_for_warning(&self, reason: &str) {
         let started_at = Instant::now();
         let line = format!("a connection from {ATTACKER_ADDRESS} was dropped: ");
@@ -81,7 +81,7 @@ impl AttackedJob {
         }
     }
 
-    /// Checks that the job ends well and that its daemon has not grown.
+    /// Checks that the job ends normally and that its daemon has not grown.
     fn finish(self) {
         let growth_kib = self.daemon.resident_kib().saturating_sub(self.initial_kib);
         assert!(
@@ -96,7 +96,7 @@ impl AttackedJob {
     }
 }
 
-/// Whether the other end has closed; the bytes that it sent earlier are ignored.
+/// Whether the other end has closed the connection. Bytes that it sent earlier are ignored.
 fn is_dropped(mut stream: TcpStream) -> bool {
     let mut sink = [0; 4096];
     loop {

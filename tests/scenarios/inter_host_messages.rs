@@ -1,12 +1,12 @@
-//! Messages between hosts: `scatter` gives every node of two to sixteen hosts the same input, bit
-//! by bit, partly through shared memory and mostly over the network. `pmtest` measures between two
-//! hosts.
+//! Messages between hosts. `scatter` delivers the same input, bit by bit, to every node of two to
+//! sixteen hosts, partly through shared memory and mostly over the network. `pmtest` measures
+//! between two hosts.
 
 use score_tests::TestEnv;
 use serde_json::Value;
 use std::time::Duration;
 
-/// For sixteen hosts on a busy machine: they share its processors.
+/// Time limit for sixteen hosts that share the processors of a busy machine.
 const JOB_TIMEOUT: Duration = Duration::from_secs(180);
 
 #[test]

@@ -1,5 +1,5 @@
-//! If any component of a job is killed, at any moment, the rest of the job ends within a second. No
-//! file and no process is left, not even one that has called setsid or forked twice.
+//! Any component of a job is killed at any moment. The rest of the job ends within a second. No
+//! file and no process is left, not even a process that has called setsid or forked twice.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use score_tests::process::Process;
 use score_tests::{Running, TestEnv};
 
-/// A job whose descendants have left their session, as daemons do.
+/// A job whose descendants have left their session like daemons.
 const DAEMONISING_JOB: &str = "scrun -nodes=3 system sh -c '\
     setsid sleep 300 & (setsid sh -c \"sleep 301 & sleep 302\" &) ; echo up; exec sleep 303'";
 
@@ -75,7 +75,7 @@ fn scrun_and_scored_are_killed_at_once() {
         assert!(started_at.elapsed() < Duration::from_secs(20), "left: {:#?}", env.processes());
         std::thread::sleep(Duration::from_millis(10));
     }
-    // Files that several simultaneous deaths have left are removed by the next start.
+    // After several deaths at once, files may be left. The next start removes them.
     let _ = env.scrun(&["-nodes=1", "system", "true"]).run().expect_code(0);
 }
 

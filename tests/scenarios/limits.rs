@@ -1,5 +1,5 @@
-//! If a job has more nodes than PM or a program's own macros allow, it is refused before any
-//! process starts. The message has both numbers.
+//! A job has more nodes than PM or a program's own macros allow. scrun refuses it before any
+//! process starts, with both numbers in the message.
 
 use score_tests::TestEnv;
 

@@ -1,6 +1,6 @@
-//! The cable of a host is pulled for five seconds and put back: the job goes on, every message
-//! arrives in order, no host is given up, and the user reads of it once. A host whose cable stays
-//! out is named.
+//! The cable of a host is unplugged for five seconds and plugged in again. The job continues, every
+//! message arrives in order, no host is given up, and scrun reports the failure once. If the cable
+//! stays unplugged, scrun names the host.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use score_tests::netns::{self, NetNs};
 use score_tests::{Running, TestEnv};
 
-/// The longest game that `pingpong` has, plus some time to start and to end.
+/// The longest game of `pingpong`, and some time to start and to end.
 const PING_PONG_TIMEOUT: Duration = Duration::from_secs(280);
 
 fn set_link_state(switch: &NetNs, host: u32, state: &str) {
@@ -20,8 +20,7 @@ fn count_rounds(job: &Running) -> usize {
     job.stdout().matches("round ").count()
 }
 
-/// Waits until the ping-pong has made progress. Its speed depends on the other load of the
-/// processors.
+/// Waits until the ping-pong has made progress. Its speed depends on the load of the processors.
 fn assert_progress(job: &Running) {
     let (started_at, rounds_before) = (Instant::now(), count_rounds(job));
     while count_rounds(job) < rounds_before + 2 {
@@ -50,7 +49,7 @@ fn a_link_that_is_down_for_five_seconds_only_delays_the_job() {
     assert!(count_rounds(&job) <= rounds_before + 1, "the cable carries: {}", job.stdout());
     set_link_state(&switch, 1, "up");
     assert_progress(&job);
-    // Longer than the silence limit between daemons: no host may be given up meanwhile.
+    // This is longer than the silence limit between daemons. No host may be given up meanwhile.
     sleep(Duration::from_secs(12));
     assert_progress(&job);
     env.write_file("over", "");
@@ -75,9 +74,10 @@ fn a_host_whose_link_stays_down_is_named_and_the_job_ends() {
     let started_at = Instant::now();
     let outcome = job.wait().assert_stderr(&["host local2 is lost", "no data received"]);
     assert_ne!(outcome.code, 0, "{outcome}");
-    // Silence for 16 s, and what a slow machine adds; not the minutes for which the job would run.
+    // The job ends after 16 s of silence and some delay on a slow machine, not after the minutes
+    // that it would run.
     assert!(started_at.elapsed() < Duration::from_secs(50), "it took {:?}", started_at.elapsed());
-    // Virtual hosts share this machine: the processes of the lost host are ended, too.
+    // Virtual hosts share this machine, so the processes of the lost host end, too.
     env.wait_until_clean(score_tests::test_env::CLEANUP_TIMEOUT)
         .unwrap_or_else(|left| panic!("{left:#?}"));
 }
@@ -94,7 +94,7 @@ fn a_job_can_be_terminated_while_a_link_is_down() {
     job.wait_for("up", 3);
     set_link_state(&NetNs::for_switch(&env), 1, "down");
     job.signal(Signal::SIGTERM);
-    // The unreachable host is waited for no longer than a lost one.
+    // SCore does not wait longer for an unreachable host than for a lost one.
     assert_ne!(job.wait().code, 0);
     env.wait_until_clean(score_tests::test_env::CLEANUP_TIMEOUT)
         .unwrap_or_else(|left| panic!("{left:#?}"));

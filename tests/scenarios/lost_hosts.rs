@@ -1,5 +1,5 @@
-//! If a component dies on any host of a job, the user reads which host it was. A moment later
-//! nothing of the job is left on any host.
+//! A component dies on any host of a job. scrun names the host. A moment later nothing of the job
+//! is left on any host.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use score_tests::process::Process;
 use score_tests::{Outcome, Running, TestEnv};
 
-/// On four hosts; its descendants have left their sessions, as daemons do.
+/// A job on four hosts whose descendants have left their session like daemons.
 const DAEMONISING_JOB: &str = "scrun -group=local:4,nodes=4x2 system sh -c '\
     setsid sleep 300 & (setsid sh -c \"sleep 301 & sleep 302\" &) ; echo up; exec sleep 303'";
 
@@ -21,7 +21,7 @@ fn is_daemon_of(process: &Process, host: &str) -> bool {
     process.is_scored() && process.command.contains(&format!("-host {host} "))
 }
 
-/// Sends a signal to one process and waits until all processes and files are removed.
+/// Sends a signal to a process, and waits until all processes and files are removed.
 fn signal_and_wait_until_clean(
     signal: Signal,
     timeout: Duration,
@@ -102,7 +102,8 @@ fn a_process_on_another_host_is_killed() {
 fn a_job_can_be_terminated_while_its_hosts_come_up() {
     for pause in [0, 5, 10, 20, 30, 40, 60, 80] {
         let env = TestEnv::new();
-        // The shell becomes scrun: a signal that ends the shell ends a job that has not begun.
+        // `exec` makes the shell become scrun. Otherwise the signal could end the shell before the
+        // job begins.
         let job = env.sh(&format!("exec {DAEMONISING_JOB}")).start();
         std::thread::sleep(Duration::from_millis(pause));
         job.signal(Signal::SIGTERM);

@@ -1,6 +1,6 @@
-//! Whole-system scenarios, one file each: real programs, started as a user starts them. The first
-//! paragraph of a file is what the user sees. Run one by its name:
-//! `cargo test -p score-tests kill_components::`.
+//! Whole-system scenarios: real programs, started as a user starts them. Each file is a scenario,
+//! and its first paragraph describes what the user sees.
+//! `cargo test -p score-tests kill_components::` runs one scenario by its name.
 #![forbid(unsafe_code)]
 
 mod batch_systems;
@@ -21,6 +21,7 @@ mod gdb_stub;
 mod harness;
 mod hostile_connections;
 mod inter_host_messages;
+mod ipv6_hosts;
 mod job_control;
 mod kill_components;
 mod limits;

@@ -1,9 +1,9 @@
 //! The user types `scrun -nodes=4 scatter == system wc < FILE` and sees four lines, each with the
-//! counts of the whole file; a file that is scattered comes back identical.
+//! counts of the whole file. A scattered file can be gathered unchanged.
 
 use score_tests::TestEnv;
 
-/// Lines of growing length, several megabytes in all.
+/// Returns lines of growing length, several megabytes in total.
 fn text(lines: usize) -> String {
     use std::fmt::Write;
     let mut text = String::new();

@@ -1,11 +1,11 @@
-//! Four nodes write lines as fast as they can: no line is lost or split, however long.
+//! Four nodes write lines as fast as they can. No line is lost or split, however long it is.
 
 use std::collections::BTreeMap;
 
 use score_tests::TestEnv;
 
-/// The soak counts to a million, as docs/SPECIFICATION.md promises; this test counts to a tenth of
-/// it.
+/// docs/SPECIFICATION.md promises a million lines, which the soak counts. This test counts a tenth
+/// of them.
 fn line_count() -> usize {
     let count = std::env::var("HARNESS_LINES").ok().and_then(|text| text.parse().ok());
     count.unwrap_or(100_000)
@@ -32,7 +32,7 @@ fn no_line_of_four_writers_is_lost_or_split() {
 #[test]
 fn a_line_of_64_kib_is_never_split() {
     let env = TestEnv::new();
-    // dd writes each block by one write(): a block is one line of 65,536 bytes.
+    // dd writes each block by one write(). A block is one line of 65,536 bytes.
     env.sh("for n in 0 1 2 3; do yes $n | tr -d '\\n' | head -c 65535 > l$n; echo >> l$n; done")
         .run();
     let dir = env.dir().display();

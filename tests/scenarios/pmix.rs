@@ -1,6 +1,6 @@
-//! Programs of Open MPI use PMIx: what a rank has put is found by ranks of all hosts, with a fence
-//! or without one. A rank that puts too much, a helper `scored-pmix` that hangs, and MPI_Abort end
-//! the job with the cause named. Nothing of it is left.
+//! Programs of Open MPI use PMIx. Ranks of all hosts find what a rank has put, with or without a
+//! fence. If a rank puts too much, the helper `scored-pmix` hangs, or a rank calls MPI_Abort, the
+//! job ends, scrun names the cause, and nothing is left.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -12,11 +12,10 @@ use score_tests::{Outcome, Running, TestEnv};
 
 use crate::open_mpi::OpenMpi;
 
-/// On one host, and on several.
+/// Options for one host, and for several hosts.
 const LAYOUTS: [&str; 2] = ["-nodes=2", "-group=local:2 -nodes=2x1"];
 
-/// Runs a test with the libpmix of each Open MPI: `run` starts `pmix.c` with options of scrun and
-/// arguments.
+/// Runs a test with the libpmix of each Open MPI. `check` gets the compiled `pmix.c`.
 fn with_each_libpmix(test: &str, check: impl Fn(&TestEnv, &Path)) {
     for open_mpi in OpenMpi::all(test) {
         let env = TestEnv::new();
@@ -42,9 +41,9 @@ fn is_helper(process: &Process) -> bool {
 }
 
 #[test]
-fn what_a_rank_has_put_is_found_by_all_without_a_fence() {
+fn all_ranks_find_the_data_of_a_rank_without_a_fence() {
     with_each_libpmix("pmix_get", |env, program| {
-        // A rank of another host, if there is one, is so far away.
+        // If there are several hosts, the rank is on another host.
         for (options, distance) in
             [("-nodes=3", 0), ("-group=local:2 -nodes=2x2", 2), ("-group=local:3 -nodes=3x1", 1)]
         {
@@ -73,7 +72,7 @@ fn a_rank_that_ends_without_having_put_anything_keeps_no_other_waiting() {
 }
 
 #[test]
-fn a_get_of_what_another_host_has_not_yet_ends_at_its_time() {
+fn a_get_of_data_that_another_host_has_not_put_ends_at_its_time_limit() {
     with_each_libpmix("pmix_timeout", |env, program| {
         for options in [LAYOUTS[1], "-group=local:3 -nodes=3x1"] {
             for (seconds, first) in [(1, "too late after that"), (60, "found after less")] {
@@ -127,14 +126,14 @@ fn remove_files(env: &TestEnv, prefix: &str) {
 fn more_than_a_process_may_put_ends_the_job_and_is_named() {
     with_each_libpmix("pmix_limits", |env, program| {
         let found = ["0: 0 found", "0: 1 found", "1: 0 found", "1: 1 found"];
-        // On one host nothing goes to others.
+        // On one host no data goes to other hosts, so ranks may put more.
         for (options, bytes) in [(LAYOUTS[0], 40_000), (LAYOUTS[1], 15_000)] {
             let outcome = run(env, program, options, &format!("fence {bytes}")).expect_code(0);
             assert_eq!(outcome.sorted_lines(), found, "{options}");
         }
         for (bytes, reason) in [
             (40_000, "for others into PMIx, and 16384 are allowed"),
-            // More than the helper can report.
+            // This is more than the helper can report.
             (2_000_000, "on one host have put more than 1048576 bytes for others into PMIx"),
         ] {
             let outcome = run(env, program, LAYOUTS[1], &format!("fence {bytes}")).expect_code(1);
@@ -151,7 +150,7 @@ fn more_than_a_process_may_put_ends_the_job_and_is_named() {
 fn an_abort_ends_the_job_with_its_code_and_shows_its_text() {
     with_each_libpmix("pmix_abort", |env, program| {
         for options in LAYOUTS {
-            // The last eight bits of the code; a failure is never 0.
+            // The exit code is the last eight bits of the argument, but never 0.
             for (argument, code) in [(7, 7), (256, 1), (258, 2)] {
                 let outcome = run(env, program, options, &format!("abort {argument}"));
                 let outcome = outcome.expect_code(code);
@@ -187,7 +186,7 @@ fn a_helper_does_not_hang_while_its_job_is_stopped() {
         job.signal(Signal::SIGTSTP);
         let is_stopped = |process: &Process| is_helper(process) && process.state == 'T';
         env.wait_for_process("stopped helper", is_stopped);
-        // Longer than a helper may take to answer.
+        // This is longer than a helper may take to answer.
         sleep(Duration::from_secs(14));
         job.signal(Signal::SIGCONT);
         let outcome = job.wait().expect_code(0);
@@ -198,7 +197,7 @@ fn a_helper_does_not_hang_while_its_job_is_stopped() {
 
 #[test]
 fn nothing_is_left_when_scrun_is_killed() {
-    // Open MPI's shared memory, which only other transports than PM use, has files, too.
+    // Open MPI's shared memory, which only transports other than PM use, makes files, too.
     let source = "#include <mpi.h>\n#include <stdio.h>\n#include <unistd.h>\n\
                   int main(int argc, char **argv) {\n\
                   MPI_Init(&argc, &argv);\n\
@@ -227,7 +226,7 @@ fn nothing_is_left_when_scrun_is_killed() {
     }
 }
 
-/// Files in /tmp that libpmix or Open MPI could have made.
+/// Returns the files in /tmp that libpmix or Open MPI could have made.
 fn files_of_mpi() -> Vec<String> {
     let entries = std::fs::read_dir("/tmp").unwrap().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());

@@ -1,5 +1,5 @@
-//! `scored -probe` prints what this machine allows, one line each, and the effect of each missing
-//! capability.
+//! `scored -probe` prints the capabilities of this machine, one per line, and the effect of each
+//! missing one.
 
 use score_tests::{TestEnv, binaries};
 

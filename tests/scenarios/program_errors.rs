@@ -1,6 +1,6 @@
-//! A program that is missing, cannot be run, exits too early or crashes: one line names node and
-//! cause, the rest of the parallel process is ended, and the exit code is the one that a shell
-//! would give.
+//! A program is missing, cannot be run, exits too early, or crashes. scrun prints one line with the
+//! node and the cause, and ends the rest of the parallel process. The exit code is the one that a
+//! shell would give.
 
 use score_tests::TestEnv;
 

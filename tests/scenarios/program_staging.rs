@@ -1,7 +1,7 @@
-//! Programs of a job on several hosts are copied to the hosts: each host starts its own copy, in
-//! the job's directory, whatever files the hosts have. Virtual hosts have one disk: they share the
-//! copy of the first, each under its own name. Here a remote shell that stays on this machine makes
-//! "other" hosts, so that programs are really copied.
+//! SCore copies the programs of a job on several hosts to the hosts. Each host starts its own copy
+//! in the job's directory, whatever files the host has. Virtual hosts have one disk and share the
+//! first copy, each under its own name. The remote shell of this scenario stays on this machine, so
+//! that "other" hosts get real copies.
 
 use score_tests::{Outcome, TestEnv};
 
@@ -9,7 +9,7 @@ fn write_script(env: &TestEnv, name: &str, text: &str) -> String {
     env.write_script(name, text).to_str().unwrap().to_owned()
 }
 
-/// Runs a program on so many hosts, one node on each. To SCore they are different hosts.
+/// Runs a program with one node on each of so many hosts. SCore considers them different hosts.
 fn run_remote(env: &TestEnv, hosts: u32, args: &[&str]) -> Outcome {
     let names: Vec<String> = (1..=hosts).map(|number| format!("n{number}\n")).collect();
     let machines = env.write_file("machines", names.concat());
@@ -19,8 +19,7 @@ fn run_remote(env: &TestEnv, hosts: u32, args: &[&str]) -> Outcome {
     job.env("SCORE_RSH", &format!("sh {}", shell.display())).run()
 }
 
-/// The inodes of the copies on twelve hosts. With twelve, some hosts get the program from other
-/// hosts.
+/// Returns the inodes of the copies on twelve hosts. Some of them get the program from other hosts.
 fn copy_inodes(outcome: &Outcome) -> Vec<u64> {
     let text = outcome.text();
     let mut copies: Vec<&str> =
@@ -49,7 +48,7 @@ fn every_host_starts_its_own_copy() {
 fn virtual_hosts_share_one_copy() {
     let env = TestEnv::new();
     let path = write_script(&env, "where", PRINT_PATH_SCRIPT);
-    // With all hosts; then without the host that runs the server.
+    // The job runs on all hosts, then on all hosts except the host of the server.
     for hosts_option in ["-group=local:12,nodes=12x1", "-group=local:13@1:12,nodes=12x1"] {
         let outcome = env.scrun(&[hosts_option, &path, "word"]).run().expect_code(0);
         let files = copy_inodes(&outcome);

@@ -1,8 +1,8 @@
-//! Jobs over RDMA hardware. Scattered data arrives bit by bit. Jobs that take turns, and a job that
-//! is suspended amid its traffic, lose nothing. A killed process leaves no queue pair. Memory that
-//! is remapped is not reached at its old pages. Deadlocks are found, and no other program is
-//! reported. If a host has no adapter, or its user may not open it or pin too little memory, one
-//! line says so and messages go by UDP.
+//! Jobs over RDMA hardware. Scattered data arrives bit by bit. Jobs that take turns lose nothing,
+//! and neither does a job that is suspended during its traffic. A killed process leaves no queue
+//! pair. Remote access to remapped memory does not reach the old pages. SCore reports deadlocked
+//! programs and no others. If a host has no adapter, or its user may not open it or pin enough
+//! memory, scrun prints one line and messages go over UDP.
 //!
 //! The virtual machine of `cargo xtask test` has an adapter. On other machines these tests pass
 //! without checking anything.
@@ -21,22 +21,22 @@ use serde_json::Value;
 
 /// Emulated processors are slow.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
-/// The folder with the adapters' device files.
+/// The directory with the adapters' device files.
 const DEVICES: &str = "/dev/infiniband";
-/// Two hosts with a process each.
+/// Options for two hosts with a process each.
 const PAIR: &str = "-group=local:2,nodes=2x1,network=verbs,message=quiet";
 
 fn has_adapter() -> bool {
     std::env::var_os(test_env::IN_VM_ENV).is_some()
 }
 
-/// Queue pairs, registrations and other resources that the kernel has allocated.
+/// Returns the queue pairs, registrations and other RDMA resources that the kernel has allocated.
 fn rdma_resources() -> String {
     let output = Command::new("rdma").args(["resource", "show"]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Waits until the kernel has no more resources allocated than before.
+/// Waits until the kernel has no more resources allocated than `before`.
 fn wait_until_released(before: &str) {
     let started_at = Instant::now();
     while rdma_resources() != before {
@@ -149,8 +149,8 @@ fn operations_on_regions_that_change_never_touch_memory_outside_them() {
     wait_until_released(&before);
 }
 
-/// Runs on hosts that are not virtual hosts to a job, although all are on this machine: the remote
-/// shell stays here.
+/// Runs a job on hosts that are not virtual hosts for SCore, although all are on this machine. The
+/// remote shell stays here.
 fn run_on_hosts(env: &TestEnv, database: &str, args: &[&str]) -> Outcome {
     env.write_file("db", database);
     let shell = env.write_script(
@@ -253,7 +253,7 @@ fn jobs_that_take_turns_and_one_that_is_suspended_amid_its_traffic_lose_nothing(
         pingpong.wait_for("round ", rounds + 2);
     };
     remote_job.wait_for("round 2", 1);
-    // Longer than an adapter retransmits an unacknowledged packet: 8 times 67 ms, and more.
+    // This is longer than an adapter retransmits an unacknowledged packet: 8 times 67 ms, and more.
     remote_job.signal(Signal::SIGTSTP);
     sleep(Duration::from_secs(5));
     assert!(!remote_job.stdout().contains("all right"), "it was over before");

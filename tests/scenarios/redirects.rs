@@ -1,4 +1,4 @@
-//! Output goes into a file and input comes from one, as table 1.5 of the manual says.
+//! Output goes to a file and input comes from a file, as table 1.5 of the manual describes.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -60,14 +60,14 @@ fn an_output_file_that_cannot_be_opened_is_named() {
     let _ = outcome.assert_stderr(&["/no/such/folder/f"]);
 }
 
-/// A file system whose server never answers.
+/// A mounted file system whose server never answers.
 struct HangingMount {
     folder: PathBuf,
     _server: File,
 }
 
 impl HangingMount {
-    /// If it cannot be mounted: returns `None` and prints a skip.
+    /// Mounts the file system. If this is not possible, returns `None` and prints a skip.
     fn mount(env: &TestEnv) -> Option<Self> {
         let folder = env.dir().join("hanging");
         std::fs::create_dir(&folder).unwrap();
@@ -105,7 +105,7 @@ fn a_file_system_that_hangs_blocks_neither_the_other_nodes_nor_an_interrupt() {
         let args = ["-nodes=2", "system", "sh", "-c", script, operator, file.to_str().unwrap()];
         let job = env.scrun(&args).start();
         let started_at = Instant::now();
-        // An absolute name is opened by the first process of the host alone, for writing.
+        // If the name is absolute, only the first process of the host opens it, for writing.
         while job.stderr().matches("up 1").count() < nodes_up {
             assert!(started_at.elapsed() < Duration::from_secs(30), "{}", job.stderr());
             sleep(Duration::from_millis(10));
@@ -117,7 +117,7 @@ fn a_file_system_that_hangs_blocks_neither_the_other_nodes_nor_an_interrupt() {
         env.wait_for_process("process that hangs", is_opening);
         job.signal(Signal::SIGINT);
         let outcome = job.wait();
-        // scrun dies of the signal, as its shell expects.
+        // The signal kills scrun, as its shell expects.
         assert!([130, -2].contains(&outcome.code), "{outcome}");
         assert!(!outcome.stderr.contains("up 0"), "{outcome}");
         env.wait_until_clean(score_tests::test_env::CLEANUP_TIMEOUT).unwrap();

@@ -1,6 +1,6 @@
-//! Daemons on other machines: by ssh, by srun inside a Slurm allocation, and by qrsh inside a
-//! parallel environment of Grid Engine. All launchers are the real ones, on a virtual LAN. If a
-//! daemon cannot be started, its host is named, with the launcher's message.
+//! Daemons on other machines are started by ssh, by srun inside a Slurm allocation, or by qrsh
+//! inside a parallel environment of Grid Engine. All launchers are real, on a virtual LAN. If a
+//! daemon cannot be started, scrun names its host and prints the launcher's message.
 
 use score_tests::testbed::Testbed;
 use score_tests::{TestEnv, binaries};
@@ -24,7 +24,7 @@ fn ssh_starts_a_trial_daemon_on_every_host() {
 fn a_host_that_ssh_does_not_reach_is_named_and_the_others_come_up() {
     let env = TestEnv::new();
     let Some(testbed) = Testbed::ssh(&env) else { return };
-    // Host 1 exists, a ninth one does not; then a path without a scored.
+    // Host 1 exists, but host 9 does not. The second command has a path without a scored.
     let line = format!(
         "{scored} -try 10.77.0.2,10.77.0.9; SCORE_SCORED=/nowhere/scored {scored} -try 10.77.0.2",
         scored = scored()
@@ -59,7 +59,8 @@ fn an_ssh_that_would_ask_a_question_fails_at_once() {
 fn a_daemon_that_ssh_has_started_ends_when_its_scored_is_killed() {
     let env = TestEnv::new();
     let Some(testbed) = Testbed::ssh(&env) else { return };
-    // The second host does not exist, so scored still waits for it when the first daemon is up.
+    // The second host does not exist. Therefore scored still waits for it when the first daemon is
+    // up.
     let line = format!(
         "SCORE_RSH=\"$SCORE_RSH -o ConnectionAttempts=100\"; export SCORE_RSH\n\
          {} -try 10.77.0.2,10.77.0.9 > output & scored=$!\n\
@@ -74,8 +75,8 @@ fn a_daemon_that_ssh_has_started_ends_when_its_scored_is_killed() {
     let outcome = testbed.run(&env, 2, &line).run().expect_code(0);
     let lines: Vec<String> = outcome.text().lines().map(str::to_owned).collect();
     assert!(lines[0].starts_with("10.77.0.2: up after"), "{outcome}");
-    // The pattern may also match a shell that has not exec'd the trial daemon yet, and ssh's own
-    // arguments.
+    // The pattern may also match a shell that has not executed the trial daemon yet, and the
+    // arguments of ssh.
     assert!(lines[1].trim().parse::<u32>().is_ok_and(|count| count >= 1), "{outcome}");
     assert_eq!(lines[2].trim(), "0", "still there: {outcome}");
 }

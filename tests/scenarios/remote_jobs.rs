@@ -1,10 +1,10 @@
-//! Jobs on other machines: the same command, hosts from a file, daemons started by ssh. The user's
-//! machine may be the first host, another host, or none.
+//! Jobs on other machines use the same command. Hosts come from a file, and ssh starts the daemons.
+//! The user's machine may be the first host, another host, or no host of the job.
 
 use score_tests::testbed::Testbed;
 use score_tests::{Outcome, TestEnv};
 
-/// Runs a job on these hosts, two nodes on each; each node prints its host.
+/// Runs a job with two nodes on each of these hosts. Each node prints its host.
 fn run_and_report_nodes(
     env: &TestEnv,
     testbed: &Testbed,

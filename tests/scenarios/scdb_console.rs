@@ -1,6 +1,6 @@
-//! The console of scdb: stacks and threads of ranks, ranks held and released, breakpoints and
-//! watchpoints; from a file, from a terminal. It is a tool as others are, and when it ends, or is
-//! killed, the ranks run on.
+//! The console of scdb, with commands from a file or from a terminal: stacks and threads of ranks,
+//! ranks held and released, breakpoints and watchpoints. The console is a tool like others. When it
+//! ends or is killed, the ranks continue.
 
 use std::io::{PipeWriter, Write};
 use std::os::unix::fs::FileExt;
@@ -18,10 +18,9 @@ use score_tools::wire::ReturnCode;
 const SCDB_TIMEOUT: Duration = Duration::from_secs(60);
 const PROGRAM: &str = "tool_target";
 
-/// The job, as scdb wants it.
+/// The job's address on scdb's command line.
 fn job_of(target_job: &TargetJob) -> String {
-    let host = nix::unistd::gethostname().unwrap();
-    format!("{}@{}", target_job.job.pid(), host.to_string_lossy())
+    target_job.job.job_address()
 }
 
 fn scdb(env: &TestEnv, target_job: &TargetJob, args: &[&str]) -> Outcome {
@@ -39,7 +38,7 @@ fn batch(
     (file, outcome)
 }
 
-/// scdb with commands that come one by one.
+/// Starts scdb, to which the test sends commands one by one.
 fn start(env: &TestEnv, target_job: &TargetJob) -> (Running, PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
     let command = env.command("scdb").args(&[&job_of(target_job)[..], "-batch", "-"]);
@@ -78,7 +77,7 @@ fn held_ranks_stand_while_others_run_and_run_on_when_the_console_ends_or_is_kill
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 2) else { return };
     let counter = target_job.targets[0].counter;
-    // It looks only, and has the priority that the console tries first.
+    // This tool has the priority that the console tries first. It only reads.
     let mut looking = target_job.attach(b"looking ", 50);
     let (mut console, mut commands) = start(&env, &target_job);
     commands.write_all(b"hold 0\n").unwrap();
@@ -100,7 +99,7 @@ fn held_ranks_stand_while_others_run_and_run_on_when_the_console_ends_or_is_kill
     looking.wait_for_change(1, target_job.targets[1].counter);
     drop(console.wait());
 
-    // The end of the commands is the end of the console.
+    // The console ends at the end of its commands.
     let (_, outcome) = batch(&env, &target_job, "hold 1\n", &[]);
     assert_eq!(outcome.expect_code(0).text(), "rank 1: held\n");
     looking.wait_for_change(1, target_job.targets[1].counter);
@@ -108,8 +107,8 @@ fn held_ranks_stand_while_others_run_and_run_on_when_the_console_ends_or_is_kill
     target_job.end(0);
 }
 
-/// Two jobs take turns of 10 ms. The kernel continues a held process in each of its slices, and the
-/// job's other processes run.
+/// The jobs take turns of 10 ms. In each slice of the job the kernel continues the held process
+/// with the job's other processes.
 #[test]
 fn a_held_rank_stands_in_all_slices_of_its_job() {
     let env = TestEnv::new();
@@ -193,7 +192,7 @@ fn a_console_is_refused_while_another_tool_has_control() {
     let (_, outcome) = batch(&env, &target_job, "hold\n", &[]);
     assert_eq!(outcome.expect_code(0).text(), "ranks 0-1: held\n");
     drop(debugger);
-    // A wrong command ends a file as well.
+    // A wrong command also ends the processing of a file.
     let (file, outcome) = batch(&env, &target_job, "threads\n\nhodl 0\nhold\n", &[]);
     let line = format!("scdb: {}:3: hodl: unknown command; did you mean hold?", file.display());
     let _ = outcome.expect_code(2).assert_stderr(&[&line]);
@@ -233,12 +232,12 @@ fn breakpoints_steps_and_watchpoints_stop_the_ranks_that_they_are_for() {
     let (_, outcome) = batch(&env, &target_job, commands, &["-wait", "1"]);
     let outcome = outcome.expect_code(1);
     let _ = outcome.assert_stderr(&["rank 0: no stop within 1s"]);
-    // Nothing of this is left.
+    // The console leaves nothing in the process.
     target_job.end(0);
 }
 
 #[test]
-fn at_a_terminal_it_has_a_history_and_the_interrupt_key_ends_a_command_only() {
+fn at_a_terminal_the_console_has_a_history_and_the_interrupt_key_ends_only_a_command() {
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 2) else { return };
     let line = format!("TERM=xterm HOME={} exec scdb {}", env.dir().display(), job_of(&target_job));
@@ -253,7 +252,7 @@ fn at_a_terminal_it_has_a_history_and_the_interrupt_key_ends_a_command_only() {
         terminal.type_keys(keys);
         after = terminal.wait_for_after(after, text, SCDB_TIMEOUT);
     }
-    // The key belongs to the command as soon as the line editor has given the terminal back.
+    // The command gets the key only after the line editor has released the terminal.
     std::thread::sleep(Duration::from_millis(300));
     terminal.type_keys("\x03");
     after = terminal.wait_for_after(after, "interrupted: rank 1: running", SCDB_TIMEOUT);

@@ -1,5 +1,5 @@
-//! `print` of scdb: gdb evaluates an expression in each rank, on whatever host the rank is. Equal
-//! values are one line. The ranks run on as they were, and no function of theirs is called.
+//! `print` of scdb: gdb evaluates an expression in each rank, on the host of the rank. scdb prints
+//! equal values on one line. The ranks continue unchanged, and gdb calls no function in them.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use score_tests::{Job, Outcome, Running, TestEnv, binaries, skip, test_env};
 
 const PRINT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Four ranks of the program `printed` on two virtual hosts, with what differs by rank: `color` is
-/// 0, 0, 1, 1, and `cell` has the number of the rank.
+/// Four ranks of the program `printed` on two virtual hosts. The values differ by rank: `color` is
+/// 0, 0, 1, 1, and `cell` contains the number of the rank.
 struct PrintedJob<'a> {
     env: &'a TestEnv,
     job: Running,
 }
 
 impl<'a> PrintedJob<'a> {
-    /// `None` without gdb or a compiler.
+    /// Starts the job. Returns `None` without gdb or a compiler.
     fn start(env: &'a TestEnv) -> Option<Self> {
         for needed in ["gdb", "gcc"] {
             if !test_env::is_installed(needed) {
@@ -36,8 +36,7 @@ impl<'a> PrintedJob<'a> {
     }
 
     fn scdb(&self, words: &[&str]) -> Job {
-        let host = nix::unistd::gethostname().unwrap();
-        let address = format!("{}@{}", self.job.pid(), host.to_string_lossy());
+        let address = self.job.job_address();
         let scdb = self.env.command(binaries::program("scdb"));
         scdb.args(&[&address]).args(words).timeout(PRINT_TIMEOUT)
     }
@@ -47,7 +46,7 @@ impl<'a> PrintedJob<'a> {
         self.scdb(&["-batch", file.to_str().unwrap()]).args(words).run()
     }
 
-    /// The ranks end, and have computed what they should.
+    /// Lets the ranks end, and checks what they have computed.
     fn end(self) {
         self.env.write_file("end", "");
         let outcome = self.job.wait().expect_code(0);
@@ -61,14 +60,15 @@ impl<'a> PrintedJob<'a> {
 fn equal_values_are_one_line_whether_ranks_run_are_held_or_have_stopped() {
     let env = TestEnv::new();
     let Some(job) = PrintedJob::start(&env) else { return };
-    // In ranks that run: a global, a struct, and a local variable of main, which sleeps in libc.
+    // The ranks run. The expressions are a global, a struct, and a local variable of main, which
+    // sleeps in libc.
     let text = job.scdb(&["print", "color"]).run().expect_code(0).text();
     assert_eq!(text, "ranks 0-1: 0\nranks 2-3: 1\n");
     let text = job.batch("print cell 1\nprint round > 0 2-3\n", &[]).expect_code(0).text();
     assert!(text.starts_with("rank 1: {row = 1, weight = 1.5, name = 0x"), "{text}");
     assert!(text.ends_with(" \"inner\"}\nranks 2-3: 1\n"), "{text}");
-    // A rank that has stopped stays so, and shows variables of where it is; so does one that is
-    // held. Rank 2 has its breakpoint, and runs.
+    // A rank that has stopped or is held stays so, and shows the variables of its current function.
+    // Rank 2 has a breakpoint, and runs.
     let commands = "break work 1-2\ncontinue 1\nhold 0\nprint cell.row 0-2\n\
                     print doubled * 0 1\nwait 0-2\n";
     let outcome = job.batch(commands, &["-json"]).expect_code(0);
@@ -87,7 +87,7 @@ fn equal_values_are_one_line_whether_ranks_run_are_held_or_have_stopped() {
 }
 
 #[test]
-fn what_cannot_be_printed_is_a_line_that_says_why_and_changes_nothing() {
+fn a_print_that_fails_gives_the_reason_and_changes_nothing() {
     let env = TestEnv::new();
     let Some(mut job) = PrintedJob::start(&env) else { return };
     for (words, line) in [

@@ -1,6 +1,7 @@
-//! `scout -g GROUP` opens a session: the hosts' daemons run until its shell ends. Inside, `scout
-//! COMMAND` runs a command on every host and shows equal output of neighbours once. scrun takes the
-//! session's hosts. Other users are refused, and nothing is left afterwards.
+//! `scout -g GROUP` opens a session: the daemons of the hosts run until the session's shell ends.
+//! In the session, `scout COMMAND` runs a command on every host and shows equal output of
+//! neighbours once. scrun uses the session's hosts. Other users are refused, and nothing is left
+//! afterwards.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -12,17 +13,17 @@ use nix::unistd::geteuid;
 use score_tests::terminal::Terminal;
 use score_tests::{Job, Outcome, TestEnv, binaries, test_env};
 
-/// `scout` with these arguments.
+/// Runs `scout` with these arguments.
 fn scout(env: &TestEnv, args: &[&str]) -> Job {
     env.command(binaries::program("scout")).args(args).env("SHELL", "/bin/sh")
 }
 
-/// A session on four virtual hosts whose shell reads these lines.
+/// Runs a session on four virtual hosts whose shell executes these lines.
 fn run_in_session(env: &TestEnv, lines: &str) -> Outcome {
     scout(env, &["-g", "local:4"]).input(lines).run()
 }
 
-/// A session whose shell waits. Returns when the output of `lines` ends with `up`.
+/// Starts a session whose shell waits. Returns when the output of `lines` ends with `up`.
 fn start_waiting_session(env: &TestEnv, lines: &str) -> score_tests::Running {
     let input = format!("{lines}\necho $SCORE_SCOUT; echo up; exec sleep 300\n");
     let mut running = scout(env, &["-g", "local:4"]).input(input).start();
@@ -132,7 +133,7 @@ fn scrun_takes_the_sessions_hosts_and_starts_no_daemon() {
 
     let running = start_waiting_session(&env, "scrun -nodes=4x1 system sleep 300 &");
     env.wait_for_process("process of the job", |process| process.command == "sleep 300");
-    // A child that has not run its program yet looks like the daemon that started it.
+    // A child that has not executed its program yet looks like the daemon that started it.
     let count_daemons = || env.processes().iter().filter(|process| process.is_scored()).count();
     let deadline = Instant::now() + Duration::from_secs(5);
     while count_daemons() != 4 {
@@ -229,7 +230,7 @@ fn nothing_outlives_a_scout_that_is_killed() {
 #[test]
 fn a_killed_scored_is_reported_and_leaves_nothing() {
     let env = TestEnv::new();
-    // The shell lives longer than the dying server, whose sockets close one after the other.
+    // The shell outlives the dying server, whose sockets close one after the other.
     let lines = "scout 'sleep 300'; echo code $?; scout; echo $? reported; sleep 1\n";
     let running = scout(&env, &["-g", "local:4"]).input(lines).start();
     env.wait_for_process("command", |process| process.command == "sleep 300");
@@ -281,7 +282,7 @@ fn another_user_is_refused_by_a_session() {
     let (scout_of_nobody, _) = (copy("scout"), copy("scored"));
     let scout_as_nobody = || env.command("setpriv").args(&AS_NOBODY_ARGS).arg(&scout_of_nobody);
 
-    // File permissions refuse the user.
+    // In this case file permissions refuse the user.
     let running = start_waiting_session(&env, "");
     let socket = socket_of(&running);
     let outcome =
@@ -290,7 +291,7 @@ fn another_user_is_refused_by_a_session() {
     running.signal(Signal::SIGTERM);
     let _ = running.wait().expect_code(143);
 
-    // If file permissions do not refuse the user, the session does.
+    // In this case file permissions allow the access, and the session refuses the user.
     let file = env.write_file("hosts", std::fs::read("/proc/sys/kernel/hostname").unwrap());
     let lines = "echo $SCORE_SCOUT; echo up; exec sleep 300\n";
     let job = scout_as_nobody().args(&["-file", file.to_str().unwrap()]).env("SHELL", "/bin/sh");
@@ -313,7 +314,7 @@ fn interrupts_go_to_the_remote_commands_and_the_shell_goes_on() {
     terminal.type_keys("PS1='inside> '\n");
     let offset = terminal.wait_for("\ninside> ", timeout);
     terminal.type_keys("scout 'trap \"echo caught; exit 3\" INT; while :; do sleep 0.3; done'\n");
-    // Both have set their traps.
+    // Both shells have set their traps.
     let (started_at, mut shells) = (Instant::now(), HashSet::new());
     while shells.len() < 2 {
         let processes = env.processes();

@@ -1,5 +1,5 @@
-//! `scps`: users see their own jobs in full and, of other jobs, the hosts. An operator sees
-//! everything. A waiting job is shown with its position in the queue.
+//! `scps`: users see all details of their own jobs, but only the hosts of other jobs. An operator
+//! sees everything. A waiting job is shown with its position in the queue.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

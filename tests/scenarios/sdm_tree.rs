@@ -1,6 +1,6 @@
-//! The scalable debug manager over the tree of a job's daemons: its operations on ranks of two
-//! hosts, merged events, and what becomes of them when a host or the job ends. The hosts have no
-//! connections but those of the daemons.
+//! The scalable debug manager uses the tree of a job's daemons. The test checks its operations on
+//! ranks of two hosts, merged events, and its behaviour when a host or the job ends. The hosts have
+//! no connections other than those of the daemons.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ fn open(job: &Running) -> TreeFrontEnd {
     front_end
 }
 
-/// The next event: command, ranks as text, their number, and what they say.
+/// Returns the next event: the command, the ranks as text, their number, and the event itself.
 fn next(front_end: &mut TreeFrontEnd) -> (CommandId, String, u32, DebugEvent) {
     let message = front_end.receive(EVENT_TIMEOUT).unwrap();
     let Some(UpMessage::Event(event)) = message else { panic!("{message:?}") };
@@ -46,7 +46,7 @@ fn next(front_end: &mut TreeFrontEnd) -> (CommandId, String, u32, DebugEvent) {
     (event.command, event.ranks.to_string(), event.ranks.len(), said)
 }
 
-/// The events of a command, until so many ranks have answered.
+/// Returns the events of a command, until so many ranks have answered.
 fn events(
     front_end: &mut TreeFrontEnd,
     command: CommandId,
@@ -67,7 +67,7 @@ fn run(front_end: &mut TreeFrontEnd, operation: Operation) -> Vec<(String, Debug
     events(front_end, command, 2)
 }
 
-/// The only event, which all ranks have given.
+/// Runs an operation to which all ranks must answer with the same event. Returns the event.
 fn run_as_one(front_end: &mut TreeFrontEnd, operation: Operation) -> DebugEvent {
     let events = run(front_end, operation);
     assert_eq!((events.len(), &events[0].0[..]), (1, "0-1"), "{events:?}");
@@ -96,13 +96,13 @@ fn equal_answers_of_ranks_on_two_hosts_are_one_event_and_the_job_goes_on_afterwa
         panic!("no frames")
     };
     assert_eq!((&frames[0].function[..], &frames[1].function[..]), ("tick", "count"));
-    // What needs gdb is refused for each rank, and names what has it.
+    // Operations that need gdb fail on each rank, and the error names a program that has them.
     let event = run_as_one(&mut front_end, Operation::Print { expression: "x".to_owned() });
     assert!(matches!(&event, DebugEvent::Failed(text) if text.contains("scdb")), "{event:?}");
     let event = run_as_one(&mut front_end, Operation::Break { location: "nowhere".to_owned() });
     assert!(matches!(&event, DebugEvent::Failed(text) if text.contains("nowhere")), "{event:?}");
 
-    // One rank runs on until it is interrupted; the other one stands meanwhile.
+    // One rank runs until it is interrupted. The other rank stays stopped meanwhile.
     assert_eq!(run_as_one(&mut front_end, Operation::Detach), DebugEvent::Done);
     run_as_one(&mut front_end, attach());
     let running = front_end.command((1..2).into(), EVENT_TIMEOUT, Operation::Continue);
@@ -115,7 +115,7 @@ fn equal_answers_of_ranks_on_two_hosts_are_one_event_and_the_job_goes_on_afterwa
     assert_eq!((&of_running[..], &of_interrupt[..]), ("1", "1"));
     assert!(is_stopped(&stop, &StopReason::Other("held".to_owned()), ""), "{stop:?}");
 
-    // Its end leaves no rank held, and no authority.
+    // After the end of the front end no rank is held, and no tool has authority.
     front_end.quit();
     assert!(front_end.receive(Duration::from_millis(100)).unwrap().is_none());
     drop(front_end);
@@ -136,7 +136,7 @@ fn a_lost_host_is_an_event_of_its_ranks_and_nobody_waits_for_it() {
     let running = front_end.command((0..2).into(), EVENT_TIMEOUT, Operation::Continue);
     assert!(front_end.receive(Duration::from_millis(200)).unwrap().is_none());
     front_end.close(running);
-    // A host that is slow, and then lost.
+    // The second host is slow, and then lost.
     let is_second =
         |process: &Process| process.is_scored() && process.command.contains("-host local1 ");
     let daemon = env.wait_for_process("the daemon of local1", is_second);
@@ -151,7 +151,7 @@ fn a_lost_host_is_an_event_of_its_ranks_and_nobody_waits_for_it() {
     };
     assert_eq!((&first[..], &second[..], frames.is_empty()), ("0", "1", false));
     assert_eq!(*lost, DebugEvent::Unreachable("lost".to_owned()));
-    // The job ends with its host, and every rank has a reason.
+    // The job ends with its host, and each rank reports a reason.
     assert_ne!(job.wait().code, 0);
     let event = run_as_one(&mut front_end, Operation::Continue);
     assert!(matches!(event, DebugEvent::Failed(_)), "{event:?}");

@@ -1,6 +1,6 @@
 //! A process sends its last message and exits at once, on a network that loses every tenth packet.
-//! Every message that pmSend has accepted arrives, because the shepherd delivers what an exited
-//! process has sent.
+//! Every message that pmSend has accepted arrives, because the shepherd delivers the messages of an
+//! exited process.
 
 use score_tests::{Outcome, TestEnv};
 

@@ -1,5 +1,5 @@
-//! `::` runs one parallel process after the other on the same nodes. The second can read files that
-//! the first has written; they are removed with the job.
+//! `::` runs one parallel process after the other on the same nodes. The second can read the files
+//! of the first. The files are removed with the job.
 
 use score_tests::TestEnv;
 

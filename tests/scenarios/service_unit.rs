@@ -1,15 +1,15 @@
-//! The service as systemd runs it, by the installed unit: users submit jobs, the service comes back
-//! when it is restarted or killed, and nothing of any job is left when it is stopped.
+//! systemd runs the service by the installed unit. Users submit jobs, the service runs again after
+//! a restart or a kill, and nothing of any job is left when the service is stopped.
 
 use std::time::Duration;
 
 use score_tests::testbed::Testbed;
 use score_tests::{TestEnv, skip};
 
-/// Tens of seconds if the machine is busy.
+/// Time limit of the steps, which take tens of seconds on a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// The steps; each prints a word on standard output.
+/// The steps of the test. Each prints a word on standard output.
 const STEPS: &str = r#"
 as() {
     setpriv --reuid="$1" --regid="$1" --clear-groups \

@@ -1,11 +1,11 @@
-//! Signals to scrun act on the job as table 3.1 of the manual says.
+//! Signals to scrun act on the job as table 3.1 of the manual describes.
 
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use score_tests::{Running, TestEnv};
 
-/// A job whose processes print the signals that they get, and go on.
+/// Starts a job whose processes print the signals that they get, and continue.
 fn start_listener(env: &TestEnv) -> Running {
     let script = "for s in HUP INT ABRT USR1 USR2 URG WINCH; do trap \"echo got $s\" $s; done; \
                   echo up; while :; do sleep 0.05; done";
@@ -31,7 +31,7 @@ fn the_broadcast_signals_reach_every_process() {
         job.wait_for(&format!("got {name}\n"), 3);
     }
     job.signal(Signal::SIGTERM);
-    // Every node is killed: 128 + 9.
+    // Every node is killed, so the exit code is 128 + 9.
     assert_eq!(job.wait().code, 137);
 }
 
@@ -47,7 +47,8 @@ fn sigterm_kills_the_job() {
     assert!(outcome.elapsed < Duration::from_secs(10), "{outcome}");
 }
 
-/// Some processes have caught it, it has ended some, and some had not been started when it arrived.
+/// When the signal arrives, some processes catch it, some are ended by it, and some have not been
+/// started.
 #[test]
 fn sigint_reaches_the_processes_that_are_still_to_be_started() {
     let script = "trap 'echo caught; exit 3' INT; echo up; while :; do sleep 0.05; done";
@@ -59,7 +60,7 @@ fn sigint_reaches_the_processes_that_are_still_to_be_started() {
         let outcome = job.wait();
         assert!([3, 130].contains(&outcome.code), "{outcome}");
     }
-    // And when no process has been started.
+    // Here no process has been started yet.
     let env = TestEnv::new();
     let job = env.scrun(&["-group=local:2,nodes=2x1", "system", "sh", "-c", script]).start();
     std::thread::sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! `scdb JOB stacks`: what the processes of a running job are doing, as one tree.
+//! `scdb JOB stacks` shows the stacks of all processes of a running job as one tree.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,11 +11,11 @@ use score_tests::test_env::is_installed;
 use score_tests::{Outcome, Running, TestEnv, skip};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Seconds that the program runs, if it is not killed.
+/// The run time of the program in seconds, if it is not killed.
 const LONG: &str = "300";
 const SERVICE: &str = "scored-toolctl";
 
-/// A copy of the program that every user may run.
+/// Copies the program so that every user may run it.
 fn copy_program(env: &TestEnv) -> Option<PathBuf> {
     let built = env.test_program("stacks")?;
     let path = env.dir().join("stacks");
@@ -23,14 +23,13 @@ fn copy_program(env: &TestEnv) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The job of a scrun of single-user mode, as scdb wants it.
-fn job_of(job: &Running) -> String {
-    format!("{}@{}", job.pid(), nix::unistd::gethostname().unwrap().to_string_lossy())
-}
-
-/// scdb on the job of a scrun of single-user mode.
+/// Runs scdb on a job in single-user mode.
 fn scdb(env: &TestEnv, job: &Running, args: &[&str]) -> Outcome {
-    env.command("scdb").args(&[&job_of(job), "stacks"]).args(args).timeout(ANSWER_TIMEOUT).run()
+    env.command("scdb")
+        .args(&[&job.job_address(), "stacks"])
+        .args(args)
+        .timeout(ANSWER_TIMEOUT)
+        .run()
 }
 
 /// Starts the program, and waits until all of its processes run.
@@ -40,13 +39,13 @@ fn start(env: &TestEnv, options: &[&str], program: &Path, processes: usize) -> R
     job
 }
 
-/// The user ends the job.
+/// Ends the job as its user does.
 fn end(job: Running) {
     job.signal(Signal::SIGTERM);
     assert_ne!(job.wait().code, 0);
 }
 
-/// The line of a frame, with its ranks.
+/// Returns the line of a frame with its ranks.
 fn line_of(text: &str, frame: &str) -> String {
     let line = text.lines().find(|line| line.contains(frame));
     let line = line.unwrap_or_else(|| panic!("no {frame} in\n{text}"));
@@ -108,10 +107,10 @@ fn the_service_may_be_killed_at_any_time_and_leaves_the_job_as_it_was() {
     let mut job = env.scrun(&["-nodes=4", program.to_str().unwrap(), "8"]).start();
     job.wait_for("up", 4);
     for _ in 0..10 {
-        let question = env.command("scdb").args(&[&job_of(&job), "stacks"]).start();
+        let question = env.command("scdb").args(&[&job.job_address(), "stacks"]).start();
         let service = env.wait_for_process(SERVICE, |process| process.program() == SERVICE);
         service.signal(Signal::SIGKILL);
-        // It was killed before, during or after its work.
+        // The helper was killed before, during or after its work.
         let outcome = question.wait();
         let is_named = outcome.stderr.contains("scored-toolctl has ended");
         assert!(outcome.code == 0 || (outcome.code == 1 && is_named), "{outcome}");
@@ -122,7 +121,7 @@ fn the_service_may_be_killed_at_any_time_and_leaves_the_job_as_it_was() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_named() {
+fn processes_whose_stacks_cannot_be_read_are_named() {
     let env = TestEnv::new();
     let Some(program) = copy_program(&env) else { return };
     let script = "if [ $SCORE_SELF_NODE = 1 ]; then exit 0; fi; echo up; exec sleep 300";
@@ -140,7 +139,7 @@ fn what_cannot_be_looked_at_is_named() {
     let _ = outcome.assert_stderr(&["rank 3: job 1 has ranks 0 to 2"]);
     end(job);
     if !is_installed("strace") {
-        return skip("what_cannot_be_looked_at_is_named", "strace is not installed");
+        return skip("processes_whose_stacks_cannot_be_read_are_named", "strace is not installed");
     }
     let job = start(&env, &["-nodes=2"], &program, 2);
     let is_rank = |process: &Process| process.command.ends_with(&format!("stacks {LONG}"));
@@ -186,8 +185,7 @@ fn a_suspended_job_answers_and_stays_suspended() {
     end(job);
 }
 
-/// Two jobs take turns of 10 ms. Each is asked while it runs and while it does
-/// not, and is nobody else's to ask.
+/// Each job is asked both while it runs and while it is stopped, and answers only its owner.
 #[test]
 fn jobs_in_slices_answer_their_owner_alone_at_any_time() {
     let env = TestEnv::new();
@@ -196,7 +194,7 @@ fn jobs_in_slices_answer_their_owner_alone_at_any_time() {
     let Some(cluster) = Cluster::start_with_options(&env, &["a"], database, &["-ts", "10"]) else {
         return;
     };
-    // Beside the copy of scored that serves the cluster.
+    // The service must be next to the copy of scored that serves the cluster.
     let _ = cluster.program(SERVICE);
     let program = program.to_str().unwrap();
     let start = |uid| {
@@ -218,13 +216,15 @@ fn jobs_in_slices_answer_their_owner_alone_at_any_time() {
         assert_tree(&ask(ALICE, &alices_number), "[0-2]", "[3]");
         assert_tree(&ask(BOB, &bobs_number), "[0-2]", "[3]");
     }
-    // The service goes on in the slices of others: its user must not have it do anything else.
+    // The service runs in the slices of other jobs, so its user must not be able to make it do
+    // anything else.
     let is_service = |process: &Process| process.program() == SERVICE;
     for service in env.processes().iter().filter(|process| is_service(process)) {
         let memory = std::fs::metadata(format!("/proc/{}/mem", service.pid)).unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::uid(&memory), 0);
     }
-    // Another's job and none are the same; so it is for root, who is an operator.
+    // The answer for another user's job is the same as for a job that does not exist, even for
+    // root, who is an operator.
     let numbers = [&alices_number, &bobs_number];
     for (uid, job) in [(ALICE, numbers[1]), (BOB, numbers[0]), (0, numbers[0])] {
         let outcome = ask(uid, job).expect_code(1);

@@ -1,5 +1,5 @@
-//! Standard input of scrun reaches node 0 and no other node, and so does its end. scrun does not
-//! wait for a program that does not read.
+//! The standard input of scrun and its end reach node 0 and no other node. scrun does not wait for
+//! a program that does not read.
 
 use score_tests::TestEnv;
 
@@ -22,7 +22,7 @@ fn bytes_pass_unchanged() {
 }
 
 #[test]
-fn a_program_that_does_not_read_is_not_waited_for() {
+fn scrun_does_not_wait_for_a_program_that_does_not_read() {
     let env = TestEnv::new();
     let outcome = env.sh("yes | scrun -nodes=2 system echo done").run().expect_code(0);
     assert_eq!(outcome.text(), "done\ndone\n");

@@ -1,6 +1,6 @@
-//! A tool runs beside a job: one process on each host, as the job's user, outside of the job's PID
-//! namespace. It ends with the job, whoever is killed; it may clean up as long as it shows that it
-//! is at work. Another user does not learn whether the job exists.
+//! A tool runs next to a job: one process on each host, as the job's user, outside of the job's PID
+//! namespace. It ends with the job, whichever component is killed. It has time to clean up as long
+//! as it shows that it is working. Another user does not learn whether the job exists.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -14,7 +14,7 @@ use score_tests::{Running, TestEnv, binaries};
 
 const RANK: &str = "sleep 300";
 
-/// A job that runs until it is ended. Its processes print their directory.
+/// Starts a job that runs until it is ended. Its processes print their directory.
 fn start_job(env: &TestEnv, options: &[&str]) -> Running {
     let mut args = options.to_vec();
     args.extend(["system", "sh", "-c", "pwd; exec sleep 300"]);
@@ -93,7 +93,7 @@ fn a_tool_starts_beside_a_job_and_sees_its_processes() {
     job.wait_for_stderr("was ended by SIGTERM");
     assert!(!status.exists());
     assert!(std::fs::symlink_metadata(directory.join(".jobs/1/tools/1")).is_err());
-    // The number is not used again.
+    // The number of the tool is not used again.
     let outcome = start_tool(&env, &job, &["--tool", "sleep", "--args", "401"]).expect_code(0);
     assert_eq!(outcome.text(), "tool sleep has been started with ID 2.\n");
     let _ = end_tool(&env, &job, &["--tool", "2", "--signal", "KILL"]).expect_code(0);
@@ -103,7 +103,7 @@ fn a_tool_starts_beside_a_job_and_sees_its_processes() {
 }
 
 #[test]
-fn what_cannot_be_started_is_named_and_a_fifth_tool_refused() {
+fn a_tool_that_cannot_be_started_is_named_and_a_fifth_tool_is_refused() {
     let env = TestEnv::new();
     let job = start_job(&env, &["-nodes=1"]);
     for (tool, code, text) in [
@@ -122,7 +122,7 @@ fn what_cannot_be_started_is_named_and_a_fifth_tool_refused() {
     }
     let outcome = start_tool(&env, &job, &["--tool", "sleep", "--args", "405"]);
     assert!(outcome.code == 2 && outcome.stderr.contains("has 4 tools already ("), "{outcome}");
-    // A tool that ends by itself makes room, and the job does not notice.
+    // After a tool has ended by itself, another tool may start, and the job does not notice.
     let tool = env.wait_for_process("a tool", |process| process.command == "sleep 403");
     tool.signal(Signal::SIGKILL);
     wait_until_ended(&env, "sleep 403");
@@ -161,13 +161,12 @@ fn a_stopped_scrun_and_a_session_of_scout_hinder_no_tool() {
     let _ = start_tool(&env, &job, &["--tool", "sleep", "--args", "400"]).expect_code(0);
     let _ = end_tool(&env, &job, &["--tool", "1"]).expect_code(0);
     wait_until_ended(&env, "sleep 400");
-    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
-    let address = format!("{}@{host}", job.pid());
+    let address = job.job_address();
     let stacks = env.command(binaries::program("scdb")).args(&[&address, "stacks"]).run();
     assert!(stacks.expect_code(0).text().contains("sleep"));
     job.signal(Signal::SIGCONT);
     terminate(&env, job);
-    // The second job of the session is the one that is meant.
+    // The tool must start for the second job of the session.
     let line = "scrun -nodes=1 system true < /dev/null\nscrun -nodes=1 system sh -c 'sleep 300' & \
                 until start_tool --pid $! --tool sleep --args 400 2> /dev/null; do\nsleep .05\n\
                 done\n\
@@ -178,7 +177,7 @@ fn a_stopped_scrun_and_a_session_of_scout_hinder_no_tool() {
     assert!(outcome.text().contains("ended\n"), "{outcome}");
 }
 
-/// A job with a tool that has left its session, as daemons do.
+/// Starts a job with a tool that has left its session like a daemon.
 fn job_with_daemonising_tool(env: &TestEnv) -> Running {
     let job = start_job(env, &["-nodes=1"]);
     let script =
@@ -191,7 +190,7 @@ fn job_with_daemonising_tool(env: &TestEnv) -> Running {
     job
 }
 
-/// A component, and how it is recognized.
+/// The name of a component, and a function that recognizes its process.
 type Victim = (&'static str, fn(&Process) -> bool);
 
 fn is_supervisor(process: &Process) -> bool {
@@ -203,7 +202,7 @@ fn is_keeper(process: &Process) -> bool {
 }
 
 #[test]
-fn whoever_is_killed_nothing_of_a_tool_is_left() {
+fn no_process_of_a_tool_is_left_whichever_component_is_killed() {
     let victims: [Victim; 5] = [
         ("scored", Process::is_scored),
         ("the shepherd", Process::is_shepherd),
@@ -218,7 +217,7 @@ fn whoever_is_killed_nothing_of_a_tool_is_left() {
             process.signal(Signal::SIGKILL);
         }
         if name == "both" {
-            // The tool's own children have nobody left who knows them, but in a cgroup.
+            // After the death of the tool's parent, only a cgroup can find the tool's children.
             env.processes()
                 .iter()
                 .filter(|one| one.command.starts_with("sleep 40"))
@@ -231,7 +230,7 @@ fn whoever_is_killed_nothing_of_a_tool_is_left() {
 }
 
 #[test]
-fn the_death_of_a_tool_or_of_who_watches_it_does_not_end_the_job() {
+fn the_death_of_a_tool_or_of_its_supervisor_does_not_end_the_job() {
     let env = TestEnv::new();
     for victim in
         [(|process| process.command == "sleep 403") as fn(&Process) -> bool, is_supervisor]
@@ -251,11 +250,11 @@ fn the_death_of_a_tool_or_of_who_watches_it_does_not_end_the_job() {
 #[test]
 fn a_tool_may_clean_up_as_long_as_it_touches_its_file() {
     let cases = [
-        // It ends by itself.
+        // The tool ends by itself.
         ("for i in 1 2 3 4 5 6; do touch $f; sleep .2; done; exit 0", 1.2, 2.6, "done"),
-        // It is silent.
+        // The tool does not touch its file.
         ("sleep 30", 0.5, 1.9, "SIGKILL"),
-        // It touches its file for ever.
+        // The tool touches its file for ever.
         ("while :; do touch $f; sleep .1; done", 3.0, 6.0, "SIGKILL"),
     ];
     for (script, min, max, end) in cases {
@@ -295,7 +294,7 @@ fn an_interrupt_ends_tools_that_clean_up() {
     let _ = start_tool(&env, &job, &["--tool", "sh", "--args", tool]).expect_code(0);
     job.wait_for_stderr("ready");
     std::fs::write(format!("{}/go", job.stdout().trim()), "").unwrap();
-    // The job's directory is still there, as the tool's status file is in it.
+    // The job's directory still exists, because it contains the tool's status file.
     env.wait_for_process("the tool", |process| process.command == "sleep 400");
     wait_until_ended(&env, "sh -c pwd; until [ -e go ]; do sleep .01; done");
     std::thread::sleep(Duration::from_millis(300));
@@ -343,7 +342,7 @@ fn a_tool_runs_on_all_hosts_on_some_or_on_none() {
     let outcome = start_tool(&env, &job, &["--tool", "/none"]);
     let is_named = (0..3).any(|host| outcome.stderr.contains(&format!("host local{host}: /none")));
     assert!(outcome.code == 127 && is_named, "{outcome}");
-    // It fails on one host, and is ended on the others.
+    // The tool fails on one host, and is ended on the others.
     let stdout = job.stdout();
     let broken = stdout.lines().next().unwrap();
     std::fs::remove_dir_all(format!("{broken}/.jobs")).unwrap();
@@ -392,7 +391,7 @@ fn tools_of_users_are_reached_from_every_host_by_their_owner_only() {
     let outcome = tool(ALICE, "a", "end_tool", &["--id", &id, "--tool", "1"]);
     assert_eq!((outcome.code, outcome.text().as_str()), (0, "tool 1 has been stopped\n"));
     wait_until_ended(&env, "sleep 400");
-    // The job's end is the end of its tools.
+    // The tools end with the job.
     assert_eq!(tool(ALICE, "a", "start_tool", &start).code, 0);
     env.wait_for_process("the tool", |process| process.command == "sleep 400");
     job.signal(Signal::SIGTERM);
@@ -431,8 +430,8 @@ fn no_tool_outlives_the_keeper_the_daemon_or_its_supervisor() {
         }
         let _ = job.wait();
         if matches!(name, "keeper" | "scored") {
-            // The next scored removes what is left on the disk. The socket is free when all
-            // processes of this one have ended.
+            // The next scored removes the files that are left on the disk. The socket is free when
+            // all processes of this one have ended.
             cluster.signal_daemon("a", Signal::SIGKILL);
             let killed_at = Instant::now();
             let is_left = |process: &Process| process.is_scored() || is_keeper(process);
@@ -457,7 +456,7 @@ fn other_jobs_run_while_a_tool_cleans_up_for_as_long_as_the_operator_allows() {
     let mut job = cluster.scrun(ALICE, "a", "nodes=2", script).start();
     job.wait_for("/job-", 2);
     let pid = job.pid().to_string();
-    // It has longer than that to touch its file.
+    // The tool has more time than that to touch its file.
     let tool = "-c 'trap \"\" TERM; echo ready; exec sleep 400'";
     let args = ["--pid", &pid, "--tool", "sh", "--args", tool];
     let outcome = cluster.command(ALICE, "start_tool", "a").args(&args).run();

@@ -1,4 +1,4 @@
-//! The sc_* calls, from C, in a job of several nodes.
+//! A C program makes the sc_* calls in a job of several nodes.
 
 use score_tests::{Outcome, TestEnv};
 

@@ -1,5 +1,5 @@
-//! The user types ^S while four nodes write without end: the writers block, and scrun and scored
-//! stay small. After ^Q every byte arrives.
+//! The user types ^S while four nodes write without end. The writers block, and the memory of scrun
+//! and scored stays small. After ^Q every byte arrives.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use score_tests::terminal::Terminal;
 const LIMIT_KIB: u64 = 64 * 1024;
 const LINES: usize = 1_200_000;
 
-/// The soak holds the output for ten seconds, as docs/SPECIFICATION.md promises; this test for
-/// three.
+/// docs/SPECIFICATION.md promises ten seconds of held output, as in the soak. This test holds it
+/// for three seconds.
 fn hold_time() -> Duration {
     let seconds = std::env::var("HARNESS_HOLD_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(3))
@@ -19,7 +19,7 @@ fn hold_time() -> Duration {
 #[test]
 fn a_stopped_terminal_costs_no_memory_and_loses_no_byte() {
     let env = TestEnv::new();
-    // Node n writes the letter a+n; -onlcr keeps the terminal from adding bytes.
+    // Node n writes the letter a+n. With -onlcr the terminal adds no bytes.
     let line = format!(
         "stty -onlcr; scrun -nodes=4,message=quiet system sh -c \
          'case $SCORE_SELF_NODE in 0) w=a;; 1) w=b;; 2) w=c;; 3) w=d;; esac; \

@@ -1,6 +1,7 @@
-//! Several jobs share the processors of a host. Each runs as if it were alone: in turns, never at
-//! the same time as another, whatever its processes do to signals, sessions and themselves. ^Z,
-//! sc_sleep and unread output suspend a job. A job or daemon that dies meanwhile leaves nothing.
+//! Several jobs share the processors of a host. Each runs as if it were alone. The jobs take turns
+//! and never run at the same time, whatever their processes do to signals, sessions and themselves.
+//! ^Z, sc_sleep and unread output suspend a job. A job or daemon that dies meanwhile leaves
+//! nothing.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,13 +20,13 @@ use score_tests::{Outcome, Running, TestEnv, skip};
 
 const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One host with so many processors, and slices of so many milliseconds.
+/// Starts a cluster of one host with so many processors, and slices of so many milliseconds.
 fn start_cluster<'a>(env: &'a TestEnv, cores: u32, slice: &str) -> Option<Cluster<'a>> {
     let database = format!("a address=127.0.0.1 cores={cores} group=all\n");
     Cluster::start_with_options(env, &["a"], &database, &["-ts", slice])
 }
 
-/// The path of a copy of the helper program that every user may run.
+/// Copies the helper program so that every user may run it.
 fn copy_turns_program(env: &TestEnv) -> Option<PathBuf> {
     let built = env.test_program("run_intervals")?;
     let path = env.dir().join("run_intervals");
@@ -38,7 +39,7 @@ fn start(cluster: &Cluster<'_>, uid: u32, options: &str, args: &[&str]) -> Runni
     cluster.command(uid, "scrun", "a").args(&[&options]).args(args).start()
 }
 
-/// The intervals in which each spinner of a job ran.
+/// Returns the intervals in which each spinner of a job ran.
 fn run_intervals(outcome: &Outcome) -> Vec<(u64, u64)> {
     assert_eq!(outcome.code, 0, "{outcome}");
     let text = outcome.text();
@@ -49,7 +50,7 @@ fn run_intervals(outcome: &Outcome) -> Vec<(u64, u64)> {
     text.lines().filter_map(pair).collect()
 }
 
-/// Checks that two jobs ran in turns: both more than once, and never at the same time.
+/// Checks that two jobs took turns: both ran more than once, and never at the same time.
 fn assert_alternate(first: &[(u64, u64)], second: &[(u64, u64)]) {
     let end = |list: &[(u64, u64)]| list.iter().map(|interval| interval.1).max().unwrap();
     let begin = |list: &[(u64, u64)]| list.iter().map(|interval| interval.0).min().unwrap();
@@ -91,7 +92,7 @@ fn jobs_that_take_turns_go_on_when_the_shepherd_of_one_is_killed() {
         job.wait_for("up", 1);
         job
     });
-    // By now they take turns, in a rotation or by the scheduler's orders.
+    // By then the jobs take turns, in a rotation or by the scheduler's orders.
     sleep(Duration::from_secs(1));
     shepherd.signal(Signal::SIGKILL);
     assert_ne!(victim.wait().code, 0);
@@ -102,7 +103,7 @@ fn jobs_that_take_turns_go_on_when_the_shepherd_of_one_is_killed() {
     let log = cluster.log("a");
     let summary = log.lines().find(|line| line.contains(" stops of jobs")).unwrap();
     let words: Vec<&str> = summary.split_whitespace().collect();
-    // "N stops of jobs, M of them in turns"
+    // The line is "N stops of jobs, M of them in turns".
     let index = words.iter().position(|word| *word == "jobs,").unwrap();
     let in_turns: u64 = words[index + 1].parse().expect(summary);
     assert!(in_turns > 10, "{summary}");
@@ -116,7 +117,7 @@ fn processors_stay_awake_as_long_as_jobs_take_turns() {
     }
     let env = TestEnv::new();
     let Some(cluster) = start_cluster(&env, 1, "10") else { return };
-    // The limit of the whole machine, in microseconds: daemons of other tests set it, too.
+    // Returns the limit of the whole machine in microseconds. Daemons of other tests set it, too.
     let limit_us = || {
         let mut limit_us = [0; 4];
         File::open(LATENCY).and_then(|mut file| file.read_exact(&mut limit_us)).unwrap();
@@ -157,8 +158,9 @@ fn a_process_that_stopped_itself_stays_stopped() {
     assert_eq!(other.wait().code, 0);
 }
 
-/// Moves a process of many threads between two cgroups for so long. The forks of the whole host
-/// wait meanwhile, after they have got their process ids. None if cgroups cannot be created here.
+/// Moves a process of many threads between two cgroups for so many seconds. Meanwhile the forks of
+/// the whole host wait after they have got their process ids. Returns `None` if this user cannot
+/// create cgroups.
 fn delay_forks(program: &str, seconds: u32) -> Option<()> {
     let root = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
     let root = root.into_iter().find(|root| root.join("cgroup.procs").exists())?;
@@ -171,7 +173,7 @@ fn delay_forks(program: &str, seconds: u32) -> Option<()> {
     let pid = moved.id().to_string();
     while moved.try_wait().unwrap().is_none() {
         for group in &groups {
-            // It may have ended by now.
+            // The process may have ended by now.
             let _ = std::fs::write(group.join("cgroup.procs"), &pid);
             sleep(Duration::from_micros(300));
         }
@@ -210,7 +212,7 @@ fn a_newcomer_does_not_wait_for_the_end_of_a_slice() {
     let started_at = Instant::now();
     let newcomer = cluster.scrun(BOB, "a", "nodes=1", "echo here").run();
     assert_eq!(newcomer.expect_code(0).text(), "here\n");
-    // If it had to wait, two slices would run first.
+    // If the job had to wait, two slices would run first.
     assert!(started_at.elapsed() < Duration::from_secs(15), "{:?}", started_at.elapsed());
     for job in &holders {
         job.signal(Signal::SIGTERM);
@@ -242,7 +244,7 @@ fn each_process_is_bound_to_a_processor_when_there_is_one_for_each() {
     let mut expected: Vec<String> = processors.iter().map(usize::to_string).collect();
     expected.sort();
     assert_eq!(allowed_processors(one_per_processor.clone()), expected);
-    // A job that requests it, or that leaves some processors free, may run anywhere.
+    // A job may run on any processor if it requests this, or if it leaves some processors free.
     let unbound = allowed_processors("nodes=1".to_owned()).remove(0);
     assert_ne!(unbound, expected[0]);
     assert_eq!(
@@ -263,7 +265,7 @@ fn a_suspended_job_stands_still_while_others_take_turns() {
     let is_ticking_shell =
         |process: &Process| process.command.contains("echo tick") && process.program() != "scrun";
     wait_until_stopped(&env, MIN_STOPPED_SAMPLES, is_ticking_shell);
-    // Output that was on its way when the job was stopped; scrun itself is stopped, too.
+    // The output was on its way when the job was stopped. scrun itself is stopped, too.
     sleep(Duration::from_millis(200));
     let shown_len = job.stdout().len();
     sleep(Duration::from_millis(500));
@@ -277,11 +279,11 @@ fn a_suspended_job_stands_still_while_others_take_turns() {
     assert_ne!(other.wait().code, 0);
 }
 
-/// With slices of 10 ms, so many stopped samples in a row mean that time sharing is not the cause.
+/// In slices of 10 ms, so many stopped samples in a row cannot result from time sharing.
 const MIN_STOPPED_SAMPLES: u32 = 40;
 
-/// Waits until such processes are found stopped in so many samples in a row. A shell that waits for
-/// a stopped child of vfork(2) does not run, either.
+/// Waits until processes that satisfy `predicate` are stopped in so many samples in a row. A shell
+/// that waits for a stopped child of vfork(2) also counts, because it does not run.
 fn wait_until_stopped(env: &TestEnv, sample_count: u32, predicate: impl Fn(&Process) -> bool) {
     let started_at = Instant::now();
     let mut stopped_samples = 0;
@@ -319,7 +321,7 @@ fn sc_sleep_stops_the_whole_job_for_its_time() {
     let env = TestEnv::new();
     let Some(program) = copy_turns_program(&env) else { return };
     let job = env.scrun(&["-nodes=2", program.to_str().unwrap(), "3", "sleep"]).start();
-    // The job is alone: only its sleep stops it.
+    // The job is alone, so only its call of sc_sleep can stop it.
     wait_until_stopped(&env, 5, |process| process.program() == "run_intervals");
     let outcome = job.wait();
     assert_eq!(outcome.code, 0, "{outcome}");
@@ -341,7 +343,7 @@ fn a_job_that_yields_all_the_time_leaves_the_processor_to_others() {
         list.iter().map(|(from, to)| (*to).min(end).saturating_sub((*from).max(begin))).sum()
     };
     assert!(yielding.len() > 3, "{yielding:?}");
-    // In fair shares they would be equal.
+    // With fair shares the run times would be equal.
     assert!(
         2 * time_within(&yielding) < time_within(&spinning),
         "{} of {}",
@@ -365,7 +367,7 @@ fn a_job_that_has_nothing_to_do_leaves_each_of_its_slices_to_others() {
     let begin = stretches[0].0 + 3_000_000_000;
     let gaps = stretches.windows(2).map(|pair| (pair[0].1, pair[1].0));
     let kept_slices = gaps.filter(|(from, to)| *from > begin && to - from > SLICE / 2).count();
-    // Seven slices belong to the idle job.
+    // If the idle job gave up no slices, it would have had seven.
     assert!(kept_slices < 3, "{kept_slices} were not given up: {stretches:?}");
     idle.signal(Signal::SIGTERM);
     assert_ne!(idle.wait().code, 0);
@@ -381,7 +383,7 @@ fn a_stopped_job_leaves_nothing_when_scored_is_killed() {
         job.wait_for("up", 1);
         job
     });
-    // One of the jobs is stopped, no matter which.
+    // One of the jobs is stopped at this moment.
     cluster.signal_daemon("a", Signal::SIGKILL);
     for job in jobs {
         assert_ne!(job.wait().code, 0);
@@ -391,7 +393,7 @@ fn a_stopped_job_leaves_nothing_when_scored_is_killed() {
         assert!(started_at.elapsed() < EVENT_TIMEOUT, "{left:?}");
         sleep(Duration::from_millis(10));
     }
-    // The directories of the jobs, which the next scored removes.
+    // The next scored removes the directories of the jobs.
     cluster.start_host("a");
 }
 
@@ -449,12 +451,12 @@ fn remote_memory_between_hosts_loses_nothing_under_slices_and_a_suspension() {
     }
 }
 
-/// Splits merged output into the parts of two nodes; both nodes have written the same.
+/// Splits merged output into the parts of two nodes, which have written the same lines.
 fn split_by_node(bytes: &[u8]) -> [Vec<u8>; 2] {
     let mut halves = [Vec::new(), Vec::new()];
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-        // Lines have equal lengths: a line belongs to the half whose length matches the line's
-        // number.
+        // All lines have equal lengths. The number in a line says at which offset the line belongs,
+        // so the line belongs to the half that has reached this offset.
         let number: usize = std::str::from_utf8(line).unwrap().trim().parse().unwrap();
         let index = usize::from(halves[0].len() / line.len() != number);
         halves[index].extend_from_slice(line);
@@ -478,7 +480,7 @@ fn a_host_that_does_not_answer_is_named_and_never_has_two_jobs() {
         cluster.command(uid, "scrun", "a").args(&[options, program, "8"]).start()
     });
     jobs.iter_mut().for_each(|job| job.wait_for("up", 2));
-    // The daemon of one host receives no orders for a while.
+    // The daemon of one host receives no orders for some time.
     cluster.signal_daemon("b", Signal::SIGSTOP);
     let started_at = Instant::now();
     while !cluster.log("a").contains("has not been stopped") {
@@ -514,8 +516,8 @@ fn a_traced_process_takes_turns_as_any_other() {
     assert_eq!(tracer.wait().code, 0);
 }
 
-/// gdb stops the only process of a job. In slices of 40 ms the other job would
-/// stand still half of the time; now the first one gives its slices back.
+/// gdb stops the only process of a job. In slices of 40 ms the other job would be stopped half of
+/// the time, but the first job gives up its slices.
 #[test]
 fn a_job_at_a_breakpoint_leaves_its_slices_to_others_and_goes_on_later() {
     let env = TestEnv::new();

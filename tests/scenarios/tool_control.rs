@@ -1,6 +1,6 @@
-//! Tools attach to the processes of a running job by the socket of its host, look at them, stop and
-//! change them (docs/tools.md, "Tool control"). When they leave, or are killed, the job is as if
-//! they had never been there.
+//! Tools attach to the processes of a running job through the socket of its host, read their state,
+//! stop them and change them (docs/tools.md, "Tool control"). When the tools detach or are killed,
+//! the job continues as if there had been no tools.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use score_tools::wire::*;
 const SIGTRAP: u32 = 5;
 const SIGUSR1: u32 = 10;
 
-/// The bit of a signal in a set.
+/// The bit of a signal in a set of signals.
 fn bit(signal: u32) -> u64 {
     1 << (signal - 1)
 }
@@ -33,7 +33,8 @@ fn the_12_queries_are_answered_without_control() {
     assert!(threads.len() >= 2 && is_leader(threads[0]), "{threads:?} {processes:#?}");
     let main = threads[0];
     let other = *threads.iter().max().unwrap();
-    // Ids are those outside of the job's PID namespace, and a thread of another process is none.
+    // Thread ids are those outside of the job's PID namespace. A thread of another process is
+    // refused.
     assert!(Path::new(&format!("/proc/{main}/task/{other}")).exists());
     let foreign = tool.threads(0)[0];
     let request = CommandRequest::GetGeneralRegisters(NoData {});
@@ -46,7 +47,7 @@ fn the_12_queries_are_answered_without_control() {
     assert_eq!(tool.debug(1, main)[..4], [0; 4]);
     let (features, area) = tool.float(1, main);
     assert!(features & 0b11 == 0b11 && area.len() >= 576, "{features:x} {}", area.len());
-    // Several commands for one thread see one state.
+    // Several commands for a thread in one request see the same state.
     let requests = [
         (other, CommandRequest::GetSpecialRegisters(NoData {})),
         (other, CommandRequest::GetGeneralRegisters(NoData {})),
@@ -83,7 +84,7 @@ fn the_12_queries_are_answered_without_control() {
     let request = CommandRequest::GetMemory(hidden);
     assert_eq!(tool.code(1, 0, request), CommandCode::AddressError);
     files_of_the_job_are_read(&mut tool, &target.directory);
-    // Only the tool with authority may change anything.
+    // Only a tool with authority may change a process.
     let update = [Command { thread: 0, request: CommandRequest::HoldThread(NoData {}) }];
     tool.ask(1, &ToolRequest::Update(&update), |header, _| {
         assert_eq!(header.code(), Some(ReturnCode::ToolControlRequired));
@@ -129,7 +130,7 @@ fn the_26_updates_change_the_process_of_the_tool_in_control() {
     assert_eq!((code, ack.controller, ack.priority), (ReturnCode::Success, tool.0.tool(), 50));
     let counting = *tool.threads(0).iter().max().unwrap();
 
-    // A breakpoint: the notice has the thread, and everybody stands.
+    // At a breakpoint the tool gets a notice with the thread, and all threads stop.
     tool.set_breakpoint(0, target.tick, BreakpointKind::Normal);
     let notice = tool.signal_notice(0);
     assert_eq!((notice.reason, notice.signal), (SignalReason::Breakpoint, SIGTRAP));
@@ -138,7 +139,7 @@ fn the_26_updates_change_the_process_of_the_tool_in_control() {
     assert_eq!(tool.thread_data(0, counting).head.tool_state, ToolState::Suspend);
     registers_are_changed(&mut tool, counting);
 
-    // Step, continue to the next hit, and remove it.
+    // Steps, continues to the next hit, and removes the breakpoint.
     let step = CommandRequest::StepThread(NoData {});
     tool.done(0, 0, step.clone());
     let notice = tool.signal_notice(0);
@@ -150,7 +151,7 @@ fn the_26_updates_change_the_process_of_the_tool_in_control() {
     assert_eq!(tool.word(0, target.counter), before + 1);
     tool.reset_breakpoint(0, target.tick);
 
-    // An action is the last command, and nothing is done behind a command that failed.
+    // An action must be the last command. Commands after a failed command are not executed.
     let requests = [
         (0, CommandRequest::ContinueProcess(NoData {})),
         (0, CommandRequest::HoldThread(NoData {})),
@@ -177,7 +178,7 @@ fn the_26_updates_change_the_process_of_the_tool_in_control() {
     target_job.end(2);
 }
 
-/// The thread stands at a notice.
+/// The thread is stopped at a notice.
 fn registers_are_changed(tool: &mut Tool, thread: u32) {
     let general = tool.general(0, thread);
     let rax = GeneralRegister::Rax;
@@ -230,11 +231,11 @@ fn memory_is_allocated_and_threads_held(tool: &mut Tool, target: &Target, counti
     let range = MemoryRange { address, length: 8, access: SpeculativeAccess::Permitted };
     assert_eq!(tool.code(0, 0, CommandRequest::GetMemory(range)), CommandCode::AddressError);
 
-    // Holds are not counted.
+    // Holds are not counted, so one release suffices.
     for _ in 0..2 {
         tool.done(0, counting, CommandRequest::HoldThread(NoData {}));
     }
-    // Its stop comes soon, and not at once.
+    // The thread stops soon after the command, but not immediately.
     std::thread::sleep(Duration::from_millis(20));
     assert!(tool.is_still(0, target.counter));
     assert_eq!(tool.thread_data(0, counting).head.tool_state, ToolState::Hold);
@@ -244,7 +245,7 @@ fn memory_is_allocated_and_threads_held(tool: &mut Tool, target: &Target, counti
 
 fn signals_are_sent_and_continued(tool: &mut Tool, target: &Target, counting: u32) {
     let signal = SignalNumber { signal: SIGUSR1 };
-    // A signal goes on only if the tool says so.
+    // The process gets the signal only if the tool requests it.
     tool.done(0, counting, CommandRequest::SendSignal(signal));
     let notice = tool.signal_notice(0);
     assert_eq!((notice.reason, notice.signal), (SignalReason::Generic, SIGUSR1));
@@ -263,7 +264,7 @@ fn signals_are_sent_and_continued(tool: &mut Tool, target: &Target, counting: u3
             assert!(results.iter().all(|it| it.return_code == 0), "{results:?}");
         });
         tool.wait_for_change(0, target.counter);
-        // Another thread may have taken it, and run later than the one that counts.
+        // A thread other than the counting one may have got the signal, and run later.
         tool.wait_for_word(0, target.user_signals, sent);
     }
 }
@@ -334,18 +335,18 @@ fn two_tools_share_a_process_as_the_13_steps_say() {
     debugger.release(0);
     assert_eq!(snapshot.control_notice().reason, ControlReason::Available);
     assert_eq!(snapshot.control(0, 0).0, ReturnCode::Success);
-    // A breakpoint whose tool does not want the trap is passed.
+    // A breakpoint has no effect while its tool does not want the trap.
     snapshot.set_breakpoint(0, target.tick, BreakpointKind::Normal);
     debugger.wait_for_change(0, target.counter);
     snapshot.reset_breakpoint(0, target.tick);
-    // A signal with the authority suspends the process, until it is continued.
+    // A signal with the request for authority suspends the process until the tool continues it.
     assert_eq!(snapshot.control_with_signal(0, bit(SIGUSR1), SIGUSR1).0, ReturnCode::Success);
     std::thread::sleep(Duration::from_millis(20));
     assert!(debugger.is_still(0, target.counter));
     snapshot.proceed(0);
     assert_eq!(snapshot.signal_notice(0).signal, SIGUSR1);
     snapshot.release(0);
-    // A process that exits is noticed by all, and nothing more is done in it.
+    // All tools get a notice when a process exits. After that, commands for it fail.
     assert_eq!(snapshot.control(0, 0).0, ReturnCode::Success);
     snapshot.set_word(0, target.stop, 1);
     for tool in [&mut snapshot, &mut debugger] {
@@ -369,16 +370,17 @@ fn a_tool_that_dies_leaves_the_job_as_if_it_had_never_been_there() {
         assert_eq!(tool.control(1, bit(SIGTRAP)).0, ReturnCode::Success);
         let counting = *tool.threads(1).iter().max().unwrap();
         match round {
-            // It holds threads.
+            // The tool holds threads.
             0 => tool.done(1, counting, CommandRequest::HoldThread(NoData {})),
-            // It has a breakpoint that nobody has reached, or one that a thread stands at.
+            // The tool has a breakpoint that no thread has reached, or at which a thread is
+            // stopped.
             1 => tool.set_breakpoint(1, target.on_trap, BreakpointKind::Normal),
             _ => {
                 tool.set_breakpoint(1, target.tick, BreakpointKind::Normal);
                 assert_eq!(tool.signal_notice(1).thread, counting);
             }
         }
-        // It is in a step.
+        // The tool is in a step.
         if round == 3 {
             tool.done(1, 0, CommandRequest::StepThread(NoData {}));
         }
@@ -401,13 +403,12 @@ fn the_stacks_of_a_process_that_a_tool_holds_are_shown() {
     assert_eq!(tool.control(1, bit(SIGTRAP)).0, ReturnCode::Success);
     tool.set_breakpoint(1, target.tick, BreakpointKind::Normal);
     let _ = tool.signal_notice(1);
-    let host = nix::unistd::gethostname().unwrap();
-    let job = format!("{}@{}", target_job.job.pid(), host.to_string_lossy());
+    let job = target_job.job.job_address();
     let outcome = env.command("scdb").args(&[&job, "stacks"]).run().expect_code(0);
     let text = outcome.text();
     let tick = text.lines().find(|line| line.contains("tick in tool_target"));
     assert!(tick.is_some_and(|line| line.ends_with("[1]")), "{text}");
-    // It stands as before.
+    // The process is stopped as before.
     assert!(tool.is_still(1, target.counter));
     drop(tool);
     target_job.end(0);
@@ -502,7 +503,7 @@ fn the_end_of_the_job_is_noticed_and_hostile_bytes_do_no_harm() {
         let (header, message) = ServiceMessage::decode(&answer).unwrap();
         assert_eq!((header.code(), message), (Some(code), ServiceMessage::ErrorAck));
     }
-    // It reads nothing: its questions stay where they are, and others are answered.
+    // This tool does not read. Its requests wait in the socket, and other tools are served.
     let question = [Command { thread: 0, request: CommandRequest::GetThreadList(NoData {}) }];
     let header = Header::new(1, 0, 0, 1);
     let question = ToolRequest::Query(&question).encode(&header).unwrap();
@@ -543,7 +544,7 @@ fn the_socket_serves_the_owner_of_the_job_alone() {
     let target_job = TargetJob::of(job, 1);
     let socket = target_job.targets[0].directory.join(".toolctl");
     let deadline = Instant::now() + ANSWER_TIMEOUT;
-    // root may open the directory, and is not the owner all the same.
+    // root may open the directory, but is not the owner.
     let other_user = loop {
         match ToolConnection::connect(&socket, 1, 0) {
             Ok(other_user) => break other_user,

@@ -1,6 +1,6 @@
-//! What a tool finds of a job on each host, in the directory `.jobs/ID` of the job's directory. It
-//! is the user's alone, describes the running stage, and goes with the job. A variable that `-x`
-//! sets is one of the processes of the job alone.
+//! The directory `.jobs/ID` in the job's directory describes the job on each host to tools. Only
+//! the user can read it. It describes the running stage, and is removed with the job. If `-x` sets
+//! a variable, only the job's processes get it.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use score_tests::{Running, TestEnv};
 
-/// Waits until the directory that `name` is in describes the running stage.
+/// Waits until the directory that contains `name` describes the running stage.
 fn wait_for_file(path: &Path) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while std::fs::symlink_metadata(path).is_err() {
@@ -18,7 +18,7 @@ fn wait_for_file(path: &Path) {
     }
 }
 
-/// The directory for tools of a job whose processes print their directory.
+/// Returns the directory for tools of a job whose processes print their directory.
 fn tool_directory(job: &mut Running) -> PathBuf {
     job.wait_for("/job-", 1);
     let stdout = job.stdout();
@@ -48,7 +48,7 @@ fn the_directory_describes_programs_user_and_sockets() {
     let line = "exec scrun -nodes=3 -x ONLY=ranks system sh -c 'pwd; exec sleep 300' '' == system \
                 sleep 301";
     let job = env.sh(line).start();
-    // The second program of the pipeline has the output of the first.
+    // The standard input of the second program of the pipeline is the output of the first.
     let rank = env.wait_for_process("a rank", |process| process.command == "sleep 300");
     let directory = std::fs::read_link(format!("/proc/{}/cwd", rank.pid)).unwrap();
     let path = directory.join(".jobs/1");
@@ -69,7 +69,8 @@ fn the_directory_describes_programs_user_and_sockets() {
     assert_eq!(strings(&path.join("loggingids"))[0], nix::unistd::getegid().to_string());
     assert_eq!(std::fs::read_to_string(path.join("tools/protocol")).unwrap(), "7");
     assert_eq!(names(path.join("tools/status")), [] as [&str; 0]);
-    // Two programs of three nodes: the rank is the row of the process in the table.
+    // The job has two programs of three nodes each. The rank is the row of the process in the
+    // table.
     assert_eq!(names(path.join("toolctl_rank")), ["0", "1", "2", "3", "4", "5"]);
     assert_eq!(names(path.join("toolctl_node")), ["0"]);
     for link in ["toolctl_rank/5", "toolctl_node/0"] {
@@ -83,7 +84,7 @@ fn the_directory_describes_programs_user_and_sockets() {
 }
 
 #[test]
-fn each_stage_is_described_anew_and_the_user_may_change_what_is_there() {
+fn the_directory_describes_each_stage_and_the_user_may_change_its_files() {
     let env = TestEnv::new();
     let line = "exec scrun -nodes=1 system sh -c 'pwd; until [ -e go ]; do sleep .01; done; \
                 rm -r .jobs/1/toolctl_rank; ln -s /etc/passwd .jobs/1/environ.x' :: \

@@ -1,6 +1,6 @@
-//! The folder of `-tool-files` is on every host before the tool starts: with its modes and links,
-//! as the job's user, at a place that goes with the job. What cannot be sent, or has no room, is
-//! named, and nothing is started.
+//! The directory that `-tool-files` names is copied to every host before the tool starts, with its
+//! modes and links, as the job's user. It is removed with the job. If the directory cannot be sent,
+//! or has no room on a host, scrun names it and starts nothing.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
@@ -14,7 +14,7 @@ use score_tests::service::{ALICE, Cluster};
 use score_tests::test_env::CLEANUP_TIMEOUT;
 use score_tests::{Running, TestEnv, binaries, skip};
 
-/// A tool that shows what it has got, and stays.
+/// A tool that prints the files it has got, and waits.
 const TOOL: &str = "#!/bin/sh\ncd \"$SCORE_TOOL_FILES\" || exit 1\n\
                     echo \"files: $1 $(id -u) $(stat -c %a bin lib lib/large lib/secret | xargs) \
                     $(readlink lib/link) $(cat lib/link) $(cksum < lib/large | xargs)\"\n\
@@ -22,7 +22,8 @@ const TOOL: &str = "#!/bin/sh\ncd \"$SCORE_TOOL_FILES\" || exit 1\n\
 
 type Victim = (&'static str, fn(&Process) -> bool);
 
-/// A folder with a tool, and the line that the tool prints on each host behind its user.
+/// Makes a directory with a tool. Returns its path, and the text that the tool prints after the
+/// user id on each host.
 fn make_folder(env: &TestEnv) -> (PathBuf, String) {
     let folder = env.dir().join("folder");
     for name in ["bin", "lib/empty"] {
@@ -45,14 +46,15 @@ fn make_folder(env: &TestEnv) -> (PathBuf, String) {
     (folder, format!("755 755 444 600 ../lib/secret words {}", sum.trim()))
 }
 
-/// Options for a job with that tool on every host.
+/// Options for a job with this tool on every host.
 fn tool_options(folder: &Path) -> [String; 6] {
     let folder = folder.to_str().unwrap();
     ["-tool-files", folder, "-tool", "%{files}/bin/tool", "-tool-arguments", "%{files}"]
         .map(str::to_owned)
 }
 
-/// Waits until the tool has shown its files on so many hosts. Returns where they are.
+/// Waits until the tool has printed its files on so many hosts. Returns the directories of the
+/// files.
 fn places(job: &mut Running, hosts: usize, uid: u32, shown: &str) -> Vec<PathBuf> {
     let started_at = Instant::now();
     job.wait_for_stderr("files: ");
@@ -72,12 +74,12 @@ fn places(job: &mut Running, hosts: usize, uid: u32, shown: &str) -> Vec<PathBuf
     places.dedup();
     assert_eq!(places.len(), hosts, "{text}");
     assert!(places.iter().all(|place| place.join("lib/large").is_file()), "{places:?}");
-    // The file as it came has been removed.
+    // The transferred archive has been removed.
     assert!(places.iter().all(|place| !place.with_extension("archive").exists()), "{places:?}");
     places
 }
 
-/// A job on two hosts, as far as SCore can see. Each fetches a copy of its own.
+/// Starts a job on two hosts that SCore considers different, so that each fetches a copy.
 fn start_on_two_hosts(env: &TestEnv, folder: &Path) -> Running {
     let machines = env.write_file("machines", "n1\nn2\n");
     let shell = env.write_file("shell", "#!/bin/sh\nshift\nexec sh -c \"$*\"\n");
@@ -101,7 +103,7 @@ fn every_host_has_the_folder_and_it_goes_with_the_job() {
     let (folder, shown) = make_folder(&env);
     let mut job = start_on_two_hosts(&env, &folder);
     let places = places(&mut job, 2, geteuid().as_raw(), &shown);
-    // A tool that is started later finds them, too.
+    // A tool that is started later finds the files, too.
     let pid = job.pid().to_string();
     let started = env.command(binaries::program("start_tool")).args(&["--pid", &pid]);
     let _ = started.args(&["--tool", "%{files}/bin/tool"]).run().expect_code(0);
@@ -118,7 +120,7 @@ fn the_folder_goes_with_the_job_whatever_is_killed_on_a_host() {
         let env = TestEnv::new();
         let (folder, shown) = make_folder(&env);
         let mut args = tool_options(&folder).to_vec();
-        // Virtual hosts: whoever is left removes what is on the disk.
+        // On virtual hosts, any surviving component removes the files from the common disk.
         args.extend(["-group=local:2,nodes=2x1", "system", "sleep", "300"].map(str::to_owned));
         let mut job = env.scrun(&args).start();
         let places = places(&mut job, 2, geteuid().as_raw(), &shown);
@@ -145,7 +147,7 @@ fn the_files_of_a_user_are_that_users() {
     job.signal(Signal::SIGTERM);
     let _ = job.wait();
     assert!(places.iter().all(|place| !place.exists()), "{places:?}");
-    // More than the job may have on the disk.
+    // The files are larger than the disk limit of the job.
     args[0].push_str(",disklimit=5");
     let outcome = cluster.command(ALICE, "scrun", "a").args(&args).run();
     let outcome = outcome.assert_stderr(&["host ", "6 MB are needed", "disklimit of 5 MB"]);
@@ -168,7 +170,7 @@ fn without_the_option_nothing_is_copied_and_a_tool_has_no_such_variable() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_named_before_anything_is_started() {
+fn files_that_cannot_be_sent_are_named_before_anything_is_started() {
     let env = TestEnv::new();
     let (folder, _) = make_folder(&env);
     let assert_refused = |expected: &[&str]| {
@@ -203,7 +205,7 @@ fn a_disk_without_room_is_named_with_both_amounts() {
         folder.display()
     );
     let outcome = env.command("unshare").args(&["-m", "sh", "-c", &line]).run();
-    // The file as it comes, and a copy for each of the virtual hosts.
+    // Space is needed for the transferred archive, and for a copy on each virtual host.
     let outcome = outcome.assert_stderr(&["host local", "9 MB are needed", "where 4 MB are free"]);
     assert!(outcome.code != 0 && !outcome.text().contains("left: job-"), "{outcome}");
     assert!(!env.dir().join("started").exists());

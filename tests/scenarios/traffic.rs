@@ -1,5 +1,5 @@
-//! Messages of random sizes between several nodes arrive unchanged, in order, and all of them;
-//! also when there are more nodes than processors, and when the receivers sleep.
+//! All messages of random sizes between several nodes arrive, unchanged and in order. This also
+//! holds if there are more nodes than processors, or if the receivers sleep.
 
 use score_tests::TestEnv;
 

@@ -1,16 +1,15 @@
-//! Raw Ethernet for users' jobs. On networks that scorehosts.db trusts, root's scored opens the
+//! Users' jobs use raw Ethernet. On networks that scorehosts.db trusts, root's scored opens the
 //! sockets and passes them to the job, which has only its user's rights. On other networks the job
-//! uses UDP, and a line says so. Both hosts are network namespaces on this machine, joined by two
-//! cables.
+//! uses UDP, and scrun prints a line. Both hosts are network namespaces on this machine, joined by
+//! two cables.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use score_tests::netns::{self, NetNs};
+use score_tests::netns;
 use score_tests::service::{ALICE, BOB, Cluster};
-use score_tests::{Outcome, Running, TestEnv, binaries};
+use score_tests::{Outcome, Running, TestEnv};
 
 const DATABASE: &str = "\
     fast type=ethernet links=eth0 trusted=yes\n\
@@ -19,28 +18,7 @@ const DATABASE: &str = "\
     a address=10.77.0.1 cores=2 group=all network=fast,other,wary\n\
     b address=10.77.0.2 cores=2 group=all network=fast,other,wary\n";
 
-/// The network namespaces of two hosts; they exist as long as a shell in each.
-fn start_lan(env: &TestEnv) -> (Running, HashMap<String, NetNs>) {
-    let script = "echo $$ > host$LAN_HOST.new; mv host$LAN_HOST.new host$LAN_HOST; \
-                  while [ ! -e over ]; do sleep 0.1; done";
-    let args = ["-hosts", "2", "-links", "2", "sh", "-c", script];
-    let shells = env.command(binaries::program("score-lan")).args(&args).start();
-    let netns_of_host = |number: usize| {
-        let file = env.dir().join(format!("host{number}"));
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !file.exists() {
-            assert!(Instant::now() < deadline, "{}", shells.stderr());
-            sleep(Duration::from_millis(10));
-        }
-        let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
-        NetNs::for_process(&env.wait_for_process("a host's shell", |process| process.pid == pid))
-    };
-    let netns_by_host =
-        [("a".to_owned(), netns_of_host(0)), ("b".to_owned(), netns_of_host(1))].into();
-    (shells, netns_by_host)
-}
-
-/// The path of a copy of the helper program that every user may run.
+/// Copies the helper program so that every user may run it.
 fn copy_program(env: &TestEnv, name: &str) -> Option<PathBuf> {
     let (built, path) = (env.test_program(name)?, env.dir().join(name));
     std::fs::copy(built, &path).unwrap();
@@ -57,7 +35,8 @@ fn count_lines(outcome: &Outcome, text: &str) -> usize {
     outcome.stderr.lines().filter(|line| line.contains(text)).count()
 }
 
-/// Checks that a set uses AF_XDP if this machine allows it, otherwise AF_PACKET with a line.
+/// Checks that a network set uses AF_XDP if this machine allows it, otherwise AF_PACKET with a
+/// line.
 fn assert_raw(outcome: &Outcome, set: &str, link: &str) {
     let count_over =
         |method: &str| count_lines(outcome, &format!("network set {set}: {method} over {link}"));
@@ -73,22 +52,24 @@ fn a_users_job_goes_by_raw_ethernet_where_the_network_is_trusted_and_by_udp_else
     let env = TestEnv::new();
     let programs = (copy_program(&env, "traffic"), copy_program(&env, "two_networks"));
     let (Some(traffic), Some(two_networks)) = programs else { return };
-    let (shells, netns_by_host) = start_lan(&env);
+    let (shells, namespaces) = netns::start_lan(&env, 2, 2);
+    let netns_by_host = ["a", "b"].map(str::to_owned).into_iter().zip(namespaces).collect();
     let cluster = Cluster::start_in_netns(&env, &["a", "b"], DATABASE, &[], netns_by_host);
     let Some(cluster) = cluster else { return };
 
-    // Two users at once. A packet of one that reached the other would make its numbers wrong.
+    // Two users run the program at once. If a packet of one reached the other, its numbers would be
+    // wrong.
     let jobs = [ALICE, BOB].map(|uid| start(&cluster, uid, "nodes=2x1,network=fast", &traffic));
     for outcome in jobs.map(|job| job.wait().expect_code(0)) {
         assert_eq!(outcome.text(), "all in order\n".repeat(2), "{outcome}");
         assert_raw(&outcome, "0 (fast)", "eth0");
     }
-    // Two processes of a host.
+    // Each host runs two processes.
     let outcome = start(&cluster, ALICE, "nodes=2x2,network=fast", &traffic).wait().expect_code(0);
     assert_eq!(outcome.text(), "all in order\n".repeat(4), "{outcome}");
     let _ = outcome
         .assert_stderr(&["AF_XDP is for one process", "network set 0 (fast): AF_PACKET over eth0"]);
-    // Two sets, each by a link of its own.
+    // The job uses two network sets, each through its own link.
     let outcome = start(&cluster, ALICE, "nodes=2x1,network=fast+other", &two_networks).wait();
     assert_eq!(outcome.sorted_lines(), ["node 0 of 2: 2 sets", "node 1 of 2: 2 sets"], "{outcome}");
     assert_raw(&outcome, "0 (fast)", "eth0");
@@ -96,7 +77,7 @@ fn a_users_job_goes_by_raw_ethernet_where_the_network_is_trusted_and_by_udp_else
     let xdp_counts =
         ["AF_XDP over eth0", "AF_XDP over eth1"].map(|text| count_lines(&outcome, text));
     assert_eq!(xdp_counts[0], xdp_counts[1], "both sets have AF_XDP, or none: {outcome}");
-    // A network that is not trusted.
+    // This network is not trusted.
     let outcome = start(&cluster, ALICE, "nodes=2x1,network=wary", &traffic).wait().expect_code(0);
     let line = "network wary: UDP is used instead of raw Ethernet: host b (and 1 more): \
                 scorehosts.db does not mark it trusted";

@@ -1,7 +1,7 @@
-//! One job over two machines that share nothing but two wires: each has its own kernel, clock, disk
+//! One job runs over two machines that share only two wires: each has its own kernel, clock, disk
 //! and adapters. Scattered data arrives over every network. Jobs that take turns run on both
-//! machines at once and lose nothing. A deadlock is found and reported with both hosts. If a host
-//! is lost, the user reads which, and the next job runs when the host is back.
+//! machines at once and lose nothing. A deadlock is reported with both hosts. If a host is lost,
+//! scrun names it, and the next job runs when the host is back.
 //!
 //! `cargo xtask test virtual` has two machines. On other machines these tests pass without checking
 //! anything.
@@ -16,13 +16,13 @@ use score_tests::{Job, Outcome, Running, TestEnv};
 
 /// Emulated processors are slow.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
-/// In milliseconds.
+/// The length of a slice in milliseconds.
 const SLICE: &str = "100";
-/// The files into which a job's process writes its results on each machine.
+/// The files into which the processes of two jobs write their results on each machine.
 const RESULT_FILES: [&str; 2] = ["/tmp/stretches-a", "/tmp/stretches-b"];
-/// In nanoseconds. A shorter gap is less than a slice: the processor was not with another job.
+/// In nanoseconds. A shorter gap is less than a slice, so no other job had the processor.
 const MAX_STALL_INTERVAL_NS: i64 = 20_000_000;
-/// The first wire carries daemons and rxe0.
+/// The first wire carries the daemons' links and rxe0.
 const DATABASE: &str = "\
     roce type=verbs device=rxe0\n\
     fast type=ethernet netdev=wire1 trusted=yes\n\
@@ -30,7 +30,7 @@ const DATABASE: &str = "\
     one address=10.9.0.1 cores=1 group=all network=agent-udp,roce,fast,wary\n\
     two address=10.9.0.2 cores=1 group=all network=agent-udp,roce,fast,wary\n";
 
-/// A job of one process on each machine.
+/// Makes a job of one process on each machine.
 fn job(cluster: &Cluster<'_>, uid: u32, network: &str, args: &[&str]) -> Job {
     let options = format!("-scored=all,nodes=2x1,network={network},stat");
     let job = cluster.command(uid, "scrun", HOSTS[0]).arg(&options).args(args);
@@ -81,11 +81,11 @@ fn scattered_data_is_gathered_from_the_other_machine_over_every_network() {
     });
 }
 
-/// Start and end of an interval in which a job ran without a break.
+/// The start and the end of an interval in which a job ran without a break.
 type RunInterval = (i64, i64);
 
-/// The run intervals that a job has written to a file on each machine, by the clock of the first
-/// machine.
+/// Returns the intervals that the processes of a job have written to a file on each machine, by the
+/// clock of the first machine.
 fn run_intervals(
     remote_machine: &mut RemoteMachine,
     clocks: &ClockMap,
@@ -104,7 +104,7 @@ fn run_intervals(
     [read(&local_text, &|time| time), read(&remote_text, &|time| clocks.to_local(time))]
 }
 
-/// Merges run intervals across breaks that are too short for another job's slice.
+/// Merges intervals across breaks that are too short for another job's slice.
 fn merge_into_slices(stretches: &[RunInterval]) -> Vec<RunInterval> {
     let mut slices: Vec<RunInterval> = Vec::new();
     for (from, to) in stretches.iter().copied() {
@@ -116,12 +116,12 @@ fn merge_into_slices(stretches: &[RunInterval]) -> Vec<RunInterval> {
     slices
 }
 
-/// How long two intervals overlap.
+/// How long two intervals overlap, in nanoseconds.
 fn overlap_ns(one: &RunInterval, other: &RunInterval) -> i64 {
     (one.1.min(other.1) - one.0.max(other.0)).max(0)
 }
 
-/// For each local interval, the remote one that overlaps it most.
+/// Finds for each local interval the remote interval that overlaps it most.
 fn match_slices<'a>(
     local_slices: &'a [RunInterval],
     remote_slices: &'a [RunInterval],
@@ -146,7 +146,7 @@ fn print_percentiles(what: &str, mut times: Vec<i64>) {
     );
 }
 
-/// Runs for `HARNESS_SLICES_SECONDS`; a soak runs longer.
+/// The test runs for `HARNESS_SLICES_SECONDS`. A soak runs it for longer.
 #[test]
 fn jobs_take_turns_on_both_machines_at_once_and_lose_nothing() {
     let seconds = std::env::var("HARNESS_SLICES_SECONDS").ok();
@@ -193,7 +193,8 @@ fn jobs_take_turns_on_both_machines_at_once_and_lose_nothing() {
             starts.extend(pairs.iter().map(|(one, two)| (one.0 - two.0).abs()));
             stops.extend(pairs.iter().map(|(one, two)| (one.1 - two.1).abs()));
         }
-        // If the machines were independent, each job would overlap the other as often as itself.
+        // If the machines switched independently, each job would overlap the other job as much as
+        // itself.
         let overlap_sum = |local_runs: &[RunInterval], remote_runs: &[RunInterval]| -> i64 {
             local_runs
                 .iter()
@@ -276,7 +277,8 @@ fn the_machine_that_is_lost_is_named_and_has_jobs_again_when_it_is_back() {
         );
         wait_until_exited(remote_machine, "pingpong");
         remote_machine.sh("ip link set wire0 up");
-        // The job queues until the machine is back, unless it came back before it was given up.
+        // The job queues until the machine is back, unless the server has not given the machine up
+        // yet.
         let outcome =
             job(cluster, ALICE, "roce,wait", &[&traffic, "200", "1"]).run().expect_code(0);
         assert_eq!(outcome.text(), "all in order\n".repeat(2), "{outcome}");
@@ -284,7 +286,7 @@ fn the_machine_that_is_lost_is_named_and_has_jobs_again_when_it_is_back() {
     });
 }
 
-/// The second machine's remote shell: it reads a command line, then that command's input.
+/// The remote shell of the second machine reads a command line, then the input of that command.
 const SHELL: &str = "nc -ll -p 7200 -e sh -c 'IFS= read -r line; exec sh -c \"$line\"' \
                      > /dev/null 2>&1 < /dev/null & echo $!";
 const REMOTE_SHELL: &str = "#!/bin/sh\nshift\n{ echo \"$*\"; exec cat; } | exec nc 10.9.1.2 7200\n";
@@ -295,7 +297,7 @@ fn a_job_started_by_a_remote_shell_needs_no_service() {
         let listener_pid = remote_machine.sh(SHELL);
         let remote_shell = env.write_script("rsh", REMOTE_SHELL);
         let traffic = program(env, "traffic");
-        // A directory that exists on both machines.
+        // The directory exists on both machines.
         let database = env.dir().join("db");
         let options = format!("-file={},nodes=2x1,network=roce,stat", database.display());
         let line = format!("cd / && exec scrun {options} {traffic} 100 1");

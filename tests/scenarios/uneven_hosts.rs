@@ -1,12 +1,12 @@
-//! Jobs run on any number of hosts, also with different numbers of nodes per host: a token goes
-//! round through all nodes, messages of random lengths go between all of them, a stream comes back
-//! unchanged, and lines of all hosts arrive whole.
+//! Jobs run on any number of hosts, which may have different numbers of nodes. A token passes all
+//! nodes, messages of random lengths go between all of them, a stream comes back unchanged, and
+//! lines of all hosts arrive undivided.
 
 use std::time::Duration;
 
 use score_tests::TestEnv;
 
-/// A ring over so many hosts and nodes.
+/// Runs a ring over so many hosts and nodes.
 fn run_ring(hosts: u32, nodes: &str, count: u32, rounds: u32) {
     let env = TestEnv::new();
     let Some(program) = env.test_program("ring") else { return };
@@ -48,7 +48,7 @@ fn all_nodes_of_five_hosts_talk_to_each_other() {
     }
 }
 
-/// 32 MiB in which no two chunks are equal.
+/// Returns 32 MiB in which no two chunks are equal.
 fn pseudo_random_bytes() -> Vec<u8> {
     let mut state = 1_u64;
     let word = |_| {

@@ -1,5 +1,5 @@
-//! An ordinary user needs no privilege and no running daemon: everything works and ends as it does
-//! for root.
+//! An ordinary user needs neither privileges nor a running daemon. Everything works and ends as it
+//! does for root.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -11,7 +11,7 @@ use score_tests::{TestEnv, binaries, skip, test_env};
 
 const NOBODY_UID: u32 = 65534;
 
-/// Copies the programs to a folder that every user can enter.
+/// Copies the programs to a directory that every user can enter.
 fn copy_programs(env: &TestEnv) -> std::path::PathBuf {
     let folder = env.dir().join("home/bin");
     std::fs::create_dir_all(&folder).unwrap();
@@ -29,7 +29,7 @@ fn give_to_nobody(path: &Path) {
 #[test]
 fn the_user_nobody_can_run_a_job_and_nothing_is_left() {
     if !geteuid().is_root() {
-        // In this case every other scenario has already run without privileges.
+        // If this test runs without privileges, so did every other scenario.
         return;
     }
     if !test_env::is_installed("setpriv") {
@@ -59,8 +59,8 @@ fn the_user_nobody_can_run_a_job_and_nothing_is_left() {
 
 #[test]
 fn a_machine_without_user_namespaces_still_runs_jobs() {
-    // A seccomp filter cannot be set from here without privileges. Instead the limit on namespaces
-    // is set to 0 inside a namespace.
+    // Setting a seccomp filter from here would need privileges. Instead the test sets the limit on
+    // namespaces to 0 inside a namespace.
     let probe = Command::new("unshare")
         .args(["-Ur", "sh", "-c", "echo 0 > /proc/sys/user/max_user_namespaces"])
         .output();

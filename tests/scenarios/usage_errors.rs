@@ -1,5 +1,5 @@
-//! A mistake on scrun's command line gives one line that names the word, and exit code 2. No
-//! process is started.
+//! A mistake on scrun's command line results in one line that names the word, and in exit code 2.
+//! No process is started.
 
 use score_tests::{Outcome, TestEnv};
 

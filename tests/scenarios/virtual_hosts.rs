@@ -1,11 +1,12 @@
-//! `local:N`: several hosts on one machine, for any user. Each has its own network and name. If
-//! namespaces are refused, the hosts are on loopback, and a line says so.
+//! `local:N` gives any user several hosts on one machine. Each has its own network and name. If
+//! namespaces are not allowed, the hosts use loopback, and scrun prints a line.
 
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use score_tests::{Outcome, TestEnv, binaries, skip, test_env};
 
-/// If namespaces are refused altogether, hosts are on loopback and there is nothing to check.
+/// Whether namespaces are allowed. Without them the hosts use loopback, and there is nothing to
+/// check.
 fn has_namespaces(test: &str, outcome: &Outcome) -> bool {
     let refused = outcome.text().contains("on loopback") || outcome.code == 2;
     if refused {

@@ -1,4 +1,4 @@
-//! The programs under test: built by `cargo build --release`, as users get them.
+//! Finds the programs under test, which `cargo build --release` builds as users get them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// The folder with scrun and all other programs. `HARNESS_BIN_DIR` names a folder that is built
-/// already; otherwise everything is built first.
+/// The directory with scrun and all other programs. `HARNESS_BIN_DIR` names a directory with
+/// finished programs. Without it, everything is built first.
 pub fn folder() -> &'static Path {
     FOLDER.get_or_init(|| match std::env::var_os("HARNESS_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
@@ -15,12 +15,12 @@ pub fn folder() -> &'static Path {
     })
 }
 
-/// Path of one program.
+/// The path of a program.
 pub fn program(name: &str) -> PathBuf {
     folder().join(name)
 }
 
-/// Copies what daemons need for MPI programs into the folder where a copy of a daemon is.
+/// Copies the files that daemons need for MPI programs into the directory of a copied daemon.
 pub fn copy_mpi_files(to: &Path) {
     std::fs::create_dir(to.join("libfabric")).expect("a new folder");
     for name in [
@@ -35,12 +35,12 @@ pub fn copy_mpi_files(to: &Path) {
     }
 }
 
-/// The top of the source tree.
+/// The top directory of the source tree.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent")
 }
 
-/// Cargo's target directory: the ancestor folder that has cargo's tag.
+/// Cargo's target directory: the ancestor directory that contains cargo's tag.
 fn target_dir() -> PathBuf {
     let exe_path = std::env::current_exe().expect("a running program has a path");
     let mut ancestors = exe_path.ancestors().skip(1);

@@ -1,4 +1,4 @@
-//! A headless browser for the page.
+//! Runs a headless browser, which opens the page of a cluster.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub struct Browser<'a> {
 }
 
 impl<'a> Browser<'a> {
-    /// Finds an installed browser. If there is none: returns `None` and prints a skip.
+    /// Finds an installed browser. If there is none, returns `None` and prints a skip.
     pub fn find(env: &'a TestEnv) -> Option<Self> {
         let Some(name) = BROWSER_PROGRAMS.into_iter().find(|name| test_env::is_installed(name))
         else {
@@ -24,7 +24,7 @@ impl<'a> Browser<'a> {
         Some(Self { env, name })
     }
 
-    /// Opens an address, lets its script work for a moment, and takes a screenshot. Returns the
+    /// Opens an address, runs the page's script for a moment, and takes a screenshot. Returns the
     /// resulting document (standard output) and the messages of the script (standard error).
     pub fn open(&self, url: &str, screenshot: &Path, extra_args: &[&str]) -> Outcome {
         let profile: PathBuf = self.env.dir().join("browser");
@@ -38,7 +38,7 @@ impl<'a> Browser<'a> {
             "--no-first-run",
             "--disable-background-networking",
             "--enable-logging=stderr",
-            // The script's clock runs as fast as it can; requests take real time.
+            // The script's clock runs as fast as it can, but requests take real time.
             "--virtual-time-budget=4000",
             "--dump-dom",
         ]);
@@ -51,7 +51,7 @@ impl<'a> Browser<'a> {
     }
 }
 
-/// Lines that the page's script, or the browser about the page, writes to the console.
+/// The lines that the page's script, or the browser itself, has written to the console.
 pub fn console_messages(outcome: &Outcome) -> Vec<String> {
     let lines = outcome.stderr.lines().filter(|line| line.contains("CONSOLE"));
     lines.map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! HTTP requests to the page of a cluster, well-formed and malformed.
+//! Sends HTTP requests to the page of a cluster, well-formed and malformed.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::service::Cluster;
 
-/// The longest time that a response may take.
+/// The time limit of a response.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A user's address of the page.
+/// A user's private address of the page.
 #[derive(Debug, Clone)]
 pub struct PageUrl {
     /// The address on which the server listens.
@@ -42,7 +42,7 @@ impl PageUrl {
         Self { addr, token: token.trim_end_matches('/').to_owned() }
     }
 
-    /// The address in the form that a browser takes.
+    /// The address as a URL for a browser.
     pub fn url(&self) -> String {
         format!("http://{}/{}/", self.addr, self.token)
     }
@@ -52,7 +52,7 @@ impl PageUrl {
         get_with_headers(self.addr, &format!("/{}/{path}", self.token), &[])
     }
 
-    /// The data that the page shows.
+    /// Requests the data that the page shows.
     pub fn get_data(&self) -> serde_json::Value {
         let response = self.get("data");
         assert_eq!(response.status, 200, "{response:?}");
@@ -60,7 +60,7 @@ impl PageUrl {
     }
 }
 
-/// A connection with a read time-out, so that a test does not wait for ever.
+/// Connects with a read time-out, so that a test does not wait for ever.
 pub fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).expect("the page listens");
     stream.set_read_timeout(Some(READ_TIMEOUT)).expect("the time-out can be set");
@@ -81,7 +81,7 @@ pub fn get_with_headers(addr: SocketAddr, path: &str, headers: &[&str]) -> Respo
 /// Sends any bytes, and returns the response up to the end of the connection.
 pub fn send_raw(addr: SocketAddr, bytes: &[u8]) -> Response {
     let mut stream = connect(addr);
-    // The server may refuse before it has received everything.
+    // The server may close the connection before it has received everything.
     let _ = stream.write_all(bytes);
     let mut received = Vec::new();
     let _ = stream.read_to_end(&mut received);

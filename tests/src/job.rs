@@ -1,4 +1,4 @@
-//! Runs a command to its end under a watchdog, or lets it run and observes it.
+//! Runs a command to its end under a watchdog, or observes it while it runs.
 
 use std::fmt;
 use std::fs::File;
@@ -11,20 +11,21 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use score_sys::host_name::system_host_name;
 
 use crate::process;
 
-/// The watchdog's time-out for a command that has no other limit.
+/// The watchdog's time-out for a command that sets no other one.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Standard input of a command.
+/// The standard input of a command.
 enum Input {
     Null,
     Bytes(Vec<u8>),
     File(Stdio),
 }
 
-/// A command about to be run.
+/// A command that has not been started yet.
 pub struct Job {
     marker: String,
     command: Command,
@@ -34,7 +35,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Wraps a command whose environment carries `marker`.
+    /// Makes a job of a command whose environment contains `marker`.
     pub fn new(marker: String, command: Command) -> Self {
         Self {
             marker,
@@ -45,42 +46,42 @@ impl Job {
         }
     }
 
-    /// One more argument.
+    /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, arg: &str) -> Self {
         self.command.arg(arg);
         self
     }
 
-    /// More arguments.
+    /// Adds arguments.
     #[must_use]
     pub fn args<S: AsRef<str>>(mut self, args: &[S]) -> Self {
         self.command.args(args.iter().map(AsRef::as_ref));
         self
     }
 
-    /// An environment variable.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// Bytes for standard input; the default is /dev/null.
+    /// Sets the bytes of standard input. The default is /dev/null.
     #[must_use]
     pub fn input(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.input = Input::Bytes(bytes.into());
         self
     }
 
-    /// A file as standard input.
+    /// Uses a file as standard input.
     #[must_use]
     pub fn input_from(mut self, file: impl Into<Stdio>) -> Self {
         self.input = Input::File(file.into());
         self
     }
 
-    /// Redirects standard output to this file, instead of collecting it.
+    /// Writes standard output to this file instead of collecting it.
     #[must_use]
     pub fn output_to(mut self, file: impl Into<Stdio>) -> Self {
         self.command.stdout(file);
@@ -88,7 +89,7 @@ impl Job {
         self
     }
 
-    /// Another time-out for the watchdog.
+    /// Sets the watchdog's time-out.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
@@ -175,9 +176,14 @@ pub struct Running {
 }
 
 impl Running {
-    /// Its process id.
+    /// The process id of the command.
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap_or(i32::MAX)
+    }
+
+    /// The job of this scrun, as commands name it: `PID@HOST`.
+    pub fn job_address(&self) -> String {
+        format!("{}@{}", self.pid(), system_host_name())
     }
 
     /// Sends a signal to the command.
@@ -190,24 +196,24 @@ impl Running {
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
-    /// Its standard output so far.
+    /// The standard output so far.
     pub fn stdout(&self) -> String {
         let bytes = self.stdout.as_ref().map(Collector::captured).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Its standard error so far.
+    /// The standard error so far.
     pub fn stderr(&self) -> String {
         let bytes = self.stderr.as_ref().map(Collector::captured).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits until standard output holds `text` that many times.
+    /// Waits until standard output contains `text` so many times.
     pub fn wait_for(&mut self, text: &str, times: usize) {
         self.wait_for_output(Self::stdout, text, times);
     }
 
-    /// Waits until standard error holds `text`.
+    /// Waits until standard error contains `text`.
     pub fn wait_for_stderr(&mut self, text: &str) {
         self.wait_for_output(Self::stderr, text, 1);
     }
@@ -224,7 +230,7 @@ impl Running {
         }
     }
 
-    /// Kills this command and everything with its marker.
+    /// Kills this command and all processes with its marker.
     pub fn kill_all(&mut self) {
         for process in process::with_marker(&self.marker) {
             process.signal(Signal::SIGKILL);
@@ -264,8 +270,8 @@ impl Running {
         Outcome { code: exit_code(status), signal, stdout, stderr, elapsed }
     }
 
-    /// The bytes that a collector has when its stream has ended. A process that outlives the
-    /// command may hold the stream open: then the bytes so far are returned after 5 s.
+    /// Returns the collected bytes when the stream has ended. A process that outlives the command
+    /// may keep the stream open. In this case the bytes so far are returned after 5 s.
     fn take_output(&mut self, stdout: bool) -> Vec<u8> {
         let stream = if stdout { self.stdout.take() } else { self.stderr.take() };
         let Some(collector) = stream else { return Vec::new() };
@@ -283,15 +289,15 @@ fn exit_code(status: ExitStatus) -> i32 {
 
 /// How a command ended.
 pub struct Outcome {
-    /// Exit code, or 128 + signal as in a shell.
+    /// The exit code, or 128 + signal as in a shell.
     pub code: i32,
-    /// The signal that ended it, if any.
+    /// The signal that ended the command, if any.
     pub signal: Option<i32>,
-    /// All of its standard output.
+    /// The complete standard output.
     pub stdout: Vec<u8>,
-    /// All of its standard error.
+    /// The complete standard error.
     pub stderr: String,
-    /// How long it took.
+    /// The run time of the command.
     pub elapsed: Duration,
 }
 
@@ -301,7 +307,7 @@ impl Outcome {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// The lines of standard output, sorted, because the nodes' order is arbitrary.
+    /// The lines of standard output, sorted because the nodes write in any order.
     pub fn sorted_lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.text().lines().map(String::from).collect();
         lines.sort();
@@ -315,7 +321,7 @@ impl Outcome {
         self
     }
 
-    /// Checks that standard error contains each of these texts.
+    /// Checks that standard error contains all of these texts.
     #[must_use]
     pub fn assert_stderr(self, expected: &[&str]) -> Self {
         for text in expected {
@@ -340,7 +346,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A file that accepts no byte: the disk is full.
+/// Opens /dev/full, which behaves like a file on a full disk.
 pub fn open_dev_full() -> File {
     File::options().write(true).open("/dev/full").expect("Linux has /dev/full")
 }

@@ -1,5 +1,5 @@
-//! The base of every whole-system scenario: the real programs, a private environment for each
-//! scenario, a watchdog, and a check that nothing is left afterwards.
+//! The harness of the whole-system scenarios. It runs the real programs in a private environment
+//! for each scenario, with a watchdog, and checks that no process and no file is left afterwards.
 #![forbid(unsafe_code)]
 
 pub mod binaries;
@@ -20,8 +20,11 @@ pub mod virtual_display;
 pub use job::{Job, Outcome, Running};
 pub use test_env::TestEnv;
 
-/// Records that a test cannot run on this machine. `cargo xtask test` lists it; in CI it must be
-/// listed in .ci/skips.
+/// The exit code of a program that has deadlocked.
+pub const EXIT_DEADLOCK: i32 = 35;
+
+/// Records that a test cannot run on this machine. `cargo xtask test` lists the test. In CI the
+/// test must be listed in .ci/skips.
 pub fn skip(name: &str, reason: &str) {
     use std::io::Write;
     eprintln!("SKIPPED {name}: {reason}");

@@ -1,5 +1,5 @@
-//! Two machines that run the same scenarios at the same time, as `cargo xtask vm -machines 2`
-//! starts them. Each runs a scored; together they form a cluster. The first runs jobs, and the
+//! Runs the same scenarios on two machines at the same time, as `cargo xtask vm -machines 2` starts
+//! them. Each machine runs a scored, and both form a cluster. The first machine runs jobs. The
 //! second executes the commands of the first.
 
 use std::io::{Read, Write};
@@ -14,18 +14,19 @@ use nix::time::{ClockId, clock_gettime};
 use crate::service::Cluster;
 use crate::{TestEnv, binaries};
 
-/// The hosts of the machines.
+/// The names of the two hosts.
 pub const HOSTS: [&str; 2] = ["one", "two"];
 /// Environment variable with the number of this machine.
 const MACHINE_NUMBER_ENV: &str = "SCORE_VM_MACHINE";
-/// The address of the first machine to which the second connects, on the wire that daemons do not
-/// use.
+/// The address of the first machine to which the second connects. It is on the wire that daemons do
+/// not use.
 const CONTROL_ADDRESS: &str = "10.9.1.1:7100";
 /// The port on which daemons listen.
 const PORT: u16 = 9901;
 /// Emulated machines are slow.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Commands other than lines of shell: read the clock, kill scored, and start it again.
+/// Commands for the second machine: read the clock, kill scored, and start it again. Any other
+/// command is a line of shell.
 const CMD_CLOCK: &str = "clock";
 const CMD_KILL_SCORED: &str = "kill scored";
 const CMD_START_SCORED: &str = "start scored";
@@ -60,14 +61,14 @@ impl RemoteMachine {
         self.0.read_exact(&mut bytes).map(|()| bytes)
     }
 
-    /// Runs a line of shell on the remote machine; returns its output.
+    /// Runs a line of shell on the remote machine. Returns its output.
     pub fn sh(&mut self, line: &str) -> String {
         self.send(line.as_bytes());
         String::from_utf8(self.receive().unwrap()).unwrap()
     }
 
-    /// When the clocks were compared, by the local clock, and by how many nanoseconds the remote
-    /// clock is ahead.
+    /// Compares the clocks. Returns the local time of the comparison, and the nanoseconds by which
+    /// the remote clock is ahead.
     fn clock_offset(&mut self) -> (i64, i64) {
         let mut measure = || {
             let before = monotonic_ns();
@@ -92,7 +93,7 @@ impl RemoteMachine {
         self.sh(CMD_START_SCORED);
     }
 
-    /// Executes commands until the other machine closes the connection.
+    /// Executes commands until the first machine closes the connection.
     fn serve_commands(mut self, cluster: &mut Cluster<'_>) {
         while let Ok(line) = self.receive() {
             let line = String::from_utf8(line).unwrap();
@@ -122,7 +123,7 @@ fn monotonic_ns() -> i64 {
     now.tv_sec() * 1_000_000_000 + now.tv_nsec()
 }
 
-/// Maps the remote clock to the local clock: they start at different times, and neither runs
+/// Maps the remote clock to the local clock. The clocks start at different times, and neither runs
 /// evenly.
 #[derive(Default)]
 pub struct ClockMap(Vec<(i64, i64)>);
@@ -133,8 +134,8 @@ impl ClockMap {
         self.0.push(remote_machine.clock_offset());
     }
 
-    /// Converts a remote time to the local clock, by interpolation between the samples before and
-    /// after it.
+    /// Converts a remote time to the local clock, by interpolation between the comparisons before
+    /// and after it.
     pub fn to_local(&self, remote_ns: i64) -> i64 {
         let remote_time = |(local_ns, offset_ns): &(i64, i64)| local_ns + offset_ns;
         let next = self.0.iter().position(|sample| remote_time(sample) > remote_ns);
@@ -148,7 +149,7 @@ impl ClockMap {
 }
 
 /// Starts a cluster of both machines, whose server is on the first, and runs `test` on the first.
-/// Without two machines `test` is not run.
+/// If there is only one machine, `test` does not run.
 pub fn run_on_both(
     database: &str,
     options: &[&str],

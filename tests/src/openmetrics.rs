@@ -1,9 +1,9 @@
-//! A strict parser of OpenMetrics text (OpenMetrics 1.0, its grammar and its rules for names, types
-//! and units), for the metrics that scored serves.
+//! A strict parser for the OpenMetrics text that scored serves. It checks the grammar of
+//! OpenMetrics 1.0, and its rules for names, types and units.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A sample's name, and its labels in order.
+/// The name of a sample, and its labels in order.
 pub type SampleKey = (String, Vec<(String, String)>);
 
 #[derive(Default)]
@@ -17,7 +17,7 @@ struct MetricFamily {
 /// Parses a whole response.
 ///
 /// # Errors
-/// The invalid line, and what is wrong with it.
+/// The invalid line and the reason.
 pub fn parse(text: &str) -> Result<BTreeMap<SampleKey, f64>, String> {
     let body =
         text.strip_suffix("# EOF\n").ok_or("the text does not end in '# EOF' and a newline")?;
@@ -116,7 +116,7 @@ fn parse_sample(line: &str) -> Option<(SampleKey, f64)> {
     Some(((name.to_owned(), labels), value))
 }
 
-/// The text before the next quote, and the text after it.
+/// Returns the text before the next quote, and the text after it.
 fn parse_quoted(text: &str) -> Option<(String, &str)> {
     let mut content = String::new();
     let mut chars = text.char_indices();

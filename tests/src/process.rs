@@ -1,5 +1,5 @@
-//! Processes as /proc shows them, found by a marker in their environment: every process that a job
-//! starts inherits it, through setsid and double forks and into PID namespaces.
+//! Finds processes in /proc by a marker in their environment. Every process that a job starts
+//! inherits the marker, through setsid and double forks and into PID namespaces.
 
 use std::fs;
 
@@ -9,25 +9,26 @@ use nix::unistd::Pid;
 /// The variable that holds the marker.
 pub const MARKER_ENV: &str = "HARNESS_MARK";
 
-/// One process.
+/// A process.
 #[derive(Debug, Clone)]
 pub struct Process {
-    /// Its id in this PID namespace.
+    /// The process id in this PID namespace.
     pub pid: i32,
-    /// Its parent's id.
+    /// The parent's process id.
     pub parent: i32,
-    /// Its session, by the id of the session's leader.
+    /// The process id of the leader of the session.
     pub session: i32,
-    /// State letter of /proc/PID/stat.
+    /// The state letter in /proc/PID/stat.
     pub state: char,
-    /// Its arguments, joined by blanks.
+    /// The arguments, joined by blanks.
     pub command: String,
 }
 
 impl Process {
     fn read(pid: i32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may hold anything; the fields begin after the last one.
+        // The name in parentheses may contain anything. The fields begin after the last
+        // parenthesis.
         let fields = stat.rsplit_once(')')?.1;
         let mut fields = fields.split_whitespace();
         let state = fields.next()?.chars().next()?;
@@ -38,31 +39,31 @@ impl Process {
         Some(Self { pid, parent, session, state, command })
     }
 
-    /// The name of the program file, without its folder.
+    /// The name of the program file, without its directory.
     pub fn program(&self) -> String {
         let exe = fs::read_link(format!("/proc/{}/exe", self.pid)).unwrap_or_default();
         exe.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// The first argument.
+    /// The name of the process (comm).
     fn name(&self) -> String {
         let name = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
         name.trim_end().to_owned()
     }
 
-    /// Resident memory in KiB.
+    /// The resident memory in KiB.
     pub fn resident_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
     }
 
-    /// Sends a signal; a process that has exited already is not an error.
+    /// Sends a signal. A process that has exited already is not an error.
     pub fn signal(&self, signal: Signal) {
         let _ = kill(Pid::from_raw(self.pid), signal);
     }
 
-    /// Whether this is a process of scored that calls itself so.
+    /// Whether this is a process of scored that has set its name to `name`.
     pub fn has_name(&self, name: &str) -> bool {
         self.program() == "scored" && self.name() == name
     }
@@ -83,7 +84,7 @@ impl Process {
     }
 }
 
-/// All living processes with this marker, oldest id first.
+/// Returns all living processes with this marker, in ascending order of their ids.
 pub fn with_marker(marker: &str) -> Vec<Process> {
     let marker_variable = format!("{MARKER_ENV}={marker}");
     let mut found = Vec::new();

@@ -1,4 +1,5 @@
-//! A cluster in multi-user mode: a scored for each host, on loopback addresses of this machine.
+//! Runs a cluster in multi-user mode: a scored for each host, on loopback addresses of this
+//! machine.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,38 +19,38 @@ use crate::{Job, Outcome, Running, TestEnv, binaries, skip};
 
 /// A user without an entry in the user database.
 pub const ALICE: u32 = 61_001;
-/// Another such user.
+/// A second user without an entry.
 pub const BOB: u32 = 61_002;
-/// A user who may end the jobs of others.
+/// A user who may end the jobs of other users.
 pub const OPERATOR: u32 = 61_003;
 
-/// The daemons of a cluster; they end with this value.
+/// The daemons of a cluster. They end when this value is dropped.
 pub struct Cluster<'a> {
     env: &'a TestEnv,
     port: u16,
     options: Vec<String>,
     daemons: Vec<(String, Child)>,
-    /// The network namespaces of hosts that are not in this machine's own.
+    /// The network namespaces of the hosts that are not in this machine's own namespace.
     netns_by_host: HashMap<String, NetNs>,
 }
 
-/// The system user of the daemons, which needs no name.
+/// The system user that the daemons run as. It needs no entry in the user database.
 const DAEMON_UID: &str = "61990";
 
 impl<'a> Cluster<'a> {
-    /// Starts hosts a, b, ... with two processors each; the last is the server. Without root:
+    /// Starts hosts a, b, ... with two processors each. The last one is the server. Without root,
     /// returns `None` and prints a skip.
     pub fn start(env: &'a TestEnv, hosts: &[&str]) -> Option<Self> {
         Self::start_with_database(env, hosts, &Self::database(hosts))
     }
 
-    /// The same with the given database: the cluster is the group `all`, the last of `hosts` its
-    /// server.
+    /// Like [`Cluster::start`], with the given database. The cluster is the group `all`, and the
+    /// last of `hosts` is its server.
     pub fn start_with_database(env: &'a TestEnv, hosts: &[&str], database: &str) -> Option<Self> {
         Self::start_with_options(env, hosts, database, &[])
     }
 
-    /// The same with more options for every scored.
+    /// Like [`Cluster::start_with_database`], with more options for every scored.
     pub fn start_with_options(
         env: &'a TestEnv,
         hosts: &[&str],
@@ -59,7 +60,7 @@ impl<'a> Cluster<'a> {
         Self::start_in_netns(env, hosts, database, options, HashMap::new())
     }
 
-    /// The same with a network namespace for some hosts.
+    /// Like [`Cluster::start_with_options`], with a network namespace for some hosts.
     pub fn start_in_netns(
         env: &'a TestEnv,
         hosts: &[&str],
@@ -87,8 +88,8 @@ impl<'a> Cluster<'a> {
         Some(cluster)
     }
 
-    /// Starts the daemon of one host. The daemons of the other hosts are on other machines and have
-    /// the same key and port.
+    /// Starts the daemon of one host of a cluster. The daemons of the other hosts run on other
+    /// machines, with the same key and port.
     pub fn join(
         env: &'a TestEnv,
         host: &str,
@@ -106,7 +107,7 @@ impl<'a> Cluster<'a> {
         cluster
     }
 
-    /// The default database: hosts on loopback addresses, with two processors.
+    /// The default database: hosts on loopback addresses with two processors each.
     pub fn database(hosts: &[&str]) -> String {
         let list = hosts.iter().zip(1..);
         list.map(|(name, number)| format!("{name} address=127.0.0.{number} cores=2 group=all\n"))
@@ -118,11 +119,12 @@ impl<'a> Cluster<'a> {
         self.port
     }
 
-    /// The path of a copy of a program under test that every user may run, wherever the build is.
+    /// Copies a program under test so that every user may run it, wherever the build is. Returns
+    /// the path of the copy.
     pub fn program(&self, name: &str) -> PathBuf {
         let path = self.env.dir().join(name);
         if !path.exists() {
-            // Another process copies: if this process wrote the program, a child that another test
+            // Another process copies. If this process wrote the program, a child that another test
             // has just forked would hold the descriptor, too, and exec would fail with ETXTBSY.
             let status = Command::new("cp").arg(binaries::program(name)).arg(&path).status();
             assert!(status.is_ok_and(|status| status.success()), "cp {name}");
@@ -153,7 +155,7 @@ impl<'a> Cluster<'a> {
         self.wait_for_log(host, "ready");
     }
 
-    /// The socket to which the scruns of a host connect.
+    /// The path of the socket to which the scruns of a host connect.
     pub fn socket(&self, host: &str) -> PathBuf {
         self.env.dir().join(format!("socket-{host}"))
     }
@@ -191,7 +193,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// A program under test, run by a user on a host.
+    /// Runs a program under test as a user on a host.
     pub fn command(&self, uid: u32, program: &str, host: &str) -> Job {
         let mut command = Command::new(self.program(program));
         self.env.configure(&mut command);
@@ -200,20 +202,20 @@ impl<'a> Cluster<'a> {
         Job::new(self.env.marker().to_owned(), command)
     }
 
-    /// scrun of a user on a host: options, then a shell script.
+    /// Runs scrun as a user on a host, with options and a shell script as its program.
     pub fn scrun(&self, uid: u32, host: &str, options: &str, script: &str) -> Job {
         let options = format!("-scored=all,{options}");
         self.command(uid, "scrun", host).args(&[&options, "/bin/sh", "-c", script])
     }
 
-    /// A job that runs until it is ended.
+    /// Starts a job that runs until it is ended.
     pub fn start_long_job(&self, uid: u32, host: &str, options: &str) -> Running {
         let mut job = self.scrun(uid, host, options, "echo up; exec sleep 300").start();
         job.wait_for("up", 1);
         job
     }
 
-    /// `scored -list` and the like.
+    /// Runs `scored` with these arguments as a user on a host, such as `scored -list`.
     pub fn console(&self, uid: u32, host: &str, args: &[&str]) -> Outcome {
         self.command(uid, "scored", host).args(args).run()
     }

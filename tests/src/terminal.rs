@@ -1,4 +1,4 @@
-//! A terminal for a scenario: typed keys, shown output, and a screen whose output can be held.
+//! A terminal for a scenario. It types keys, collects the shown output, and can hold its output.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -25,7 +25,7 @@ impl Terminal {
         let pair = openpty(None, None).expect("a pseudo terminal can be opened");
         let (master, slave) = (File::from(pair.master), pair.slave);
         let stdio_of = |fd: &OwnedFd| Stdio::from(fd.try_clone().expect("a descriptor is free"));
-        // setsid(1) makes the terminal the controlling one of a new session.
+        // setsid(1) makes this terminal the controlling terminal of a new session.
         let mut command = Command::new("setsid");
         env.configure(&mut command);
         let child = command
@@ -50,7 +50,7 @@ impl Terminal {
         Self { master, output, child }
     }
 
-    /// A shell with job control, at its first prompt.
+    /// Opens a shell with job control, and waits for its first prompt.
     pub fn shell(env: &TestEnv) -> Self {
         let mut terminal = Self::open(env, "bash", &["--norc", "--noprofile", "-i"]);
         terminal.type_keys("PS1='ready> '; set +o history\n");
@@ -58,27 +58,27 @@ impl Terminal {
         terminal
     }
 
-    /// Types these characters; `\x1a` is ^Z.
+    /// Types these characters. `\x1a` is ^Z.
     pub fn type_keys(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).expect("the terminal accepts input");
     }
 
-    /// Everything shown so far.
+    /// Returns everything shown so far.
     pub fn output(&self) -> Vec<u8> {
         self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Everything shown so far, as text.
+    /// Returns everything shown so far as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.output()).into_owned()
     }
 
-    /// How many bytes have been shown.
+    /// Returns the number of bytes shown so far.
     pub fn bytes_shown(&self) -> usize {
         self.output.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Waits until `text` is shown after position `offset`; returns the position after it.
+    /// Waits until `text` is shown after position `offset`. Returns the position after the text.
     pub fn wait_for_after(&self, offset: usize, text: &str, timeout: Duration) -> usize {
         let started_at = Instant::now();
         loop {
@@ -103,7 +103,7 @@ impl Terminal {
         self.wait_for_after(0, text, timeout)
     }
 
-    /// Waits for the end of the session.
+    /// Waits for the end of the session. Returns its exit code.
     pub fn wait(mut self, timeout: Duration) -> i32 {
         let started_at = Instant::now();
         loop {

@@ -1,5 +1,5 @@
-//! A scenario's private environment: folders, variables, marker, and the check that nothing is
-//! left.
+//! The private environment of a scenario: directories, variables, a marker, and the check that no
+//! process and no file is left.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,8 +16,8 @@ use crate::job::Job;
 use crate::process::{self, MARKER_ENV, Process};
 use crate::{binaries, skip};
 
-/// How long cleaning up after a job may take. The promise is a second; test machines that run
-/// several scenarios at once get more time before it counts as broken.
+/// The time limit for cleaning up after a job. The promised limit is one second. Test machines run
+/// several scenarios at once, so a scenario fails only after a longer time.
 pub const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A variable that the first process of the virtual machine sets.
@@ -25,11 +25,10 @@ pub const IN_VM_ENV: &str = "SCORE_VM";
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// Helper programs that have been compiled by this test program.
+/// Helper programs that this test program has compiled.
 static COMPILED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// A private environment for one scenario. When dropped, it checks that no process and no file is
-/// left.
+/// A private environment for one scenario. On drop it checks that no process and no file is left.
 pub struct TestEnv {
     marker: String,
     dir: PathBuf,
@@ -44,7 +43,7 @@ impl Default for TestEnv {
 }
 
 impl TestEnv {
-    /// Creates the folders.
+    /// Creates the environment with its directories.
     pub fn new() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let marker = format!("{}-{number}", std::process::id());
@@ -65,21 +64,21 @@ impl TestEnv {
         &self.dir
     }
 
-    /// The marker in the environment of everything that this scenario starts.
+    /// The marker in the environment of all processes of this scenario.
     pub fn marker(&self) -> &str {
         &self.marker
     }
 
-    /// A file in the working directory.
+    /// Writes a file in the working directory.
     pub fn write_file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.dir.join(name);
         fs::write(&path, content).expect("the scenario's folder can be written");
         path
     }
 
-    /// An executable file in the working directory. cp(1) writes it: a file that this process has
-    /// open for writing may be inherited by the child of another test for a moment, and cannot be
-    /// executed then (ETXTBSY). The virtual machine has no install(1).
+    /// Writes an executable file in the working directory, by cp(1): the virtual machine has no
+    /// install(1). If this process wrote the file, the child of another test could inherit the open
+    /// descriptor for a moment, and executing the file would fail with ETXTBSY.
     pub fn write_script(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let source = self.write_file(".script", content);
         let path = self.dir.join(name);
@@ -91,7 +90,7 @@ impl TestEnv {
         path
     }
 
-    /// A command in this scenario's environment.
+    /// Makes a command in this scenario's environment.
     pub fn command(&self, program: impl AsRef<Path>) -> Job {
         let mut command = Command::new(program.as_ref());
         self.configure(&mut command);
@@ -113,7 +112,7 @@ impl TestEnv {
             .env_remove("DISPLAY");
     }
 
-    /// `scrun` with these arguments.
+    /// Runs `scrun` with these arguments.
     pub fn scrun<S: AsRef<str>>(&self, args: &[S]) -> Job {
         let mut job = self.command(binaries::program("scrun"));
         for arg in args {
@@ -122,15 +121,15 @@ impl TestEnv {
         job
     }
 
-    /// A command line as a user types it, with our programs first in PATH.
+    /// Runs a command line as a user types it, with our programs first in PATH.
     pub fn sh(&self, line: &str) -> Job {
         self.command("/bin/sh").arg("-c").arg(line)
     }
 
-    /// The helper program `tests/programs/NAME.c`, compiled by scorecc. Without a C compiler:
+    /// Compiles the helper program `tests/programs/NAME.c` with scorecc. Without a C compiler,
     /// returns `None` and prints a skip.
     pub fn test_program(&self, name: &str) -> Option<PathBuf> {
-        // The virtual machine has compiled programs.
+        // The virtual machine has compiled programs already.
         if std::env::var_os(IN_VM_ENV).is_some() {
             return Some(binaries::program(name));
         }
@@ -156,12 +155,12 @@ impl TestEnv {
         Some(program)
     }
 
-    /// The leftovers have been reported already: do not report them again on drop.
+    /// Disables the check on drop, because the leftovers have been reported already.
     pub fn ignore_leftovers(&self) {
         self.leftovers_ignored.store(true, Ordering::Relaxed);
     }
 
-    /// This scenario's living processes.
+    /// The living processes of this scenario.
     pub fn processes(&self) -> Vec<Process> {
         process::with_marker(&self.marker)
     }
@@ -182,7 +181,7 @@ impl TestEnv {
         panic!("no {description} within 20 s; there are {:#?}", self.processes());
     }
 
-    /// Processes and files that should not exist: everything outside the working directory.
+    /// Processes and files that should not exist. Files in the working directory do not count.
     pub fn leftovers(&self) -> Vec<String> {
         let mut found: Vec<String> = self
             .processes()
@@ -199,7 +198,7 @@ impl TestEnv {
         found
     }
 
-    /// Waits until nothing is left.
+    /// Waits until no process and no file is left.
     ///
     /// # Errors
     /// The processes and files that are left after `timeout`.
@@ -234,14 +233,14 @@ impl Drop for TestEnv {
     }
 }
 
-/// Regular files below `folder`, and folders that stay empty. Lock files that protect a folder for
+/// Regular files below `folder`, and empty directories. Lock files that protect a directory for
 /// later jobs do not count.
 fn files_below(folder: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.is_dir() {
             files_below(&path, found);
-            // The common folder `scored` may stay; a job's own folder in it may not.
+            // The common directory `scored` may stay, but no job's directory in it.
             if path.parent().is_some_and(|parent| parent.ends_with("scored")) {
                 found.push(path.display().to_string());
             }
@@ -251,18 +250,18 @@ fn files_below(folder: &Path, found: &mut Vec<String>) {
     }
 }
 
-/// Names in folders that all users share and in which a job could leave files.
+/// Names in shared directories in which a job could leave files.
 fn shared_files() -> Vec<String> {
     let mut found = Vec::new();
     for folder in ["/dev/shm", "/tmp", "/var/scored"] {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            // Other scenarios and other programs create files in /tmp, too.
+            // Other scenarios and programs create files in /tmp, too.
             if folder == "/tmp" && !name.starts_with("scored") {
                 continue;
             }
-            // Jobs of others: a directory has the process id of its scored in its name, and does
-            // not count while that process lives.
+            // A job's directory has the process id of its scored in its name. While that process
+            // lives, the directory does not count, because the job belongs to another scenario.
             let pid = name.strip_prefix("job-").and_then(|rest| rest.split('-').next());
             // Other entries belong to a service.
             if folder == "/var/scored"
@@ -276,8 +275,8 @@ fn shared_files() -> Vec<String> {
     found
 }
 
-/// Whether a process has mapped this file. Processes of this scenario are reported themselves;
-/// other scenarios have files of their own in the same folders.
+/// Whether a process has mapped this file. Processes of this scenario are reported separately, and
+/// other scenarios have files of their own in the same directories.
 fn is_mapped(path: &str) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes

@@ -1,6 +1,6 @@
-//! Systems that start daemons on other hosts, run for real on a virtual LAN: sshd, Slurm and Grid
-//! Engine. The scripts are in tests/testbeds. Programs that are not installed are searched in the
-//! folder into which `cargo xtask test` has unpacked their packages.
+//! Runs real systems that start daemons on other hosts, on a virtual LAN: sshd, Slurm and Grid
+//! Engine. The scripts are in tests/testbeds. A program that is not installed is searched in the
+//! directory into which `cargo xtask test` has unpacked its package.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::unistd::geteuid;
+use score_sys::random::random_bytes;
 
 use crate::{Job, TestEnv, binaries, process, skip};
 
-/// The folder next to the programs' folder into which packages are unpacked.
+/// The directory of unpacked packages, next to the programs' directory.
 const PACKAGE_DIR: &str = "testbeds";
 
-/// A testbed, ready to be started.
+/// A testbed that is ready to be started.
 pub struct Testbed {
     script: PathBuf,
     folder: PathBuf,
@@ -27,7 +28,8 @@ fn package_dir() -> PathBuf {
     binaries::folder().parent().unwrap_or(Path::new("/")).join(PACKAGE_DIR)
 }
 
-/// A program by one of its names: installed, or else unpacked.
+/// Finds a program by one of its names, first among installed programs and then among unpacked
+/// ones.
 fn find_tool(names: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -54,8 +56,8 @@ impl Testbed {
         Some(Self { script, folder, package_dir, programs: found, env_vars: Vec::new() })
     }
 
-    /// An sshd on each host except the first. Their addresses are 10.77.0.2, 10.77.0.3 …; SCORE_RSH
-    /// has the remote shell with its options.
+    /// An sshd on each host except the first. The addresses are 10.77.0.2, 10.77.0.3 and so on.
+    /// SCORE_RSH contains the remote shell with its options.
     pub fn ssh(env: &TestEnv) -> Option<Self> {
         let mut testbed = Self::new(env, "ssh", &[("SSHD", &["sshd"]), ("", &["ssh-keygen"])])?;
         let folder = testbed.folder.display().to_string();
@@ -93,7 +95,7 @@ impl Testbed {
         Some(testbed)
     }
 
-    /// A Slurm cluster with a node `node1`, `node2` … on each host except the first.
+    /// A Slurm cluster with a node on each host except the first, named `node1`, `node2` and so on.
     pub fn slurm(env: &TestEnv, nodes: u32) -> Option<Self> {
         if !geteuid().is_root() {
             skip("slurm_testbed", "its daemons are for root");
@@ -111,10 +113,7 @@ impl Testbed {
             fs::create_dir_all(testbed.folder.join(name)).expect("the folder can be written");
         }
         let key = testbed.folder.join("munge.key");
-        let random = fs::File::open("/dev/urandom").expect("/dev/urandom");
-        let mut bytes = Vec::new();
-        std::io::Read::read_to_end(&mut std::io::Read::take(random, 128), &mut bytes)
-            .expect("/dev/urandom can be read");
+        let bytes: [u8; 128] = random_bytes().expect("the kernel has random bytes");
         fs::write(&key, bytes).expect("the folder can be written");
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file is ours");
         for node in 1..=nodes {
@@ -125,7 +124,8 @@ impl Testbed {
         Some(testbed)
     }
 
-    /// A Grid Engine cluster with a host `node1`, `node2` … on each host except the first.
+    /// A Grid Engine cluster with a host on each host except the first, named `node1`, `node2` and
+    /// so on.
     pub fn grid_engine(env: &TestEnv, nodes: u32) -> Option<Self> {
         if !geteuid().is_root() {
             skip("grid_engine_testbed", "its daemons are for root");
@@ -144,8 +144,8 @@ impl Testbed {
         Some(testbed)
     }
 
-    /// systemd on this machine's files, with scored's unit and a copy of our programs, whose folder
-    /// is the first in PATH. `line` runs as a service.
+    /// Runs `line` as a service of a systemd that has this machine's files, scored's unit, and a
+    /// copy of our programs. The directory of the copy is the first in PATH.
     pub fn systemd(env: &TestEnv, line: &str) -> Option<Job> {
         let manager = Path::new("/usr/lib/systemd/systemd");
         if !geteuid().is_root() || !manager.exists() {
@@ -165,7 +165,7 @@ impl Testbed {
         let unit = fs::read_to_string(binaries::root().join("dist/scored.service"));
         let prefix = env.dir().display().to_string();
         let unit = unit.expect("the unit file exists").replace("@PREFIX@", &prefix);
-        // A system user that needs no name.
+        // A system user that needs no entry in the user database.
         let unit = unit.replace("/bin/scored\n", "/bin/scored -user 61990\n");
         testbed.write_file("units/scored.service", &unit);
         let folder = testbed.folder.display();
@@ -196,7 +196,7 @@ impl Testbed {
         Some(job.env("BED", &text(&testbed.folder)).env("SCENE", &prefix))
     }
 
-    /// The names that the resolver must know.
+    /// Writes the names that the resolver must know.
     fn write_hosts_file(&self, nodes: u32) {
         let mut hosts = "127.0.0.1 localhost\n".to_owned();
         for node in 0..=nodes {
@@ -233,15 +233,15 @@ impl Testbed {
         fs::write(self.folder.join(name), text).expect("the folder can be written");
     }
 
-    /// Runs the command line outside of a Slurm allocation, so that it can request one itself.
+    /// Makes the command line run outside of a Slurm allocation, so that it can request one itself.
     #[must_use]
     pub fn outside(mut self) -> Self {
         self.env_vars.push(("OUTSIDE", "yes".to_owned()));
         self
     }
 
-    /// A command line that runs on the first of `hosts` hosts, in the scenario's folder, when the
-    /// testbed is up. The testbed ends with it.
+    /// Starts the testbed on `hosts` hosts, and runs a command line on the first of them, in the
+    /// scenario's directory. The testbed ends with the command.
     pub fn run(&self, env: &TestEnv, hosts: u32, line: &str) -> Job {
         let text = |path: &Path| path.display().to_string();
         let mut job = env

@@ -1,5 +1,5 @@
-//! The program `tool_target`, whose processes tests of tool control look at and change, and a tool
-//! that does so by the socket of its host.
+//! Test support for tool control: the program `tool_target`, whose processes tests read and change,
+//! and a tool that does so through the socket of its host.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,31 +9,31 @@ use score_tools::wire::*;
 
 use crate::{Running, TestEnv};
 
-/// How long a tool waits for an answer or a notice.
+/// The time limit for an answer or a notice.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A process of the program `tool_target`, as it describes itself.
+/// A process of the program `tool_target`, described by the addresses of its parts.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// A function that the counting thread calls.
+    /// The function that the counting thread calls.
     pub tick: u64,
-    /// A handler for SIGTRAP.
+    /// The handler of SIGTRAP.
     pub on_trap: u64,
-    /// It counts calls of `tick`.
+    /// The counter of calls of `tick`.
     pub counter: u64,
-    /// Written at each 16th call.
+    /// A word that is written at each 16th call.
     pub watched: u64,
-    /// It counts calls of `on_trap`.
+    /// The counter of calls of `on_trap`.
     pub traps: u64,
-    /// It counts SIGUSR1.
+    /// The counter of SIGUSR1.
     pub user_signals: u64,
-    /// The program ends when it is not 0.
+    /// A word that ends the program if it is not 0.
     pub stop: u64,
     /// The job's directory.
     pub directory: PathBuf,
 }
 
-/// A job of `tool_target`, and its processes by rank.
+/// A running job of `tool_target`.
 pub struct TargetJob {
     /// The job.
     pub job: Running,
@@ -52,9 +52,9 @@ impl TargetJob {
         Some(Self::of(job, processes))
     }
 
-    /// Waits until all processes of a job describe themselves.
+    /// Waits until all processes of a job have described themselves.
     pub fn of(mut job: Running, processes: usize) -> Self {
-        // Each prints one line, which may arrive in parts.
+        // Each process prints one line, which may arrive in parts.
         job.wait_for("\n", processes);
         let mut targets: Vec<(u32, Target)> = job.stdout().lines().filter_map(target_of).collect();
         targets.sort_by_key(|(rank, _)| *rank);
@@ -62,7 +62,7 @@ impl TargetJob {
         Self { job, targets }
     }
 
-    /// Where tools connect, once it is there.
+    /// Waits for the socket to which tools connect. Returns its path.
     pub fn socket(&self) -> PathBuf {
         let path = self.targets[0].directory.join(".jobs/1/toolctl_node/0");
         let deadline = Instant::now() + ANSWER_TIMEOUT;
@@ -73,12 +73,12 @@ impl TargetJob {
         path
     }
 
-    /// A tool that has connected, and no more.
+    /// Connects a tool, without attaching it.
     pub fn connect(&self) -> ToolConnection {
         ToolConnection::connect(&self.socket(), 1, 0).unwrap()
     }
 
-    /// A tool that is attached to all processes.
+    /// Connects a tool, and attaches it to all processes.
     pub fn attach(&self, tag: &[u8; 8], priority: u8) -> Tool {
         let mut tool = Tool(self.connect());
         let ranks: Vec<u32> = (0..self.targets.len() as u32).collect();
@@ -86,7 +86,7 @@ impl TargetJob {
         tool
     }
 
-    /// Ends all processes by their own means, and checks that they have seen nothing of tools.
+    /// Lets all processes end by themselves, and checks that they have noticed nothing of tools.
     pub fn end(mut self, user_signals: u64) {
         let mut tool = self.attach(b"the end ", 99);
         for (rank, target) in (0..).zip(&self.targets) {
@@ -118,11 +118,11 @@ fn target_of(line: &str) -> Option<(u32, Target)> {
     Some((words[0].parse().unwrap(), target))
 }
 
-/// A tool.
+/// A connected tool.
 pub struct Tool(pub ToolConnection);
 
 impl Tool {
-    /// Sends a request, and reads its answer.
+    /// Sends a request, and returns its answer.
     pub fn ask<T>(
         &mut self,
         rank: u32,
@@ -134,7 +134,7 @@ impl Tool {
         read(header, message)
     }
 
-    /// Joins all processes of the host.
+    /// Attaches to all processes of the host.
     pub fn attach(&mut self, tag: &[u8; 8], priority: u8) -> (ReturnCode, Vec<u32>) {
         let body = Attach { tag: *tag, priority, select: ProcessSelect::RanksInNode };
         self.ask(0, &ToolRequest::Attach(body), |header, message| match message {
@@ -143,7 +143,7 @@ impl Tool {
         })
     }
 
-    /// Leaves all processes of the host.
+    /// Detaches from all processes of the host.
     pub fn detach(&mut self) -> (ReturnCode, Vec<u32>) {
         let body = Detach { select: ProcessSelect::RanksInNode };
         self.ask(0, &ToolRequest::Detach(body), |header, message| match message {
@@ -152,12 +152,12 @@ impl Tool {
         })
     }
 
-    /// Asks for authority, with these signals.
+    /// Requests authority, with these signals.
     pub fn control(&mut self, rank: u32, notify_set: u64) -> (ReturnCode, ControlAck) {
         self.control_with_signal(rank, notify_set, 0)
     }
 
-    /// Asks for authority, with a signal for the process leader.
+    /// Requests authority, with a signal for the process leader.
     pub fn control_with_signal(
         &mut self,
         rank: u32,
@@ -168,7 +168,7 @@ impl Tool {
         self.control_from_start(rank, notify_set, (signal, start_notice))
     }
 
-    /// Asks for authority, with a place for the notice of a program that has not started.
+    /// Requests authority, with the point at which a program that has not started is to report.
     pub fn control_from_start(
         &mut self,
         rank: u32,
@@ -188,7 +188,7 @@ impl Tool {
         })
     }
 
-    /// Carries out commands, all of which must have these codes.
+    /// Executes commands of one set by one request, and passes their results to `read`.
     pub fn commands<T>(
         &mut self,
         rank: u32,
@@ -215,20 +215,20 @@ impl Tool {
         })
     }
 
-    /// The code of one command.
+    /// Executes one command, and returns its code.
     pub fn code(&mut self, rank: u32, thread: u32, request: CommandRequest) -> CommandCode {
         self.commands(rank, &[(thread, request)], |results| {
             CommandCode::from_number(results[0].return_code).unwrap()
         })
     }
 
-    /// A command that succeeds.
+    /// Executes a command that must succeed.
     pub fn done(&mut self, rank: u32, thread: u32, request: CommandRequest) {
         let text = format!("{request:?}");
         assert_eq!(self.code(rank, thread, request), CommandCode::Success, "{text}");
     }
 
-    /// The data of a command that succeeds.
+    /// Executes a command that must succeed, and returns its data.
     pub fn get<T>(
         &mut self,
         rank: u32,
@@ -269,7 +269,7 @@ impl Tool {
         self.done(rank, 0, CommandRequest::SetMemory(SetMemory { head, bytes }));
     }
 
-    /// The threads of a process, the counting one last.
+    /// Returns the threads of a process. The counting thread is the last.
     pub fn threads(&mut self, rank: u32) -> Vec<u32> {
         self.get(rank, 0, CommandRequest::GetThreadList(NoData {}), |answer| match answer {
             CommandAnswer::GetThreadList(threads) => {
@@ -281,7 +281,7 @@ impl Tool {
         })
     }
 
-    /// The general purpose registers.
+    /// Returns the general purpose registers.
     pub fn general(&mut self, rank: u32, thread: u32) -> [u64; GENERAL_REGISTERS] {
         self.get(
             rank,
@@ -294,7 +294,7 @@ impl Tool {
         )
     }
 
-    /// The special registers.
+    /// Returns the special registers.
     pub fn special(&mut self, rank: u32, thread: u32) -> [u64; SPECIAL_REGISTERS] {
         self.get(
             rank,
@@ -307,7 +307,7 @@ impl Tool {
         )
     }
 
-    /// The debug registers.
+    /// Returns the debug registers.
     pub fn debug(&mut self, rank: u32, thread: u32) -> [u64; DEBUG_REGISTERS] {
         self.get(
             rank,
@@ -320,7 +320,7 @@ impl Tool {
         )
     }
 
-    /// The XSAVE area, and its features.
+    /// Returns the features of the XSAVE area, and the area.
     pub fn float(&mut self, rank: u32, thread: u32) -> (u64, Vec<u8>) {
         self.get(
             rank,
@@ -333,7 +333,7 @@ impl Tool {
         )
     }
 
-    /// What the service knows of a thread.
+    /// Returns what the service knows about a thread.
     pub fn thread_data(&mut self, rank: u32, thread: u32) -> ThreadData {
         self.get(rank, thread, CommandRequest::GetThreadData(NoData {}), |answer| match answer {
             CommandAnswer::GetThreadData(data) => data.clone(),
@@ -346,7 +346,7 @@ impl Tool {
         self.done(rank, 0, CommandRequest::SetBreakpoint(NewBreakpoint { address, kind }));
     }
 
-    /// Removes a breakpoint; with other bytes than those of the program this fails.
+    /// Removes a breakpoint. Checks first that the command fails if it names the wrong instruction.
     pub fn reset_breakpoint(&mut self, rank: u32, address: u64) {
         let bytes = self.memory(rank, address, 4);
         let instruction = u32::from_ne_bytes(bytes.try_into().unwrap());
@@ -357,18 +357,18 @@ impl Tool {
         self.done(rank, 0, CommandRequest::ResetBreakpoint(right));
     }
 
-    /// Continue Process.
+    /// Executes the command Continue Process.
     pub fn proceed(&mut self, rank: u32) {
         self.done(rank, 0, CommandRequest::ContinueProcess(NoData {}));
     }
 
-    /// Release Control.
+    /// Executes the command Release Control.
     pub fn release(&mut self, rank: u32) {
         let notify = ReleaseNotify::No;
         self.done(rank, 0, CommandRequest::ReleaseControl(ReleaseOption { notify }));
     }
 
-    /// The next notice, and its rank. `None`: the connection was closed.
+    /// Returns the next notice and its rank, or `None` if the connection was closed.
     pub fn next_notice(&mut self) -> Option<(u32, Notice)> {
         let record = self.0.notice(ANSWER_TIMEOUT).unwrap()?;
         match ServiceMessage::decode(&record).unwrap() {
@@ -377,7 +377,7 @@ impl Tool {
         }
     }
 
-    /// The next notice, which is one of a signal of this rank.
+    /// Returns the next notice, which must be about a signal of this rank.
     pub fn signal_notice(&mut self, rank: u32) -> SignalNotice {
         match self.next_notice() {
             Some((from, Notice::Signal(notice))) if from == rank => notice,
@@ -385,7 +385,7 @@ impl Tool {
         }
     }
 
-    /// The next notice, which is one about authority.
+    /// Returns the next notice, which must be about authority.
     pub fn control_notice(&mut self) -> ControlNotice {
         match self.next_notice() {
             Some((_, Notice::Control(notice))) => notice,
@@ -393,7 +393,7 @@ impl Tool {
         }
     }
 
-    /// Waits until a word in memory has changed.
+    /// Waits until a word in memory changes.
     pub fn wait_for_change(&mut self, rank: u32, address: u64) {
         let before = self.word(rank, address);
         let deadline = Instant::now() + ANSWER_TIMEOUT;
@@ -410,7 +410,7 @@ impl Tool {
         }
     }
 
-    /// Whether a word in memory stays as it is for a while.
+    /// Whether a word in memory stays unchanged for a while.
     pub fn is_still(&mut self, rank: u32, address: u64) -> bool {
         let before = self.word(rank, address);
         std::thread::sleep(Duration::from_millis(30));

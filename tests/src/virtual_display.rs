@@ -1,4 +1,4 @@
-//! An invisible screen for programs with windows.
+//! A virtual screen for programs with windows.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 
 use crate::{skip, test_env};
 
-/// The required programs, with their packages.
+/// The required programs with their packages.
 const REQUIRED_PROGRAMS: [(&str, &str); 3] =
     [("Xvfb", "xvfb"), ("xterm", "xterm"), ("xwd", "x11-apps")];
 
@@ -20,8 +20,8 @@ pub struct VirtualDisplay {
 }
 
 impl VirtualDisplay {
-    /// A screen of 1024 by 768. If a program is missing: returns `None` and prints a skip under
-    /// this name.
+    /// Starts a screen of 1024 by 768 pixels. If a program is missing, returns `None` and prints a
+    /// skip with the name of the test.
     pub fn open(test: &str) -> Option<Self> {
         if let Some((_, package)) =
             REQUIRED_PROGRAMS.iter().find(|(program, _)| !test_env::is_installed(program))
@@ -30,7 +30,7 @@ impl VirtualDisplay {
             return None;
         }
         // Xvfb takes the first free display number, and prints it when it is ready. Without
-        // -noreset it resets when its last client disconnects, and refuses connections meanwhile.
+        // -noreset it resets when its last client disconnects, and meanwhile refuses connections.
         let mut server = Command::new("Xvfb")
             .args(["-displayfd", "1", "-screen", "0", "1024x768x24", "-nolisten", "tcp"])
             .arg("-noreset")
@@ -46,7 +46,7 @@ impl VirtualDisplay {
         Some(Self { server, display: format!(":{number}") })
     }
 
-    /// The screen, as red, green and blue of each pixel.
+    /// Returns red, green and blue of each pixel of the screen.
     pub fn screenshot(&self) -> Vec<[u8; 3]> {
         let mut xwd = Command::new("xwd")
             .args(["-root", "-silent", "-display", &self.display])
@@ -60,8 +60,8 @@ impl VirtualDisplay {
     }
 }
 
-/// The pixels of an X window dump (version 7). Its header is big-endian words of 32 bits; a table
-/// of colours follows, and then rows of 4 bytes per pixel: blue, green, red.
+/// Returns the pixels of an X window dump (version 7). The dump has a header of big-endian 32-bit
+/// words, a table of colours, and rows with 4 bytes per pixel: blue, green, red.
 fn pixels(dump: &[u8]) -> Option<Vec<[u8; 3]>> {
     let word = |index: usize| {
         let bytes = dump.get(index * 4..index * 4 + 4)?;

@@ -1,8 +1,10 @@
-# A Grid Engine cluster on a virtual LAN: the queue master on the first host, a host nodeN on each
-# other one, and a parallel environment with control_slaves. $LINE runs as a job in it that has two
-# slots on each host.
-# Run by score-lan, as root. $BED: a private folder with files from tests/src/testbed.rs.
-# $TOOLS: the folder with unpacked Debian packages, if Grid Engine is not installed.
+# Starts a Grid Engine cluster on a virtual LAN: the queue master on the first host, a host nodeN on
+# each other host, and a parallel environment with control_slaves. $LINE runs as a job in it with
+# two slots on each host.
+#
+# score-lan runs this script as root. $BED is a private directory with files from
+# tests/src/testbed.rs. $TOOLS is the directory of unpacked Debian packages, if Grid Engine is not
+# installed.
 set -u
 if [ -z "${IN_MOUNTS-}" ]; then
     # In this mount namespace the resolver knows the hosts, and unpacked programs find their parts
@@ -27,7 +29,7 @@ SGE_ND=1
 LD_LIBRARY_PATH=$TOOLS/usr/lib/x86_64-linux-gnu:$programs
 PATH=$programs:$PATH
 export SGE_ROOT SGE_CELL SGE_QMASTER_PORT SGE_EXECD_PORT SGE_ND LD_LIBRARY_PATH PATH
-# Waits for a command to succeed: at most 100 s.
+# Repeats a command until it succeeds, for at most 100 s.
 until_true() {
     tries=0
     until "$@" > refused 2>&1; do
@@ -41,8 +43,8 @@ until_true() {
 }
 if [ "$LAN_HOST" -gt 0 ]; then
     until_true test -e ready || exit 125
-    # Private to the host: execd removes a job's folder in it when the job's last task on it has
-    # ended.
+    # The directory is private to the host. execd removes a job's directory in it when the job's
+    # last task on the host has ended.
     mount -t tmpfs none tmp
     exec timeout 150 "$programs/sge_execd" > "log.$LAN_HOST" 2>&1
 fi
@@ -84,7 +86,7 @@ done
 } >> log.setup 2>&1
 : > ready
 {
-    # Variables that qsub does not pass on.
+    # qsub does not pass these variables on.
     echo "PATH='$PATH' LD_LIBRARY_PATH='$LD_LIBRARY_PATH'"
     echo "export PATH LD_LIBRARY_PATH"
     echo "cd '$BED/..'"

@@ -1,10 +1,11 @@
-# A Slurm cluster on a virtual LAN: the controller on the first host, a node nodeN on each other
-# one. $LINE runs on the first, inside an allocation of all nodes unless $OUTSIDE is set. Run by
-# score-lan, as root. $BED: a private folder with files from tests/src/testbed.rs. $TOOLS: the
-# folder with unpacked Debian packages, if Slurm is not installed.
+# Starts a Slurm cluster on a virtual LAN: the controller on the first host, and a node nodeN on
+# each other host. $LINE runs on the first host, inside an allocation of all nodes unless $OUTSIDE
+# is set. score-lan runs this script as root. $BED is a private directory with files from
+# tests/src/testbed.rs. $TOOLS is the directory of unpacked Debian packages, if Slurm is not
+# installed.
 set -u
 if [ -z "${IN_MOUNTS-}" ]; then
-    # The resolver must know the names of nodes: in this mount namespace it does.
+    # In this mount namespace the resolver knows the names of nodes.
     IN_MOUNTS=1
     export IN_MOUNTS
     exec unshare --mount sh -c '. "${0%/*}/hosts.sh" && exec sh "$0"' "$0"
@@ -47,12 +48,11 @@ until [ "$(sinfo -h -t idle -o %D 2> refused)" = $((LAN_HOSTS - 1)) ]; do
     fi
     sleep 0.05
 done
-# In the background, followed by wait: a shell that gets SIGTERM would not wait for it otherwise.
 allocate="salloc --quiet --nodes=$((LAN_HOSTS - 1))"
 [ -z "${OUTSIDE-}" ] || allocate=""
 (cd .. && exec timeout 120 $allocate sh -c "$LINE")
 code=$?
-# The controller's message to the other hosts may be lost, and a busy slurmd outlives SIGTERM.
+# The controller's message to the other hosts may be lost, and a busy slurmd survives SIGTERM.
 scontrol shutdown
 wait "$controller"
 for file in slurmd.*.pid; do kill -KILL "$(cat "$file")" 2> /dev/null; done

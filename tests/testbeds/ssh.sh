@@ -1,6 +1,7 @@
-# One sshd on each host of a virtual LAN except the first; $LINE runs on the first when all of them
-# answer. Run by score-lan. $BED: a private folder with files from tests/src/testbed.rs. $TOOLS: the
-# folder with unpacked Debian packages, if sshd is not installed.
+# Starts an sshd on each host of a virtual LAN except the first. $LINE runs on the first host when
+# all of them answer. score-lan runs this script. $BED is a private directory with files from
+# tests/src/testbed.rs. $TOOLS is the directory of unpacked Debian packages, if sshd is not
+# installed.
 set -u
 cd "$BED" || exit 125
 if [ "$LAN_HOST" -gt 0 ]; then
@@ -9,7 +10,8 @@ if [ "$LAN_HOST" -gt 0 ]; then
     echo $$ > "sshd.$LAN_HOST.pid"
     serve="exec $SSHD -D -e -f $BED/sshd_config"
     if [ "$(id -u)" -eq 0 ]; then
-        # As root, sshd needs a user and a folder of its own: this mount namespace provides them.
+        # sshd that runs as root needs its own user and directory, which this mount namespace
+        # provides.
         serve="mount --bind passwd /etc/passwd && mount -t tmpfs none /run && mkdir /run/sshd && $serve"
         exec unshare --mount sh -c "$serve" 2> "sshd.$LAN_HOST.log"
     fi

@@ -1,12 +1,12 @@
-# systemd as the first process of a PID namespace, on this machine's files with a private overlay on
-# top, with scored's unit installed. $LINE runs as one of its services. As root. $BED: a private
-# folder, in $SCENE, with files from tests/src/testbed.rs. Exit code 77: this machine does not allow
-# it.
+# Runs systemd as the first process of a PID namespace, on this machine's files with a private
+# overlay, with scored's unit installed. $LINE runs as one of its services. Needs root. $BED is a
+# private directory in $SCENE with files from tests/src/testbed.rs. Exit code 77 means that this
+# machine does not allow this.
 set -u
-# Options that any mount has, and those of version 2.
+# Options that each mount has, and those of cgroups version 2.
 COMMON='rw|ro|nosuid|nodev|noexec|relatime|nsdelegate|memory_recursiveprot|favordynmods'
-# Runs a function with each cgroup hierarchy: its mount point, type, controllers, and our group in
-# it.
+# Runs a function for each cgroup hierarchy, with its mount point, type, controllers, and our group
+# in it.
 hierarchies() {
     while read -r _ point kind options _; do
         controllers=$(echo "$options" | tr , '\n' | grep -vxE "$COMMON" | paste -sd, -)
@@ -21,7 +21,7 @@ hierarchies() {
 enter() {
     group_dir=$1${4%/}/$GROUP
     mkdir "$group_dir" && echo "$group_dir" >> "$BED/groups" || return
-    # A cpuset group accepts no process until it has processors.
+    # A cpuset group accepts processes only after it has got processors.
     for file in cpuset.cpus cpuset.mems; do
         [ "$2" = cgroup2 ] || [ ! -e "$group_dir/$file" ] || cat "$1$4/$file" > "$group_dir/$file"
     done
@@ -37,7 +37,7 @@ mount_again() {
 }
 case ${STEP-outside} in
 outside)
-    # A private group in each hierarchy, so that systemd sees only its own groups.
+    # Each hierarchy gets a private group, so that systemd sees only its own groups.
     GROUP=score-bed-$$
     : > "$BED/groups"
     cat /proc/self/mounts > "$BED/mounts"
@@ -72,7 +72,7 @@ mounts)
         mkdir "$BED/layer/upper" "$BED/layer/work" &&
         mount -t overlay -o "lowerdir=/,upperdir=$BED/layer/upper,workdir=$BED/layer/work" none "$ROOT" ||
         exit 77
-    # Files that are written there are visible outside.
+    # Files written there are visible outside of the overlay.
     mkdir -p "$ROOT$SCENE" && mount --bind "$SCENE" "$ROOT$SCENE" || exit 77
     mount -t proc proc "$ROOT/proc" && mount -t sysfs -o ro sysfs "$ROOT/sys" &&
         mount -t tmpfs -o mode=755 none "$ROOT/sys/fs/cgroup" && hierarchies mount_again || exit 77
@@ -80,7 +80,7 @@ mounts)
         mkdir -p "$ROOT/$folder" && mount -t tmpfs -o mode=755 none "$ROOT/$folder" || exit 77
     done
     mkdir "$ROOT/dev/pts" "$ROOT/dev/shm"
-    # Private device nodes, never those of the machine: systemd sets owner and mode of some. No
+    # Device nodes are private, because systemd sets the owner and mode of some. There is no
     # console.
     for node in "null 3" "zero 5" "full 7" "random 8" "urandom 9"; do
         # shellcheck disable=SC2086

@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use score_sys::random::random_bytes;
 use thiserror::Error;
 
 /// Length of a key in bytes.
@@ -47,6 +48,9 @@ pub enum FileError {
     /// The file cannot be opened, read or written.
     #[error("key file {0}: {1}")]
     Io(PathBuf, io::Error),
+    /// The kernel provides no random bytes for a new key.
+    #[error("no random bytes for a key: {0}")]
+    Random(io::Error),
     /// The file already exists.
     #[error("key file {0} already exists; remove it first if no host uses it")]
     Exists(PathBuf),
@@ -73,9 +77,7 @@ impl Key {
     /// # Errors
     /// If the kernel provides no random bytes.
     pub fn generate() -> io::Result<Key> {
-        let mut bytes = [0; KEY_LEN];
-        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-        Ok(Key(bytes))
+        random_bytes().map(Key)
     }
 
     /// The key that consists of these bytes, for tests and simulations.
@@ -152,7 +154,7 @@ impl Key {
 /// # Errors
 /// One line with the name of the file and the problem. An existing file is never overwritten.
 pub fn make(path: &Path) -> Result<(), FileError> {
-    let key = Key::generate().map_err(|error| FileError::Io("/dev/urandom".into(), error))?;
+    let key = Key::generate().map_err(FileError::Random)?;
     key.save(path)
 }
 

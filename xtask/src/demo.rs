@@ -1,4 +1,5 @@
-//! `cargo xtask demo`: the main job on real input, each step with the command a user would type.
+//! `cargo xtask demo`: runs the main job on real input. It shows each step with the command that a
+//! user would type.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use crate::{run, setup};
 const NODES: usize = 4;
 const BYTES: usize = 6 << 20;
 
-/// The programs and the folder of the demonstration.
+/// The programs and the directory of the demonstration.
 struct DemoContext {
     bin: PathBuf,
     dir: PathBuf,
@@ -18,7 +19,7 @@ struct DemoContext {
     expected_counts: String,
 }
 
-/// Builds, then shows the job.
+/// Builds the programs, then shows the job.
 ///
 /// # Errors
 /// If a step gave a wrong result.
@@ -44,7 +45,7 @@ fn elapsed(begin: Instant) -> f64 {
     begin.elapsed().as_secs_f64()
 }
 
-/// Writes a text of some megabytes, and computes the counts that `wc` must print for it.
+/// Writes a text of several megabytes, and computes the counts that `wc` must print for it.
 fn write_text(bin: PathBuf, dir: PathBuf) -> Result<DemoContext, String> {
     const WORDS: &[&str] = &[
         "node", "message", "buffer", "context", "shepherd", "pipeline", "scatter", "gather", "a",
@@ -68,7 +69,7 @@ fn write_text(bin: PathBuf, dir: PathBuf) -> Result<DemoContext, String> {
     Ok(DemoContext { bin, dir, text_path: path, expected_counts: counts })
 }
 
-/// Runs scrun on the text as a shell would with `< text`; returns its output.
+/// Runs scrun on the text as a shell would with `< text`. Returns the output of scrun.
 fn scrun(demo: &DemoContext, args: &[&str]) -> Result<Vec<u8>, String> {
     println!("  $ scrun {} < text", args.join(" "));
     let input = File::open(&demo.text_path).map_err(|error| error.to_string())?;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::{run, tidy};
 
-/// Builds, then copies commands, libraries, headers, pkg-config files, man pages and the systemd
-/// unit below DIR.
+/// Builds everything, then copies commands, libraries, headers, pkg-config files, man pages and the
+/// systemd unit below DIR.
 ///
 /// # Errors
 /// If the arguments are wrong, the build failed, or a file cannot be written.
@@ -36,7 +36,8 @@ pub fn run(args: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Shared objects under their full names, with the links that loader and linker use.
+/// Installs shared objects under their full names, with the links that the loader and the linker
+/// use.
 fn install_libraries(release: &Path, lib: &Path) -> Result<(), String> {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
     for (stem, soname) in [
@@ -52,14 +53,15 @@ fn install_libraries(release: &Path, lib: &Path) -> Result<(), String> {
     for archive in ["libpm.a", "libscore.a"] {
         copy(&release.join(archive), &lib.join(archive))?;
     }
-    // libfabric loads all that is in a folder of providers.
+    // libfabric loads every library in its directory of providers.
     copy(&release.join("libpm_fi.so"), &lib.join("libfabric/libpm-fi.so"))?;
     copy(&release.join("libscore_mpi.so"), &lib.join("libscore-mpi.so"))?;
     copy(&release.join("libscore_preload.so"), &lib.join("libscore-preload.so"))?;
     Ok(())
 }
 
-/// docs/man has a folder for each section (man1 and so on), as an installed tree has.
+/// Installs the man pages. docs/man has a directory for each section (man1 and so on), like an
+/// installed tree.
 fn install_man_pages(from: &Path, to: &Path) -> Result<(), String> {
     for section in fs::read_dir(from).map_err(|error| format!("{}: {error}", from.display()))? {
         let section = section.map_err(|error| error.to_string())?.path();
@@ -71,7 +73,7 @@ fn install_man_pages(from: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The .pc files, with the prefix they are installed under.
+/// Installs the .pc files with the prefix of the installation.
 fn install_pkg_config_files(from: &Path, prefix: &Path) -> Result<(), String> {
     for template in files_with_extension(from, "in")? {
         let text = fs::read_to_string(&template).map_err(|error| error.to_string())?;
@@ -85,7 +87,7 @@ fn install_pkg_config_files(from: &Path, prefix: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The systemd unit, with the prefix it is installed under.
+/// Installs the systemd unit with the prefix of the installation.
 fn install_service_unit(template: &Path, prefix: &Path) -> Result<(), String> {
     let text = fs::read_to_string(template)
         .map_err(|error| format!("{}: {error}", template.display()))?

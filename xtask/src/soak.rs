@@ -1,13 +1,13 @@
-//! `cargo xtask soak`: builds, then runs the soak program, which shares the scenarios' harness
-//! (tests/src/bin/score-soak/). Soaks that need an RDMA adapter run in the virtual machine, `cargo
-//! xtask soak machines` in two. `cargo xtask soak mpi` installs programs of MPI first. `cargo xtask
-//! soak mutants PACKAGE` runs cargo-mutants.
+//! `cargo xtask soak`: builds and runs the soak program (tests/src/bin/score-soak/), which shares
+//! the harness of the scenarios. Soaks that need an RDMA adapter run in the virtual machine, and
+//! `cargo xtask soak machines` runs in two. `cargo xtask soak mpi` first installs programs of MPI.
+//! `cargo xtask soak mutants PACKAGE` runs cargo-mutants.
 
 use std::process::Command;
 
 use crate::{run, setup, test};
 
-/// Seeds of each simulation for a mutant: most that are found are found by the first ones.
+/// The number of seeds of each simulation for a mutant. The first seeds find most mutants.
 const MUTANT_SEEDS: &str = "20";
 
 /// Runs the soak that `args` name.
@@ -34,8 +34,8 @@ pub fn run(args: &[String]) -> Result<(), String> {
     run::run_checked(Command::new(bin.join("score-soak")).args(args).env("HARNESS_BIN_DIR", &bin))
 }
 
-/// Changes a package in each way that cargo-mutants knows, and runs its tests each time: which
-/// changes do they not notice? The list is below the target folder.
+/// Changes a package in each way that cargo-mutants knows, and runs its tests after each change.
+/// The list of changes that no test notices is written below the target directory.
 fn mutants(package: &str, options: &[String]) -> Result<(), String> {
     if !run::is_installed("cargo-mutants") {
         return Err("soak mutants: cargo-mutants is missing: cargo install cargo-mutants".into());

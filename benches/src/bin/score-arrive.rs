@@ -1,9 +1,9 @@
-//! A SCore program for `cargo xtask bench`: each node prints when it passed the start barrier, in
-//! nanoseconds of the clock of the process start times in /proc. The job runs until standard input
-//! ends.
+//! A SCore program for `cargo xtask bench`. Each node prints when it passed the start barrier, in
+//! nanoseconds of the clock of the process start times in /proc. The job runs until its standard
+//! input ends.
 #![forbid(unsafe_code)]
 
-// PM itself: the runtime only declares its functions.
+// Links PM itself, because the runtime only declares its functions.
 extern crate pm as _;
 
 use std::io::{self, Write};

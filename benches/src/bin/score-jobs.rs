@@ -1,11 +1,11 @@
-//! Jobs per second, for `cargo xtask bench jobs`; each command prints one number.
+//! Measures jobs per second for `cargo xtask bench jobs`. Each command prints one number.
 //!
 //! ```text
 //! score-jobs loop N PROGRAM [ARGUMENT...]   spawns N processes and waits for each, one at a time
 //! score-jobs flight K N                     jobs of `true`, K in flight, by scrun's protocol
 //! ```
-//! `flight` works as scrun without its command line: it starts one `scored -single`, logs in, and
-//! has K jobs running until N have ended.
+//! `flight` does the same as scrun, but without its command line. It starts one `scored -single`,
+//! logs in, and keeps K jobs running until N have ended.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -101,7 +101,7 @@ impl SingleUserDaemon {
         Ok(Self { child, client: Client::greet(socket)? })
     }
 
-    /// Waits until a job has ended; returns its number.
+    /// Waits until a job has ended. Returns the number of the job.
     fn wait_for_job_end(&mut self) -> Result<SessionJobId, String> {
         loop {
             let received: JobMessage<JobAnswer> = self.client.receive_answer()?;
@@ -127,7 +127,7 @@ impl SingleUserDaemon {
     }
 }
 
-/// `true` on one node.
+/// The job that runs `true` on one node.
 fn true_job_spec() -> Result<JobSpec, String> {
     let variable = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         OsBytes([name.as_bytes(), b"=", value.as_bytes()].concat())

@@ -1,6 +1,6 @@
-//! `score-stacks PROGRAM PROCESSES THREADS`: one round of the stacks of many processes, by our own
-//! crate cold and warm, by eu-stack and by gdb. Prints milliseconds as JSON; null for a peer that
-//! is not installed.
+//! `score-stacks PROGRAM PROCESSES THREADS`: reads the stacks of many processes once, by our own
+//! crate cold and warm, by eu-stack, and by gdb. Prints milliseconds as JSON. The value of a
+//! program that is not installed is null.
 
 use std::io::ErrorKind;
 use std::process::{Child, Command, Stdio};
@@ -11,18 +11,18 @@ use score_stacks::capture::capture;
 use score_stacks::frame::Detail;
 use serde_json::json;
 
-/// So long processes take to reach the place where they wait, once all have been started.
+/// After their start, processes need this time to reach the function in which they wait.
 const START_GRACE: Duration = Duration::from_millis(500);
 const EU_STACK: [&str; 2] = ["eu-stack", "-p"];
 const GDB: [&str; 6] = ["gdb", "-nx", "-batch", "-ex", "thread apply all bt", "-p"];
 
-/// Processes that end with this one.
+/// Processes that are killed when this value is dropped.
 struct Processes(Vec<Child>);
 
 impl Drop for Processes {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // A process that has ended already is what this is for.
+            // The process may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -51,7 +51,7 @@ fn main() {
 fn round(program: &str, processes: usize, threads: usize) -> Result<serde_json::Value, String> {
     let mut running = Processes(Vec::new());
     for _ in 0..processes {
-        // The program has a first thread before those that it starts.
+        // The program's main thread is one more than the threads that it starts.
         let mut command = Command::new(program);
         command.arg((threads - 1).to_string()).stdout(Stdio::null());
         running.0.push(command.spawn().map_err(|error| format!("{program}: {error}"))?);
@@ -89,7 +89,7 @@ fn read(reader: &mut StackReader, pids: &[i32], threads: usize) -> Result<(), St
     Ok(())
 }
 
-/// Milliseconds of one call of a peer for each process.
+/// Returns the milliseconds of one call of another program for each process.
 fn peer(words: &[&str], pids: &[i32]) -> Result<Option<f64>, String> {
     let [name, arguments @ ..] = words else { return Ok(None) };
     let started_at = Instant::now();

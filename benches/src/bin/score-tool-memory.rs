@@ -1,7 +1,8 @@
-//! `score-tool-memory`: as a program of a job, has 1 MiB of memory, prints where it lies and the
-//! job's directory, and waits for the end of standard input. `score-tool-memory DIRECTORY ADDRESS
-//! ROUNDS`: reads that memory of rank 0 through the tool control service and by
-//! process_vm_readv(2), in turn, and prints the microseconds of each round.
+//! `score-tool-memory` is a program for a job. It has 1 MiB of memory, prints the address of the
+//! memory and the job's directory, and waits for the end of its standard input.
+//!
+//! `score-tool-memory DIRECTORY ADDRESS ROUNDS` reads that memory of rank 0 alternately through the
+//! tool control service and by process_vm_readv(2), and prints the microseconds of each round.
 
 use std::io::{self, IoSliceMut};
 use std::path::Path;
@@ -18,7 +19,7 @@ use score_tools::wire::{
 
 const MEMORY_LEN: usize = 1 << 20;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Messages that wait for their answers.
+/// The number of messages whose answers are outstanding at the same time.
 const WINDOW: usize = 16;
 
 fn main() -> ExitCode {
@@ -76,7 +77,7 @@ fn measure(directory: &Path, address: u64, rounds: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads memory by one message for each piece, so many of them at a time.
+/// Reads memory by one message for each piece, with [`WINDOW`] messages in flight.
 fn read_through_tool(tool: &mut ToolConnection, address: u64, out: &mut [u8]) -> io::Result<()> {
     let piece_len = MAX_MEMORY_LEN as usize;
     let offsets: Vec<usize> = (0..out.len()).step_by(piece_len).collect();
@@ -109,7 +110,7 @@ fn read_through_tool(tool: &mut ToolConnection, address: u64, out: &mut [u8]) ->
     Ok(())
 }
 
-/// What is read from the answer to a message of one command.
+/// Returns what `read` finds in the answer to a message with one command.
 fn answer<T>(record: &[u8], read: impl FnOnce(&CommandAnswer<'_>) -> Option<T>) -> io::Result<T> {
     let results = match ServiceMessage::decode(record) {
         Ok((_, ServiceMessage::QueryAck(results))) => results,

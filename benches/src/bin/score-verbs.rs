@@ -1,11 +1,13 @@
-//! PM over RDMA hardware between two processes of this host, for comparison with perftest;
-//! docs/verbs.md has the command line. Prints one number per line, of the named measurements or of
-//! all:
+//! Measures PM over RDMA hardware between two processes of this host, for comparison with perftest
+//! (docs/verbs.md has the command line). Prints a line `NAME VALUE` for each of the named
+//! measurements, or for all:
 //!
-//! latency NS       of 8 bytes one way, median
-//! messages MIB     a second, of the longest messages
-//! writes MIB       a second, of remote writes of 64 KiB
-//! shares MIB       the same for the slowest of four processes that write at once
+//! ```text
+//! latency          median of the one-way time of 8 bytes in ns
+//! messages         MiB per second of the longest messages
+//! writes           MiB per second of remote writes of 64 KiB
+//! shares           MiB per second of the slowest of four processes that write at once
+//! ```
 // UNSAFETY: writes to and reads from buffers that PM hands out, and inherits a descriptor.
 #![expect(unsafe_code)]
 
@@ -18,13 +20,13 @@ use std::time::{Duration, Instant};
 
 const FD_ENV: &str = "SCORE_VERBS_FD";
 const WRITES_ONLY_ENV: &str = "SCORE_VERBS_WRITES";
-/// Number of round trips, of messages and of writes; the first ones are not measured.
+/// The numbers of round trips, of messages and of writes. The first ones are not measured.
 const ROUND_TRIPS: usize = 1000;
 const MESSAGES: usize = 1500;
 const WRITES: usize = 500;
 const WARM_UP_TRIPS: usize = 50;
 const WRITE_LEN: usize = 64 << 10;
-/// Number of processes that write at the same time, and for how long.
+/// The number of processes that write at the same time, and how long they write.
 const WRITERS: u32 = 4;
 const MEASURE_WINDOW: Duration = Duration::from_secs(4);
 
@@ -49,7 +51,7 @@ fn send(context: &Context, to: u32, bytes: &[u8]) -> PmResult<()> {
     loop {
         match context.get_send_buffer(to, bytes.len()) {
             Ok(buffer) => {
-                // SAFETY: as many bytes were reserved.
+                // SAFETY: `get_send_buffer` has reserved `bytes.len()` bytes at `buffer`.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len()) };
                 return context.send();
             }
@@ -59,14 +61,15 @@ fn send(context: &Context, to: u32, bytes: &[u8]) -> PmResult<()> {
     }
 }
 
-/// The next message's length, and its first 8 bytes.
+/// Receives the next message. Returns its length and its first 8 bytes.
 fn receive(context: &Context) -> PmResult<(usize, u64)> {
     loop {
         match context.receive() {
             Ok((payload, len)) => {
                 let mut word = 0;
                 if len >= 8 {
-                    // SAFETY: the message was received and is not yet released.
+                    // SAFETY: the payload has at least 8 bytes, and is readable until it is
+                    // released below.
                     word = unsafe { payload.cast::<u64>().read_unaligned() };
                 }
                 context.release_receive_buffer()?;
@@ -80,11 +83,11 @@ fn receive(context: &Context) -> PmResult<(usize, u64)> {
 
 fn attach(fd: &str) -> PmResult<ContextRef> {
     let fd: i32 = fd.parse().map_err(|_| Error::Invalid)?;
-    // SAFETY: the descriptor was inherited for this purpose.
+    // SAFETY: this process inherited the descriptor for this purpose, and nothing else uses it.
     Context::attach("verbs", unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Answers each message of 8 bytes, and counts the others; locks memory for remote writes.
+/// Answers each message of 8 bytes, counts the others, and locks memory for remote writes.
 fn run_peer(context: &ContextRef) -> PmResult<()> {
     let memory = context.allocate_memory(WRITE_LEN)?;
     let handle = context.lock_memory(None, memory.addr(), WRITE_LEN)?;
@@ -100,7 +103,7 @@ fn run_peer(context: &ContextRef) -> PmResult<()> {
     context.detach()
 }
 
-/// Writes to the memory that the first message names, for the given time; sends the rate in bytes
+/// Writes for the given time to the memory that the first message names. Sends the rate in bytes
 /// per second.
 fn run_writer(context: &ContextRef) -> PmResult<()> {
     let (_, remote_bits) = receive(context)?;
@@ -122,13 +125,13 @@ fn run_writer(context: &ContextRef) -> PmResult<()> {
     context.detach()
 }
 
-/// A round trip: every earlier message has arrived and was received.
+/// Makes a round trip. After it, every earlier message has arrived and has been received.
 fn round_trip(context: &Context) -> PmResult<()> {
     send(context, 1, &1u64.to_ne_bytes())?;
     receive(context).map(drop)
 }
 
-/// Contexts: the first is this process's, and each other one belongs to a peer process.
+/// The contexts of all nodes. The first belongs to this process, each other one to a peer process.
 struct Nodes {
     context: ContextRef,
     peers: Vec<Child>,
@@ -159,10 +162,11 @@ impl Nodes {
     }
 }
 
-/// Starts this program again, as the node of that context.
+/// Starts this program again as the node of that context.
 fn spawn_peer(context: &ContextRef, writes_only: bool) -> PmResult<Child> {
     let fd = context.create_attach_fd()?;
-    // SAFETY: the descriptor is open; the other process must inherit it.
+    // SAFETY: `fd` is open. The call clears FD_CLOEXEC, so that the peer process inherits the
+    // descriptor.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
     let mut command = Command::new(std::env::current_exe().map_err(|_| Error::Io)?);
     command.env(FD_ENV, fd.as_raw_fd().to_string());
@@ -177,11 +181,11 @@ fn spawn_peer(context: &ContextRef, writes_only: bool) -> PmResult<Child> {
     Ok(child)
 }
 
-/// Binds a process to a processor: two processes that poll on one would wait for ticks of the
-/// clock.
+/// Binds a process to a processor. Two processes that poll on the same processor would wait for
+/// ticks of the clock.
 fn pin_process(process: u32, processor: usize) {
     let mut cpu_set = CpuSet::new();
-    // Without a second processor they share the first.
+    // If there is no second processor, both share the first.
     let _ = cpu_set
         .set(processor)
         .and_then(|()| sched_setaffinity(Pid::from_raw(process.cast_signed()), &cpu_set));
@@ -213,7 +217,7 @@ fn measure() -> PmResult<()> {
     Ok(())
 }
 
-/// All peers write to the memory of one process that sleeps.
+/// Measures peers that all write to the memory of one process that sleeps.
 fn concurrent_writers() -> PmResult<()> {
     let nodes = Nodes::start(1 + WRITERS, true)?;
     let context = &nodes.context;
@@ -283,11 +287,11 @@ fn writes(context: &Context, remote_handle: AddrHandle) -> PmResult<()> {
     context.unlock_memory(None, memory.addr(), WRITE_LEN)
 }
 
-/// The processor's own clock: reading the system's clock in an emulated machine may take as long as
-/// a message.
+/// Reads the processor's own clock. In an emulated machine reading the system's clock may take as
+/// long as a message.
 fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction only reads a counter.
+    // SAFETY: the instruction only reads a counter, which every x86_64 processor has.
     return unsafe { std::arch::x86_64::_rdtsc() };
     #[cfg(not(target_arch = "x86_64"))]
     {
@@ -296,14 +300,14 @@ fn ticks() -> u64 {
     }
 }
 
-/// Nanoseconds per tick.
+/// Measures the nanoseconds per tick.
 fn ns_per_tick() -> f64 {
     let (start, start_ticks) = (Instant::now(), ticks());
     std::thread::sleep(std::time::Duration::from_millis(100));
     start.elapsed().as_nanos() as f64 / (ticks() - start_ticks) as f64
 }
 
-/// MiB per second.
+/// Converts bytes and a start time to MiB per second.
 fn mib_per_s(bytes: usize, start: Instant) -> f64 {
     bytes as f64 / f64::from(1 << 20) / start.elapsed().as_secs_f64()
 }

@@ -13,9 +13,10 @@ use rustyline::error::ReadlineError;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_IO_ERROR, EXIT_USAGE};
 use score_proto::nodeset::NodeSet;
 use score_proto::tool_command::{ConsoleAction, ProcessState, ToolRequest, ToolResult};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::command::{COMMANDS, Command};
+use super::outcome::Outcome;
 use super::session::{Answers, Interrupted, Session};
 use super::{print as print_values, render, stacks};
 
@@ -28,15 +29,6 @@ const HISTORY_FILE: &str = ".scdb_history";
 /// The first and the longest interval between two checks whether a continued process has stopped.
 const LOOK_INTERVALS: (Duration, Duration) =
     (Duration::from_millis(10), Duration::from_millis(500));
-
-/// The result of a command.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// The text for standard output.
-    pub text: String,
-    /// A line for each reason why ranks could not execute the command.
-    pub problems: Vec<String>,
-}
 
 /// The exit code of scdb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,12 +215,6 @@ impl Console {
             interval = (interval * 2).min(longest);
         }
         Ok(all)
-    }
-}
-
-impl Outcome {
-    fn of(value: &Value) -> Self {
-        Self { text: format!("{value}\n"), problems: Vec::new() }
     }
 }
 

@@ -5,13 +5,14 @@
 //! | `command.rs` | the commands of a user |
 //! | `session.rs` | sends commands to the job, and keeps the session that ends with scdb |
 //! | `console.rs` | executes commands of a command line, a file or a terminal |
-//! | `render.rs`, `stacks.rs` | answers as text and JSON |
+//! | `render.rs`, `stacks.rs`, `outcome.rs` | answers as text and JSON |
 //! | `gdb/` | a debugger for one rank |
 //! | `print/` | values of an expression, by gdb |
 
 pub(crate) mod command;
 mod console;
 mod gdb;
+mod outcome;
 mod print;
 mod render;
 pub(crate) mod session;

@@ -2,7 +2,6 @@
 //! for as long as the session exists.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -226,13 +225,12 @@ impl Session {
                 Err(error) => Err(error),
             };
         }
-        let number = RandomState::new().hash_one(std::process::id());
-        let session = number;
+        let number = score_sys::random::random_u64();
         let action = ConsoleAction::End;
-        let at_end = ToolRequest::Console { session, action }.encode();
+        let at_end = ToolRequest::Console { session: number, action }.encode();
         let request = ConsoleRequest::ToolSession(ToolSession {
             job: self.target.job,
-            session,
+            session: number,
             ranks: None,
             at_end,
         });

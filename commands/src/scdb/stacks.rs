@@ -7,7 +7,7 @@ use score_stacks::render::{self, RenderLimits};
 use serde_json::json;
 
 use super::command::Ranks;
-use super::console::Outcome;
+use super::outcome::Outcome;
 use super::session::{Interrupted, Session};
 
 /// The output format of the tree.

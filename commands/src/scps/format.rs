@@ -121,8 +121,7 @@ fn job_json(job: &JobEntry, users: &mut Users) -> Value {
 /// The address of the page. If it is on another host, a command for an ssh tunnel is added.
 pub fn page(host: &str, address: &str) -> String {
     let (host, address) = (printable(host), printable(address));
-    let local_host = nix::unistd::gethostname().unwrap_or_default();
-    let local_host = local_host.to_string_lossy();
+    let local_host = score_sys::host_name::system_host_name();
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
     if host == local_host || short(&host) == short(&local_host) || !is_loopback(&address) {
         return format!("{address}\n");

@@ -125,7 +125,7 @@ fn selected(rank: c_int) -> Result<Option<u32>, Failure> {
 fn identity(priority: c_int, tag: Option<&str>) -> Result<(u8, [u8; 8]), Failure> {
     // The service refuses priorities above 99.
     let priority = u8::try_from(priority)
-        .map_err(|_| Failure::Argument("a priority is a number of 0 to 99"))?;
+        .map_err(|_| Failure::Argument("a priority is a number from 0 to 99"))?;
     let bytes = tag.ok_or(MISSING)?.as_bytes();
     let mut tag = [0; 8];
     let place = tag.get_mut(..bytes.len());
@@ -197,7 +197,7 @@ fn settings(message: Option<&[u8; CONTROL_LEN]>) -> Result<Control, Failure> {
         WatchPolicy::from_number(number(60)),
     );
     let (Some(start_notice), Some(trap_mode), Some(watch_policy)) = (start, trap, policy) else {
-        return Err(Failure::Argument("a setting of Control has a value that it cannot have"));
+        return Err(Failure::Argument("a setting of Control has an invalid value"));
     };
     let (notify_set, signal) = (u64::from_ne_bytes(set), number(48));
     Ok(Control { notify_set, signal, start_notice, trap_mode, watch_policy })
@@ -357,10 +357,10 @@ fn thread_db_text(rank: u32, error: c_int, theirs: &str, ours: &str) -> String {
              or load (dlopen) the libthread_db.so.1 that belongs to it"
         ),
         TD_NOLIBTHREAD => format!(
-            "rank {rank}: libthread_db finds no thread library in the process; before its loader \
-             has run there is none"
+            "rank {rank}: libthread_db finds no thread library in the process; its loader may not \
+             have run yet"
         ),
-        error => format!("rank {rank}: libthread_db fails with error {error} of <thread_db.h>"),
+        error => format!("rank {rank}: libthread_db returned error {error} of <thread_db.h>"),
     }
 }
 

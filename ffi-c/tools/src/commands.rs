@@ -39,19 +39,19 @@ const _: () = {
 fn command(number: u16, set: CommandSet, data: &[u8]) -> Result<Command<'_>, Failure> {
     let kind = CommandKind::from_number(number).filter(|kind| kind.set() == set);
     let kind = kind.ok_or(Failure::Argument(
-        "a command's kind is none of this message: see SCORE_TOOLS_CMD_*",
+        "this message has no command of this kind: see SCORE_TOOLS_CMD_*",
     ))?;
     let thread = data.first_chunk().map(|thread| u32::from_ne_bytes(*thread));
     let request = CommandRequest::read(kind, data).map_err(|error| match error {
         ReadError::Short => {
             "the data of a command are shorter than its structure, or than its count"
         }
-        ReadError::Value(_) => "a member of a command's data has a value that it cannot have",
+        ReadError::Value(_) => "a member of a command's data has an invalid value",
     });
     match (thread, request) {
         (Some(thread), Ok(request)) => Ok(Command { thread, request }),
         (_, Err(problem)) => Err(Failure::Argument(problem)),
-        (None, _) => Err(Failure::Argument("the data of a command begin with the thread id")),
+        (None, _) => Err(Failure::Argument("the data of a command must begin with the thread id")),
     }
 }
 

@@ -23,26 +23,13 @@ use score_tools::wire::{
 };
 
 use crate::failure::Failure;
-use crate::traces::Trace;
+use crate::rank::Rank;
 
 /// Time limit for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The signal that stops a process. It is not SIGSTOP, because the service never sends a notice of
 /// SIGSTOP, which the scheduler uses.
 pub const STOP_SIGNAL: u32 = libc::SIGTRAP as u32;
-
-/// The state of a rank to which the tool is attached.
-#[derive(Debug, Default)]
-pub struct Rank {
-    /// The settings of Control authority, while the tool has it.
-    pub control: Option<Control>,
-    /// What this tool has set in the process.
-    pub traces: Vec<Trace>,
-    /// [`STOP_SIGNAL`] was sent, and its notice has not arrived.
-    pub is_stop_coming: bool,
-    /// Its process id on the host.
-    pub pid: Option<i32>,
-}
 
 /// A connection to the service of a host.
 #[derive(Debug)]
@@ -64,9 +51,9 @@ pub struct Connection {
 /// The value of a variable that start_tool sets.
 fn number_of<T: std::str::FromStr>(name: &str) -> Result<T, String> {
     let value = env::var(name).map_err(|_| {
-        format!("{name} is not set: start the tool by start_tool, or use score_toolctl_connect")
+        format!("{name} is not set: start the tool with start_tool, or use score_toolctl_connect")
     })?;
-    value.parse().map_err(|_| format!("{name} is {value:?}, which is no number"))
+    value.parse().map_err(|_| format!("{name}: {value:?} is not a number"))
 }
 
 impl Connection {
@@ -74,13 +61,14 @@ impl Connection {
     pub fn open() -> Result<Self, String> {
         let (job, tool) = (number_of(JOB_ID_ENV)?, number_of(TOOL_ID_ENV)?);
         let directory = env::var_os(TOOL_DIR_ENV)
-            .ok_or_else(|| format!("{TOOL_DIR_ENV} is not set: start the tool by start_tool"))?;
+            .ok_or_else(|| format!("{TOOL_DIR_ENV} is not set: start the tool with start_tool"))?;
         let nodes = PathBuf::from(directory).join("toolctl_node");
         let entries =
             fs::read_dir(&nodes).map_err(|error| format!("{}: {error}", nodes.display()))?;
-        let socket = entries.flatten().next().ok_or_else(|| {
-            format!("{}: the host has no socket: has the job ended?", nodes.display())
-        })?;
+        let socket = entries
+            .flatten()
+            .next()
+            .ok_or_else(|| format!("{}: no socket: the job may have ended", nodes.display()))?;
         Self::connect(&socket.path(), job, tool)
     }
 
@@ -88,7 +76,7 @@ impl Connection {
     pub fn connect(path: &Path, job: u64, tool: u32) -> Result<Self, String> {
         let fail = |error: io::Error| format!("{}: {error}", path.display());
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(format!("{}: this names no socket", path.display()));
+            return Err(format!("{}: not the path of a socket", path.display()));
         };
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         // The address of a socket has at most 107 bytes; paths of directories may be longer.
@@ -293,7 +281,7 @@ impl Connection {
 
     /// The failure for an answer that does not belong to the request.
     pub fn wrong_answer(&self) -> Failure {
-        self.service_failure(io::Error::other("the answer is not that of the request"))
+        self.service_failure(io::Error::other("the answer does not belong to the request"))
     }
 
     /// Receives the next notice from the service, regardless of stored notices. Fails with

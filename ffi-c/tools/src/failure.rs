@@ -39,7 +39,7 @@ pub enum Failure {
         error: io::Error,
     },
     /// No notice arrived in time, or a signal interrupted the wait.
-    #[error("no notice has come: {0}")]
+    #[error("no notice: {0}")]
     NoNotice(Errno),
     /// The kernel does not let the service trace a process.
     #[error("rank {rank}: {reason}")]
@@ -93,7 +93,7 @@ pub enum Failure {
         name: String,
     },
     /// The answer has no legacy area of floating point registers.
-    #[error("rank {rank}: the processor gives no floating point registers of this thread")]
+    #[error("rank {rank}: no floating point registers of this thread")]
     NoFloatRegisters {
         /// The rank.
         rank: u32,
@@ -107,7 +107,7 @@ fn refusal(code: u32, errno: u32) -> String {
     };
     let text = match known {
         ReturnCode::ToolControlRequired => {
-            "only the tool with Control authority may do this: ask for it (score_toolctl_control)"
+            "only the tool with Control authority may do this: request it (score_toolctl_control)"
         }
         ReturnCode::ToolControlConflict => {
             "another tool has Control authority: wait for the notice that it is available"
@@ -117,9 +117,9 @@ fn refusal(code: u32, errno: u32) -> String {
         }
         ReturnCode::ToolRankNotFound => "the tool is not attached to it (score_toolctl_attach)",
         ReturnCode::ProcessIdError => "there is no such rank on this host, or it has not started",
-        ReturnCode::ToolProcessExiting => "its process has ended, or is about to",
+        ReturnCode::ToolProcessExiting => "its process has ended or is ending",
         ReturnCode::ToolPriorityConflict => {
-            "another tool is attached with this priority: take another one"
+            "another tool is attached with this priority: use another priority"
         }
         ReturnCode::ToolPriorityError => "the highest priority is 99",
         ReturnCode::ToolMaxAttachedExceeded => "four tools are attached, which is the limit",
@@ -146,15 +146,15 @@ fn command_fault(code: u32) -> String {
         CommandCode::ThreadInvalid => {
             "there is no such live thread, or it is not in the state for this command"
         }
-        CommandCode::AddressError => "the process has nothing at this address",
-        CommandCode::PendingNotify => "a notice of a signal is pending: take it and continue",
-        CommandCode::PreviousCommandFailed => "a command before it has failed",
-        CommandCode::ProcessExiting => "the process ends",
+        CommandCode::AddressError => "the process has no memory or breakpoint at this address",
+        CommandCode::PendingNotify => "a notice of a signal is pending: read it and continue",
+        CommandCode::PreviousCommandFailed => "an earlier command of the message has failed",
+        CommandCode::ProcessExiting => "the process is ending",
         CommandCode::BreakpointFailed => {
-            "the breakpoint could not be set or removed: is the text as it was?"
+            "the breakpoint could not be set or removed: the program may have changed its text"
         }
         CommandCode::HardwareUnavailable => "no debug register is free",
-        CommandCode::MemoryUnavailable => "the process cannot get memory now: try again later",
+        CommandCode::MemoryUnavailable => "the process cannot allocate memory now: try again later",
         other => return format!("{other:?} ({code})"),
     };
     text.to_owned()

@@ -18,13 +18,14 @@
 #![expect(unsafe_code)]
 
 mod api;
+mod clean_up;
 mod commands;
 mod connection;
 mod failure;
 mod proc_service;
 mod process;
+mod rank;
 mod symbols;
-mod traces;
 
 use std::ffi::{CStr, c_char, c_int};
 

@@ -77,7 +77,7 @@ fn resolve(ids: &[(i32, Option<i32>)], named: i32) -> Result<i32, &'static str> 
     let inner = ids.iter().find(|(_, inner)| *inner == Some(named)).map(|(outer, _)| *outer);
     match (is_outer, inner) {
         (true, Some(other)) if other != named => Err(
-            "is another one inside the job's PID namespace: name it by the other of its two ids",
+            "could mean two threads, because the job's PID namespace has other ids: use the thread's other id",
         ),
         (true, _) => Ok(named),
         (false, Some(outer)) => Ok(outer),

@@ -186,7 +186,7 @@ mod tests {
     fn pbs_names_a_host_once_for_each_slot() {
         let job = [("PBS_JOBID", "7.server"), ("PBS_NODEFILE", "/file")];
         assert_eq!(allocation_in(&job, "a\na\n\nb\na\n").unwrap().unwrap(), "PBS 7.server a:3 b:1");
-        assert!(allocation_in(&job, "").unwrap_err().contains("PBS_NODEFILE: no host"));
+        assert!(allocation_in(&job, "").unwrap_err().contains("PBS_NODEFILE: it contains no host"));
         let missing = [("PBS_JOBID", "7"), ("PBS_NODEFILE", "/gone")];
         assert!(allocation_in(&missing, "").unwrap_err().starts_with("PBS_NODEFILE=/gone: "));
     }

@@ -2,7 +2,6 @@
 //! take a permit, which only this module can make. The table of permissions is in docs/security.md,
 //! "Who may send what". A test compares the table with this code.
 
-use super::server::ServerState;
 use score_proto::ids::JobId;
 
 /// A user who has logged in.
@@ -84,32 +83,11 @@ pub fn authorize(
 }
 
 /// The user of a tool does not learn whether a job of another user exists.
-fn no_own_job(job: JobId) -> String {
+pub(super) fn no_own_job(job: JobId) -> String {
     format!("you have no job {job}; scps lists your jobs")
 }
 
 /// Decides whether a user may see the daemon's own statistics.
 pub fn authorize_statistics(requester: Requester) -> Option<StatisticsPermit> {
     requester.is_operator.then_some(StatisticsPermit(()))
-}
-
-impl ServerState {
-    /// A user, with the user's role in this cluster.
-    pub fn requester(&self, uid: u32) -> Requester {
-        Requester { uid, is_operator: self.is_operator(uid) }
-    }
-
-    /// Decides on an action on a job, like [`authorize`].
-    ///
-    /// # Errors
-    /// One line for the user, also if there is no such job.
-    pub fn authorize(&self, uid: u32, action: JobAction, job: JobId) -> Result<JobPermit, String> {
-        let owner_uid = self.owner_of(job).ok_or_else(|| match action {
-            JobAction::Debug => no_own_job(job),
-            JobAction::Kill | JobAction::Watch | JobAction::SeeDetails => {
-                format!("there is no job {job}")
-            }
-        })?;
-        authorize(self.requester(uid), action, job, owner_uid)
-    }
 }

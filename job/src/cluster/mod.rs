@@ -44,21 +44,16 @@ use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{Incarnation, PeerMessage, User};
 
 pub mod authorization;
-mod host_selection;
-mod jobs;
-mod membership;
 mod pending_queue;
 pub mod placement;
-mod queries;
 mod server;
 #[cfg(test)]
 mod tests;
 pub mod tree_member;
 
 pub use authorization::{JobAction, JobPermit};
-pub use jobs::Summary;
 pub use placement::HostShare;
-pub use server::ServerState;
+pub use server::{ServerState, Summary};
 
 /// The time since a fixed moment, on a clock that does not jump.
 pub type MonotonicTime = Duration;

@@ -1,15 +1,21 @@
 //! The state of the server, and the dispatch of each event to the file that handles it: membership
 //! in `membership.rs`, logins and jobs in `jobs.rs`.
 
+mod host_selection;
+mod jobs;
+mod membership;
+mod queries;
+
 use std::collections::BTreeMap;
 
 use score_proto::ids::{HostId, JobId};
 use score_proto::peer_message::{Incarnation, PeerMessage, SERVER};
 
-use super::jobs::{ClusterJob, UserSession, UserUsage};
-use super::membership::ClusterHost;
 use super::pending_queue::PendingQueue;
 use super::{ClusterAction, ClusterConfig, ClusterEvent, MonotonicTime, SessionId};
+pub use jobs::Summary;
+use jobs::{ClusterJob, UserSession, UserUsage};
+use membership::ClusterHost;
 
 /// The server's view of its cluster.
 #[derive(Debug)]

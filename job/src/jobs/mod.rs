@@ -4,11 +4,13 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `keys.rs` | the numbers of links, sessions and jobs |
 //! | `led_jobs.rs` | the masters of the jobs that this daemon leads, and their watchers |
 //! | `tree_positions.rs` | this daemon's positions in the range trees of jobs |
 //! | `gang_driver.rs` | the gang scheduler of the jobs that this daemon leads |
 
 mod gang_driver;
+mod keys;
 mod led_jobs;
 #[cfg(test)]
 mod step_tests;
@@ -19,67 +21,27 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use score_proto::client_session::SESSION_JOB;
-use score_proto::ids::{HostId, JobId, SessionJobId};
+use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobReport, JobStart, Placement, ShepherdOrder,
     ShepherdReport, SwitchOrder, SwitchReport,
 };
 use score_proto::message::{JobRequest, ToolCall, ToolSession};
 use score_proto::observation::Metrics;
-use score_proto::peer_message::{Incarnation, JobIncarnation};
+use score_proto::peer_message::Incarnation;
 use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 use score_proto::tool_start::ToolAction;
 
 use crate::cluster::{HostShare, MonotonicTime};
 use crate::gang::GangConfig;
 use crate::host::host_rotation::HostRotation;
-use crate::master::MasterEvent;
+use crate::master::{MasterEvent, PageStacks};
 use crate::metrics_subscribers::Subscriber;
-use crate::tool_commands::PageStacks;
 pub use gang_driver::{GangDriver, SINGLE_USER_HOST};
+pub use keys::{ClientJob, JobTag, LinkId, SessionKey};
 use led_jobs::LedJob;
 pub use tree_positions::Parent;
 use tree_positions::{TreeLinks, TreePosition};
-
-/// The daemon's number of a link to another daemon. The daemon never reuses a number while it runs,
-/// so a late event of a closed link cannot be attributed to another link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LinkId(pub usize);
-
-/// The daemon's number of a session with a front end, on this host or another one. The daemon never
-/// reuses a number while it runs. In messages to other daemons and to the keeper, it identifies the
-/// session at its own host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionKey(pub usize);
-
-impl SessionKey {
-    /// The number as it is used in messages.
-    pub fn number(self) -> u64 {
-        self.0 as u64
-    }
-
-    /// The session with this number, if a session of this daemon can have it.
-    pub fn from_number(number: u64) -> Option<Self> {
-        usize::try_from(number).ok().map(Self)
-    }
-}
-
-/// A job, identified by its session and the number that its scrun uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientJob {
-    /// The session.
-    pub session_key: SessionKey,
-    /// The number that scrun has given the job. [`SESSION_JOB`] means the session itself.
-    pub job: SessionJobId,
-}
-
-impl ClientJob {
-    /// The session itself.
-    pub fn session_itself(session_key: SessionKey) -> Self {
-        Self { session_key, job: SESSION_JOB }
-    }
-}
 
 /// A job that this daemon is to lead. All of its hosts are up.
 #[derive(Debug)]
@@ -183,15 +145,6 @@ pub enum Input {
     AbortAllHere,
     /// Time has passed.
     Tick,
-}
-
-/// The number of a job, and a value that distinguishes it from all other jobs with this number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct JobTag {
-    /// The number.
-    pub job: JobId,
-    /// A random number.
-    pub incarnation: JobIncarnation,
 }
 
 /// A connection of a job's range tree that is to be opened.

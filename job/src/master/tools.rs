@@ -8,10 +8,10 @@ use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 use score_proto::tool_command::ToolRequest;
 use score_proto::tool_start::{ToolAction, ToolActionAnswer, ToolReport};
 
-use super::{JobMaster, MasterAction, State, notice};
+use super::{JobMaster, MasterAction, PageStacks, State, notice};
 use crate::job_tools::{JobTools, ToolRequester, ToolStep};
 use crate::jobs::SessionKey;
-use crate::tool_commands::{Asker, PageStacks, StagePrograms};
+use crate::tool_commands::{Asker, StagePrograms};
 
 /// How long the status page waits for the stacks of a job.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(5);

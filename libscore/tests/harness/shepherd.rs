@@ -1,26 +1,25 @@
 //! The shepherd of the tests.
 
-use std::io::IoSlice;
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::kill;
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, getsockname, recv,
-    sendmsg, setsockopt, socket, socketpair, sockopt,
-};
+use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 use score_pm::{ContextRef, Device};
 use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, area, board};
 use score_proto::ids::JobId;
 use score_proto::message::{Call, NetworkSet, Reply, Welcome};
 use score_proto::{PROTOCOL_VERSION, frame};
+use score_sys::fd_passing;
+use score_sys::memfd::create_sealed;
+use score_sys::unix_socket::{autobound_datagram_socket, seqpacket_pair};
 
 use super::{Process, TEST_TIMEOUT};
 
@@ -54,12 +53,8 @@ impl Node {
 
     /// Sends any bytes.
     pub fn send(&self, bytes: &[u8], fds: &[&OwnedFd]) {
-        let raw: Vec<_> = fds.iter().map(|fd| fd.as_raw_fd()).collect();
-        let rights = [ControlMessage::ScmRights(&raw)];
-        let rights = if raw.is_empty() { &[][..] } else { &rights[..] };
-        let flags = MsgFlags::MSG_NOSIGNAL;
-        sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(bytes)], rights, flags, None)
-            .unwrap();
+        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+        fd_passing::send(&self.socket, bytes, &fds).unwrap();
     }
 
     /// Receives a call that has a number, and replies to it.
@@ -79,7 +74,7 @@ pub struct Shepherd {
     pub nodes: Vec<Node>,
     pub board: OwnedFd,
     pub area: OwnedFd,
-    pub notify_socket: OwnedFd,
+    pub notify_socket: UnixDatagram,
     pub dir: PathBuf,
     pub device: Option<Device>,
     contexts: Vec<ContextRef>,
@@ -92,14 +87,14 @@ impl Shepherd {
         static NEXT_ID: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT_ID.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let dir = super::build::scratch(&format!("job-{number}"));
-        let page = sealed(c"board", BOARD_LEN);
+        let page = File::from(create_sealed("board", BOARD_LEN as u64).unwrap());
         page.write_all_at(&BOARD_MAGIC.to_le_bytes(), board::MAGIC as u64).unwrap();
         page.write_all_at(&PROTOCOL_VERSION.to_le_bytes(), board::VERSION as u64).unwrap();
-        let area = sealed(c"area", AREA_LEN * nodes as usize);
+        let area = create_sealed("area", AREA_LEN as u64 * u64::from(nodes)).unwrap();
         let (device, contexts) = network(nodes);
         let nodes = (0..nodes).map(|_| start(program)).collect();
-        let (notify_socket, notify_socket_name) = bind_notify_socket();
-        let (board, area) = (page.into(), area.into());
+        let (notify_socket, notify_socket_name) = autobound_datagram_socket().unwrap();
+        let board = page.into();
         let shepherd =
             Self { nodes, board, area, notify_socket, dir, device, contexts, notify_socket_name };
         for node in &shepherd.nodes {
@@ -161,22 +156,21 @@ impl Shepherd {
     /// Reads a word of a node's area.
     pub fn word(&self, node: usize, offset: usize) -> u32 {
         let mut bytes = [0; 4];
-        let file = std::fs::File::from(self.area.try_clone().unwrap());
+        let file = File::from(self.area.try_clone().unwrap());
         file.read_exact_at(&mut bytes, (node * AREA_LEN + offset) as u64).unwrap();
         u32::from_le_bytes(bytes)
     }
 
     /// Writes a word of a node's area.
     pub fn set_word(&self, node: usize, offset: usize, value: u32) {
-        let file = std::fs::File::from(self.area.try_clone().unwrap());
+        let file = File::from(self.area.try_clone().unwrap());
         file.write_all_at(&value.to_le_bytes(), (node * AREA_LEN + offset) as u64).unwrap();
     }
 
     /// Number of notifications since the last call of this function.
     pub fn notification_count(&self) -> usize {
         let mut byte = [0; 2];
-        let ring = || recv(self.notify_socket.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT).ok();
-        std::iter::from_fn(ring).count()
+        std::iter::from_fn(|| self.notify_socket.recv(&mut byte).ok()).count()
     }
 
     /// A word of a thread slot.
@@ -195,7 +189,7 @@ impl Shepherd {
 
     /// Sets how long the job has been stopped.
     pub fn stopped_for(&self, ns: u64) {
-        let page = std::fs::File::from(self.board.try_clone().unwrap());
+        let page = File::from(self.board.try_clone().unwrap());
         page.write_all_at(&ns.to_le_bytes(), board::STOPPED_NS as u64).unwrap();
     }
 
@@ -211,19 +205,8 @@ impl Drop for Shepherd {
     }
 }
 
-fn bind_notify_socket() -> (OwnedFd, Vec<u8>) {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let notify_socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None).unwrap();
-    bind(notify_socket.as_raw_fd(), &UnixAddr::new_unnamed()).unwrap();
-    let address: UnixAddr = getsockname(notify_socket.as_raw_fd()).unwrap();
-    let name = address.as_abstract().expect("the kernel chooses an abstract name").to_vec();
-    (notify_socket, name)
-}
-
 fn start(program: &Path) -> Node {
-    let kind = SockType::SeqPacket;
-    let (ours, theirs) =
-        socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
+    let (ours, theirs) = seqpacket_pair().unwrap();
     let timeout = TimeVal::new(TEST_TIMEOUT.as_secs() as i64, 0);
     setsockopt(&ours, sockopt::ReceiveTimeout, &timeout).unwrap();
     let process = Process::start(program, &[], Some(("SCORE_CONTROL_FD", &theirs)));
@@ -242,14 +225,4 @@ fn network(nodes: u32) -> (Option<Device>, Vec<ContextRef>) {
     };
     let contexts = (0..nodes).map(bind).collect();
     (Some(device), contexts)
-}
-
-/// A memfd of this size that cannot be resized.
-pub fn sealed(name: &std::ffi::CStr, bytes: usize) -> std::fs::File {
-    let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_CLOEXEC;
-    let memory = memfd_create(name, flags).unwrap();
-    nix::unistd::ftruncate(&memory, bytes as i64).unwrap();
-    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-    fcntl(&memory, FcntlArg::F_ADD_SEALS(seals)).unwrap();
-    memory.into()
 }

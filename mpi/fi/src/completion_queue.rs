@@ -10,9 +10,11 @@ use score_p2p::{Channel, Completion, CompletionKind, Failure};
 
 use crate::abi::*;
 use crate::core_state::CoreState;
+use crate::core_state::wait_descriptors::wake;
 use crate::domain::Domain;
 use crate::op_table::{UNSUPPORTED, op};
 use crate::serialized::Serialized;
+use crate::waiting::left_ms;
 use crate::{failed, failed_call, waiting};
 
 /// How often a waiting read polls before it yields the processor.
@@ -260,13 +262,6 @@ impl CompletionQueue {
     }
 }
 
-/// The time left in ms, rounded up. Negative: no limit.
-pub(crate) fn left_ms(deadline: Option<Instant>) -> c_int {
-    let Some(deadline) = deadline else { return -1 };
-    let left = deadline.saturating_duration_since(Instant::now());
-    c_int::try_from(left.as_millis() + 1).unwrap_or(c_int::MAX)
-}
-
 /// fi_cq_read(3).
 unsafe extern "C" fn read(
     queue: *mut CompletionQueue,
@@ -318,7 +313,7 @@ unsafe extern "C" fn signal(queue: *mut CompletionQueue) -> c_int {
     // SAFETY: the program passes an open queue.
     let queue = unsafe { &*queue };
     queue.is_signalled.store(true, Ordering::Release);
-    queue.descriptors.into_iter().for_each(|(_, event)| waiting::wake(event));
+    queue.descriptors.into_iter().for_each(|(_, event)| wake(event));
     0
 }
 

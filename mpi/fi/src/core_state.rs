@@ -1,6 +1,9 @@
 //! The state of all objects of the process: endpoints with the protocol's engines, and the queues
 //! for their completions.
 
+pub(crate) mod counters;
+pub(crate) mod wait_descriptors;
+
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
@@ -10,14 +13,15 @@ use score_p2p::{
 };
 
 use crate::abi::FI_FENCE;
-use crate::address_vector::Addresses;
-use crate::counter::CounterState;
+use crate::addresses::Addresses;
 use crate::earlier_looks::EarlierLooks;
-use crate::endpoint_network::{EndpointNetwork, MAX_ENDPOINTS, SharedNetwork};
+use crate::endpoint_network::{EndpointNetwork, SharedNetwork};
 use crate::idle_mark::PollingCall;
 use crate::pm_network;
+use crate::properties::MAX_ENDPOINTS;
 use crate::serialized::Serialized;
-use crate::waiting::WaitDescriptors;
+use counters::CounterState;
+use wait_descriptors::WaitDescriptors;
 
 /// The bytes of unexpected messages that all other nodes together may have at this node. Each node
 /// still gets room for some messages.

@@ -15,9 +15,6 @@ use score_p2p::{
 
 use crate::pm_network::{self, PmNetwork};
 
-/// The most endpoints that a process may have open at a time.
-pub(crate) const MAX_ENDPOINTS: usize = 8;
-
 /// The PM context of the process, which is joined when it is first used.
 struct Shared {
     /// None: this process has not joined its job yet.

@@ -1,39 +1,23 @@
-//! The fabric, from which domains are opened, and event queues: fi_fabric(3), fi_eq(3).
+//! The fabric, from which domains are opened, event queues, and fi_trywait(3): fi_fabric(3),
+//! fi_eq(3).
 
-use std::env;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::abi::*;
+use crate::completion_queue::CompletionQueue;
+use crate::counter::Counter;
 use crate::op_table::{UNSUPPORTED, only_close, op};
-use crate::{domain, failed, failed_call, waiting};
-
-/// The environment variable of libscore. Only processes of a job of scrun have it.
-const CONTROL_FD_ENV: &str = "SCORE_CONTROL_FD";
-
-/// Whether this process has joined its job.
-static HAS_JOINED: AtomicBool = AtomicBool::new(false);
-
-/// Whether this process is in a job of scrun. In other processes the provider offers nothing, so
-/// that programs choose another provider.
-pub(crate) fn is_available() -> bool {
-    HAS_JOINED.load(Ordering::Relaxed) || env::var_os(CONTROL_FD_ENV).is_some()
-}
-
-/// Notes that this process has joined its job.
-pub(crate) fn note_joined() {
-    HAS_JOINED.store(true, Ordering::Relaxed);
-}
+use crate::{domain_calls, failed, failed_call};
 
 static OPS: FiOps = only_close(op!(close as unsafe extern "C" fn(_) -> _));
 
 static FABRIC_OPS: FiOpsFabric = FiOpsFabric {
     size: size_of::<FiOpsFabric>(),
-    domain: op!(domain::open as unsafe extern "C" fn(_, _, _, _) -> _),
+    domain: op!(domain_calls::open as unsafe extern "C" fn(_, _, _, _) -> _),
     passive_ep: UNSUPPORTED,
     eq_open: op!(open_event_queue as unsafe extern "C" fn(_, _, _, _) -> _),
     wait_open: UNSUPPORTED,
-    trywait: op!(waiting::try_wait as unsafe extern "C" fn(_, _, _) -> _),
+    trywait: op!(try_wait as unsafe extern "C" fn(_, _, _) -> _),
 };
 
 /// fi_fabric(3), called by libfabric.
@@ -97,4 +81,33 @@ unsafe extern "C" fn close_event_queue(event_queue: *mut FidEq) -> c_int {
 
 unsafe extern "C" fn read_no_event() -> isize {
     failed_call(libc::EAGAIN)
+}
+
+/// fi_trywait(3): whether a program may wait on the descriptors of these queues and counters.
+///
+/// # Safety
+/// See fi_trywait(3).
+unsafe extern "C" fn try_wait(
+    _fabric: *mut FidFabric,
+    objects: *const *mut Fid,
+    count: c_int,
+) -> c_int {
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the program passes `count` open objects of this provider.
+        let object = unsafe { *objects.add(index) };
+        // SAFETY: as above; the class says which type each object has.
+        let may_wait = unsafe {
+            match (*object).fclass {
+                FI_CLASS_CQ => (*object.cast::<CompletionQueue>()).prepare_to_wait(),
+                FI_CLASS_CNTR => (*object.cast::<Counter>()).prepare_to_wait(),
+                // The provider reports no events.
+                FI_CLASS_EQ => true,
+                _ => return failed(libc::EINVAL),
+            }
+        };
+        if !may_wait {
+            return failed(libc::EAGAIN);
+        }
+    }
+    0
 }

@@ -4,9 +4,8 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
 use crate::abi::*;
-use crate::endpoint_network::MAX_ENDPOINTS;
-use crate::library::{self, PROVIDER_NAME, PROVIDER_VERSION};
-use crate::{fabric, failed, kernel_symbols};
+use crate::properties::{INJECT_SIZE, MAX_ENDPOINTS, PROVIDER_NAME, PROVIDER_VERSION};
+use crate::{failed, job, kernel_symbols, library};
 
 /// All capabilities of endpoints.
 const CAPABILITIES: u64 = FI_MSG
@@ -50,9 +49,6 @@ const OPERATION_FLAGS: u64 = FI_COMPLETION
     | FI_DELIVERY_COMPLETE
     | FI_MATCH_COMPLETE
     | FI_MULTI_RECV;
-/// The longest message with `FI_INJECT`, whose memory may change at once. The copy needed for it is
-/// the eager message, or waits here if the receiver has no room.
-pub(crate) const INJECT_SIZE: usize = 4096;
 /// The bytes of the data that a message carries.
 const DATA_SIZE: usize = 8;
 /// The longest message.
@@ -141,7 +137,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     result: *mut *mut FiInfo,
 ) -> c_int {
     kernel_symbols::show();
-    if !fabric::is_available() {
+    if !job::is_available() {
         return failed(libc::ENODATA);
     }
     // SAFETY: the pointer is NULL or from the program.

@@ -6,7 +6,7 @@
 use std::env;
 use std::ffi::{c_int, c_void};
 
-use crate::library::PROVIDER_NAME;
+use crate::properties::PROVIDER_NAME;
 
 type Hide = extern "C" fn(c_int);
 

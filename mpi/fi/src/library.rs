@@ -1,29 +1,19 @@
-//! The entry point, and the libfabric that has loaded the provider. A process may have several
-//! copies of libfabric, which may be hidden from each other. Functions are therefore looked up in
-//! the copy that calls.
+//! The libfabric that has loaded the provider. A process may have several copies of libfabric,
+//! which may be hidden from each other. Functions are therefore looked up in the copy that calls.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::abi::{FiInfo, FiProvider};
-use crate::op_table::{SUCCEEDS, op};
-use crate::{fabric, info, kernel_symbols};
-
-/// The provider's own version, 1.0.
-pub(crate) const PROVIDER_VERSION: u32 = 1 << 16;
-/// The oldest version that [`crate::abi`] supports.
-const OLDEST_API_VERSION: u32 = 1 << 16 | 5;
-
-pub(crate) const PROVIDER_NAME: &std::ffi::CStr = c"pm";
+use crate::abi::FiInfo;
 
 type DupInfo = unsafe extern "C" fn(*const FiInfo) -> *mut FiInfo;
 type FreeInfo = unsafe extern "C" fn(*mut FiInfo);
 
 /// The functions of a libfabric.
 pub(crate) struct Library {
-    version: u32,
+    pub(crate) version: u32,
     dupinfo: DupInfo,
     freeinfo: FreeInfo,
 }
@@ -31,15 +21,20 @@ pub(crate) struct Library {
 /// The libfabric that has called last. It is never freed.
 static LIBRARY: AtomicPtr<Library> = AtomicPtr::new(null_mut());
 
+/// Makes `library` the one that has called last.
+pub(crate) fn set_current(library: Library) {
+    LIBRARY.store(Box::into_raw(Box::new(library)), Ordering::Release);
+}
+
 /// The libfabric that has loaded the provider.
 pub(crate) fn current() -> Option<&'static Library> {
-    // SAFETY: the pointer is NULL, or `provider` has leaked it.
+    // SAFETY: the pointer is NULL, or `set_current` has leaked it.
     unsafe { LIBRARY.load(Ordering::Acquire).as_ref() }
 }
 
 impl Library {
     /// The library that contains this instruction.
-    fn of_address(address: *const c_void) -> Option<Self> {
+    pub(crate) fn of_address(address: *const c_void) -> Option<Self> {
         let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
         // SAFETY: dladdr accepts any address.
         if unsafe { libc::dladdr(address, found.as_mut_ptr()) } == 0 {
@@ -84,47 +79,4 @@ impl Library {
         // SAFETY: this library has made the info, and nothing uses it any more.
         unsafe { (self.freeinfo)(info) };
     }
-}
-
-/// The entry point, which libfabric calls when it has loaded the provider (fi_prov.h). It passes
-/// its return address on, which is inside of the libfabric that has called.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn fi_prov_ini() -> *mut FiProvider {
-    core::arch::naked_asm!("mov rdi, [rsp]", "jmp {provider}", provider = sym provider)
-}
-
-/// The entry point; see the variant for x86-64.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn fi_prov_ini() -> *mut FiProvider {
-    core::arch::naked_asm!("mov x0, x30", "b {provider}", provider = sym provider)
-}
-
-/// Returns the provider for the library that contains the instruction `caller`. The provider claims
-/// the version of that library, because libfabric skips providers that are older than the version
-/// that a program requests.
-extern "C" fn provider(caller: *const c_void) -> *mut FiProvider {
-    let Some(library) = Library::of_address(caller) else { return null_mut() };
-    if library.version < OLDEST_API_VERSION {
-        let (major, minor) = (library.version >> 16, library.version & 0xffff);
-        eprintln!("libpm-fi: libfabric {major}.{minor}: too old; use 1.5 or later");
-        return null_mut();
-    }
-    let provider = FiProvider {
-        version: PROVIDER_VERSION,
-        fi_version: library.version,
-        context: [null_mut(); 4],
-        name: PROVIDER_NAME.as_ptr().cast::<c_char>(),
-        getinfo: op!(info::getinfo as unsafe extern "C" fn(_, _, _, _, _, _) -> _),
-        fabric: op!(fabric::open as unsafe extern "C" fn(_, _, _) -> _),
-        cleanup: SUCCEEDS,
-    };
-    LIBRARY.store(Box::into_raw(Box::new(library)), Ordering::Release);
-    if fabric::is_available() {
-        kernel_symbols::hide();
-    }
-    Box::into_raw(Box::new(provider))
 }

@@ -12,7 +12,7 @@ use crate::abi::*;
 use crate::core_state::{CoreState, EndpointState, Reported};
 use crate::endpoint::Endpoint;
 use crate::failed_call;
-use crate::info::INJECT_SIZE;
+use crate::properties::INJECT_SIZE;
 
 /// The flags that affect only how a completion is reported, and that allow an early completion.
 const FLAGS_OF_REPORTS: u64 = FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;

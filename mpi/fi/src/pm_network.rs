@@ -1,5 +1,7 @@
 //! PM as the network of the protocol: contexts, messages and locked memory.
 
+mod pm_accesses;
+
 use std::ffi::{CStr, c_ulong};
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull, null_mut};
@@ -7,7 +9,6 @@ use std::ptr::{self, NonNull, null_mut};
 use score_p2p::wire::EncodedHeader;
 use score_p2p::{Body, HANDLE_OFFSET_BITS, Message, SendError, UserBuffer};
 
-use crate::pm_accesses::PmAccesses;
 use crate::pm_h::{
     PM_NODE_ANY, PM_OPT_REMOTE_READ, PM_OPT_REMOTE_WRITE, PM_RMA_MTU, pmAfterSelect,
     pmBeforeSelect, pmContext, pmContextConfig, pmExtractNode, pmGetContextConfig, pmGetFd,
@@ -15,7 +16,8 @@ use crate::pm_h::{
     pmReceive, pmReleaseReceiveBuffer, pmSend, pmSetPollPause, pmSetSerialized,
     score_initialize_args, score_num_node, score_pmnet, score_self_node,
 };
-use crate::{deadlock_signal, fabric, idle_mark};
+use crate::{deadlock_signal, idle_mark, job};
+use pm_accesses::PmAccesses;
 
 /// Environment variables that launchers of MPI programs set: PMI (MPICH) and PMIx (Open MPI).
 const MPI_ENV: [&str; 2] = ["PMI_FD", "PMIX_NAMESPACE"];
@@ -44,7 +46,7 @@ pub(crate) fn join() -> PmNetwork {
     // SAFETY: score_initialize_args ignores its arguments (score.h).
     unsafe { score_initialize_args(0, ptr::null()) };
     deadlock_signal::set_handler();
-    fabric::note_joined();
+    job::note_joined();
     // SAFETY: score_initialize has set it, and nothing changes it afterwards.
     let nodes = unsafe { score_num_node };
     // SAFETY: as above; the list ends with NULL.

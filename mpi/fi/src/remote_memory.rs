@@ -8,9 +8,9 @@ use score_p2p::{ReadOperation, RemoteAddress, Retention, UserBuffer, WriteOperat
 use crate::abi::*;
 use crate::endpoint::Endpoint;
 use crate::failed_call;
-use crate::info::INJECT_SIZE;
 use crate::messages::{data_of, one_segment, segments, send_result};
 use crate::op_table::op;
+use crate::properties::INJECT_SIZE;
 
 pub(crate) static OPS: FiOpsRma = FiOpsRma {
     size: size_of::<FiOpsRma>(),

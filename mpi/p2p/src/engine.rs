@@ -4,9 +4,9 @@ use slab::Slab;
 use std::collections::HashMap;
 
 use crate::completions::Completions;
-use crate::copies::{Copies, CopyBudget};
 use crate::counts::{Count, Counted, Counts};
 use crate::credit::{self, Credit};
+use crate::destination::{Destination, MultipleBuffer};
 use crate::memory::{Message, UserBuffer};
 use crate::network::{Body, Network, SendError};
 use crate::node_queues::NodeQueues;
@@ -15,9 +15,8 @@ use crate::operation::{
     Retention, Selector, SendCompletes, SendOperation, Violation,
 };
 use crate::regions::Regions;
-use crate::state::{
-    Destination, MultipleBuffer, Queues, State, Unexpected, UnexpectedBody, channel_of, origin_of,
-};
+use crate::state::{Queues, State, Unexpected, UnexpectedBody, channel_of, origin_of};
+use crate::transfers::copies::{Copies, CopyBudget};
 use crate::transfers::{AccessQueue, OutgoingTransfer};
 use crate::wire::{Announcement, Envelope, Header};
 

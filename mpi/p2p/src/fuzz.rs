@@ -2,7 +2,6 @@
 //! remote memory, and open regions.
 
 use crate::atomic::{Datatype, Operator};
-use crate::copies::CopyBudget;
 use crate::engine::Engine;
 use crate::memory::{Message, UserBuffer, buffer_of};
 use crate::network::{
@@ -13,6 +12,7 @@ use crate::operation::{
     Retention, Selector, SendCompletes, SendOperation, Violation, WriteOperation,
 };
 use crate::regions::{FIRST_HANDLE, RegionAccess, Regions};
+use crate::transfers::copies::CopyBudget;
 use crate::wire::{EncodedHeader, Envelope, RemoteAddress};
 
 const NODES: u32 = 3;

@@ -40,9 +40,9 @@
 mod arrivals;
 mod atomic;
 mod completions;
-mod copies;
 mod counts;
 mod credit;
+mod destination;
 mod engine;
 mod fuzz;
 mod matching;
@@ -56,6 +56,7 @@ mod remote_atomics;
 mod remote_memory;
 mod slots;
 mod state;
+mod transfer_protocol;
 mod transfers;
 pub mod wire;
 
@@ -63,7 +64,6 @@ pub mod wire;
 mod simulation;
 
 pub use atomic::{Datatype, MAX_ATOMIC_LEN, Operator};
-pub use copies::CopyBudget;
 pub use counts::{Count, Counted};
 pub use engine::Engine;
 #[doc(hidden)]
@@ -79,4 +79,5 @@ pub use operation::{
     SendOperation, Violation, WriteOperation,
 };
 pub use regions::{RegionAccess, Regions};
+pub use transfers::copies::CopyBudget;
 pub use wire::RemoteAddress;

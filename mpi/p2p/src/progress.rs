@@ -1,12 +1,12 @@
 //! The part of transfers that needs the network: sending headers and fragments, and reading and
 //! writing memory.
 
+use crate::destination::Destination;
 use crate::engine::Engine;
 use crate::memory::UserBuffer;
 use crate::network::{AccessError, AccessNumber, Body, Network, SendError, WriteProgress};
 use crate::operation::{Failure, Retention, SendCompletes, SendOperation};
 use crate::regions::handle_of;
-use crate::state::Destination;
 use crate::transfers::{Access, IncomingPurpose, OutgoingData, OutgoingPurpose, OutgoingTransfer};
 use crate::wire::{Announcement, Header, WORD_LEN, WriteBytes};
 

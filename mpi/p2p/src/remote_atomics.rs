@@ -4,13 +4,14 @@
 
 use crate::atomic::{MAX_ATOMIC_LEN, Operator, apply};
 use crate::counts::Counted;
+use crate::destination::Destination;
 use crate::engine::Engine;
 use crate::matching::Origin;
 use crate::memory::{Payload, UserBuffer};
 use crate::network::{Body, Network, SendError};
 use crate::operation::{AtomicOperation, CompletionKind, Failure, Request, Retention, Violation};
 use crate::regions::RegionAccess;
-use crate::state::{Destination, State};
+use crate::state::State;
 use crate::transfers::{IncomingPurpose, IncomingTransfer, OutgoingPurpose, OutgoingTransfer};
 use crate::wire::{Announcement, AtomicRequest, Header, OperationId};
 

@@ -2,6 +2,7 @@
 //! this node.
 
 use crate::counts::Counted;
+use crate::destination::Destination;
 use crate::engine::Engine;
 use crate::matching::Origin;
 use crate::memory::{Payload, UserBuffer};
@@ -11,7 +12,7 @@ use crate::operation::{
     WriteOperation,
 };
 use crate::regions::{FIRST_HANDLE, RegionAccess, handle_of};
-use crate::state::{Destination, State};
+use crate::state::State;
 use crate::transfers::{
     Access, IncomingPurpose, IncomingTransfer, OutgoingData, OutgoingPurpose, OutgoingTransfer,
     PULL_NOTHING,

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use crate::atomic::{Datatype, Operator};
-use crate::copies::CopyBudget;
 use crate::engine::Engine;
 use crate::matching::Origin;
 use crate::memory::{Message, UserBuffer};
@@ -20,6 +19,7 @@ use crate::network::*;
 use crate::operation::*;
 use crate::regions::Regions;
 use crate::state::origin_of;
+use crate::transfers::copies::CopyBudget;
 use crate::wire::{
     Announcement, AtomicRequest, Envelope, Header, OperationId, RemoteAddress, WriteBytes,
 };

@@ -8,8 +8,8 @@
 //! | `server.rs` | calls of libpmix |
 //! | `callbacks.rs` | callbacks from libpmix |
 //! | `callers.rs` | answers to calls that wait for other hosts |
-//! | `deadlines.rs` | time limits of calls |
-//! | `direct_modex.rs` | requests for the data of one rank of another host |
+//! | `server/deadlines.rs` | time limits of calls |
+//! | `server/direct_modex.rs` | requests for the data of one rank of another host |
 //! | `log.rs` | the text that processes log |
 //! | `namespace.rs` | the fences of a namespace, without libpmix |
 //! | `facts.rs` | the information about their job that ranks can query |
@@ -24,8 +24,6 @@
 mod abi;
 mod callbacks;
 mod callers;
-mod deadlines;
-mod direct_modex;
 mod facts;
 mod info_list;
 mod keys;
@@ -60,7 +58,7 @@ fn start(setup: &PmixSetup, socket: &UnixStream) -> Result<&'static Server, Stri
     let library = setup.library.as_ref().map(|path| path.0.as_slice());
     let functions = Functions::load(library)?;
     let socket = socket.try_clone().map_err(|error| error.to_string())?;
-    Server::start(functions, socket, setup)
+    Server::start(functions, callbacks::MODULE, socket, setup)
 }
 
 fn serve(mut orders: Orders) -> io::Result<()> {

@@ -4,6 +4,9 @@
 //! libpmix calls back from its own thread. Code that answers libpmix must not hold a lock that a
 //! callback may need.
 
+mod deadlines;
+mod direct_modex;
+
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write;
@@ -19,16 +22,15 @@ use score_proto::pmix::{PmixNamespace, PmixReport, PmixSetup};
 
 use crate::abi::{
     ERR_BAD_PARAM, ERR_NOT_SUPPORTED, MAX_NAMESPACE_LEN, OpCallback, Proc, RANK_WILDCARD, SUCCESS,
-    Status,
+    ServerModule, Status,
 };
-use crate::callbacks;
 use crate::callers::Caller;
-use crate::deadlines::Deadlines;
-use crate::direct_modex::ModexQuestions;
 use crate::facts;
 use crate::info_list::info_array;
 use crate::library::Functions;
 use crate::namespace::{GroupIds, Namespace, Participants};
+use deadlines::Deadlines;
+use direct_modex::ModexQuestions;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -40,6 +42,9 @@ pub struct Server {
     pub(crate) direct_modex: Mutex<ModexQuestions>,
     pub(crate) deadlines: Deadlines,
 }
+
+/// An element and a rank of it.
+pub type Key = (u32, u32);
 
 /// The tag of fences.
 pub const FENCE_TAG: u64 = 0;
@@ -54,12 +59,14 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Server {
-    /// Starts the server, and reports the environment variables of the ranks.
+    /// Starts the server with this table of callbacks, and reports the environment variables of
+    /// the ranks.
     ///
     /// # Errors
     /// Returns one line for the user.
     pub fn start(
         functions: &'static Functions,
+        callbacks: ServerModule,
         shepherd: UnixStream,
         setup: &PmixSetup,
     ) -> Result<&'static Self, String> {
@@ -72,13 +79,13 @@ impl Server {
         let (direct_modex, deadlines) = (Mutex::default(), Deadlines::default());
         let server = Self { functions, shepherd, namespaces, groups, direct_modex, deadlines };
         let server = SERVER.get_or_init(|| server);
-        server.initialize(setup)?;
+        server.initialize(callbacks, setup)?;
         setup.namespaces.iter().try_for_each(|namespace| server.register(setup, namespace))?;
         Ok(server)
     }
 
-    fn initialize(&self, setup: &PmixSetup) -> Result<(), String> {
-        let module = Box::leak(Box::new(callbacks::MODULE));
+    fn initialize(&self, callbacks: ServerModule, setup: &PmixSetup) -> Result<(), String> {
+        let module = Box::leak(Box::new(callbacks));
         let mut infos = info_array(self.functions, &facts::of_server(setup))?;
         let (array, count) = infos.elements();
         // SAFETY: the module lives as long as the process, and the array as long as the call.

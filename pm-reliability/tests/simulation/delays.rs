@@ -3,10 +3,11 @@
 use score_pm_reliability::{Config, PACKET_HEADER_LEN, PacketKind, ReliabilityMachine};
 
 use super::finish;
-use super::simulator::{INCARNATION, MS, Network, SECOND, SECRET, Simulation};
+use super::network::{MS, Network, SECOND};
+use super::simulator::{INCARNATION, SECRET, Simulation};
 
-/// The time at which 20,000 messages have arrived at a host that sleeps so often for so long, the
-/// number of time-outs, and that of retransmitted messages.
+/// Sends 20,000 messages to a host that sleeps `sleeps` times for `length`. Returns the time at
+/// which all have arrived, the number of time-outs, and the number of retransmitted messages.
 fn run_with_sleeping_receiver(sleeps: u64, length: u64) -> (u64, u64, u64) {
     let network = Network { queue: 4 << 20, ..Network::clean(2, 1) };
     let mut sim = Simulation::new(network, 21, |_| {});
@@ -42,7 +43,7 @@ fn a_receiver_that_sleeps_costs_its_sleep_and_a_packet_or_two_for_each_time_out(
     }
 }
 
-/// Loses packets for longer than single acknowledgements report, and for less than three time-outs.
+/// The loss is longer than single acknowledgements report, and shorter than three time-outs.
 #[test]
 fn a_window_that_is_lost_as_a_whole_is_resent_at_once() {
     let network = Network::clean(2, 1);
@@ -63,7 +64,7 @@ fn a_window_that_is_lost_as_a_whole_is_resent_at_once() {
     }
 }
 
-/// The packets that the machine has to send, encoded.
+/// The encoded packets that the machine has to send.
 fn packets(machine: &mut ReliabilityMachine, now: u64) -> Vec<Vec<u8>> {
     let transmits = std::iter::from_fn(|| machine.poll_transmit(now));
     let encode = |packet: score_pm_reliability::Transmit| {
@@ -92,7 +93,7 @@ fn packets_received_while_the_sender_slept_are_processed_before_its_time_out() {
     sender.on_timeout(20 * MS);
     assert_eq!(packets(&mut sender, 20 * MS).len() as u64 + sender.counters().time_outs, 0);
     assert!(sender.is_all_acked() && sender.deadline().is_none());
-    // The same without an answer.
+    // Again, without an answer.
     assert!(sender.submit(1, 0, 8, PacketKind::Data).is_ok());
     assert_eq!(packets(&mut sender, 30 * MS).len(), 1);
     assert!(sender.expire(300 * MS));

@@ -1,5 +1,5 @@
-//! Packets with the right secret and arbitrary contents: a hostile peer damages only its own
-//! messages, and neither memory nor the messages of other peers.
+//! Packets with the right secret and arbitrary contents. A hostile peer can damage only its own
+//! messages, but neither memory nor the messages of other peers.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use score_pm_reliability::{
     ReliabilityMachine, SubmitError,
 };
 
-use super::simulator::SimRng;
+use super::sim_rng::SimRng;
 
 const KINDS: [PacketKind; 9] = [
     PacketKind::Data,
@@ -52,7 +52,7 @@ fn any_header(rng: &mut SimRng, near_sequence: u32) -> Header {
     }
 }
 
-/// Attacks one machine with arbitrary packets and checks its invariants.
+/// Attacks one machine with arbitrary packets, and checks its invariants.
 fn attack(seed: u64) {
     let mut rng = SimRng::new(seed);
     let mut machine = ReliabilityMachine::new(config());

@@ -1,21 +1,26 @@
-//! PM/Ethernet's reliability machine in a simulated network: the guarantees of `docs/ethernet.md`.
+//! Runs PM/Ethernet's reliability machine in a simulated network, and checks the guarantees of
+//! `docs/ethernet.md`.
 
-// These tests have no unsafe code, and they take a tenth of the time that sanitizers have.
+// These tests have no unsafe code, and they would take too much of the time that sanitizers have.
 #![cfg(not(sanitized))]
 
 mod delays;
 mod hostile;
+mod network;
 mod node;
 mod random_faults;
+mod sim_rng;
 mod simulator;
 mod throughput;
 
+use network::{MS, Network, SECOND};
 use score_pm_reliability::ReliabilityEvent;
-use simulator::{MS, Network, SECOND, Simulation};
+use simulator::Simulation;
 
 const HOUR: u64 = 3600 * SECOND;
 
-/// Runs the simulation to its end; if the end is not reached, panics with the machines' states.
+/// Runs the simulation to its end. If it does not reach the end in time, panics with the states of
+/// the machines.
 fn finish(sim: &mut Simulation, timeout_ns: u64) {
     let until = sim.now + timeout_ns;
     let done = sim.run(until, Simulation::all_done);
@@ -67,7 +72,8 @@ fn many_senders_do_not_fill_the_buffers_of_one_receiver() {
         sim.nodes[from as usize].len = 200;
     }
     sim.nodes[0].stalled_until = 3 * SECOND;
-    // A buffer beyond `buffers` would find the simulation's pool empty, which panics.
+    // If a machine kept more than `buffers` buffers, the simulation's pool would run empty, which
+    // panics.
     finish(&mut sim, 60 * SECOND);
     let delivered = sim.nodes[0].delivered.values().sum::<u64>();
     assert_eq!(delivered, 32 * 200);

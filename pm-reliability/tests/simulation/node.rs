@@ -1,4 +1,5 @@
-//! One host: a machine, a slab, receive buffers, and an application that checks its messages.
+//! A simulated host: a machine, a slab, receive buffers, and an application that checks its
+//! messages.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,11 +8,12 @@ use score_pm_reliability::{
     ReliabilityMachine, Transmit,
 };
 
-use super::simulator::{InFlightPacket, MS, SimRng};
+use super::network::{InFlightPacket, MS};
+use super::sim_rng::SimRng;
 
-/// Packets that fit into a socket; more are lost.
+/// The number of packets that fit into a socket. Further packets are lost.
 const SOCKET_CAPACITY: usize = 2000;
-/// Packets that are read from one link before the next link is read.
+/// The number of packets that are read from one link before the next link is read.
 const RECEIVE_QUANTUM: usize = 256;
 
 /// One message in a slab.
@@ -33,12 +35,12 @@ pub struct Node {
     pub unmarked_slots: VecDeque<(u32, Slot)>,
     buffers: Vec<Vec<u8>>,
     free_buffers: Vec<u32>,
-    /// Delivered and not yet released.
+    /// Messages that are delivered and not yet released.
     unreleased: VecDeque<(u32, u32)>,
-    /// Messages still to be submitted, and those submitted, by destination.
+    /// The number of messages still to be submitted, and of those submitted, by destination.
     pub to_submit: BTreeMap<u32, u64>,
     pub submitted: BTreeMap<u32, u64>,
-    /// The next value expected, by source.
+    /// The next expected value, by source.
     pub delivered: BTreeMap<u32, u64>,
     pub finished_at: u64,
     /// The application receives no messages before this time.
@@ -49,7 +51,7 @@ pub struct Node {
     pub events: Vec<ReliabilityEvent>,
     pub wake_at: u64,
     pub len: u16,
-    /// The packets of each link that were not read yet.
+    /// The packets of each link that have not been read.
     sockets: Vec<VecDeque<InFlightPacket>>,
 }
 
@@ -91,12 +93,13 @@ impl Node {
         self.slab.len() - self.free_slots.len()
     }
 
-    /// Buffers that the machine keeps: neither free nor with the application.
+    /// The number of buffers that the machine keeps: they are neither free nor with the
+    /// application.
     pub fn buffers_in_use(&self) -> usize {
         self.buffers.len() - self.free_buffers.len() - self.unreleased.len()
     }
 
-    /// A packet arrives at the host, independently of its process.
+    /// A packet arrives at the host, whatever its process does.
     pub fn enqueue_packet(&mut self, flight: InFlightPacket) {
         let socket = &mut self.sockets[usize::from(flight.link)];
         if socket.len() < SOCKET_CAPACITY {
@@ -104,7 +107,8 @@ impl Node {
         }
     }
 
-    /// Reads as much as one pass over the wires does, link after link. Returns whether more waits.
+    /// Reads as much as one pass over the wires does, link by link. Returns whether more packets
+    /// wait.
     pub fn read(&mut self, now: u64) -> bool {
         for link in 0..self.sockets.len() {
             for _ in 0..RECEIVE_QUANTUM {
@@ -159,7 +163,7 @@ impl Node {
         }
     }
 
-    /// The application sends as much as it may.
+    /// The application submits as many messages as the machine accepts.
     pub fn submit(&mut self, node: u32) {
         for (peer, remaining) in &mut self.to_submit {
             while *remaining > 0 && self.machine.can_send(*peer) {
@@ -179,8 +183,8 @@ impl Node {
         }
     }
 
-    /// Collects slots that are free again. Some are marked as free a little later, as by a process
-    /// that is interrupted at this point. Returns whether a slot is free and messages are left.
+    /// Collects slots that are free again. Some of them are marked as free a little later, as if
+    /// the process were interrupted here. Returns whether a slot is free and messages are left.
     pub fn collect_free_slots(&mut self, rng: &mut SimRng) -> bool {
         let free_before = self.free_slots.len();
         while let Some(slot_number) = self.machine.next_free_slot() {

@@ -1,12 +1,14 @@
-//! All kinds of faults, chosen by a seed. A seed that fails is printed;
-//! `PM_RELIABILITY_SEED=N` repeats it, `PM_RELIABILITY_SEEDS=N` runs more of them.
+//! All kinds of faults, chosen by a seed. A failing test prints its seed. `PM_RELIABILITY_SEED=N`
+//! repeats one seed, `PM_RELIABILITY_SEEDS=N` runs more seeds.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use score_pm_reliability::ReliabilityEvent;
 
-use super::simulator::{MS, Network, SECOND, SimRng, Simulation};
+use super::network::{MS, Network, SECOND};
+use super::sim_rng::SimRng;
+use super::simulator::Simulation;
 
 /// The default number of seeds.
 const SEEDS: u64 = 40;
@@ -35,7 +37,7 @@ fn every_message_arrives_once_and_in_order_whatever_the_network_does() {
     assert!(single_seed || missing.is_empty(), "never happened: {missing:?}");
 }
 
-/// The number of events of each kind, because a simulation without such an event tests nothing.
+/// Counts the events of each kind: a simulation without such an event tests nothing.
 #[derive(Default, Debug)]
 struct EventCounts(BTreeMap<&'static str, u64>);
 
@@ -93,7 +95,8 @@ fn network(seed: u64, rng: &mut SimRng) -> Network {
         }
     }
     if seed % 5 == 1 {
-        // So slow that there are packets to send while a link is declared dead, and after that.
+        // The network is slow, so that packets remain to be sent while a link is declared down, and
+        // later.
         (network.nodes, network.links) = (2, 2 + rng.below(2) as u8);
         (network.byte_picos, network.queue) = (1_600_000, 32 << 10);
         network.loss = network.loss.min(50);

@@ -1,80 +1,18 @@
-//! A simulated network: hosts, each with a machine, a slab, receive buffers and an application;
-//! links with a rate, a queue and a delay; and all kinds of faults. Time is a number and chance is
-//! a seed, so a run can be repeated exactly.
+//! A simulated network with all kinds of faults. Each host has a machine, a slab, receive buffers
+//! and an application. Links have a rate, a queue and a delay. Time is a number and chance is a
+//! seed, so a run can be repeated exactly.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use score_pm_reliability::{Config, RecoveredMessage, ReliabilityMachine};
 
+use super::network::{InFlightPacket, MS, Network};
 use super::node::{Node, Slot};
+use super::sim_rng::SimRng;
 
 pub const SECRET: u64 = 0x5ec2_e75e_c2e7_5ec2;
 pub const INCARNATION: u32 = 7;
-pub const MS: u64 = 1_000_000;
-pub const SECOND: u64 = 1000 * MS;
-
-/// A random number generator: xorshift is good enough for this purpose.
-pub struct SimRng(u64);
-
-impl SimRng {
-    pub fn new(seed: u64) -> SimRng {
-        SimRng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-    pub fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 11) % limit.max(1)
-    }
-    pub fn chance(&mut self, permille: u64) -> bool {
-        self.below(1000) < permille
-    }
-}
-
-/// The properties of the network. Fractions are in thousandths.
-#[derive(Clone, Debug)]
-pub struct Network {
-    pub nodes: u32,
-    pub links: u8,
-    /// Picoseconds that a byte takes on a link.
-    pub byte_picos: u64,
-    /// The delay of one way, and its random part, in nanoseconds.
-    pub delay: u64,
-    pub jitter: u64,
-    /// The capacity of the queue of a link or of a switch's port, in bytes.
-    pub queue: u64,
-    pub loss: u64,
-    pub duplicates: u64,
-    /// Forged packets, replays, and packets of an earlier incarnation.
-    pub forged: u64,
-    /// Times at which links carry no packets: number of the link, start, end.
-    pub outages: Vec<(u8, u64, u64)>,
-    /// Packets, in a million, at which a link to a host stalls, and the longest stall. Packets of
-    /// this link then arrive late and in order, while other links continue.
-    pub link_stalls: (u64, u64),
-}
-
-impl Network {
-    pub fn clean(nodes: u32, links: u8) -> Network {
-        Network {
-            nodes,
-            links,
-            byte_picos: 800, // 10 Gbit/s
-            delay: 10_000,
-            jitter: 0,
-            queue: 512 << 10,
-            loss: 0,
-            duplicates: 0,
-            forged: 0,
-            outages: Vec::new(),
-            link_stalls: (0, 0),
-        }
-    }
-}
 
 enum SimEvent {
     Switch(InFlightPacket),
@@ -82,8 +20,8 @@ enum SimEvent {
     Wake(u32),
 }
 
-/// The earliest event is the greatest, for the heap; events of the same time are in the order in
-/// which they were made.
+/// The order of the heap: the earliest event is the greatest. Events at the same time keep the
+/// order in which they were made.
 struct ScheduledEvent {
     time: u64,
     order: u64,
@@ -110,13 +48,6 @@ impl PartialEq for ScheduledEvent {
 
 impl Eq for ScheduledEvent {}
 
-/// A packet in flight.
-pub struct InFlightPacket {
-    pub to: u32,
-    pub link: u8,
-    pub bytes: Vec<u8>,
-}
-
 pub struct Simulation {
     pub now: u64,
     pub network: Network,
@@ -124,8 +55,8 @@ pub struct Simulation {
     pub nodes: Vec<Node>,
     event_queue: BinaryHeap<ScheduledEvent>,
     next_order: u64,
-    /// The time at which the link of each host and port is free, by node and link, and the end of
-    /// its stall.
+    /// The time at which the link of each host and port is free, and the end of its stall, by node
+    /// and link.
     egress: Vec<u64>,
     ports: Vec<u64>,
     stalled_until: Vec<u64>,
@@ -134,8 +65,8 @@ pub struct Simulation {
     pub forgeries: u64,
     /// The probability that an application stalls for a short time, in thousandths of deliveries.
     pub stall_permille: u64,
-    /// Steps, in a million, after which a host is suspended for 50 to 300 ms, because it has lost
-    /// its processor; meanwhile its sockets fill.
+    /// How many steps in a million suspend the host for 50 to 300 ms, because it loses its
+    /// processor. Its sockets fill meanwhile.
     pub freeze_ppm: u64,
 }
 
@@ -175,8 +106,8 @@ impl Simulation {
         *self.nodes[from as usize].to_submit.entry(to).or_default() += count;
     }
 
-    /// Runs the simulation until `done` returns true or the time is over. Returns whether it was
-    /// done.
+    /// Runs the simulation until `done` returns true or the time is over. Returns whether `done`
+    /// did.
     pub fn run(&mut self, until: u64, mut done: impl FnMut(&Simulation) -> bool) -> bool {
         for node in 0..self.nodes.len() as u32 {
             self.step(node);
@@ -334,7 +265,7 @@ impl Simulation {
             3 => bytes[24] ^= 0x80,
             // Random bytes. With the secret of this job they would be accepted.
             4 => bytes.iter_mut().for_each(|byte| *byte = self.rng.next() as u8),
-            // A valid packet, much later.
+            // A copy of a valid packet, much later.
             _ => {
                 let copy = InFlightPacket { to, link, bytes: bytes.clone() };
                 let slot = self.rng.below(64) as usize;
@@ -363,7 +294,7 @@ impl Simulation {
     pub fn kill(&mut self, node_number: u32) {
         let node = &mut self.nodes[node_number as usize];
         let mut pending: Vec<RecoveredMessage> = Vec::new();
-        // A slot that the process had not yet marked as free looks as if it were still to be sent.
+        // The process had not yet marked these slots as free, so their messages look unsent.
         for (slot_number, slot) in std::mem::take(&mut node.unmarked_slots) {
             node.free_slots.retain(|free| *free != slot_number);
             node.slab[slot_number as usize] = Some(slot);
@@ -386,7 +317,7 @@ impl Simulation {
         self.step(node_number);
     }
 
-    /// The membership reports the exit of a node to all others.
+    /// The membership reports the exit of the node to all other nodes.
     pub fn announce_death(&mut self, exited: u32) {
         for node_number in (0..self.nodes.len() as u32).filter(|node| *node != exited) {
             let node = &mut self.nodes[node_number as usize];
@@ -406,7 +337,8 @@ impl Simulation {
     }
 }
 
-/// The time at which a packet has passed a link that is busy until `free`. None: the queue is full.
+/// The time at which a packet has passed a link that is busy until `free`. `None` if the queue is
+/// full.
 fn queue(
     busy_until: &mut u64,
     now: u64,

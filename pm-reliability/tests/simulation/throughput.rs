@@ -1,9 +1,11 @@
-//! The throughput of the reliability machine in simulated time, which is the same on every host.
+//! The throughput of the reliability machine in simulated time, which does not depend on the
+//! computer.
 
 use super::finish;
-use super::simulator::{Network, SECOND, Simulation};
+use super::network::{Network, SECOND};
+use super::simulator::Simulation;
 
-/// Nanoseconds that `count` messages from node 0 to node 1 take.
+/// The nanoseconds that `count` messages from node 0 to node 1 take.
 fn one_way(network: Network, count: u64) -> u64 {
     let mut sim = Simulation::new(network, 11, |_| {});
     sim.plan(0, 1, count);
@@ -46,7 +48,7 @@ fn thirty_two_senders_to_one_all_get_their_share() {
     for from in 1..33 {
         sim.plan(from, 0, 400);
     }
-    // When the first sender is done, the last one has made good progress.
+    // When the first sender has finished, the last one must have made good progress.
     let first_is_done =
         |sim: &Simulation| sim.nodes[0].delivered.values().any(|count| *count == 400);
     assert!(sim.run(60 * SECOND, first_is_done));

@@ -3,16 +3,29 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Context, ContextKind, LiveContext, MAGIC_CLOSED};
+use super::{Context, ContextKind, ContextRef, LiveContext, MAGIC_CLOSED};
 use crate::device::{
-    DeviceContext, DeviceKind, DeviceState, StateInterface, composite, ethernet, on_device, shmem,
-    verbs,
+    Device, DeviceContext, DeviceKind, DeviceState, StateInterface, composite, ethernet, on_device,
+    shmem, verbs,
 };
 use crate::error::{Error, PmResult};
 use crate::lock::HANDED_OVER;
 use crate::sync::Ordering;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+impl Device {
+    /// Opens context `number`.
+    ///
+    /// # Errors
+    /// Invalid: no such number. Busy: already open.
+    pub fn open_context(&self, number: usize) -> PmResult<ContextRef> {
+        let device_state = self.state_if_open()?;
+        device_state.acquire_context(number)?;
+        ContextRef::opened(device_state, number)
+            .inspect_err(|_| device_state.release_context(number))
+    }
+}
 
 impl DeviceContext {
     pub(super) fn opened(owner: &DeviceState, number: usize) -> PmResult<DeviceContext> {
@@ -35,7 +48,7 @@ impl DeviceContext {
     /// The caller holds both locks. Invalid: not bound.
     fn unbind(&self, owner: &DeviceState) -> PmResult<()> {
         match self {
-            DeviceContext::Shmem(shmem) => shmem.unbind(owner),
+            DeviceContext::Shmem(shmem) => shmem.unbind(owner.shmem_channels()?),
             DeviceContext::Ethernet(ethernet) => ethernet.unbind(),
             DeviceContext::Verbs(verbs) => verbs.unbind(),
             DeviceContext::Composite(composite) => composite.unbind(),
@@ -146,7 +159,9 @@ impl Context {
         let owner = inner.owner()?;
         let locks = inner.lock_both()?;
         let bound = match &inner.device_context {
-            DeviceContext::Shmem(shmem) => shmem.bind(owner, channel, self_node),
+            DeviceContext::Shmem(shmem) => {
+                owner.shmem_channels().and_then(|channels| shmem.bind(channels, channel, self_node))
+            }
             DeviceContext::Ethernet(ethernet) => ethernet.bind(channel, self_node),
             DeviceContext::Verbs(verbs) => verbs.bind(channel, self_node),
             DeviceContext::Composite(composite) => composite.bind(self_node),

@@ -38,6 +38,7 @@ pub(crate) mod verbs;
 
 mod endpoint;
 mod endpoint_holder;
+mod endpoint_ref;
 pub(crate) mod fd_passing;
 mod open;
 pub use open::{DEVICE_TYPES, Device, type_list};
@@ -48,10 +49,11 @@ use crate::error::{Error, PmResult};
 use crate::rma::{Region, RegionId};
 use composite::Composite;
 pub(crate) use endpoint::{
-    ControlInterface, Endpoint, EndpointRef, ReceiveInterface, RmaInterface, SelectInterface,
-    SendInterface, StateInterface, on, shorten,
+    ControlInterface, Endpoint, ReceiveInterface, RmaInterface, SelectInterface, SendInterface,
+    StateInterface, shorten,
 };
 pub(crate) use endpoint_holder::EndpointHolder;
+pub(crate) use endpoint_ref::{EndpointRef, on};
 use ethernet::Ethernet;
 use net_common::{NetworkContext, NetworkDevice};
 use shmem::Shmem;

@@ -4,7 +4,6 @@
 
 use super::{composite, ethernet, shmem, verbs};
 use crate::config::{Counters, DeviceConfig};
-use crate::context::ContextRef;
 use crate::debug;
 use crate::error::{Error, PmResult};
 use crate::role;
@@ -54,6 +53,16 @@ pub(crate) enum DeviceKind {
 }
 
 impl DeviceState {
+    /// The channels of shmem. Invalid: it is another kind.
+    pub(crate) fn shmem_channels(&self) -> PmResult<&shmem::open::ShmemChannels> {
+        match &self.kind {
+            DeviceKind::Shmem(channels) => Ok(channels),
+            DeviceKind::Ethernet(_) | DeviceKind::Verbs(_) | DeviceKind::Composite(_) => {
+                Err(Error::Invalid)
+            }
+        }
+    }
+
     /// Marks context `number` as closed.
     pub(crate) fn release_context(&self, number: usize) {
         if let Some(is_open) =
@@ -63,7 +72,8 @@ impl DeviceState {
         }
     }
 
-    fn acquire_context(&self, number: usize) -> PmResult<()> {
+    /// Marks context `number` as open. Invalid: no such number. Busy: it is open.
+    pub(crate) fn acquire_context(&self, number: usize) -> PmResult<()> {
         let mut open_contexts = self.open_contexts.lock().unwrap_or_else(PoisonError::into_inner);
         match open_contexts.get_mut(number) {
             None => Err(Error::Invalid),
@@ -157,7 +167,8 @@ impl Device {
         Device(Arc::new(DeviceState { kind, open_contexts, is_closed: Mutex::new(false) }))
     }
 
-    fn state_if_open(&self) -> PmResult<&DeviceState> {
+    /// The state. Invalid: the device was closed.
+    pub(crate) fn state_if_open(&self) -> PmResult<&Arc<DeviceState>> {
         if *self.0.is_closed.lock().unwrap_or_else(PoisonError::into_inner) {
             return Err(Error::Invalid);
         }
@@ -219,15 +230,6 @@ impl Device {
             return Err(Error::Invalid);
         }
         Ok(!matches!(self.state_if_open()?.kind, DeviceKind::Composite(_)))
-    }
-
-    /// Opens context `number`.
-    ///
-    /// # Errors
-    /// Invalid: no such number. Busy: already open.
-    pub fn open_context(&self, number: usize) -> PmResult<ContextRef> {
-        self.state_if_open()?.acquire_context(number)?;
-        ContextRef::opened(&self.0, number).inspect_err(|_| self.0.release_context(number))
     }
 
     /// The counters of `node`, summed over the channels in use.

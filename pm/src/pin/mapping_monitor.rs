@@ -65,10 +65,23 @@ pub(super) fn of_process() -> PmResult<&'static MappingMonitor> {
 }
 
 /// The log of PM's own memory, if this process has a monitor.
-pub(super) fn own_log() -> Option<&'static Log> {
+fn own_log() -> Option<&'static Log> {
     let current = MONITOR.lock().unwrap_or_else(PoisonError::into_inner);
     let of_process = |(owner_pid, _): &&(u32, _)| *owner_pid == std::process::id();
     current.as_ref().filter(of_process).map(|(_, monitor)| &monitor.logs.own_mappings)
+}
+
+/// Removes all of PM's memory in `span`, just before it or its pages are unmapped. After this call
+/// no registration of this memory is found.
+pub(crate) fn remove_own_mappings(span: PageRange) {
+    let _lock = own_mappings::take_out(span);
+    // Without a monitor no log is needed, because a monitor that starts later does not find this
+    // memory in the table.
+    if let Some(log) = own_log() {
+        log.begin();
+        log.push(0, span);
+        log.end(1);
+    }
 }
 
 impl MappingMonitor {

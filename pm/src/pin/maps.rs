@@ -3,20 +3,13 @@
 
 #![forbid(unsafe_code)]
 
+use super::mapping::Mapping;
 use super::page_range::PageRange;
 use super::procmap_query::mapping_at;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
 const UNREADABLE: &str = "/proc/self/maps cannot be read";
-
-/// One mapping of this process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Mapping {
-    pub(super) span: PageRange,
-    /// The mapping is private and has no file.
-    pub(super) anonymous: bool,
-}
 
 /// The mappings that contain `span`, from the start of the first to the end of the last. All of
 /// them must be private and anonymous, and leave no gap.

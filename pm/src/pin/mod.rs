@@ -9,7 +9,7 @@
 //! | `mapping_monitor.rs` | the monitor of the process's mappings |
 //! | `monitor_thread.rs` | the thread of the monitor |
 //! | `uffd.rs` | userfaultfd |
-//! | `maps.rs` | the mappings that can be monitored |
+//! | `maps.rs`, `mapping.rs` | the mappings that can be monitored |
 //! | `procmap_query.rs` | the kernel's query for the mapping at one address |
 //! | `own_mappings.rs` | memory of `pmAlloc`, which needs no monitoring |
 //!
@@ -22,7 +22,9 @@
 mod cache;
 mod invalidation_log;
 #[cfg(not(loom))]
-mod mapping_monitor;
+mod mapping;
+#[cfg(not(loom))]
+pub(crate) mod mapping_monitor;
 #[cfg(not(loom))]
 mod maps;
 #[cfg(not(loom))]
@@ -58,6 +60,6 @@ pub fn add_own(address: usize, len: usize) -> crate::PmResult<()> {
 /// Removes memory of `add_own` just before it is unmapped. Invalid: `len` is 0.
 #[cfg(not(loom))]
 pub fn remove_own(address: usize, len: usize) -> crate::PmResult<()> {
-    own_mappings::remove(PageRange::pages(address, len)?);
+    mapping_monitor::remove_own_mappings(PageRange::pages(address, len)?);
     Ok(())
 }

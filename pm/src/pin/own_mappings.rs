@@ -4,7 +4,6 @@
 
 #![forbid(unsafe_code)]
 
-use super::mapping_monitor;
 use super::page_range::PageRange;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,27 +12,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// the log never take it while they read.
 static OWN_MAPPINGS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
-fn own_mappings() -> MutexGuard<'static, BTreeMap<usize, usize>> {
+/// The lock of the table.
+pub(super) type OwnMappingsGuard = MutexGuard<'static, BTreeMap<usize, usize>>;
+
+fn own_mappings() -> OwnMappingsGuard {
     OWN_MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers memory that PM has mapped. PM calls `remove` before it unmaps it.
+/// Registers memory that PM has mapped. PM calls `mapping_monitor::remove_own_mappings`
+/// before it unmaps it.
 pub(crate) fn add(span: PageRange) {
     own_mappings().insert(span.start(), span.end());
 }
 
-/// Removes all of PM's memory in `span`, just before it or its pages are unmapped. After this call
-/// no registration of this memory is found.
-pub(crate) fn remove(span: PageRange) {
+/// Takes all memory in `span` out of the table. The caller keeps the lock while it writes the log.
+pub(super) fn take_out(span: PageRange) -> OwnMappingsGuard {
     let mut mappings = own_mappings();
     mappings.retain(|&start, &mut end| end <= span.start() || span.end() <= start);
-    // Without a monitor no log is needed, because a monitor that starts later does not find this
-    // memory in the table.
-    if let Some(log) = mapping_monitor::own_log() {
-        log.begin();
-        log.push(0, span);
-        log.end(1);
-    }
+    mappings
 }
 
 /// Whether all of `span` is PM's own.

@@ -4,7 +4,7 @@
 // UNSAFETY: a system call without a safe wrapper.
 #![expect(unsafe_code)]
 
-use super::maps::Mapping;
+use super::mapping::Mapping;
 use super::page_range::PageRange;
 use std::fs::File;
 use std::io;

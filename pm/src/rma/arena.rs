@@ -7,13 +7,14 @@
 // UNSAFETY: maps memory, and frees pages of it.
 #![expect(unsafe_code)]
 
-use crate::error::{Error, PmResult};
+use crate::error::{Error, PmResult, from_io};
+use crate::pin::mapping_monitor::remove_own_mappings;
 use crate::pin::{PageRange, own_mappings};
-use crate::segment::{from_errno, open_sealed_file, seals};
+use crate::shared_memory::open_sealed_file;
 use memmap2::{Advice, MmapOptions, MmapRaw};
-use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::resource::{Resource, getrlimit};
+use score_sys::memfd::{self, Seals};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -37,13 +38,12 @@ impl ArenaFile {
         if getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(soft_limit, _)| soft_limit < len as u64) {
             return Ok(None);
         }
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let memfd = memfd_create(c"score-pm-arena", flags).map_err(from_errno)?;
-        if nix::unistd::ftruncate(&memfd, len as i64).is_err() {
+        let file = memfd::create("score-pm-arena").map_err(from_io)?;
+        if file.set_len(len as u64).is_err() {
             return Ok(None);
         }
-        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
-        Ok(Some(ArenaFile { memfd, nodes }))
+        memfd::seal(&file, Seals::Size).map_err(from_io)?;
+        Ok(Some(ArenaFile { memfd: file.into(), nodes }))
     }
 
     /// Opens a file of another process. Invalid: it can be resized, or has another size.
@@ -94,7 +94,7 @@ impl Drop for Arena {
     fn drop(&mut self) {
         PageRange::new(self.start(), self.start() + NODE_ARENA_LEN)
             .into_iter()
-            .for_each(own_mappings::remove);
+            .for_each(remove_own_mappings);
     }
 }
 
@@ -167,7 +167,7 @@ impl Arena {
     /// Frees memory of `allocate`, whose pages become zero.
     pub(crate) fn release(&self, addr: usize, len: usize) {
         // Before the pages are freed: a device may have them registered.
-        PageRange::new(addr, addr + len).into_iter().for_each(own_mappings::remove);
+        PageRange::new(addr, addr + len).into_iter().for_each(remove_own_mappings);
         let mut offset = addr - self.start();
         let mut len = len;
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;

@@ -18,7 +18,6 @@
 use super::allocator;
 use crate::debug;
 use memmap2::{MmapOptions, MmapRaw};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit};
 use std::cell::OnceCell;
 use std::io;
@@ -190,10 +189,10 @@ impl Scratch {
             {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }
-            let file = memfd_create(c"score-pm-scratch", MFdFlags::MFD_CLOEXEC)?;
-            nix::unistd::ftruncate(&file, len as i64)?;
+            let file = score_sys::memfd::create("score-pm-scratch")?;
+            file.set_len(len as u64)?;
             let map = MmapOptions::new().len(len).map_raw(&file)?;
-            Ok(Scratch { file, map })
+            Ok(Scratch { file: file.into(), map })
         };
         let created = try_new();
         if let Err(error) = &created {

@@ -6,18 +6,18 @@
 pub mod attach;
 pub(crate) mod layout;
 
-use crate::debug;
-use crate::error::{Error, PmResult};
+use crate::error::{Error, PmResult, from_io};
 use crate::ring::Ring;
 use crate::rma::ArenaFile;
+use crate::shared_memory::{map, open_sealed};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use attach::AttachMessage;
 use layout::{
     Activation, CacheAligned, MAGIC, NodeRecord, RegionTable, SegmentGeometry, SegmentHeader,
 };
-use memmap2::{Advice, MmapOptions, MmapRaw};
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use memmap2::MmapRaw;
+use score_sys::memfd;
+use score_sys::random::random_bytes;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -39,19 +39,10 @@ pub(crate) struct Segment {
     arena: Option<Arc<ArenaFile>>,
 }
 
-/// The seals of the owner's segments, which received segments must have too. If a process could
-/// shrink a segment, others that map it would get SIGBUS.
-pub(crate) fn seals() -> SealFlag {
-    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
-}
-
 impl Segment {
     /// Creates a segment with this geometry.
     pub(crate) fn create(geometry: SegmentGeometry) -> PmResult<Segment> {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let memfd = memfd_create(c"score-pm", flags).map_err(from_errno)?;
-        nix::unistd::ftruncate(&memfd, geometry.size as i64).map_err(from_errno)?;
-        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
+        let memfd = memfd::create_sealed("score-pm", geometry.size as u64).map_err(from_io)?;
         let map = map(memfd.as_fd(), geometry.size)?;
         let arena = ArenaFile::create(geometry.nodes)?.map(Arc::new);
         let segment = Segment { map, geometry, nonce: new_nonce()?, memfd, arena };
@@ -198,60 +189,9 @@ impl Segment {
     }
 }
 
-/// Maps a file of another process. Invalid: it can be resized, or has another size.
-pub(crate) fn open_sealed(memfd: &OwnedFd, size: usize) -> PmResult<MmapRaw> {
-    open_sealed_file(memfd, size)?;
-    map(memfd.as_fd(), size)
-}
-
-/// Like `open_sealed`, without mapping the file.
-pub(crate) fn open_sealed_file(memfd: &OwnedFd, size: usize) -> PmResult<()> {
-    let seal_bits = fcntl(memfd, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
-    if !SealFlag::from_bits_retain(seal_bits).contains(seals()) {
-        debug::log(debug::ERROR, || "segment is not sealed against resizing".into());
-        return Err(Error::Invalid);
-    }
-    let stat = nix::sys::stat::fstat(memfd).map_err(|_| Error::Invalid)?;
-    if stat.st_size != size as i64 {
-        debug::log(debug::ERROR, || {
-            format!("segment has {} bytes instead of {size}", stat.st_size)
-        });
-        return Err(Error::Invalid);
-    }
-    Ok(())
-}
-
-pub(crate) fn map(memfd: BorrowedFd<'_>, size: usize) -> PmResult<MmapRaw> {
-    use std::os::fd::AsRawFd;
-    let map = MmapOptions::new().len(size).map_raw(memfd.as_raw_fd()).map_err(|e| {
-        if e.raw_os_error() == Some(libc::ENOMEM) { Error::NoMemory } else { Error::Io }
-    })?;
-    // Both are hints, which the kernel may refuse. Without them the kernel would allocate a huge
-    // page for one line, and a core dump would contain every ring.
-    let _ = map.advise(Advice::NoHugePage);
-    let _ = map.advise(Advice::DontDump);
-    Ok(map)
-}
-
 /// A random number, so that no two segments have the same.
 pub(crate) fn new_nonce() -> PmResult<[u64; 2]> {
-    let mut bytes = [0u8; 16];
-    // SAFETY: writes at most 16 bytes to an array of 16.
-    let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if filled != 16 {
-        return Err(Error::Io);
-    }
+    let bytes: [u8; 16] = random_bytes().map_err(|_| Error::Io)?;
     let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|k| bytes[i * 8 + k]));
     Ok([word(0), word(1)])
-}
-
-/// The PM error for a system call's errno.
-pub(crate) fn from_errno(errno: nix::errno::Errno) -> Error {
-    use nix::errno::Errno;
-    match errno {
-        Errno::ENOMEM | Errno::ENOBUFS => Error::NoMemory,
-        Errno::EMFILE | Errno::ENFILE => Error::TooManyFiles,
-        Errno::EPERM | Errno::EACCES => Error::Permission,
-        _ => Error::Io,
-    }
 }

@@ -98,10 +98,9 @@ fn no_stale_registration_is_found_for_memory_mapped_while_another_thread_unmaps_
 }
 
 fn file(pages: usize) -> OwnedFd {
-    let file = nix::sys::memfd::memfd_create("pinning", nix::sys::memfd::MFdFlags::empty());
-    let file = file.unwrap();
-    nix::unistd::ftruncate(&file, (pages * PAGE) as i64).unwrap();
-    file
+    let file = score_sys::memfd::create("pinning").unwrap();
+    file.set_len((pages * PAGE) as u64).unwrap();
+    file.into()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The description of a job that its hosts receive at its start, and the exit status of a process.
+//! The description of a job that its hosts receive at its start.
 
 use serde::{Deserialize, Serialize};
 
@@ -55,13 +55,4 @@ pub struct HostNetworkAddress {
     /// The addresses that the devices of its shepherd have reported. They are opaque to all others.
     #[serde(with = "serde_bytes")]
     pub address: Vec<u8>,
-}
-
-/// The exit status of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Status {
-    /// It called exit(3) or returned from main.
-    Exited(u8),
-    /// This signal killed it.
-    Signaled(i32),
 }

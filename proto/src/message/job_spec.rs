@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::OsBytes;
 use crate::debugger::DebuggerSpec;
 use crate::ids::JobHostId;
 use crate::network::HostNetwork;
@@ -38,8 +39,8 @@ pub struct JobSpec {
     /// own instruction until [`super::DebuggerRequest::ReleaseStage`].
     /// [`super::DebuggerRequest::HoldStages`] changes it for later stages.
     pub hold: bool,
-    /// Names of the networks, one for each network set ([`crate::network::choose`]). If scored
-    /// chooses the hosts, these are the networks that the user has named.
+    /// Names of the networks, one for each network set ([`crate::network_choice::choose`]). If
+    /// scored chooses the hosts, these are the networks that the user has named.
     pub networks: Vec<String>,
     /// Number of network sets that the programs request (SCORE_RSRC_NUM_NETS).
     pub network_sets: u32,
@@ -153,16 +154,6 @@ pub struct NodeLocation {
     pub process: u32,
     /// Number of processes on that host.
     pub procs: u32,
-}
-
-/// Bytes from the operating system: a path or an argument, not necessarily UTF-8.
-#[derive(Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct OsBytes(#[serde(with = "serde_bytes")] pub Vec<u8>);
-
-impl std::fmt::Debug for OsBytes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
-    }
 }
 
 /// One NAME=VALUE string.

@@ -14,14 +14,15 @@ use mio::{Interest, Registry, Token};
 use score_proto::job_control::Status;
 use score_proto::message::{HostKind, HostSpec, JobSpec};
 use score_proto::peer_message::Incarnation;
+use score_sys::host_name::system_host_name;
 use score_tree::key::Key;
 
 use super::CommonOptions;
 use super::peers::Peers;
 use crate::launch::{
-    Failure, HOST_PLACEHOLDER, LaunchTargets, Launcher, SECRET_PLACEHOLDER, position_of,
+    ConnectList, Failure, HOST_PLACEHOLDER, LaunchTargets, Launcher, SECRET_PLACEHOLDER,
+    position_of,
 };
-use crate::sys::host_name::system_host_name;
 use score_job::jobs::ClientJob;
 
 /// The address at which a daemon listens, and its incarnation.
@@ -36,6 +37,8 @@ pub struct DaemonBringup {
     /// The names of all hosts of the job, in order.
     names: Vec<String>,
     kinds: Vec<HostKind>,
+    /// The position of this host in the job, if it is one of its hosts.
+    local_index: Option<usize>,
     /// The endpoints of the daemons that have joined, by position of the host.
     endpoints: Vec<Option<DaemonEndpoint>>,
     launcher: Launcher,
@@ -71,7 +74,8 @@ impl DaemonBringup {
             |position: &usize| targets.hosts().iter().any(|target| target.position == *position);
         let local_index = (0..names.len()).find(|position| !is_remote(position));
         let notice = targets.notice().map(str::to_owned);
-        let (key, secret) = new_key().map_err(|error| format!("cannot create a key: {error}"))?;
+        let key = Key::generate().map_err(|error| format!("cannot create a key: {error}"))?;
+        let secret = key.bytes().to_vec();
         let local_name =
             local_index.map_or_else(system_host_name, |local_index| names[local_index].clone());
         let peers = Peers::new(key, local_name, registry, listener)
@@ -79,18 +83,19 @@ impl DaemonBringup {
             .map_err(|error| format!("no port for the daemons of other hosts: {error}"));
         let (port, peers) = peers?;
         let addresses = targets.local_addresses();
-        let launcher = targets
-            .into_launcher(daemon_command(&addresses, port, common.no_namespace)?, secret)?;
+        let local_address = addresses.first().copied();
+        let command = daemon_command(addresses, port, common.no_namespace)?;
+        let launcher = targets.into_launcher(command, secret)?;
         let fd = launcher.stderr_fd().as_raw_fd();
         registry
             .register(&mut SourceFd(&fd), launcher_output, Interest::READABLE)
             .map_err(|error| error.to_string())?;
         let mut endpoints = vec![None; names.len()];
-        if let (Some(local_index), Some(first)) = (local_index, addresses.first()) {
-            endpoints[local_index] = Some((SocketAddr::new(*first, port), peers.incarnation()));
+        if let (Some(local_index), Some(address)) = (local_index, local_address) {
+            endpoints[local_index] = Some((SocketAddr::new(address, port), peers.incarnation()));
         }
         let spec = Some(spec);
-        let bringup = Self { client_job, spec, names, kinds, endpoints, launcher };
+        let bringup = Self { client_job, spec, names, kinds, local_index, endpoints, launcher };
         Ok((bringup, peers, notice))
     }
 
@@ -105,10 +110,22 @@ impl DaemonBringup {
         self.launcher.deadline()
     }
 
-    /// Records that a daemon has joined. Returns the position of its host in the job, if it has
-    /// one.
-    pub fn on_join(&mut self, host_name: &str, daemon: DaemonEndpoint) -> Option<usize> {
+    /// Records that a daemon has joined, and the address of this host to which it has connected.
+    /// Returns the position of its host in the job, if it has one.
+    pub fn on_join(
+        &mut self,
+        host_name: &str,
+        daemon: DaemonEndpoint,
+        reached_at: Option<IpAddr>,
+    ) -> Option<usize> {
         let host = position_of(host_name, &self.names)?;
+        // If the other hosts have no IPv4, they do not reach this host at its IPv4 address.
+        if let (Some(local_index), Some(reached_at)) = (self.local_index, reached_at)
+            && let Some((local, _)) = &mut self.endpoints[local_index]
+            && local.is_ipv4() != reached_at.is_ipv4()
+        {
+            local.set_ip(reached_at);
+        }
         self.endpoints[host].get_or_insert(daemon);
         self.launcher.on_arrived(host);
         Some(host)
@@ -177,25 +194,14 @@ fn failure_texts(failures: Vec<Failure>) -> Vec<String> {
     failures.into_iter().map(|failure| failure.text).collect()
 }
 
-fn new_key() -> io::Result<(Key, Vec<u8>)> {
-    let mut bytes = [0; 32];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok((Key::from_bytes(bytes), bytes.to_vec()))
-}
-
 /// Returns the command line that starts the daemon of another host.
 fn daemon_command(
-    addresses: &[IpAddr],
+    addresses: Vec<IpAddr>,
     port: u16,
     no_namespace: bool,
 ) -> Result<Vec<OsString>, String> {
-    let ipv4 = addresses.iter().filter(|address| address.is_ipv4());
-    let ipv4_list: Vec<String> = ipv4.map(IpAddr::to_string).collect();
-    if ipv4_list.is_empty() {
-        return Err("this host has no address that other hosts can connect to".to_owned());
-    }
+    let connect = ConnectList::new(addresses, port)?.to_string();
     let path = std::env::current_exe().map_err(|error| format!("/proc/self/exe: {error}"))?;
-    let connect = format!("{}:{port}", ipv4_list.join(","));
     let mut command = vec![path.into_os_string()];
     let arguments =
         ["-daemon", "-connect", &connect, "-host", HOST_PLACEHOLDER, "-key", SECRET_PLACEHOLDER];
@@ -205,28 +211,7 @@ fn daemon_command(
 }
 
 /// How long a connection attempt to one address of the server may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Connects to the server at the first address that answers. The format of `list` is
-/// `ADDRESS[,ADDRESS...]:PORT`.
-///
-/// # Errors
-/// One line that names the word or address at fault.
-pub fn connect(list: &str) -> Result<std::net::TcpStream, String> {
-    let syntax_error = || format!("-connect {list}: not ADDRESS[,ADDRESS...]:PORT");
-    let (addresses, port) = list.rsplit_once(':').ok_or_else(syntax_error)?;
-    let port: u16 = port.parse().map_err(|_| syntax_error())?;
-    let mut last_error = "no address".to_owned();
-    for address_text in addresses.split(',') {
-        let address: IpAddr = address_text.parse().map_err(|_| syntax_error())?;
-        match std::net::TcpStream::connect_timeout(&SocketAddr::new(address, port), CONNECT_TIMEOUT)
-        {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last_error = format!("{address}: {error}"),
-        }
-    }
-    Err(format!("-connect {list}: {last_error}"))
-}
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads the key of the cluster from a file, or from standard input if the path is `-`.
 ///

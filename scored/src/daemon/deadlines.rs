@@ -1,7 +1,9 @@
-//! Computes how long the daemon's loop may wait for events.
+//! Computes how long the daemon's loop may wait for events, and enforces the stops whose deadlines
+//! have passed.
 
 use std::time::{Duration, Instant};
 
+use score_job::cluster::MonotonicTime;
 use score_job::jobs::SessionKey;
 use score_proto::ids::JobId;
 
@@ -9,6 +11,7 @@ use super::Daemon;
 use super::daemon_bringup::DaemonBringup;
 use super::host_job::HostJob;
 use super::peers::Peers;
+use super::service::LogTopic;
 use super::session::ClientSession;
 
 /// The delay before the next accept(2) after the process has run out of descriptors.
@@ -69,5 +72,30 @@ impl Daemon {
             self.service.as_ref().and_then(|service| service.systemd_deadline(now)),
         ];
         timeouts.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
+    }
+}
+
+impl Daemon {
+    /// Enforces the stops whose deadlines have passed. Logs the first one of each job.
+    pub fn enforce_stops(&mut self) {
+        let now = Instant::now();
+        for (job, host_job) in &mut self.host_jobs {
+            let started_at = Instant::now();
+            let Some(enforcement) = host_job.enforce_stop(now) else { continue };
+            if let Some(uid) = host_job.owner_uid() {
+                self.usage.charge_time(uid, started_at.elapsed());
+            }
+            self.jobs.end_rotation_with(*job);
+            if let (Some(service), Some(text)) = (&mut self.service, enforcement.log_text()) {
+                let topic = host_job.owner_uid().map_or(LogTopic::Daemon, LogTopic::User);
+                service.warn_about(topic, &format!("job {job}: {text}"));
+            }
+        }
+    }
+
+    /// The time of the next enforcement, on the jobs' clock.
+    pub fn stop_enforcement_deadline(&self) -> Option<MonotonicTime> {
+        let due = self.host_jobs.values().filter_map(HostJob::stop_deadline).min()?;
+        Some(self.to_job_time(due))
     }
 }

@@ -26,10 +26,10 @@ use score_proto::message::{HostKind, Level};
 use super::host_limits;
 use super::host_tools::{HostTools, ToolTimes};
 use super::job_directory::JobDirectory;
-use super::keeper_client::{self, KeeperError, KeptJob, SharedKeeper};
+use super::keeper_client::{self, KeeperError, KeptJob, SharedKeeper, ShepherdOutcome};
 use super::program_folders::ProgramFolders;
 use super::shepherd_handle::{
-    ChildShepherd, KnownChildren, ShepherdArgs, ShepherdHandle, ShepherdOutcome, ShepherdProcess,
+    ChildShepherd, KnownChildren, ShepherdArgs, ShepherdHandle, ShepherdProcess,
 };
 use super::stop_enforcer::{Enforcement, KillReason, OrderEffect, StopEnforcer};
 use crate::raw_socket::RawSocketGrant;

@@ -5,11 +5,11 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::{JobHostId, JobId};
 use score_proto::job_control::{JobStart, Status};
@@ -216,10 +216,8 @@ impl HostTools {
         start: &mut impl FnMut(&OwnedFd) -> Result<Option<i32>, String>,
     ) -> Result<HostTool, String> {
         let to_text = |error: io::Error| format!("a tool cannot be started: {error}");
-        let (local, its) =
-            socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
-                .map_err(|errno| to_text(errno.into()))?;
-        let mut link = FramedSocket::new(local).map_err(to_text)?;
+        let (local, its) = UnixStream::pair().map_err(to_text)?;
+        let mut link = FramedSocket::new(local.into()).map_err(to_text)?;
         link.register(registry, token).map_err(to_text)?;
         let spec = &self.job_start.spec;
         let milliseconds = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
@@ -237,7 +235,7 @@ impl HostTools {
             silence_ms: milliseconds(self.times.silence),
             cleanup_ms: milliseconds(self.times.cleanup),
         }));
-        let child = start(&its)?;
+        let child = start(&its.into())?;
         self.known_children.borrow_mut().extend(child);
         link.flush();
         Ok(HostTool { id, link, child, has_started: false })

@@ -3,7 +3,6 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
+use score_sys::random::random_u64;
 
 use crate::sys::remove;
 
@@ -85,7 +85,7 @@ impl JobDirectory {
 
     fn create_in(base: &Path, announce: &mut dyn FnMut(&str)) -> io::Result<Self> {
         for _ in 0..16 {
-            let random = std::hash::RandomState::new().build_hasher().finish() as u32;
+            let random = random_u64() as u32;
             let path = base.join(format!("{PREFIX}{}-{random:08x}", std::process::id()));
             match path.to_str() {
                 Some(name) => announce(name),

@@ -21,13 +21,13 @@ use score_proto::message::{HostSpec, JobSpec, Level, ToolCall, ToolSession};
 use score_proto::peer_message::{JobIncarnation, PeerMessage};
 use score_proto::server_message::{JobAnswer, ServerMessage};
 use score_proto::tool_start::ToolAction;
+use score_sys::host_name::system_host_name;
+use score_sys::random::random_u64;
 
 use super::daemon_bringup::{self, DaemonBringup};
 use super::host_job::{HostJob, IsOnlyReport, NO_OWNER, StartContext};
 use super::host_tools::ToolTimes;
 use super::{Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, service};
-use crate::sys::host_name::system_host_name;
-use crate::sys::random::random_u64;
 
 /// Environment variable for tests: a fixed interval of the idle check, in microseconds.
 const POLL_INTERVAL_ENV: &str = "SCORE_TEST_PACE";

@@ -5,20 +5,20 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt::ReceiveTimeout};
-use nix::sys::time::{TimeVal, TimeValLike};
 use score_keeper::record::{
     Action, Call, Event, JobHandle, MAX_RECORD_LEN, Reply, ShepherdEnd, StartRequest,
 };
 use score_proto::job_control::Status;
+use score_sys::fd_passing;
+use socket2::SockRef;
 
 use super::service::forward_warning;
-use super::shepherd_handle::ShepherdOutcome;
-use crate::sys::{descriptor, fd_passing};
+use crate::sys::descriptor;
 
 /// How long the keeper may take to answer a call. Then the daemon considers it lost.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,6 +50,15 @@ impl std::fmt::Display for KeeperError {
             Self::Failed(error) => write!(f, "{error}"),
         }
     }
+}
+
+/// The result of a shepherd that has ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ShepherdOutcome {
+    /// The exit status, if it is known.
+    pub status: Option<Status>,
+    /// Whether the kernel killed processes of the job because of lack of memory.
+    pub killed_for_memory: bool,
 }
 
 /// The keeper's answer to a login.
@@ -84,9 +93,8 @@ impl KeeperClient {
     /// One line: why the keeper cannot work.
     pub fn connect(calls: OwnedFd, events: OwnedFd) -> Result<(Self, Option<[u8; 32]>), String> {
         let to_text = |error: io::Error| format!("the keeper has not started: {error}");
-        let timeout = TimeVal::seconds(REPLY_TIMEOUT.as_secs().cast_signed());
-        setsockopt(&calls, ReceiveTimeout, &timeout).map_err(|errno| to_text(errno.into()))?;
-        let (bytes, _) = fd_passing::receive(&events, MAX_RECORD_LEN).map_err(to_text)?;
+        SockRef::from(&calls).set_read_timeout(Some(REPLY_TIMEOUT)).map_err(to_text)?;
+        let (bytes, _) = fd_passing::receive(&events, MAX_RECORD_LEN, 0).map_err(to_text)?;
         let link_key = match Event::read(&bytes) {
             Ok(Event::Ready { link_key }) => link_key,
             Ok(Event::Unable { reason }) => return Err(reason),
@@ -120,7 +128,7 @@ impl KeeperClient {
             return Err(io::Error::from(io::ErrorKind::NotConnected).into());
         }
         let result = fd_passing::send(&self.calls, &call.to_bytes(), descriptors)
-            .and_then(|()| fd_passing::receive(&self.calls, MAX_RECORD_LEN));
+            .and_then(|()| fd_passing::receive(&self.calls, MAX_RECORD_LEN, 0));
         match result {
             Err(error) => {
                 self.is_lost = true;
@@ -186,9 +194,8 @@ impl KeeperClient {
     /// Receives the events that have arrived.
     pub fn receive_events(&mut self) {
         while !self.is_lost {
-            let event = match fd_passing::receive(&self.events, MAX_RECORD_LEN) {
+            let event = match fd_passing::receive(&self.events, MAX_RECORD_LEN, 0) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => None,
                 Ok((bytes, _)) => Event::read(&bytes).ok(),
             };
@@ -226,7 +233,7 @@ impl KeeperClient {
 
     /// Ends the keeper: waits until it has ended its jobs, at most `SHUTDOWN_TIMEOUT`.
     pub fn close(&mut self) {
-        let _ = shutdown(std::os::fd::AsRawFd::as_raw_fd(&self.calls), Shutdown::Write);
+        let _ = SockRef::from(&self.calls).shutdown(Shutdown::Write);
         let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         while !self.is_lost && Instant::now() < deadline {
             self.receive_events();

@@ -47,14 +47,14 @@ use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobId;
 use score_proto::job_control::Status;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
+use score_sys::host_name::system_host_name;
 
-use crate::launch::LaunchOptions;
+use crate::launch::{ConnectList, LaunchOptions};
 use crate::sys::cpu_latency::CpuLatencyHold;
-use crate::sys::host_name::system_host_name;
 use crate::sys::process::{self, WaitResult};
 use crate::sys::timer::Timer;
 use crate::sys::{descriptor, realtime};
-use daemon_bringup::DaemonBringup;
+use daemon_bringup::{CONNECT_TIMEOUT, DaemonBringup};
 use host_job::HostJob;
 use keeper_client::SharedKeeper;
 use peers::{PeerEvent, Peers};
@@ -123,7 +123,7 @@ pub struct CommonOptions {
 #[derive(Debug)]
 pub struct HostDaemonOptions {
     /// The address at which the server listens.
-    pub connect: String,
+    pub connect: ConnectList,
     /// The server's name for this host, or `UNKNOWN_HOST`.
     pub host: String,
     /// The file with the cluster key, or `SECRET_ON_STDIN`.
@@ -163,7 +163,7 @@ pub fn run_host(options: HostDaemonOptions) -> io::Result<()> {
         let _ =
             daemon.poll.registry().register(&mut SourceFd(&0), PARENT_STDIN, Interest::READABLE);
     }
-    let stream = daemon_bringup::connect(&options.connect).map_err(io::Error::other)?;
+    let stream = options.connect.connect(CONNECT_TIMEOUT).map_err(io::Error::other)?;
     let local_ip = stream.local_addr()?.ip();
     let mut peers = Peers::new(key, name.clone(), daemon.poll.registry(), LISTENER)?;
     let token = daemon.allocate_token(TokenOwner::Peer);

@@ -2,14 +2,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{self, IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::sys::random::random_u64;
+use crate::sys::tcp;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 use score_job::jobs::LinkId;
 use score_proto::peer_message::{Hello, Incarnation, PeerMessage};
+use score_sys::random::random_u64;
 use score_tree::key::Key;
 use score_tree::link::{Link, LinkTimeouts, SendError};
 
@@ -85,20 +86,22 @@ pub struct Peers {
     hello: Hello,
     dialled_name: DialledName,
     listener: TcpListener,
+    /// The network interface of this daemon's address, if that is an IPv6 link-local address.
+    scope_id: u32,
     connections: HashMap<LinkId, PeerConnection>,
     started_at: Instant,
     read_buffer: Vec<u8>,
 }
 
 impl Peers {
-    /// Creates the links of a daemon in single-user mode. The daemon listens on any port. A dialled
-    /// daemon may have another name than the one that was dialled.
+    /// Creates the links of a daemon in single-user mode. The daemon listens on any port of all
+    /// addresses. A dialled daemon may have another name than the one that was dialled.
     ///
     /// # Errors
     /// See bind(2) and epoll_ctl(2).
     pub fn new(key: Key, name: String, registry: &Registry, token: Token) -> io::Result<Self> {
-        let any_port = SocketAddr::from(([0, 0, 0, 0], 0));
-        let peers = Self::bind(any_port, key, name, registry, token)?;
+        let peers =
+            Self::with_listener(tcp::listen_on_all_addresses()?, key, name, registry, token)?;
         Ok(Self { dialled_name: DialledName::MayDiffer, ..peers })
     }
 
@@ -114,7 +117,22 @@ impl Peers {
         registry: &Registry,
         token: Token,
     ) -> io::Result<Self> {
-        let mut listener = TcpListener::bind(address)?;
+        let peers = Self::with_listener(tcp::listen(address)?, key, name, registry, token)?;
+        let scope_id = match address {
+            SocketAddr::V6(address) => address.scope_id(),
+            SocketAddr::V4(_) => 0,
+        };
+        Ok(Self { scope_id, ..peers })
+    }
+
+    fn with_listener(
+        listener: net::TcpListener,
+        key: Key,
+        name: String,
+        registry: &Registry,
+        token: Token,
+    ) -> io::Result<Self> {
+        let mut listener = TcpListener::from_std(listener);
         registry.register(&mut listener, token, Interest::READABLE)?;
         let incarnation = Incarnation(random_u64());
         Ok(Self {
@@ -122,6 +140,7 @@ impl Peers {
             hello: Hello { host: None, name, incarnation },
             dialled_name: DialledName::MustMatch,
             listener,
+            scope_id: 0,
             connections: HashMap::new(),
             started_at: Instant::now(),
             read_buffer: vec![0; READ_BUFFER_LEN],
@@ -192,11 +211,17 @@ impl Peers {
     /// See connect(2).
     pub fn dial(
         &mut self,
-        address: SocketAddr,
+        mut address: SocketAddr,
         name: Option<String>,
         registry: &Registry,
         token: Token,
     ) -> io::Result<()> {
+        // An address that another host has sent has no scope, because scopes are interface numbers.
+        if let SocketAddr::V6(address) = &mut address
+            && address.ip().is_unicast_link_local()
+        {
+            address.set_scope_id(self.scope_id);
+        }
         let stream = TcpStream::connect(address)?;
         let link = Link::dial(&self.key, LINK_TIMEOUTS, self.now()).map_err(io::Error::other)?;
         self.add_connection(stream, link, name, registry, token);
@@ -209,7 +234,7 @@ impl Peers {
     /// See fcntl(2).
     pub fn adopt(
         &mut self,
-        stream: std::net::TcpStream,
+        stream: net::TcpStream,
         registry: &Registry,
         token: Token,
     ) -> io::Result<()> {
@@ -227,12 +252,13 @@ impl Peers {
         registry: &Registry,
         token: Token,
     ) {
-        let _ = stream.set_nodelay(true);
+        // Without these options the link still works.
+        let _ = tcp::configure_link(&stream, LINK_TIMEOUTS.silence_timeout);
         let interest = Interest::READABLE | Interest::WRITABLE;
         let registration_error = registry.register(&mut stream, token, interest).err();
         let close_reason = registration_error.map(|error| error.to_string());
         let send_queue = VecDeque::new();
-        let remote_ip = stream.peer_addr().ok().map(|address| address.ip());
+        let remote_ip = stream.peer_addr().ok().map(|address| address.ip().to_canonical());
         let connection = PeerConnection {
             stream,
             link,
@@ -295,7 +321,14 @@ impl Peers {
 
     /// The IP address of a link's peer.
     pub fn address(&self, link_id: LinkId) -> Option<IpAddr> {
-        Some(self.connections.get(&link_id)?.stream.peer_addr().ok()?.ip())
+        let address = self.connections.get(&link_id)?.stream.peer_addr().ok()?;
+        Some(address.ip().to_canonical())
+    }
+
+    /// The IP address of this host that a link's peer has connected to.
+    pub fn local_address(&self, link_id: LinkId) -> Option<IpAddr> {
+        let address = self.connections.get(&link_id)?.stream.local_addr().ok()?;
+        Some(address.ip().to_canonical())
     }
 
     /// Queues a message. Returns false if the message is too long to be sent.

@@ -7,16 +7,16 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use score_keeper::record::Action;
 use score_proto::job_control::{Owner, Status};
 
-use super::keeper_client::KeptJob;
+use super::keeper_client::{KeptJob, ShepherdOutcome};
 use crate::framed_socket::FramedSocket;
 use crate::shepherd::{CgroupCounters, ShepherdOptions};
 use crate::sys::cgroup::Group;
@@ -196,9 +196,7 @@ impl ShepherdHandle {
         [token, switch_token]: [Token; 2],
         start: impl FnOnce([&OwnedFd; 2]) -> Result<ShepherdProcess, E>,
     ) -> Result<Self, E> {
-        let pair = || -> io::Result<_> {
-            Ok(socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?)
-        };
+        let pair = || UnixStream::pair().map(|(local, child)| (local.into(), child.into()));
         let ((local, child), (local_switch, child_switch)) = (pair()?, pair()?);
         let process = start([&child, &child_switch])?;
         let (mut control_link, mut switch_link) =
@@ -287,15 +285,6 @@ impl ShepherdHandle {
             ShepherdProcess::Kept(job) => job.outcome(),
         }
     }
-}
-
-/// The result of a shepherd that has ended.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ShepherdOutcome {
-    /// The exit status, if it is known.
-    pub status: Option<Status>,
-    /// Whether the kernel killed processes of the job because of lack of memory.
-    pub killed_for_memory: bool,
 }
 
 fn start_program(

@@ -4,20 +4,15 @@
 //! stop. A frozen shepherd is not affected otherwise: when it continues, it carries out the stop
 //! and the next order to run.
 //!
-//! [`StopEnforcer`] makes the decisions, and [`HostJob`] carries them out. In single-user mode
-//! there is no enforcement, because there is no cgroup and there are no other users.
+//! [`StopEnforcer`] makes the decisions, and the job's [`HostJob`](super::host_job::HostJob)
+//! carries them out. In single-user mode there is no enforcement, because there is no cgroup and
+//! there are no other users.
 
 use std::time::{Duration, Instant};
 
 use score_proto::job_control::{
     ElementOrder, JobOrder, ShepherdOrder, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
 };
-
-use score_job::cluster::MonotonicTime;
-
-use super::Daemon;
-use super::host_job::HostJob;
-use super::service::LogTopic;
 
 /// How late the shepherd may report a stop before the daemon freezes the job.
 const STOP_GRACE: Duration = Duration::from_millis(200);
@@ -149,7 +144,7 @@ pub enum Enforcement {
 
 impl Enforcement {
     /// The line for the log, if the action is logged.
-    fn log_text(self) -> Option<String> {
+    pub fn log_text(self) -> Option<String> {
         match self {
             Self::Freeze { occurrence: Occurrence::First, .. } => Some(format!(
                 "its shepherd has not stopped it within {} ms: it is frozen, or killed where it \
@@ -381,31 +376,6 @@ impl StopEnforcer {
             }
             _ => None,
         }
-    }
-}
-
-impl Daemon {
-    /// Enforces the stops whose deadlines have passed. Logs the first one of each job.
-    pub fn enforce_stops(&mut self) {
-        let now = Instant::now();
-        for (job, host_job) in &mut self.host_jobs {
-            let started_at = Instant::now();
-            let Some(enforcement) = host_job.enforce_stop(now) else { continue };
-            if let Some(uid) = host_job.owner_uid() {
-                self.usage.charge_time(uid, started_at.elapsed());
-            }
-            self.jobs.end_rotation_with(*job);
-            if let (Some(service), Some(text)) = (&mut self.service, enforcement.log_text()) {
-                let topic = host_job.owner_uid().map_or(LogTopic::Daemon, LogTopic::User);
-                service.warn_about(topic, &format!("job {job}: {text}"));
-            }
-        }
-    }
-
-    /// The time of the next enforcement, on the jobs' clock.
-    pub fn stop_enforcement_deadline(&self) -> Option<MonotonicTime> {
-        let due = self.host_jobs.values().filter_map(HostJob::stop_deadline).min()?;
-        Some(self.to_job_time(due))
     }
 }
 

@@ -279,11 +279,13 @@ impl Daemon {
 
     /// Handles a daemon that has started and joins. The job begins if it was the last one.
     pub(super) fn on_join(&mut self, link_id: LinkId, join: &JoinRequest) {
-        let remote_ip = self.peers.as_ref().and_then(|peers| peers.address(link_id));
+        let peers = self.peers.as_ref();
+        let remote_ip = peers.and_then(|peers| peers.address(link_id));
+        let reached_at = peers.and_then(|peers| peers.local_address(link_id));
         let Some(bringup) = &mut self.bringup else { return };
         // Other daemons connect to the IP address that this daemon sees and to the port in `join`.
         let address = remote_ip.map_or(join.address, |ip| SocketAddr::new(ip, join.address.port()));
-        bringup.on_join(&join.name, (address, join.incarnation));
+        bringup.on_join(&join.name, (address, join.incarnation), reached_at);
         let Some(daemons) = bringup.daemons() else { return };
         let client_job = bringup.client_job;
         match bringup.spec.take() {

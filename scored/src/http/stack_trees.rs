@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use score_job::cluster::MonotonicTime;
-use score_job::tool_commands::PageStacks;
+use score_job::master::PageStacks;
 use score_proto::ids::JobId;
 use score_proto::server_message::{ReportedStacks, ToolAnswer};
 use score_stacks::collected::{CollectBounds, CollectedStacks};

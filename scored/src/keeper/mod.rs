@@ -26,19 +26,22 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use score_keeper::record::{Call, Event, MAX_RECORD_LEN, Reply, StartRequest};
 use score_keeper::voucher;
+use score_sys::fd_passing;
 use score_tree::key::Key;
 
 use crate::daemon::service::warn;
 use crate::daemon::shepherd_handle::KnownChildren;
 use crate::sys::process::{self, WaitResult};
 use crate::sys::realtime::{self, Inherit};
-use crate::sys::{credentials, descriptor, fd_passing};
+use crate::sys::{credentials, descriptor};
 use kept_jobs::KeptJobs;
 use score_job::host::rate_limit::TokenBucket;
 use vouchers::VoucherIssuer;
 
 /// The name of the process.
 const PROCESS_NAME: &std::ffi::CStr = c"scored-keeper";
+/// The largest number of descriptors in a call.
+const MAX_CALL_FDS: usize = 2;
 /// The maximum number of calls that are answered before the keeper does other work.
 const CALLS_PER_TURN: usize = 64;
 /// The maximum number of events that wait for the daemon. Each login and each job causes at most
@@ -110,12 +113,10 @@ pub fn run(options: KeeperOptions) -> io::Result<()> {
     process::become_subreaper();
     descriptor::reserve_low()?;
     descriptor::close_on_exec_from(3);
-    descriptor::set_nonblocking(options.calls.as_fd())?;
-    descriptor::set_nonblocking(options.events.as_fd())?;
     let socket_path = options.socket.clone();
     let events = options.events.try_clone()?;
     match Keeper::new(options) {
-        Err(reason) => fd_passing::send(&events, &Event::Unable { reason }.to_bytes(), &[]),
+        Err(reason) => fd_passing::try_send(&events, &Event::Unable { reason }.to_bytes(), &[]),
         Ok(keeper) => {
             drop(events);
             keeper.serve();
@@ -216,19 +217,20 @@ impl Keeper {
 
     fn answer_calls(&mut self) -> Result<(), LoopEnd> {
         for _ in 0..CALLS_PER_TURN {
-            let (bytes, descriptors) = match fd_passing::receive(&self.calls, MAX_RECORD_LEN) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(LoopEnd::Misbehaved(format!("a call: {error}"))),
-                Ok((bytes, _)) if bytes.is_empty() => return Err(LoopEnd::DaemonEnded),
-                Ok(received) => received,
-            };
+            let (bytes, descriptors) =
+                match fd_passing::try_receive(&self.calls, MAX_RECORD_LEN, MAX_CALL_FDS) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                    Err(error) => return Err(LoopEnd::Misbehaved(format!("a call: {error}"))),
+                    Ok((bytes, _)) if bytes.is_empty() => return Err(LoopEnd::DaemonEnded),
+                    Ok(received) => received,
+                };
             let call =
                 Call::read(&bytes).ok().filter(|call| call.descriptor_count() == descriptors.len());
             let Some(call) = call else {
                 return Err(LoopEnd::Misbehaved("the daemon has sent a malformed call".to_owned()));
             };
             let reply = self.answer(call, &descriptors);
-            let sent = fd_passing::send(&self.calls, &reply.to_bytes(), &[]);
+            let sent = fd_passing::try_send(&self.calls, &reply.to_bytes(), &[]);
             sent.map_err(|error| match error.kind() {
                 io::ErrorKind::WouldBlock => {
                     LoopEnd::Misbehaved("the daemon does not read its answers".to_owned())
@@ -316,7 +318,7 @@ impl Keeper {
 
     fn send_events(&mut self) -> Result<(), LoopEnd> {
         while let Some(bytes) = self.queue.front() {
-            match fd_passing::send(&self.events, bytes, &[]) {
+            match fd_passing::try_send(&self.events, bytes, &[]) {
                 Ok(()) => _ = self.queue.pop_front(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => return Err(LoopEnd::DaemonEnded),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
-use nix::unistd::gethostname;
+use score_sys::host_name::system_host_name;
 
 /// The variable in which Slurm passes the name of a task's node.
 const SLURM_NODE_ENV: &str = "SLURMD_NODENAME";
@@ -43,7 +43,7 @@ fn is_link_local(address: &IpAddr) -> bool {
 /// system, or else the host name.
 pub fn local_name() -> String {
     let node = std::env::var(SLURM_NODE_ENV).ok().filter(|name| !name.is_empty());
-    node.or_else(|| gethostname().ok()?.into_string().ok()).unwrap_or_default()
+    node.unwrap_or_else(system_host_name)
 }
 
 /// The position of a host in `names`. If no name matches in full, compares the parts in front of

@@ -2,13 +2,13 @@
 //! the file. It is in a directory that all hosts share, and exists only while daemons start.
 
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use nix::unistd::geteuid;
+use score_sys::random::random_u64;
 
 const KEY_DIR: &str = ".score";
 const PREFIX: &str = "start-";
@@ -28,8 +28,7 @@ impl KeyFile {
     /// One line that names the path that failed.
     pub fn new(home: &Path, secret: &[u8]) -> Result<Self, String> {
         let folder = home.join(KEY_DIR);
-        let random = std::hash::RandomState::new().build_hasher().finish();
-        let path = folder.join(format!("{PREFIX}{random:016x}"));
+        let path = folder.join(format!("{PREFIX}{:016x}", random_u64()));
         prepare(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let write = || -> io::Result<()> {
             let mut options = OpenOptions::new();

@@ -14,11 +14,10 @@ use super::command_line::{self, Launch};
 use super::key_file::KeyFile;
 use super::method::LaunchMethod;
 use super::queue::{LaunchAction, LaunchQueue};
-use super::targets::virtual_number;
 use super::virtual_hosts::VirtualHosts;
 use score_proto::job_control::Status;
 
-use super::{LaunchHost, LaunchRequest};
+use super::{LaunchHost, LaunchRequest, virtual_number};
 use crate::sys::{descriptor, pdeathsig, process};
 
 /// The default time from the start of a daemon until it must have connected.

@@ -12,6 +12,7 @@
 
 mod address;
 mod command_line;
+mod connect_list;
 mod key_file;
 mod launcher;
 mod method;
@@ -21,10 +22,13 @@ mod targets;
 mod virtual_hosts;
 
 pub use address::{local_addresses, local_name, position_of};
+pub use connect_list::ConnectList;
 pub use launcher::{Failure, Launcher};
 pub use targets::{LaunchOptions, LaunchTargets};
 
 use std::ffi::OsString;
+
+use score_lan::LanPlan;
 
 /// A word of the command that is replaced by the name of the host. A launcher that starts one
 /// command on all hosts inserts [`UNKNOWN_HOST`].
@@ -58,4 +62,9 @@ pub struct LaunchRequest {
     pub command: Vec<OsString>,
     /// The cluster key.
     pub secret: Vec<u8>,
+}
+
+/// The number of a virtual host, given its name.
+fn virtual_number(name: &str) -> Option<u32> {
+    name.strip_prefix(LanPlan::new(1).prefix.as_str())?.parse().ok()
 }

@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use score_proto::message::{HostKind, HostSpec};
+use score_sys::random::random_bytes;
 
 use super::{
-    Failure, HOST_PLACEHOLDER, LaunchOptions, LaunchTargets, Launcher, SECRET_ON_STDIN,
-    SECRET_PLACEHOLDER, UNKNOWN_HOST,
+    ConnectList, Failure, HOST_PLACEHOLDER, LaunchOptions, LaunchTargets, Launcher,
+    SECRET_ON_STDIN, SECRET_PLACEHOLDER, UNKNOWN_HOST,
 };
 use super::{local_name, position_of};
 use crate::sys::process::{self, WaitResult};
+use crate::sys::tcp;
 
 /// The length of the secret in bytes, which is the length of a cluster key.
 const SECRET_LEN: usize = 32;
@@ -40,8 +42,8 @@ pub struct PreflightOptions {
 /// The options of `-greet`.
 #[derive(Debug)]
 pub struct ProbeOptions {
-    /// The addresses of the listener, separated by commas, and its port after the last one.
-    pub connect: String,
+    /// The addresses and the port of the listener.
+    pub connect: ConnectList,
     /// The name of this host, or [`UNKNOWN_HOST`].
     pub host: String,
     /// The source of the secret: a file or [`SECRET_ON_STDIN`].
@@ -63,7 +65,8 @@ pub fn run(options: &PreflightOptions) -> Result<(), String> {
         [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect::<SigSet>();
     end_signals.thread_unblock().map_err(|error| error.to_string())?;
 
-    let secret = random_bytes().map_err(|error| format!("/dev/urandom: {error}"))?;
+    let secret: [u8; SECRET_LEN] =
+        random_bytes().map_err(|error| format!("cannot create a secret: {error}"))?;
     let (mut launcher, listener, names) = prepare(options, &secret)?;
     let started_at = Instant::now();
     let mut failed = 0;
@@ -130,15 +133,11 @@ fn prepare(
         println!("{}: no hosts other than this one", options.hosts);
     }
     let names = hosts.into_iter().map(|host| host.name).collect();
-    let listener = TcpListener::bind("0.0.0.0:0").map_err(|error| format!("listen: {error}"))?;
-    listener.set_nonblocking(true).map_err(|error| error.to_string())?;
+    let listener = tcp::listen_on_all_addresses().map_err(|error| format!("listen: {error}"))?;
     let port = listener.local_addr().map_err(|error| error.to_string())?.port();
-    let addresses = targets.local_addresses();
-    let addresses: Vec<String> =
-        addresses.iter().filter(|a| a.is_ipv4()).map(IpAddr::to_string).collect();
+    let connect = ConnectList::new(targets.local_addresses(), port)?.to_string();
     let path = std::env::current_exe().map_err(|error| format!("/proc/self/exe: {error}"))?;
     let mut command = vec![path.into_os_string()];
-    let connect = format!("{}:{port}", addresses.join(","));
     let arguments =
         ["-greet", "-connect", &connect, "-host", HOST_PLACEHOLDER, "-key", SECRET_PLACEHOLDER];
     command.extend(arguments.map(OsString::from));
@@ -155,12 +154,6 @@ fn hosts(host_list: &str) -> Result<Vec<HostSpec>, String> {
     let count = count.parse::<u16>().ok().filter(|count| *count > 0);
     let count = count.ok_or_else(|| format!("{host_list}: not a number of hosts"))?;
     Ok((0..count).map(|number| host(format!("local{number}"), HostKind::Virtual)).collect())
-}
-
-fn random_bytes() -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; SECRET_LEN];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
 }
 
 fn wait(
@@ -192,6 +185,7 @@ fn next_greeting(listener: &TcpListener, secret: &[u8]) -> Option<(String, Socke
         if let (Ok(_), Some((name, proof))) = (result, line.trim_end().split_once(' '))
             && proof == hexadecimal(secret)
         {
+            let address = SocketAddr::new(address.ip().to_canonical(), address.port());
             return Some((name.to_owned(), address));
         }
     }
@@ -216,7 +210,7 @@ pub fn run_probe(options: &ProbeOptions) -> Result<(), String> {
     result.map_err(|error| format!("-key {}: {error}", options.key.to_string_lossy()))?;
     let is_unknown = options.host == UNKNOWN_HOST;
     let name = if is_unknown { local_name() } else { options.host.clone() };
-    let mut stream = connect(&options.connect)?;
+    let mut stream = options.connect.connect(GREETING_TIMEOUT)?;
     let line = format!("{name} {}\n", hexadecimal(&secret));
     let result = stream.write_all(line.as_bytes());
     result
@@ -228,20 +222,4 @@ pub fn run_probe(options: &ProbeOptions) -> Result<(), String> {
         while io::stdin().read(&mut ignored).is_ok_and(|count| count > 0) {}
     }
     Ok(())
-}
-
-/// Connects to the first address that answers.
-fn connect(list: &str) -> Result<TcpStream, String> {
-    let usage_error = || format!("-connect {list}: not ADDRESS[,ADDRESS...]:PORT");
-    let (addresses, port) = list.rsplit_once(':').ok_or_else(usage_error)?;
-    let port: u16 = port.parse().map_err(|_| usage_error())?;
-    let mut last = "no address".to_owned();
-    for word in addresses.split(',') {
-        let address: IpAddr = word.parse().map_err(|_| usage_error())?;
-        match TcpStream::connect_timeout(&SocketAddr::new(address, port), GREETING_TIMEOUT) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = format!("{address}: {error}"),
-        }
-    }
-    Err(format!("-connect {list}: {last}"))
 }

@@ -9,7 +9,7 @@ use score_proto::message::{HostKind, HostSpec};
 
 use super::method::LaunchMethod;
 use super::virtual_hosts::VirtualHosts;
-use super::{LaunchHost, LaunchRequest, Launcher, local_addresses};
+use super::{LaunchHost, LaunchRequest, Launcher, local_addresses, virtual_number};
 
 /// The user's options for starting daemons.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -116,11 +116,6 @@ fn lan_plan(hosts: &[HostSpec], options: &LaunchOptions) -> Result<LanPlan, Stri
         plan.set(name, value)?;
     }
     Ok(plan)
-}
-
-/// The number of a virtual host, given its name.
-pub(super) fn virtual_number(name: &str) -> Option<u32> {
-    name.strip_prefix(LanPlan::new(1).prefix.as_str())?.parse().ok()
 }
 
 #[cfg(test)]

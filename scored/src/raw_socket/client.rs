@@ -4,13 +4,12 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use nix::sys::socket::{setsockopt, sockopt::ReceiveTimeout};
-use nix::sys::time::{TimeVal, TimeValLike};
 use score_pm::device::ethernet::wire::WireEndpoint;
 use score_proto::frame;
+use score_sys::fd_passing;
+use socket2::SockRef;
 
-use super::{MAX_DATAGRAM_LEN, OPEN_TIMEOUT, OpenReply, OpenRequest};
-use crate::sys::fd_passing;
+use super::{MAX_DATAGRAM_LEN, MAX_REPLY_FDS, OPEN_TIMEOUT, OpenReply, OpenRequest};
 
 /// A client of the opener.
 #[derive(Debug)]
@@ -27,7 +26,7 @@ impl RawSocketClient {
     /// # Errors
     /// The descriptor is not a socket.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
-        setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(OPEN_TIMEOUT.as_secs() as i64))?;
+        SockRef::from(&socket).set_read_timeout(Some(OPEN_TIMEOUT))?;
         Ok(Self { socket, has_failed: Cell::new(false) })
     }
 
@@ -58,7 +57,8 @@ impl RawSocketClient {
     fn exchange(&self, request: OpenRequest) -> io::Result<(OpenReply, Vec<OwnedFd>)> {
         let datagram = frame::encode_datagram(&request).map_err(io::Error::other)?;
         fd_passing::send(&self.socket, &datagram, &[])?;
-        let (bytes, descriptors) = fd_passing::receive(&self.socket, MAX_DATAGRAM_LEN)?;
+        let (bytes, descriptors) =
+            fd_passing::receive(&self.socket, MAX_DATAGRAM_LEN, MAX_REPLY_FDS)?;
         let reply = frame::decode_datagram(&bytes).map_err(io::Error::other)?;
         Ok((reply, descriptors))
     }

@@ -4,16 +4,14 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt::SendTimeout,
-};
-use nix::sys::time::{TimeVal, TimeValLike};
 use score_pm::device::ethernet::wire::{WireEndpoint, WireOptions, WirePreference};
 use score_proto::frame;
+use score_sys::{fd_passing, unix_socket};
+use socket2::SockRef;
 
 use super::{EndpointInfo, MAX_DATAGRAM_LEN, OPEN_TIMEOUT, OpenReply, OpenRequest, RawSocketGrant};
 use crate::sys::namespace::{self, Containment};
-use crate::sys::{credentials, fd_passing, process, realtime};
+use crate::sys::{credentials, process, realtime};
 
 /// The name of the process.
 const PROCESS_NAME: &std::ffi::CStr = c"scored-opener";
@@ -31,8 +29,7 @@ pub struct HelperOptions {
 /// # Errors
 /// The system call that failed.
 pub fn start(plan: &RawSocketGrant, owner: (u32, u32)) -> io::Result<(i32, OwnedFd)> {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+    let (ours, theirs) = unix_socket::seqpacket_pair()?;
     // Sent before the shepherd has its end, so that no other message can precede it.
     let start = frame::encode_datagram(&(owner, plan)).map_err(io::Error::other)?;
     fd_passing::send(&theirs, &start, &[])?;
@@ -55,8 +52,8 @@ pub fn run(options: HelperOptions) -> io::Result<()> {
     process::default_and_block_signals()?;
     let socket = options.control;
     // The user may have stopped the shepherd.
-    setsockopt(&socket, SendTimeout, &TimeVal::seconds(OPEN_TIMEOUT.as_secs() as i64))?;
-    let (bytes, _) = fd_passing::receive(&socket, MAX_DATAGRAM_LEN)?;
+    SockRef::from(&socket).set_write_timeout(Some(OPEN_TIMEOUT))?;
+    let (bytes, _) = fd_passing::receive(&socket, MAX_DATAGRAM_LEN, 0)?;
     let (owner, plan): ((u32, u32), RawSocketGrant) =
         frame::decode_datagram(&bytes).map_err(io::Error::other)?;
     credentials::become_raw_socket_opener(owner).map_err(io::Error::other)?;
@@ -64,7 +61,7 @@ pub fn run(options: HelperOptions) -> io::Result<()> {
     process::die_with_parent(libc::SIGKILL);
     let mut open_counts = vec![0; plan.sets.len()];
     loop {
-        let (bytes, _) = fd_passing::receive(&socket, MAX_DATAGRAM_LEN)?;
+        let (bytes, _) = fd_passing::receive(&socket, MAX_DATAGRAM_LEN, 0)?;
         if bytes.is_empty() {
             return Ok(());
         }

@@ -25,6 +25,9 @@ use crate::shepherd;
 
 /// Size of the longest datagram in bytes: a grant for all network sets.
 const MAX_DATAGRAM_LEN: usize = 16 << 10;
+/// Largest number of descriptors in a reply: the sockets of all links of a network set, and the
+/// memory of AF_XDP sockets.
+const MAX_REPLY_FDS: usize = 64;
 /// How long a shepherd waits for sockets. The kernel takes a few milliseconds for each packet
 /// socket and for each program on an interface, and up to a second if a queue is still in use.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -2,15 +2,16 @@
 //! untrusted until it has been decoded.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, MsgFlags, recv, sendmsg};
+use nix::sys::socket::{MsgFlags, recv};
 use score_proto::frame;
 use score_proto::message::{Call, Reply};
+use score_sys::fd_passing;
 
 /// The longest call: sc_inspectme with a display name.
 pub const MAX_CALL_LEN: usize = 16 * 1024;
@@ -90,18 +91,11 @@ impl ControlSocket {
     /// Sends queued replies until the socket is full.
     pub fn send_queued(&mut self) {
         while let Some((bytes, descriptors)) = self.unsent.front() {
-            let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
-            let rights = [ControlMessage::ScmRights(&raw)];
-            let rights = if raw.is_empty() { &[][..] } else { &rights[..] };
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            let iov = [IoSlice::new(bytes)];
-            match sendmsg::<()>(self.socket.as_raw_fd(), &iov, rights, flags, None) {
-                Err(Errno::EAGAIN) => return,
-                Err(Errno::EINTR) => {}
+            let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+            match fd_passing::try_send(&self.socket, bytes, &descriptors) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // The reply is sent, or the process has closed its end.
-                _ => {
-                    self.unsent.pop_front();
-                }
+                _ => _ = self.unsent.pop_front(),
             }
         }
     }

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use score_proto::job_control::{HostPlacement, JobStart, Placement};
 use score_proto::message::JobSpec;
+use score_sys::host_name::system_host_name;
 
 use super::limit_enforcer::CgroupCounters;
 use crate::raw_socket::RawSocketClient;
-use crate::sys::host_name::system_host_name;
 
 /// One process of the running stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

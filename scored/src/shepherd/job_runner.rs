@@ -1,5 +1,7 @@
 //! The local part of a job: starts its processes, handles their calls and their exits.
 
+mod process_list;
+
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +14,7 @@ use score_proto::ids::JobHostId;
 use score_proto::job_control::{ElementReport, JobReport, OutputReport, ShepherdReport, Status};
 use score_proto::message::{ElementSpec, NodeUsage, Stream};
 use score_proto::nodeset::NodeSet;
+use score_sys::host_name::system_host_name;
 
 use super::call_handler::{ElementCalls, PendingFlushes};
 use super::gang_switch::RunGate;
@@ -24,7 +27,6 @@ use super::metrics::{MeasuredJob, MetricsCollector};
 use super::output::{DrainReason, OutputMux};
 use super::pmi_service::{PmiEvent, PmiService};
 use super::pmix_service::PmixService;
-use super::process_list::ProcessList;
 use super::processes::{ControlEvent, ProcessTable};
 use super::program_store::ProgramStore;
 use super::reports::ScoredLink;
@@ -33,9 +35,9 @@ use super::spawn_queue::{SpawnQueue, SpawnedProcess, StartError};
 use super::tool_directory::ToolDirectory;
 use super::tool_service::ToolService;
 use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, reaper};
-use crate::sys::host_name::system_host_name;
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
+use process_list::ProcessList;
 
 /// Number of processes started in one tick of the loop.
 const SPAWNS_PER_TICK: usize = 16;

@@ -2,12 +2,12 @@
 //! memory, and exits when the job has ended. The job master ([`score_job`]) makes the decisions,
 //! and the shepherd carries them out.
 
-mod breakpoint_list;
 mod call_handler;
 mod control_socket;
 mod cpu_binding;
 mod direct_modex;
 mod disk_usage;
+mod environment;
 mod gang_switch;
 mod input;
 mod inspection;
@@ -24,7 +24,6 @@ mod output;
 mod pmi_service;
 mod pmix_service;
 mod pmix_watch;
-mod process_list;
 mod processes;
 mod program_store;
 mod reaper;

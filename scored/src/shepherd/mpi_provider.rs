@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use score_proto::env;
 use score_proto::message::{MpiStart, OsBytes};
 
-use super::spawn_queue::environment_value;
+use super::environment::environment_value;
 
 /// The provider's file. Its folder contains nothing else, because libfabric loads all files of the
 /// folder.

@@ -20,6 +20,7 @@ use score_proto::nodeset::NodeSet;
 use score_proto::pmix::PmixOrder;
 use score_proto::tool_command::ToolCommand;
 use score_proto::toolctl::ToolProcess;
+use score_sys::host_name::system_host_name;
 
 use super::call_handler::{self, CallAction, CallState, FaultingThread};
 use super::inspection::InspectedElement;
@@ -29,7 +30,6 @@ use super::limit_enforcer::LimitEnforcer;
 use super::output::DrainReason;
 use super::program_store::{ProgramStore, StorePaths};
 use super::spawn_queue;
-use crate::sys::host_name::system_host_name;
 use crate::sys::process;
 
 /// The option with which a user disables the use of idle flags (manual 3.5.2).

@@ -24,14 +24,14 @@ use score_proto::job_control::{
 use score_proto::message::{EnvVar, MpiStart, OsBytes, ProgramKind};
 use score_proto::nodeset::NodeSet;
 use score_proto::pmix::{PmixHost, PmixNamespace, PmixOrder, PmixReport, PmixSetup};
+use score_sys::host_name::system_host_name;
 
 use super::direct_modex::DirectModex;
+use super::environment::environment_value;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey};
 use super::pmi_service::{PmiEvent, abort_event, unfinished_reason};
 use super::pmix_watch::{CheckResult, HelperWatch};
-use super::spawn_queue::environment_value;
 use crate::framed_socket::FramedSocket;
-use crate::sys::host_name::system_host_name;
 
 /// The helper's program, in the folder of scored.
 const HELPER_NAME: &str = "scored-pmix";

@@ -12,7 +12,7 @@ use super::call_handler::{CallState, ElementCalls};
 use super::control_socket::{ControlSocket, MAX_CALL_LEN, ReadResult};
 use super::job_info::{LocalNodes, ProcessKey};
 use super::metrics::measurement::Measurement;
-use crate::sys::spawn::ChildFile;
+use crate::sys::spawn_args::ChildFile;
 
 /// A running process.
 #[derive(Debug)]

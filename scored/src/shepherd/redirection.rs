@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use score_proto::message::FileName;
+use score_sys::host_name::system_host_name;
 
-use crate::sys::host_name::system_host_name;
-use crate::sys::spawn::ChildFile;
+use crate::sys::spawn_args::ChildFile;
 
 /// The directory of files whose names contain no `/`, and the number of processes that write there.
 #[derive(Debug, Clone, Copy)]

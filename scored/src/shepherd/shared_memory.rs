@@ -13,12 +13,13 @@ use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, board};
 use score_proto::job_control::{HostNetworkAddress, Placement};
 use score_proto::message::{NetworkSet, ProgramKind};
 use score_proto::nodeset::NodeSet;
+use score_sys::memfd;
 
 use super::gang_switch::RunGate;
 use super::job_info::JobInfo;
 use super::networks::{MessageCounters, NetworkReport, Networks, PacketTag};
 use crate::raw_socket::RawSocketClient;
-use crate::sys::memfd::{PublishedMap, sealed};
+use crate::sys::memfd::PublishedMap;
 
 /// The shared memory of one parallel process.
 struct ElementMemory {
@@ -76,7 +77,7 @@ impl SharedMemory {
     ) -> Result<NetworkReport, String> {
         let node_count = placement.self_placement().map_or(0, |local_host| local_host.nodes);
         if self.board.is_none() {
-            let page = PublishedMap::new(c"score-board", BOARD_LEN)
+            let page = PublishedMap::new("score-board", BOARD_LEN)
                 .map_err(|error| format!("no memory for the board: {error}"))?;
             page.store_u32(board::VERSION, PROTOCOL_VERSION);
             page.store_u64(board::STARTED_NS, super::monotonic_ns());
@@ -87,7 +88,7 @@ impl SharedMemory {
             page.store_u32(board::FLAGS, if oversubscribed { board::OVERSUBSCRIBED } else { 0 });
             page.store_u64(board::MAGIC, BOARD_MAGIC);
         }
-        let area = sealed(c"score-area", AREA_LEN as u64 * u64::from(node_count))
+        let area = memfd::create_sealed("score-area", AREA_LEN as u64 * u64::from(node_count))
             .map_err(|error| format!("no memory for the C-Area: {error}"))?;
         let memory = self.elements.get_mut(&element).ok_or("no node has attached")?;
         memory.area = Some(area);

@@ -2,19 +2,22 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{CStr, CString};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use nix::fcntl::OFlag;
 use nix::sched::CpuSet;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::fstat;
 use nix::unistd::pipe2;
 use score_job::program_paths;
 use score_proto::env;
-use score_proto::message::{ElementSpec, Input, JobSpec, MpiStart, OsBytes, Output, ProgramKind};
+use score_proto::message::{ElementSpec, Input, JobSpec, MpiStart, Output, ProgramKind};
+use score_sys::unix_socket::seqpacket_pair;
 
 use super::cpu_binding;
+use super::environment::environment_value;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey, ShepherdContext};
 use super::mpi_library;
 use super::mpi_provider::{MpiProvider, preload_without_pm};
@@ -22,9 +25,8 @@ use super::pmi_service::NewPmiSocket;
 use super::pmix_service::is_foreign_variable;
 use super::redirection::{self, RedirectContext};
 use super::tool_directory::StageProgram;
-use crate::sys::spawn::{
-    CONTROL_FD, ChildFile, FdSource, PMI_FD, Program, SpawnArgs, SpawnError, Spawner,
-};
+use crate::sys::spawn::{SpawnError, Spawner};
+use crate::sys::spawn_args::{CONTROL_FD, ChildFile, FdSource, PMI_FD, Program, SpawnArgs};
 
 /// Properties that all processes of one parallel process share.
 #[derive(Debug)]
@@ -85,10 +87,6 @@ pub enum StartError {
 fn c_string(bytes: &[u8]) -> CString {
     // check() has rejected NUL bytes, so that truncation does no harm here.
     CString::new(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).unwrap_or_default()
-}
-
-fn errno_text(error: nix::errno::Errno) -> &'static str {
-    error.desc()
 }
 
 impl SpawnQueue {
@@ -229,14 +227,12 @@ impl SpawnQueue {
         let (child_stdout, stdout_reader) = standard_output(context, job, key, spec, is_last)?;
         let (stderr, child_stderr) = pipe()?;
         let (control, child_control) =
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
-                .map_err(|error| creation_error("control socket", error))?;
+            seqpacket_pair().map_err(|error| creation_error("control socket", error))?;
         let (pmi_socket, child_pmi_socket) = match spec.kind {
             ProgramKind::Mpi(MpiStart::Pmi) => {
-                let stream = SockType::Stream;
-                socketpair(AddressFamily::Unix, stream, None, SockFlag::SOCK_CLOEXEC)
-                    .map(|(ours, child)| (Some(ours), Some(child)))
-                    .map_err(|error| creation_error("PMI socket", error))?
+                let pair = UnixStream::pair();
+                let (ours, child) = pair.map_err(|error| creation_error("PMI socket", error))?;
+                (Some(OwnedFd::from(ours)), Some(OwnedFd::from(child)))
             }
             _ => (None, None),
         };
@@ -301,8 +297,8 @@ impl StdioSource {
     }
 }
 
-fn creation_error(what: &str, error: nix::errno::Errno) -> StartError {
-    StartError::Job(format!("cannot create a {what}: {}", errno_text(error)))
+fn creation_error(what: &str, error: impl Into<io::Error>) -> StartError {
+    StartError::Job(format!("cannot create a {what}: {}", error.into()))
 }
 
 /// A new pipe: read end, write end.
@@ -404,12 +400,6 @@ struct MpiLibraries<'a> {
     folder: Option<&'a Path>,
     /// The provider through which MPI libraries use PM.
     provider: Option<&'a MpiProvider>,
-}
-
-pub(super) fn environment_value<'a>(environment: &'a [OsBytes], name: &str) -> Option<&'a [u8]> {
-    environment
-        .iter()
-        .find_map(|variable| variable.0.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
 impl SpawnPlan {

@@ -90,7 +90,7 @@ fn a_hostile_list_creates_nothing() {
     for (entries, contents, reason) in [
         (vec![file("../out", 0o644, 1)], "x", "../out: its path"),
         (vec![file("/tmp/score-out", 0o644, 1)], "x", "its path"),
-        (vec![link("l", ".."), file("l/out", 0o644, 1)], "x", "l/out: it does not lie"),
+        (vec![link("l", ".."), file("l/out", 0o644, 1)], "x", "l/out: it is not in a directory"),
         (vec![directory("d", 0o755), link("d/l", "../../job")], "", "leads out"),
         (vec![file("a", 0o644, 1), file("a", 0o644, 1)], "xx", "a: it is listed twice"),
         (vec![file("a", 0o644, 2)], "x", "have 2 bytes by its list, but 1 bytes"),

@@ -5,6 +5,8 @@
 //! service no longer than a command allows. The shepherd keeps the listening socket for tools open,
 //! so that a tool may connect at any time.
 
+mod breakpoint_list;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -31,13 +33,13 @@ use score_proto::tool_command::{
 use score_proto::tool_start::TOOL_SOCKET;
 use score_proto::toolctl::{ToolProcess, ToolctlJob, ToolctlOrder, ToolctlReport};
 
-use super::breakpoint_list::BreakpointList;
 use super::gang_switch::RunGate;
 use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
 use super::processes::ProcessTable;
 use crate::framed_socket::FramedSocket;
 use crate::sys::pdeathsig::unblock_signals;
 use crate::sys::process;
+use breakpoint_list::BreakpointList;
 
 /// The service's program, in the folder of scored.
 const SERVICE_NAME: &str = "scored-toolctl";

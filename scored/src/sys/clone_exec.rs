@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nix::sched::CpuSet;
 use score_proto::exit_code::EXIT_NOT_FOUND;
 
-use super::spawn::{ChildFile, FdSource, PMI_FD, SpawnArgs};
+use super::spawn_args::{ChildFile, FdSource, PMI_FD, SpawnArgs};
 
 pub const STEP_SETUP: u64 = 1;
 pub const STEP_DIRECTORY: u64 = 2;

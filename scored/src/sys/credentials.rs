@@ -338,6 +338,7 @@ mod tests {
     use super::*;
     use score_proto::job_control::Status;
     use score_proto::message::OsBytes;
+    use socket2::{Domain, Socket, Type};
 
     fn owner(uid: u32, name: &str) -> Owner {
         let name = OsBytes(name.as_bytes().to_vec());
@@ -440,14 +441,11 @@ mod tests {
         let had = permitted_capabilities().unwrap();
         assert!(in_child(|| {
             let result = become_raw_socket_opener((54_321, 54_321));
-            let flags = nix::sys::socket::SockFlag::empty();
-            let kind = nix::sys::socket::SockType::Raw;
-            let packet = nix::sys::socket::AddressFamily::Packet;
             let root = Uid::from_raw(0);
             result == Ok(())
                 && nix::unistd::geteuid().as_raw() == 54_321
                 && permitted_capabilities() == Some(had & RAW_SOCKET_CAPABILITIES)
-                && nix::sys::socket::socket(packet, kind, flags, None).is_ok()
+                && Socket::new(Domain::PACKET, Type::RAW, None).is_ok()
                 && setresuid(root, root, root).is_err()
                 && fs::read("/etc/shadow").is_err()
         }));

@@ -1,38 +1,15 @@
-//! Shared memory that its users cannot resize: sealed memfds, and a map that only this process can
-//! write and other processes can read (docs/dev/job-control.md).
+//! Mappings of sealed memfds: one that only this process can write and other processes can read,
+//! and one that other processes write (docs/dev/job-control.md).
 
 // UNSAFETY: one mapping of a memfd, written by atomic stores.
 #![expect(unsafe_code)]
 
-use std::ffi::CStr;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
-
-const SIZE_SEALS: SealFlag =
-    SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
-
-fn create_sized(name: &CStr, len: u64) -> io::Result<File> {
-    let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
-    let file = File::from(fd);
-    file.set_len(len)?;
-    Ok(file)
-}
-
-/// A memfd of zeroes that cannot be resized. Every process that has the descriptor may write it.
-///
-/// # Errors
-/// As memfd_create(2).
-pub fn sealed(name: &CStr, len: u64) -> io::Result<OwnedFd> {
-    let file = create_sized(name, len)?;
-    fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(SIZE_SEALS))?;
-    Ok(file.into())
-}
+use score_sys::memfd::{self, Seals};
 
 /// Shared memory that this process writes. Other processes can only read it.
 #[derive(Debug)]
@@ -47,11 +24,11 @@ impl PublishedMap {
     ///
     /// # Errors
     /// As memfd_create(2), mmap(2), or EINVAL from a kernel without F_SEAL_FUTURE_WRITE (5.1).
-    pub fn new(name: &CStr, len: usize) -> io::Result<Self> {
-        let file = create_sized(name, len as u64)?;
+    pub fn new(name: &str, len: usize) -> io::Result<Self> {
+        let file = memfd::create(name)?;
+        file.set_len(len as u64)?;
         let map = MmapOptions::new().len(len).map_raw(&file)?;
-        let future_write_seal = SealFlag::from_bits_retain(libc::F_SEAL_FUTURE_WRITE);
-        fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(SIZE_SEALS | future_write_seal))?;
+        memfd::seal(&file, Seals::SizeAndNewWriters)?;
         Ok(Self { fd: file.into(), map })
     }
 
@@ -84,7 +61,7 @@ pub struct UntrustedMap {
 }
 
 impl UntrustedMap {
-    /// Maps the first `len` bytes of an object that [`sealed`] has created.
+    /// Maps the first `len` bytes of an object that [`memfd::create_sealed`] has created.
     ///
     /// # Errors
     /// As mmap(2).
@@ -120,6 +97,7 @@ impl UntrustedMap {
 mod tests {
     use super::*;
     use nix::sys::mman::{MapFlags, ProtFlags};
+    use std::fs::File;
     use std::num::NonZeroUsize;
     use std::os::unix::fs::FileExt;
 
@@ -132,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_published_page_is_seen_by_readers_and_cannot_be_written_or_resized() {
-        let page = PublishedMap::new(c"score-test", 4096).unwrap();
+        let page = PublishedMap::new("score-test", 4096).unwrap();
         page.store_u64(8, 0x1122);
         let file = File::from(page.fd().try_clone_to_owned().unwrap());
         let mut bytes = [0; 8];
@@ -145,19 +123,10 @@ mod tests {
 
     #[test]
     fn an_untrusted_map_shows_the_writes_of_others() {
-        let fd = sealed(c"score-test", 4096).unwrap();
+        let fd = memfd::create_sealed("score-test", 4096).unwrap();
         let map = UntrustedMap::new(fd.as_fd(), 4096).unwrap();
         File::from(fd).write_at(&0x0102_0304_0506_0708_u64.to_le_bytes(), 64).unwrap();
         assert_eq!(map.u64(64), 0x0102_0304_0506_0708);
         assert_eq!((map.u32(68), map.u64(0)), (0x0102_0304, 0));
-    }
-
-    #[test]
-    fn a_sealed_object_is_writable_but_keeps_its_size() {
-        let fd = sealed(c"score-test", 8192).unwrap();
-        writable_mapping(fd.as_fd()).unwrap();
-        let file = File::from(fd);
-        assert!(file.set_len(0).is_err());
-        assert!(file.set_len(1 << 20).is_err());
     }
 }

@@ -1,5 +1,6 @@
-//! All code that needs `unsafe` or a bare system call: starting processes, namespaces, memfds, and
-//! the few calls that have no safe wrapper. These modules implement no policy.
+//! All code of scored that needs `unsafe` or a bare system call: starting processes, namespaces,
+//! mappings, and the few calls that have no safe wrapper. These modules implement no policy. The
+//! package score-sys has the calls that other packages need, too.
 
 pub mod cgroup;
 pub mod clone_exec;
@@ -7,8 +8,6 @@ pub mod cpu_latency;
 pub mod credentials;
 pub mod descriptor;
 pub mod event_mask;
-pub mod fd_passing;
-pub mod host_name;
 pub mod memfd;
 pub mod name_lookup;
 pub mod namespace;
@@ -18,11 +17,12 @@ pub mod pidfd;
 pub mod probe;
 pub mod process;
 pub mod process_stop;
-pub mod random;
 pub mod realtime;
 pub mod remove;
 pub mod remove_as_user;
 pub mod remove_on_close;
 pub mod spawn;
+pub mod spawn_args;
+pub mod tcp;
 pub mod timer;
 pub mod wall_clock;

@@ -6,9 +6,10 @@
 use std::ffi::c_void;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use nix::fcntl::OFlag;
+use socket2::{Domain, Socket, Type};
 
 use super::cgroup::{self, Cgroups};
 use super::memfd::PublishedMap;
@@ -66,8 +67,12 @@ const PROBES: &[Probe] = &[
         probe_realtime,
         "the thread that switches between jobs wakes late: time slices have at least 100 ms",
     ),
-    ("AF_XDP", || probe_raw_socket(libc::AF_XDP), "small frames on Ethernet use AF_PACKET or UDP"),
-    ("AF_PACKET", || probe_raw_socket(libc::AF_PACKET), "Ethernet is used with UDP only"),
+    (
+        "AF_XDP",
+        || probe_raw_socket(libc::AF_XDP.into()),
+        "small frames on Ethernet use AF_PACKET or UDP",
+    ),
+    ("AF_PACKET", || probe_raw_socket(Domain::PACKET), "Ethernet is used with UDP only"),
     (
         "userfaultfd",
         userfaultfd,
@@ -127,12 +132,8 @@ fn probe_realtime() -> io::Result<String> {
     Ok("priority 1".to_owned())
 }
 
-fn probe_raw_socket(family: i32) -> io::Result<String> {
-    // SAFETY: no memory is passed.
-    let fd = check(unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) }.into())?;
-    // SAFETY: just created, without another owner.
-    drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
-    Ok("socket".to_owned())
+fn probe_raw_socket(domain: Domain) -> io::Result<String> {
+    Socket::new(domain, Type::RAW, None).map(|_| "socket".to_owned())
 }
 
 fn userfaultfd() -> io::Result<String> {
@@ -168,7 +169,7 @@ fn process_vm() -> io::Result<String> {
 }
 
 fn probe_seals() -> io::Result<String> {
-    PublishedMap::new(c"scored-probe", 4096).map(|_| "size and future writes".to_owned())
+    PublishedMap::new("scored-probe", 4096).map(|_| "size and future writes".to_owned())
 }
 
 fn pipe_size() -> io::Result<String> {

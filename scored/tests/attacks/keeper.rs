@@ -7,18 +7,15 @@ use super::driver::TEST_TIMEOUT;
 use super::driver::service::{ALICE, BOB, Client, DAEMON_UID, Service, run_as, spec};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, setsockopt,
-    socketpair, sockopt::ReceiveTimeout,
-};
+use nix::sys::socket::{setsockopt, sockopt::ReceiveTimeout};
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{Pid, geteuid};
 use score_keeper::record::{Action, Call, Event, MAX_RECORD_LEN, Reply, StartRequest};
 use score_keeper::voucher::{VOUCHER_TTL_S, Voucher, VoucherKey, link_key};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::message::UserRequest;
-use std::io::IoSlice;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use score_sys::{fd_passing, unix_socket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -56,10 +53,7 @@ impl TestKeeper {
         listener.set_nonblocking(true).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
         std::fs::set_permissions(folder.join("socket"), mode).unwrap();
-        let pair = || {
-            let flags = SockFlag::SOCK_CLOEXEC;
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap()
-        };
+        let pair = || unix_socket::seqpacket_pair().unwrap();
         let ((calls, keeper_calls), (events, keeper_events)) = (pair(), pair());
         let keeper_listener = OwnedFd::from(listener.try_clone().unwrap());
         let inherited = [keeper_listener, keeper_calls, keeper_events];
@@ -90,15 +84,8 @@ impl TestKeeper {
         Some(keeper)
     }
 
-    fn send(&self, bytes: &[u8], fds: &[RawFd]) -> nix::Result<usize> {
-        let rights = [ControlMessage::ScmRights(fds)];
-        let rights = if fds.is_empty() { &[][..] } else { &rights[..] };
-        let iov = [IoSlice::new(bytes)];
-        sendmsg::<()>(self.calls.as_raw_fd(), &iov, rights, MsgFlags::MSG_NOSIGNAL, None)
-    }
-
-    fn call(&self, call: &Call, fds: &[RawFd]) -> Reply {
-        self.send(&call.to_bytes(), fds).unwrap();
+    fn call(&self, call: &Call, fds: &[BorrowedFd<'_>]) -> Reply {
+        fd_passing::send(&self.calls, &call.to_bytes(), fds).unwrap();
         Reply::read(&receive(&self.calls)).unwrap()
     }
 
@@ -148,7 +135,7 @@ impl TestKeeper {
         let ((control, other), (switch, other_switch)) =
             (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         let request = StartRequest { voucher, ..StartRequest::default() };
-        let fds = [other.as_raw_fd(), other_switch.as_raw_fd()];
+        let fds = [other.as_fd(), other_switch.as_fd()];
         (self.call(&Call::Start(request), &fds), [control, switch])
     }
 
@@ -170,10 +157,7 @@ impl Drop for TestKeeper {
 }
 
 fn receive(socket: &OwnedFd) -> Vec<u8> {
-    let mut bytes = vec![0; MAX_RECORD_LEN];
-    let len = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()).unwrap();
-    bytes.truncate(len);
-    bytes
+    fd_passing::receive(socket, MAX_RECORD_LEN, 0).unwrap().0
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -237,7 +221,7 @@ fn a_voucher_that_is_forged_or_outside_its_time_starts_nothing() {
 #[test]
 fn a_keeper_vouches_for_connections_to_its_socket_and_for_no_other() {
     let Some(keeper) = TestKeeper::start() else { return };
-    let vouch = |socket: &OwnedFd| keeper.call(&Call::Vouch { session: 5 }, &[socket.as_raw_fd()]);
+    let vouch = |socket: &OwnedFd| keeper.call(&Call::Vouch { session: 5 }, &[socket.as_fd()]);
     let ((alice_socket, alice), (bob_socket, bob)) =
         (keeper.connection(ALICE), keeper.connection(BOB));
     // Sockets with root as the peer, like a connection of the daemon to another service. One is
@@ -267,7 +251,7 @@ fn a_keeper_vouches_for_connections_to_its_socket_and_for_no_other() {
         vouchers.each_ref().map(|voucher| Voucher::read_unverified(voucher).map(|one| one.uid));
     assert_eq!(uids, [Ok(ALICE), Ok(BOB)]);
     let renew =
-        |socket: &OwnedFd, voucher| keeper.call(&Call::Renew { voucher }, &[socket.as_raw_fd()]);
+        |socket: &OwnedFd, voucher| keeper.call(&Call::Renew { voucher }, &[socket.as_fd()]);
     let foreign = renew(&alice_socket, vouchers[1].clone());
     assert!(refusal(foreign).contains("another connection"));
     match renew(&alice_socket, vouchers[0].clone()) {
@@ -287,7 +271,7 @@ fn a_malformed_call_ends_the_keeper() {
     let no_descriptors = Call::Start(StartRequest::default()).to_bytes();
     for bytes in [&[0xff][..], &long, &path, &no_descriptors] {
         let Some(mut keeper) = TestKeeper::start() else { return };
-        keeper.send(bytes, &[]).unwrap();
+        fd_passing::send(&keeper.calls, bytes, &[]).unwrap();
         keeper.until_ended();
         assert!(keeper.log().contains("the keeper ends all jobs"), "{}", keeper.log());
     }
@@ -302,7 +286,7 @@ fn a_daemon_that_floods_its_keeper_ends_it_and_fills_no_log() {
     }
     assert!(keeper.log().lines().count() < 30, "{}", keeper.log());
     // The test does not read the replies any more.
-    while keeper.send(&verify.to_bytes(), &[]).is_ok() {}
+    while fd_passing::send(&keeper.calls, &verify.to_bytes(), &[]).is_ok() {}
     keeper.until_ended();
     assert!(keeper.log().contains("does not read its answers"), "{}", keeper.log());
 }

@@ -14,11 +14,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use score_proto::PROTOCOL_VERSION;
-use score_proto::client_session::{self, JobMessage, ServerMessageDecoder};
+use score_proto::client_session::{self, JobMessage};
 use score_proto::ids::SessionJobId;
 use score_proto::job_control::ProcessBlock;
 use score_proto::message::*;
-use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
+use score_proto::server_message::{JobAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage};
 
 /// Held while a forked child could inherit a socket.
 static FORK_LOCK: Mutex<()> = Mutex::new(());
@@ -373,8 +373,7 @@ pub fn marked(mark: &str) -> Vec<i32> {
 
 /// An environment variable that marks the processes of one test.
 pub fn mark() -> String {
-    use std::hash::{BuildHasher, Hasher};
-    format!("SCORE_TEST_MARK={:016x}", std::hash::RandomState::new().build_hasher().finish())
+    format!("SCORE_TEST_MARK={:016x}", score_sys::random::random_u64())
 }
 
 /// A temporary directory of a test. It is removed when this value is dropped.

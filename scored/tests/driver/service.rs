@@ -16,13 +16,13 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 use score_proto::allocation_request::AllocationRequest;
-use score_proto::client_session::{self, JobMessage, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, JobMessage, SESSION_JOB};
 use score_proto::daemon_statistics::DaemonStatistics;
 use score_proto::ids::SessionJobId;
 use score_proto::message::*;
 use score_proto::server_message::{
-    ConsoleAnswer, ConversationAnswer, JobAnswer, ListAnswer, ServerMessage, SessionAnswer,
-    SessionMessage,
+    ConsoleAnswer, ConversationAnswer, JobAnswer, ListAnswer, ServerMessage, ServerMessageDecoder,
+    SessionAnswer, SessionMessage,
 };
 
 use super::{TEST_TIMEOUT, bytes, job, sh};

@@ -7,7 +7,7 @@ mod library_path;
 
 pub use library_path::LibrarySearchPath;
 
-use crate::mpi::{self, MpiLibrary};
+use crate::mpi_library::{self, MpiLibrary};
 use score_proto::elf_note::{NoteError, Request};
 use std::collections::HashSet;
 use std::fs::File;
@@ -82,7 +82,7 @@ pub fn needs_of(
                 continue;
             }
             uses_openmp |= OPENMP_LIBRARIES.contains(&name.as_slice());
-            uses_libfabric |= mpi::is_libfabric(name);
+            uses_libfabric |= mpi_library::is_libfabric(name);
             let named = MpiLibrary::of_needed(name).filter(|_| mpi_library.is_none());
             let found =
                 loader.candidates(name, &needed_by, &info).into_iter().find_map(|candidate| {
@@ -93,7 +93,7 @@ pub fn needs_of(
             if named.is_some() {
                 (mpi_library, mpi_path) = (named, found_path.clone());
             }
-            if name == mpi::PMIX_LIBRARY_NAME {
+            if name == mpi_library::PMIX_LIBRARY_NAME {
                 pmix_library = found_path;
             }
             let Some((library_path, library, identity)) = found else { continue };

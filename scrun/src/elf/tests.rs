@@ -1,7 +1,7 @@
 //! Programs built by gcc, as users build them, and damaged copies of them.
 
 use super::*;
-use crate::mpi::Transport;
+use crate::mpi_library::Transport;
 use std::fs;
 use std::process::Command;
 

@@ -8,8 +8,8 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::MpiLibrary;
 use crate::elf::LibrarySearchPath;
+use crate::mpi_library::MpiLibrary;
 
 /// The names that mpi4py tries in each directory, in this order.
 const LIBRARY_NAMES: [&str; 3] = ["libmpi.so", "libmpi.so.12", "libmpi.so.40"];

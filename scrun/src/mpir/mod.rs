@@ -17,6 +17,7 @@ use score_proto::ids::JobId;
 use score_proto::job_control::ProcessBlock;
 use score_proto::message::{DebuggerRequest, ElementSpec, JobRequest, JobSpec};
 use score_proto::tool_start::ToolActionAnswer;
+use score_sys::host_name::system_host_name;
 
 use starter::Starter;
 
@@ -100,10 +101,7 @@ impl Debugger {
         let id = match kind {
             SessionKind::MultiUser => job.to_string(),
             // The job number of a private daemon has no meaning for other processes.
-            SessionKind::SingleUser => {
-                let host = nix::unistd::gethostname().unwrap_or_default();
-                format!("{}@{}", std::process::id(), host.to_string_lossy())
-            }
+            SessionKind::SingleUser => format!("{}@{}", std::process::id(), system_host_name()),
         };
         score_mpir::set_job_id(id);
         self.starter.on_accepted(nodes).into()

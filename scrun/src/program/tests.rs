@@ -70,7 +70,7 @@ fn unusable_programs_get_the_exit_code_of_a_shell() {
         ("text", 126, "not executable"),
         ("folder", 127, "not found"),
         ("./folder", 126, "is a directory"),
-        ("./fifo", 126, "no regular file"),
+        ("./fifo", 126, "not a regular file"),
         ("./prog/x", 126, "Not a directory"),
     ] {
         let (found, line) = tree.resolve(name).unwrap_err();

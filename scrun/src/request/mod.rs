@@ -3,7 +3,8 @@
 //! whether the requests can be met.
 
 use crate::elf::{self, LibrarySearchPath, ProgramNeeds};
-use crate::mpi::{self, MpiLibrary};
+use crate::mpi;
+use crate::mpi_library::MpiLibrary;
 use crate::nodes::HostAssignment;
 use crate::options::ScrunOptions;
 use crate::trial_run;

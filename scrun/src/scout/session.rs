@@ -19,11 +19,13 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgid, getpgrp, getppid};
-use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, SESSION_JOB};
 use score_proto::env::{REMOTE_SHELL_ENV, SCOUT_ENV};
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_USAGE};
 use score_proto::message::{HostSpec, Level, SingleUserRequest};
-use score_proto::server_message::{ScoutAnswer, SessionAnswer, SessionMessage};
+use score_proto::server_message::{
+    ScoutAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage,
+};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::AsFd;

@@ -1,12 +1,12 @@
 //! The daemon of a session: starts it, and removes its directory if it dies.
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socketpair};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -93,13 +93,12 @@ pub fn start(
         .spawn()
         .map_err(spawn_error)?;
     let pid = Some(child.id());
-    Ok((DaemonHandle { child: Some(child), pid, exit_message: "" }, UnixStream::from(ours)))
+    Ok((DaemonHandle { child: Some(child), pid, exit_message: "" }, ours))
 }
 
 /// A socket pair. Child processes inherit the second end.
-fn inheritable_pair() -> nix::Result<(OwnedFd, OwnedFd)> {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
+fn inheritable_pair() -> io::Result<(UnixStream, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair()?;
     fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))?;
     Ok((ours, theirs))
 }

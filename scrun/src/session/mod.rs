@@ -21,25 +21,23 @@ use input::{StdinChunk, StdinReader};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use nix::libc;
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
 use output::OutputWriter;
-use score_proto::client_session::{
-    self, JobMessage, SESSION_JOB, ServerMessageDecoder, SessionKind,
-};
+use score_proto::client_session::{self, JobMessage, SESSION_JOB, SessionKind};
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_USAGE};
 use score_proto::frame::FrameError;
 use score_proto::ids::{JobHostId, JobId, SessionJobId};
 use score_proto::message::{
     ContentHash, JobEnd, JobRequest, JobSpec, Level, SingleUserRequest, Stream, UserRequest,
 };
-use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
+use score_proto::server_message::{JobAnswer, ServerMessageDecoder, SessionAnswer, SessionMessage};
 use score_proto::tool_start::ScrunJob;
 use state::{Action, Event, SessionState};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -112,7 +110,7 @@ struct EventLoop {
     /// They count as written.
     buffered_by_merger: [u64; 2],
     /// The memfd whose name identifies the daemon and the job, for tools.
-    published_job: Option<OwnedFd>,
+    published_job: Option<File>,
     waker: Arc<Waker>,
     /// The debugger that uses the terminal, if there is one.
     terminal_debugger: Option<TerminalDebugger>,
@@ -454,7 +452,7 @@ impl EventLoop {
         };
         let name = ScrunJob { daemon, job }.memfd_name();
         // Without the memfd, tools do not find the job. The job itself does not need it.
-        self.published_job = memfd_create(name.as_str(), MFdFlags::MFD_CLOEXEC).ok();
+        self.published_job = score_sys::memfd::create(&name).ok();
     }
 
     fn read_signals(&mut self) {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Transport, TransportEvent, wait_until_ready};
 use crate::message::{DownMessage, RoutingTable, UpMessage};
-use crate::server::StartError;
+use crate::start_error::StartError;
 
 mod connection;
 mod search;

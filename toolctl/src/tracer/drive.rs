@@ -6,9 +6,8 @@
 use std::time::Duration;
 
 use super::breakpoints::INT3;
-use super::inject::Purpose;
 use super::kernel::{Kernel, TaskState};
-use super::process::{Context, Exclusive, Motion, Place, Presence, Process, Stop};
+use super::process::{Context, Exclusive, Motion, Place, Presence, Process, Purpose, Stop};
 use super::{Event, Tid};
 
 /// If a thread does not stop within this time after an interrupt, its state is looked up.

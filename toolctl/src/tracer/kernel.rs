@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use super::procfs::Parentage;
 use super::registers::Registers;
 use super::siginfo::SigInfo;
 use super::sys::{self, Wait};
@@ -20,15 +21,6 @@ pub enum TaskState {
     Ended,
     /// It may execute its program.
     Active,
-}
-
-/// The process of a task, and its parent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parentage {
-    /// The process that the task is a thread of.
-    pub process: Pid,
-    /// The parent of that process.
-    pub parent: Pid,
 }
 
 /// The calls of a tracer. None of them blocks.

@@ -23,14 +23,13 @@ mod control;
 mod drive;
 pub mod error;
 pub mod extended;
-mod inject;
 pub mod kernel;
 pub mod memory;
 pub mod process;
 pub mod process_data;
 pub mod procfs;
 pub mod registers;
-mod requests;
+mod request;
 mod several_tools;
 mod siginfo;
 #[cfg(test)]
@@ -49,7 +48,7 @@ pub use extended::ExtendedRegister;
 pub use kernel::{Kernel, Linux};
 pub use process::{NoticeReason, Preferences, SignalNotice, SignalSet};
 pub use registers::{DebugRegisters, Gprs, Registers, SpecialRegister, SpecialRegisters};
-pub use requests::{Answer, Request, ThreadSnapshot, Ticket};
+pub use request::{Answer, Request, ThreadSnapshot, Ticket};
 pub use watchpoints::{WatchKind, WatchRange};
 
 use breakpoints::INT3;

@@ -2,16 +2,19 @@
 
 #![forbid(unsafe_code)]
 
+mod inject;
+mod serve_requests;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::breakpoints::Breakpoints;
-use super::inject::{Injection, TrapHandler};
 use super::kernel::Kernel;
-use super::requests::PendingRequest;
+use super::request::PendingRequest;
 use super::siginfo::SigInfo;
 use super::watchpoints::Watchpoints;
 use super::{Event, Pid, Tid};
+pub use inject::{Injection, Purpose, TrapHandler};
 
 /// A set of signals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

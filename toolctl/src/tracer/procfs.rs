@@ -4,7 +4,6 @@
 use std::fs;
 use std::io::Read;
 
-use super::kernel::Parentage;
 use super::{Pid, Tid};
 
 /// The most bytes that are read of a file whose length a process controls.
@@ -59,6 +58,15 @@ impl Status {
     pub fn signals(&self, name: &str) -> u64 {
         self.field(name).and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(0)
     }
+}
+
+/// The process of a task, and its parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parentage {
+    /// The process that the task is a thread of.
+    pub process: Pid,
+    /// The parent of that process.
+    pub parent: Pid,
 }
 
 /// The process of a task, and the parent of that process.

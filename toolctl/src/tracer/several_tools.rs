@@ -6,7 +6,7 @@
 use super::error::TraceError;
 use super::kernel::Kernel;
 use super::process::{Preferences, Presence, Process};
-use super::requests::Request;
+use super::request::Request;
 use super::{Pid, Tid, Tracer};
 
 impl<K: Kernel> Tracer<K> {

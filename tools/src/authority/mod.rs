@@ -24,7 +24,7 @@
 //! authority.handle(Event::Started { rank: 0 });
 //! authority.handle(Event::Connected { connection, uid: 1000, reach: Reach::Host });
 //!
-//! A tool attaches, and requests a number.
+//! // A tool attaches, and requests a number.
 //! let body = Attach { tag: *b"snapshot", priority: 10, select: ProcessSelect::RanksInNode };
 //! let record = ToolRequest::Attach(body).encode(&Header::new(17, 0, 0, 1)).unwrap();
 //!

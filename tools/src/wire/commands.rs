@@ -3,13 +3,13 @@
 //! Offsets are relative to the start of the command's data, which is the thread id.
 
 use super::codes::CommandCode;
-use super::field::{ReadError, Record, RecordLayout, numbered, record};
+use super::field::{ReadError, Record, RecordLayout, numbered, part, put_at, record};
 use super::parameters::{
     BreakpointKind, DEBUG_REGISTERS, DebugRegister, FloatRegister, GENERAL_REGISTERS,
     GeneralRegister, JobFilePath, Preference, ReleaseNotify, SPECIAL_REGISTERS, SharedAccess,
     SpecialRegister, SpeculativeAccess, ThreadState, ToolState, TrapMode, WatchType,
 };
-use super::payload::{Counted, FileNames, Payload, WithBytes, WithList};
+use super::payload::{Counted, Payload, WithBytes, WithList};
 
 /// The most bytes of memory or of a file that a command can read or write.
 pub const MAX_MEMORY_LEN: u32 = 65_024;
@@ -355,6 +355,49 @@ pub type AuxVector = WithList<AuxVectorHead, u64>;
 pub type ThreadData = WithList<ThreadDataHead, FrameEntry>;
 /// Bytes of a file.
 pub type FileContents<'a> = WithBytes<'a, FileContentsHead>;
+
+/// The answer of Get File Names: the number of names at offset 8, and NUL-terminated names from
+/// offset 12.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileNames {
+    /// The names. No name contains a NUL.
+    pub names: Vec<Vec<u8>>,
+}
+
+/// The offset of the names.
+pub(super) const NAMES_OFFSET: usize = 12;
+
+impl Payload<'_> for FileNames {
+    const FIXED: RecordLayout = FileNamesHead::LAYOUT;
+    fn payload_len(&self) -> usize {
+        NAMES_OFFSET + self.names.iter().map(|name| name.len() + 1).sum::<usize>()
+    }
+    fn write(&self, bytes: &mut [u8]) {
+        put_at(bytes, 8, &(self.names.len() as u32));
+        let mut offset = NAMES_OFFSET;
+        for name in &self.names {
+            bytes[offset..offset + name.len()].copy_from_slice(name);
+            offset += name.len() + 1;
+        }
+    }
+    fn read(bytes: &[u8]) -> Result<Self, ReadError> {
+        let count: u32 = part(bytes, 8).ok_or(ReadError::Short)?;
+        let mut rest = bytes.get(NAMES_OFFSET..).ok_or(ReadError::Short)?;
+        let mut names = Vec::new();
+        // Each name takes at least one byte, so a false count ends the loop early.
+        for _ in 0..count {
+            let end = rest.iter().position(|byte| *byte == 0).ok_or(ReadError::Short)?;
+            names.push(rest[..end].to_vec());
+            rest = &rest[end + 1..];
+        }
+        Ok(Self { names })
+    }
+    #[cfg(test)]
+    fn sample_payload(random: &mut dyn FnMut() -> u64) -> Self {
+        let names = (0..random() % 5).map(|_| format!("{:x}", random()).into_bytes());
+        Self { names: names.collect() }
+    }
+}
 
 /// The message that a command belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

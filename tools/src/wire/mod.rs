@@ -68,7 +68,7 @@ pub use fault::{Fault, errno};
 pub use field::{FieldLayout, ReadError, RecordLayout};
 pub use message::*;
 pub use parameters::*;
-pub use payload::{FileNames, WithBytes, WithList};
+pub use payload::{WithBytes, WithList};
 
 /// The number of tool control in the header's service field.
 pub const TOOL_CONTROL_SERVICE: u8 = 5;
@@ -94,7 +94,7 @@ pub fn layouts() -> Vec<RecordLayout> {
 pub fn tails() -> Vec<(&'static str, usize, usize)> {
     let mut tails = commands::TAILS.to_vec();
     tails.push(("RankListHead", BODY_OFFSET, message::RANKS_OFFSET));
-    tails.push(("FileNamesHead", 8, payload::NAMES_OFFSET));
+    tails.push(("FileNamesHead", 8, commands::NAMES_OFFSET));
     tails
 }
 

@@ -56,6 +56,13 @@ pub enum LinkError {
     Noise(String),
 }
 
+impl LinkError {
+    /// An error of the cryptography.
+    pub(super) fn of_noise(error: snow::Error) -> Self {
+        Self::Noise(error.to_string())
+    }
+}
+
 /// The reason why a message was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SendError {

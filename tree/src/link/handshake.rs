@@ -59,20 +59,16 @@ fn preface(version: u32) -> [u8; PREFACE_LEN] {
 
 fn noise(key: &Key, initiator: bool) -> Result<Box<HandshakeState>, LinkError> {
     let prologue = preface(PROTOCOL_VERSION);
-    let builder = Builder::new(PATTERN.parse().map_err(noise_error)?);
-    let builder = builder.psk(0, key.bytes()).map_err(noise_error)?;
-    let builder = builder.prologue(&prologue).map_err(noise_error)?;
+    let builder = Builder::new(PATTERN.parse().map_err(LinkError::of_noise)?);
+    let builder = builder.psk(0, key.bytes()).map_err(LinkError::of_noise)?;
+    let builder = builder.prologue(&prologue).map_err(LinkError::of_noise)?;
     let built = if initiator { builder.build_initiator() } else { builder.build_responder() };
-    built.map(Box::new).map_err(noise_error)
-}
-
-pub(super) fn noise_error(error: snow::Error) -> LinkError {
-    LinkError::Noise(error.to_string())
+    built.map(Box::new).map_err(LinkError::of_noise)
 }
 
 fn write_flight(noise: &mut HandshakeState, out: &mut Vec<u8>) -> Result<(), LinkError> {
     let mut message = [0; NOISE_MESSAGE_LEN];
-    let length = noise.write_message(&[], &mut message).map_err(noise_error)?;
+    let length = noise.write_message(&[], &mut message).map_err(LinkError::of_noise)?;
     debug_assert_eq!(length, NOISE_MESSAGE_LEN);
     out.extend_from_slice(&preface(PROTOCOL_VERSION));
     out.extend_from_slice(&message);
@@ -158,7 +154,7 @@ impl Handshake {
             Stage::Dialled(mut noise) => {
                 noise.read_message(message, &mut []).map_err(|_| LinkError::WrongKey)?;
                 let mut transport =
-                    noise.into_transport_mode().map(Box::new).map_err(noise_error)?;
+                    noise.into_transport_mode().map(Box::new).map_err(LinkError::of_noise)?;
                 record::seal(&mut transport, record::KEEPALIVE, &[], out)?;
                 Ok(Some(transport))
             }
@@ -166,7 +162,8 @@ impl Handshake {
                 let mut noise = noise(&key, false)?;
                 noise.read_message(message, &mut []).map_err(|_| LinkError::WrongKey)?;
                 write_flight(&mut noise, out)?;
-                let transport = noise.into_transport_mode().map(Box::new).map_err(noise_error)?;
+                let transport =
+                    noise.into_transport_mode().map(Box::new).map_err(LinkError::of_noise)?;
                 self.stage = Stage::Confirming(transport);
                 Ok(None)
             }

@@ -4,7 +4,6 @@
 use snow::TransportState;
 
 use super::error::LinkError;
-use super::handshake::noise_error;
 
 /// A record without content, which shows that the sender is alive.
 pub const KEEPALIVE: u8 = 0;
@@ -41,7 +40,7 @@ pub fn seal(
     plain.extend_from_slice(content);
     let start = out.len();
     out.resize(start + 2 + plain.len() + TAG_LEN, 0);
-    let length = keys.write_message(&plain, &mut out[start + 2..]).map_err(noise_error)?;
+    let length = keys.write_message(&plain, &mut out[start + 2..]).map_err(LinkError::of_noise)?;
     debug_assert_eq!(length, plain.len() + TAG_LEN);
     out[start..start + 2].copy_from_slice(&(length as u16).to_le_bytes());
     if keys.sending_nonce().is_multiple_of(REKEY_INTERVAL) {

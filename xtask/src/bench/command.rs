@@ -1,11 +1,12 @@
-//! Running programs for a measurement: with a time limit, and with their error output if they fail.
+//! Runs programs for a measurement, with a time limit. If a program fails, its error output is
+//! shown.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::run;
 
-/// No single command of the bench takes longer unless it hangs.
+/// The time limit in seconds of a single command. Only a command that hangs exceeds it.
 const COMMAND_TIMEOUT_S: &str = "120";
 
 /// Splits a command line at blanks.
@@ -16,14 +17,14 @@ pub fn split_words(line: &str) -> Vec<String> {
 fn command_with_timeout(words: &[String]) -> Command {
     let mut command = Command::new("timeout");
     command.arg(COMMAND_TIMEOUT_S).args(words).stdin(Stdio::null()).current_dir(run::source_root());
-    // cargo names its own folders of libraries, where those of a debug build are.
+    // Cargo's value names its own directories, which contain the libraries of a debug build.
     command.env_remove("LD_LIBRARY_PATH");
     // Open MPI requires these variables if it runs as root (in containers).
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command
 }
 
-/// Standard output of a command that must succeed.
+/// Returns the standard output of a command that must succeed.
 ///
 /// # Errors
 /// The command line, with the last lines of its error output.
@@ -38,7 +39,7 @@ pub fn command_stdout(words: &[String]) -> Result<String, String> {
     Err(format!("{}: {}: {last}", words.join(" "), output.status))
 }
 
-/// Milliseconds of wall clock that a command takes.
+/// Returns the milliseconds of wall clock time that a command takes.
 ///
 /// # Errors
 /// If the command failed.

@@ -1,4 +1,4 @@
-//! The other libraries, if they are installed.
+//! The other libraries with which the bench compares, if they are installed.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use std::time::Duration;
 use crate::bench::command::{command_stdout, split_words};
 use crate::run;
 
-/// An MPI.
+/// An MPI implementation.
 pub struct MpiImplementation {
-    /// Its name.
+    /// The name of the implementation.
     pub name: &'static str,
-    /// The command line before a program's name; `N` stands for the number of processes.
+    /// The command line in front of a program's name. `N` stands for the number of processes.
     launch_command: &'static str,
     compiler: &'static str,
     packages: &'static str,
     version_command: &'static str,
-    /// The compiled ping-pong, if it was compiled.
+    /// The path of the compiled ping-pong. `None` if it did not compile.
     pingpong_path: Option<PathBuf>,
 }
 
@@ -39,12 +39,12 @@ const MPICH: MpiImplementation = MpiImplementation {
     pingpong_path: None,
 };
 
-/// The ping-pong, in C.
+/// The C source of the ping-pong.
 pub const SOURCE: &str = include_str!("pingpong.c");
 
 /// The installed competitors.
 pub struct Competitors {
-    /// The MPIs whose ping-pong compiled.
+    /// The MPI implementations whose ping-pong compiled.
     pub mpis: Vec<MpiImplementation>,
     /// Whether ucx_perftest is installed.
     pub has_ucx: bool,
@@ -87,7 +87,7 @@ impl MpiImplementation {
             Command::new(self.compiler).arg("-O2").arg("-o").arg(&program).arg(&source),
         );
         compiled.map_err(|error| format!("{}: {error}", self.name))?;
-        // The path as a user types it, at the top of the tree.
+        // The path is relative to the top of the tree, as a user types it there.
         self.pingpong_path = Some(Path::new(crate::bench::WORK_DIR).join(name));
         let version = command_stdout(&split_words(self.version_command)).unwrap_or_default();
         let version = version.lines().next().unwrap_or("version unknown").to_owned();
@@ -97,9 +97,9 @@ impl MpiImplementation {
     }
 }
 
-/// Whether a compiler of an MPI, a command with its first arguments, builds a program of one line.
-/// The wrapper of MPICH may be installed without libmpich-dev, which has the headers. Messages of
-/// the compiler are not shown.
+/// Whether the compiler of an MPI builds a program of one line. `compiler` is a command with its
+/// first arguments. MPICH's wrapper may be installed without libmpich-dev, which has the headers.
+/// The compiler's messages are not shown.
 pub fn builds_programs(compiler: &[&str], folder: &Path) -> bool {
     let source = folder.join("one_line.c");
     let text = "#include <mpi.h>\nint main(void) { return MPI_Finalize(); }\n";
@@ -111,7 +111,7 @@ pub fn builds_programs(compiler: &[&str], folder: &Path) -> bool {
 }
 
 impl Competitors {
-    /// Finds the installed competitors; compiles the ping-pong into `folder`.
+    /// Finds the installed competitors, and compiles the ping-pong into `folder`.
     pub fn find(folder: &Path) -> Self {
         let (has_ucx, has_iperf3) =
             (run::is_installed("ucx_perftest"), run::is_installed("iperf3"));
@@ -143,13 +143,13 @@ impl Competitors {
     }
 }
 
-/// The arguments of a UCX test, without those that connect its two processes. Of one-way times the
-/// first percentile is taken, and of times between messages the median: the average contains the
+/// The arguments of a UCX test, without those that connect its two processes. One-way times use the
+/// first percentile, and times between messages use the median. The average would include the
 /// kernel's pauses.
 pub fn ucx_command_line(test: &str, size: u32) -> String {
     let transport = match test {
         "tag_lat" => String::new(),
-        // Short messages, up to the size that fits into its rings with a header.
+        // Short messages: up to the size that fits with its header into UCX's rings.
         _ if size <= 64 => "-d memory -x posix -D short".into(),
         _ => "-d memory -x posix -D bcopy".into(),
     };
@@ -161,12 +161,12 @@ pub fn ucx_command_line(test: &str, size: u32) -> String {
     line.trim_end().to_owned()
 }
 
-/// The same test, with the median of its times.
+/// The same UCX test, with the median of the times.
 pub fn ucx_median_command_line(line: &str) -> String {
     line.replace(" -R 1 ", " -R 50 ")
 }
 
-/// Runs both processes of a UCX test on these cores; returns nanoseconds per message.
+/// Runs both processes of a UCX test on these cores. Returns nanoseconds per message.
 ///
 /// # Errors
 /// If one of them failed.
@@ -179,7 +179,7 @@ pub fn run_ucx_test(line: &str, cores: [u32; 2]) -> Result<f64, String> {
     let client = split_words(&format!("{line} -p {port} -c {} 127.0.0.1", cores[1]));
     let output = run_ucx_client(&mut server, &client);
     if output.is_err() {
-        // `timeout` passes the signal on; the server may have exited already.
+        // `timeout` passes the signal on. The server may have exited already.
         let _ = server.kill();
     }
     let _ = server.wait();
@@ -200,7 +200,7 @@ fn ucx_server_command(words: &[String]) -> Command {
     command
 }
 
-/// The server needs a moment until it listens, and prints nothing when it does.
+/// Starts the client until it finds the server. The server prints nothing when it begins to listen.
 fn run_ucx_client(server: &mut Child, client: &[String]) -> Result<String, String> {
     let mut words = client.to_vec();
     words.splice(0..0, ["env".into(), "UCX_TLS=posix,self,cma".into()]);
@@ -223,8 +223,8 @@ mod tests {
     fn a_wrapper_without_its_headers_is_no_working_compiler() {
         let folder = std::env::temp_dir().join(format!("xtask-competitors-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("include")).unwrap();
-        // No wrapper of a test's own: a child that another test forks at the same time inherits the
-        // file open for writing, and then it cannot be executed (ETXTBSY).
+        // The test uses no wrapper script of its own. A child that another test forks at the same
+        // time would inherit the open file, and executing the script would then fail with ETXTBSY.
         let include = format!("-I{}/include", folder.display());
         let builds = || builds_programs(&["gcc", &include], &folder);
         assert!(!builds());

@@ -1,7 +1,8 @@
-//! How far one hostile user of a multi-user scored delays others: the time of their requests, the
-//! longest turn of the server's loop, and the switches of their jobs, each alone and beside an
-//! attack. Each attack is also measured at another service on the same processors: what it delays
-//! there is the floor, since only the processors are shared. Also the memory of idle logins.
+//! Measures how much one hostile user of a multi-user scored delays others: the time of requests,
+//! the longest turn of the server's loop, and switches of jobs. Each value is measured alone and
+//! during an attack. Each attack is also measured at another service on the same processors. The
+//! delay there is the floor, because that service shares only processors with the attacked one.
+//! Also measures the memory of idle logins.
 
 use nix::unistd::geteuid;
 use serde_json::Value;
@@ -10,7 +11,7 @@ use crate::bench::command::command_stdout;
 use crate::bench::report::{BenchResult, Comparison, Direction};
 use crate::bench::{Bench, BenchOutcome};
 
-/// The contenders of `score-daemon`: nobody, a user who only computes, and the attacks.
+/// The contenders of `score-daemon`: none, a user who only computes, and the attacks.
 const ATTACKS: [&str; 13] = [
     "none",
     "computing",
@@ -26,11 +27,11 @@ const ATTACKS: [&str; 13] = [
     "stops",
     "program",
 ];
-/// The first one is what the others are compared with; the second one is no attack.
+/// The number of contenders that are no attacks. All are compared with the first one.
 const CONTROLS: usize = 2;
-/// A value beside an attack, divided by the value alone.
+/// The target of a value during an attack, divided by the value alone.
 const TARGET_RATIO: f64 = 1.5;
-/// Seconds of each measurement of a round.
+/// The seconds of each measurement in a round.
 const SECONDS: u32 = 2;
 const IDLE_SESSIONS: u32 = 1000;
 /// The last word of a measurement at a service that nobody attacks.
@@ -44,15 +45,15 @@ const KIB: (&str, Direction) = ("KiB", Direction::LowerIsBetter);
 struct Metric {
     bench: &'static str,
     case: &'static str,
-    /// The measurement that prints it, and its key there.
+    /// The measurement that prints the number, and the key of the number in its output.
     measurement: &'static str,
     key: &'static str,
-    /// The number is multiplied by this.
+    /// The factor by which the number is multiplied.
     scale: f64,
     unit: (&'static str, Direction),
 }
 
-/// A number in microseconds, which is shown in milliseconds.
+/// A metric that is printed in microseconds and shown in milliseconds.
 const fn time(
     bench: &'static str,
     case: &'static str,
@@ -78,7 +79,7 @@ const METRICS: [Metric; 6] = [
     },
 ];
 
-/// Requests, turns and switches beside each attack; memory of sessions.
+/// Measures requests, turns and switches during each attack, and the memory of sessions.
 ///
 /// # Errors
 /// If a measurement failed.
@@ -110,7 +111,7 @@ pub fn daemon(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// One metric beside one attack, a value for each round.
+/// The values of one metric during one attack, one for each round.
 struct PlaceSamples {
     /// At the service that is attacked.
     at_attacked: Vec<f64>,
@@ -138,8 +139,8 @@ fn number(output: &Value, key: &str) -> Result<f64, String> {
     output[key].as_f64().ok_or_else(|| format!("score-daemon: no {key} in {output}"))
 }
 
-/// Two rows for each attack: at the attacked service and elsewhere. The first is compared with
-/// nobody's attack and with the second, which is the floor.
+/// Makes two rows for each attack: at the attacked service and elsewhere. The first row is compared
+/// with the value without an attack, and with the second row, which is the floor.
 fn rows_of<'a>(
     metric: &Metric,
     samples: impl Iterator<Item = &'a PlaceSamples>,
@@ -170,7 +171,7 @@ fn rows_of<'a>(
     rows
 }
 
-/// Memory of the daemons for each idle login of one user.
+/// Measures the memory of the daemons for each idle login of one user.
 fn idle_sessions(bench: &Bench) -> BenchOutcome {
     let line = format!("score-daemon sessions {IDLE_SESSIONS}");
     let output = measure(bench, &line)?;

@@ -1,4 +1,4 @@
-//! PM/Ethernet compared with TCP and iperf3, between two network namespaces joined by veth: its
+//! Compares PM/Ethernet with TCP and iperf3, between two network namespaces joined by veth: its
 //! wires, and the device over each of them.
 
 use serde_json::Value;
@@ -9,8 +9,8 @@ use crate::bench::{Bench, BenchOutcome};
 
 const NS_ONE_WAY: (&str, Direction) = ("ns one way", Direction::LowerIsBetter);
 const GBIT_PER_S: (&str, Direction) = ("Gbit/s", Direction::HigherIsBetter);
-/// The contenders by their names in `score-wires`, with the target of each: its one-way latency
-/// divided by that of TCP.
+/// The contenders, by their names in `score-wires`, and the target of each: its one-way latency
+/// divided by the latency of TCP.
 const WIRES: [(&str, &str, Option<f64>); 7] = [
     ("tcp", "TCP, TCP_NODELAY", None),
     ("udp", "UDP wire", Some(0.85)),
@@ -21,13 +21,13 @@ const WIRES: [(&str, &str, Option<f64>); 7] = [
     ("pm-xdp", "device, AF_XDP", None),
 ];
 const MTUS: [u32; 2] = [1500, 9000];
-/// One packet in a hundred.
+/// Loses one packet in a hundred.
 const LOSS: &str = "drop=0.01,seed=1";
 /// Mbit/s of a limited link.
 const LINK_RATE_MBIT: &str = "500";
 
-/// One-way latency of 8 bytes, bandwidth, the cost of packet loss, the gain of a second link, and
-/// the cost of composite.
+/// Measures the one-way latency of 8 bytes, bandwidth, the cost of packet loss, the gain of a
+/// second link, and the cost of composite.
 ///
 /// # Errors
 /// If a command failed.
@@ -90,14 +90,14 @@ fn latency(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// One result of `score-wires bandwidth`.
+/// Returns one result of `score-wires bandwidth`.
 fn gbit_per_s(bench: &Bench, words: &[&str]) -> Result<f64, String> {
     let output = score_wires(bench, words)?;
     let value = output.split_whitespace().nth(1).and_then(|word| word.parse().ok());
     value.ok_or_else(|| format!("score-wires {}: unexpected output {output:?}", words.join(" ")))
 }
 
-/// Rounds of several bandwidths, interleaved: the contenders, and the arguments of each.
+/// Measures several bandwidths in interleaved rounds. Each contender has its own arguments.
 fn run_interleaved(
     bench: &Bench,
     name: &'static str,
@@ -153,7 +153,7 @@ fn bandwidth(bench: &Bench, mtu: u32) -> BenchOutcome {
     Ok(rows)
 }
 
-/// The bandwidth of the wires that have no offload.
+/// Measures the bandwidth of the wires without offload.
 fn raw_bandwidth(bench: &Bench) -> BenchOutcome {
     let cores = cores_arg(bench);
     let bandwidth_args = |wire| vec!["bandwidth", "-cores", &cores, wire];
@@ -172,9 +172,10 @@ fn raw_bandwidth(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// Remote memory compared with messages of the same device; the target is 0.97 of their rate. Both
-/// alternate every few milliseconds. The reason is that the hypervisor moves the two virtual
-/// processors, nearer to each other or farther apart, within seconds, which makes a factor of 2.6.
+/// Compares remote memory with messages of the same device. The target is 0.97 of the rate of
+/// messages. Both alternate every few milliseconds, because the hypervisor moves the two virtual
+/// processors closer together or farther apart within seconds, which changes rates by a factor of
+/// 2.6.
 fn remote_memory(bench: &Bench) -> BenchOutcome {
     const TARGET_VS_MESSAGES: f64 = 0.97;
     let cores = cores_arg(bench);
@@ -238,7 +239,7 @@ fn remote_memory(bench: &Bench) -> BenchOutcome {
     Ok(results)
 }
 
-/// Two links compared with one, each limited.
+/// Compares two limited links with one limited link.
 fn trunk(bench: &Bench) -> BenchOutcome {
     let cores = cores_arg(bench);
     let bandwidth_args = |links| {
@@ -258,14 +259,14 @@ fn trunk(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// The time that composite adds to a message over shared memory.
+/// Measures the time that composite adds to a message over shared memory.
 fn composite(bench: &Bench) -> BenchOutcome {
     let cores = cores_arg(bench);
     let words = ["composite", "-cores", &cores];
     let cases = ["one way", "one thread, send and receive"];
     let mut all_samples = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
     for round in 0..bench.round_count {
-        bench.progress("what composite adds", round);
+        bench.progress("cost of composite", round);
         let output = score_wires(bench, &words)?;
         for (prefix, samples) in ["plain ", "composite "].into_iter().zip(&mut all_samples) {
             let line = output.lines().find_map(|line| line.strip_prefix(prefix));

@@ -50,7 +50,8 @@ static void pin(void)
     sched_setaffinity(0, sizeof own, &own);
 }
 
-/* An endpoint, and the address of the other node: names have the node in their second half. */
+/* Opens an endpoint, and inserts the address of the other node. The second half of a name is the
+ * node. */
 static void open_endpoint(void)
 {
     struct fi_info *hints = fi_allocinfo(), *info;

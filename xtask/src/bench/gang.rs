@@ -1,6 +1,6 @@
-//! Time-sharing: the throughput that two jobs keep if they share two processors in time slices,
-//! compared with the same two jobs under plain Linux; and whether each job gets its share of the
-//! processors.
+//! Measures time-sharing. Two jobs share two processors in time slices, and their throughput is
+//! compared with that of the same jobs under plain Linux. Also measures whether each job gets its
+//! share of the processors.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -14,20 +14,20 @@ use crate::bench::{Bench, BenchOutcome};
 const THROUGHPUT_KEPT: (&str, Direction) = ("of one job alone", Direction::HigherIsBetter);
 const SHARE_ERROR: (&str, Direction) = ("off its due, % of it", Direction::LowerIsBetter);
 
-/// Slices in ms, and the smallest part of the throughput that must be kept with each.
+/// The slices in ms, and for each the smallest fraction of the throughput that must be kept.
 const SLICES: [(&str, Option<f64>); 4] =
     [("40", Some(0.99)), ("10", Some(0.98)), ("bare-10", None), ("plain", None)];
-/// Slice, priorities, and the largest error of each share in percent.
+/// The slice, the priorities, and the largest error of each share in percent.
 const SHARES: [(&str, &str, f64); 2] = [("40", "8 8", 2.0), ("10", "6 8 10", 5.0)];
-/// Slices in ms at which deadlocks must be found.
+/// The slices in ms with which deadlocks must be found.
 const DEADLOCK: [&str; 3] = ["10", "40", "500"];
-/// Number of rounds of each, unless fewer are requested.
+/// The number of rounds of each measurement, unless the user requests fewer.
 const ROUNDS: u32 = 20;
 const LATENCY_US: (&str, Direction) = ("us: 50, 90, 99 %", Direction::LowerIsBetter);
-/// Throughput is measured for so many times as long as shares.
+/// Throughput is measured this many times as long as shares.
 const THROUGHPUT_TIME_FACTOR: f64 = 2.2;
 
-/// Throughput, shares, switches and deadlocks.
+/// Measures throughput, shares, switches and deadlocks.
 ///
 /// # Errors
 /// If a measurement failed.
@@ -55,12 +55,13 @@ pub fn gang(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// Switches of two hosts with a processor each. Histograms are shown as they are printed.
+/// Measures switches of two hosts with a processor each. Shows histograms as they are printed.
 fn switch_latency(bench: &Bench, seconds: u64) -> BenchOutcome {
     run_percentiles(bench, "gang switches", "-ts 10", format!("score-gang switches 10 {seconds}"))
 }
 
-/// The time since the last process became idle, while another job runs; the target is two slices.
+/// Measures the time from the last process becoming idle to the report of the deadlock, while
+/// another job runs. The target is two slices.
 fn deadlock_latency(bench: &Bench, slice: &str) -> BenchOutcome {
     let command = format!("score-gang deadlock {slice} 20");
     let mut rows = run_percentiles(bench, "gang deadlock", &format!("-ts {slice}"), command)?;
@@ -146,8 +147,8 @@ fn nth_number(line: &str, column: usize) -> Result<f64, String> {
     word.ok_or_else(|| format!("score-gang: unexpected output {line:?}"))
 }
 
-/// The output of a measurement of some minutes, shown as it is printed. The program limits its own
-/// time.
+/// Runs a measurement that takes minutes, and shows its output as it is printed. The program limits
+/// its own time.
 fn run_and_collect(bench: &Bench, line: &str) -> Result<Vec<String>, String> {
     let words = split_words(line);
     let io_error = |error: std::io::Error| format!("{line}: {error}");

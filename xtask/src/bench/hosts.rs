@@ -1,5 +1,5 @@
-//! Many virtual hosts on this machine: how long their launch takes, the processor time of their
-//! idle daemons, and a broadcast over slow links.
+//! Measures many virtual hosts on this machine: the time of their launch, the processor time of
+//! their idle daemons, and a broadcast over slow links.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -21,19 +21,20 @@ const WAKEUPS_PER_S: (&str, Direction) = ("wakeups/s", Direction::LowerIsBetter)
 /// The program that is launched.
 const STARTUP_PROGRAM: &str = "score-arrive";
 const HOSTS: [u32; 4] = [2, 8, 16, 64];
-/// Target in milliseconds for 64 hosts.
+/// The target in milliseconds for 64 hosts.
 const TARGET_LAUNCH_LATENCY_MS: f64 = 1000.0;
-/// Number of idle hosts, and the percentage of one core that all their daemons may use.
+/// The number of idle hosts, and the percentage of one core that all their daemons together may
+/// use.
 const IDLE_HOST_COUNT: u32 = 64;
 const TARGET_IDLE_PERCENT: f64 = 0.5;
-/// The limit of each link in bits per second, and the target of the time of 8 hosts divided by that
-/// of 2.
+/// The limit of each link in bits per second, and the target of the time of 8 hosts divided by the
+/// time of 2 hosts.
 const LINK_BITS_PER_S: f64 = 200e6;
 const TARGET_SCATTER_RATIO: f64 = 1.15;
 
-/// No launch takes longer unless it hangs.
+/// The time limit of a launch. Only a launch that hangs exceeds it.
 const JOB_TIMEOUT: Duration = Duration::from_secs(60);
-/// The kernel removes namespaces some time after their end; the next launch must not wait for that.
+/// The kernel removes namespaces some time after their end. The next launch must not wait for this.
 const NAMESPACE_CLEANUP_GRACE: Duration = Duration::from_secs(1);
 
 /// A job that runs until its standard input ends.
@@ -48,7 +49,7 @@ impl Job {
     fn start(bench: &Bench, command_line: &str) -> Result<Self, String> {
         let words = bench.command_words(command_line);
         let mut command = Command::new(&words[0]);
-        // scrun does not find this program in its own folder.
+        // The program is not in scrun's own directory, so scrun needs its path.
         let full_path = |word: &String| match word == STARTUP_PROGRAM {
             true => bench.program_dir.join(word).into_os_string(),
             false => word.into(),
@@ -57,7 +58,7 @@ impl Job {
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", words[0]))?;
         let (sender, stdout_lines) = mpsc::channel();
         if let Some(stdout) = child.stdout.take() {
-            // The thread ends with the job's output.
+            // The thread ends when the job closes its output.
             thread::spawn(move || {
                 let lines = BufReader::new(stdout).lines().map_while(Result::ok);
                 lines.map(|line| sender.send(line)).take_while(Result::is_ok).for_each(drop);
@@ -73,7 +74,7 @@ impl Job {
             .map_err(|_| format!("{}: no further output", self.command_line))
     }
 
-    /// The daemons of the job's hosts, and their shepherds.
+    /// The daemons of the job's hosts and their shepherds.
     fn daemons(&self) -> Vec<Process> {
         let mut found = processes::descendants(self.child.id());
         found.retain(|process| process.runs_program("scored"));
@@ -97,7 +98,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // A job that has not ended hangs; scored ends with its scrun.
+        // A job that has not ended hangs. scored ends with its scrun.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -107,9 +108,9 @@ fn startup_command(hosts: u32) -> String {
     format!("scrun -group=local:{hosts},nodes={hosts}x1,message=quiet {STARTUP_PROGRAM}")
 }
 
-/// Milliseconds from the last namespace, and from scrun's start, until the last process has passed
-/// the start barrier. The first daemon of another host is started when the last namespace exists;
-/// its start time is rounded down to 10 ms.
+/// Returns the milliseconds until the last process has passed the start barrier, counted from the
+/// last namespace, and from the start of scrun. The first daemon of another host is started when
+/// the last namespace exists. Its start time is rounded down to 10 ms.
 fn launch_once(bench: &Bench, hosts: u32) -> Result<[f64; 2], String> {
     let job = Job::start(bench, &startup_command(hosts))?;
     let mut last = 0;
@@ -129,14 +130,16 @@ fn launch_once(bench: &Bench, hosts: u32) -> Result<[f64; 2], String> {
     Ok([first, server].map(|since| last.saturating_sub(since) as f64 / 1e6))
 }
 
-/// The time from no daemon until every process has passed the start barrier.
+/// Measures the time from the start of the first daemon until every process has passed the start
+/// barrier.
 ///
 /// # Errors
 /// If a command failed.
 pub fn launch(bench: &Bench) -> BenchOutcome {
     let xtask_path =
         std::env::current_exe().map_err(|error| format!("xtask's own path: {error}"))?;
-    // The least that starts a program: daemon, shepherd and program for each host.
+    // The smallest effort that starts the programs: a daemon, a shepherd and a program for each
+    // host.
     let bare_command = |hosts: u32| {
         let command_line = format!("cargo xtask bench -spawn-and-wait {}", 3 * hosts);
         let mut args = split_words(&command_line)[1..].to_vec();
@@ -149,7 +152,7 @@ pub fn launch(bench: &Bench) -> BenchOutcome {
         for (hosts, samples) in HOSTS.into_iter().zip(&mut all_samples) {
             let [from_namespaces, from_scored] = launch_once(bench, hosts)?;
             let bare_spawn = run_time_ms(&bare_command(hosts).1)?;
-            // The first round of each has cold caches.
+            // The first round of each contender has cold caches.
             if round > 0 {
                 let measured = [from_namespaces, from_scored, bare_spawn];
                 samples.iter_mut().zip(measured).for_each(|(series, sample)| series.push(sample));
@@ -176,7 +179,7 @@ pub fn launch(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// Processor time of the daemons of idle hosts.
+/// Measures the processor time of the daemons of idle hosts.
 ///
 /// # Errors
 /// If a command failed.
@@ -209,7 +212,8 @@ pub fn idle(bench: &Bench) -> BenchOutcome {
     Ok(vec![total_row, shepherd_row, wakeup_row])
 }
 
-/// Percent of a core that all daemons use, percent of shepherds alone, and wakeups per second.
+/// Returns the percentage of a core that all daemons use, the percentage of the shepherds alone,
+/// and wakeups per second.
 fn measure_idle_cost(job: &Job, window: Duration) -> Result<[f64; 3], String> {
     let deadline = Instant::now() + JOB_TIMEOUT;
     let sleeping_count = || {
@@ -222,7 +226,7 @@ fn measure_idle_cost(job: &Job, window: Duration) -> Result<[f64; 3], String> {
         }
         thread::sleep(Duration::from_millis(100));
     }
-    // The time just after the launch is not idle.
+    // Directly after the launch the daemons are not idle yet.
     thread::sleep(Duration::from_secs(3));
     let (before, start) = (job.daemons(), Instant::now());
     thread::sleep(window);
@@ -240,7 +244,7 @@ fn measure_idle_cost(job: &Job, window: Duration) -> Result<[f64; 3], String> {
     Ok([percent(busy_ns), percent(shepherd_ns), wakeups as f64 / elapsed])
 }
 
-/// A broadcast over links of 200 Mbit/s.
+/// Measures a broadcast over links of 200 Mbit/s.
 ///
 /// # Errors
 /// If a command failed.
@@ -278,7 +282,7 @@ pub fn scatter(bench: &Bench) -> BenchOutcome {
     Ok(vec![eight, two, floor])
 }
 
-/// Seconds that a command takes with this file as its standard input.
+/// Returns the seconds that a command takes with this file as its standard input.
 fn scatter_seconds(
     bench: &Bench,
     command_line: &str,

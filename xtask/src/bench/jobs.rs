@@ -1,16 +1,17 @@
-//! Jobs per second: a client of scrun's protocol, one scrun per job, and a bare loop.
+//! Measures jobs per second: a client that speaks scrun's protocol, one scrun per job, and a bare
+//! loop.
 
 use crate::bench::command::{command_stdout, split_words};
 use crate::bench::report::{BenchResult, Comparison, Direction};
 use crate::bench::{Bench, BenchOutcome};
 
 const JOBS_PER_S: (&str, Direction) = ("jobs/s", Direction::HigherIsBetter);
-/// Jobs of the client in flight.
+/// The number of the client's jobs in flight.
 const JOBS_IN_FLIGHT: u32 = 4;
-/// Target: the rate of the client divided by the rate of the bare loop.
+/// The target of the rate of the client divided by the rate of the bare loop.
 const TARGET_VS_BARE_LOOP: f64 = 0.5;
 
-/// Jobs of `true` per second.
+/// Measures how many jobs of `true` run per second.
 ///
 /// # Errors
 /// If a command failed.
@@ -30,7 +31,7 @@ pub fn jobs(bench: &Bench) -> BenchOutcome {
             let output = command_stdout(&bench.command_words(line))?;
             let rate = split_words(&output).first().and_then(|word| word.parse().ok());
             let rate: f64 = rate.ok_or_else(|| format!("{line} says {output:?}"))?;
-            // The first round of each has cold caches.
+            // The first round of each contender has cold caches.
             if round > 0 {
                 samples.push(rate);
             }

@@ -1,4 +1,5 @@
-//! Latency, message rate, and the cost of silent nodes: pmtest compared with other libraries.
+//! Measures latency, message rate, and the cost of silent nodes: compares pmtest with other
+//! libraries.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::bench::{Bench, BenchOutcome};
 const NS_ONE_WAY: (&str, Direction) = ("ns one way", Direction::LowerIsBetter);
 const MESSAGES_PER_S: (&str, Direction) = ("messages/s", Direction::HigherIsBetter);
 const SIZES: [u32; 4] = [8, 64, 1024, 4096];
-/// Targets for each size: the latency divided by the floor of the same run.
+/// The target of each size: the latency divided by the floor of the same run.
 const TARGETS_VS_BASELINE: [Option<f64>; 4] = [Some(1.4), None, None, Some(8.0)];
 
 /// Samples by contender and size, in the order in which they were first seen.
@@ -23,7 +24,7 @@ pub struct Collected {
 }
 
 impl Collected {
-    /// Adds a sample, which this command has printed.
+    /// Adds a sample, which was printed by `command`.
     pub fn add(&mut self, contender: &str, size: u32, value: f64, command: &str) {
         let key = (contender.to_owned(), size);
         if !self.samples.contains_key(&key) {
@@ -50,7 +51,7 @@ impl Collected {
     }
 }
 
-/// The output of pmtest -json.
+/// Returns the output of pmtest -json.
 ///
 /// # Errors
 /// If pmtest failed, or printed something else.
@@ -59,7 +60,7 @@ pub fn run_pmtest(bench: &Bench, line: &str) -> Result<Vec<Value>, String> {
     serde_json::from_str(&text).map_err(|error| format!("{line}: {error}"))
 }
 
-/// A field of that output.
+/// Returns a field of pmtest's output.
 ///
 /// # Errors
 /// If the field is missing or not a number.
@@ -67,7 +68,7 @@ pub fn number_field(value: &Value, name: &str) -> Result<f64, String> {
     value[name].as_f64().ok_or_else(|| format!("pmtest -json has no {name}"))
 }
 
-/// Latency of each size, compared with the floor and with other libraries.
+/// Compares the latency of each size with the floor and with other libraries.
 ///
 /// # Errors
 /// If a command failed.
@@ -103,7 +104,7 @@ pub fn latency(bench: &Bench) -> BenchOutcome {
             }
         }
         for size in SIZES.into_iter().filter(|_| bench.competitors.has_ucx) {
-            // For longer messages am_lat neither writes nor reads its payload.
+            // For longer messages UCX's am_lat neither writes nor reads the payload.
             let am = if size <= 64 { "UCX am" } else { "UCX am (payload untouched)" };
             for (contender, test) in [(am, "am_lat"), ("UCX tag", "tag_lat")] {
                 let line = ucx_command_line(test, size);
@@ -124,7 +125,7 @@ pub fn latency(bench: &Bench) -> BenchOutcome {
         .collect())
 }
 
-/// Compares libpm's row with the floor and with every other message-passing library.
+/// Compares libpm's row with the floor and with each other library that passes messages.
 fn compare_with_others(mut rows: Vec<BenchResult>, target: Option<f64>) -> Vec<BenchResult> {
     let Some(libpm_index) = rows.iter().position(|row| row.contender == "libpm") else {
         return rows;
@@ -133,8 +134,7 @@ fn compare_with_others(mut rows: Vec<BenchResult>, target: Option<f64>) -> Vec<B
         rows.iter().filter(|row| row.contender != "libpm" && !row.contender.contains("put"));
     let comparisons = compared.map(|row| {
         let is_baseline = row.contender == "floor";
-        // At 8 bytes the target is to be ahead of every other library; other sizes are shown
-        // without a target.
+        // At 8 bytes, libpm must be faster than each other library. Other sizes have no target.
         let is_competitor = row.contender != "bare ring";
         let competitor_target = (is_competitor && row.case == "8 B").then_some(1.0);
         Comparison::new(
@@ -147,7 +147,7 @@ fn compare_with_others(mut rows: Vec<BenchResult>, target: Option<f64>) -> Vec<B
     rows
 }
 
-/// Messages of 8 bytes in one direction.
+/// Measures the rate of messages of 8 bytes in one direction.
 ///
 /// # Errors
 /// If a command failed.
@@ -178,7 +178,7 @@ pub fn rate(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// Latency between two processes, alone and among 62 silent ones.
+/// Measures the latency between two processes, alone and among 62 silent ones.
 ///
 /// # Errors
 /// If a command failed.
@@ -214,7 +214,7 @@ pub fn silent(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// Four pairs on two cores, each as fast as it can be.
+/// Measures four pairs on two cores, all of which send as fast as they can.
 ///
 /// # Errors
 /// If a command failed.

@@ -1,4 +1,4 @@
-//! The time from the start of processes until all have ended.
+//! Measures the time from the start of processes until all have ended.
 
 use std::process::{Command, Stdio};
 
@@ -8,7 +8,7 @@ use crate::bench::{Bench, BenchOutcome};
 
 const MS: (&str, Direction) = ("ms", Direction::LowerIsBetter);
 
-/// One contender.
+/// A contender.
 struct Launcher {
     name: &'static str,
     command_line: String,
@@ -22,7 +22,7 @@ impl Launcher {
     }
 }
 
-/// `true` on 4 and on 256 processes: scrun, the launchers of the MPIs, and a bare loop.
+/// Measures `true` on 4 and on 256 processes: scrun, the launchers of the MPIs, and a bare loop.
 ///
 /// # Errors
 /// If a command failed.
@@ -45,7 +45,8 @@ fn compare_launchers(bench: &Bench, processes: u32, rounds: u32) -> BenchOutcome
         Launcher::new("scrun", scrun_command.clone(), bench.command_words(&scrun_command)),
         Launcher::new("spawn and wait", bare_command, bare_args),
     ];
-    // Open MPI makes a session per process; at 256 it takes minutes on a small machine.
+    // Open MPI makes a session for each process. With 256 processes this takes minutes on a small
+    // machine.
     for mpi in bench.competitors.mpis.iter().filter(|mpi| processes <= 16 || mpi.name == "MPICH") {
         let line = mpi.command_line(processes, "true");
         launchers.push(Launcher::new(mpi.name, line.clone(), split_words(&line)));
@@ -54,7 +55,7 @@ fn compare_launchers(bench: &Bench, processes: u32, rounds: u32) -> BenchOutcome
         bench.progress(&format!("launch of {processes}"), round);
         for launcher in &mut launchers {
             let time_ms = run_time_ms(&launcher.args)?;
-            // The first round of each has cold caches.
+            // The first round of each contender has cold caches.
             if round > 0 {
                 launcher.times_ms.push(time_ms);
             }
@@ -84,7 +85,7 @@ fn compare_launchers(bench: &Bench, processes: u32, rounds: u32) -> BenchOutcome
     Ok(rows)
 }
 
-/// The bare program: spawns that many `true`, then waits for all.
+/// The bare loop: spawns `processes` times `true`, then waits for all.
 ///
 /// # Errors
 /// If a process could not be started.

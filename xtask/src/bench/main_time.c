@@ -1,4 +1,4 @@
-/* Prints when it has come to main. */
+/* Prints the time at which it has reached its main function. */
 
 #include <stdio.h>
 #include <time.h>

@@ -1,4 +1,4 @@
-//! Checks that a message needs no system call, and counts its instructions.
+//! Checks that a message needs no system call, and counts the instructions of a message.
 
 use std::process::Command;
 
@@ -10,11 +10,11 @@ use crate::run;
 /// Messages in a round of `pmtest -latency`: 50 batches of 32 round trips and 500 single ones.
 const MESSAGES_PER_ROUND: f64 = 2.0 * (50.0 * 32.0 + 500.0);
 const ROUNDS: [u32; 2] = [2, 42];
-/// Messages of `pmtest -alone`.
+/// The numbers of messages for `pmtest -alone`.
 const SINGLE_NODE_MESSAGES: [u32; 2] = [1_000, 101_000];
 
-/// Counts system calls with strace and instructions with callgrind, in a short and in a long run:
-/// the difference is the cost of the messages.
+/// Counts system calls with strace and instructions with callgrind, in a short and in a long run.
+/// The difference between the runs is the cost of the messages.
 ///
 /// # Errors
 /// If a command failed.
@@ -64,13 +64,14 @@ fn system_calls(bench: &Bench) -> BenchOutcome {
         )
     };
     Ok(vec![
-        // The rest is the occasional wake-ups of the daemons during the longer run.
+        // The remaining calls are occasional wake-ups of the daemons during the longer run.
         row("but sched_yield", (more_calls - calls) / messages, Some(0.001)),
         row("empty polls' yield", (more_yields - yields) / messages, None),
     ])
 }
 
-/// All calls except sched_yield, and sched_yield, in a table of `strace -c`.
+/// Reads a table of `strace -c`. Returns the number of all calls except sched_yield, and of
+/// sched_yield.
 fn parse_strace_summary(text: &str) -> (f64, f64) {
     let (mut calls, mut yields) = (0.0, 0.0);
     for line in text.lines() {

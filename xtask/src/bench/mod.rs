@@ -1,6 +1,6 @@
-//! `cargo xtask bench`: the speed targets, measured together with other libraries in the same run.
-//! On a shared machine absolute values change from hour to hour. Therefore rounds are interleaved,
-//! and results are ratios with their spread.
+//! `cargo xtask bench`: checks the speed targets, and measures other libraries in the same run. On
+//! a shared machine absolute values change from hour to hour. Therefore rounds are interleaved, and
+//! results are ratios with their ranges.
 
 mod command;
 mod competitors;
@@ -34,11 +34,11 @@ use crate::run;
 const USAGE: &str = "\
 usage: cargo xtask bench [-quick] [-table] [-rounds N] [-seconds N] [-mib N] [NAME...]
 
-  latency         8 B, 64 B, 1 KiB, 4 KiB one way; also the floor, Open MPI, MPICH and UCX
-  rate            messages of 8 B per second; also of the same libraries
-  silent          2 processes alone, and among 62 silent ones
+  latency         8 B, 64 B, 1 KiB, 4 KiB one way; also of the floor, Open MPI, MPICH and UCX
+  rate            messages of 8 B per second; also of Open MPI, MPICH and UCX
+  silent          latency of 2 processes, alone and among 62 silent ones
   launch          4 and 256 x true: scrun, mpiexec, and a bare spawn-and-wait
-  oversubscribed  4 pairs on 2 cores
+  oversubscribed  round trips per second of 4 pairs on 2 cores
   ethernet        wires and device, TCP and iperf3, loss, two links, composite (needs root)
   hosts-launch    2 to 64 virtual hosts: from the last namespace to the start barrier
   idle            processor time of the daemons of 64 idle virtual hosts, for -seconds (60)
@@ -46,7 +46,7 @@ usage: cargo xtask bench [-quick] [-table] [-rounds N] [-seconds N] [-mib N] [NA
   jobs            jobs of `true` per second: 4 in flight, one scrun each, a bare loop
   gang            two jobs in time slices on two cores, and under plain Linux; shares, switches,
                   deadlocks (needs root)
-  daemon          requests, turns of the loop and switches of one user beside a hostile one;
+  daemon          requests, turns of the loop and switches of one user during attacks of another;
                   memory of idle logins (needs root)
   remote          puts of 8 B, the floor, UCX and MPI_Put; 4 MiB, memcpy and the kernel
   mpi             messages, collectives and starts of MPICH and Open MPI over PM, and over their
@@ -57,13 +57,13 @@ usage: cargo xtask bench [-quick] [-table] [-rounds N] [-seconds N] [-mib N] [NA
   tools           launch under a debugger, stacks of 64 ranks, memory through tool control
   proof           system calls and instructions of a message (strace, callgrind)
 
-Without a NAME: all. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.
--table also writes them to docs/benchmarks.md, instead of those of the same measurements there.
-HARNESS_BIN_DIR names a folder with programs that are built already. Nothing else should run on the
-machine.
+Without a NAME, all of them run. Results go to bench-results/ as text, CSV and SVG. -quick runs two
+rounds. -table also writes the results to docs/benchmarks.md, where they replace earlier ones.
+HARNESS_BIN_DIR names a directory with finished programs. No other program should run on the machine
+meanwhile.
 ";
 
-/// The folder for compiled programs and traces, relative to the top of the tree.
+/// The directory for compiled programs and traces, relative to the top of the tree.
 const WORK_DIR: &str = "bench-results/work";
 
 /// The document with the results.
@@ -94,21 +94,22 @@ const BENCHMARKS: [(&str, Measurement); 18] = [
     ("proof", message_cost::proof),
 ];
 
-/// What every measurement needs.
+/// The input of each measurement.
 pub struct Bench {
     program_dir: PathBuf,
     work_dir: PathBuf,
     competitors: Competitors,
     round_count: u32,
-    /// How long idle hosts are observed.
+    /// How long the bench observes idle hosts.
     window: Duration,
-    /// MiB that are scattered.
+    /// The MiB that `scatter` distributes.
     scatter_mib: u32,
     cores: [u32; 2],
 }
 
 impl Bench {
-    /// The arguments of one of our commands, with the full path of this build's program.
+    /// The words of a command line of this project, with the full path of the program in this
+    /// build.
     fn command_words(&self, line: &str) -> Vec<String> {
         let mut words = split_words(line);
         if let Some(program) = words.first_mut() {
@@ -125,7 +126,7 @@ impl Bench {
 /// Runs the selected measurements.
 ///
 /// # Errors
-/// One line that says which measurement failed.
+/// One line that names the measurement that failed.
 pub fn run(args: &[String]) -> Result<(), String> {
     let mut parameters =
         BenchParameters { round_count: 7, window_s: 60, scatter_mib: 256, is_documented: false };
@@ -138,7 +139,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
                 parameters.scatter_mib = 64;
             }
             "-table" | "--table" => parameters.is_documented = true,
-            // At least two rounds, because the first launch only warms caches.
+            // The minimum is two rounds, because the first launch only warms caches.
             "-rounds" => parameters.round_count = number(word, words.next(), 2)?,
             "-seconds" => parameters.window_s = number(word, words.next(), 1)?,
             "-mib" => parameters.scatter_mib = number(word, words.next(), 1)?,
@@ -167,12 +168,12 @@ pub fn run(args: &[String]) -> Result<(), String> {
     measure(&parameters, &selected)
 }
 
-/// The amount of measurement.
+/// How much is measured.
 struct BenchParameters {
     round_count: u32,
     window_s: u32,
     scatter_mib: u32,
-    /// The results are written to [`DOCUMENT`].
+    /// Whether the results are written to [`DOCUMENT`].
     is_documented: bool,
 }
 
@@ -210,7 +211,7 @@ fn measure(parameters: &BenchParameters, selected: &[(&str, Measurement)]) -> Re
                 sections.push((*name, section(&header, &results)));
                 rows.extend(results);
             }
-            // After a failed measurement the others still run, but the failure is reported.
+            // After a failed measurement the others still run. The failure is reported at the end.
             Err(error) => errors.push(format!("{name}: {error}")),
         }
     }
@@ -231,7 +232,7 @@ fn measure(parameters: &BenchParameters, selected: &[(&str, Measurement)]) -> Re
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
-/// The text of a measurement for the document: when and where, and its table.
+/// The section of a measurement in the document: machine and date, and the table.
 fn section(header: &str, rows: &[BenchResult]) -> String {
     let date = std::process::Command::new("date").args(["-u", "+%Y-%m-%d"]).output();
     let date = date.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
@@ -239,7 +240,7 @@ fn section(header: &str, rows: &[BenchResult]) -> String {
     format!("- {}: {machine}\n\n{}", date.unwrap_or_default(), format_markdown(rows))
 }
 
-/// Writes the sections of what was measured to the document.
+/// Writes the sections of the measurements of this run to the document.
 fn update_document(sections: &[(&str, String)]) -> Result<(), String> {
     let path = run::source_root().join(DOCUMENT);
     let old = std::fs::read_to_string(&path).map_err(|error| format!("{DOCUMENT}: {error}"))?;
@@ -249,7 +250,7 @@ fn update_document(sections: &[(&str, String)]) -> Result<(), String> {
     Ok(())
 }
 
-/// The machine, and the other libraries.
+/// Describes the machine and the other libraries.
 fn report_header(bench: &Bench) -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
@@ -267,7 +268,7 @@ fn report_header(bench: &Bench) -> String {
     lines.join("\n")
 }
 
-/// The first two processors that this process may use: pmtest and the other libraries run there.
+/// The first two processors that this process may use, on which pmtest and the other libraries run.
 fn first_two_cores() -> Result<[u32; 2], String> {
     let status = std::fs::read_to_string("/proc/self/status")
         .map_err(|error| format!("/proc/self/status: {error}"))?;

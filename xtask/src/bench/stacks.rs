@@ -1,4 +1,5 @@
-//! The stacks of 64 processes, next to eu-stack and gdb, and how long a process stands still.
+//! Measures how long it takes to read the stacks of 64 processes, compared with eu-stack and gdb,
+//! and how long each process is stopped.
 
 use std::process::Command;
 
@@ -10,7 +11,7 @@ use crate::bench::{Bench, BenchOutcome, WORK_DIR};
 use crate::run;
 
 const PROCESSES: u32 = 64;
-/// Threads of each process.
+/// The number of threads of each process.
 const THREADS: [u32; 2] = [1, 8];
 /// A program whose threads wait in a known chain of functions.
 const SOURCE: &str = "stacks/tests/programs/threads.c";
@@ -19,7 +20,7 @@ const TARGET_VS_GDB: f64 = 0.25;
 const TARGET_STILLNESS: f64 = 5.0;
 const MS: (&str, Direction) = ("ms", Direction::LowerIsBetter);
 
-/// Times of all processes together, and of the longest stop of one.
+/// Measures the time for all processes together, and the longest stop of one process.
 ///
 /// # Errors
 /// If the program does not compile, or a measurement failed.
@@ -62,7 +63,7 @@ fn rows_of(rounds: &[Value], threads: u32, line: &str) -> Vec<BenchResult> {
         (row("stacks", "eu-stack", "eu_stack_ms"), TARGET_VS_EU_STACK),
         (row("stacks", "gdb", "gdb_ms"), TARGET_VS_GDB),
     ];
-    // A peer that is not installed has no samples.
+    // A tool that is not installed has no samples.
     let installed: Vec<_> =
         peers.into_iter().filter(|(row, _)| !row.samples.0.is_empty()).collect();
     for row in &mut own {

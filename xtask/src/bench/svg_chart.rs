@@ -1,4 +1,4 @@
-//! The result as a chart: bars, in one group per case.
+//! Draws the results as charts.
 
 use crate::bench::report::{BenchResult, format_value};
 
@@ -7,7 +7,7 @@ const LEFT: f64 = 330.0;
 const LINE_HEIGHT: f64 = 20.0;
 const RIGHT: f64 = 110.0;
 
-/// An SVG with a bar for each row; the bars of one group have the same scale.
+/// An SVG with a bar for each row. The bars of one group have the same scale.
 pub fn bar_chart(rows: &[BenchResult], header: &str) -> String {
     let mut body = String::new();
     let mut y = LINE_HEIGHT;
@@ -43,7 +43,7 @@ pub fn bar_chart(rows: &[BenchResult], header: &str) -> String {
     )
 }
 
-/// The best value as a bar, with a line from the best value to the median.
+/// Draws the best value as a bar, with a line from the best value to the median.
 fn draw_bar(body: &mut String, row: &BenchResult, y: f64, max_value: f64) {
     let scale = (WIDTH - LEFT - RIGHT) / max_value;
     let is_score = row.contender.starts_with("libpm") || row.contender == "scrun";
@@ -66,7 +66,7 @@ fn draw_bar(body: &mut String, row: &BenchResult, y: f64, max_value: f64) {
     );
 }
 
-/// An SVG with a curve for each series of points, sizes doubling to the right.
+/// An SVG with a curve for each series of points. Sizes double from left to right.
 pub fn line_chart(
     title: &str,
     (x_label, y_label): (&str, &str),

@@ -1,11 +1,13 @@
-//! Debuggers and tools: a launch under a debugger that knows MPIR, the stacks of a job, next to
-//! eu-stack and gdb on each process, and memory through tool control.
+//! Measures debuggers and tools: a launch under a debugger that uses MPIR, the stacks of a job
+//! compared with eu-stack and gdb on each process, and memory through tool control.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use score_sys::host_name::system_host_name;
 
 use crate::bench::command::{command_stdout, run_time_ms};
 use crate::bench::processes;
@@ -15,27 +17,27 @@ use crate::run;
 
 const LAUNCHED: u32 = 256;
 const TARGET_VS_PLAIN_LAUNCH: f64 = 1.2;
-/// A client of MPIR, which gdb runs. It prints the time of each stop of scrun.
+/// A client of MPIR that runs in gdb. It prints the time of each stop of scrun.
 const MPIR_CLIENT: &str = include_str!("mpir_client.py");
-/// A program that prints when it comes to its main.
+/// A program that prints when it reaches its main function.
 const MAIN_TIME: &str = include_str!("main_time.c");
 
 const RANKS: u32 = 64;
-/// gdb needs a second for a process: it runs on some, and the time is multiplied.
+/// gdb takes a second for a process, so it runs on this many processes and the time is multiplied.
 const GDB_CALLS: u32 = 8;
 const TARGET_VS_EU_STACK: f64 = 1.0;
 const TARGET_VS_GDB: f64 = 0.25;
 const JOB_START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A program with 1 MiB of memory, and the tool that reads it.
+/// A program with 1 MiB of memory, which is also the tool that reads it.
 const MEMORY_PROGRAM: &str = "score-tool-memory";
 const TARGET_VS_ONE_CALL: f64 = 2.0;
-/// Reads of a round.
+/// The number of reads in a round.
 const READS: u32 = 100;
 
 const MS: (&str, Direction) = ("ms", Direction::LowerIsBetter);
 
-/// All measurements.
+/// Runs all measurements.
 ///
 /// # Errors
 /// If a measurement failed.
@@ -50,8 +52,9 @@ pub fn tools(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// From the first call of `MPIR_Breakpoint` to the second one, where all processes wait and are in
-/// the table; and, if the client does not ask for them, until the last one has come to its main.
+/// Measures the time from the first to the second call of `MPIR_Breakpoint`, when all processes
+/// wait and are in the table. If the client does not ask for the processes, measures the time until
+/// the last one has reached its main function.
 fn launch_under_debugger(bench: &Bench) -> BenchOutcome {
     let work_dir = run::source_root().join(WORK_DIR);
     let write = |name: &str, text: &str| {
@@ -98,12 +101,12 @@ fn launch_under_debugger(bench: &Bench) -> BenchOutcome {
     Ok(vec![held, plain])
 }
 
-/// A job that ends with this object.
+/// A job that ends when this value is dropped.
 struct RunningJob(Child);
 
 impl Drop for RunningJob {
     fn drop(&mut self) {
-        // scrun ends when its job has ended. It has got the signal unless it was reaped.
+        // scrun ends when its job has ended. If it has been reaped already, the signal fails.
         if let Ok(pid) = i32::try_from(self.0.id()) {
             let _ =
                 nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM);
@@ -117,8 +120,7 @@ fn stacks_of_job(bench: &Bench) -> BenchOutcome {
     let child = Command::new(&words[0]).args(&words[1..]).stdin(Stdio::null()).spawn();
     let job = RunningJob(child.map_err(|error| format!("scrun: {error}"))?);
     let pids = await_ranks(job.0.id())?;
-    let host = nix::unistd::gethostname().map_err(|error| format!("gethostname: {error}"))?;
-    let scdb_line = format!("scdb {}@{} stacks", job.0.id(), host.to_string_lossy());
+    let scdb_line = format!("scdb {}@{} stacks", job.0.id(), system_host_name());
     let scdb = bench.command_words(&scdb_line);
     let each = |program: &str, args: &[&str], pids: &[String]| -> Result<f64, String> {
         let mut total = 0.0;
@@ -158,7 +160,8 @@ fn stacks_of_job(bench: &Bench) -> BenchOutcome {
     Ok(rows.into_iter().chain(peers.into_iter().map(|(row, _)| row)).collect())
 }
 
-/// 1 MiB of a process through the tool control service, and by process_vm_readv(2) in one call.
+/// Measures reading 1 MiB of a process through the tool control service, and by one call of
+/// process_vm_readv(2).
 fn memory_of_rank(bench: &Bench) -> BenchOutcome {
     let program = bench.command_words(MEMORY_PROGRAM).remove(0);
     let words = bench.command_words(&format!("scrun -nodes=1,message=quiet {program}"));

@@ -1,6 +1,6 @@
-//! RDMA in the virtual machine of `vm`, all in one boot: messages and remote writes compared with
-//! perftest, and the gain of the pin-down cache, as a chart. The machine is emulated, so only
-//! ratios are meaningful.
+//! Measures RDMA in the virtual machine of `vm`, all in one boot: compares messages and remote
+//! writes with perftest, and draws the gain of the pin-down cache as a chart. The machine is
+//! emulated, so only ratios are meaningful.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,19 +9,19 @@ use crate::bench::report::{BenchResult, Comparison, Direction};
 use crate::bench::{Bench, BenchOutcome, svg_chart};
 use crate::{run, vm};
 
-/// The steps of each round, for the machine's shell. A line that begins with @ names the program
-/// that prints the following values.
+/// The script that runs in the machine's shell, with the steps of each round. A line of its output
+/// that begins with @ names the program that prints the following values.
 const SCRIPT: &str = include_str!("verbs.sh");
 const VM_TIMEOUT_S: &str = "900";
 const VM_MEMORY_MIB: &str = "1024";
 const SCORE_PROGRAMS: [&str; 4] = ["score-verbs", "scrun", "scored", "pmtest"];
 const PERFTEST_PROGRAMS: [&str; 3] = ["ib_send_lat", "ib_send_bw", "ib_write_bw"];
-/// Processes that share the adapter in `score-verbs shares`.
+/// The number of processes that share the adapter in `score-verbs shares`.
 const WRITERS: f64 = 4.0;
 const MIB_PER_S: (&str, Direction) = ("MiB/s", Direction::HigherIsBetter);
 
-/// One comparison: its case, the argument of `score-verbs`, the perftest program, the divisor that
-/// converts our value to the unit, the column in the table of perftest, the unit, and the target.
+/// A comparison: its case, the argument of `score-verbs`, the perftest program, the divisor that
+/// converts our value to the unit, the column in perftest's table, the unit, and the target.
 type VerbsComparison =
     (&'static str, &'static str, &'static str, f64, usize, (&'static str, Direction), f64);
 const COMPARISONS: [VerbsComparison; 3] = [
@@ -30,7 +30,7 @@ const COMPARISONS: [VerbsComparison; 3] = [
     ("remote writes of 64 KiB", "writes", "ib_write_bw", 1.0, 3, MIB_PER_S, 0.9),
 ];
 
-/// All measurements.
+/// Runs all measurements.
 ///
 /// # Errors
 /// If the machine is not available, or if a command in it failed.
@@ -55,7 +55,7 @@ pub fn verbs(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// Our values of one kind, divided by `scale`.
+/// Returns the values of `score-verbs` for one measurement, divided by `scale`.
 fn score_samples(text: &str, word: &str, scale: f64) -> Vec<f64> {
     marked_values(text, "@ours", |line| {
         let (name, value) = line.split_once(' ')?;
@@ -63,7 +63,7 @@ fn score_samples(text: &str, word: &str, scale: f64) -> Vec<f64> {
     })
 }
 
-/// Four times the rate of the slowest of four simultaneous writers, compared with one writer alone.
+/// Compares four times the rate of the slowest of four simultaneous writers with one writer alone.
 fn share_rows(text: &str) -> [BenchResult; 2] {
     let case = "remote writes of 64 KiB, several";
     let row = |contender: &str, samples| {
@@ -76,7 +76,7 @@ fn share_rows(text: &str) -> [BenchResult; 2] {
     [four_writers, single_writer]
 }
 
-/// The gain of the cache, one row for each size and kind.
+/// Returns the gain of the cache, one row for each size and kind.
 fn pin_cache_rows(text: &str) -> BenchOutcome {
     let json = text.split("@pins").nth(1).and_then(|rest| rest.split('@').next());
     let json = json.ok_or("pmtest -pin was not run")?;
@@ -110,7 +110,7 @@ fn pin_cache_rows(text: &str) -> BenchOutcome {
     Ok(rows)
 }
 
-/// All values that `parse` finds after each `mark`, up to the next mark.
+/// Returns all values that `parse` finds after each `mark`, up to the next mark.
 fn marked_values(text: &str, mark: &str, parse: impl Fn(&str) -> Option<f64>) -> Vec<f64> {
     let mut in_section = false;
     let mut found = Vec::new();
@@ -124,13 +124,13 @@ fn marked_values(text: &str, mark: &str, parse: impl Fn(&str) -> Option<f64>) ->
     found
 }
 
-/// The value in one column of a line of numbers.
+/// Returns the value in one column of a line of numbers.
 fn perftest_value(line: &str, column: usize) -> Option<f64> {
     let numbers: Option<Vec<f64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
     numbers?.get(column).copied()
 }
 
-/// The output of the machine, which is shown as it is printed.
+/// Runs the script in the machine. Returns its output, and shows the output as it is printed.
 fn run_script(bench: &Bench) -> Result<String, String> {
     let xtask_path = std::env::current_exe().map_err(|error| error.to_string())?;
     let folder = run::target_dir()?.join("vm").join("root").join("usr/bin");

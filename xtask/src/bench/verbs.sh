@@ -1,6 +1,6 @@
-# Runs in the machine: ROUNDS rounds of score-verbs and perftest in turn, then the pin-down cache.
-# Two processes that poll on one processor would wait for ticks of its clock: each gets its own, as
-# in score-verbs.
+# Runs in the machine: ROUNDS rounds of score-verbs and perftest alternately, then the pin-down
+# cache. Each of two polling processes gets its own processor, as in score-verbs, because otherwise
+# they would wait for ticks of the clock.
 export PATH=/given:$PATH
 peer() {
     name=$1

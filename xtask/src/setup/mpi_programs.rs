@@ -1,5 +1,5 @@
-//! Programs of MPI that only `cargo xtask soak mpi` runs: Debian packages, and the source
-//! distributions of mpi4py, which have its test suite.
+//! Installs programs of MPI that only `cargo xtask soak mpi` runs: Debian packages, and the source
+//! distributions of mpi4py, which contain its test suite.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::{install_package, root_command_prefix};
 use crate::run;
 
-/// The file that shows that a package is there, and the package.
+/// A file that the package contains, and the name of the package.
 const PACKAGES: &[(&str, &str)] = &[
     ("/usr/bin/mpicc.openmpi", "libopenmpi-dev"),
     ("/usr/bin/mpiexec.openmpi", "openmpi-bin"),
@@ -21,10 +21,10 @@ const PACKAGES: &[(&str, &str)] = &[
     ("/usr/bin/fi_pingpong", "libfabric-bin"),
 ];
 
-/// The versions of mpi4py whose tests run: that of the wheels, and that of Debian.
+/// The versions of mpi4py whose tests run: the version of the wheels, and Debian's version.
 const MPI4PY_VERSIONS: [&str; 2] = ["4.1.2", "3.1.4"];
 
-/// Installs what is missing. What is not to be had is skipped by the soak, which says so.
+/// Installs missing programs. If a program is not available, the soak skips it and says so.
 pub fn install_mpi_programs() {
     for (_, package) in PACKAGES.iter().filter(|(file, _)| !Path::new(file).exists()) {
         let is_installed = root_command_prefix().is_some_and(|prefix| {
@@ -41,7 +41,7 @@ pub fn install_mpi_programs() {
     }
 }
 
-/// Unpacks a source distribution below the target folder.
+/// Unpacks a source distribution below the target directory.
 fn unpack_mpi4py(version: &str) -> Result<(), String> {
     let target = run::target_dir()?;
     let name = format!("mpi4py-{version}");

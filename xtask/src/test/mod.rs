@@ -1,5 +1,5 @@
-//! `cargo xtask test`: installs what is missing, then runs every check, each with its time. What
-//! only computes runs beside steps that leave a processor idle.
+//! `cargo xtask test`: installs missing software, then runs every check and prints its time. Steps
+//! that only compute run in the background of steps that leave a processor idle.
 
 mod sanitizers;
 mod summary;
@@ -16,18 +16,18 @@ use summary::TestSummary;
 /// One step: its heading and its function.
 type Step = (&'static str, fn(&mut TestSummary) -> Result<(), String>);
 
-/// What the others need, or what ends at once.
+/// Steps that other steps need, or that end at once.
 const FIRST_STEPS: &[Step] =
     &[("what this machine lacks", set_up), ("format", format), ("tidy", tidy_rules)];
 
-/// Steps, and what only computes and runs beside them with low priority.
+/// Steps, and background steps that only compute and run with low priority at the same time.
 struct Phase {
     steps: &'static [Step],
     beside: &'static [Step],
 }
 
-/// One phase after the other. The scenarios and the tests of the packages have the machine to
-/// themselves: some of them look at what processes do in time, and fail beside a build.
+/// The phases, which run one after the other. The scenarios and the tests of the packages run
+/// alone, because some of them check timing and fail while a build runs.
 const PHASES: &[Phase] = &[
     Phase {
         steps: &[("release build of everything", release_build)],
@@ -44,7 +44,7 @@ const PHASES: &[Phase] = &[
         beside: &[],
     },
     Phase {
-        // Its emulated processors leave one of ours to the steps beside.
+        // The emulated processors leave one real processor to the background steps.
         steps: &[("virtual machine with an RDMA device", vm_tests::run)],
         beside: &[("clippy", clippy), ("build of the sanitized tests", sanitizers::build)],
     },
@@ -90,7 +90,7 @@ fn run_steps(steps: &[Step], args: &[String], summary: &mut TestSummary) -> Resu
         let result = step(summary);
         let seconds = start.elapsed().as_secs_f64();
         let beginning = match summary.is_background() {
-            true => format!("\n=== {heading} (beside other steps)\n"),
+            true => format!("\n=== {heading} (in the background)\n"),
             false => String::new(),
         };
         let output = summary.background_output();
@@ -156,33 +156,33 @@ fn clippy(summary: &mut TestSummary) -> Result<(), String> {
 }
 
 fn release_build(_: &mut TestSummary) -> Result<(), String> {
-    // First, as long as no step beside has locked the folder of debug builds.
+    // This build comes first, before a background step locks the directory of debug builds.
     let scenarios = scenarios_program();
     run::build_release()?;
     scenarios.map(drop)
 }
 
-/// The program of the scenarios, which is built once.
+/// Builds the program of the scenarios once, and returns its path.
 fn scenarios_program() -> Result<PathBuf, String> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     PROGRAM.get_or_init(|| vm_tests::build_test(SCENARIOS_PACKAGE, "scenarios")).clone()
 }
 
-/// How many scenarios run at the same time: one more than processors, because many of them wait.
-/// Tests of packages take no less time so.
+/// The variable with the number of scenarios that run at the same time. It is one more than there
+/// are processors, because many scenarios wait. Tests of packages do not get faster by this.
 const TEST_THREADS_ENV: &str = "RUST_TEST_THREADS";
 
 fn scenarios(summary: &mut TestSummary) -> Result<(), String> {
     let mut command = Command::new(scenarios_program()?);
     command.current_dir(run::source_root().join("tests"));
-    // They run the programs that users get.
+    // The scenarios run the programs that users get.
     command.env("HARNESS_BIN_DIR", run::target_dir()?.join("release"));
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     command.env(TEST_THREADS_ENV, (processors + 1).to_string());
     summary.run_and_count(&mut command)
 }
 
-/// The arguments for cargo that test every package except that of the scenarios.
+/// The arguments for cargo that test every package except the package of the scenarios.
 const PACKAGE_TESTS: &[&str] =
     &["test", "--workspace", "--exclude", SCENARIOS_PACKAGE, "--no-fail-fast"];
 const SCENARIOS_PACKAGE: &str = "score-tests";

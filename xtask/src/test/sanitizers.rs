@@ -1,5 +1,5 @@
-//! The unsafe parts under AddressSanitizer and ThreadSanitizer, if a nightly toolchain is present.
-//! The standard library itself is not instrumented: that would need its sources.
+//! Runs the unsafe parts under AddressSanitizer and ThreadSanitizer, if a nightly toolchain is
+//! installed. The standard library is not instrumented, because this would need its sources.
 
 use std::process::{Command, Stdio};
 
@@ -8,14 +8,14 @@ use crate::run;
 
 const HOST: &str = "x86_64-unknown-linux-gnu";
 
-/// The names of the sanitizers, and the further flags of the compiler that they need.
+/// The names of the sanitizers, and the additional compiler flags that they need.
 const SANITIZERS: &[(&str, &str)] = &[
     ("address", ""),
-    // Without an instrumented standard library the compiler requires this flag.
+    // The compiler requires this flag if the standard library is not instrumented.
     ("thread", " -Cunsafe-allow-abi-mismatch=sanitizer"),
 ];
 
-/// Runs pm's tests under both sanitizers, or records why not.
+/// Runs pm's tests under both sanitizers, or records why this is not possible.
 ///
 /// # Errors
 /// If a test failed, or a sanitizer found an error.
@@ -30,7 +30,7 @@ pub fn run(summary: &mut TestSummary) -> Result<(), String> {
     })
 }
 
-/// Builds what [`run`] runs, if it can.
+/// Builds the tests that [`run`] runs, if a nightly toolchain is installed.
 ///
 /// # Errors
 /// If the build failed.

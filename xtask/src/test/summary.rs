@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use crate::run;
 
-/// Skips that CI accepts, one `name  # reason` per line.
+/// The skips that CI accepts, one `name  # reason` per line.
 const ACCEPTED_SKIPS_FILE: &str = ".ci/skips";
 
-/// Where the output of commands goes, and with which priority they run.
+/// Where the output of commands goes, and with which priority the commands run.
 enum CommandMode {
-    /// To the terminal, as it is written.
+    /// Output goes to the terminal as it is written.
     Foreground,
-    /// To this file, which is shown when the step ends. The commands take the processor time that
-    /// the foreground leaves.
+    /// Output goes to this file, which is shown when the step ends. The commands use only the
+    /// processor time that the foreground leaves.
     Background(File),
 }
 
@@ -27,7 +27,7 @@ pub struct TestSummary {
     mode: CommandMode,
     passed: u64,
     failed: u64,
-    /// `failed` when the current step began.
+    /// The value of `failed` at the beginning of the current step.
     failed_before_step: u64,
     failures: Vec<String>,
     skips: Vec<(String, String)>,
@@ -36,7 +36,7 @@ pub struct TestSummary {
 }
 
 impl TestSummary {
-    /// No results yet, of steps whose output goes to the terminal.
+    /// An empty summary for steps whose output goes to the terminal.
     ///
     /// # Errors
     /// If the target directory cannot be written.
@@ -44,7 +44,7 @@ impl TestSummary {
         Self::with_mode(CommandMode::Foreground, "skipped-tests")
     }
 
-    /// No results yet, of steps that run beside those of [`TestSummary::new`].
+    /// An empty summary for steps that run in the background of the steps of [`TestSummary::new`].
     ///
     /// # Errors
     /// If the target directory cannot be written.
@@ -92,12 +92,13 @@ impl TestSummary {
         }
     }
 
-    /// Whether the steps run beside others.
+    /// Whether the steps run in the background.
     pub fn is_background(&self) -> bool {
         matches!(self.mode, CommandMode::Background(_))
     }
 
-    /// What the commands of the step have written, if the terminal has not got it.
+    /// The output of the commands of this step, if the step runs in the background. Otherwise
+    /// empty, because the terminal has it.
     pub fn background_output(&self) -> String {
         let CommandMode::Background(file) = &self.mode else { return String::new() };
         let mut bytes = vec![0; file.metadata().map_or(0, |metadata| metadata.len() as usize)];
@@ -105,7 +106,7 @@ impl TestSummary {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Adds the results of steps that ran beside these.
+    /// Adds the results of the background steps.
     pub fn absorb(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -153,13 +154,13 @@ impl TestSummary {
         self.failures.push(format!("{step}: {}", reason.lines().next().unwrap_or_default()));
     }
 
-    /// Records a check that is impossible on this machine.
+    /// Records a check that cannot run on this machine.
     pub fn add_skip(&mut self, name: &str, reason: &str) {
         self.print_line(&format!("SKIPPED {name}: {reason}"));
         self.skips.push((name.into(), reason.into()));
     }
 
-    /// Runs a `cargo test` command, shows its output as it is printed, and counts its tests.
+    /// Runs a `cargo test` command, shows its output as it is printed, and counts the tests.
     ///
     /// # Errors
     /// If it could not be started, or a test failed.
@@ -247,7 +248,7 @@ impl TestSummary {
     }
 }
 
-/// Passed, failed and ignored in libtest's closing line.
+/// Returns the numbers of passed, failed and ignored tests in libtest's last line.
 fn counts(line: &str) -> Option<(u64, u64, u64)> {
     let rest = line.strip_prefix("test result: ")?;
     let field = |name: &str| {

@@ -1,5 +1,6 @@
-//! Tests that need an RDMA device, another kernel, or all cgroups in version 2, in the virtual
-//! machine of `vm`: all in one boot. Tests between two machines run in another boot.
+//! Runs the tests that need an RDMA device, another kernel, or all cgroups in version 2, in the
+//! virtual machine of `vm`. All of them run in one boot. Tests between two machines run in another
+//! boot.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,8 +8,8 @@ use std::process::{Command, Stdio};
 use super::summary::TestSummary;
 use crate::{run, vm};
 
-/// The tests of pm that run in the machine. Emulated processors are slow: a test that waits for an
-/// event must have them to itself.
+/// The tests of pm that run in the machine. Emulated processors are slow: no other test may run
+/// while a test waits for an event.
 const PM_TESTS: &[&str] = &[
     "pinning_single_threaded",
     "pinning",
@@ -18,8 +19,8 @@ const PM_TESTS: &[&str] = &[
     "verbs_remote",
 ];
 const ONE_AT_A_TIME: &str = "--test-threads=1";
-/// The whole-system scenarios that run in the machine, and the programs that they need: a user's
-/// programs, and programs of `tests/programs`.
+/// The whole-system scenarios that run in the machine, and the programs that they need: users'
+/// commands, and programs of `tests/programs`.
 const SCENARIO_FILTER: &str = "rdma_jobs::";
 const USER_PROGRAMS: &[&str] =
     &["scored", "scored-toolctl", "scrun", "scdb", "scatter", "gather", "system", "pmtest"];
@@ -33,33 +34,35 @@ const TEST_PROGRAMS: &[&str] = &[
     "run_intervals",
     "two_networks",
 ];
-/// The test that runs after them and removes the adapter, and the index of the test that runs
-/// again then.
+/// The test that runs last and removes the adapter, and the index of the test that runs again
+/// after it.
 const ADAPTER_REMOVAL_TEST: &str = "verbs_removal";
 const WAIT_FOR_REMOVAL: &str = "for i in $(seq 300); do [ -z \"$(ls /sys/class/infiniband)\" ] && exit; \
                        sleep 0.1; done; exit 1";
 const RERUN_INDEX: usize = 2;
-/// Environment variable with the time for which jobs take turns on two machines.
+/// Environment variable with the number of seconds for which jobs take turns on two machines.
 const SLICE_SECONDS_ENV: &str = "HARNESS_SLICES_SECONDS";
 /// The scenarios, and the tests of pm, that run on two machines joined by wires.
 const TWO_MACHINE_SCENARIOS: &str = "two_machines::";
-/// Of these scenarios, the long ones, which wait or measure: `cargo xtask soak machines`.
+/// The slow ones of these scenarios, which wait or measure. Only `cargo xtask soak machines` runs
+/// them.
 const SLOW_SCENARIOS: [&str; 2] = ["jobs_take_turns_on_both", "the_machine_that_is_lost"];
 const TWO_MACHINE_PM_TESTS: &str = "verbs_machines";
-/// A service in the machine, and a user's job that exceeds its memorylimit.
+/// A test script: a service in the machine, and a user's job that exceeds its memorylimit.
 const MEMORY_LIMIT: &str = include_str!("../vm/memory_limit.sh");
-/// A user looks at the stacks of a job under Yama, which the kernels of some hosts have.
+/// A test script: a user reads the stacks of a job under Yama, which is active on some hosts.
 const YAMA: &str = include_str!("../vm/yama.sh");
 /// Time limit of a run in seconds, on a busy machine.
 const VM_TIMEOUT_S: &str = "900";
-/// Time limit of a run that ends by itself.
+/// Time limit in seconds of a run that ends by itself.
 const NO_TIMEOUT_S: &str = "86400";
-/// MiB of memory: contexts of 64 nodes in one process; half of it is for files.
+/// MiB of memory. A test has contexts of 64 nodes in one process, and half of the memory is for
+/// files.
 const VM_MEMORY_MIB: &str = "1536";
 /// The name under which this step is reported as skipped.
 const STEP_NAME: &str = "virtual_machine";
 
-/// Fetches and builds what the machine consists of. [`run`] reports why that is not possible.
+/// Fetches and builds the parts of the machine. If this is not possible, [`run`] reports why.
 ///
 /// # Errors
 /// None.
@@ -68,7 +71,7 @@ pub fn prepare(_: &mut TestSummary) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the tests, or records why not.
+/// Runs the tests, or records why this is not possible.
 ///
 /// # Errors
 /// If a test could not be built, or failed.
@@ -113,7 +116,7 @@ pub fn run(summary: &mut TestSummary) -> Result<(), String> {
     summary.run_and_count(&mut command).and(summary.run_and_count(&mut two_machine_command))
 }
 
-/// Runs everything that needs two machines, except the tests of pm: `cargo xtask soak machines`.
+/// Runs all scenarios that need two machines: `cargo xtask soak machines`.
 ///
 /// # Errors
 /// If the machines are not available, or a test failed.
@@ -126,8 +129,8 @@ pub fn soak_on_two_machines() -> Result<(), String> {
     )
 }
 
-/// Runs the soak program with these arguments, on one machine. It ends by its own limits: each of
-/// its jobs has one.
+/// Runs the soak program with these arguments on one machine. The soak limits its own time, because
+/// each of its jobs has a limit.
 ///
 /// # Errors
 /// If the machine is not available, or the soak found an error.
@@ -144,7 +147,7 @@ pub fn soak(args: &[String]) -> Result<(), String> {
     run::run_checked(&mut command)
 }
 
-/// The programs that scenarios or a soak need, and their own program.
+/// The programs that scenarios or a soak need, and the program of the test itself.
 fn payload_files(program: &Path) -> Result<Vec<PathBuf>, String> {
     let release = run::build_release()?;
     let mut files: Vec<PathBuf> = USER_PROGRAMS.iter().map(|name| release.join(name)).collect();
@@ -153,7 +156,7 @@ fn payload_files(program: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// Jobs over two machines.
+/// The command for scenarios with jobs over two machines.
 fn command_on_two_machines(scenarios: &str, files: &[PathBuf]) -> Result<Command, String> {
     let xtask_path = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(xtask_path);
@@ -167,7 +170,7 @@ fn command_on_two_machines(scenarios: &str, files: &[PathBuf]) -> Result<Command
     Ok(command)
 }
 
-/// Compiles the C programs of the scenarios: the machine has no compiler.
+/// Compiles the C programs of the scenarios, because the machine has no compiler.
 fn compile_test_programs(release: &Path) -> Result<Vec<PathBuf>, String> {
     let folder = release.join("test-programs");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -181,10 +184,10 @@ fn compile_test_programs(release: &Path) -> Result<Vec<PathBuf>, String> {
     TEST_PROGRAMS.iter().map(compile).collect()
 }
 
-/// Builds the program of one test.
+/// Builds one test, and returns the path of its program.
 ///
 /// # Errors
-/// If that failed.
+/// If the build failed.
 pub fn build_test(package: &str, name: &str) -> Result<PathBuf, String> {
     let args = ["test", "-q", "-p", package, "--test", name, "--no-run"];
     let mut command = run::cargo(&args);

@@ -1,4 +1,4 @@
-//! Every command has a program, a man page and a test.
+//! Checks that every command has a program, a man page and a test.
 
 use super::Tree;
 
@@ -9,12 +9,12 @@ const DEVELOPER_PACKAGES: &[&str] = &["xtask", "score-tests", "score-benches", "
 pub fn command_names(tree: &Tree) -> Vec<String> {
     let bins = tree.targets("bin").into_iter();
     bins.filter(|(package, _, _)| !DEVELOPER_PACKAGES.contains(&package.as_str()))
-        // Cargo allows no + in a name; commands/build.rs gives this program its name.
+        // A name in Cargo cannot contain `+`, so commands/build.rs gives this program its name.
         .map(|(_, name, _)| if name == "scorecxx" { "scorec++".into() } else { name })
         .collect()
 }
 
-/// Commands without a man page, or that no scenario or test names.
+/// Commands without a man page, and commands that no scenario or test names.
 pub fn check(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
     for name in command_names(tree) {

@@ -1,4 +1,4 @@
-//! Which package uses which: docs/ARCHITECTURE.md has a table, and the manifests follow it.
+//! Checks that the dependencies between packages match the table in docs/ARCHITECTURE.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::Tree;
 const DOCUMENT: &str = "docs/ARCHITECTURE.md";
 const TABLE_HEADING: &str = "| folder | what it is | may use |";
 
-/// The folders of the packages that each folder uses.
+/// For the directory of each package, the directories of the packages that it uses.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
 /// Differences between the table and the manifests of the workspace.
@@ -30,7 +30,8 @@ pub fn check(tree: &Tree) -> Vec<String> {
     findings
 }
 
-/// What the packages' libraries and programs depend on; not what their tests and build scripts do.
+/// The dependencies of the packages' libraries and programs, without those of tests and build
+/// scripts.
 fn declared_graph(tree: &Tree) -> Graph {
     let root = tree.root.display().to_string();
     let relative = |path: &str| {
@@ -48,7 +49,7 @@ fn declared_graph(tree: &Tree) -> Graph {
     packages.map(entry).collect()
 }
 
-/// The table: first column, and the names in backquotes in the third.
+/// The dependencies in the table: the first column, and the names in backquotes in the third.
 fn documented_graph(lines: &[String]) -> Graph {
     let rows = lines.iter().skip_while(|line| *line != TABLE_HEADING).skip(2);
     let cells = rows.take_while(|line| line.starts_with('|')).map(|line| line.split('|'));

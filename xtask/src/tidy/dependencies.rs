@@ -1,4 +1,5 @@
-//! Dependencies: one table in Cargo.toml, a reason for each in docs/DEPENDENCIES.md, none unused.
+//! Checks the dependencies. Cargo.toml has one table of them, docs/DEPENDENCIES.md gives a reason
+//! for each, and each is used.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +7,8 @@ use super::Tree;
 
 const DOCUMENT: &str = "docs/DEPENDENCIES.md";
 
-/// Direct dependencies without a line, lines without a dependency, and unused entries.
+/// Direct dependencies without a line in the document, lines without a dependency, and unused
+/// entries.
 pub fn check(tree: &Tree) -> Vec<String> {
     let used = used_dependencies(tree);
     let table = workspace_dependencies(tree);
@@ -39,7 +41,7 @@ fn unused_dependencies(tree: &Tree) -> Vec<String> {
             manifest.strip_prefix(&root_prefix).unwrap_or_default().trim_end_matches("Cargo.toml");
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let name = dependency["name"].as_str().unwrap_or_default();
-            // Our own crates are used by linking their archives and objects.
+            // Packages use our own crates by linking their archives and objects.
             let crate_name = name.replace('-', "_");
             let sources =
                 tree.files_with_extension(&["rs"]).filter(|file| file.path.starts_with(folder));
@@ -53,7 +55,7 @@ fn unused_dependencies(tree: &Tree) -> Vec<String> {
     findings
 }
 
-/// The outside dependencies that the packages declare.
+/// The external dependencies that the packages declare.
 fn used_dependencies(tree: &Tree) -> BTreeSet<String> {
     let packages = tree.metadata["packages"].as_array().into_iter().flatten();
     let dependencies =

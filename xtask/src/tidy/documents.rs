@@ -1,4 +1,4 @@
-//! Documents: links have targets, man pages render.
+//! Checks documents: links have targets, named tests exist, and man pages render without warnings.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -48,14 +48,14 @@ fn link_error(tree: &Tree, from: &Text, target: &str) -> Option<&'static str> {
     if has_heading { None } else { Some("no such heading") }
 }
 
-/// The anchor that forges make from a heading.
+/// The anchor that code hosting sites make from a heading.
 fn slug(heading: &str) -> String {
     let kept =
         heading.trim().chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
     kept.map(|letter| if letter == ' ' { '-' } else { letter.to_ascii_lowercase() }).collect()
 }
 
-/// Tests that docs/SPECIFICATION.md names after a link to their file, and that do not exist.
+/// Tests that docs/SPECIFICATION.md names after a link to their file, but that do not exist.
 pub fn missing_tests(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
     let specification = tree.files.iter().filter(|file| file.path == "docs/SPECIFICATION.md");
@@ -77,7 +77,7 @@ pub fn missing_tests(tree: &Tree) -> Vec<String> {
     findings
 }
 
-/// groff's warnings about the man pages; nothing if groff is not installed.
+/// The warnings of groff about the man pages. Empty if groff is not installed.
 pub fn man_pages(tree: &Tree) -> Vec<String> {
     if !run::is_installed("groff") {
         return Vec::new();
@@ -91,7 +91,7 @@ pub fn man_pages(tree: &Tree) -> Vec<String> {
         let output = Command::new("groff")
             .args(["-man", "-Tutf8", "-Kutf8", "-ww", "-z"])
             .arg(tree.root.join(&page.path))
-            // Pages that include another page name it relative to this folder.
+            // Pages include other pages by names relative to this directory.
             .current_dir(tree.root.join("docs/man"))
             .stdin(Stdio::null())
             .output();

@@ -1,5 +1,5 @@
-//! Words that the tree must not contain. They are concatenated here from halves, so that this file
-//! does not match.
+//! Finds words that the tree must not contain. This file builds each word from two halves, so that
+//! it does not match itself.
 
 use super::Tree;
 
@@ -23,14 +23,14 @@ const FORBIDDEN_PATHS_AND_HOSTS: &[&str] = &[
     concat!("pypi", ".org"),
 ];
 
-/// A clock that can jump: time-outs use one that cannot (see clippy.toml, too).
+/// Clocks that can jump. Time-outs use a clock that cannot (see also clippy.toml).
 const WALL_CLOCK_CALLS: &[&str] = &[concat!("CLOCK_", "REALTIME"), concat!("gettime", "ofday")];
-/// The scenario with a jumping clock needs these calls; the other file reads futex(2) flags of
-/// other processes.
+/// Files that may use them: the scenario with a jumping clock, and the reader of other processes'
+/// futex(2) flags.
 const WALL_CLOCK_EXEMPT: &[&str] =
     &["tests/programs/clock.c", "scored/src/shepherd/inspection/thread_rules.rs"];
 
-/// Lines with one of those words.
+/// The lines that contain one of these words.
 pub fn check(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| !file.path.ends_with(".lock")) {

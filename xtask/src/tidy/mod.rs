@@ -1,12 +1,13 @@
-//! `cargo xtask tidy`: the rules that no compiler checks. One file per subject: each has
-//! functions that return the lines of the tree that break a rule. Also runs as a test of this
-//! package.
+//! `cargo xtask tidy`: checks the rules that no compiler checks. Each file has functions for one
+//! subject, which return the lines of the tree that break a rule. A test of this package runs them,
+//! too.
 
 mod commands;
 mod crate_graph;
 mod dependencies;
 mod documents;
 mod forbidden_strings;
+mod imports;
 mod modules;
 mod names;
 mod sizes;
@@ -19,17 +20,17 @@ use crate::run;
 
 /// A tracked text file.
 pub struct Text {
-    /// Path from the top of the tree, with `/`.
+    /// The path from the top of the tree, with `/`.
     pub path: String,
-    /// Its lines.
+    /// The lines of the file.
     pub lines: Vec<String>,
 }
 
 /// The tree as tidy sees it.
 pub struct Tree {
-    /// Its top.
+    /// The top directory.
     pub root: PathBuf,
-    /// Every text file that is tracked, or new and not ignored.
+    /// All text files that are tracked, or new and not ignored.
     pub files: Vec<Text>,
     /// The output of `cargo metadata` about the workspace's own packages.
     pub metadata: serde_json::Value,
@@ -79,7 +80,8 @@ fn read_tree() -> Result<Tree, String> {
     let mut files = Vec::new();
     for name in git_output.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let path = String::from_utf8_lossy(name).into_owned();
-        // Corpora are not text; a deleted file that is still listed cannot be read.
+        // Files that are no text are skipped, for example corpora. A deleted file may still be
+        // listed.
         if let Ok(text) = std::fs::read_to_string(root.join(&path)) {
             files.push(Text { path, lines: text.lines().map(String::from).collect() });
         }
@@ -100,6 +102,7 @@ type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
 const RULES: &[Rule] = &[
     ("every source file belongs to a module tree", modules::orphans),
+    ("files of a crate use each other in one direction", imports::circles),
     ("every command has a man page and a test that names it", commands::check),
     ("names are the field's (docs/dev/names.md)", names::check),
     ("files, functions and lines fit a screen", sizes::check),
@@ -113,7 +116,7 @@ const RULES: &[Rule] = &[
     ("man pages render without a warning", documents::man_pages),
 ];
 
-/// Checks every rule; `Ok` holds the hints that are not failures.
+/// Checks every rule. `Ok` contains the hints, which are not failures.
 ///
 /// # Errors
 /// All findings, one per line.

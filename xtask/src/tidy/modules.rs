@@ -1,4 +1,4 @@
-//! No source file is left out of the build: each is a target, or a module that another file
+//! Checks that the build uses every source file: each is a target, or a module that another file
 //! declares.
 
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ pub fn orphans(tree: &Tree) -> Vec<String> {
         let module_dir = source.parent().unwrap_or(Path::new("")).to_path_buf();
         pending.push((source, module_dir));
     }
-    // fuzz/ is a separate workspace: each of its targets is a file that its manifest names.
+    // fuzz/ is a separate workspace, whose manifest names the file of each target.
     for file in tree.files.iter().filter(|file| file.path.starts_with("fuzz/fuzz_targets/")) {
         pending.push((tree.root.join(&file.path), tree.root.join("fuzz/fuzz_targets")));
     }
@@ -52,7 +52,7 @@ fn compiled_by_name(tree: &Tree, path: &str) -> bool {
         .any(|file| file.lines.iter().any(|line| line.contains(&quoted)))
 }
 
-/// The modules that a source text declares in other files: name, and `#[path]` if given.
+/// The modules that a source text declares in other files: the name, and `#[path]` if given.
 fn declared_modules(text: &str) -> Vec<(String, Option<String>)> {
     let mut modules = Vec::new();
     let mut path = None;

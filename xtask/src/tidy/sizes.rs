@@ -1,5 +1,4 @@
-//! Sizes. The soft limits are hints for a reader; the hard limits are failures, so that no file
-//! grows past them unnoticed.
+//! Checks sizes. Soft limits give hints, hard limits give failures.
 
 use super::{Text, Tree};
 
@@ -8,13 +7,15 @@ const FILE_HARD: usize = 700;
 const FUNCTION_SOFT: usize = 60;
 const FUNCTION_HARD: usize = 100;
 const LINE_HARD: usize = 100;
-/// rustfmt cannot break a string literal, and a table of literals is most readable with long lines.
+/// A hard limit for lines with string literals. rustfmt cannot break a literal, and a table of
+/// literals is easier to read with long lines.
 const LITERAL_HARD: usize = 140;
-/// The keeper runs as root. Its lines of code, without comments and tests.
+/// The hard limit for the keeper in lines of code, without comments and tests. The keeper runs as
+/// root.
 const KEEPER_HARD: usize = 1500;
 const KEEPER_FOLDERS: [&str; 2] = ["keeper/src/", "scored/src/keeper/"];
 
-/// Files, functions and lines beyond a hard limit.
+/// Files, functions and lines that exceed a hard limit.
 pub fn check(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
     for file in tree.files_with_extension(&["rs", "c", "h"]) {
@@ -49,8 +50,8 @@ pub fn check(tree: &Tree) -> Vec<String> {
     findings
 }
 
-/// Whether a line of Markdown or of a manual page is text that can be broken: no table, code,
-/// request of roff, or single word.
+/// Whether a line of Markdown or of a manual page can be broken. Tables, code, requests of roff and
+/// single words cannot.
 fn is_text(lines: &[String], index: usize) -> bool {
     let line = lines[index].as_str();
     let before = &lines[..=index];
@@ -62,19 +63,19 @@ fn is_text(lines: &[String], index: usize) -> bool {
     !is_verbatim && !line.starts_with(['|', '.']) && line.trim_start_matches("- ").contains(' ')
 }
 
-/// The lines of code of the keeper.
+/// The number of lines of code in the keeper.
 fn keeper_length(tree: &Tree) -> usize {
     let is_part = |file: &&Text| KEEPER_FOLDERS.iter().any(|folder| file.path.starts_with(folder));
     tree.files_with_extension(&["rs"]).filter(is_part).map(|file| code_lines(&file.lines)).sum()
 }
 
-/// Lines that are neither empty nor comments, up to the tests at the end.
+/// The number of lines that are neither empty nor comments, up to the tests at the end.
 fn code_lines(lines: &[String]) -> usize {
     let code = lines.iter().map(|line| line.trim()).take_while(|line| *line != "#[cfg(test)]");
     code.filter(|line| !line.is_empty() && !line.starts_with("//")).count()
 }
 
-/// Files, functions and lines beyond a soft limit.
+/// Files, functions and lines that exceed a soft limit.
 pub fn hints(tree: &Tree) -> Vec<String> {
     let long =
         tree.files_with_extension(&["rs", "c", "h"]).filter(|file| file.lines.len() > FILE_SOFT);
@@ -94,7 +95,7 @@ fn long_functions(tree: &Tree, limit: usize) -> Vec<String> {
     findings
 }
 
-/// The functions of a file in rustfmt's layout: line, name and length.
+/// The functions of a file that rustfmt has formatted: line, name and length.
 fn functions(file: &Text) -> Vec<(usize, String, usize)> {
     let mut found = Vec::new();
     for (start, line) in file.lines.iter().enumerate() {
@@ -102,7 +103,7 @@ fn functions(file: &Text) -> Vec<(usize, String, usize)> {
         let indent = &line[..line.len() - code.len()];
         let Some(name) = function_name(code) else { continue };
         let end = format!("{indent}}}");
-        // A declaration without body ends before any closing brace of the same depth.
+        // A declaration without a body ends before any closing brace of the same depth.
         let body = file.lines[start..].iter().position(|line| line.ends_with(['{', ';', '}']));
         let has_body = body.is_some_and(|offset| file.lines[start + offset].ends_with('{'));
         if let Some(length) = file.lines[start..].iter().position(|line| *line == end)

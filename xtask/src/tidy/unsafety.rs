@@ -1,4 +1,4 @@
-//! Unsafe code must be allowed explicitly, with a reason; memory orders come in named pairs.
+//! Checks that modules with unsafe code give a reason, and that memory orders come in named pairs.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,12 @@ pub fn unexplained_unsafe(tree: &Tree) -> Vec<String> {
     {
         for (index, line) in file.lines.iter().enumerate() {
             let location = format!("{}:{}", file.path, index + 1);
-            // `allow` if some configuration (loom) has no unsafe code, otherwise `expect`.
+            // A module uses `allow` if it has no unsafe code in some configurations (loom),
+            // otherwise `expect`.
             if !line.contains("expect(unsafe_code)") && !line.contains("allow(unsafe_code)") {
                 continue;
             }
-            // The reason is the comment right above, of one line or several.
+            // The reason is in the comment right above, which may have several lines.
             let above = file.lines[..index].iter().rev();
             let mut comment = above.take_while(|line| line.trim_start().starts_with("//"));
             if !comment.any(|line| line.contains("UNSAFETY: ")) {
@@ -27,7 +28,8 @@ pub fn unexplained_unsafe(tree: &Tree) -> Vec<String> {
     findings
 }
 
-/// Names in `SYNC: name` comments that occur only once: the other end of the pair is not marked.
+/// Names in `SYNC: name` comments that occur only once, so that the other end of the pair is not
+/// marked.
 pub fn unpaired_sync_comments(tree: &Tree) -> Vec<String> {
     let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in tree.files_with_extension(&["rs"]).filter(|file| !file.path.starts_with("xtask/")) {

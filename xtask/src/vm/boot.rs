@@ -1,4 +1,4 @@
-//! One run of one machine, or of two.
+//! Boots one or two machines for one run.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,18 +14,19 @@ use super::links::VmLinks;
 use super::tsc;
 use crate::run;
 
-/// Options for an emulated machine: nothing that costs time and checks nothing. A kernel that has
-/// failed exits at once.
+/// Options for the kernel of an emulated machine, which omit everything that costs time and checks
+/// nothing. A kernel that fails exits at once.
 const KERNEL_OPTIONS: &str = "console=ttyS0 quiet loglevel=4 oops=panic panic=-1 mitigations=off nokaslr \
                               random.trust_cpu=on tsc=reliable no_timer_check audit=0 rdinit=/init";
-/// The first words of a kernel's report of its own fault.
+/// Texts that begin a kernel's report of its own failure.
 const KERNEL_FAULT_MARKERS: [&str; 4] = ["kernel BUG at", "BUG: ", "Oops: ", "Kernel panic"];
-/// A boot takes 4 s, on a busy machine 15; one in some dozens stops before its first line.
+/// A boot takes 4 s, or 15 s on a busy machine. A boot that hangs before its first line is
+/// repeated.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_BOOT_ATTEMPTS: u32 = 3;
-/// Lines of the console that are shown if a run did not end properly.
+/// The number of last lines of the console that are shown if a run did not end properly.
 const LAST_LINES: usize = 20;
-/// Lines of a kernel's fault report that are shown: the location and its callers.
+/// The number of lines of a kernel's failure report that are shown: the location and its callers.
 const FAULT_CONTEXT_LINES: usize = 50;
 
 /// Boots, runs, and returns the program's exit code.
@@ -62,8 +63,8 @@ fn run_in_folder(
     overall_exit_code(&texts.ok_or("the virtual machine does not boot")?, options)
 }
 
-/// The consoles, after all machines have ended, one has failed, or their time is over. `None` if a
-/// machine did not boot.
+/// Returns the consoles after all machines have ended, one has failed, or the time is over. Returns
+/// `None` if a machine did not boot.
 fn boot_once(
     vm_dir: &Path,
     options: &Options,
@@ -88,11 +89,12 @@ fn boot_once(
     Ok(booted.then(|| machines.0.iter().map(Machine::console_text).collect()))
 }
 
-/// The machines of one run; none outlives this value.
+/// The machines of one run. They end when this value is dropped.
 struct Machines(Vec<Machine>);
 
 impl Machines {
-    /// Whether all have ended, or one has failed: the other would wait for it.
+    /// Whether all machines have ended or one has failed. After a failure the other machine would
+    /// wait for the failed one.
     fn have_exited(&mut self) -> Result<bool, String> {
         let mut all_exited = true;
         for machine in &mut self.0 {
@@ -110,7 +112,7 @@ impl Machines {
 struct Machine {
     child: Child,
     console_path: PathBuf,
-    /// Copies its output, if there are two machines.
+    /// The thread that copies the machine's output, if there are two machines.
     output_thread: Option<JoinHandle<()>>,
 }
 
@@ -134,7 +136,8 @@ impl Machine {
         let output = child.stdout.take();
         let output_thread = output.map(|output| {
             std::thread::spawn(move || {
-                // The caller counts the tests of the first machine.
+                // The caller counts the tests in the first machine's output, so its lines get no
+                // prefix.
                 let prefix = if number == 1 { String::new() } else { format!("{number}| ") };
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     println!("{prefix}{line}");
@@ -184,7 +187,7 @@ fn parse_exit_code(console: &str, options: &Options) -> Result<i32, String> {
     let lines: Vec<&str> = console.lines().collect();
     let is_fault = |line: &&str| KERNEL_FAULT_MARKERS.iter().any(|word| line.contains(word));
     if let Some(first) = lines.iter().position(is_fault) {
-        // The line before has the cause.
+        // The line before the marker names the cause.
         let fault_lines = lines.iter().skip(first.saturating_sub(1)).take(FAULT_CONTEXT_LINES);
         let fault_text = fault_lines.map(|line| format!("\n{line}")).collect::<String>();
         return Err(format!("the kernel of the virtual machine has failed:{fault_text}"));
@@ -219,7 +222,7 @@ fn payload_archive(
         } else if program.contains('/') {
             return Err(format!("{program}: no such file"));
         }
-        // Otherwise it is a busybox applet, or rdma.
+        // A word without a slash is a busybox applet, or rdma.
         let words = std::iter::once(&command_word).chain(arguments);
         command_lines.push(words.map(|word| quote(word)).collect::<Vec<_>>().join(" "));
     }
@@ -229,7 +232,7 @@ fn payload_archive(
     for path in &files {
         archive.add_copy_of(path_in_vm(path).trim_start_matches('/'), path)?;
     }
-    // The machine's libibverbs, whichever version this system has.
+    // The programs load the libibverbs of this system, in whatever version.
     image::add_libraries(&mut archive, &vm_dir.join("root"), &files, &["libibverbs.so.1"])?;
     archive.add_file("command", 0o644, format!("{}\n", command_lines.join(" && ")).as_bytes());
     Ok(archive.finish())
@@ -260,7 +263,7 @@ fn qemu_command(vm_dir: &Path, options: &Options, initrd_path: &Path, console: &
     command
 }
 
-/// This system's qemu, or the unpacked one with its libraries and firmware.
+/// The qemu of this system, or else the unpacked one with its libraries and firmware.
 fn qemu_program(vm_dir: &Path) -> Command {
     const NAME: &str = "qemu-system-x86_64";
     if run::is_installed(NAME) {

@@ -1,4 +1,4 @@
-//! The archive that a kernel unpacks into its first file system ("newc",
+//! Writes the archive that a kernel unpacks into its first file system (format "newc",
 //! Documentation/driver-api/early-userspace/buffer-format.rst of the kernel).
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds a folder, and its parents.
+    /// Adds a directory and its parents.
     pub fn add_directory(&mut self, path: &str) {
         if let Some((parent, _)) = path.rsplit_once('/') {
             self.add_directory(parent);
@@ -47,7 +47,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Adds the console, which the kernel opens before it mounts anything.
+    /// Adds the console device, which the kernel opens before it mounts anything.
     pub fn add_console(&mut self) {
         self.add_directory("dev");
         self.add_entry("dev/console", MODE_CHAR_DEVICE | 0o600, &[], 5 << 8 | 1);
@@ -93,7 +93,7 @@ impl Archive {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    /// Returns the whole archive; other archives may follow it.
+    /// Returns the complete archive. Other archives may be appended to it.
     pub fn finish(mut self) -> Vec<u8> {
         self.add_entry("TRAILER!!!", 0, &[], 0);
         self.bytes.resize(self.bytes.len().next_multiple_of(512), 0);

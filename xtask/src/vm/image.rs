@@ -1,5 +1,5 @@
-//! The files that the machine boots: the kernel, and a first file system with busybox, the tools
-//! and libraries of RDMA, and kernel modules.
+//! Builds the files that the machine boots: the kernel, and a first file system with busybox,
+//! kernel modules, and the tools and libraries of RDMA.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,22 +9,22 @@ use std::process::{Command, Stdio};
 use super::cpio::Archive;
 use super::packages::Unpacked;
 
-/// Modules that are loaded before the program runs. Kernel code requests the checksums by name, at
-/// run time.
+/// Modules that are loaded before the program runs. Checksums are listed because kernel code
+/// requests them by name at run time.
 const MODULES: &[&str] = &["crc32_generic", "crc32c_generic", "dummy", "ib_uverbs", "rdma_rxe"];
-/// Modules for the wires, which only one of two machines needs.
+/// Modules for the wires between two machines.
 const VIRTIO_MODULES: &[&str] = &["virtio_pci", "virtio_net"];
 /// The provider of libibverbs for rdma_rxe.
 const PROVIDER: &str = "rxe";
 const VERBS_LIBRARY: &str = "libibverbs.so.1";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-/// The first folder in which the loader searches.
+/// The first directory in which the loader searches.
 const IMAGE_LIBRARY_DIR: &str = "lib/x86_64-linux-gnu";
 
 /// Builds `base.cpio` and `kernel` unless they exist.
 ///
 /// # Errors
-/// If a file is not in the place that it has in Debian 12.
+/// If a file is not at its path of Debian 12.
 pub fn build(vm_dir: &Path, unpacked: &Unpacked) -> Result<(), String> {
     let (base, init) = (vm_dir.join("base.cpio"), include_str!("init.sh"));
     let cache_key_path = vm_dir.join("init");
@@ -73,7 +73,8 @@ fn find_provider(root: &Path, name: &str) -> Result<PathBuf, String> {
     paths.find(is_provider).ok_or_else(|| format!("{}: no lib{name}", folder.display()))
 }
 
-/// Adds the shared objects that `programs` need, those of the packages first, and the loader.
+/// Adds the shared objects that `programs` need, and the loader. Libraries of the packages take
+/// precedence.
 ///
 /// # Errors
 /// If ldd does not find a library.
@@ -112,7 +113,7 @@ pub fn add_libraries(
     Ok(())
 }
 
-/// Adds the modules and their dependencies, and the order in which to load them.
+/// Adds the modules with their dependencies, and the order in which to load them.
 fn add_modules(archive: &mut Archive, root: &Path) -> Result<(), String> {
     let mut module_files = Vec::new();
     list_files(&root.join("lib/modules"), &mut module_files);
@@ -153,7 +154,8 @@ fn add_module(
     let is_module = |path: &&PathBuf| {
         path.file_name().is_some_and(|file| file.to_string_lossy().replace('-', "_") == module_file)
     };
-    // A name without a file is part of the kernel itself, or has another name: then loading fails.
+    // A dependency without a file is part of the kernel itself, or has another name. In the second
+    // case loading fails.
     let Some(path) = module_files.iter().find(is_module) else { return Ok(()) };
     let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
     for needed in module_dependencies(&bytes) {
@@ -176,7 +178,7 @@ fn module_dependencies(module: &[u8]) -> Vec<String> {
     text.split(',').filter(|name| !name.is_empty()).map(String::from).collect()
 }
 
-/// Writes the kernel as it is, or unpacked, which halves the time of the boot under emulation.
+/// Writes the kernel unpacked if possible, which halves the time of the boot under emulation.
 fn write_kernel(vm_dir: &Path, root: &Path) -> Result<(), String> {
     let mut files = Vec::new();
     list_files(&root.join("boot"), &mut files);
@@ -199,7 +201,7 @@ fn compressed_payload(image: &[u8]) -> Option<&[u8]> {
 
 fn unxz(compressed: &[u8]) -> Option<Vec<u8>> {
     use std::io::Write;
-    // The length follows the stream, and xz reports it as garbage.
+    // xz reports the length that follows the stream as garbage.
     let is_xz = compressed.starts_with(b"\xfd7zXZ\0");
     let mut child = Command::new("xz")
         .args(["-dc", "--single-stream"])

@@ -1,8 +1,9 @@
 #!/bin/busybox sh
-# The first process of the machine. ttyS0 has the kernel's lines and the reports for the harness,
-# ttyS1 the program's output.
-# One machine has RDMA over a dummy link; each of two has two wires to the other. wire0 carries
-# rxe0.
+# The first process of the machine. The kernel and the reports for the harness use ttyS0, the
+# program's output uses ttyS1.
+#
+# One machine alone has RDMA over a dummy link. Each of two machines has two wires to the other one.
+# wire0 carries rxe0.
 /bin/busybox mkdir -p /proc /sys /dev /tmp /run /var
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys

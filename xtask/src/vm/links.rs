@@ -3,16 +3,18 @@
 
 use std::net::UdpSocket;
 
-/// Wires per machine.
+/// The number of wires of each machine.
 const LINKS_PER_MACHINE: usize = 2;
 
-/// The wires of all machines, as the module describes; a single machine has none.
+/// The wires of all machines. A single machine has none.
 pub struct VmLinks {
     /// The ports of each machine.
     ports: Vec<[u16; LINKS_PER_MACHINE]>,
 }
 
 impl VmLinks {
+    /// Finds free ports for the wires.
+    ///
     /// # Errors
     /// If there is no free port.
     pub fn new(machine_count: u32) -> Result<VmLinks, String> {
@@ -31,7 +33,7 @@ impl VmLinks {
         Ok(VmLinks { ports })
     }
 
-    /// The arguments of qemu for machine `number`, from 1.
+    /// The arguments of qemu for machine `number`, counted from 1.
     pub fn qemu_arguments(&self, number: u32) -> Vec<String> {
         let self_index = number as usize - 1;
         let (Some(local_ports), Some(remote_ports)) =
@@ -52,7 +54,7 @@ impl VmLinks {
         words
     }
 
-    /// The kernel's options, with the machine's number if there are two.
+    /// The options of the kernel, with the machine's number if there are two machines.
     pub fn kernel_options(&self, options: &str, number: u32) -> String {
         if self.ports.is_empty() {
             return options.to_owned();

@@ -1,10 +1,10 @@
-//! `cargo xtask vm`: runs a program in a virtual machine that has RDMA devices, on a machine that
-//! has none. It boots Debian's kernel with rdma_rxe (RoCE over the virtual machine's own Ethernet)
-//! under qemu, by software emulation: its speed is not meaningful, its results are. Two such
-//! machines, joined by wires, run the program at the same time.
+//! `cargo xtask vm`: runs a program in a virtual machine with RDMA devices. It boots Debian's
+//! kernel under qemu with rdma_rxe (RoCE over the virtual machine's own Ethernet). Processors are
+//! emulated by software, so results are meaningful and speeds are not. Two such machines, joined by
+//! wires, can run the program at the same time.
 //!
-//! Everything comes from Debian packages that are downloaded and unpacked below the target folder;
-//! nothing is installed.
+//! All parts come from Debian packages that are downloaded and unpacked below the target directory.
+//! Nothing is installed.
 
 mod boot;
 mod cpio;
@@ -25,13 +25,14 @@ const USAGE: &str = "usage: cargo xtask vm [-machines 1|2] [-smp N] [-memory MIB
 
 /// The options of a run.
 pub struct Options {
-    /// One, or two that are joined by wires; SCORE_VM_MACHINE has the number of the machine.
+    /// The number of machines: 1, or 2 that are joined by wires. SCORE_VM_MACHINE tells a program
+    /// the number of its machine.
     pub machine_count: u32,
-    /// Virtual processors: with one, a busy poll costs ticks of the clock.
+    /// The number of virtual processors. With one processor, a busy poll costs ticks of the clock.
     pub processor_count: u32,
     /// MiB of memory.
     pub memory_mib: u32,
-    /// Time limit, including the boot.
+    /// Time limit in seconds, including the boot.
     pub timeout_s: u64,
     /// Additional files in /given.
     pub files: Vec<PathBuf>,
@@ -49,10 +50,10 @@ impl Default for Options {
     }
 }
 
-/// The folder with the machine's files.
+/// The directory with the machine's files.
 ///
 /// # Errors
-/// If there is no target folder.
+/// If the target directory cannot be determined.
 fn work_dir() -> Result<PathBuf, String> {
     Ok(run::target_dir()?.join("vm"))
 }
@@ -71,7 +72,7 @@ pub fn prepare() -> Result<(), String> {
 }
 
 /// Runs `programs`, each with its arguments, one after the other in one boot of the machine, until
-/// one fails. Output is shown as it is written; returns the last exit code.
+/// one fails. Shows their output as they write it. Returns the last exit code.
 ///
 /// # Errors
 /// If the machine did not run them to their end.

@@ -1,5 +1,5 @@
-//! The packages from which the machine is built: downloaded and unpacked, not installed. Installing
-//! qemu would remove a newer qemu-utils; installing rdma-core would replace parts of systemd.
+//! Downloads and unpacks the packages from which the machine is built. They are not installed: qemu
+//! would remove a newer qemu-utils, and rdma-core would replace parts of systemd.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::run;
 
-/// Packages for the machine, also if this system has them installed.
+/// Packages for the machine. They are unpacked even if this system has them installed.
 const GUEST_PACKAGES: &[&str] = &[
     "busybox-static",
     "iproute2",
@@ -21,7 +21,7 @@ const GUEST_PACKAGES: &[&str] = &[
     "libelf1",
     "libcap2",
     "zlib1g",
-    // The other programs that `docs/verbs.md` compares with.
+    // Programs with which `docs/verbs.md` compares.
     "perftest",
     "libibumad3",
     "libpci3",
@@ -31,7 +31,7 @@ const QEMU: &str = "qemu-system-x86";
 
 /// The unpacked packages.
 pub struct Unpacked {
-    /// The folder that is `/` of the packages.
+    /// The directory that is the `/` of the packages.
     pub root: PathBuf,
 }
 
@@ -89,7 +89,7 @@ fn kernel_package() -> Result<String, String> {
     newest.map(String::from).ok_or_else(|| format!("apt: {KERNEL} not found (run apt-get update)"))
 }
 
-/// A package and its dependencies that this system lacks: the list that apt would install.
+/// The package and those of its dependencies that this system lacks, as apt would install them.
 fn packages_to_install(package: &str) -> Result<Vec<String>, String> {
     let args = ["-s", "install", "--no-install-recommends", "-y", package];
     let text = command_output("apt-get", &args)?;
@@ -105,7 +105,7 @@ fn packages_to_install(package: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// Downloads packages into a folder.
+/// Downloads packages into a directory.
 ///
 /// # Errors
 /// If a package is not available.
@@ -113,7 +113,8 @@ pub fn download(folder: &Path, names: &[String]) -> Result<(), String> {
     let try_download = || {
         let mut command = Command::new("apt-get");
         command.args(["download", "-qq"]).args(names).current_dir(folder);
-        // Its error output would complain that apt cannot change to its own user in this folder.
+        // The error output is discarded: apt would complain that it cannot change to its own user
+        // here.
         run::run_checked(command.stdin(Stdio::null()).stderr(Stdio::null()))
     };
     try_download()

@@ -1,5 +1,6 @@
-//! The frequency of this processor's time stamp counter, which the emulated processor shares. A
-//! kernel that measures it on a busy machine may be wrong by a factor of ten, and so may its clock.
+//! Measures the frequency of this processor's time stamp counter, which the emulated processor
+//! uses, too. A kernel that measures it on a busy machine may be wrong by a factor of ten, and then
+//! its clock is wrong as well.
 
 // UNSAFETY: reads the time stamp counter.
 #![expect(unsafe_code)]
@@ -8,7 +9,7 @@
 use std::arch::x86_64::_rdtsc;
 use std::time::{Duration, Instant};
 
-/// An error of 1 us in this time is 20 ppm.
+/// An error of 1 us in this window is 20 ppm.
 const CALIBRATION_WINDOW: Duration = Duration::from_millis(50);
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -16,13 +17,13 @@ unsafe fn _rdtsc() -> u64 {
     0
 }
 
-/// The counter and the time, read in as short an interval as several tries give.
+/// Reads the counter and the time. Of several tries it returns the one in the shortest interval.
 fn sample() -> (u64, Instant) {
     let read_pair = || {
         // SAFETY: every x86_64 has the counter, and Linux lets processes read it.
         let before = unsafe { _rdtsc() };
         let time = Instant::now();
-        // SAFETY: as above.
+        // SAFETY: see above.
         let after = unsafe { _rdtsc() };
         (after.wrapping_sub(before), before, time)
     };
@@ -31,7 +32,7 @@ fn sample() -> (u64, Instant) {
     (counter, time)
 }
 
-/// The frequency in kHz. 0 if there is no counter: the kernel then ignores the option.
+/// The frequency in kHz, or 0 if there is no counter. The kernel ignores 0.
 pub fn khz() -> u64 {
     let (before, begin) = sample();
     std::thread::sleep(CALIBRATION_WINDOW);

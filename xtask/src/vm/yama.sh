@@ -1,7 +1,7 @@
 
-# Runs in the machine by its sh, with scored, scored-toolctl, scrun and scdb in /given: the stacks of
-# a program that is none of SCore's, where Yama lets only ancestors trace a process, and where it
-# lets nobody. Prints the lines of a Rust test.
+# A test for the machine's sh, with scored, scored-toolctl, scrun and scdb in /given: the stacks of
+# a program that does not use SCore. Yama lets only ancestors of a process trace it, and then no
+# process at all. Prints the lines of a Rust test.
 scope=/proc/sys/kernel/yama/ptrace_scope
 grep -q bob /etc/passwd || echo "bob:x:61002:61002::/tmp:/bin/sh" >> /etc/passwd
 export PATH=/given:$PATH

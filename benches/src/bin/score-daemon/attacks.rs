@@ -1,4 +1,4 @@
-//! What a hostile user does. Each attack goes on until the process is killed.
+//! The attacks of the hostile user. Each continues until its process is killed.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -18,61 +18,62 @@ use score_proto::message::{
 };
 use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
 
+use crate::job_list::list_jobs;
 use crate::sessions::allow_many_descriptors;
 use crate::testbed::{HOSTILE_UID, HOSTS, Role, Services, socket_of};
-use crate::waits::list_jobs;
 use crate::{BenchResult, use_processors};
 
-/// No attack lasts longer.
+/// Time limit of an attack.
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a flood waits until its socket takes more.
+/// How long a flood waits until its socket accepts more bytes.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The number of the job of a session.
+/// The number of a session's job.
 const JOB: SessionJobId = SessionJobId(1);
-/// Logins that flood, on each host.
+/// The number of logins that flood each host.
 const FLOODS: u32 = 2;
-/// Connections without login, on each host.
+/// The number of connections to each host that do not log in.
 const SILENT_CONNECTIONS: usize = 3000;
-/// Logins with an unfinished message, on each host, and the bytes of that message.
+/// The number of logins on each host with an unfinished message, and the bytes of that message.
 const UNFINISHED_FRAMES: usize = 300;
 const UNFINISHED_FRAME_LEN: usize = 1_000_000;
-/// Logins that send single bytes, on each host.
+/// The number of logins on each host that send single bytes.
 const TRICKLING_LOGINS: usize = 32;
-/// Programs of a large request, and the bytes of the argument of each.
+/// The number of programs in a large request, and the bytes of each program's argument.
 const ELEMENTS: usize = 1024;
 const ELEMENT_ARGUMENT_LEN: usize = 900;
-/// Threads that log in again and again, on each host.
+/// The number of threads for each host that log in repeatedly.
 const LOGIN_THREADS: u32 = 4;
-/// Files that the killed shepherd leaves behind.
+/// The number of files that the killed shepherd leaves behind.
 const LEFT_FILES: u32 = 20_000;
 const STOP_INTERVAL: Duration = Duration::from_millis(1);
 const LARGE_PROGRAM_LEN: u64 = 256 << 20;
 
-/// The kinds of attacks.
+/// The attacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attack {
-    /// Only computes: how much the measurement itself is disturbed.
+    /// The user only computes. This shows how much the measurement itself is disturbed.
     Computing,
     /// A flood of small messages on 4 sessions.
     Messages,
-    /// A flood of signals to all hosts of 2 jobs.
+    /// A flood of signals to all hosts of two jobs.
     Signals,
     /// 3,000 connections to each host that never log in.
     Connections,
-    /// Connections on 2 threads that do not wait for a place in the queue, and are closed at once.
+    /// Connections on two threads that do not wait for a place in the queue, and that are closed at
+    /// once.
     Reconnects,
     /// 600 logins, each with an unfinished frame of almost 1 MiB.
     Frames,
     /// Single bytes of unfinished messages, on 32 logins to each host.
     Bytes,
-    /// Requests of 1,024 programs, again and again.
+    /// Repeated requests with 1,024 programs.
     Elements,
-    /// Logins for the list of jobs, on 8 threads.
+    /// Repeated logins that request the list of jobs, on 8 threads.
     Logins,
-    /// Jobs with 20,000 files whose shepherds are killed.
+    /// Jobs with 20,000 files, whose shepherds are killed.
     Leftovers,
-    /// A job whose shepherd is stopped again and again.
+    /// A job whose shepherd is stopped repeatedly.
     Stops,
     /// A program of 256 MiB that is sent to another host.
     Program,
@@ -94,7 +95,7 @@ const ATTACKS: [(&str, Attack); 12] = [
 ];
 
 impl Attack {
-    /// The attack of this name; `none` is none.
+    /// Returns the attack of this name, or `None` for `none`.
     pub fn parse(word: &str) -> BenchResult<Option<Self>> {
         if word == "none" {
             return Ok(None);
@@ -108,13 +109,13 @@ impl Attack {
         ATTACKS.iter().find(|(_, attack)| *attack == self).map_or("", |(name, _)| name)
     }
 
-    /// The jobs of this attack that compute on the shared processor.
+    /// Returns the number of jobs of this attack that compute on the shared processor.
     pub fn busy_jobs(self) -> u32 {
         u32::from(self == Self::Stops)
     }
 }
 
-/// Starts an attack, and waits until it is under way.
+/// Starts an attack, and waits until it has begun.
 pub fn start(services: &Services, attack: Attack) -> BenchResult<Role> {
     let testbed = &services.attacked;
     let (folder, processor) =
@@ -125,7 +126,7 @@ pub fn start(services: &Services, attack: Attack) -> BenchResult<Role> {
     Ok(role)
 }
 
-/// The hostile user.
+/// Runs an attack as the hostile user.
 pub fn run(attack: Attack, processor: &str, folder: &Path) -> BenchResult<()> {
     let processor = processor.parse().map_err(|_| format!("{processor}: not a processor"))?;
     use_processors(&[processor])?;
@@ -154,15 +155,16 @@ pub fn run(attack: Attack, processor: &str, folder: &Path) -> BenchResult<()> {
     }
 }
 
-/// The hostile user's processes and what they attack.
+/// The processes of the hostile user, and the sockets that they attack.
 struct Attacker {
-    /// Of the hosts, in their order.
+    /// The sockets of the hosts, in the order of the hosts.
     sockets: [PathBuf; 2],
     deadline: Instant,
 }
 
 impl Attacker {
-    /// Repeats `action` on so many threads for each host. What scored refuses is tried again.
+    /// Repeats `action` on so many threads for each host. If scored refuses it, the thread tries
+    /// again.
     fn on_each_host(
         &self,
         threads: u32,
@@ -207,7 +209,7 @@ impl Attacker {
         self.flood(&mut client, &JobRequest::Signal(Signal::SIGUSR1 as i32))
     }
 
-    /// Keeps connections that never log in. Those that scored closes are replaced.
+    /// Keeps connections that never log in, and replaces those that scored closes.
     fn stay_silent(&self, socket: &Path) -> BenchResult<()> {
         let mut connections: Vec<UnixStream> = Vec::new();
         while Instant::now() < self.deadline {
@@ -225,7 +227,7 @@ impl Attacker {
     /// Takes each place in the queue as soon as it is free, and closes the connection.
     fn reconnect(&self, socket: &Path) -> BenchResult<()> {
         while Instant::now() < self.deadline {
-            // There is no place most of the time.
+            // Most attempts fail, because the queue is full.
             let _ = mio::net::UnixStream::connect(socket);
         }
         Ok(())
@@ -243,7 +245,7 @@ impl Attacker {
         }
         while Instant::now() < self.deadline {
             for client in &mut clients {
-                // A byte that the daemon has no time for may not fit.
+                // The byte may not fit into the socket if the daemon has not read earlier bytes.
                 let _ = client.socket.write(&[0]);
             }
         }
@@ -265,7 +267,7 @@ impl Attacker {
         Ok(())
     }
 
-    /// The files are created on the hostile user's processor.
+    /// Leaves files behind. They are created on the hostile user's processor.
     fn leave_files_behind(&self, processor: usize) -> BenchResult<()> {
         let script = format!(
             "seq {LEFT_FILES} | taskset -c {processor} xargs -n 2000 touch && echo up && sleep 1000"
@@ -279,7 +281,7 @@ impl Attacker {
                 println!("ready");
             }
             for shepherd in own_shepherds() {
-                // It may have ended.
+                // The shepherd may have ended already.
                 let _ = kill(shepherd, Signal::SIGKILL);
             }
             wait_for_end(&mut client)?;
@@ -287,7 +289,7 @@ impl Attacker {
         Ok(())
     }
 
-    /// Logs in where the job does not run.
+    /// Sends a program, through a login on the host on which the job does not run.
     fn send_program(&self) -> BenchResult<()> {
         println!("ready");
         while Instant::now() < self.deadline {
@@ -302,7 +304,8 @@ impl Attacker {
     }
 }
 
-/// The option of jobs on the processor of the other user's jobs, and that of jobs elsewhere.
+/// The option for jobs on the processor of the other user's jobs, and the option for jobs on
+/// another processor.
 pub const SHARED: (&str, &str) = ("nodes", "1.shared");
 const ALONE: (&str, &str) = ("nodes", "1.hostile");
 
@@ -311,7 +314,7 @@ fn options(options: &[(&str, &str)]) -> Vec<(String, Option<String>)> {
     options.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect()
 }
 
-/// A job of one program.
+/// Makes a job of one program with these options.
 pub fn with_options(program: &[&str], named: &[(&str, &str)]) -> JobSpec {
     JobSpec { options: options(named), ..job_of_stages(vec![system_program(program)]) }
 }
@@ -320,7 +323,7 @@ fn request(client: &mut Client, allocation: AllocationRequest, spec: JobSpec) ->
     client.send(JOB, &UserRequest::SubmitJob { allocation, spec })
 }
 
-/// Requests a job and waits for its first output, which is returned.
+/// Requests a job, waits for its first output, and returns the output.
 pub fn start_job(
     client: &mut Client,
     allocation: AllocationRequest,
@@ -344,7 +347,7 @@ fn wait_for_end(client: &mut Client) -> BenchResult<()> {
     Ok(())
 }
 
-/// The next answer of the job, or nothing if the job or the session has ended.
+/// Returns the next answer of the job, or `None` if the job or the session has ended.
 fn receive_before_end(client: &mut Client) -> BenchResult<Option<JobAnswer>> {
     loop {
         match client.receive::<JobMessage<JobAnswer>>()? {
@@ -371,7 +374,7 @@ fn send_unfinished_frames(socket: &Path) -> BenchResult<()> {
     for _ in 0..UNFINISHED_FRAMES {
         let mut client = Client::log_in(socket, HOSTILE_UID)?;
         client.socket.set_write_timeout(Some(WRITE_TIMEOUT)).map_err(|error| error.to_string())?;
-        // A session that takes no more has the rest of its frame missing all the same.
+        // If the session accepts no more bytes, its frame is unfinished as well.
         let _ = client.socket.write_all(&frame[..frame.len() - 1]);
         clients.push(client);
     }
@@ -390,7 +393,7 @@ fn request_many_elements(socket: &Path) -> BenchResult<()> {
     }
 }
 
-/// Shepherds of this user. Others cannot be signalled.
+/// Returns the shepherds of this user, which are the only ones that it can signal.
 fn own_shepherds() -> Vec<Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -404,7 +407,7 @@ fn own_shepherds() -> Vec<Pid> {
     pids.filter(is_own_shepherd).map(Pid::from_raw).collect()
 }
 
-/// Sends zeroes for a program until its job has ended.
+/// Answers requests for a program's bytes with zeros until the job has ended.
 fn send_requested_pieces(client: &mut Client) -> BenchResult<()> {
     while let Some(answer) = receive_before_end(client)? {
         let JobAnswer::FileRequest { hash, offset, length } = answer else { continue };

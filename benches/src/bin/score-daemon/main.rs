@@ -15,16 +15,22 @@
 //! score-daemon spin FILE                 the program of that job
 //! score-daemon hold COUNT SOCKET         so many idle logins
 //! ```
-//! ATTACK is `none` or one of those in `attacks.rs`. Each of the first three starts daemons of its
-//! own, `hosta` and the server `hostb`, on loopback addresses, and prints one line of JSON. With
-//! `elsewhere` there are two such services: the hostile user attacks one, and the other user has
-//! the other. That is the floor: what the attack costs others only because processors are shared.
-//! A third user visits the attacked service, which gives a user more who has it alone. The
-//! hostile user's clients have the second processor alone; the daemons, which have realtime
-//! priority, and the other user have both. So what the clients compute delays nobody else.
+//! ATTACK is `none` or one of the attacks in `attacks.rs`. Each of the first three commands starts
+//! its own daemons, `hosta` and the server `hostb`, on loopback addresses, and prints one line of
+//! JSON.
+//!
+//! With `elsewhere` there are two such services: the hostile user attacks one, and the other user
+//! uses the other one. The result is the floor, the cost of an attack that shares only processors.
+//! A third user visits the attacked service, because a service with only one user gives that user
+//! more.
+//!
+//! The hostile user's clients may use only the second processor. The daemons, which have realtime
+//! priority, and the other user may use both. Therefore the clients' computing delays no other
+//! process.
 #![forbid(unsafe_code)]
 
 mod attacks;
+mod job_list;
 mod sessions;
 mod switches;
 mod testbed;
@@ -88,7 +94,7 @@ fn seconds_of(word: &str) -> BenchResult<Duration> {
     number(word).map(|seconds| Duration::from_secs(seconds.into()))
 }
 
-/// The first two processors that this process may use.
+/// Returns the first two processors that this process may use.
 fn two_processors() -> BenchResult<[usize; 2]> {
     let allowed_set = sched_getaffinity(Pid::from_raw(0)).map_err(|errno| errno.to_string())?;
     let is_allowed = |processor: &usize| allowed_set.is_set(*processor).unwrap_or(false);

@@ -1,4 +1,4 @@
-//! Memory of the daemons for idle logins.
+//! Measures the memory of the daemons for idle logins.
 
 use std::fs;
 use std::path::Path;
@@ -15,16 +15,17 @@ use serde_json::json;
 use crate::BenchResult;
 use crate::testbed::{HOSTILE_UID, HOSTS, ServiceTestbed, socket_of};
 
-/// The time in which a session reaches its final memory.
+/// After this time a session has its final memory.
 const SETTLE_GRACE: Duration = Duration::from_secs(1);
-/// A holder ends by itself after this time.
+/// Time after which a process that holds sessions ends by itself.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Prints KiB for each login: of the host of the login, and of the server for a login elsewhere.
+/// Prints KiB for each login: of the daemon on the login's host, and of the server if the login is
+/// on the other host.
 pub fn run(count: u32) -> BenchResult<()> {
     let mut result = json!({ "sessions": count });
     for host in HOSTS {
-        // Memory that the daemon got for earlier sessions would be used again.
+        // A new service is needed, because a daemon reuses the memory of earlier sessions.
         let testbed = ServiceTestbed::new("sessions")?;
         let before = resident_kib(&testbed)?;
         let socket = socket_of(&testbed.folder, host);
@@ -52,13 +53,13 @@ fn resident_kib(testbed: &ServiceTestbed) -> BenchResult<Vec<u64>> {
     testbed.process_ids().into_iter().map(kib_of).collect()
 }
 
-/// Lets this process have as many descriptors as it may.
+/// Raises the limit of open descriptors of this process to its maximum.
 pub fn allow_many_descriptors() -> BenchResult<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|errno| errno.to_string())?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(|errno| errno.to_string())
 }
 
-/// Logs in so many times, prints a line when all sessions are idle, and keeps them.
+/// Logs in `count` times, prints a line when all sessions are idle, and keeps the sessions.
 pub fn hold(count: u32, socket: &Path) -> BenchResult<()> {
     allow_many_descriptors()?;
     let mut clients = Vec::new();
@@ -79,7 +80,7 @@ pub fn hold(count: u32, socket: &Path) -> BenchResult<()> {
 fn check_open(client: &mut Client) -> BenchResult<()> {
     let received = [client.receive::<JobMessage<JobAnswer>>(), client.receive()];
     let [Ok(_), Err(reason)] = received else { return Err(format!("a login: {received:?}")) };
-    // Nothing comes after the greeting.
+    // After the greeting, scored sends nothing.
     let is_open = reason.contains("Resource temporarily unavailable");
     is_open.then_some(()).ok_or(reason)
 }

@@ -1,4 +1,4 @@
-//! Lateness of the switches of two jobs that share a processor.
+//! Measures the lateness of the switches of two jobs that share a processor.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -16,27 +16,27 @@ use crate::attacks::{self, Attack, SHARED, start_job, with_options};
 use crate::testbed::{DaemonUsage, HOSTS, OTHER_UID, Role, ServiceTestbed, Services, socket_of};
 
 const SLICE_INTERVAL_NS: u64 = 10_000_000;
-/// A shorter gap is not recorded: the kernel ran another process, or handled an interrupt.
+/// Shorter gaps are not recorded, because the kernel ran another process or handled an interrupt.
 const MIN_GAP_INTERVAL_NS: u64 = 200_000;
-/// How often a job writes that it runs.
+/// How often a job writes that it is running.
 const ALIVE_INTERVAL_NS: u64 = 1_000_000;
-/// A shorter gap is not another job's slice.
+/// Shorter gaps are not slices of other jobs.
 const MIN_SLICE_GAP_INTERVAL_NS: u64 = SLICE_INTERVAL_NS / 2;
-/// Number of jobs of the other user.
+/// The number of jobs of the other user.
 const JOBS: u32 = 2;
 /// The first slices of new jobs are not measured.
 const WARM_UP_WINDOW: Duration = Duration::from_millis(500);
-/// A job ends by itself after this time.
+/// Time after which a job ends by itself.
 const SPIN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The time in which a job did not run, by the monotonic clock in nanoseconds.
+/// A time in which a job did not run, in nanoseconds of the monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Gap {
     from: u64,
     to: u64,
 }
 
-/// Measures switches beside an attack and prints the result.
+/// Measures switches during an attack, and prints the result.
 pub fn run(services: &Services, duration: Duration, attack: Option<Attack>) -> BenchResult<()> {
     let testbed = services.measured();
     let files: Vec<PathBuf> =
@@ -56,7 +56,7 @@ pub fn run(services: &Services, duration: Duration, attack: Option<Attack>) -> B
         return Err(reason);
     }
     let run_ns: u64 = gaps.iter().map(|gaps| run_time_ns(gaps, begin..end)).sum();
-    // A job waits for the slices of all others.
+    // A job waits for the slices of all other jobs.
     let hostile_jobs =
         if services.is_measured_attacked() { attack.map_or(0, Attack::busy_jobs) } else { 0 };
     let others = u64::from(JOBS - 1 + hostile_jobs);
@@ -97,7 +97,8 @@ impl Job {
     }
 }
 
-/// The client of a job of [`spin`]: prints a line when the job runs, and then keeps it.
+/// Acts as the client of a job of [`spin`]: prints a line when the job runs, and then keeps the
+/// job.
 pub fn keep_job(folder: &Path, file: &Path) -> BenchResult<()> {
     let mut client = Client::log_in(&socket_of(folder, HOSTS[0]), OTHER_UID)?;
     let program = folder.join("score-daemon");
@@ -109,8 +110,8 @@ pub fn keep_job(folder: &Path, file: &Path) -> BenchResult<()> {
     Ok(())
 }
 
-/// The job: writes to a file when it last ran before each gap, and when it ran again. The file
-/// begins with the time at which it has run last, which is at most [`ALIVE_INTERVAL_NS`] old.
+/// Acts as the job: writes to a file when it last ran before each gap, and when it ran again. The
+/// file begins with the time at which the job last ran, which is at most [`ALIVE_INTERVAL_NS`] old.
 pub fn spin(path: &Path) -> BenchResult<()> {
     let io_error = |error: std::io::Error| format!("{}: {error}", path.display());
     let file = OpenOptions::new().write(true).open(path).map_err(io_error)?;
@@ -132,7 +133,7 @@ pub fn spin(path: &Path) -> BenchResult<()> {
     Ok(())
 }
 
-/// The gaps of a job until `end`, at which it may not run.
+/// Returns the gaps of a job until `end`. The job may be in a gap at that time.
 fn read_gaps(path: &Path, end: u64) -> BenchResult<Vec<Gap>> {
     let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let words: Vec<u64> = bytes
@@ -148,8 +149,9 @@ fn read_gaps(path: &Path, end: u64) -> BenchResult<Vec<Gap>> {
     Ok(gaps)
 }
 
-/// How much longer a gap in the window was than the slices of so many other jobs. None: it was too
-/// short to be another job's slice, or is not over yet, and not late.
+/// Returns how much longer a gap in the window was than the slices of so many other jobs. Returns
+/// `None` if the gap was too short to be another job's slice, or if it is not over and not yet
+/// late.
 fn lateness_us(gap: &Gap, window: std::ops::Range<u64>, others: u64) -> Option<f64> {
     let (length, due) = (gap.to - gap.from, others * SLICE_INTERVAL_NS);
     let is_over = gap.to < window.end || length > due;
@@ -158,13 +160,13 @@ fn lateness_us(gap: &Gap, window: std::ops::Range<u64>, others: u64) -> Option<f
         .then(|| length.saturating_sub(due) as f64 / 1e3)
 }
 
-/// How long a job ran in a window.
+/// Returns how long a job ran in a window.
 fn run_time_ns(gaps: &[Gap], window: std::ops::Range<u64>) -> u64 {
     let within = |gap: &Gap| gap.to.min(window.end).saturating_sub(gap.from.max(window.start));
     (window.end - window.start).saturating_sub(gaps.iter().map(within).sum())
 }
 
-/// The monotonic clock, in nanoseconds.
+/// Returns the time of the monotonic clock in nanoseconds.
 fn now_ns() -> BenchResult<u64> {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(|errno| format!("clock: {errno}"))?;
     Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
@@ -191,7 +193,7 @@ mod tests {
         assert_eq!(lateness(110, 119), Some(0.0));
         assert_eq!(lateness(110, 111), None);
         assert_eq!(lateness(80, 99), None);
-        // Not over.
+        // This gap is not over.
         assert_eq!(lateness(193, 200), None);
         assert_eq!(lateness(70, 200), Some(120e3));
     }

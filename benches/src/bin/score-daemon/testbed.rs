@@ -1,4 +1,4 @@
-//! Two daemons of a multi-user service, and processes of other users.
+//! Starts a multi-user service of two daemons, and processes of other users.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -20,19 +20,19 @@ use score_proto::server_message::{ConsoleReply, ListAnswer};
 
 use crate::{BenchResult, USAGE, two_processors, use_processors};
 
-/// The users. The system has no name for them.
+/// The ids of the users, which have no names on this system.
 pub const HOSTILE_UID: u32 = 61_001;
 pub const OTHER_UID: u32 = 61_002;
 const VISITOR_UID: u32 = 61_003;
 
-/// The hosts; the second one is the server. A job can name its host by the type of its binaries.
+/// The hosts. The second one is the server. A job can select a host by the type of its binaries.
 pub const HOSTS: [&str; 2] = ["hosta", "hostb"];
 const DATABASE: &str = "hosta address=127.0.0.1 cores=1 bintype=shared\n\
                         hostb address=127.0.0.2 cores=2 bintype=hostile\n";
 
 const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Polls until `check` returns a value; the time-out is short.
+/// Polls until `check` returns a value. After a short time-out returns an error.
 pub fn wait_until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> BenchResult<T> {
     let deadline = Instant::now() + EVENT_TIMEOUT;
     loop {
@@ -46,24 +46,25 @@ pub fn wait_until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> BenchR
     }
 }
 
-/// The socket of a host in the folder of a testbed.
+/// Returns the socket of a host in the directory of a testbed.
 pub fn socket_of(folder: &Path, host: &str) -> PathBuf {
     folder.join(format!("socket-{host}"))
 }
 
-/// What a measurement beside an attack needs.
+/// The services for a measurement during an attack.
 pub struct Services {
     pub attacked: ServiceTestbed,
-    /// Another service that nobody attacks; measured if there is one.
+    /// A service that no user attacks. If there is one, it is measured.
     elsewhere: Option<ServiceTestbed>,
-    /// A third user of the attacked service, if another one is measured.
+    /// A third user of the attacked service, if the other service is measured.
     _visitor: Option<Role>,
-    /// The daemons and the other user have both, the hostile user's clients the second one.
+    /// The processors. The daemons and the other user may use both, the hostile user's clients only
+    /// the second one.
     pub processors: [usize; 2],
 }
 
 impl Services {
-    /// One service, or two if `place` is `elsewhere`.
+    /// Starts one service, or two if `place` is `elsewhere`.
     pub fn new(place: &[&str]) -> BenchResult<Self> {
         let processors = two_processors()?;
         use_processors(&processors)?;
@@ -91,13 +92,13 @@ impl Services {
 
 /// Two daemons with slices of 10 ms. They end when this value is dropped.
 pub struct ServiceTestbed {
-    /// Everyone may look for names in it.
+    /// The directory of the testbed, which every user may search.
     pub folder: PathBuf,
     daemons: Vec<Child>,
 }
 
 impl ServiceTestbed {
-    /// `name` tells the testbeds of one process apart.
+    /// Starts a testbed. `name` distinguishes the testbeds of one process.
     pub fn new(name: &str) -> BenchResult<Self> {
         let folder = format!("score-daemon-{}-{name}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
@@ -106,7 +107,7 @@ impl ServiceTestbed {
         let mut testbed = Self { folder: folder.clone(), daemons: Vec::new() };
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).map_err(io_error)?;
         fs::write(folder.join("db"), DATABASE).map_err(io_error)?;
-        // The folder of this program may be closed to other users.
+        // Other users may have no access to the directory of this program.
         fs::copy(own_path()?, testbed.program()).map_err(io_error)?;
         let scored = own_path()?.with_file_name("scored");
         let status = Command::new(&scored).arg("-makekey").arg(folder.join("key")).status();
@@ -124,7 +125,7 @@ impl ServiceTestbed {
         let file = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let mut command = Command::new(scored);
         command.args(["-host", host, "-server", "hostb", "-port", port, "-ts", "10"]);
-        // A user that needs no name.
+        // This user needs no entry in the user database.
         command.args(["-user", "61990"]);
         command.arg("-file").arg(self.folder.join("db")).arg("-key").arg(self.folder.join("key"));
         command.arg("-socket").arg(socket_of(&self.folder, host));
@@ -141,12 +142,12 @@ impl ServiceTestbed {
         fs::read_to_string(self.folder.join(format!("log-{host}"))).unwrap_or_default()
     }
 
-    /// The processes of the daemons, in the order of [`HOSTS`].
+    /// Returns the process ids of the daemons, in the order of [`HOSTS`].
     pub fn process_ids(&self) -> Vec<u32> {
         self.daemons.iter().map(Child::id).collect()
     }
 
-    /// Starts this program as a user, in a role.
+    /// Starts this program as a user, with the arguments of a role.
     pub fn start_role(&self, uid: u32, words: &[&str]) -> BenchResult<Role> {
         let mut command = Command::new(self.program());
         command.args(words).uid(uid).gid(uid).current_dir("/");
@@ -157,7 +158,7 @@ impl ServiceTestbed {
         Ok(Role { child, output, name: words.join(" ") })
     }
 
-    /// The turns of the server's loop.
+    /// Returns statistics about the turns of the server's loop.
     pub fn statistics(&self) -> BenchResult<DaemonStatistics> {
         let mut client = Client::log_in(&socket_of(&self.folder, "hostb"), 0)?;
         client.send(SESSION_JOB, &UserRequest::Console(ConsoleRequest::List))?;
@@ -185,7 +186,7 @@ fn own_path() -> BenchResult<PathBuf> {
     std::env::current_exe().map_err(|error| format!("path of this program: {error}"))
 }
 
-/// This program as another user. It is killed when this value is dropped.
+/// This program in a role, as another user. It is killed when this value is dropped.
 pub struct Role {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -193,7 +194,7 @@ pub struct Role {
 }
 
 impl Role {
-    /// The next line of its output. Each role limits its own time.
+    /// Returns the next line of its output. A role limits its own time.
     pub fn next_line(&mut self) -> BenchResult<String> {
         let mut line = String::new();
         match self.output.read_line(&mut line) {
@@ -203,7 +204,7 @@ impl Role {
         }
     }
 
-    /// Why it has ended, if it has.
+    /// Returns why the process has ended, if it has.
     pub fn end_reason(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         Some(format!("{}: {status}", self.name))
@@ -217,7 +218,7 @@ impl Drop for Role {
     }
 }
 
-/// What the daemons had done by some moment, in the order of [`HOSTS`].
+/// The usage of the daemons up to some moment, in the order of [`HOSTS`].
 pub struct DaemonUsage {
     sampled_at: Instant,
     cpu_ticks: Vec<u64>,
@@ -241,21 +242,21 @@ impl DaemonUsage {
         })
     }
 
-    /// The part of a processor that each daemon used since an earlier sample.
+    /// Returns the fraction of a processor that each daemon has used since an earlier sample.
     pub fn processors_since(&self, earlier: &Self) -> Vec<f64> {
         let seconds = (self.sampled_at - earlier.sampled_at).as_secs_f64();
         let ticks = self.cpu_ticks.iter().zip(&earlier.cpu_ticks);
         ticks.map(|(after, before)| (after - before) as f64 / TICKS_PER_S / seconds).collect()
     }
 
-    /// What each daemon has logged about long turns since an earlier sample.
+    /// Returns the lines that each daemon has logged about long turns since an earlier sample.
     pub fn long_turns_since(&self, earlier: &Self) -> Vec<Vec<String>> {
         let new = |(after, before): (&Vec<String>, &Vec<String>)| after[before.len()..].to_vec();
         self.long_turns.iter().zip(&earlier.long_turns).map(new).collect()
     }
 }
 
-/// `USER_HZ`, which is 100 on every architecture that is supported.
+/// `USER_HZ`, which is 100 on all supported architectures.
 const TICKS_PER_S: f64 = 100.0;
 
 fn cpu_ticks_of(pid: u32) -> BenchResult<u64> {

@@ -1,17 +1,14 @@
-//! How long the requests of another user take.
+//! Measures how long requests of another user take.
 
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use score_benches::client::Client;
-use score_proto::client_session::SESSION_JOB;
-use score_proto::message::{ConsoleRequest, UserRequest};
-use score_proto::server_message::{ConsoleReply, ListAnswer};
 use serde_json::json;
 
 use crate::BenchResult;
 use crate::attacks::{self, Attack};
+use crate::job_list::list_jobs;
 use crate::testbed::{DaemonUsage, HOSTS, OTHER_UID, Services, socket_of};
 
 /// The pause of the other user between two requests.
@@ -19,15 +16,15 @@ const REQUEST_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The pause of the visitor between requests.
 const VISIT_INTERVAL: Duration = Duration::from_millis(300);
-/// No visit lasts longer.
+/// Time limit of a visitor.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Measures requests beside an attack and prints the result.
+/// Measures requests during an attack, and prints the result.
 pub fn run(services: &Services, duration: Duration, attack: Option<Attack>) -> BenchResult<()> {
     let seconds = duration.as_secs().to_string();
     let testbed = services.measured();
     let folder = testbed.folder.to_string_lossy();
-    // What nobody has asked before is looked up first.
+    // The first requests make the daemons look up data of the user, so they are not measured.
     testbed.start_role(OTHER_UID, &["ask", "1", &folder])?.next_line()?;
     let mut attacker = attack.map(|attack| attacks::start(services, attack)).transpose()?;
     let turns_before = testbed.statistics()?;
@@ -41,7 +38,7 @@ pub fn run(services: &Services, duration: Duration, attack: Option<Attack>) -> B
     let mut result: serde_json::Value =
         serde_json::from_str(&line).map_err(|error| format!("{line}: {error}"))?;
     let long_turns = usage.long_turns_since(&usage_before);
-    // The name of each host, with its value.
+    // Makes an object of the hosts' names and these values.
     let by_host = |values: Vec<serde_json::Value>| {
         HOSTS.iter().map(|host| (*host).to_owned()).zip(values).collect::<serde_json::Map<_, _>>()
     };
@@ -60,7 +57,7 @@ pub fn run(services: &Services, duration: Duration, attack: Option<Attack>) -> B
     Ok(())
 }
 
-/// The line with the longest turn.
+/// Returns the line with the longest turn.
 fn longest_turn_line(lines: &[String]) -> Option<&String> {
     let duration_ms = |line: &&String| {
         let word = line.split("took ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -69,8 +66,8 @@ fn longest_turn_line(lines: &[String]) -> Option<&String> {
     lines.iter().max_by_key(duration_ms)
 }
 
-/// The other user: asks both hosts in turn for the list of jobs, as scps does, and prints how long
-/// it took.
+/// Acts as the other user: asks both hosts alternately for the list of jobs, as scps does, and
+/// prints how long the answers took.
 pub fn ask(duration: Duration, folder: &Path) -> BenchResult<()> {
     let sockets = HOSTS.map(|host| socket_of(folder, host));
     let deadline = Instant::now() + duration;
@@ -78,7 +75,7 @@ pub fn ask(duration: Duration, folder: &Path) -> BenchResult<()> {
     while Instant::now() < deadline {
         for socket in &sockets {
             let asked_at = Instant::now();
-            // A request that is not answered in time has taken that time at least.
+            // An unanswered request counts with the time until its time-out.
             failures += u32::from(list_jobs(socket).is_err());
             waits_us.push(asked_at.elapsed().as_secs_f64() * 1e6);
             sleep(REQUEST_INTERVAL);
@@ -97,29 +94,17 @@ pub fn ask(duration: Duration, folder: &Path) -> BenchResult<()> {
     Ok(())
 }
 
-/// A user who asks both hosts now and then, until the process is killed.
+/// Acts as a user who asks both hosts from time to time, until the process is killed.
 pub fn visit(folder: &Path) -> BenchResult<()> {
     let deadline = Instant::now() + VISIT_TIMEOUT;
     while Instant::now() < deadline {
         for host in HOSTS {
-            // The attack may make it fail.
+            // The attack may make the request fail.
             let _ = list_jobs(&socket_of(folder, host));
         }
         sleep(VISIT_INTERVAL);
     }
     Ok(())
-}
-
-/// One request for the list of jobs by the user of this process.
-pub fn list_jobs(socket: &Path) -> BenchResult<()> {
-    let mut client = Client::log_in(socket, nix::unistd::getuid().as_raw())?;
-    client.send(SESSION_JOB, &UserRequest::Console(ConsoleRequest::List))?;
-    loop {
-        match client.receive_answer::<ConsoleReply<ListAnswer>>()? {
-            ConsoleReply::Finished { .. } => return Ok(()),
-            ConsoleReply::Answer(_) => {}
-        }
-    }
 }
 
 #[cfg(test)]

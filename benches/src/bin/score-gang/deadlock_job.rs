@@ -1,4 +1,4 @@
-//! A job that deadlocks, and the time until the deadlock is found.
+//! A job that deadlocks, and the measurement of the time until the deadlock is found.
 
 use std::fs;
 use std::hint::black_box;
@@ -6,21 +6,22 @@ use std::path::Path;
 
 use score_runtime::Net;
 
-use crate::run_gaps::{now_ns, print_distribution};
+use crate::clock::now_ns;
+use crate::run_gaps::print_distribution;
 use crate::testbed::{GangTestbed, Workload};
 use crate::{BenchResult, number};
 
-/// The maximum time in nanoseconds for which a job computes: some slices, so that it may become
-/// idle anywhere in a slice.
+/// The maximum time in nanoseconds for which a job computes. The time varies, so that the job
+/// becomes idle at different points of a slice.
 const MAX_COMPUTE_INTERVAL_NS: u64 = 100_000_000;
 
-/// The job: computes for some time, writes into a file of its node when it becomes idle, and waits
-/// for a message that is never sent.
+/// Acts as the job: computes for some time, writes into a file of its node when it becomes idle,
+/// and waits for a message that is never sent.
 pub fn wait(path: &str) -> BenchResult<()> {
     score_runtime::initialize();
     let net = Net::open(0).ok_or("hang needs two nodes: scrun -nodes=2 score-gang hang FILE")?;
     let begin = now_ns()?;
-    // The time depends on the process id.
+    // The computing time depends on the process id.
     let deadline_ns =
         begin + u64::from(std::process::id()).wrapping_mul(0x9e37_79b9) % MAX_COMPUTE_INTERVAL_NS;
     while now_ns()? < deadline_ns {
@@ -33,8 +34,8 @@ pub fn wait(path: &str) -> BenchResult<()> {
     Ok(())
 }
 
-/// Prints the time from the moment when the last process became idle until a deadlock was reported,
-/// with slices of so many ms, and with or without another job.
+/// Prints the time from the moment when the last process became idle until the deadlock was
+/// reported. Slices have so many ms, and another job runs unless `alone`.
 pub fn run(slice: &str, rounds: u32, alone: bool) -> BenchResult<()> {
     let mut testbed = GangTestbed::new(slice, &[2])?;
     let _other_job = (!alone).then(|| testbed.start(Workload::PingPong, "8")).transpose()?;

@@ -1,13 +1,13 @@
-//! Whether the two processors belonged to the jobs alone during a measurement: the time that other
+//! Checks whether only the jobs used the two processors during a measurement. The time that other
 //! processes use is not the scheduler's fault.
 
 use std::fs;
 
 use crate::BenchResult;
 
-/// Nanoseconds of a tick in /proc/stat.
+/// The nanoseconds of a tick in /proc/stat.
 const TICK: u64 = 10_000_000;
-/// Processor time used so far by all processes and by the jobs, in nanoseconds.
+/// The processor time that all processes and the jobs have used so far, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuUsage {
     busy_ns: u64,
@@ -16,7 +16,7 @@ pub struct CpuUsage {
 }
 
 impl CpuUsage {
-    /// The usage of these processors, and of these processes.
+    /// Samples the usage of these processors and of these processes.
     pub fn sample(processors: &[usize], process_ids: &[u32]) -> BenchResult<Self> {
         let stat = fs::read_to_string("/proc/stat").map_err(|error| format!("stat: {error}"))?;
         let (mut busy_ns, mut total_ns) = (0, 0);
@@ -25,7 +25,8 @@ impl CpuUsage {
             let line = stat.lines().find_map(|line| line.strip_prefix(&name));
             let counters: Vec<u64> =
                 line.unwrap_or_default().split(' ').filter_map(|word| word.parse().ok()).collect();
-            // user nice system idle iowait irq softirq steal; later columns are included in these.
+            // The columns are user nice system idle iowait irq softirq steal. Later columns are
+            // included in these.
             let sum: u64 = counters.iter().take(8).sum();
             let idle: u64 = counters.iter().skip(3).take(2).sum();
             (busy_ns, total_ns) = (busy_ns + (sum - idle) * TICK, total_ns + sum * TICK);
@@ -37,8 +38,8 @@ impl CpuUsage {
         Ok(Self { busy_ns, total_ns, job_ns: process_ids.iter().filter_map(cpu_time_ns).sum() })
     }
 
-    /// The part of the processors' time that other processes used since `earlier`, including scored
-    /// itself and the kernel's housekeeping.
+    /// Returns the fraction of the processors' time that other processes have used since `earlier`,
+    /// including scored itself and the kernel's housekeeping.
     pub fn share_of_others_since(&self, earlier: &Self) -> f64 {
         let busy_ns = (self.busy_ns - earlier.busy_ns) as f64;
         let job_ns = (self.job_ns - earlier.job_ns) as f64;
@@ -46,7 +47,7 @@ impl CpuUsage {
     }
 }
 
-/// The ping-pong processes that have this path as their argument.
+/// Returns the ping-pong processes that have this path as their argument.
 pub fn pids_of_job(progress_path: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

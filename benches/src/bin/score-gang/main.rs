@@ -1,5 +1,5 @@
-//! Two jobs on the same two processors: how much of them is kept, and which job gets how much. For
-//! `cargo xtask bench gang`; by hand:
+//! Measures two jobs on the same two processors: how much of the throughput is kept, and the share
+//! of each job. `cargo xtask bench gang` runs it; by hand:
 //!
 //! ```text
 //! score-gang kept SLICE [ROUNDS SECONDS [PERCENT]]
@@ -15,18 +15,20 @@
 //!                                          the jobs themselves: the file gets progress or times
 //! score-gang switch SLICE PID...           the process that sends the signals of `bare-N`
 //! ```
-//! `kept` measures in the order together, alone, alone, together, so that a machine whose speed
-//! changes does not matter. It measures at least ROUNDS (20) times, and goes on until the median's
-//! 95 % interval is within half a percent or SECONDS (150) are over. It prints a line for each
-//! round, then `interval` and its ends. If other processes took more than PERCENT (3) of the
-//! processors, a window is measured again; the number of such windows is printed. Slices are those
-//! of a scored in multi-user mode that is started for the measurement, which needs root. The
-//! processors are the first two that this process may use.
+//! `kept` measures in the order together, alone, alone, together, so that changes of the machine's
+//! speed cancel out. It measures at least ROUNDS (20) times, and continues until the 95 % interval
+//! of the median is within half a percent or SECONDS (150) are over. It prints a line for each
+//! round, then `interval` and its ends. If other processes used more than PERCENT (3) of the
+//! processors in a window, the window is measured again. The number of such windows is printed.
+//!
+//! Slices are those of a scored in multi-user mode that is started for the measurement, which needs
+//! root. The processors are the first two that this process may use.
 #![forbid(unsafe_code)]
 
-// PM itself: the runtime only declares its functions.
+// Links PM itself, because the runtime only declares its functions.
 extern crate pm as _;
 
+mod clock;
 mod deadlock_job;
 mod interference;
 mod ping_pong;

@@ -1,8 +1,9 @@
-//! The job: two processes that bounce a message, compute before they answer, and never sleep.
+//! The job of the measurements: two processes that exchange a message, compute before they answer,
+//! and never sleep.
 //!
 //! The time of a message depends on the distance of the two processors, which a hypervisor changes
-//! by a factor of three from one second to the next. Here most of a round trip is computing, so
-//! that the result shows the scheduler's cost and not the processors' positions.
+//! by a factor of three within a second. Therefore most of a round trip is computing. The result
+//! then shows the scheduler's cost and not the positions of the processors.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -13,13 +14,13 @@ use score_runtime::Net;
 
 use crate::BenchResult;
 
-/// Steps of a random number generator before each answer: about 10 us.
+/// The number of steps of a random number generator before each answer: about 10 us.
 const COMPUTE_STEPS: u64 = 5_000;
-/// Interval between two updates of the progress: much shorter than a slice.
+/// The interval between two updates of the progress, much shorter than a slice.
 const PROGRESS_INTERVAL: Duration = Duration::from_micros(500);
 const MESSAGE: [u8; 8] = [7; 8];
 
-/// Runs until it is killed; node 0 writes the number of round trips.
+/// Runs until it is killed. Node 0 writes the number of round trips.
 pub fn run(path: &str) -> BenchResult<()> {
     score_runtime::initialize();
     let net = Net::open(0).ok_or("turns needs two nodes: scrun -nodes=2 score-gang turns FILE")?;
@@ -46,7 +47,7 @@ pub fn run(path: &str) -> BenchResult<()> {
     }
 }
 
-/// The same amount of work each time; each step depends on the one before.
+/// Does the same amount of work each time. Each step depends on the one before.
 fn compute() {
     let mut value = black_box(1_u64);
     for _ in 0..COMPUTE_STEPS {

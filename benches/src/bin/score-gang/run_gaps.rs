@@ -1,26 +1,19 @@
-//! A job that records when it does not run, and the switch times that follow from two such jobs.
+//! A job that records when it does not run, and the computation of switch times from two such jobs.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::thread::sleep;
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
-
+use crate::clock::now_ns;
 use crate::testbed::{GangTestbed, Job, Workload};
 use crate::{BenchResult, number};
 
 /// A shorter gap is not another job's slice.
 const MIN_GAP_INTERVAL_NS: u64 = 1_000_000;
 
-/// The monotonic clock, in nanoseconds.
-pub fn now_ns() -> BenchResult<u64> {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(|errno| format!("clock: {errno}"))?;
-    Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
-}
-
-/// The job: each node writes, to its own file, when it last ran before a gap and when it ran again.
-/// The first entry is the start time, twice.
+/// Acts as the job. Each node writes to its own file when it last ran before a gap, and when it ran
+/// again. The first entry is twice the start time.
 pub fn record(path: &str) -> BenchResult<()> {
     score_runtime::initialize();
     let path = format!("{path}.{}", score_runtime::self_node());
@@ -40,7 +33,7 @@ pub fn record(path: &str) -> BenchResult<()> {
     }
 }
 
-/// Lets two jobs take turns on one host or two, and prints how long switches took.
+/// Lets two jobs take turns on one or two hosts, and prints how long switches took.
 pub fn run(slice: &str, seconds: u32, hosts: u32) -> BenchResult<()> {
     let half_slice_ns = u64::from(number(slice)?) * 500_000;
     let (testbed, workload) = match hosts {
@@ -73,7 +66,7 @@ pub fn run(slice: &str, seconds: u32, hosts: u32) -> BenchResult<()> {
         [(&first_job_gaps, &second_job_gaps), (&second_job_gaps, &first_job_gaps)]
     {
         for (node_gaps, next_gaps) in job_gaps.iter().zip(other_gaps) {
-            // The other job's gap that ends when this one stops.
+            // The next start is the end of the other job's gap at the stop of this job.
             let next_start =
                 |stop: u64| next_gaps.iter().find(|gap| gap.1.abs_diff(stop) < half_slice_ns);
             for (stop, start) in
@@ -89,12 +82,12 @@ pub fn run(slice: &str, seconds: u32, hosts: u32) -> BenchResult<()> {
     print_distribution("switch", switches);
     print_distribution("skew of stops", stops);
     print_distribution("skew of starts", starts);
-    // Always 0, unless other processes cause gaps.
+    // The number is 0, unless other processes cause gaps.
     println!("two jobs at once on a processor: {overlap_count} times");
     Ok(())
 }
 
-/// Gaps since `begin_ns` that last at least `min_len_ns`.
+/// Returns the gaps since `begin_ns` that last at least `min_len_ns`.
 fn read_gaps(
     path: &std::path::Path,
     begin_ns: u64,

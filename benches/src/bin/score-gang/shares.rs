@@ -1,4 +1,4 @@
-//! The share of the same processors that each of several jobs gets.
+//! Measures the share of the same processors that each of several jobs gets.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::testbed::{GangTestbed, Job, Workload};
 use crate::{BenchResult, number};
 
-/// Prints for each job its priority, its share, and its due share.
+/// Prints the priority, the share, and the due share of each job.
 pub fn run(slice: &str, seconds: u32, priorities: &[&str]) -> BenchResult<()> {
     let mut testbed = GangTestbed::new(slice, &[2])?;
     let jobs: Vec<Job> = priorities

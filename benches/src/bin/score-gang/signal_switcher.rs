@@ -1,5 +1,5 @@
-//! The floor of a gang switch: two jobs under plain Linux, and one real-time process that only
-//! sends signals. It does not even wait until the stopped processes stand still, although this is
+//! Measures the floor of a gang switch: two jobs under plain Linux, and one real-time process that
+//! only sends signals. It does not wait until the stopped processes have stopped, although this is
 //! necessary to keep two jobs off one processor.
 
 use std::cell::RefCell;
@@ -18,18 +18,18 @@ use nix::unistd::{Pid, read};
 use crate::BenchResult;
 use crate::testbed::Job;
 
-/// Its commands, one byte each: one job alone, or both in turns.
+/// Commands of one byte each: run one of the jobs alone, or both alternately.
 const CMD_RUN_ONE: [u8; 2] = *b"01";
 const CMD_ALTERNATE: u8 = b'b';
 
-/// A handle of the process that switches.
+/// The handle of the switching process.
 pub struct Switcher {
     child: Child,
     command_pipe: RefCell<Option<ChildStdin>>,
 }
 
 impl Switcher {
-    /// Starts turns of so many milliseconds between two jobs, each process bound to its own
+    /// Starts to alternate two jobs every so many milliseconds. Each process is bound to its own
     /// processor.
     pub fn start(slice: &str, jobs: [&Job; 2], processors: &[usize]) -> BenchResult<Self> {
         let error_text = |what: &str, errno: &dyn std::fmt::Display| format!("{what}: {errno}");
@@ -55,12 +55,12 @@ impl Switcher {
         Ok(Self { child, command_pipe })
     }
 
-    /// Only this job runs.
+    /// Runs only this job.
     pub fn run_one(&self, job: usize) -> BenchResult<()> {
         self.send_command(CMD_RUN_ONE[job])
     }
 
-    /// Both jobs run in turns.
+    /// Runs both jobs alternately.
     pub fn alternate(&self) -> BenchResult<()> {
         self.send_command(CMD_ALTERNATE)
     }
@@ -84,7 +84,8 @@ fn pid(number: u32) -> Pid {
     Pid::from_raw(number as i32)
 }
 
-/// The process that switches: the processes of one job, then as many of the other.
+/// Acts as the switching process. The arguments are the processes of one job, then as many of the
+/// other.
 pub fn run_switcher(slice: &str, process_ids: &[&str]) -> BenchResult<()> {
     let slice = Duration::from_millis(crate::number(slice)?.into());
     let process_ids: Vec<u32> =

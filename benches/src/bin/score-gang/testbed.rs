@@ -1,4 +1,4 @@
-//! A scored with or without time slices, and jobs that can be suspended and observed.
+//! Starts a scored with or without time slices, and jobs that can be suspended and observed.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -22,7 +22,7 @@ fn program_dir() -> BenchResult<PathBuf> {
     Ok(program_path.parent().unwrap_or(Path::new("/")).to_path_buf())
 }
 
-/// Polls until `check` returns a value; the time-out is short.
+/// Polls until `check` returns a value. After a short time-out returns an error.
 fn wait_until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> BenchResult<T> {
     let deadline = Instant::now() + EVENT_TIMEOUT;
     loop {
@@ -36,21 +36,21 @@ fn wait_until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> BenchResul
     }
 }
 
-/// The kinds of jobs.
+/// The kind of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
-    /// Two processes of one host bounce a message.
+    /// Two processes on one host exchange a message.
     PingPong,
     /// One process on each of two hosts records when it runs.
     Gaps,
-    /// Two processes of one host record when they run.
+    /// Two processes on one host record when they run.
     GapsOnOneHost,
 }
 
 /// The environment of jobs.
 pub struct GangTestbed {
     folder: PathBuf,
-    /// The server first; empty if each job has its own scored.
+    /// The daemons, the server first. Empty if each job has its own scored.
     daemons: Vec<Child>,
     job_count: u32,
     /// The two processors that are used.
@@ -58,8 +58,8 @@ pub struct GangTestbed {
 }
 
 impl GangTestbed {
-    /// With slices of so many milliseconds, or `plain`, on the first two processors. Each host has
-    /// the given number of them.
+    /// Starts a testbed on the first two processors, with slices of so many milliseconds, or with
+    /// `plain`. Each host has the given number of processors.
     pub fn new(slice: &str, hosts: &[u32]) -> BenchResult<Self> {
         let processors = use_two_processors()?;
         let folder = std::env::temp_dir().join(format!("score-gang-{}", std::process::id()));
@@ -92,7 +92,7 @@ impl GangTestbed {
         let mut command = Command::new(program_dir()?.join("scored"));
         let name = format!("h{host}");
         command.args(["-host", &name, "-server", "h0", "-group", "all", "-port", port]);
-        // A user that needs no name.
+        // This user needs no entry in the user database.
         command.args(["-user", "61990"]);
         command.args(["-ts", slice, "-v"]).arg("-file").arg(self.folder.join("db"));
         command.arg("-key").arg(self.folder.join("key"));
@@ -114,8 +114,8 @@ impl GangTestbed {
         fs::read_to_string(self.folder.join("log-0")).unwrap_or_default()
     }
 
-    /// An scrun command for a job of this program with these options; its arguments are to be
-    /// appended.
+    /// Makes an scrun command for a job of this program with these options. The caller appends the
+    /// program's arguments.
     fn scrun(&self, options: &str) -> BenchResult<Command> {
         let mut command = Command::new(program_dir()?.join("scrun"));
         match self.daemons.is_empty() {
@@ -128,8 +128,8 @@ impl GangTestbed {
     }
 
     /// Starts a job of two processes that deadlock, and waits until the deadlock is reported.
-    /// Returns the time by the monotonic clock, and the files with the times at which the nodes
-    /// became idle.
+    /// Returns the time of the report by the monotonic clock, and the files with the times at which
+    /// the nodes became idle.
     pub fn deadlock(&self) -> BenchResult<(u64, [PathBuf; 2])> {
         let path_prefix = self.folder.join("deadlock");
         let mut command = self.scrun("nodes=2")?;
@@ -139,7 +139,7 @@ impl GangTestbed {
         let stderr = scrun.stderr.take().map(BufReader::new);
         let mut lines = stderr.into_iter().flat_map(BufRead::lines).map_while(std::io::Result::ok);
         let was_found = lines.any(|line| line.contains("deadlock:"));
-        let found_at_ns = crate::run_gaps::now_ns()?;
+        let found_at_ns = crate::clock::now_ns()?;
         lines.for_each(drop);
         let _ = scrun.wait();
         let files = ["0", "1"].map(|node| path_prefix.with_extension(node));
@@ -192,19 +192,19 @@ pub struct Job {
     scrun: Child,
     path_prefix: PathBuf,
     progress_file: PathBuf,
-    /// Its processes.
+    /// The process ids of the job.
     pub process_ids: Vec<u32>,
 }
 
 impl Job {
-    /// Round trips so far.
+    /// Returns the number of round trips so far.
     pub fn progress(&self) -> u64 {
         let mut count = [0; 8];
         let read = File::open(&self.progress_file).and_then(|mut file| file.read_exact(&mut count));
         read.map_or(0, |()| u64::from_le_bytes(count))
     }
 
-    /// The file in which a node records its gaps.
+    /// Returns the file in which a node records its gaps.
     pub fn gaps_path(&self, node: u32) -> PathBuf {
         self.path_prefix.with_extension(node.to_string())
     }
@@ -222,7 +222,7 @@ impl Job {
             if current != last {
                 (last, changed_at) = (current, Instant::now());
             }
-            // Longer than any measured slice.
+            // This time is longer than any measured slice.
             (changed_at.elapsed() > Duration::from_millis(100) && self.is_stopped()).then_some(())
         })
     }
@@ -257,7 +257,7 @@ impl Drop for Job {
     }
 }
 
-/// Binds this process, and all its descendants, to the first two processors that it may use.
+/// Binds this process and all its descendants to the first two processors that it may use.
 fn use_two_processors() -> BenchResult<Vec<usize>> {
     let error_text = |errno| format!("processors: {errno}");
     let self_pid = Pid::from_raw(0);

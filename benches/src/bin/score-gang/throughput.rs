@@ -1,4 +1,4 @@
-//! The throughput of two jobs together, divided by that of one job alone in the same time.
+//! Measures the throughput of two jobs together, divided by that of one job alone in the same time.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::testbed::{GangTestbed, Job, Workload};
 const MEASURE_WINDOW: Duration = Duration::from_millis(400);
 /// The first slices after a change are not measured.
 const WARM_UP_WINDOW: Duration = Duration::from_millis(100);
-/// Maximum distance of the interval's ends from the median, as a part of the median.
+/// The maximum distance of the interval's ends from the median, as a fraction of the median.
 const MAX_HALF_INTERVAL: f64 = 0.005;
 
-/// Measures and prints, with slices of so many milliseconds, `plain`, or `bare`-N.
+/// Measures with slices of so many milliseconds, `plain`, or `bare`-N, and prints the results.
 pub fn run(slice: &str, rounds: u32, seconds: u32, max_others_percent: u32) -> BenchResult<()> {
     let limit = Duration::from_secs(seconds.into());
     let signal_slice = slice.strip_prefix("bare-");
@@ -23,7 +23,7 @@ pub fn run(slice: &str, rounds: u32, seconds: u32, max_others_percent: u32) -> B
     let start_switcher = |slice| Switcher::start(slice, [&jobs[0], &jobs[1]], &testbed.processors);
     let switcher = signal_slice.map(start_switcher).transpose()?;
     let begin = Instant::now();
-    // The time limit applies even before the requested rounds are complete.
+    // The time limit applies even if the requested rounds are not complete.
     let mut meter = ThroughputMeter {
         testbed: &testbed,
         deadline: begin + limit * 2,
@@ -32,7 +32,7 @@ pub fn run(slice: &str, rounds: u32, seconds: u32, max_others_percent: u32) -> B
     };
     let mut ratios = Vec::new();
     loop {
-        // Both jobs run alone equally often.
+        // Each job runs alone equally often.
         let index = ratios.len() % 2;
         let (running, suspended) = (&jobs[index], &jobs[1 - index]);
         let first = meter.rate(&[running, suspended])?;
@@ -63,14 +63,14 @@ pub fn run(slice: &str, rounds: u32, seconds: u32, max_others_percent: u32) -> B
 struct ThroughputMeter<'a> {
     testbed: &'a GangTestbed,
     deadline: Instant,
-    /// The processor time that other processes may use, in percent of the processors.
+    /// The maximum processor time of other processes, in percent of the processors.
     max_others_percent: u32,
-    /// Windows that were measured again.
+    /// The number of windows that were measured again.
     disturbed_windows: u32,
 }
 
 impl ThroughputMeter<'_> {
-    /// Round trips per second of all these jobs, in a window without interference.
+    /// Returns the round trips per second of all these jobs, in a window without interference.
     fn rate(&mut self, jobs: &[&Job]) -> BenchResult<f64> {
         let process_ids: Vec<u32> =
             jobs.iter().flat_map(|job| job.process_ids.iter().copied()).collect();
@@ -97,7 +97,7 @@ impl ThroughputMeter<'_> {
     }
 }
 
-/// The median between the ends of its 95 % interval, by order statistics.
+/// Returns the median between the ends of its 95 % interval, by order statistics.
 fn median_interval(values: &[f64]) -> [f64; 3] {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

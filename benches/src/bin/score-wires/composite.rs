@@ -1,5 +1,5 @@
-//! The time that a composite context adds to a message over shared memory: round trips between two
-//! threads, alternating between plain and composite contexts.
+//! Measures the time that a composite context adds to a message over shared memory. Two threads
+//! make round trips, alternately over plain and composite contexts.
 
 // UNSAFETY: writes and reads messages in buffers of PM.
 #![expect(unsafe_code)]
@@ -11,7 +11,7 @@ use score_pm::{Context, ContextRef, Device, Error};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Round trips of one turn, and turns of each kind.
+/// The number of round trips of one turn, and the number of turns of each kind.
 const ROUNDS: u32 = 2_000;
 const TURNS: u32 = 200;
 
@@ -51,7 +51,7 @@ impl ContextPair {
         Ok(ContextPair { contexts, _opened, _devices })
     }
 
-    /// In one thread: a message is received as soon as it is sent.
+    /// Sends and receives a message in one thread.
     fn step(&self) -> BenchResult<()> {
         send(&self.contexts[0], 1)?;
         receive(&self.contexts[1])
@@ -61,7 +61,7 @@ impl ContextPair {
 #[inline]
 fn send(context: &Context, to: u32) -> BenchResult<()> {
     let buffer = context.get_send_buffer(to, SIZE)?;
-    // SAFETY: as many bytes were reserved.
+    // SAFETY: `get_send_buffer` has reserved `SIZE` bytes, which hold a `u64`.
     unsafe { buffer.cast::<u64>().write(7) };
     Ok(context.send()?)
 }
@@ -71,7 +71,7 @@ fn receive(context: &Context) -> BenchResult<()> {
     loop {
         match context.receive() {
             Ok((payload, _)) => {
-                // SAFETY: readable until it is released.
+                // SAFETY: the payload is readable until it is released below.
                 black_box(unsafe { payload.cast::<u64>().read() });
                 return Ok(context.release_receive_buffer()?);
             }
@@ -81,7 +81,7 @@ fn receive(context: &Context) -> BenchResult<()> {
     }
 }
 
-/// Prints for plain and composite contexts the ns one way (the median, and the 5 % quantile of
+/// Prints for plain and composite contexts the ns one way (the median and the 5 % quantile of
 /// turns), and the ns of sending and receiving in one thread.
 pub fn run(cores: [usize; 2]) -> BenchResult<()> {
     let pairs = [ContextPair::plain()?, ContextPair::composite()?];

@@ -1,5 +1,5 @@
-//! The processor time of a message and of an empty poll, with sender and receiver in one thread:
-//! the thread's own time, which other programs on a busy machine hardly change.
+//! Measures the processor time of a message and of an empty poll, with sender and receiver in one
+//! thread. The thread's own time hardly depends on other programs, even on a busy machine.
 
 use crate::hosts::{self, ADDRESSES, NetNsPair};
 use crate::node::{AREA, ConnectedNode, UnconnectedDevice};
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 const BATCHES: usize = 60;
 const MESSAGES: u32 = 300;
-/// Bytes that are sent in one call.
+/// The number of bytes that are sent in one call.
 const BULK: usize = 60_000;
 
 /// Prints one line for each of these wires.
@@ -99,7 +99,7 @@ fn device_costs(hosts: &NetNsPair, name: &str, wire: &str) -> BenchResult<()> {
                 match node.try_receive()? {
                     Some(_) => messages -= 1,
                     None if Instant::now() > deadline => return Err("no message arrived".into()),
-                    // Its window may be closed: it must receive the acknowledgement.
+                    // The window may be closed. Then this side must receive the acknowledgement.
                     None => drop(other.try_receive()?),
                 }
             }
@@ -124,7 +124,7 @@ fn device_costs(hosts: &NetNsPair, name: &str, wire: &str) -> BenchResult<()> {
         for _ in 0..count {
             send_message(&near, len)?;
         }
-        // The rest of a stream is sent by a poll.
+        // A poll sends the rest of a stream.
         near.try_receive()?;
         receive_all(&far, &near, count)
     })?;
@@ -136,7 +136,7 @@ fn device_costs(hosts: &NetNsPair, name: &str, wire: &str) -> BenchResult<()> {
     Ok(())
 }
 
-/// Processor ns per KiB of pmWrite and of pmRead.
+/// Returns the processor time of pmWrite and of pmRead in ns per KiB.
 fn rma_costs(
     near: &ConnectedNode,
     far: &ConnectedNode,
@@ -168,7 +168,7 @@ fn print_costs(name: &str, message: f64, poll: f64, ns_per_byte: f64) {
     println!("{name} message {message:.0} poll {poll:.0} KiB {ns_per_kib:.0}");
 }
 
-/// The minimum of many batches, in ns of this thread.
+/// Returns the minimum of many batches, in ns of this thread's processor time.
 fn min_time(mut step: impl FnMut() -> BenchResult<()>) -> BenchResult<f64> {
     let mut min_ns = f64::INFINITY;
     for _ in 0..BATCHES {

@@ -1,4 +1,4 @@
-//! Two network namespaces joined by veth; they end with this process and its children.
+//! Creates two network namespaces joined by veth. They end with this process and its children.
 
 use crate::BenchResult;
 use crate::raw_packets::IDLE_TIMEOUT;
@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The name of an interface on both hosts.
+/// The name of an interface, which is the same on both hosts.
 pub fn link(number: usize) -> String {
     format!("eth{number}")
 }
@@ -31,8 +31,8 @@ fn run_on_host(host: &str, words: &str) -> BenchResult<()> {
     Err(format!("{words}: {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// Waits until a link that was set up carries packets. Until the kernel's worker has noticed the
-/// carrier, all packets are dropped silently. Processes that spin in a session of a high weight may
+/// Waits until a link that was set up carries packets. The kernel silently drops all packets until
+/// its worker has noticed the carrier. Processes that spin in a session with a high weight may
 /// delay that worker.
 fn wait_until_up(host: &str, link: &str) -> BenchResult<()> {
     let begin = Instant::now();
@@ -50,7 +50,8 @@ fn wait_until_up(host: &str, link: &str) -> BenchResult<()> {
 }
 
 impl NetNsPair {
-    /// Creates both, joined by so many links, each limited to so many Mbit/s if that is not 0.
+    /// Creates both namespaces, joined by `links` links. Each link is limited to `rate_mbit` Mbit/s
+    /// unless this is 0.
     pub fn new(mtu: usize, links: usize, rate_mbit: u32) -> BenchResult<NetNsPair> {
         let make_namespace = || {
             unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("namespace: {error}"))?;
@@ -91,7 +92,7 @@ impl NetNsPair {
         format!("/proc/{}/fd/{}", std::process::id(), self.0[k].as_raw_fd())
     }
 
-    /// Runs a program on both hosts, the second one to its end.
+    /// Runs a program on both hosts, until the second one ends.
     pub fn run_on_both(
         &self,
         cores: &[usize; 2],
@@ -106,7 +107,7 @@ impl NetNsPair {
             command
         };
         let mut first = command(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        // It listens soon after, and prints nothing that a program could read.
+        // The first program begins to listen soon, and prints nothing that would show this.
         std::thread::sleep(Duration::from_millis(300));
         let status = command(1).stdin(Stdio::null()).status();
         let _ = first.kill();
@@ -116,7 +117,7 @@ impl NetNsPair {
     }
 }
 
-/// Enters a host's network namespace and binds the thread to a processor.
+/// Enters a host's network namespace, and binds the thread to a processor.
 pub fn enter(path: &str, core: usize) -> BenchResult<()> {
     enter_net(path)?;
     pin(core)

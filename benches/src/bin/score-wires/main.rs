@@ -1,12 +1,12 @@
-//! The wires of PM/Ethernet compared with TCP: two processes in two network namespaces joined by
-//! veth, each spinning on its own processor. `cargo xtask bench ethernet` compares; by hand:
+//! Compares the wires of PM/Ethernet with TCP: two processes in two network namespaces joined by
+//! veth, each spinning on its own processor. `cargo xtask bench ethernet` runs it; by hand:
 //!
 //! ```text
 //! score-wires latency [OPTIONS] [WIRE...]     ns one way of 8 bytes: median, lowest 5 %
 //! score-wires bandwidth [OPTIONS] [WIRE...]   Gbit/s of payload
 //! score-wires write|read [OPTIONS] [WIRE...]  Gbit/s of remote memory of pmAlloc, over the device
 //! score-wires write-other|read-other ...      the same with any other memory
-//! score-wires beside-write|beside-read-other|...  one of these and messages in turn: its rate
+//! score-wires beside-write|beside-read-other|...  one of these and messages alternately: its rate
 //!                                             divided by theirs (median, quartiles); both medians
 //! score-wires cost [WIRE...]                  processor ns of a message, an empty poll and a KiB
 //! score-wires composite [-cores A,B]          ns of a message over plain and composite contexts:
@@ -14,12 +14,13 @@
 //! score-wires hosts [-mtu N] PROGRAM A B      runs any program, see below
 //! ```
 //! A WIRE is `tcp`, `udp`, `packet` or `xdp`, or the device over one of them: `pm-udp`,
-//! `pm-packet`, `pm-xdp`; the default is all. OPTIONS are `-mtu N`, `-cores A,B`, `-seconds S`; for
-//! the device also `-links N`, `-rate MBIT` of each link, and `-loss drop=P,seed=N`. `hosts` starts
-//! `PROGRAM A` on the first and `PROGRAM B` on the second host and shows the output of the second
-//! (for example of iperf3). Needs root.
+//! `pm-packet`, `pm-xdp`. The default is all of them. OPTIONS are `-mtu N`, `-cores A,B` and
+//! `-seconds S`; for the device also `-links N`, `-rate MBIT` of each link, and
+//! `-loss drop=P,seed=N`. `hosts` starts `PROGRAM A` on the first host and `PROGRAM B` on the
+//! second, and shows the output of the second (for example of iperf3). All commands need root.
 
 mod composite;
+mod controller;
 mod cost;
 mod hosts;
 mod node;
@@ -33,7 +34,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// All contenders: TCP first, so that it warms up the machine for the others.
+/// All contenders. TCP is the first, so that it warms up the machine for the others.
 const WIRES: [&str; 7] = ["tcp", "udp", "packet", "xdp", "pm-udp", "pm-packet", "pm-xdp"];
 
 type BenchResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -121,7 +122,7 @@ impl Default for Options {
     }
 }
 
-/// A process on one of the hosts.
+/// A running process on one of the hosts.
 struct RemoteProcess {
     child: Child,
     input: ChildStdin,
@@ -161,14 +162,14 @@ impl RemoteProcess {
 
 impl Drop for RemoteProcess {
     fn drop(&mut self) {
-        // It ends by itself after its time, but after an error elsewhere it must not go on
-        // spinning.
+        // The process ends by itself after its time. After an error elsewhere it must not continue
+        // to spin.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// One result: the output of the first host's process.
+/// Measures once. Returns the output of the first host's process.
 fn measure(
     hosts: &NetNsPair,
     options: &Options,

@@ -1,18 +1,18 @@
-//! The device: messages through a composite context, as a program sends them.
+//! Measures the device: sends messages through a composite context, as a program does.
 
 // UNSAFETY: writes and reads messages in buffers of PM.
 #![expect(unsafe_code)]
 
 use crate::BenchResult;
-use crate::peer_process::{exchange, write_line};
+use crate::controller::{exchange, write_line};
 use crate::raw_packets::{IDLE_TIMEOUT, RoundTripTimer, SIZE};
 use score_pm::{AddrHandle, Context, ContextRef, Device, Error};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Empty polls between two readings of the clock.
+/// The number of empty polls between two readings of the clock.
 const POLLS_PER_CLOCK_READ: u32 = 10_000;
-/// The time for which the sink receives before it measures: windows open meanwhile.
+/// The time for which the sink receives before it measures. Meanwhile windows open.
 const WARM_UP_WINDOW: Duration = Duration::from_millis(200);
 
 /// A device whose peer is not known yet.
@@ -46,12 +46,12 @@ impl UnconnectedDevice {
         Ok(UnconnectedDevice { self_node, device, context })
     }
 
-    /// The addresses of this device, for the peer.
+    /// Returns the addresses of this device, for the peer.
     pub fn addresses(&self) -> BenchResult<Vec<u8>> {
         Ok(self.device.addresses()?)
     }
 
-    /// Attaches the context and joins it in a composite.
+    /// Attaches the context, and joins it in a composite.
     pub fn connect(self, addresses: Vec<u8>) -> BenchResult<ConnectedNode> {
         let UnconnectedDevice { self_node, device, context } = self;
         let mut table = [device.addresses()?, addresses];
@@ -70,7 +70,7 @@ impl UnconnectedDevice {
     }
 }
 
-/// One of two nodes, each on its own host. It holds the objects from which it was made.
+/// One of two nodes, each on its own host. It owns the objects from which it was made.
 pub struct ConnectedNode {
     composite_context: ContextRef,
     peer: u32,
@@ -83,7 +83,7 @@ impl ConnectedNode {
     pub fn try_send(&self, len: usize) -> BenchResult<bool> {
         match self.composite_context.get_send_buffer(self.peer, len) {
             Ok(buffer) => {
-                // SAFETY: as many bytes were reserved.
+                // SAFETY: `get_send_buffer` has reserved `len` bytes at `buffer`.
                 unsafe { std::ptr::write_bytes(buffer, 7, len) };
                 self.composite_context.send()?;
                 Ok(true)
@@ -106,11 +106,11 @@ impl ConnectedNode {
         if Instant::now() > *deadline { Err("the peer does not answer".into()) } else { Ok(()) }
     }
 
-    /// The length of the next message, if one has arrived.
+    /// Returns the length of the next message, if one has arrived.
     pub fn try_receive(&self) -> BenchResult<Option<usize>> {
         match self.composite_context.receive() {
             Ok((payload, len)) => {
-                // SAFETY: readable until it is released.
+                // SAFETY: the payload is readable until it is released below.
                 black_box(unsafe { payload.read() });
                 self.composite_context.release_receive_buffer()?;
                 Ok(Some(len))
@@ -120,7 +120,7 @@ impl ConnectedNode {
         }
     }
 
-    /// `None` if no message arrives for a long time.
+    /// Waits for a message. Returns `None` if no message arrives for a long time.
     pub fn receive(&self) -> BenchResult<Option<usize>> {
         let begin = Instant::now();
         loop {
@@ -157,7 +157,8 @@ impl ConnectedNode {
         Ok(())
     }
 
-    /// The state of the context, if an expected message does not arrive.
+    /// Makes an error with the state of the context. It is used if an expected message does not
+    /// arrive.
     fn receive_timeout_error(&self) -> Box<dyn std::error::Error> {
         let mut text = b"no message arrived\n".to_vec();
         match self.composite_context.dump(&mut text) {
@@ -166,7 +167,7 @@ impl ConnectedNode {
         }
     }
 
-    /// Gbit/s of messages.
+    /// Receives messages, and returns their rate in Gbit/s.
     fn sink(&self, time: Duration) -> BenchResult<f64> {
         self.receive()?.ok_or_else(|| self.receive_timeout_error())?;
         self.receive_for(WARM_UP_WINDOW)?;
@@ -174,7 +175,7 @@ impl ConnectedNode {
         let bytes = self.receive_for(time)?;
         let rate = bytes as f64 * 8.0 / begin.elapsed().as_nanos() as f64;
         self.send(1)?;
-        // The source sends until it receives this: its messages must still be received.
+        // The source sends until it receives this message, so its messages must still be received.
         self.receive_for(Duration::from_millis(20))?;
         Ok(rate)
     }
@@ -189,7 +190,7 @@ impl ConnectedNode {
         Ok(bytes)
     }
 
-    /// The length of the longest message.
+    /// Returns the length of the longest message.
     pub fn mtu(&self) -> BenchResult<usize> {
         Ok(self.composite_context.mtu(self.peer)?)
     }
@@ -229,24 +230,24 @@ impl ConnectedNode {
     }
 }
 
-/// Bytes of remote memory: writes and reads cycle through this area, in chunks.
+/// The bytes of remote memory. Writes and reads pass through this area in chunks, again and again.
 pub const AREA: usize = 4 << 20;
 const CHUNK_LEN: usize = 1 << 20;
 
 impl ConnectedNode {
-    /// Locks memory: of pmAlloc, or other memory.
+    /// Locks an area: memory of pmAlloc, or other memory.
     pub fn lock_area(&self, other_memory: bool) -> BenchResult<AddrHandle> {
         let area = match other_memory {
             false => self.composite_context.allocate_memory(AREA)?,
             true => Box::leak(vec![0; AREA].into_boxed_slice()).as_mut_ptr(),
         };
-        // SAFETY: the area has this length and is never freed. Writing allocates its pages.
+        // SAFETY: the area has `AREA` bytes and is never freed. Writing to it allocates its pages.
         unsafe { std::ptr::write_bytes(area, 7, AREA) };
         Ok(self.composite_context.lock_memory(None, area.addr(), AREA)?)
     }
 
-    /// Starts to move so many bytes, at the same offset of both areas. Returns false if the queue
-    /// is full.
+    /// Starts to transfer so many bytes, at the same offset in both areas. Returns false if the
+    /// queue is full.
     pub fn begin_rma(
         &self,
         is_write: bool,
@@ -279,11 +280,11 @@ impl ConnectedNode {
         }
     }
 
-    /// Locks memory, and exchanges handles: returns the local and the remote one.
+    /// Locks memory and exchanges handles. Returns the local handle and the remote handle.
     pub fn exchange_areas(&self, other_memory: bool) -> BenchResult<[AddrHandle; 2]> {
         let local_handle = self.lock_area(other_memory)?;
         let bytes = local_handle.bits().to_ne_bytes();
-        // SAFETY: as many bytes are reserved.
+        // SAFETY: the caller passes a buffer for which `get_send_buffer` has reserved 8 bytes.
         let write_handle =
             |dst: *mut u8| unsafe { dst.copy_from_nonoverlapping(bytes.as_ptr(), 8) };
         write_handle(self.composite_context.get_send_buffer(self.peer, 8)?);
@@ -292,7 +293,8 @@ impl ConnectedNode {
         loop {
             match self.composite_context.receive() {
                 Ok((payload, _)) => {
-                    // SAFETY: the peer sends 8 bytes, aligned.
+                    // SAFETY: the peer sends 8 bytes, and payloads are aligned. The payload is not
+                    // released yet.
                     let bits = unsafe { payload.cast::<u64>().read() };
                     self.composite_context.release_receive_buffer()?;
                     return Ok([local_handle, AddrHandle::from_bits(bits)]);
@@ -303,7 +305,7 @@ impl ConnectedNode {
         }
     }
 
-    /// Gbit/s of pmWrite or pmRead, by the origin.
+    /// Runs pmWrite or pmRead as the origin, and returns Gbit/s.
     fn rma_loop(&self, is_write: bool, other_memory: bool, time: Duration) -> BenchResult<f64> {
         let areas = self.exchange_areas(other_memory)?;
         self.rma_for(is_write, areas, WARM_UP_WINDOW)?;
@@ -328,7 +330,7 @@ impl ConnectedNode {
         Ok(offset)
     }
 
-    /// The target, which only polls.
+    /// Acts as the target, which only polls.
     fn serve_rma(&self, other_memory: bool) -> BenchResult<()> {
         self.exchange_areas(other_memory)?;
         self.receive()?.ok_or_else(|| self.receive_timeout_error())?;
@@ -336,7 +338,7 @@ impl ConnectedNode {
     }
 }
 
-/// Measures (node 0) or serves.
+/// Measures (node 0) or serves (node 1).
 pub fn run(
     measurement: &str,
     self_node: u32,

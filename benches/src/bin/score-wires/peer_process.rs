@@ -1,30 +1,16 @@
-//! One of the two processes: sends its address, receives the peer's, and measures (0) or serves
-//! (1).
+//! One of the two processes. It sends its address, receives the peer's address, and then measures
+//! (process 0) or serves (process 1).
 
+use crate::controller::{exchange, write_line};
 use crate::raw_packets::{self, RawEndpoint};
 use crate::{BenchResult, hosts, node, tcp};
 use score_pm::device::ethernet::wire::{WireEndpoint, WireOptions, WirePreference};
-use std::io::{Write, stdin, stdout};
 use std::time::Duration;
 
-/// Prefix of a wire's name: the device over that wire.
+/// The prefix of a wire's name that selects the device over that wire.
 pub const DEVICE_PREFIX: &str = "pm-";
 
-/// Sends a line to the controller.
-pub fn write_line(line: &str) -> BenchResult<()> {
-    let mut out = stdout().lock();
-    writeln!(out, "{line}")?;
-    Ok(out.flush()?)
-}
-
-/// Receives a line from the controller.
-pub fn read_line() -> BenchResult<String> {
-    let mut line = String::new();
-    stdin().read_line(&mut line)?;
-    Ok(line.trim().to_owned())
-}
-
-/// `latency|bandwidth WIRE 0|1 HOST CORE SECONDS LINKS LOSS`.
+/// Runs a process: `latency|bandwidth WIRE 0|1 HOST CORE SECONDS LINKS LOSS`.
 pub fn run(words: &[String]) -> BenchResult<()> {
     let [measurement, wire, role, host, core, seconds, links, loss] = words else {
         return Err("peer: wrong number of arguments".into());
@@ -54,20 +40,4 @@ pub fn run(words: &[String]) -> BenchResult<()> {
         ("bandwidth", false) => raw_packets::source(&mut wire_endpoint),
         _ => Err(format!("peer: unknown measurement {measurement}").into()),
     }
-}
-
-/// Sends the local address and returns the peer's.
-pub fn exchange(local_address: &[u8]) -> BenchResult<Vec<u8>> {
-    write_line(&hex(local_address))?;
-    unhex(&read_line()?)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> BenchResult<Vec<u8>> {
-    let digits: Vec<_> = text.bytes().collect();
-    let byte = |pair: &[u8]| Ok(u8::from_str_radix(std::str::from_utf8(pair)?, 16)?);
-    digits.chunks(2).map(byte).collect()
 }

@@ -1,6 +1,6 @@
-//! Packets between two hosts, directly on a wire.
+//! Measures packets between two hosts, directly on a wire.
 
-// UNSAFETY: a send slab, and payloads that are read in place.
+// UNSAFETY: makes a send slab from leaked memory, and reads payloads in place.
 #![expect(unsafe_code)]
 
 use crate::BenchResult;
@@ -11,23 +11,24 @@ use std::hint::black_box;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// Bytes of the message.
+/// The bytes of a message.
 pub const SIZE: usize = 8;
 /// The length of the machine's header.
 const HEADER: usize = 64;
-/// The number of packets that the source may have in flight, and the number after which the sink
-/// acknowledges.
+/// The number of packets that the source may have in flight, and the number of packets after which
+/// the sink acknowledges.
 const WINDOW: u64 = 512;
 const ACK_INTERVAL: u64 = 64;
-/// Empty polls after which an endpoint gives up.
+/// The number of empty polls after which an endpoint gives up.
 const MAX_EMPTY_POLLS: u32 = 200_000_000;
 /// How long an idle endpoint waits for its peer.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes before the first payload, and how many payloads there are.
+/// The offset of the first payload in the slab, and the number of payloads.
 const SLAB_OFFSET: usize = 128;
 const SLOTS: usize = 512;
-/// Free bytes before each payload, as in the device's slab: for the header and UDP's length.
+/// The free bytes in front of each payload, as in the device's slab: for the header and UDP's
+/// length.
 const HEADROOM_LEN: usize = HEADER + 2;
 
 /// A wire with its send slab.
@@ -38,18 +39,19 @@ pub struct RawEndpoint {
 }
 
 impl RawEndpoint {
-    /// Starts to use an endpoint.
+    /// Attaches a send slab to a wire.
     pub fn attach(endpoint: WireEndpoint) -> BenchResult<RawEndpoint> {
         let len = SLAB_OFFSET + SLOTS * (endpoint.mtu() + HEADROOM_LEN).next_multiple_of(64);
         let slab: &'static mut [u8] = Box::leak(vec![7u8; len].into_boxed_slice());
-        // SAFETY: the memory is never freed; each payload has that headroom.
+        // SAFETY: the memory is never freed, and each payload has `HEADROOM_LEN` free bytes in
+        // front of it.
         let slab = unsafe {
             SendMemory::new(NonNull::from(&mut slab[0]), slab.len()).with_headroom(HEADROOM_LEN)
         };
         Ok(RawEndpoint { wire: Wire::attach(endpoint, slab)?, mtu: 0, next_slot: 0 })
     }
 
-    /// The local address, for the peer.
+    /// Returns the local address, for the peer.
     pub fn address(&self) -> Vec<u8> {
         self.wire.endpoint().address()
     }
@@ -81,7 +83,8 @@ impl RawEndpoint {
         Ok(())
     }
 
-    /// Sends about so many bytes in the longest packets, and returns how many.
+    /// Sends about `bytes` bytes in packets of the maximum length. Returns the number of bytes
+    /// sent.
     pub fn send_batch(&mut self, bytes: usize) -> BenchResult<usize> {
         let len = self.mtu - HEADER;
         let count = bytes / len;
@@ -91,8 +94,8 @@ impl RawEndpoint {
         Ok(count * len)
     }
 
-    /// Sends so many of the longest packets, from slots in turn as the device does; returns how
-    /// many were accepted.
+    /// Sends `count` packets of the maximum length, from one slot after the other as the device
+    /// does. Returns the number of packets that the wire has accepted.
     fn send_max_len(&mut self, count: usize) -> usize {
         let header = [0; HEADER];
         let len = self.mtu - HEADER;
@@ -107,7 +110,7 @@ impl RawEndpoint {
         sent
     }
 
-    /// Receives so many bytes.
+    /// Receives `bytes` bytes.
     pub fn receive_bytes(&mut self, mut bytes: usize) -> BenchResult<()> {
         let mut out = [Received::default(); 64];
         let mut polls = 0;
@@ -125,7 +128,7 @@ impl RawEndpoint {
         Ok(())
     }
 
-    /// Polls once; no packet is expected.
+    /// Polls once. No packet is expected.
     pub fn poll(&mut self) -> BenchResult<()> {
         match self.wire.receive(&mut [Received::default(); 1]) {
             0 => Ok(()),
@@ -133,21 +136,21 @@ impl RawEndpoint {
         }
     }
 
-    /// The first word of the next packet; `None` if no packet arrives for a long time.
+    /// Returns the first word of the next packet, or `None` if no packet arrives for a long time.
     pub fn receive(&mut self) -> Option<u64> {
         let mut out = [Received::default(); 1];
         let mut polls = 0u32;
         while self.wire.receive(&mut out) == 0 {
             polls += 1;
             std::hint::spin_loop();
-            // Seconds, on any wire.
+            // This number of polls takes seconds on any wire.
             if polls > MAX_EMPTY_POLLS {
                 return None;
             }
         }
         let word = self.wire.copy_prefix::<8>(out[0]).map(u64::from_le_bytes);
         // The payload is read, as a program would do.
-        // SAFETY: the packet is not released yet, and has more bytes than a header.
+        // SAFETY: the packet is not released yet, and the offset is less than its length.
         black_box(unsafe {
             self.wire.pointer(out[0]).add(HEADER.min(out[0].len as usize - 1)).read()
         });
@@ -156,7 +159,7 @@ impl RawEndpoint {
     }
 }
 
-/// Round trips in small batches, so that a disturbance affects only one batch.
+/// Measures round trips in small batches, so that a disturbance affects only one batch.
 pub struct RoundTripTimer {
     deadline: Instant,
     batch_times_ns: Vec<f64>,
@@ -165,7 +168,7 @@ pub struct RoundTripTimer {
 const BATCH: u32 = 20;
 
 impl RoundTripTimer {
-    /// Measures for this time.
+    /// Measures for the time `time`.
     pub fn new(time: Duration) -> RoundTripTimer {
         RoundTripTimer { deadline: Instant::now() + time, batch_times_ns: Vec::new() }
     }
@@ -188,8 +191,8 @@ impl RoundTripTimer {
         Ok(())
     }
 
-    /// The median, and the 5 % quantile of batches (for a machine that is busy with other work), in
-    /// ns.
+    /// Returns the median and the 5 % quantile of batches in ns. The quantile serves on a machine
+    /// that is busy with other work.
     pub fn one_way(&mut self) -> String {
         self.batch_times_ns.sort_by(f64::total_cmp);
         let percentile =
@@ -201,7 +204,7 @@ impl RoundTripTimer {
 
 /// Measures the time one way.
 pub fn ping(endpoint: &mut RawEndpoint, time: Duration) -> BenchResult<String> {
-    // The peer is ready when it answers; earlier packets may be lost.
+    // The peer is ready when it answers. Earlier packets may be lost.
     while {
         endpoint.send(1, SIZE)?;
         let mut out = [Received::default(); 1];
@@ -233,7 +236,7 @@ pub fn echo(endpoint: &mut RawEndpoint) -> BenchResult<()> {
     Ok(())
 }
 
-/// Receives packets and returns Gbit/s of their payload.
+/// Receives packets, and returns Gbit/s of their payload.
 pub fn sink(endpoint: &mut RawEndpoint, time: Duration) -> BenchResult<f64> {
     let mut out = [Received::default(); 64];
     let (mut bytes, mut packets, mut acknowledged) = (0u64, 0u64, 0u64);
@@ -250,7 +253,7 @@ pub fn sink(endpoint: &mut RawEndpoint, time: Duration) -> BenchResult<f64> {
         if packets - acknowledged >= ACK_INTERVAL
             || count == 0 && last_ack_at.elapsed() > Duration::from_millis(5)
         {
-            // Repeats an acknowledgement that may have been lost, or sends the first one.
+            // Sends the first acknowledgement, or repeats one that may have been lost.
             endpoint.send(packets, 0)?;
             (acknowledged, last_ack_at) = (packets, Instant::now());
         }
@@ -283,7 +286,7 @@ pub fn source(endpoint: &mut RawEndpoint) -> BenchResult<()> {
             last_receive_at = Instant::now();
         }
         if last_receive_at.elapsed() > Duration::from_millis(10) {
-            // Packets were lost: their credit is restored.
+            // Packets were lost, so their credit is restored.
             acknowledged = sent;
         }
         if last_receive_at.elapsed() > IDLE_TIMEOUT {

@@ -1,6 +1,6 @@
-//! Remote memory compared with messages, between the same two processes and alternating every few
-//! milliseconds. The reason is that the hypervisor moves the two virtual processors within seconds,
-//! which makes a factor of two.
+//! Compares remote memory with messages between the same two processes. Both alternate every few
+//! milliseconds, because the hypervisor moves the two virtual processors within seconds, which
+//! changes rates by a factor of two.
 
 use crate::BenchResult;
 use crate::node::{AREA, ConnectedNode};
@@ -8,14 +8,14 @@ use score_pm::AddrHandle;
 use std::time::{Duration, Instant};
 
 const ALTERNATION_INTERVAL: Duration = Duration::from_millis(40);
-/// Messages of these lengths are control messages; the others are full ones.
+/// The length of control messages. All other messages have the maximum length.
 const GO_LEN: usize = 2;
 const END_LEN: usize = 1;
 const CHUNK_LEN: usize = 1 << 20;
 
 impl ConnectedNode {
-    /// On the measuring node. Returns the median of the ratios of all turns, their lower and upper
-    /// quartile, and the medians of both rates in Gbit/s.
+    /// Runs on the measuring node. Returns the median of the ratios of all turns, the lower and
+    /// upper quartile of the ratios, and the medians of both rates in Gbit/s.
     pub fn alternate(
         &self,
         is_write: bool,
@@ -25,7 +25,7 @@ impl ConnectedNode {
         let areas = self.exchange_areas(other_memory)?;
         let (mut message_rates, mut rma_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         let begin = Instant::now();
-        // Windows open meanwhile.
+        // Meanwhile windows open.
         let measure_from = begin + Duration::from_millis(300);
         while begin.elapsed() < time + Duration::from_millis(300) {
             let message_rate =
@@ -44,7 +44,7 @@ impl ConnectedNode {
         Ok(format!("{ratio:.3} {low:.3} {high:.3} {message_median:.3} {rma_median:.3}"))
     }
 
-    /// On the other node.
+    /// Runs on the other node.
     pub fn serve_alternation(&self, other_memory: bool) -> BenchResult<()> {
         self.exchange_areas(other_memory)?;
         loop {
@@ -59,7 +59,8 @@ impl ConnectedNode {
         }
     }
 
-    /// Sends full messages for a turn; returns Gbit/s, including the time until they have arrived.
+    /// Sends messages of the maximum length for a turn. Returns Gbit/s, including the time until
+    /// they have arrived.
     fn send_for_interval(&self) -> BenchResult<f64> {
         let (len, begin, mut bytes) = (self.mtu()?, Instant::now(), 0);
         while begin.elapsed() < ALTERNATION_INTERVAL {
@@ -74,7 +75,7 @@ impl ConnectedNode {
         Ok(bytes as f64 * 8.0 / begin.elapsed().as_nanos() as f64)
     }
 
-    /// Makes the peer send, and receives its messages.
+    /// Lets the peer send for a turn, and receives its messages.
     fn receive_for_interval(&self) -> BenchResult<f64> {
         self.send(GO_LEN)?;
         let (begin, mut bytes) = (Instant::now(), 0);

@@ -1,8 +1,8 @@
-//! The competitor in latency: TCP with TCP_NODELAY, both sides spinning on a non-blocking socket.
+//! Measures the latency of TCP with TCP_NODELAY. Both sides spin on a non-blocking socket.
 
 use crate::BenchResult;
+use crate::controller::{read_line, write_line};
 use crate::hosts::ADDRESSES;
-use crate::peer_process::{read_line, write_line};
 use crate::raw_packets::{RoundTripTimer, SIZE};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -27,7 +27,7 @@ pub fn run(is_measuring: bool, time: Duration) -> BenchResult<()> {
     write_line(&listener.local_addr()?.port().to_string())?;
     read_line()?;
     let mut stream = set_up(listener.accept()?.0)?;
-    // Ends when the peer closes the connection.
+    // The loop ends when the peer closes the connection.
     while read(&mut stream).is_ok() {
         write(&mut stream)?;
     }
@@ -61,7 +61,7 @@ pub fn read(stream: &mut TcpStream) -> BenchResult<()> {
     Ok(())
 }
 
-/// Polls once; no data is expected.
+/// Polls once. No data is expected.
 pub fn poll(stream: &mut TcpStream) -> BenchResult<()> {
     match stream.read(&mut [0; SIZE]) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),

@@ -2,7 +2,6 @@
 //! daemons, like the commands of the console.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -128,7 +127,7 @@ impl RankService {
     /// # Errors
     /// One line: this user has no such job, or the job has no such rank.
     pub fn connect(self) -> Result<ToolSessionLink, String> {
-        let session = RandomState::new().hash_one(std::process::id());
+        let session = score_sys::random::random_u64();
         let at_end = Question::Relay { session, action: RelayAction::End }.encode();
         let ranks = Some(NodeSet::one(self.rank));
         let request = ToolSession { job: self.target.job, session, ranks, at_end };

@@ -23,8 +23,8 @@ use score_sdm::gdb::mi::{MiOutcome, MiValue, quoted};
 use serde_json::json;
 
 use super::command::{Ranks, ranks_text};
-use super::console::Outcome;
 use super::gdb::{RankView, program_here};
+use super::outcome::Outcome;
 use super::render;
 use super::session::{Answers, Interrupted, Session};
 use gdb::Gdb;

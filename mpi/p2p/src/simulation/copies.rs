@@ -1,7 +1,7 @@
 //! Tests of the limit on copies of messages whose memory the program reuses.
 
 use super::*;
-use crate::copies::Copies;
+use crate::transfers::copies::Copies;
 
 #[test]
 fn copies_have_a_bound_and_nothing_is_lost_of_those_that_were_accepted() {

@@ -5,8 +5,7 @@
 use super::Composite;
 use crate::debug;
 use crate::device::{EndpointRef, ReadySource, SelectInterface, on};
-use crate::error::{Error, PmResult};
-use crate::segment::from_errno;
+use crate::error::{Error, PmResult, from_errno};
 use crate::sync::SingleWriterU64;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};

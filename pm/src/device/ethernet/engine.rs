@@ -8,7 +8,7 @@
 
 use super::job_clock::JobClock;
 use super::receive_store::{ReceiveStore, packet_bytes};
-use super::rma_data::RmaEngine;
+use super::rma_engine::RmaEngine;
 use super::rma_requests::RmaRequestQueue;
 use super::transmit::{BATCH, Transmitter};
 use super::wire::{self, Received, UDP_PREFIX, Wire};
@@ -21,8 +21,7 @@ use crate::device::net_common::endpoint_queues::{
 use crate::device::net_common::layout::{CONTROL_QUEUE_LEN, FRAME_HEADROOM, SendSlotState};
 use crate::device::net_common::slab::{PublishedMessage, Slab};
 use crate::device::net_common::{self, EndpointIdentity, ProgressMode, receive_buffers};
-use crate::error::{Error, PmResult};
-use crate::segment::from_errno;
+use crate::error::{Error, PmResult, from_errno};
 use crate::sync::Ordering;
 use score_pm_reliability::{
     BufferDisposition, Config, PACKET_HEADER_LEN, PacketKind, ReliabilityEvent, ReliabilityMachine,

@@ -10,7 +10,8 @@
 //! | `engine.rs`, `control_queue.rs` | progress between wires, machine, sender and receiver |
 //! | `send.rs` | when a submitted message is sent |
 //! | `rma.rs`, `rma_requests.rs` | remote memory access: the callers' side |
-//! | `rma_protocol/`, `rma_data.rs` | remote memory access: the state machine and the bytes |
+//! | `rma_protocol/` | remote memory access: the state machine |
+//! | `rma_engine.rs`, `rma_data.rs` | remote memory access: the state and the bytes |
 //! | `zero_copy.rs`, `copy_back.rs` | RMA packets that are sent directly from user memory |
 //! | `transmit.rs`, `receive_store.rs` | the wires of an engine; its received messages |
 //! | `job_clock.rs` | the clock of all timers, which omits the time while the job is stopped |
@@ -29,6 +30,7 @@ mod progress;
 mod receive_store;
 mod rma;
 mod rma_data;
+mod rma_engine;
 mod rma_protocol;
 mod rma_requests;
 mod send;

@@ -7,108 +7,20 @@
 
 use super::engine::EthernetEngine;
 use super::receive_store::copy_payload;
+use super::rma_engine::{FrameRun, RmaEngine};
 use super::rma_protocol::{
-    CompletedOperation, FragmentStream, LocalOperation, NextTransmission, OperationRole,
-    PayloadSource, RmaProtocol,
+    CompletedOperation, FragmentStream, LocalOperation, NextTransmission, PayloadSource,
 };
 use super::transmit::LOST_MARKER_LEN;
 use super::wire::UserBytes;
 use super::zero_copy;
 use crate::debug;
 use crate::device::net_common::endpoint_queues::{EndpointQueues, ReceivedMessage};
-use crate::device::net_common::layout::{SendSlotState, SlabGeometry};
-use crate::device::net_common::slot_allocator::SlotAllocator;
-use crate::rma::{AddrHandle, Direction, IoSegment, MAX_SEGMENTS, UserMemoryCopier};
+use crate::device::net_common::layout::SendSlotState;
+use crate::rma::{Direction, IoSegment, MAX_SEGMENTS};
 use crate::sync::{Ordering, prefetch_read};
 use score_pm_reliability::PacketKind;
 use score_pm_reliability::rma_frame::{Frame, MAX_RMA_HEADER_LEN, RMA_HEADER_LEN};
-
-/// The engine's state for remote memory access.
-pub(super) struct RmaEngine {
-    pub(super) protocol: RmaProtocol,
-    /// The slots of RMA frames, which follow the slots of messages.
-    slots: SlotAllocator,
-    pub(super) copier: UserMemoryCopier,
-    frame_run: FrameRun,
-    /// Operations that are being moved from the queue to the protocol. Kept to reuse its memory.
-    requests: Vec<(u32, LocalOperation)>,
-    /// Whether frames were received since the last `complete_operations`.
-    has_received_frames: bool,
-    in_flight: u64,
-    /// The number of all frames ever sent.
-    frames_sent: u64,
-}
-
-/// Received frames of one stream whose bytes are contiguous.
-struct FrameRun {
-    peer: u32,
-    side: OperationRole,
-    number: u32,
-    to: AddrHandle,
-    len: usize,
-    count: usize,
-    parts: [IoSegment; MAX_SEGMENTS],
-    entries: [u32; MAX_SEGMENTS],
-}
-
-impl RmaEngine {
-    pub(super) fn new(geometry: &SlabGeometry) -> RmaEngine {
-        let frame_run = FrameRun {
-            peer: 0,
-            side: OperationRole::Target,
-            number: 0,
-            to: AddrHandle::from_bits(0),
-            len: 0,
-            count: 0,
-            parts: [IoSegment::default(); MAX_SEGMENTS],
-            entries: [0; MAX_SEGMENTS],
-        };
-        RmaEngine {
-            protocol: RmaProtocol::default(),
-            slots: SlotAllocator::new(geometry.slots, geometry.mtu),
-            copier: UserMemoryCopier::new(),
-            frame_run,
-            requests: Vec::new(),
-            has_received_frames: false,
-            in_flight: 0,
-            frames_sent: 0,
-        }
-    }
-
-    /// Whether the protocol has nothing to transmit.
-    #[inline]
-    pub(super) fn is_idle(&self) -> bool {
-        self.protocol.is_idle()
-    }
-
-    #[inline]
-    pub(super) fn has_received_frames(&self) -> bool {
-        self.has_received_frames
-    }
-
-    /// Returns the number of frames that are in flight.
-    pub(super) fn in_flight(&self) -> u64 {
-        self.in_flight
-    }
-
-    /// Returns the number of frames ever sent.
-    pub(super) fn frames_sent(&self) -> u64 {
-        self.frames_sent
-    }
-
-    /// Frees the slot of a frame to `destination`.
-    pub(super) fn on_slot_freed(&mut self, destination: u32, slot: usize) {
-        self.slots.release(slot as u64);
-        self.in_flight = self.in_flight.saturating_sub(1);
-        self.protocol.on_frame_done(destination);
-    }
-
-    /// Returns how many frames may be sent to `node` now. No peer may use more slots than are free.
-    fn available_slots(&self, node: u32) -> usize {
-        self.slots.len().saturating_sub(self.protocol.in_flight(node)).min(MAX_SEGMENTS as u64)
-            as usize
-    }
-}
 
 /// Logs that user memory to be sent to `node` cannot be read.
 pub(super) fn report_failure(node: u32, why: &str) {

@@ -11,6 +11,7 @@ use crate::device::net_common::slab::Slab;
 use crate::error::{Error, PmResult};
 use score_pm_reliability::packet_header::{Header, PacketKind};
 use score_pm_reliability::{PACKET_HEADER_LEN, ReliabilityMachine, Transmit};
+use score_sys::host_name::system_host_name;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -340,10 +341,9 @@ fn encode_header(
 }
 
 fn warn(node: u32, link: &str, why: &str) {
-    let host = nix::unistd::gethostname().unwrap_or_default();
+    let host = system_host_name();
     debug::warn_user(&format!(
-        "host {}, node {node}: network link {link} failed ({why}); messages wait until it \
-         works again, or use another link",
-        host.to_string_lossy()
+        "host {host}, node {node}: network link {link} failed ({why}); messages wait until it \
+         works again, or use another link"
     ));
 }

@@ -6,11 +6,9 @@
 #![expect(unsafe_code)]
 
 use crate::debug;
-use crate::error::{Error, PmResult};
-use crate::segment::from_errno;
+use crate::error::{Error, PmResult, from_io};
 use memmap2::{MmapOptions, MmapRaw};
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use score_sys::memfd::{self, Seals};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -38,11 +36,6 @@ pub(crate) struct AddressTable {
     memory: OwnedFd,
 }
 
-/// The seals that make the table permanently read-only.
-fn seals() -> SealFlag {
-    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL
-}
-
 /// Appends an address to a table. Returns `NoSpace` if it is too long.
 pub(crate) fn append(table: &mut Vec<u8>, address: &[u8]) -> PmResult<()> {
     let mut entry = [0; ENTRY_LEN];
@@ -66,21 +59,16 @@ impl AddressTable {
             });
             return Err(Error::Invalid);
         }
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let memory = memfd_create(c"score-pm-addresses", flags).map_err(from_errno)?;
-        let mut file = std::fs::File::from(memory);
+        let mut file = memfd::create("score-pm-addresses").map_err(from_io)?;
         file.write_all(table).map_err(|_| Error::NoMemory)?;
-        let memory = OwnedFd::from(file);
-        fcntl(&memory, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
-        AddressTable::open(memory, shape)
+        memfd::seal(&file, Seals::SizeAndContent).map_err(from_io)?;
+        AddressTable::open(file.into(), shape)
     }
 
     /// Maps the table of another process. Returns `Invalid` if it is writable or has another size.
     pub(crate) fn open(memory: OwnedFd, shape: AddressTableShape) -> PmResult<AddressTable> {
-        let current_seals = fcntl(&memory, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
-        let stat = nix::sys::stat::fstat(&memory).map_err(|_| Error::Invalid)?;
-        let sealed = SealFlag::from_bits_retain(current_seals).contains(seals());
-        if !sealed || stat.st_size != shape.bytes() as i64 {
+        let len = memfd::sealed_len(&memory, Seals::SizeAndContent).map_err(|_| Error::Invalid)?;
+        if len != Some(shape.bytes() as u64) {
             debug::log(debug::ERROR, || "network: invalid address table".into());
             return Err(Error::Invalid);
         }
@@ -136,9 +124,8 @@ mod tests {
 
     #[test]
     fn a_table_that_can_still_be_written_is_refused() {
-        let memory = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
         let shape = AddressTableShape { nodes: 1, channels: 1, links: 1 };
-        nix::unistd::ftruncate(&memory, shape.bytes() as i64).unwrap();
+        let memory = memfd::create_sealed("test", shape.bytes() as u64).unwrap();
         assert!(AddressTable::open(memory, shape).is_err());
     }
 }

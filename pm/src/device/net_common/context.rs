@@ -2,10 +2,15 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Channels, NetworkDevice, NetworkEndpoint};
+use super::address_table::{AddressTable, AddressTableShape};
+use super::attach::{ATTACH_MAX, NetworkAttachMessage};
+use super::slab::Slab;
+use super::{Channels, EndpointIdentity, NetworkDevice, NetworkEndpoint};
 use crate::config::ContextConfig;
-use crate::device::{Endpoint, EndpointHolder};
+use crate::debug;
+use crate::device::{Endpoint, EndpointHolder, fd_passing};
 use crate::error::{Error, PmResult};
+use crate::role;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -137,4 +142,26 @@ impl<N: NetworkDevice> NetworkContext<N> {
         let option = N::OPTIONS;
         ContextConfig { kind: N::KIND, number: self.number, nodes, mtu, size, option }
     }
+}
+
+/// Makes a context from an attach descriptor. Returns `Invalid` if it is not an attach descriptor
+/// of this device or was used before. Returns `NoDevice` if this process has no such device.
+pub(crate) fn attach<N: NetworkDevice>(fd: &OwnedFd) -> PmResult<NetworkContext<N>> {
+    let (bytes, fds) = fd_passing::unpack(fd, ATTACH_MAX)?;
+    let attach = NetworkAttachMessage::decode(N::ATTACH_MAGIC, &bytes)?;
+    let mut fds = fds.into_iter();
+    let (Some(memory), Some(addresses)) = (fds.next(), fds.next()) else {
+        return Err(Error::Invalid);
+    };
+    let slab = Arc::new(Slab::open(memory, attach.geometry, attach.nonce)?);
+    let (setup, socket, links) = N::rebuild(&attach.socket_description, fds.collect())?;
+    let NetworkAttachMessage { self_node, channel, secret, .. } = attach;
+    let (nodes, channels) = (attach.geometry.nodes, attach.channels as usize);
+    let addresses =
+        Arc::new(AddressTable::open(addresses, AddressTableShape { nodes, channels, links })?);
+    let identity = EndpointIdentity { self_node, channel, secret };
+    let endpoint = N::open(&setup, identity, socket, addresses, slab)?;
+    role::become_user();
+    debug::log(debug::INFO, || format!("{}: attached as node {self_node} of {nodes}", N::KIND));
+    Ok(NetworkContext::attached(attach.number as usize, endpoint))
 }

@@ -4,17 +4,16 @@
 #![forbid(unsafe_code)]
 
 use super::address_table::{AddressTable, AddressTableShape, append};
-use super::attach::{ATTACH_MAX, NetworkAttachMessage};
+use super::attach::NetworkAttachMessage;
 use super::layout::SlabGeometry;
 use super::slab::Slab;
-use super::{EndpointIdentity, NetworkContext, NetworkDevice, NetworkEndpoint, Orphan};
+use super::{EndpointIdentity, NetworkDevice, NetworkEndpoint, Orphan};
 use crate::config::{CONTROL_MTU, Counters, DeviceConfig};
-use crate::debug;
 use crate::device::fd_passing;
-use crate::error::{Error, PmResult};
-use crate::segment::{from_errno, new_nonce};
+use crate::error::{Error, PmResult, from_errno};
+use crate::membarrier;
+use crate::segment::new_nonce;
 use crate::sync::Ordering;
-use crate::{membarrier, role};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -197,8 +196,8 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(endpoint)
     }
 
-    /// Makes a descriptor for [`attach`]. It can be called again for the same endpoint. Returns
-    /// `Invalid` if the addresses of the peers are not set yet.
+    /// Makes a descriptor for [`super::context::attach`]. It can be called again for the same
+    /// endpoint. Returns `Invalid` if the addresses of the peers are not set yet.
     pub(super) fn create_attach_fd(
         &self,
         number: usize,
@@ -346,26 +345,4 @@ pub(crate) fn count_unread(slab: &Slab, local_index: usize) {
     let record = slab.record(local_index);
     let accepted_count = record.accepted_count.0.load(Ordering::Acquire);
     record.node.receive.0.received.fetch_max(accepted_count, Ordering::AcqRel);
-}
-
-/// Makes a context from an attach descriptor. Returns `Invalid` if it is not an attach descriptor
-/// of this device or was used before. Returns `NoDevice` if this process has no such device.
-pub(crate) fn attach<N: NetworkDevice>(fd: &OwnedFd) -> PmResult<NetworkContext<N>> {
-    let (bytes, fds) = fd_passing::unpack(fd, ATTACH_MAX)?;
-    let attach = NetworkAttachMessage::decode(N::ATTACH_MAGIC, &bytes)?;
-    let mut fds = fds.into_iter();
-    let (Some(memory), Some(addresses)) = (fds.next(), fds.next()) else {
-        return Err(Error::Invalid);
-    };
-    let slab = Arc::new(Slab::open(memory, attach.geometry, attach.nonce)?);
-    let (setup, socket, links) = N::rebuild(&attach.socket_description, fds.collect())?;
-    let NetworkAttachMessage { self_node, channel, secret, .. } = attach;
-    let (nodes, channels) = (attach.geometry.nodes, attach.channels as usize);
-    let addresses =
-        Arc::new(AddressTable::open(addresses, AddressTableShape { nodes, channels, links })?);
-    let identity = EndpointIdentity { self_node, channel, secret };
-    let endpoint = N::open(&setup, identity, socket, addresses, slab)?;
-    role::become_user();
-    debug::log(debug::INFO, || format!("{}: attached as node {self_node} of {nodes}", N::KIND));
-    Ok(NetworkContext::attached(attach.number as usize, endpoint))
 }

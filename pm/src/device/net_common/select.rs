@@ -5,8 +5,7 @@
 
 use super::{NetworkDevice, NetworkEndpoint};
 use crate::device::{ReceiveInterface, SelectInterface};
-use crate::error::{Error, PmResult};
-use crate::segment::from_errno;
+use crate::error::{Error, PmResult, from_errno};
 use crate::sync::SingleWriterU64;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

@@ -14,12 +14,11 @@ use super::layout::{
     SendSlotHeader, SendSlotState, SlabGeometry, SlabHeader,
 };
 use crate::config::CONTROL_MTU;
-use crate::error::{Error, PmResult};
-use crate::segment::{from_errno, map, new_nonce, open_sealed, seals};
+use crate::error::{Error, PmResult, from_io};
+use crate::segment::new_nonce;
+use crate::shared_memory::{map, open_sealed};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use memmap2::MmapRaw;
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -44,10 +43,8 @@ pub(crate) struct PublishedMessage {
 
 impl Slab {
     pub(crate) fn create(geometry: SlabGeometry) -> PmResult<Slab> {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let memory = memfd_create(c"score-pm-slab", flags).map_err(from_errno)?;
-        nix::unistd::ftruncate(&memory, geometry.size as i64).map_err(from_errno)?;
-        fcntl(&memory, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
+        let memory = score_sys::memfd::create_sealed("score-pm-slab", geometry.size as u64)
+            .map_err(from_io)?;
         let map = map(memory.as_fd(), geometry.size)?;
         let slab = Slab { map, geometry, nonce: new_nonce()?, memory };
         let header = slab.header();

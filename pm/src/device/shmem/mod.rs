@@ -7,6 +7,7 @@
 pub(crate) mod config;
 mod control;
 pub(crate) mod open;
+mod peer_memory;
 mod receive;
 mod rma;
 mod rma_fast_path;
@@ -16,8 +17,6 @@ pub(crate) mod state;
 
 use super::{Endpoint, EndpointHolder, SelectInterface};
 use crate::config::{ContextConfig, OPT_REMOTE_READ, OPT_REMOTE_WRITE};
-use crate::device::DeviceState;
-use crate::device::open::DeviceKind;
 use crate::doorbell::DoorbellSender;
 use crate::error::{Error, PmResult};
 use crate::membarrier;
@@ -185,33 +184,25 @@ impl Shmem {
         if is_valid { Ok(self.geometry.ring.mtu as usize) } else { Err(Error::Invalid) }
     }
 
-    fn channels<'a>(&self, device_state: &'a DeviceState) -> PmResult<&'a open::ShmemChannels> {
-        match &device_state.kind {
-            DeviceKind::Shmem(channels) => Ok(channels),
-            _ => Err(Error::Invalid),
-        }
-    }
-
     /// Binds the context to a channel as `self_node`. Called under both locks. Busy: already bound,
     /// or another context is bound to that channel and node.
     pub(crate) fn bind(
         &self,
-        device_state: &DeviceState,
+        channels: &open::ShmemChannels,
         channel: u32,
         self_node: u32,
     ) -> PmResult<()> {
         if self.endpoint().is_ok() {
             return Err(Error::Busy);
         }
-        let endpoint = self.channels(device_state)?.bind(channel, self_node)?;
+        let endpoint = channels.bind(channel, self_node)?;
         self.endpoint.install(Arc::new(endpoint));
         Ok(())
     }
 
     /// Unbinds the context from its channel. Called under both locks. Invalid: not bound.
-    pub(crate) fn unbind(&self, device_state: &DeviceState) -> PmResult<()> {
+    pub(crate) fn unbind(&self, channels: &open::ShmemChannels) -> PmResult<()> {
         let endpoint = self.endpoint()?;
-        let channels = self.channels(device_state)?;
         endpoint.after_select();
         endpoint.select.close_doorbell();
         self.endpoint.clear();

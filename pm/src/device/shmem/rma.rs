@@ -6,7 +6,8 @@
 // UNSAFETY: copies between addresses in mappings, and lets the kernel write to the caller's memory.
 #![expect(unsafe_code)]
 
-use super::rma_fast_path::{PeerArena, PeerMemory, copy_word};
+use super::peer_memory::{PeerArena, PeerMemory};
+use super::rma_fast_path::copy_word;
 use super::{OPTIONS, ShmemEndpoint};
 use crate::config::RMA_MTU;
 use crate::debug;

@@ -4,7 +4,7 @@
 // UNSAFETY: points into the segment, and copies a multicast's message.
 #![expect(unsafe_code)]
 
-use super::rma_fast_path::PeerMemory;
+use super::peer_memory::PeerMemory;
 use super::{ShmemEndpoint, message_ring};
 use crate::debug;
 use crate::device::{SendInterface, shorten};

@@ -12,7 +12,7 @@ use super::bindings::{
 };
 use super::ibverbs_library::Library;
 use super::port_selection::SelectedPort;
-use crate::segment::from_errno;
+use crate::error::from_errno;
 use crate::sync::AtomicU64;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::io;

@@ -49,9 +49,8 @@ use super::net_common::slab::{PublishedMessage, Slab};
 use super::net_common::{
     self, EndpointIdentity, Engine as _, NetworkDevice, ProgressMode, count_unread,
 };
-use crate::error::{Error, PmResult};
+use crate::error::{Error, PmResult, from_errno};
 use crate::rma::Direction;
-use crate::segment::from_errno;
 use crate::sync::{AtomicU64, Ordering};
 use adapter::DmaBuffer;
 pub use adapter_probe::{Unusable, Usable, probe_adapter};

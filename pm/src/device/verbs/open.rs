@@ -9,8 +9,7 @@ use super::port_selection::{self, SelectedPort};
 use crate::debug;
 use crate::device::net_common;
 use crate::device::net_common::layout::SlabGeometry;
-use crate::error::{Error, PmResult};
-use crate::segment::from_errno;
+use crate::error::{Error, PmResult, from_errno};
 use std::net::{SocketAddr, UdpSocket};
 
 /// A verbs device's channels.

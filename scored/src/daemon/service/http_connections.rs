@@ -13,6 +13,7 @@ use score_job::cluster::MonotonicTime;
 use crate::http::request::MAX_HEAD_LEN;
 use crate::http::response::Status;
 use crate::http::{AllowedHosts, Connection, HttpRequest, response};
+use crate::sys::tcp;
 
 /// The maximum number of simultaneous connections. Beyond it, the oldest connection without a valid
 /// token is closed. If there is none, the user with the most connections loses the oldest one.
@@ -55,7 +56,7 @@ impl HttpConnections {
         token: Token,
     ) -> Result<Self, String> {
         let with_address = |error: io::Error| format!("-page {address}: {error}");
-        let mut listener = TcpListener::bind(address).map_err(with_address)?;
+        let mut listener = TcpListener::from_std(tcp::listen(address).map_err(with_address)?);
         let address = listener.local_addr().map_err(with_address)?;
         registry.register(&mut listener, token, Interest::READABLE).map_err(with_address)?;
         let allowed_hosts = AllowedHosts { address: address.ip(), name: name.to_owned() };

@@ -7,7 +7,8 @@ use score_proto::allocation_request::AllocationRequest;
 use score_proto::exit_code::EXIT_REFUSED;
 use score_proto::ids::{JobId, SessionJobId};
 use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
-use score_proto::network;
+use score_proto::network::SHMEM;
+use score_proto::network_choice;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{Incarnation, SERVER};
 
@@ -69,11 +70,13 @@ impl Daemon {
             .map(|networks| HostSpec { networks: networks.clone(), ..HostSpec::local(1) })
             .collect();
         let is_configured = |name: &&String| {
-            *name == network::SHMEM || hosts.iter().any(|host| host.network(name).is_some())
+            *name == SHMEM || hosts.iter().any(|host| host.network(name).is_some())
         };
         match names.iter().find(|name| !is_configured(name)) {
             // This returns the error, which lists the existing networks.
-            Some(unknown) => network::choose(&hosts, std::slice::from_ref(unknown), 1).map(drop),
+            Some(unknown) => {
+                network_choice::choose(&hosts, std::slice::from_ref(unknown), 1).map(drop)
+            }
             None => Ok(()),
         }
     }
@@ -118,7 +121,7 @@ impl Daemon {
                 })
             })
             .collect();
-        match network::choose(&spec.hosts, &spec.networks, spec.network_sets) {
+        match network_choice::choose(&spec.hosts, &spec.networks, spec.network_sets) {
             Ok(networks) => spec.networks = networks,
             Err(reason) => {
                 self.refuse(client_job, reason, EXIT_REFUSED);

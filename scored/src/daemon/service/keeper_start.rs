@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use score_sys::unix_socket::seqpacket_pair;
 
 use super::config::{Config, ServiceOptions};
 use super::job_ids;
@@ -66,11 +66,8 @@ pub fn start(
     (listener, socket_path): (&OwnedFd, &Path),
 ) -> Result<(KeeperClient, Option<[u8; 32]>), String> {
     let to_text = |error: io::Error| format!("the keeper cannot be started: {error}");
-    let pair = || -> io::Result<(OwnedFd, OwnedFd)> {
-        Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?)
-    };
-    let ((calls, keeper_calls), (events, keeper_events)) =
-        (pair().map_err(to_text)?, pair().map_err(to_text)?);
+    let pair = || seqpacket_pair().map_err(to_text);
+    let ((calls, keeper_calls), (events, keeper_events)) = (pair()?, pair()?);
     let number = |fd: &OwnedFd| OsString::from(fd.as_raw_fd().to_string());
     let mut words: Vec<OsString> = vec!["scored".into(), "-keeper".into()];
     let mut add = |option: &str, value: OsString| words.extend([option.into(), value]);

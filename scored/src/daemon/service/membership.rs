@@ -11,10 +11,10 @@ use score_proto::ids::HostId;
 use score_proto::message::Level;
 use score_proto::peer_message::{Incarnation, PeerMessage, SERVER};
 use score_proto::server_message::ServerMessage;
+use score_sys::random::random_u64;
 
 use super::super::{Daemon, TokenOwner};
 use super::{LogTopic, Role, info, warn};
-use crate::sys::random::random_u64;
 
 /// How long a reset of this host waits for the end of killed shepherds.
 const RESET_GRACE: Duration = Duration::from_secs(1);

@@ -53,6 +53,7 @@ use score_job::host::turn_times::{TurnClock, TurnPhase};
 use score_job::jobs::SessionKey;
 use score_proto::ids::{HostId, JobId};
 use score_proto::peer_message::{Incarnation, SERVER};
+use score_sys::random::random_u64;
 use score_tree::key::Key;
 
 use super::local_listener::{LocalListener, SHORTEST_QUEUE};
@@ -61,7 +62,6 @@ use super::{
     CommonOptions, Daemon, KEEPER, LISTENER, SERVICE_LISTENER, host_limits, setup_process,
 };
 use crate::sys::cgroup::Cgroups;
-use crate::sys::random::random_u64;
 use crate::sys::realtime::{self, Inherit};
 use crate::sys::{descriptor, probe, process};
 use config::{Config, ServiceOptions};

@@ -3,7 +3,7 @@
 
 use score_job::cluster::JobAction;
 use score_job::jobs::Jobs;
-use score_job::tool_commands::PageStacks;
+use score_job::master::PageStacks;
 use score_proto::ids::JobId;
 use score_proto::server_message::ReportedStacks;
 

@@ -14,6 +14,7 @@ use score_proto::ids::{HostId, JobId};
 use score_proto::job_list::JobEntry;
 use score_proto::peer_message::SERVER;
 use score_proto::server_message::PageAddress;
+use score_sys::random::random_u64;
 
 use super::super::{Daemon, HTTP_LISTENER, TokenOwner};
 use super::console::JobsAtTime;
@@ -23,7 +24,6 @@ use super::{Role, Service};
 use crate::http::response::{self, ContentType, Status};
 use crate::http::status_json::{HostView, JobView, ProcessView, StatusView};
 use crate::http::{History, HttpRequest, Method, StackTrees, Tokens, request};
-use crate::sys::random::random_u64;
 
 /// The files of the page.
 const HTML: &str = include_str!("../../http/files/index.html");

@@ -189,7 +189,7 @@ impl CArea<'_> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::sys::memfd::sealed;
+    use score_sys::memfd;
     use std::fs::File;
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
@@ -209,7 +209,7 @@ pub mod tests {
 
         /// The same, with a second mapping for the reader under test.
         pub fn with_second_mapping() -> (Self, CAreas) {
-            let fd = sealed(c"score-test", 2 * AREA_LEN as u64).unwrap();
+            let fd = memfd::create_sealed("score-test", 2 * AREA_LEN as u64).unwrap();
             let [areas, second] = [(); 2].map(|()| CAreas::new(fd.as_fd(), 2).unwrap());
             let fixture = Self { areas, file: fd.into() };
             fixture.write_u64(0, area::MAGIC, AREA_MAGIC);

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use super::proc_threads::read_proc_file;
 use super::thread_rules::ProcessFacts;
-use crate::sys::spawn::CONTROL_FD;
+use crate::sys::spawn_args::CONTROL_FD;
 
 /// Prefix of the names of PM's doorbells (`pm/src/doorbell.rs`).
 const DOORBELL_PREFIX: &str = "@score-pm-";

@@ -4,18 +4,17 @@
 //! poll, at most one per poll interval.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
 
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, getsockname, recv, socket,
-};
+use score_sys::unix_socket::autobound_datagram_socket;
 
 /// Number of datagrams that are read at once. It is more than the queue of the socket can hold.
 const MAX_DRAIN: usize = 64;
 
 /// See the [module](self).
 pub struct NotifySocket {
-    socket: OwnedFd,
+    socket: UnixDatagram,
     name: Vec<u8>,
 }
 
@@ -25,11 +24,7 @@ impl NotifySocket {
     /// # Errors
     /// As socket(2), bind(2).
     pub fn new() -> io::Result<Self> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
-        bind(socket.as_raw_fd(), &UnixAddr::new_unnamed())?;
-        let address: UnixAddr = getsockname(socket.as_raw_fd())?;
-        let name = address.as_abstract().ok_or(io::ErrorKind::AddrNotAvailable)?.to_vec();
+        let (socket, name) = autobound_datagram_socket()?;
         Ok(Self { socket, name })
     }
 
@@ -47,7 +42,7 @@ impl NotifySocket {
     pub fn drain(&self) {
         let mut byte = [0];
         for _ in 0..MAX_DRAIN {
-            if recv(self.socket.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT).is_err() {
+            if self.socket.recv(&mut byte).is_err() {
                 break;
             }
         }

@@ -6,8 +6,9 @@ use score_pm::rdma::probe_adapter;
 use score_pm::{Device, Error};
 use score_proto::job_control::{HostPlacement, Placement};
 
-use super::rdma::{self, Adapter, RdmaOffer, RdmaUnavailable};
-use super::transport::{TransportOffer, TransportPlan};
+use super::rdma;
+use super::transport::TransportPlan;
+use super::transport_offer::{Adapter, RdmaOffer, RdmaUnavailable, TransportOffer};
 use super::{NetworkSetDevices, OpenDevice, PacketTag};
 use crate::raw_socket::{OpenRequest, RawSocketClient};
 

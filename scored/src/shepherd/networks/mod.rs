@@ -5,6 +5,7 @@
 mod device_opener;
 mod rdma;
 mod transport;
+mod transport_offer;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -21,8 +22,8 @@ use score_proto::nodeset::NodeSet;
 use crate::raw_socket::RawSocketClient;
 use device_opener::DeviceOpener;
 pub use device_opener::secret_of;
-use transport::{AddressTable, TransportOffer};
 pub use transport::{interface, raw_links};
+use transport_offer::{AddressTable, TransportOffer};
 
 /// A device and its contexts, one for each process of this host.
 struct OpenDevice {

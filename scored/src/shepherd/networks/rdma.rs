@@ -4,12 +4,11 @@
 
 use std::net::IpAddr;
 
-use score_pm::rdma::{Unusable, Usable};
+use score_pm::rdma::Usable;
 use score_proto::job_control::Placement;
 use score_proto::message::Level;
-use serde::{Deserialize, Serialize};
 
-use super::transport::{AddressTable, TransportOffer};
+use super::transport_offer::{Adapter, RdmaUnavailable, TransportOffer};
 
 /// How this host tries RDMA.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,44 +20,6 @@ pub struct RdmaProbe {
     /// Whether the user or the database requests RDMA. Otherwise RDMA is used only if it is certain
     /// to work.
     pub is_requested: bool,
-}
-
-/// The RDMA offer of a host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RdmaOffer {
-    /// The same as in [`RdmaProbe`].
-    pub is_requested: bool,
-    /// The adapter, or the reason why there is none.
-    pub adapter: Result<Adapter, RdmaUnavailable>,
-}
-
-/// A usable adapter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Adapter {
-    /// Addresses of the host's nodes.
-    pub addresses: AddressTable,
-    /// The fabric. Adapters of different fabrics cannot connect.
-    pub fabric: String,
-    /// Part of the fabric whose adapters connect without configuration.
-    pub subnet: String,
-}
-
-/// Why a host offers no adapter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RdmaUnavailable {
-    /// Text for the user.
-    pub reason: String,
-    /// Whether the host has an adapter. A user may then expect RDMA, and must be notified.
-    pub has_adapter: bool,
-}
-
-impl From<Unusable> for RdmaUnavailable {
-    fn from(unusable: Unusable) -> Self {
-        match unusable {
-            Unusable::Absent(reason) => Self { reason, has_adapter: false },
-            Unusable::Refused(reason) => Self { reason, has_adapter: true },
-        }
-    }
 }
 
 impl RdmaProbe {
@@ -186,6 +147,7 @@ pub fn adapters_in_use<'a>(offers: &'a [&'a TransportOffer]) -> (Vec<&'a str>, b
 
 #[cfg(test)]
 mod tests {
+    use super::super::transport_offer::{AddressTable, RdmaOffer};
     use super::*;
 
     fn offer(is_requested: bool, offered: Result<(&str, &str), (&str, bool)>) -> TransportOffer {

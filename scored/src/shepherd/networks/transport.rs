@@ -8,9 +8,9 @@ use nix::ifaddrs::getifaddrs;
 use score_proto::job_control::Placement;
 use score_proto::message::{HostKind, JobSpec, Level};
 use score_proto::network::{ADDRESSING, AUTO, HostNetwork, NetworkTransport, SHMEM, UDP};
-use serde::{Deserialize, Serialize};
 
-use super::rdma::{self, RdmaOffer};
+use super::rdma;
+use super::transport_offer::TransportOffer;
 
 /// The devices to open for one network set on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,28 +24,6 @@ pub struct TransportPlan {
     pub raw: Option<Result<Vec<String>, String>>,
     /// How RDMA is tried. None if it is not tried.
     pub rdma: Option<rdma::RdmaProbe>,
-}
-
-/// The offer of one host for one network set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TransportOffer {
-    /// RDMA, if it is tried.
-    pub rdma: Option<RdmaOffer>,
-    /// Raw Ethernet, if available.
-    pub raw: Option<AddressTable>,
-    /// UDP.
-    pub udp: AddressTable,
-    /// The reason why raw Ethernet is unavailable, or uses a slower wire.
-    pub raw_note: Option<String>,
-}
-
-/// Addresses of the nodes of a host on one device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AddressTable {
-    /// The addresses as the device encodes them; opaque.
-    pub encoded: Vec<u8>,
-    /// Wires and links of the device, for the user.
-    pub description: String,
 }
 
 /// The name of each network set.
@@ -207,6 +185,7 @@ fn join_unique<'a>(descriptions: impl IntoIterator<Item = &'a str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::transport_offer::AddressTable;
     use super::*;
     use score_proto::message::HostSpec;
     use score_proto::peer_message::{Incarnation, JobIncarnation};

@@ -4,14 +4,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use score_tools::merge::MonotonicTime;
 use score_tree::key::Key;
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::connection::Connection;
 use super::{PORT_ATTEMPTS, WireUp};
@@ -249,11 +249,10 @@ impl ChildSearch {
 
 /// A socket that connects in the background.
 fn begin_to_connect(address: SocketAddr) -> io::Result<TcpStream> {
-    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket: OwnedFd = socket(family, SockType::Stream, flags, None)?;
-    match connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
-        Ok(()) | Err(Errno::EINPROGRESS) => Ok(TcpStream::from(socket)),
-        Err(error) => Err(error.into()),
+    let kind = Type::STREAM.nonblocking();
+    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => Err(error),
+        _ => Ok(socket.into()),
     }
 }

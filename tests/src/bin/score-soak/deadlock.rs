@@ -1,28 +1,26 @@
-//! Random patterns of communication (tests/programs/patterns.c). Patterns that end are never
-//! reported as deadlocked; patterns in which one message is never sent always are. The daemon
-//! samples the idle flags as often as if another job were waiting. Some runs are two programs of
-//! MPI in slices (mpi_deadlock.rs).
+//! Runs random patterns of communication (tests/programs/patterns.c). Patterns that end must never
+//! be reported as deadlocked. Patterns in which one message is never sent must always be reported.
+//! The daemon samples the idle flags as often as if another job were waiting. Some runs are two
+//! programs of MPI in time slices (mpi_deadlock.rs).
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use score_tests::TestEnv;
+use score_tests::{EXIT_DEADLOCK, TestEnv};
 
 use crate::SoakOptions;
 use crate::mpi_deadlock::{MpiPatterns, MpiVerdicts};
 use crate::random::Random;
 
-/// The exit code of a deadlock.
-pub const EXIT_DEADLOCK: i32 = 35;
-/// For a job that shares its processors with other work.
+/// Time limit of a job that shares its processors with other work.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 /// Environment variable of scored: the interval between samples of the idle flags, in microseconds.
 const POLL_INTERVAL_ENV: &str = "SCORE_TEST_PACE";
 
-/// Runs the plan.
+/// Runs the soak.
 ///
 /// # Errors
-/// If a verdict was wrong or missing; the message has the command that repeats the run.
+/// If a verdict was wrong or missing. The message has the command that repeats the run.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let env = TestEnv::new();
     let Some(program) = env.test_program("patterns") else {
@@ -45,7 +43,7 @@ pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
             && let Ok(mpi_patterns) = &mpi_patterns
         {
             let verdicts = mpi_patterns.run(random).map_err(|text| {
-                // What the job has left is a result of the same error.
+                // Leftovers of the job are a result of the same error.
                 env.ignore_leftovers();
                 replay_error(text)
             })?;

@@ -1,7 +1,7 @@
-//! Jobs that take turns on two processors in short slices. Several jobs send messages of random
-//! sizes, each checked for its content and its order (tests/programs/traffic.c), until there were
-//! enough stops. Then 1 GiB goes through a pipeline of parallel programs while another job only
-//! computes.
+//! Runs jobs that take turns on two processors in short slices. First, several jobs send messages
+//! of random sizes, and check the content and order of each message (tests/programs/traffic.c),
+//! until there were enough stops. Then 1 GiB goes through a pipeline of parallel programs while
+//! another job only computes.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,16 +17,16 @@ use score_tests::{Running, TestEnv};
 use crate::SoakOptions;
 use crate::random::Random;
 
-/// Nodes of a job, and processors.
+/// The number of nodes of a job, and of processors.
 const NODES: usize = 2;
-/// Jobs at the same time.
+/// The number of jobs that run at the same time.
 const PARALLEL_JOBS: usize = 3;
-/// Bytes through the pipeline: of a full run, and of a short one.
+/// The number of bytes through the pipeline in a full run, and in a short run.
 const BYTES: [usize; 2] = [1 << 30, 1 << 25];
-/// No job takes longer unless it hangs.
+/// Time limit of a job. Only a job that hangs exceeds it.
 const JOB_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Runs the plan; its count is the number of stops.
+/// Runs the soak. Its count is the number of stops.
 ///
 /// # Errors
 /// If a message or a byte was lost, altered or out of order, or if a job did not end.
@@ -40,7 +40,7 @@ fn start_cluster<'a>(env: &'a TestEnv, slice: &str) -> Option<Cluster<'a>> {
     Cluster::start_with_options(env, &["a"], &Cluster::database(&["a"]), &["-ts", slice])
 }
 
-/// Keeps several jobs running, for as long as so many slices of 5 ms take.
+/// Keeps several jobs running for as long as `switches` slices of 5 ms take.
 fn traffic(soak_options: &SoakOptions, switches: u64) -> Result<(), String> {
     let env = TestEnv::new();
     let Some(program) = crate::copy_program_for_users(&env, "gang", "traffic")? else {
@@ -87,14 +87,14 @@ fn traffic(soak_options: &SoakOptions, switches: u64) -> Result<(), String> {
     println!("\rgang: {jobs} jobs, {messages} messages in order; {summary}");
     let stop_count =
         summary.split_whitespace().find_map(|word| word.parse::<u64>().ok()).unwrap_or(0);
-    // A busy machine makes fewer stops; no stops at all would be an error.
+    // A busy machine makes fewer stops, but much fewer are an error.
     match stop_count >= switches / 10 {
         true => Ok(()),
         false => Err(format!("only {stop_count} stops instead of about {switches}")),
     }
 }
 
-/// Bytes that depend on their offset.
+/// A sequence of bytes, each of which depends on its offset.
 struct Pattern {
     offset: usize,
     end: usize,
@@ -111,7 +111,7 @@ impl Read for Pattern {
     }
 }
 
-/// `scatter == system cat` in slices of 10 ms.
+/// Runs `scatter == system cat` in slices of 10 ms.
 fn pipeline(bytes: usize) -> Result<(), String> {
     let env = TestEnv::new();
     let Some(cluster) = start_cluster(&env, "10") else { return Ok(()) };
@@ -121,7 +121,7 @@ fn pipeline(bytes: usize) -> Result<(), String> {
     std::io::copy(&mut Pattern { offset: 0, end: bytes }, &mut file).map_err(io_error)?;
     let args = ["-scored=all,message=quiet,nodes=2", "/bin/sh", "-c", "while :; do :; done"];
     let competing_job = cluster.command(BOB, "scrun", "a").args(&args).start();
-    // Node 1 writes the output: all of it has gone from one process to the other.
+    // Node 1 writes the output, so all of it has passed from one process to the other.
     let command_line = "-scored=all,message=quiet,nodes=2 scatter -node 1 == system cat";
     let (input, output) = (File::open(&input_path).map_err(io_error)?, File::create(&output_path));
     for name in ["scatter", "system"] {

@@ -1,5 +1,5 @@
-//! SIGKILL of a random victim at a random moment of a short job of random shape. Within a second no
-//! process and no file may be left; at the end no listening socket.
+//! Sends SIGKILL to a random victim at a random moment of a short job of random shape. Within a
+//! second no process and no file may be left. At the end no listening socket may be left.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,9 +13,9 @@ use score_tests::process::Process;
 use crate::SoakOptions;
 use crate::random::Random;
 
-/// The promised limit (docs/SPECIFICATION.md).
+/// The promised time limit (docs/SPECIFICATION.md).
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(1);
-/// The limit that counts as an error even if other work delays this machine.
+/// The time limit that counts as an error even if other work delays this machine.
 const CLEANUP_HARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 const VICTIMS: &[&str] = &["node", "shepherd", "scored", "scrun"];
@@ -28,10 +28,10 @@ struct KillStats {
     slowest: Duration,
 }
 
-/// Runs the plan.
+/// Runs the soak.
 ///
 /// # Errors
-/// If a process or a file was left; the message has the command that repeats the run.
+/// If a process or a file was left. The message has the command that repeats the run.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let env = TestEnv::new();
     let traffic = env.test_program("traffic").map(|path| path.display().to_string());
@@ -79,7 +79,7 @@ fn format_stats(stats: &KillStats) -> String {
     format!("{}; clean within {slowest} ms, {slow_count} over a second", victims.join(", "))
 }
 
-/// A command line of random shape; each would run for some time by itself.
+/// Returns a command line of random shape. Without the signal each of them would run for some time.
 fn random_command_line(traffic: Option<&str>, random: &mut Random) -> String {
     let nodes = 1 + random.below(5);
     let escape = "setsid sleep 61 & (setsid sh -c \"sleep 61\" &) ; exec sleep 60";
@@ -101,7 +101,7 @@ fn random_command_line(traffic: Option<&str>, random: &mut Random) -> String {
     format!("{line} > /dev/null 2>&1")
 }
 
-/// Runs one job and kills one of its processes.
+/// Runs one job, and kills one of its processes.
 fn kill_one_job(
     env: &TestEnv,
     traffic: Option<&str>,
@@ -110,15 +110,15 @@ fn kill_one_job(
 ) -> Result<(), String> {
     let line = random_command_line(traffic, random);
     let mut job = env.sh(&line).start();
-    // The moments are dense at the start, when most events happen, and extend into the job's quiet
-    // time.
+    // The moments are dense at the start, when most events happen. The latest ones are in the quiet
+    // time of the job.
     let bits = 10 + random.below(8);
     sleep(Duration::from_micros(random.next() % (1 << bits)));
     let target = random.pick(VICTIMS);
     let (mut victim, mut name) = choose_victim(env, &line, target, random);
     victim.signal(Signal::SIGKILL);
     let mut killed_at = Instant::now();
-    // A node of a short stage may have ended well before the signal: then the job rightly goes on.
+    // A node of a short stage may have ended before the signal. Then the job correctly continues.
     let is_short = line.contains(" echo ") || line.contains(" true ");
     let mut cleanup = env.wait_until_clean(CLEANUP_TIMEOUT);
     let late_leftovers = cleanup.clone().err();
@@ -151,8 +151,8 @@ fn kill_one_job(
     Ok(())
 }
 
-/// A living process of the wanted kind. While there is none yet, any other kind is taken. scrun is
-/// the first process, so there is always one.
+/// Returns a living process of the wanted kind. Until there is one, returns a process of any other
+/// kind. There is always one, because scrun is the first process.
 fn choose_victim(
     env: &TestEnv,
     line: &str,
@@ -171,12 +171,12 @@ fn choose_victim(
     }
 }
 
-/// The processes that belong to a job, each with its kind.
+/// Returns the processes that belong to a job, each with its kind.
 fn classify(processes: &[Process], spawns_orphans: bool) -> Vec<(Process, &'static str)> {
     let ids = |predicate: &dyn Fn(&Process) -> bool| -> Vec<i32> {
         processes.iter().filter(|process| predicate(process)).map(|one| one.pid).collect()
     };
-    // A process that scored starts for a moment to probe the machine is not scored itself.
+    // A process that scored starts for a moment to probe the machine does not count as scored.
     let scruns = ids(&Process::is_scrun);
     let scoreds = ids(&|process| process.is_scored() && scruns.contains(&process.parent));
     let shepherds = ids(&|process| process.is_shepherd() && scoreds.contains(&process.parent));
@@ -188,9 +188,9 @@ fn classify(processes: &[Process], spawns_orphans: bool) -> Vec<(Process, &'stat
         } else if scoreds.contains(&process.pid) {
             Some("scored")
         } else {
-            // Only the processes that SCore itself has started: the death of a descendant is not an
-            // event. Orphaned descendants become the shepherd's children, too. In the shape that
-            // has them, nodes lead their session and sleep for 60 seconds.
+            // Only processes that SCore itself has started count, because the death of a descendant
+            // is not an event. Orphaned descendants become children of the shepherd, too. In the
+            // shape that has them, nodes lead their session and sleep for 60 seconds.
             let sleeper =
                 process.command == "sleep 60" || process.command.contains("exec sleep 60");
             let node = !spawns_orphans || process.session == process.pid && sleeper;
@@ -200,8 +200,8 @@ fn classify(processes: &[Process], spawns_orphans: bool) -> Vec<(Process, &'stat
     processes.iter().filter_map(|process| Some((process.clone(), role(process)?))).collect()
 }
 
-/// Sockets that accept connections or packets: TCP listeners, bound UDP sockets, and our named
-/// local sockets.
+/// Returns the sockets that accept connections or packets: TCP listeners, bound UDP sockets, and
+/// our named local sockets.
 fn listening_ports() -> Vec<String> {
     let mut found = Vec::new();
     for (table, state) in [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")] {

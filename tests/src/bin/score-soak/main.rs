@@ -1,5 +1,5 @@
-//! The soak: jobs that are started, killed and flooded for as long as requested, with a seed that
-//! repeats a run. Started by `cargo xtask soak`.
+//! The soak: starts jobs, kills them and floods them with messages, for as long as requested. A
+//! seed repeats a run. `cargo xtask soak` runs this program.
 #![forbid(unsafe_code)]
 
 mod deadlock;
@@ -23,8 +23,8 @@ const USAGE: &str = "\
 usage: cargo xtask soak [kill|messages|memory|deadlock|gang|tools] [-count N] [-minutes N] [-seed S]
        [-quick] [-rdma]
 
-  kill      SIGKILLs at random moments of random victims (a node, the shepherd, scored, scrun) of
-            short jobs of random shape; after each, nothing may be left (10,000 by default)
+  kill      sends SIGKILL at random moments to random victims (a node, the shepherd, scored, scrun)
+            of short jobs of random shape; after each, nothing may be left (10,000 jobs)
   messages  random sizes, senders and kills; every byte, order and count is checked (3 minutes)
   memory    regions that change under remote writes and reads, in short slices; memory around
             them, or no longer locked, stays unchanged (3 minutes; needs root)
@@ -34,37 +34,38 @@ usage: cargo xtask soak [kill|messages|memory|deadlock|gang|tools] [-count N] [-
             stops (needs root)
   tools     tools that attach, stop, step and are killed at random, in two jobs that take turns in
             slices of 10 ms and check their messages (3 minutes; needs root)
-  mutants PACKAGE  only by itself: changes of a package that its tests do not notice
-  mpi ...   only by itself: programs of MPI, compared with their own launchers (mpi -help)
-  machines  only by itself: time slices on two virtual machines at once, and a lost machine
+  mutants PACKAGE  alone: finds changes of a package that its tests do not notice
+  mpi ...   alone: runs programs of MPI, compared with their own launchers (mpi -help)
+  machines  alone: time slices on two virtual machines at once, and a lost machine
   -count N  number of jobs, stops or tools     -minutes N  time limit
   -quick    a short run, as in every test run
   -rdma     only for memory: over a soft RDMA adapter, in the virtual machine
   -seed S   repeats a run: job I of seed S is job 0 of seed S + I
 
-without a kind: all
+Without a kind, all of them run.
 ";
 
 /// The length of the run, and its first seed.
 pub struct SoakOptions {
-    /// Maximum number of jobs.
+    /// The maximum number of jobs.
     pub count: u64,
-    /// Maximum run time.
+    /// The maximum run time.
     pub time_limit: Option<Duration>,
-    /// Seed of the first job.
+    /// The seed of the first job.
     pub seed: u64,
-    /// Jobs use an RDMA adapter.
+    /// Whether jobs use an RDMA adapter.
     pub rdma: bool,
     started_at: Instant,
 }
 
 impl SoakOptions {
-    /// Whether the time limit is not over.
+    /// Whether there is time left.
     pub fn is_within_time(&self) -> bool {
         self.time_limit.is_none_or(|limit| self.started_at.elapsed() < limit)
     }
 
-    /// The seeds of the jobs to run, one after the other, until count or time is used up.
+    /// The numbers and seeds of the jobs to run, one after the other, until the count or the time
+    /// is used up.
     pub fn seeds(&self) -> impl Iterator<Item = (u64, u64)> {
         (0..self.count)
             .take_while(|_| self.is_within_time())
@@ -72,8 +73,8 @@ impl SoakOptions {
     }
 }
 
-/// The path of a copy of a test program that every user may run, wherever the build is. Without a C
-/// compiler: returns `None` and prints a line.
+/// Copies a test program so that every user may run it, wherever the build is. Returns the path of
+/// the copy. Without a C compiler, returns `None` and prints a line.
 fn copy_program_for_users(
     env: &TestEnv,
     kind: &str,
@@ -135,7 +136,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The kinds to run, and a function that returns the plan of one kind.
+/// Returns the kinds of soak to run, and a function that returns the options of one kind.
 fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> SoakOptions), String> {
     let (mut kinds, mut count, mut minutes, mut seed) = (vec![], None, None, None);
     let (mut quick, mut rdma) = (false, false);

@@ -1,6 +1,6 @@
-//! Regions that are locked, written, read, remapped and released while others access them
-//! (tests/programs/regions.c). The jobs run on one host, on two, and on two with two nodes each,
-//! and take turns in short slices. With an adapter, jobs run over RDMA, too.
+//! Locks, writes, reads, remaps and releases regions while other processes access them
+//! (tests/programs/regions.c). Jobs run on one host, on two hosts, and on two hosts with two nodes
+//! each, and take turns in short slices. With an adapter, jobs also run over RDMA.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -13,15 +13,15 @@ use score_tests::{Outcome, Running, TestEnv};
 use crate::SoakOptions;
 use crate::random::Random;
 
-/// Jobs at the same time.
+/// The number of jobs that run at the same time.
 const PARALLEL_JOBS: usize = 3;
-/// Hosts and nodes per host, the number of nodes, and the number of rounds that takes some seconds.
-/// The first layout uses no network.
+/// Layouts: hosts and nodes per host, the number of nodes, and a number of rounds that takes some
+/// seconds. The first layout uses no network.
 const LAYOUTS: [(&str, usize, usize); 3] = [("1x2", 2, 400), ("2x1", 2, 60), ("2x2", 4, 60)];
-/// No job takes longer unless it hangs.
+/// Time limit of a job. Only a job that hangs exceeds it.
 const JOB_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Results of operations on regions that change meanwhile.
+/// The results of operations on regions that change meanwhile.
 #[derive(Default)]
 struct OperationCounts {
     carried_out: u64,
@@ -29,7 +29,7 @@ struct OperationCounts {
     refused: u64,
 }
 
-/// Runs the plan; its count is the number of jobs.
+/// Runs the soak. Its count is the number of jobs.
 ///
 /// # Errors
 /// If a byte was altered that should not be, or was not the byte that was written, or if a job did
@@ -40,7 +40,7 @@ pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
         return Ok(());
     };
     let hosts = ["a", "b"];
-    // A gang switch takes an emulated machine some milliseconds.
+    // On an emulated machine a gang switch takes some milliseconds.
     let slice = if soak_options.rdma { "20" } else { "5" };
     let cluster =
         Cluster::start_with_options(&env, &hosts, &Cluster::database(&hosts), &["-ts", slice]);

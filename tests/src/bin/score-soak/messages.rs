@@ -1,5 +1,6 @@
-//! Traffic of random sizes between random numbers of nodes; the receiver checks every message
-//! (tests/programs/traffic.c). In some jobs a node is killed in the middle, which must end the job.
+//! Sends messages of random sizes between random numbers of nodes (tests/programs/traffic.c). The
+//! receiver checks every message. In some jobs a node is killed in the middle, and then the job
+//! must end.
 
 use std::io::Write;
 use std::thread::sleep;
@@ -11,10 +12,10 @@ use score_tests::TestEnv;
 use crate::SoakOptions;
 use crate::random::Random;
 
-/// Runs the plan.
+/// Runs the soak.
 ///
 /// # Errors
-/// If a message was lost, altered or out of order, or if a job did not end; the message has the
+/// If a message was lost, altered or out of order, or if a job did not end. The message has the
 /// command that repeats the run.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let env = TestEnv::new();
@@ -31,7 +32,7 @@ pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
         };
         let random = &mut Random(seed);
         let nodes = 2 + random.below(7);
-        // Nodes that share processors yield to each other; fewer messages keep a job short.
+        // Nodes that share processors yield to each other. Fewer messages keep their job short.
         let count = if nodes <= 2 { 100_000 } else { 5_000 } + random.below(20_000);
         let block = if random.below(3) == 0 { "block" } else { "spin" };
         let (option, count_text) = (format!("-nodes={nodes}"), count.to_string());
@@ -48,7 +49,7 @@ pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
                 killed += 1;
             }
             let outcome = job.wait();
-            // A node that was killed after its last message may have ended its job well.
+            // If a node was killed after its last message, its job may have ended normally.
             if ![0, 137].contains(&outcome.code) {
                 return Err(replay_error(outcome.to_string()));
             }

@@ -7,33 +7,32 @@ use std::process::Command;
 use std::time::Duration;
 
 use score_tests::service::{ALICE, BOB, Cluster};
-use score_tests::{TestEnv, binaries};
+use score_tests::{EXIT_DEADLOCK, TestEnv, binaries};
 
-use crate::deadlock::EXIT_DEADLOCK;
 use crate::mpi::{MpiLibrary, closed_folder};
 use crate::random::Random;
 
-/// For two jobs that take turns on processors that have other work, too.
+/// Time limit of two jobs that take turns on processors with other work.
 const JOB_TIMEOUT: Duration = Duration::from_secs(240);
-/// Lengths of slices, in milliseconds.
+/// The range of slices in milliseconds.
 const SLICE_RANGE_MS: [usize; 2] = [5, 60];
 
-/// The compiled program.
+/// The path of the compiled program.
 pub struct MpiPatterns(PathBuf);
 
-/// What has become of two jobs.
+/// The results of two jobs.
 pub struct MpiVerdicts {
-    /// Jobs that have come to their end.
+    /// The number of jobs that have ended normally.
     pub completed: u64,
-    /// Deadlocks that were found.
+    /// The number of deadlocks that were found.
     pub deadlocked: u64,
 }
 
 impl MpiPatterns {
-    /// Compiles the program into a folder.
+    /// Compiles the program into a directory.
     ///
     /// # Errors
-    /// Why it cannot run here.
+    /// Why the program cannot run on this machine.
     pub fn compile(folder: &Path) -> Result<Self, String> {
         MpiLibrary::Mpich.check_installed()?;
         if !nix::unistd::geteuid().is_root() {
@@ -54,7 +53,7 @@ impl MpiPatterns {
         }
     }
 
-    /// Runs two jobs that the random numbers decide.
+    /// Runs two jobs that follow from the random numbers.
     ///
     /// # Errors
     /// If a verdict was wrong or missing.
@@ -89,9 +88,9 @@ impl MpiPatterns {
         for (is_dead, what, job) in jobs {
             let outcome = job.wait();
             let expected_code = if is_dead { EXIT_DEADLOCK } else { 0 };
-            // A job without PM would have no verdict, and would prove nothing by that.
+            // A job without PM would have no verdict, so it would prove nothing.
             if outcome.code != expected_code || outcome.stderr.contains("not go over PM") {
-                // The other job may still run, and is not the subject.
+                // The other job may still run. Its leftovers are not checked.
                 env.ignore_leftovers();
                 return Err(format!("{what}: {outcome}"));
             }

@@ -13,12 +13,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.next() % bound.max(1) as u64).unwrap_or(0)
     }
 
-    /// A random one of these items.
+    /// Returns a random item.
     pub fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
         from[self.below(from.len())]
     }

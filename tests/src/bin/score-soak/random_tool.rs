@@ -1,5 +1,5 @@
-//! A tool that does random things to the processes of a job until it is killed: `score-soak
-//! random-tool SOCKET JOB SEED`. Each thing that it has done is one letter on standard output
+//! A tool that performs random operations on the processes of a job until it is killed. It is
+//! started by `score-soak random-tool SOCKET JOB SEED`, and prints a letter for each operation
 //! ([`DEEDS`]).
 
 use std::io::{self, Write};
@@ -13,13 +13,13 @@ use score_tools::wire::*;
 
 use crate::random::Random;
 
-/// The word that makes this program a tool.
+/// The first argument, by which this program acts as a tool.
 pub const COMMAND: &str = "random-tool";
-/// The exit code of a tool whose connection was closed: the job ends.
+/// The exit code of a tool whose connection was closed because the job has ended.
 pub const EXIT_CLOSED: u8 = 3;
-/// The letter of a tool that has attached.
+/// The letter for attaching.
 pub const ATTACHED: char = 'a';
-/// The letters of a tool, and what they count.
+/// The letters that a tool prints, and what they count.
 pub const DEEDS: &[(char, &str)] = &[
     (ATTACHED, "attaches"),
     ('b', "breakpoints hit"),
@@ -28,13 +28,13 @@ pub const DEEDS: &[(char, &str)] = &[
     ('p', "suspensions"),
     ('h', "held threads"),
 ];
-/// How long the tool waits for an answer; a process that does not answer then is an error.
+/// The time limit for an answer. If a process does not answer in time, the tool fails.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the socket may be missing.
+/// How long the tool waits for the socket to exist.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long it waits for a notice that may never come.
+/// How long the tool waits for a notice that may never come.
 const NOTICE_TIMEOUT: Duration = Duration::from_millis(40);
-/// Bytes that it reads of a stack.
+/// The number of bytes that the tool reads from a stack.
 const STACK_LEN: u32 = 1024;
 const SIGTRAP: u32 = 5;
 
@@ -60,7 +60,7 @@ pub fn run(args: &[String]) -> ExitCode {
     ExitCode::from(run_until_end(args))
 }
 
-/// Returns its exit code.
+/// Runs the tool until it ends. Returns its exit code.
 fn run_until_end(args: &[String]) -> u8 {
     let [socket, job, seed] = args else {
         eprintln!("usage: score-soak {COMMAND} SOCKET JOB SEED");
@@ -83,15 +83,15 @@ fn run_until_end(args: &[String]) -> u8 {
     }
 }
 
-/// What the tool knows of a process.
+/// The state of a process as the tool knows it.
 #[derive(Default)]
 struct TracedProcess {
     rank: u32,
     has_control: bool,
-    /// A thread stands at a notice, or the process is suspended.
+    /// Whether a thread is stopped at a notice, or the process is suspended.
     stands: bool,
     breakpoints: Vec<u64>,
-    /// A thread, and the address in its stack.
+    /// For each watchpoint, the thread and the address in its stack.
     watchpoints: Vec<(u32, u64)>,
 }
 
@@ -102,7 +102,7 @@ struct RandomTool<'a> {
 }
 
 impl<'a> RandomTool<'a> {
-    /// Connects, does some things, and leaves.
+    /// Connects, performs some operations, and disconnects.
     fn run(socket: &Path, job: u64, random: &'a mut Random) -> Result<(), ToolEnd> {
         let connection = connect(socket, job)?;
         let mut tool = Self { connection, random, processes: Vec::new() };
@@ -112,7 +112,7 @@ impl<'a> RandomTool<'a> {
             ServiceMessage::AttachAck(ranks) if code == Some(ReturnCode::Success) => ranks,
             _ => Vec::new(),
         })?;
-        // Another tool may have this priority, or there are four.
+        // Attaching fails if another tool has this priority, or if there are four tools already.
         if ranks.is_empty() {
             sleep(Duration::from_millis(10));
             return Ok(());
@@ -123,7 +123,7 @@ impl<'a> RandomTool<'a> {
         for _ in 0..10 + tool.random.below(100) {
             tool.act()?;
         }
-        // Half of the tools leave as they should; the others close their connection.
+        // Half of the tools detach. The others just close their connection.
         if tool.random.below(2) == 0 {
             for index in 0..tool.processes.len() {
                 tool.release(index)?;
@@ -173,7 +173,8 @@ impl<'a> RandomTool<'a> {
         }
     }
 
-    /// Carries out one command. `None` if it failed: threads come and go, and so do processes.
+    /// Executes one command. Returns `None` if it failed, because threads and processes may exit at
+    /// any time.
     fn command<T>(
         &mut self,
         index: usize,
@@ -197,7 +198,7 @@ impl<'a> RandomTool<'a> {
         })
     }
 
-    /// Whether a command of update was carried out.
+    /// Whether a command that changes the process was executed.
     fn change(
         &mut self,
         index: usize,
@@ -219,7 +220,7 @@ impl<'a> RandomTool<'a> {
         Ok(threads.get(self.random.below(threads.len())).copied())
     }
 
-    /// A thread, its instruction pointer and its stack pointer.
+    /// Returns a random thread, its instruction pointer and its stack pointer.
     fn random_place(&mut self, index: usize) -> Result<Option<(u32, u64, u64)>, ToolEnd> {
         let Some(thread) = self.random_thread(index)? else { return Ok(None) };
         let request = CommandRequest::GetSpecialRegisters(NoData {});
@@ -276,7 +277,7 @@ impl<'a> RandomTool<'a> {
         Ok(())
     }
 
-    /// Where a thread is it may come again.
+    /// Sets the breakpoint where a thread is now, because it may come there again.
     fn set_breakpoint(&mut self, index: usize) -> Result<(), ToolEnd> {
         if let Some((_, address, _)) = self.random_place(index)? {
             let kind = BreakpointKind::Normal;
@@ -317,7 +318,7 @@ impl<'a> RandomTool<'a> {
         if self.change(index, thread, CommandRequest::HoldThread(NoData {}))? {
             print_deed('h');
             sleep(Duration::from_micros(self.random.next() % 20_000));
-            // One of eight stays as it is, until the tool leaves or is killed.
+            // One thread in eight stays held until the tool detaches or is killed.
             if self.random.below(8) > 0 {
                 self.change(index, thread, CommandRequest::ReleaseThread(NoData {}))?;
             }
@@ -351,7 +352,8 @@ impl<'a> RandomTool<'a> {
         Ok(())
     }
 
-    /// Authority is released only by a tool without breakpoints; else it stays.
+    /// Removes all breakpoints and watchpoints and then releases authority, which is refused as
+    /// long as there are any.
     fn release(&mut self, index: usize) -> Result<(), ToolEnd> {
         while !self.processes[index].breakpoints.is_empty()
             || !self.processes[index].watchpoints.is_empty()
@@ -390,7 +392,7 @@ impl<'a> RandomTool<'a> {
     }
 }
 
-/// Connects. The socket is there soon after the start of the processes, and leaves with them.
+/// Connects to the socket, which exists from soon after the start of the processes until their end.
 fn connect(socket: &Path, job: u64) -> Result<ToolConnection, ToolEnd> {
     let started_at = Instant::now();
     loop {
@@ -408,7 +410,7 @@ fn connect(socket: &Path, job: u64) -> Result<ToolConnection, ToolEnd> {
     }
 }
 
-/// A tool may be killed at any moment: each letter is written at once.
+/// Writes each letter at once, because the tool may be killed at any moment.
 fn print_deed(letter: char) {
     print!("{letter}");
     let _ = io::stdout().flush();

@@ -1,7 +1,7 @@
-//! Tools that attach to the processes of two jobs, stop and step them, and are killed at random,
-//! while the jobs take turns in slices of 10 ms and check each message (tests/programs/traffic.c).
-//! A job must not notice any of it: each message arrives once, unchanged and in order, and the job
-//! ends by itself.
+//! Runs tools that attach to the processes of two jobs, stop them, step them, and are killed at
+//! random. Meanwhile the jobs take turns in slices of 10 ms and check each message
+//! (tests/programs/traffic.c). A job must not notice the tools: each message arrives once,
+//! unchanged and in order, and the job ends by itself.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,31 +20,31 @@ use crate::SoakOptions;
 use crate::random::Random;
 use crate::random_tool::{self, ATTACHED, DEEDS, EXIT_CLOSED};
 
-/// Nodes of a job, and processors.
+/// The number of nodes of a job, and of processors.
 const NODES: usize = 2;
-/// Tools of a job at the same time; the service serves four.
+/// The maximum number of tools of a job at the same time. The service serves four.
 const MAX_TOOLS: usize = 3;
-/// No job takes longer unless a tool has left it stopped.
+/// Time limit of a job. Only a job that a tool has left stopped exceeds it.
 const JOB_TIMEOUT: Duration = Duration::from_secs(600);
-/// No tool takes longer: it is killed or ends by itself before.
+/// Time limit of a tool. Before that, each tool is killed or ends by itself.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(120);
-/// After so long each tool is killed.
+/// The maximum time after which a tool is killed.
 const TOOL_TTL: Duration = Duration::from_secs(2);
-/// How long processes of a job may be there after its end.
+/// How long processes of a job may exist after its end.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The exit code of a program of this project that says why it could not go on.
+/// The exit code of a program of this project that reports why it cannot continue.
 const EXIT_REFUSED: i32 = 1;
 
-/// The variable of a process that names its job's directory.
+/// The environment variable that contains the directory of a job.
 const JOB_DIRECTORY_ENV: &str = "SCORE_JOB_DIR=";
 
-/// What the console does.
+/// The commands for the console.
 const CONSOLE_SCRIPT: &str = "where\nthreads\nhold\nwhere\nrelease\n";
-/// What gdb does, behind its connection.
+/// The commands for gdb, after it has connected.
 const GDB_SCRIPT: &str =
     "info threads\nbt\nstepi 50\nx/4i $pc\ntbreak pmReceive\ncontinue\ndetach\n";
 
-/// Programs that look at jobs.
+/// The programs that attach to jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Client {
     RandomTool,
@@ -107,7 +107,7 @@ impl ToolStats {
     }
 }
 
-/// A tool that runs.
+/// A running tool.
 struct RunningTool {
     client: Client,
     running: Running,
@@ -116,17 +116,17 @@ struct RunningTool {
     is_killed: bool,
 }
 
-/// A job, and its tools.
+/// A job and its tools.
 struct TooledJob {
     uid: u32,
     running: Running,
     messages: u64,
     /// The job's number, once scrun has printed it.
     number: Option<String>,
-    /// The words of its processes' command lines.
+    /// The arguments in the command lines of the job's processes.
     arguments: String,
     tools: Vec<RunningTool>,
-    /// A tool has seen that the job ends.
+    /// The time at which a tool noticed that the job ends.
     closed_at: Option<Instant>,
 }
 
@@ -140,7 +140,7 @@ struct Workshop<'a> {
     has_gdb: bool,
 }
 
-/// Runs the plan; its count is the number of tools.
+/// Runs the soak. Its count is the number of tools.
 ///
 /// # Errors
 /// If a message was lost, altered or out of order, if a job did not end, or a tool failed.
@@ -209,7 +209,7 @@ impl Workshop<'_> {
     }
 
     fn start_job(&self, uid: u32, random: &mut Random, tools: u64) -> TooledJob {
-        // A short run has short jobs.
+        // A short run needs only short jobs.
         let base = if tools < 1000 { 200_000 } else { 1_000_000 };
         let count = base + random.below(base);
         let block = if random.below(3) == 0 { "block" } else { "spin" };
@@ -230,7 +230,8 @@ impl Workshop<'_> {
         }
     }
 
-    /// Starts a tool of a job, kills those whose time is over, and reads what the others say.
+    /// Starts a tool of a job, kills the tools whose time is over, and reads the output of the
+    /// others.
     fn look_after(
         &self,
         job: &mut TooledJob,
@@ -287,7 +288,7 @@ impl Workshop<'_> {
             }
             Client::Gdb => self.gdb(job, number, random),
         };
-        // Most are killed; a tool that ends by itself before has done its work.
+        // Most tools are killed. A tool that ends by itself earlier has finished its work.
         let killed_after = TOOL_TTL.mul_f64(random.below(1000) as f64 / 1000.0);
         Some(RunningTool {
             client,
@@ -298,7 +299,7 @@ impl Workshop<'_> {
         })
     }
 
-    /// A tool that connects to the socket in the directory of the job, as the job's user.
+    /// Starts a tool as the job's user. It connects to the socket in the job's directory.
     fn random_tool(&self, job: &TooledJob, number: &str, random: &mut Random) -> Option<Job> {
         let processes = self.env.processes();
         let rank = processes.iter().find(|process| {
@@ -333,7 +334,7 @@ impl Workshop<'_> {
         self.env.command("gdb").args(&["-nx", "-q", "-batch", "-x", path_text(&script)])
     }
 
-    /// The services of tool control leave with their jobs.
+    /// Waits until the services of tool control have ended with their jobs.
     fn wait_for_services(&self) -> Result<(), String> {
         let started_at = Instant::now();
         loop {
@@ -354,7 +355,7 @@ impl Workshop<'_> {
 }
 
 impl RunningTool {
-    /// Checks how a tool has ended. Returns its exit code.
+    /// Checks how a tool has ended. Returns the exit code of the tool.
     fn check(self, stats: &mut ToolStats) -> Result<i32, String> {
         let outcome = self.running.wait();
         if self.client == Client::RandomTool {
@@ -366,7 +367,7 @@ impl RunningTool {
         let is_right = match self.client {
             _ if self.is_killed && outcome.signal == killed => true,
             Client::RandomTool => outcome.code == i32::from(EXIT_CLOSED),
-            // The job may end, and another tool may have control.
+            // These clients may fail because the job ends or another tool has control.
             Client::Stacks | Client::Console => {
                 stats.refused += u64::from(outcome.code == EXIT_REFUSED);
                 outcome.code == 0
@@ -384,7 +385,7 @@ impl RunningTool {
     }
 }
 
-/// Checks a job that has ended. Its tools have ended with it, or do so now.
+/// Checks a job that has ended. Its tools have ended with it, or end now.
 fn check_job(mut job: TooledJob, stats: &mut ToolStats) -> Result<(), String> {
     let outcome = job.running.wait();
     for tool in job.tools.drain(..) {

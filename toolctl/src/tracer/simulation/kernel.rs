@@ -10,7 +10,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::super::breakpoints::INT3;
-use super::super::kernel::{Kernel, Parentage, TaskState};
+use super::super::kernel::{Kernel, TaskState};
+use super::super::procfs::Parentage;
 use super::super::registers::Registers;
 use super::super::siginfo::{SI_KERNEL, SigInfo, TRAP_HANDLER, TRAP_TRACE};
 use super::super::sys::Wait;

@@ -1,5 +1,5 @@
-//! Names: the rules of docs/dev/names.md that a program can check. [`source`] finds what a file
-//! defines, [`rules`] judges it.
+//! Checks the rules for names in docs/dev/names.md that a program can check. [`source`] finds the
+//! definitions in a file, [`rules`] checks their names.
 
 mod rules;
 mod source;
@@ -10,7 +10,7 @@ use source::Source;
 
 const DOCUMENT: &str = "docs/dev/names.md";
 
-/// Names that break a rule of docs/dev/names.md.
+/// The names that break a rule of docs/dev/names.md.
 pub fn check(tree: &Tree) -> Vec<String> {
     let document = tree.files.iter().find(|file| file.path == DOCUMENT);
     let words = document.map(|file| rules::word_list(&file.lines)).unwrap_or_default();

@@ -1,19 +1,19 @@
-//! The rules themselves: each takes what a file defines and says what is wrong with it.
+//! The rules for names. Each takes the definitions of a file and describes what is wrong with them.
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::source::{Definition, Kind, Source};
 
-/// What the name of a duration ends in, before a unit.
+/// The last words of names of durations, in front of the unit.
 const DURATION_ENDINGS: &[&str] =
     &["TIMEOUT", "INTERVAL", "GRACE", "TTL", "WINDOW", "DELAY", "RTT", "RTO", "LATENCY"];
 const UNITS: &[&str] = &["NS", "US", "MS", "S"];
-/// A duration of these names is a unit itself.
+/// Constants that are units of time themselves.
 const UNIT_CONSTANTS: &[&str] = &["NS", "US", "MS", "SECOND"];
 const NUMBERS: &[&str] = &["u8", "u16", "u32", "u64", "u128", "i32", "i64", "f64"];
-/// The file that names every exit code.
+/// The file that defines all exit codes.
 const EXIT_CODES: &str = "proto/src/exit_code.rs";
-/// What every Rust file knows without `use`.
+/// Names that every Rust file can use without `use`.
 const PRELUDE: &[&str] = &[
     "AsMut",
     "AsRef",
@@ -56,7 +56,7 @@ const PRELUDE: &[&str] = &[
     "Unpin",
     "Vec",
 ];
-/// Pronouns, question words, quantities and moods: no type is called so.
+/// Pronouns, question words, quantities and moods, which are not allowed as names of types.
 const NO_TYPES: &[&str] = &[
     "All",
     "Any",
@@ -118,10 +118,10 @@ const NO_TYPES: &[&str] = &[
     "Yours",
 ];
 
-/// A word that no identifier contains, and what to say instead.
+/// Words that no identifier may contain, each with its replacement.
 pub type Words = BTreeMap<String, String>;
 
-/// The table `| word | instead |` of the document.
+/// Reads the table `| word | instead |` of the document.
 pub fn word_list(lines: &[String]) -> Words {
     let rows = lines.iter().skip_while(|line| !line.starts_with("| word |")).skip(2);
     rows.take_while(|line| line.starts_with('|'))
@@ -132,11 +132,12 @@ pub fn word_list(lines: &[String]) -> Words {
         .collect()
 }
 
-/// The rules, and what they have seen so far.
+/// The rules, and the definitions that they have seen so far.
 pub struct Rules {
     words: Words,
     findings: Vec<String>,
-    /// Where each crate defines a type, and whether other files see it.
+    /// For each crate and name, the files that define a type of this name, and whether other files
+    /// can see it.
     types: BTreeMap<(String, String), Vec<(String, bool)>>,
 }
 
@@ -146,7 +147,7 @@ impl Rules {
         Self { words, findings: Vec::new(), types: BTreeMap::new() }
     }
 
-    /// Judges a file; names of types are compared at the end.
+    /// Checks one file. Names of types are compared in [`Rules::findings`].
     pub fn file(&mut self, source: &Source) {
         let path = &source.path;
         let mut known = HashSet::new();
@@ -175,7 +176,7 @@ impl Rules {
         }
     }
 
-    /// All that was found.
+    /// All violations.
     pub fn findings(mut self) -> Vec<String> {
         for ((_, name), places) in &self.types {
             if places.len() > 1 && places.iter().any(|(_, public)| *public) {
@@ -188,7 +189,7 @@ impl Rules {
     }
 }
 
-/// What is wrong with the name of a type.
+/// What is wrong with the name of a type, if anything.
 fn type_fault(name: &str) -> Option<String> {
     if PRELUDE.contains(&name) {
         Some("shadows a name of the prelude".into())
@@ -199,7 +200,7 @@ fn type_fault(name: &str) -> Option<String> {
     }
 }
 
-/// What is wrong with the name of a constant.
+/// What is wrong with the name of a constant, if anything.
 fn constant_fault(path: &str, one: &Definition) -> Option<String> {
     let has = |words: &[&str]| one.of.iter().any(|found| words.contains(&found.as_str()));
     let name = one.name.as_str();
@@ -221,7 +222,7 @@ fn constant_fault(path: &str, one: &Definition) -> Option<String> {
     if variable && has(&["str"]) && !name.ends_with("_ENV") {
         return Some("the name of an environment variable ends in _ENV".into());
     }
-    // Tests look at the programs from outside.
+    // Tests see the programs from outside, so they may repeat these constants.
     let outside = path.starts_with("tests/");
     if name.starts_with("EXIT_") && has(&["u8", "i32"]) && path != EXIT_CODES && !outside {
         return Some(format!("exit codes are named in {EXIT_CODES}"));
@@ -229,12 +230,13 @@ fn constant_fault(path: &str, one: &Definition) -> Option<String> {
     None
 }
 
-/// Whether the last word of a constant's name is this one.
+/// Whether the last word of a constant's name is `word`.
 fn ends_in(name: &str, word: &str) -> bool {
     name.rsplit('_').next() == Some(word)
 }
 
-/// Whether a constant's name says that it is a duration: `_TIMEOUT`, `_INTERVALS`, `_TTL_MS`.
+/// Whether the name of a constant is that of a duration, such as `_TIMEOUT`, `_INTERVALS` or
+/// `_TTL_MS`.
 fn is_duration_name(name: &str) -> bool {
     let mut parts: Vec<&str> = name.split('_').collect();
     parts.pop_if(|last| UNITS.contains(last));
@@ -244,7 +246,7 @@ fn is_duration_name(name: &str) -> bool {
         && DURATION_ENDINGS.iter().any(|end| last == *end || last.strip_suffix('S') == Some(end))
 }
 
-/// Whether a text looks like the name of an environment variable of ours.
+/// Whether a text looks like the name of one of this project's environment variables.
 fn is_variable(text: &str) -> bool {
     let own = ["SCORE", "SCBD", "PM_", "HARNESS_"].iter().any(|start| text.starts_with(start));
     own && text
@@ -252,7 +254,7 @@ fn is_variable(text: &str) -> bool {
         .all(|letter| letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_')
 }
 
-/// The words of an identifier, in small letters: `told_networks`, `ToldNetworks`, `TOLD`.
+/// The words of an identifier in lower case: `told_networks`, `ToldNetworks`, `TOLD`.
 fn segments(name: &str) -> Vec<String> {
     let mut parts = Vec::new();
     for part in name.split('_') {
@@ -269,12 +271,13 @@ fn segments(name: &str) -> Vec<String> {
     parts
 }
 
-/// What is compiled together with a file: `a/src`, `a/src/bin/b`, `a/tests/c`.
+/// The directory of the files that are compiled together with a file, such as `a/src`,
+/// `a/src/bin/b` or `a/tests/c`.
 fn crate_of(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').collect();
     let top = ["src", "tests", "benches", "scenarios", "fuzz_targets"];
     let at = parts.iter().position(|part| top.contains(part)).unwrap_or(0);
-    // tests/ is a package, too.
+    // tests/ is the directory of a package, too.
     let at = if parts.get(at + 1).is_some_and(|next| ["src", "scenarios"].contains(next)) {
         at + 1
     } else {
@@ -292,7 +295,7 @@ fn crate_of(path: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What the rules say of these files.
+    /// The findings in these files.
     fn judge(files: &[(&str, &str)]) -> Vec<String> {
         let words = word_list(&[
             "| word | instead |".into(),

@@ -1,9 +1,9 @@
-//! What a Rust file defines and which identifiers it uses, read from its tokens. Comments and
-//! strings are no identifiers.
+//! Reads the tokens of a Rust file: what it defines, and which identifiers it uses. Comments and
+//! strings contain no identifiers.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// What a definition defines.
+/// The kind of a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A struct, enum, union, trait or type alias.
@@ -17,32 +17,32 @@ pub enum Kind {
 /// A definition.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Definition {
-    /// What it defines.
+    /// The kind.
     pub kind: Kind,
-    /// Its name.
+    /// The defined name.
     pub name: String,
     /// Whether other files can see it.
     pub public: bool,
-    /// Where: a line from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// Of a constant: the identifiers of its type.
+    /// The identifiers in the type of a constant.
     pub of: Vec<String>,
-    /// Of a constant: its value, if that is one string literal.
+    /// The value of a constant, if it is one string literal.
     pub text: Option<String>,
 }
 
 /// A file.
 #[derive(Debug)]
 pub struct Source {
-    /// Its path from the top of the tree.
+    /// The path from the top of the tree.
     pub path: String,
-    /// What it defines, in order.
+    /// The definitions, in order.
     pub definitions: Vec<Definition>,
-    /// All its identifiers with their lines, but the names of tests.
+    /// All identifiers with their lines, except the names of tests.
     pub identifiers: Vec<(String, usize)>,
 }
 
-/// The items around a token: they decide who can see a definition.
+/// The kind of block around a token, which decides who can see a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
     /// A file or an inline module.
@@ -59,7 +59,7 @@ impl Source {
     /// # Errors
     /// The text has no Rust tokens.
     pub fn parse(path: &str, text: &str) -> Result<Self, String> {
-        // A first line of shell is no token.
+        // A first line that starts with `#!/` is not Rust.
         let text = if text.starts_with("#!/") {
             text.split_once('\n').map_or("", |(_, rest)| rest)
         } else {
@@ -74,7 +74,7 @@ impl Source {
 
     fn walk(&mut self, tokens: TokenStream, scope: Scope) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-        // Where the item began that the next token belongs to.
+        // The index at which the item of the next token began.
         let mut start = 0;
         let mut test_name = None;
         for (index, token) in tokens.iter().enumerate() {
@@ -105,7 +105,7 @@ impl Source {
         }
     }
 
-    /// The definition whose keyword is the token at `index`.
+    /// Returns the definition whose keyword is the token at `index`.
     fn definition(
         &self,
         tokens: &[TokenTree],
@@ -128,7 +128,8 @@ impl Source {
         };
         let TokenTree::Ident(name) = name else { return None };
         let name_text = plain(&name.to_string());
-        // `const fn`, `const unsafe fn`, `*const T`; `union` and `type` as names.
+        // `const fn`, `const unsafe fn` and `*const T` define no constant. `union` and `type` may
+        // be names.
         if ["fn", "unsafe", "extern", "async"].contains(&name_text.as_str()) {
             return None;
         }
@@ -155,7 +156,7 @@ impl Source {
     }
 }
 
-/// The identifiers between a constant's `:` and `=`, and its value if that is a string.
+/// The identifiers between the `:` and the `=` of a constant, and its value if that is a string.
 fn value(tokens: &[TokenTree]) -> (Vec<String>, Option<String>) {
     let ends_type = |token: &TokenTree| match token {
         TokenTree::Punct(mark) => ['=', ';'].contains(&mark.as_char()),
@@ -189,7 +190,7 @@ fn words_of(tokens: &[TokenTree], words: &mut Vec<String>) {
     }
 }
 
-/// What the braces behind these tokens hold.
+/// The kind of block that begins after these tokens.
 fn opens(head: &[TokenTree]) -> Scope {
     let words: Vec<String> = head
         .iter()
@@ -206,7 +207,7 @@ fn opens(head: &[TokenTree]) -> Scope {
     }
 }
 
-/// Whether `#[test]`, or an attribute that ends in it, stands before an item.
+/// Whether an item has the attribute `#[test]`. `head` is the tokens in front of its keyword.
 fn has_test_attribute(head: &[TokenTree]) -> bool {
     head.iter().any(|token| match token {
         TokenTree::Group(group) if group.delimiter() == Delimiter::Bracket => {

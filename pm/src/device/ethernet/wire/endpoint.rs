@@ -8,13 +8,15 @@ use super::address::Address;
 use super::error::WireError;
 use super::fault_injection::FaultConfig;
 use super::link::{self, LinkState};
-use super::{packet, sockopt, udp, xdp};
-use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
+use super::{packet, udp, xdp};
+use socket2::{Domain, SockRef};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// The wire that the user requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -244,8 +246,9 @@ impl WireEndpoint {
     pub fn try_clone(&self) -> Result<WireEndpoint, WireError> {
         let clone = |fd: &OwnedFd| fd.try_clone();
         let descriptors: Result<Vec<_>, _> = self.descriptors.iter().map(clone).collect();
-        let descriptors = descriptors
-            .map_err(|_| WireError::last_os_error(format!("duplicates for {}", self.link)))?;
+        let descriptors = descriptors.map_err(|error| {
+            WireError::with_cause(format!("duplicates for {}", self.link), error)
+        })?;
         Ok(WireEndpoint { link: self.link.clone(), descriptors, note: self.note.clone(), ..*self })
     }
 
@@ -286,11 +289,12 @@ impl WireEndpoint {
                 "endpoint: {count} descriptors instead of {expected}"
             )));
         }
-        let family = sockopt::domain(descriptors[0].as_fd());
+        // A descriptor that is not a socket has no domain.
+        let domain = SockRef::from(&descriptors[0]).domain().ok();
         let fits = match kind {
-            WireKind::Udp => [Some(libc::AF_INET), Some(libc::AF_INET6)].contains(&family),
-            WireKind::Packet => family == Some(libc::AF_PACKET),
-            WireKind::Xdp => family == Some(libc::AF_XDP),
+            WireKind::Udp => [Some(Domain::IPV4), Some(Domain::IPV6)].contains(&domain),
+            WireKind::Packet => domain == Some(Domain::PACKET),
+            WireKind::Xdp => domain == Some(xdp::domain()),
         };
         if !fits {
             return Err(WireError::new(format!("endpoint: no {kind:?} socket was passed")));
@@ -343,19 +347,17 @@ fn parse(bytes: &[u8]) -> Option<ParsedDescription> {
 /// held until the last descriptor of the returned socket is closed. The socket is also used for
 /// interface requests.
 pub(super) fn claim_port(link: &str) -> Result<(OwnedFd, u16), WireError> {
-    let to_error = |errno| WireError::with_errno(format!("{link}: a port for this process"), errno);
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None).map_err(to_error)?;
+    let to_error = |error| WireError::with_cause(format!("{link}: a port for this process"), error);
     for _ in 0..64 {
         // Port 0 is invalid.
         let port = (RandomState::new().build_hasher().finish() as u16).max(1);
         let name = format!("score-wire-{link}-{port}");
-        let address = UnixAddr::new_abstract(name.as_bytes()).map_err(to_error)?;
-        match bind(socket.as_raw_fd(), &address) {
-            Ok(()) => return Ok((socket, port)),
-            Err(Errno::EADDRINUSE) => {}
-            Err(errno) => return Err(to_error(errno)),
+        let address = SocketAddr::from_abstract_name(name).map_err(to_error)?;
+        match UnixDatagram::bind_addr(&address) {
+            Ok(socket) => return Ok((socket.into(), port)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(to_error(error)),
         }
     }
-    Err(to_error(Errno::EADDRINUSE))
+    Err(WireError::new(format!("{link}: no port is free for this process")))
 }

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use nix::errno::Errno;
-use std::fmt;
+use std::{fmt, io};
 
 /// The reason why a wire cannot be opened or an address cannot be used, in one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,13 +19,10 @@ impl WireError {
         WireError { what: what.into(), errno: None }
     }
 
-    pub(super) fn with_errno(what: impl Into<String>, errno: Errno) -> WireError {
-        WireError { what: what.into(), errno: Some(errno) }
-    }
-
-    /// Makes an error with the errno of the system call that has just failed.
-    pub(super) fn last_os_error(what: impl Into<String>) -> WireError {
-        WireError::with_errno(what, Errno::last())
+    /// Makes an error with the error of a system call.
+    pub(super) fn with_cause(what: impl Into<String>, cause: impl Into<io::Error>) -> WireError {
+        let errno = cause.into().raw_os_error().map(Errno::from_raw);
+        WireError { what: what.into(), errno }
     }
 }
 

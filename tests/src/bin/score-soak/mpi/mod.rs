@@ -1,6 +1,6 @@
-//! Real programs of MPI: each runs under the launcher of its own MPI library first, then under
-//! scrun on one host, on several, and in time slices with another job. Its results have to be the
-//! same, but for known differences, and its messages have to go over PM.
+//! Runs real programs of MPI, first under the launcher of their MPI library, then under scrun on
+//! one host, on several hosts, and in time slices with another job. The results must be equal
+//! except for known differences, and messages must go over PM.
 
 mod known_differences;
 mod library;
@@ -24,7 +24,7 @@ usage: cargo xtask soak mpi [-quick] [-ranks N[,N...]] [NAME...]
 
 Runs programs of MPI under the launcher of their MPI library and under scrun, and compares what they
 print. Installs what it needs. NAME is a program, or a program and a library (mpi4py:MPICH).
-  -ranks N,...  only with so many ranks
+  -ranks N,...  runs programs only with these numbers of ranks
   -quick        two ranks, and no time slices
 ";
 
@@ -80,7 +80,7 @@ impl Selection {
     }
 }
 
-/// How many runs had which result.
+/// The number of runs with each result.
 #[derive(Default)]
 struct Summary {
     equal: u32,
@@ -143,7 +143,8 @@ fn run_program(
         let (count, seconds) = (own.results.len(), own.elapsed.as_secs_f64());
         println!("{label}, own launcher: {count} results in {seconds:.1} s");
         write_output(&label, "own launcher", &own);
-        // How it ended is one result. Without any other there is nothing to compare.
+        // How the program ended is one result. If there is no other result, there is nothing to
+        // compare.
         if count < 2 {
             println!("    it has printed no results");
             summary.differing.push(format!("{label}, own launcher"));
@@ -162,7 +163,7 @@ fn run_program(
     }
 }
 
-/// Compares the results under scrun with those of the own launcher, and prints the differences.
+/// Compares the results under scrun with those under the own launcher, and prints the differences.
 fn compare(
     label: &str,
     launch: &Launch,
@@ -177,7 +178,7 @@ fn compare(
     let (mut lines, mut has_unknown) = (Vec::new(), false);
     for (origin, line) in missing.chain(added) {
         let reason = known_differences::reason(launch, place, line);
-        // What fails under the other launcher only is no fault of ours.
+        // An error under the other launcher only is no failure of SCore.
         let is_better = origin == "only its own launcher" && results::is_error(line);
         has_unknown |= reason.is_none() && !is_better;
         let reason = reason.map(|text| format!(" (known: {text})")).unwrap_or_default();
@@ -201,7 +202,7 @@ fn compare(
     }
 }
 
-/// Writes what a run has printed into a file below the target folder.
+/// Writes the output of a run into a file below the target directory.
 fn write_output(label: &str, place: &str, report: &RunReport) -> PathBuf {
     let folder = library::target_folder().join("soak-mpi");
     let name: String = format!("{label} {place}")

@@ -1,5 +1,5 @@
-//! Where a program runs: under the launcher of its MPI library, or under scrun on one host, on
-//! several, or in time slices with another job.
+//! The places where a program runs: under the launcher of its MPI library, or under scrun on one
+//! host, on several hosts, or in time slices with another job.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -14,59 +14,59 @@ use super::library::MpiLibrary;
 use super::programs::RealProgram;
 use super::results::ResultLines;
 
-/// A way to run a program.
+/// How and where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// mpiexec or mpirun of the MPI library.
+    /// Under mpiexec or mpirun of the MPI library.
     OwnLauncher,
-    /// scrun, one host.
+    /// Under scrun on one host.
     OneHost,
-    /// scrun, up to four virtual hosts.
+    /// Under scrun on up to four virtual hosts.
     SeveralHosts,
-    /// Two users' jobs on two hosts of a service, in slices of 10 ms.
+    /// As jobs of two users on two hosts of a service, in slices of 10 ms.
     TimeSlices,
 }
 
-/// A program, how many ranks it has, and how it is started.
+/// A program, the number of its ranks, and its command line.
 pub struct Launch<'a> {
     /// The program.
     pub program: &'a RealProgram,
     /// Its MPI library.
     pub library: MpiLibrary,
-    /// How many processes.
+    /// The number of ranks.
     pub ranks: u32,
-    /// The command line of each of them.
+    /// The command line of each rank.
     pub command_line: &'a str,
 }
 
-/// How a run ended.
+/// The result of a run.
 pub struct RunReport {
-    /// What is compared.
+    /// The lines that are compared.
     pub results: ResultLines,
-    /// Messages over PM, where scrun has counted any.
+    /// The number of messages over PM, if scrun has counted them.
     pub messages: u64,
-    /// The time from start to end.
+    /// The run time.
     pub elapsed: Duration,
-    /// All that it has printed.
+    /// The complete output.
     pub output: String,
 }
 
-/// How long timeout(1) waits between SIGTERM and SIGKILL.
+/// The seconds between SIGTERM and SIGKILL of timeout(1).
 const KILL_GRACE_S: u32 = 20;
-/// How long scrun and the daemons have to remove all that belongs to a job.
+/// The time limit for scrun and the daemons to remove everything that belongs to a job.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
 /// The slice of the service, in milliseconds.
 const SLICE_MS: &str = "10";
 /// The hosts of the service.
 const HOSTS: [&str; 2] = ["a", "b"];
-/// Virtual hosts at most.
+/// The maximum number of virtual hosts.
 const MAX_VIRTUAL_HOSTS: u32 = 4;
 
 impl Place {
-    /// The places of scrun.
+    /// The places that use scrun.
     pub const OF_SCRUN: [Self; 3] = [Self::OneHost, Self::SeveralHosts, Self::TimeSlices];
 
-    /// The name in lines of output.
+    /// The name of the place in output.
     pub fn name(self) -> &'static str {
         match self {
             Self::OwnLauncher => "own launcher",
@@ -76,7 +76,7 @@ impl Place {
         }
     }
 
-    /// Why a program cannot run here.
+    /// Why a program cannot run in this place, if it cannot.
     pub fn reason_to_skip(self, launch: &Launch) -> Option<String> {
         if matches!(self, Self::SeveralHosts | Self::TimeSlices) && !launch.program.spans_hosts {
             return Some("it runs on one host only".to_owned());
@@ -94,7 +94,7 @@ impl Place {
         paths.filter_map(|word| closed_folder(Path::new(word))).next()
     }
 
-    /// Runs a program here; two reports if two jobs run at once.
+    /// Runs a program in this place. Returns two reports if two jobs run at once.
     pub fn run(self, launch: &Launch) -> Vec<RunReport> {
         let env = TestEnv::new();
         let folder = RunFolder::new(&env, "first", None);
@@ -119,7 +119,7 @@ impl Place {
         };
         let outcome = folder.job(&env, launch, &line, None).run();
         if self == Self::OwnLauncher {
-            // What other launchers leave behind is not the subject.
+            // Leftovers of other launchers are removed and not checked.
             env.processes().iter().for_each(|left| left.signal(nix::sys::signal::Signal::SIGKILL));
             env.ignore_leftovers();
             return vec![folder.report(launch, outcome)];
@@ -128,12 +128,12 @@ impl Place {
     }
 }
 
-/// As many hosts as possible, up to four, with equally many ranks.
+/// The largest number of hosts, up to four, that get the same number of ranks each.
 fn host_count(ranks: u32) -> u32 {
     (1..=MAX_VIRTUAL_HOSTS).rev().find(|count| ranks.is_multiple_of(*count)).unwrap_or(1)
 }
 
-/// The folder on the way to a file that not all users may enter.
+/// Returns an error text if there is a directory on the way to a file that not all users may enter.
 pub fn closed_folder(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mut folders = path.ancestors();
@@ -143,7 +143,7 @@ pub fn closed_folder(path: &Path) -> Option<String> {
         .map(|folder| format!("other users may not enter {}", folder.display()))
 }
 
-/// Two users start the same program at once; each host has as many processors as one job needs.
+/// Starts the same program as two users at once. Each host has as many processors as one job needs.
 fn run_in_slices(launch: &Launch, env: &TestEnv) -> Vec<RunReport> {
     let per_host = launch.ranks / HOSTS.len() as u32;
     let database = HOSTS.iter().zip(1..).map(|(name, number)| {
@@ -176,11 +176,11 @@ fn run_in_slices(launch: &Launch, env: &TestEnv) -> Vec<RunReport> {
     reports.into()
 }
 
-/// The working directory of a run, with a folder for temporary files.
+/// The working directory of a run, with a directory for temporary files.
 struct RunFolder(PathBuf);
 
 impl RunFolder {
-    /// Makes it, for a user or for this one.
+    /// Creates the directory, for another user or for this one.
     fn new(env: &TestEnv, name: &str, uid: Option<u32>) -> Self {
         let folder = env.dir().join(name);
         for path in [folder.clone(), folder.join("temporary")] {
@@ -190,7 +190,7 @@ impl RunFolder {
         Self(folder)
     }
 
-    /// The job that runs a command line here, with a time limit.
+    /// Makes a job that runs a command line here with a time limit.
     fn job(&self, env: &TestEnv, launch: &Launch, line: &str, uid: Option<u32>) -> Job {
         let timeout_s = launch.program.timeout_s;
         let variables = launch.program.variables;
@@ -215,7 +215,8 @@ impl RunFolder {
         }
     }
 
-    /// A report of scrun: its job leaves no process and no file, and its messages go over PM.
+    /// Reports a job of scrun: it must leave no process and no file, and its messages must go over
+    /// PM.
     fn report_with_leftovers(&self, env: &TestEnv, launch: &Launch, outcome: Outcome) -> RunReport {
         let mut report = self.report(launch, outcome);
         if let Err(left) = env.wait_until_clean(CLEANUP_TIMEOUT) {
@@ -229,7 +230,7 @@ impl RunFolder {
     }
 }
 
-/// The number that `scrun -statistics` prints.
+/// Returns the number that `scrun -statistics` prints.
 fn messages_over_pm(stderr: &str) -> u64 {
     let counts = stderr.lines().filter_map(|line| {
         let (before, _) = line.strip_prefix("scrun: job ")?.split_once(" messages (")?;

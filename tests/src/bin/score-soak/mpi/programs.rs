@@ -1,4 +1,4 @@
-//! The programs.
+//! The programs of MPI that the soak runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,36 +11,36 @@ use super::results::OutputKind;
 
 /// A program that runs on several ranks.
 pub struct RealProgram {
-    /// Its name on the command line and in lines of output.
+    /// The name on the command line and in output.
     pub name: &'static str,
-    /// The libraries that it exists for.
+    /// The libraries for which the program exists.
     pub libraries: &'static [MpiLibrary],
-    /// The numbers of ranks that it can run on.
+    /// The numbers of ranks on which the program can run.
     pub ranks: &'static [u32],
     /// Which lines of its output are results.
     pub output: OutputKind,
-    /// What no launcher needs longer for.
+    /// Time limit in seconds under any launcher.
     pub timeout_s: u32,
-    /// Whether it runs on several hosts.
+    /// Whether the program can run on several hosts.
     pub spans_hosts: bool,
-    /// Variables of its environment, as in a shell.
+    /// Environment variables in the form of a shell.
     pub variables: &'static str,
     source: ProgramSource,
 }
 
-/// Where the program comes from.
+/// The origin of a program.
 enum ProgramSource {
-    /// A file of tests/programs and arguments. Compiled by the library's own compiler.
+    /// A file of tests/programs, compiled by the library's own compiler, and its arguments.
     C { file: &'static str, compiler_options: &'static [&'static str], args: &'static str },
     /// A file of tests/programs that needs a module of Debian's Python.
     Python { file: &'static str, module: &'static str },
-    /// The test suite in the source distribution of mpi4py, and what it leaves out.
+    /// The test suite in the source distribution of mpi4py, without the tests that cannot run.
     Mpi4py,
-    /// A command that is installed, and what runs in its folder first.
+    /// An installed command, and a command that prepares its directory.
     Installed { program: &'static str, args: &'static str, prepare: Option<&'static str> },
 }
 
-/// The folder of programs, from the top of the tree.
+/// The directory of the programs, relative to the top of the tree.
 const PROGRAMS_FOLDER: &str = "tests/programs";
 /// The numbers of ranks of most programs.
 const ALL_RANKS: &[u32] = &[2, 3, 4, 8];
@@ -83,7 +83,7 @@ const fn debian_program(
     }
 }
 
-/// All programs.
+/// The programs that the soak knows.
 pub const PROGRAMS: &[RealProgram] = &[
     c_program("messages", "mpi_messages.c", &[], ""),
     c_program("windows", "mpi_windows.c", &[], ""),
@@ -133,7 +133,7 @@ pub const PROGRAMS: &[RealProgram] = &[
         },
     ),
     RealProgram {
-        // It refuses to set the number of threads itself where scrun has set it.
+        // The program refuses to set the number of threads itself if scrun has set it.
         variables: "OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive",
         ..debian_program(
             "gromacs",
@@ -153,7 +153,7 @@ pub const PROGRAMS: &[RealProgram] = &[
         ProgramSource::Python { file: "mpi_parallel_file.py", module: "h5py._debian_h5py_mpi" },
     ),
     RealProgram {
-        // Where Debian has it, unless alternatives of PETSc are set up.
+        // Debian's directory, unless alternatives of PETSc are configured.
         variables: "PETSC_DIR=$(echo /usr/lib/petscdir/petsc*/*-real)",
         ..debian_program(
             "petsc4py",
@@ -179,11 +179,11 @@ pub const PROGRAMS: &[RealProgram] = &[
 ];
 
 impl RealProgram {
-    /// Makes a program ready in the folder `store`, which all users can read. Returns the command
-    /// line of a rank.
+    /// Makes a program ready in the directory `store`, which all users can read. Returns the
+    /// command line of a rank.
     ///
     /// # Errors
-    /// What is missing on this machine.
+    /// What this machine lacks.
     pub fn prepare(&self, library: MpiLibrary, store: &Path) -> Result<String, String> {
         library.check_installed()?;
         match &self.source {
@@ -217,8 +217,8 @@ impl RealProgram {
     }
 }
 
-/// The command line of a program that is installed. `PROGRAMS/` before a word is the folder of the
-/// file, which is copied to `store`; `STORE` is that folder itself.
+/// Returns the command line of an installed program. `PROGRAMS/` in front of a word is the
+/// directory of the file, which is copied to `store`. `STORE` is that directory itself.
 fn installed_command(program: &str, args: &str, store: &Path) -> Result<String, String> {
     let words = args.split(' ').map(|word| match word.strip_prefix("PROGRAMS/") {
         Some(file) => Ok(copy_to(store, file)?.display().to_string()),
@@ -230,12 +230,12 @@ fn installed_command(program: &str, args: &str, store: &Path) -> Result<String, 
     Ok(format!("{} {words}", if is_script { "/bin/sh" } else { program }))
 }
 
-/// The test suite of the mpi4py that the library's Python has.
+/// Returns the command line of the test suite of the mpi4py in the library's Python.
 fn mpi4py_command(library: MpiLibrary) -> Result<String, String> {
     let (version, program, options) = match library {
-        // "spawn": these tests need a launcher that starts more processes. "dynproc": they connect
-        // programs, for which Open MPI needs a launcher that publishes names. Where that fails for
-        // two ranks, the others wait for them in the test.
+        // "spawn" excludes tests that need a launcher that starts more processes. "dynproc"
+        // excludes tests that connect programs: with Open MPI they need a launcher that publishes
+        // names. If such a test fails for two ranks, the other ranks wait for them in the test.
         MpiLibrary::OpenMpiDebian => ("3.1.4", "test/runtests.py", "-v -e spawn -e dynproc"),
         MpiLibrary::OpenMpi => ("4.1.2", "test/main.py", "-v -e spawn -e dynproc"),
         _ => ("4.1.2", "test/main.py", "-v -e spawn"),
@@ -251,14 +251,14 @@ fn mpi4py_command(library: MpiLibrary) -> Result<String, String> {
     Ok(format!("{} {} {options}", python.display(), program.display()))
 }
 
-/// A copy of a file of tests/programs, wherever the tree is.
+/// Copies a file of tests/programs. Returns the path of the copy.
 fn copy_to(store: &Path, file: &str) -> Result<PathBuf, String> {
     let (from, to) = (binaries::root().join(PROGRAMS_FOLDER).join(file), store.join(file));
     std::fs::copy(&from, &to).map_err(|error| format!("{}: {error}", from.display()))?;
     Ok(to)
 }
 
-/// Runs a command to its end; shows its output only if it fails.
+/// Runs a command to its end. Shows its output only if it fails.
 fn run_quietly(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     let text = String::from_utf8_lossy(&output.stderr);

@@ -1,22 +1,23 @@
-//! What of a program's output has to be equal wherever it runs, as a set of lines.
+//! Selects the lines of a program's output that must be equal wherever it runs. They are compared
+//! as a set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use score_tests::Outcome;
 
-/// Lines that are compared.
+/// The lines that are compared.
 pub type ResultLines = BTreeSet<String>;
 
-/// The exit code of timeout(1) when the time is up.
+/// The exit code of timeout(1) if the time limit was reached.
 const EXIT_TIMEOUT: i32 = 124;
 
-/// What the kind of a program is: it decides which lines of its output are results.
+/// The kind of a program's output, which decides which lines are results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputKind {
     /// All lines of standard output are results.
     Plain,
-    /// Python's unittest: the tests that fail, and how many run.
+    /// Python's unittest: the failed tests, and the number of tests.
     Unittest,
     /// NetPIPE, fi_pingpong: the sizes that were measured.
     Sizes,
@@ -27,7 +28,7 @@ pub enum OutputKind {
 }
 
 impl OutputKind {
-    /// The results of a run. `folder` is where it ran.
+    /// Returns the results of a run. `folder` is the directory in which the program ran.
     pub fn results(self, outcome: &Outcome, folder: &Path) -> ResultLines {
         let text = outcome.text();
         let mut results: ResultLines = match self {
@@ -42,15 +43,15 @@ impl OutputKind {
         results.insert(match outcome.code {
             0 => "ends with 0".to_owned(),
             EXIT_TIMEOUT => "does not end in time".to_owned(),
-            // Launchers differ in which code they choose.
+            // Launchers choose different exit codes, so the code is not compared.
             _ => "ends with an error".to_owned(),
         });
         results
     }
 }
 
-/// Each line once, with how often it was printed. A launcher may print the "ok" of another rank
-/// before the end of a line.
+/// Returns each line once with the number of times it was printed. A launcher may print the "ok" of
+/// another rank before the end of a line.
 fn counted_lines(text: &str) -> ResultLines {
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     let text = text.replace("ok", "ok\n");
@@ -59,7 +60,7 @@ fn counted_lines(text: &str) -> ResultLines {
     counts.into_iter().map(|(line, count)| format!("{count} x {line}")).collect()
 }
 
-/// Names of failed tests, on whichever rank, and the numbers of tests.
+/// Returns the names of failed tests of all ranks, and the numbers of tests.
 fn unittest_lines(text: &str) -> ResultLines {
     let results = text.lines().filter_map(|line| {
         let line = line.trim_end();
@@ -72,9 +73,9 @@ fn unittest_lines(text: &str) -> ResultLines {
     results.collect()
 }
 
-/// NetPIPE: `  0:  1 bytes  12 times -->  3.4 Mbps in  5.6 usec`, or, where it checks the content
-/// of messages, `  0:  1 bytes  12 times -->  Integrity check passed`. fi_pingpong: a table with
-/// the size in the first column, and `1k` for 1024.
+/// Returns the measured sizes. NetPIPE prints `  0:  1 bytes  12 times -->  3.4 Mbps in  5.6 usec`
+/// or, if it checks the content of messages, `  0:  1 bytes  12 times -->  Integrity check passed`.
+/// fi_pingpong prints a table with the size in the first column, and `1k` for 1024.
 fn measured_sizes(text: &str) -> ResultLines {
     let results = text.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -94,14 +95,14 @@ fn measured_sizes(text: &str) -> ResultLines {
     results.collect()
 }
 
-/// The table between its heading and the line with the time.
+/// Returns the table between its heading and the line with the time.
 fn lammps_lines(text: &str) -> ResultLines {
     let lines = text.lines().skip_while(|line| !line.trim_start().starts_with("Step "));
     let table = lines.skip(1).take_while(|line| !line.starts_with("Loop time"));
     table.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// The blocks of energies, each line of numbers.
+/// Returns the blocks of energies, each of which consists of lines of numbers.
 fn gromacs_lines(log: &str) -> ResultLines {
     let mut results = ResultLines::new();
     let mut lines = log.lines();
@@ -115,7 +116,7 @@ fn gromacs_lines(log: &str) -> ResultLines {
     results
 }
 
-/// Whether a result says that something went wrong.
+/// Whether a result line reports an error.
 pub fn is_error(line: &str) -> bool {
     ["FAIL: ", "ERROR: ", "ends with an error", "does not end"]
         .iter()

@@ -1,12 +1,12 @@
 //! The filter that the kernel runs on each frame before it enters the ring.
 
-// UNSAFETY: setsockopt with a pointer to a program.
-#![expect(unsafe_code)]
+#![forbid(unsafe_code)]
 
 use super::ether_header;
 use crate::device::ethernet::wire::sockopt;
-use nix::errno::Errno;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use socket2::{SockFilter, Socket};
+use std::io;
+use std::os::fd::AsFd;
 
 /// Assembles the filter program. It accepts frames of the project's EtherType that are addressed to
 /// this NIC and to `port`. If there is a secret, the packet must also carry it.
@@ -39,23 +39,12 @@ fn program(port: u16, secret: Option<u64>) -> Vec<libc::sock_filter> {
 
 /// Attaches the filter to a socket. If there is a secret, it also locks the filter, so that a
 /// process that has the socket can neither remove nor replace it.
-pub fn attach(socket: BorrowedFd<'_>, port: u16, secret: Option<u64>) -> nix::Result<()> {
-    let mut program = program(port, secret);
-    let prog = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the kernel reads the structure and the program that it points to. Both outlive the
-    // call.
-    let code = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const prog).cast(),
-            size_of_val(&prog) as libc::socklen_t,
-        )
-    };
-    Errno::result(code)?;
+pub fn attach(socket: &Socket, port: u16, secret: Option<u64>) -> io::Result<()> {
+    let program = program(port, secret);
+    let to_filter = |one: &libc::sock_filter| SockFilter::new(one.code, one.jt, one.jf, one.k);
+    socket.attach_filter(&program.iter().map(to_filter).collect::<Vec<_>>())?;
     match secret {
-        Some(_) => sockopt::set(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1),
+        Some(_) => sockopt::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1),
         None => Ok(()),
     }
 }

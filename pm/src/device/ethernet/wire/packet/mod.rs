@@ -15,6 +15,7 @@ use super::pool::{BufferPool, SizeClass};
 use super::{PACKET_MAX, PacketSource, PeerHandle, Received, Stats, link, sockopt};
 use nix::errno::Errno;
 use ring::{PacketRing, PacketRingGeometry};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// The number of descriptors: the socket, and the socket that holds the port.
@@ -32,17 +33,17 @@ pub(super) fn open(link: &str, secret: Option<u64>) -> Result<OpenedSockets, Wir
     let (link_mtu, mac) = (link::mtu(claim.as_fd(), link)?, link::mac(claim.as_fd(), link)?);
     let index = link::index(claim.as_fd(), link)?;
     let to_error = |what: &'static str| {
-        move |errno: Errno| WireError::with_errno(format!("{link}: AF_PACKET: {what}"), errno)
+        move |error: io::Error| WireError::with_cause(format!("{link}: AF_PACKET: {what}"), error)
     };
     let socket = ring::socket().map_err(to_error("socket"))?;
     let geometry = PacketRingGeometry::new(packet_mtu(link_mtu));
     geometry.install(socket.as_fd()).map_err(to_error("ring"))?;
-    filter::attach(socket.as_fd(), port, secret).map_err(to_error("filter"))?;
+    filter::attach(&socket, port, secret).map_err(to_error("filter"))?;
     sockopt::large_buffers(socket.as_fd());
-    ring::bind(socket.as_fd(), index).map_err(to_error("bind"))?;
+    ring::bind(&socket, index).map_err(to_error("bind"))?;
     let address =
         Address { mtu: packet_mtu(link_mtu) as u16, location: WireAddress::Raw(mac, port) };
-    let descriptors = vec![socket, claim];
+    let descriptors = vec![socket.into(), claim];
     Ok(OpenedSockets { kind: WireKind::Packet, link: link.into(), link_mtu, address, descriptors })
 }
 
@@ -65,7 +66,7 @@ impl PacketWire {
         };
         let link = endpoint.link_name();
         let clone = endpoint.socket().try_clone_to_owned();
-        let socket = clone.map_err(|_| WireError::last_os_error(link))?;
+        let socket = clone.map_err(|error| WireError::with_cause(link, error))?;
         let mtu = endpoint.mtu();
         let geometry = PacketRingGeometry::new(packet_mtu(endpoint.link_mtu()));
         let ring = PacketRing::map(socket.as_fd(), geometry)

@@ -9,8 +9,9 @@ use super::ether_header;
 use crate::device::ethernet::wire::sockopt;
 use crate::sync::{AtomicU32, Ordering};
 use memmap2::{MmapOptions, MmapRaw};
-use nix::errno::Errno;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use socket2::{Domain, Socket, Type};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The size of a block in bytes. The kernel allocates a block contiguously.
 const RING_BLOCK_LEN: usize = 128 << 10;
@@ -53,7 +54,7 @@ impl PacketRingGeometry {
     }
 
     /// Makes the kernel allocate the ring of a socket.
-    pub fn install(self, socket: BorrowedFd<'_>) -> nix::Result<()> {
+    pub fn install(self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
         sockopt::set(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
         let request = libc::tpacket_req {
@@ -67,26 +68,23 @@ impl PacketRingGeometry {
 }
 
 /// Opens a socket, which receives no frames until it is bound.
-pub fn socket() -> nix::Result<OwnedFd> {
-    let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the call accesses no memory.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, flags, 0) };
-    Errno::result(fd)?;
-    // SAFETY: the descriptor was just opened, and no other code uses it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+pub fn socket() -> io::Result<Socket> {
+    Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)
 }
 
 /// Starts to receive frames of the project's EtherType from an interface, given by its index.
-pub fn bind(socket: BorrowedFd<'_>, index: u32) -> nix::Result<()> {
-    // SAFETY: this is plain data, for which all zeros are valid.
-    let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    name.sll_family = libc::AF_PACKET as u16;
-    name.sll_protocol = ether_header::ETHERTYPE.to_be();
-    name.sll_ifindex = index as libc::c_int;
-    let len = size_of_val(&name) as libc::socklen_t;
-    // SAFETY: the kernel reads `len` bytes of an address that outlives the call.
-    let code = unsafe { libc::bind(socket.as_raw_fd(), (&raw const name).cast(), len) };
-    Errno::result(code).map(drop)
+pub fn bind(socket: &Socket, index: u32) -> io::Result<()> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: ether_header::ETHERTYPE.to_be(),
+        sll_ifindex: index as libc::c_int,
+        // The kernel ignores the other fields.
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    socket.bind(&sockopt::socket_address(address)?)
 }
 
 /// A frame that waits in the ring.

@@ -18,14 +18,12 @@ use super::{PACKET_MAX, PacketSource, PeerHandle, ROUTED_MAX, Received, Stats};
 use super::{link, sockopt};
 use destination::Destination;
 use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, SockaddrStorage,
-    bind, connect, getsockname, socket,
-};
 use receive::GroDatagram;
+use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Returns the length of the IP and UDP headers in bytes.
 fn overhead(ip: IpAddr) -> usize {
@@ -72,32 +70,47 @@ pub(super) fn open(
         (None, None) => return Err(WireError::new("UDP needs an interface or an address")),
     };
     let to_error =
-        |errno: Errno| WireError::with_errno(format!("{link}: a UDP socket for {ip}"), errno);
-    let family = if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(family, SockType::Datagram, flags, SockProtocol::Udp).map_err(to_error)?;
-    match SocketAddr::new(ip, 0) {
-        SocketAddr::V4(local) => bind(socket.as_raw_fd(), &SockaddrIn::from(local)),
-        SocketAddr::V6(local) => {
-            let scope = if is_link_local(ip) { link::index(socket.as_fd(), &link)? } else { 0 };
-            let local = SocketAddrV6::new(*local.ip(), 0, 0, scope);
-            bind(socket.as_raw_fd(), &SockaddrIn6::from(local))
-        }
-    }
-    .map_err(to_error)?;
+        |error: io::Error| WireError::with_cause(format!("{link}: a UDP socket for {ip}"), error);
+    let socket = new_socket(ip).map_err(to_error)?;
+    let local = with_scope(SocketAddr::new(ip, 0), socket.as_fd(), &link)?;
+    socket.bind(&local.into()).map_err(to_error)?;
     configure(&socket, ip).map_err(to_error)?;
-    let port = bound_port(&socket).map_err(to_error)?;
+    let bound = socket.local_addr().map_err(to_error)?.as_socket();
+    let port = bound.map_or(0, |bound| bound.port());
     let link_mtu = link::mtu(socket.as_fd(), &link)?;
     let mtu = packet_mtu(link_mtu.saturating_sub(overhead(ip)));
     let address = Address { mtu: mtu as u16, location: WireAddress::Udp(ip, port) };
-    Ok(OpenedSockets { kind: WireKind::Udp, link, link_mtu, address, descriptors: vec![socket] })
+    Ok(OpenedSockets {
+        kind: WireKind::Udp,
+        link,
+        link_mtu,
+        address,
+        descriptors: vec![socket.into()],
+    })
 }
 
-fn is_link_local(ip: IpAddr) -> bool {
-    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+/// Opens a socket of the IP version of an address.
+fn new_socket(ip: IpAddr) -> io::Result<Socket> {
+    let domain = Domain::for_address(SocketAddr::new(ip, 0));
+    Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))
 }
 
-fn configure(socket: &OwnedFd, ip: IpAddr) -> nix::Result<()> {
+/// Adds the scope to a link-local address. The scope is an interface number of this host, so peers
+/// do not send it.
+fn with_scope(
+    mut address: SocketAddr,
+    socket: BorrowedFd<'_>,
+    link: &str,
+) -> Result<SocketAddr, WireError> {
+    if let SocketAddr::V6(v6) = &mut address
+        && v6.ip().is_unicast_link_local()
+    {
+        v6.set_scope_id(link::index(socket, link)?);
+    }
+    Ok(address)
+}
+
+fn configure(socket: &Socket, ip: IpAddr) -> io::Result<()> {
     let fd = socket.as_fd();
     sockopt::large_buffers(fd);
     // If the kernel does not support UDP_GRO, datagrams are received one by one.
@@ -115,38 +128,23 @@ fn configure(socket: &OwnedFd, ip: IpAddr) -> nix::Result<()> {
 
 /// Opens a socket that sends to one peer only. The kernel looks up its route once instead of for
 /// each packet.
-fn connected(local_ip: IpAddr, to: SocketAddr, neighbour: bool) -> nix::Result<OwnedFd> {
-    let family = if local_ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(family, SockType::Datagram, flags, SockProtocol::Udp)?;
-    let fd = socket.as_fd();
+fn connected(local_ip: IpAddr, to: SocketAddr, neighbour: bool) -> io::Result<OwnedFd> {
+    let socket = new_socket(local_ip)?;
     // No peer gets the port of this socket, so it need not receive packets.
-    let _ = sockopt::set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &1);
-    match (local_ip, to) {
-        (IpAddr::V4(local), SocketAddr::V4(to)) => {
-            if neighbour {
-                // There is no router on this route, so the packets need neither fragmentation nor
-                // an IP identification.
-                let mode = libc::IP_PMTUDISC_DO;
-                sockopt::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &mode)?;
-            }
-            bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(local, 0)))?;
-            connect(socket.as_raw_fd(), &SockaddrIn::from(to))?;
-        }
-        (IpAddr::V6(local), SocketAddr::V6(to)) => {
-            let local = SocketAddrV6::new(local, 0, 0, to.scope_id());
-            bind(socket.as_raw_fd(), &SockaddrIn6::from(local))?;
-            connect(socket.as_raw_fd(), &SockaddrIn6::from(to))?;
-        }
-        _ => return Err(Errno::EAFNOSUPPORT),
+    let _ = socket.set_recv_buffer_size(1);
+    if neighbour && to.is_ipv4() {
+        // There is no router on this route, so the packets need neither fragmentation nor an IP
+        // identification.
+        let mode = libc::IP_PMTUDISC_DO;
+        sockopt::set(socket.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &mode)?;
     }
-    Ok(socket)
-}
-
-fn bound_port(socket: &OwnedFd) -> nix::Result<u16> {
-    let bound: SockaddrStorage = getsockname(socket.as_raw_fd())?;
-    let v4 = bound.as_sockaddr_in().map(SockaddrIn::port);
-    v4.or_else(|| bound.as_sockaddr_in6().map(SockaddrIn6::port)).ok_or(Errno::EAFNOSUPPORT)
+    // Both addresses have the same scope, because they are on one link.
+    let mut local = to;
+    local.set_ip(local_ip);
+    local.set_port(0);
+    socket.bind(&local.into())?;
+    socket.connect(&to.into())?;
+    Ok(socket.into())
 }
 
 /// The UDP wire of one process.
@@ -175,7 +173,7 @@ impl Udp {
             return Err(WireError::new("endpoint: a UDP socket with another wire's address"));
         };
         let clone = endpoint.socket().try_clone_to_owned();
-        let socket = clone.map_err(|_| WireError::last_os_error(endpoint.link_name()))?;
+        let socket = clone.map_err(|error| WireError::with_cause(endpoint.link_name(), error))?;
         Ok(Udp {
             socket,
             link: endpoint.link_name().into(),
@@ -207,14 +205,7 @@ impl Udp {
         if !neighbour {
             mtu = mtu.min(packet_mtu(ROUTED_MAX));
         }
-        let to = match SocketAddr::new(ip, port) {
-            SocketAddr::V6(to) if is_link_local(ip) => {
-                // The scope is an interface number of this host, so it is not part of the address.
-                let scope = link::index(self.socket.as_fd(), &self.link)?;
-                SocketAddr::V6(SocketAddrV6::new(*to.ip(), port, 0, scope))
-            }
-            to => to,
-        };
+        let to = with_scope(SocketAddr::new(ip, port), self.socket.as_fd(), &self.link)?;
         let mut peer = Destination::new(to, mtu);
         if self.peers.len() < MAX_CONNECTED_PEERS {
             peer.connected_socket = connected(self.local_ip, to, neighbour).ok();

@@ -7,6 +7,7 @@
 
 use super::ether_header::{self, MacEndpoint};
 use nix::errno::Errno;
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 // From the kernel's <linux/bpf.h>.
@@ -128,13 +129,13 @@ fn program(local: MacEndpoint, secret: Option<u64>, map: i32) -> Vec<Instruction
     program
 }
 
-fn bpf<T>(command: i64, attributes: &mut T) -> nix::Result<i32> {
+fn bpf<T>(command: i64, attributes: &mut T) -> io::Result<i32> {
     let size = size_of::<T>();
     // SAFETY: each caller passes the attributes of its command, of which the kernel reads `size`
     // bytes. Pointers in the attributes point to values that outlive the call.
     let code =
         unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size) };
-    Errno::result(code).map(|answer| answer as i32)
+    Ok(Errno::result(code)? as i32)
 }
 
 fn descriptor(fd: i32) -> OwnedFd {
@@ -143,7 +144,7 @@ fn descriptor(fd: i32) -> OwnedFd {
 }
 
 /// Creates a map that contains the socket for the first queue.
-fn map(socket: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
+fn map(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct MapCreateAttr {
         kind: u32,
@@ -181,7 +182,7 @@ pub fn load_for(
     socket: BorrowedFd<'_>,
     local: MacEndpoint,
     secret: Option<u64>,
-) -> nix::Result<OwnedFd> {
+) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct ProgLoadAttr {
         kind: u32,
@@ -218,7 +219,7 @@ pub fn load_for(
 
 /// Attaches the program to an interface. It stays attached until the last descriptor of the
 /// returned BPF link is closed.
-pub fn attach(program: BorrowedFd<'_>, index: u32) -> nix::Result<OwnedFd> {
+pub fn attach(program: BorrowedFd<'_>, index: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct LinkCreateAttr {
         program: u32,

@@ -18,8 +18,10 @@ use super::{PacketSource, PeerHandle, Received, Stats, link, sockopt};
 use crate::rma::UserMemoryCopier;
 use nix::errno::Errno;
 use rings::{XskRing, XskRingKind};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
+pub(super) use umem::domain;
 use umem::{ChunkAllocator, Umem};
 
 /// The number of descriptors: the socket, the memory, the program's BPF link, and the socket that
@@ -57,29 +59,32 @@ pub(super) fn open(link: &str, secret: Option<u64>) -> Result<OpenedSockets, Wir
         return Err(WireError::new(format!("{link}: AF_XDP: no room for an MTU of {link_mtu}")));
     }
     let to_error = |what: &'static str| {
-        move |errno: Errno| WireError::with_errno(format!("{link}: AF_XDP: {what}"), errno)
+        move |error: io::Error| WireError::with_cause(format!("{link}: AF_XDP: {what}"), error)
     };
     let socket = umem::socket().map_err(to_error("socket"))?;
     let memory = umem::create_memory(link_mtu).map_err(to_error("memory"))?;
     umem::register(socket.as_fd(), memory.as_fd(), link_mtu).map_err(to_error("memory"))?;
-    retry_while_busy(|| umem::bind(socket.as_fd(), index)).map_err(to_error("bind"))?;
+    retry_while_busy(|| umem::bind(&socket, index)).map_err(to_error("bind"))?;
     let local = MacEndpoint { mac, port };
     let program =
         bpf_program::load_for(socket.as_fd(), local, secret).map_err(to_error("program"))?;
     let attach = || bpf_program::attach(program.as_fd(), index);
     let bpf_link = retry_while_busy(attach).map_err(to_error("attaching the program"))?;
     let address = Address { mtu: mtu(link_mtu) as u16, location: WireAddress::Raw(mac, port) };
-    let descriptors = vec![socket, memory, bpf_link, claim];
+    let descriptors = vec![socket.into(), memory, bpf_link, claim];
     Ok(OpenedSockets { kind: WireKind::Xdp, link: link.into(), link_mtu, address, descriptors })
 }
 
 /// Retries `step` for a bounded time while the queue or the interface is still busy with a process
 /// that has just exited.
-fn retry_while_busy<T>(mut step: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+fn retry_while_busy<T>(mut step: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let start = Instant::now();
     loop {
         match step() {
-            Err(Errno::EBUSY) if start.elapsed() < BIND_TIMEOUT => {
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy
+                    && start.elapsed() < BIND_TIMEOUT =>
+            {
                 std::thread::sleep(BIND_RETRY_INTERVAL)
             }
             other => return other,
@@ -114,22 +119,22 @@ impl Xdp {
             return Err(WireError::new("endpoint: a raw socket with a UDP address"));
         };
         let link = endpoint.link_name();
-        let io = |what: &'static str| {
-            move |error: std::io::Error| WireError::new(format!("{link}: AF_XDP: {what}: {error}"))
+        let to_error = |what: &'static str| {
+            move |error: io::Error| WireError::new(format!("{link}: AF_XDP: {what}: {error}"))
         };
-        let socket = endpoint.socket().try_clone_to_owned().map_err(io("socket"))?;
+        let socket = endpoint.socket().try_clone_to_owned().map_err(to_error("socket"))?;
         let memory = endpoint.descriptor(UMEM_FD_INDEX);
-        let umem = Umem::map(memory, endpoint.link_mtu()).map_err(io("memory"))?;
+        let umem = Umem::map(memory, endpoint.link_mtu()).map_err(to_error("memory"))?;
         let fd = socket.as_fd();
         let mut xdp = Xdp {
             local: MacEndpoint { mac, port },
             mtu: endpoint.mtu(),
             peers: Vec::new(),
-            fill_ring: XskRing::map(fd, XskRingKind::Fill).map_err(io("fill ring"))?,
+            fill_ring: XskRing::map(fd, XskRingKind::Fill).map_err(to_error("fill ring"))?,
             completion_ring: XskRing::map(fd, XskRingKind::Completion)
-                .map_err(io("completion ring"))?,
-            rx_ring: XskRing::map(fd, XskRingKind::Receive).map_err(io("receive ring"))?,
-            tx_ring: XskRing::map(fd, XskRingKind::Send).map_err(io("send ring"))?,
+                .map_err(to_error("completion ring"))?,
+            rx_ring: XskRing::map(fd, XskRingKind::Receive).map_err(to_error("receive ring"))?,
+            tx_ring: XskRing::map(fd, XskRingKind::Send).map_err(to_error("send ring"))?,
             chunks: ChunkAllocator::new(),
             copier: UserMemoryCopier::new(),
             umem,
@@ -193,7 +198,7 @@ impl Xdp {
 
     pub(super) fn stats(&mut self) -> Stats {
         let fd = self.socket.as_fd();
-        let statistics: nix::Result<libc::xdp_statistics> =
+        let statistics: io::Result<libc::xdp_statistics> =
             sockopt::get(fd, libc::SOL_XDP, libc::XDP_STATISTICS);
         self.stats.overrun = statistics.map_or(self.stats.overrun, |counters| {
             counters.rx_dropped + counters.rx_ring_full + counters.rx_fill_ring_empty_descs

@@ -8,10 +8,11 @@
 use super::ether_header;
 use crate::device::ethernet::wire::{Received, sockopt};
 use memmap2::{MmapOptions, MmapRaw};
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use socket2::{Domain, Socket, Type};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// The number of chunks for receiving, which is the number of buffers.
 pub const RECEIVE_CHUNKS: usize = 1024;
@@ -34,12 +35,14 @@ fn chunk_len_for(link_mtu: usize) -> usize {
     if frame_len <= CHUNK_MAX / 2 { CHUNK_MAX / 2 } else { CHUNK_MAX }
 }
 
-pub fn socket() -> nix::Result<OwnedFd> {
-    // SAFETY: the call accesses no memory.
-    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    Errno::result(fd)?;
-    // SAFETY: the descriptor was just opened, and no other code uses it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+/// The address family of the sockets.
+pub fn domain() -> Domain {
+    Domain::from(libc::AF_XDP)
+}
+
+/// Opens a socket, which receives no frames until it is bound.
+pub fn socket() -> io::Result<Socket> {
+    Socket::new(domain(), Type::RAW, None)
 }
 
 fn seals() -> SealFlag {
@@ -47,7 +50,7 @@ fn seals() -> SealFlag {
 }
 
 /// Creates the memory for a link of this MTU.
-pub fn create_memory(link_mtu: usize) -> nix::Result<OwnedFd> {
+pub fn create_memory(link_mtu: usize) -> io::Result<OwnedFd> {
     let memory = memfd_create(c"score-wire", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     nix::unistd::ftruncate(&memory, (CHUNKS * chunk_len_for(link_mtu)) as i64)?;
     fcntl(&memory, FcntlArg::F_ADD_SEALS(seals()))?;
@@ -56,14 +59,9 @@ pub fn create_memory(link_mtu: usize) -> nix::Result<OwnedFd> {
 
 /// Registers the memory and the sizes of the rings with a socket. The kernel keeps the pages, so
 /// the mapping is needed only for this call.
-pub fn register(
-    socket: BorrowedFd<'_>,
-    memory: BorrowedFd<'_>,
-    link_mtu: usize,
-) -> nix::Result<()> {
+pub fn register(socket: BorrowedFd<'_>, memory: BorrowedFd<'_>, link_mtu: usize) -> io::Result<()> {
     let len = CHUNKS * chunk_len_for(link_mtu);
-    let map = MmapOptions::new().len(len).map_raw(memory.as_raw_fd());
-    let map = map.map_err(|_| Errno::last())?;
+    let map = MmapOptions::new().len(len).map_raw(memory.as_raw_fd())?;
     let request = libc::xdp_umem_reg {
         addr: map.as_mut_ptr() as u64,
         len: len as u64,
@@ -86,18 +84,15 @@ pub fn register(
 }
 
 /// Binds a socket to the first queue of an interface.
-pub fn bind(socket: BorrowedFd<'_>, index: u32) -> nix::Result<()> {
-    let name = libc::sockaddr_xdp {
+pub fn bind(socket: &Socket, index: u32) -> io::Result<()> {
+    let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
         sxdp_flags: libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP,
         sxdp_ifindex: index,
         sxdp_queue_id: 0,
         sxdp_shared_umem_fd: 0,
     };
-    let len = size_of_val(&name) as libc::socklen_t;
-    // SAFETY: the kernel reads `len` bytes of an address that outlives the call.
-    let code = unsafe { libc::bind(socket.as_raw_fd(), (&raw const name).cast(), len) };
-    Errno::result(code).map(drop)
+    socket.bind(&sockopt::socket_address(address)?)
 }
 
 /// The mapped memory.
