@@ -10,7 +10,7 @@ use super::ibverbs_library::{Library, Unavailable};
 use super::open::describe;
 use super::port_selection::{self, SelectedPort};
 use super::queue_pair::QueuePair;
-use super::receive::SharedReceiveBuffers;
+use super::receive_buffers::SharedReceiveBuffers;
 use crate::device::net_common::layout::SlabGeometry;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;

@@ -11,7 +11,7 @@ use super::connection::{Connection, ConnectionEvent};
 use super::outgoing_queue::{MessageClass, QueueItem, QueuedMessage};
 use super::peer::VerbsPeer;
 use super::port_selection::SelectedPort;
-use super::receive::{HEADER_LEN, SharedReceiveBuffers, window};
+use super::receive_buffers::{HEADER_LEN, SharedReceiveBuffers, window};
 use super::regions::{ENTRY_LEN, VerbsRegions};
 use crate::debug;
 use crate::device::net_common::address_table::AddressTable;

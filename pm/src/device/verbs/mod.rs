@@ -11,6 +11,7 @@
 //! | `peer.rs` | state of one peer |
 //! | `connection.rs`, `hello.rs` | the protocol that connects a pair of queue pairs; pure |
 //! | `outgoing_queue.rs` | messages and operations in flight to one peer; pure |
+//! | `receive_buffers.rs` | the receive buffers that all peers share |
 //! | `engine.rs` | progress |
 //! | `send.rs`, `receive.rs`, `connection_driver.rs` | sending, receiving, connecting |
 //! | `control_queue.rs` | control messages |
@@ -38,6 +39,7 @@ pub(crate) mod port_selection;
 mod progress;
 mod queue_pair;
 mod receive;
+mod receive_buffers;
 mod regions;
 mod rma;
 mod send;
@@ -128,7 +130,7 @@ impl NetworkDevice for Verbs {
         addresses: Arc<AddressTable>,
         slab: Arc<Slab>,
     ) -> PmResult<Arc<VerbsEndpoint>> {
-        let buffer_count = receive::entry_count(slab.geometry().nodes);
+        let buffer_count = receive_buffers::entry_count(slab.geometry().nodes);
         let engine = VerbsEngine::new(chosen, identity, socket, addresses, slab.clone())?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let net = Verbs {

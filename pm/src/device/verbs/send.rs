@@ -9,7 +9,7 @@ use super::connection::ConnectionEvent;
 use super::engine::VerbsEngine;
 use super::outgoing_queue::{MessageClass, QueueItem, QueuedMessage};
 use super::queue_pair::{Opcode, WorkRequest};
-use super::receive::HEADER_LEN;
+use super::receive_buffers::HEADER_LEN;
 use crate::device::net_common::endpoint_queues::{EndpointQueues, SendRequest};
 use crate::sync::Ordering;
 
