@@ -36,6 +36,16 @@ fn the_exit_code_of_a_job_follows_the_documented_rules() {
 }
 
 #[test]
+fn a_signal_that_arrives_together_with_the_job_is_delivered() {
+    // scored reads the job and the signal in one turn of its loop, because it starts meanwhile.
+    for (request, code) in [(JobRequest::Signal(libc::SIGINT), 130), (JobRequest::Kill, 137)] {
+        let mut driver = Driver::start(job(2, vec![sh("exec sleep 1000")]));
+        driver.send(&request);
+        assert_eq!(driver.finish().code(), code);
+    }
+}
+
+#[test]
 fn the_code_of_a_pipeline_is_its_rightmost_failure() {
     for (scripts, code) in [
         (["exit 3", "cat >/dev/null"], 3),

@@ -138,7 +138,7 @@ fn starting_more_processes_is_an_error_after_which_the_program_goes_on() {
         let outcome = run(&line);
         assert!(outcome.code != 0 && outcome.text().is_empty(), "{outcome}");
         let _ =
-            outcome.assert_stderr(&["MPI_Comm_spawn: a job under scrun gets no more processes"]);
+            outcome.assert_stderr(&["MPI_Comm_spawn: a job under scrun cannot get more processes"]);
     };
     if let Some(mpich) = mpich("mpi_faults_spawn") {
         for compiler in ["mpicc", "mpicc_abi"] {

@@ -261,7 +261,7 @@ fn a_libpmix_that_is_not_known_is_refused_before_anything_starts() {
     let outcome = env.scrun(&["-nodes=2", program.to_str().unwrap()]).run().expect_code(1);
     assert_eq!(outcome.text(), "");
     let path = env.dir().join("libpmix.so.2").display().to_string();
-    let outcome = outcome.assert_stderr(&[&path, "no PMIx_Get_version", "libpmix2"]);
+    let outcome = outcome.assert_stderr(&[&path, "PMIx_Get_version not found", "libpmix2"]);
     let _ = outcome.assert_stderr(&["do not go over PM"]);
     let line = format!("scrun -nodes=2 -mpi=none {}", program.display());
     assert_eq!(env.sh(&line).run().expect_code(0).text(), "runs\nruns\n");

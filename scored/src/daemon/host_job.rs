@@ -57,6 +57,8 @@ pub struct HostJob {
     /// The job to begin. The daemon begins it at the end of the turn of the loop in which the order
     /// arrived.
     pub pending_launch: Option<Box<Launch>>,
+    /// Orders that arrived in that turn, before the shepherd existed.
+    early_orders: Vec<ShepherdOrder>,
     placement: Placement,
     /// The user of the job, in multi-user mode.
     owner_uid: Option<u32>,
@@ -128,6 +130,7 @@ impl HostJob {
             placement: launch.placement.clone(),
             owner_uid: launch.start.owner.as_ref().map(|owner| owner.uid),
             pending_launch: Some(launch),
+            early_orders: Vec::new(),
             reports: Vec::new(),
             shepherd: None,
             resources: JobResources::None,
@@ -219,6 +222,9 @@ impl HostJob {
         shepherd.control_link.queue(&ShepherdOrder::SetPlacement(placement.clone()));
         let start = JobOrder::StartJob(Arc::clone(begin));
         shepherd.control_link.queue(&ShepherdOrder::Job(start));
+        for order in std::mem::take(&mut self.early_orders) {
+            shepherd.control_link.queue(&order);
+        }
         shepherd.control_link.flush();
         Ok(())
     }
@@ -340,6 +346,9 @@ impl HostJob {
             (None, ShepherdOrder::Job(JobOrder::Finish)) => {
                 self.pending_launch = None;
                 self.reports.push(LocalReport::Closed);
+            }
+            (None, order) if self.pending_launch.is_some() => {
+                self.early_orders.push(order.clone());
             }
             (None, _) => {}
         }

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use mio::net::UnixListener;
@@ -26,6 +27,10 @@ pub const SHORTEST_QUEUE: i32 = 0;
 const WAKE_DELAY: Duration = Duration::from_millis(20);
 /// How long the queue stays long after the wake-up, so that the woken clients find places in it.
 const LONG_QUEUE_WINDOW: Duration = Duration::from_millis(1);
+/// How long the keeper of a killed daemon may hold the socket. It ends the jobs of that daemon
+/// first.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+const RELEASE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A client that has connected.
 #[derive(Debug)]
@@ -70,6 +75,13 @@ enum Wake {
     LongQueueUntil(Instant),
 }
 
+/// Whether a process listens at `path`.
+fn is_served(path: &Path) -> bool {
+    // The connect call of mio does not block, even if the queue is full.
+    let probe = mio::net::UnixStream::connect(path).map(drop);
+    probe.map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |()| true)
+}
+
 impl LocalListener {
     /// Listens at `path`, unless another process listens there. `mode` is the permission of the
     /// socket file and thus restricts who can connect. `queue_len` is the length of the accept
@@ -87,13 +99,15 @@ impl LocalListener {
         let with_path = |error: io::Error| format!("{}: {error}", path.display());
         // A killed daemon leaves its socket behind.
         if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
-            // The connect call of mio does not block, even if the queue is full.
-            let probe = mio::net::UnixStream::connect(path).map(drop);
-            if probe.map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |()| true) {
-                return Err(format!(
-                    "{}: another scored listens there; end it first",
-                    path.display()
-                ));
+            let deadline = Instant::now() + RELEASE_TIMEOUT;
+            while is_served(path) {
+                if Instant::now() >= deadline {
+                    return Err(format!(
+                        "{}: another scored listens there; end it first",
+                        path.display()
+                    ));
+                }
+                sleep(RELEASE_CHECK_INTERVAL);
             }
             fs::remove_file(path).map_err(with_path)?;
         }
