@@ -467,7 +467,9 @@ int pmMUnlock(pmContext *pmc, int rmt_node, caddr_t addr, size_t len);
  * node arrive after it.
  *   rmt_hndl, local_hndl IN locked handles, plus offsets
  *   len IN 1 to PM_RMA_MTU bytes
- * EINVAL node, handle or length; ENOBUFS no space at the moment; ENOSYS.
+ * EINVAL node, handle or length; ENOBUFS no space at the moment; ENOSYS the kernel refuses to copy
+ * memory of other processes, and a region is not from pmAlloc: use pmAlloc, or allow
+ * process_vm_writev (Yama, seccomp).
  * Manual page pmWrite(3).
  */
 int pmWrite(pmContext *pmc, int rmt_node, pmAddrHandle rmt_hndl, pmAddrHandle local_hndl,

@@ -81,9 +81,6 @@ pub struct Counters {
     pub last_from: Option<u32>,
     /// Bit 0: a receiver sleeps and has to be woken. Bit 1: the node has exited.
     pub receiver_state: u32,
-    /// RDMA adapters that librdmacm keeps open in the process, not counting those that the device
-    /// opens.
-    pub opened_adapters: u32,
 }
 
 impl Counters {
@@ -101,6 +98,5 @@ impl Counters {
         self.last_from = self.last_from.or(other.last_from);
         self.receiver_state |= other.receiver_state;
         // Each device counts all adapters of its process.
-        self.opened_adapters = self.opened_adapters.max(other.opened_adapters);
     }
 }

@@ -257,10 +257,7 @@ fn messages_are_counted_at_release_and_polls_when_they_are_empty() {
 #[test]
 fn bytes_count_exactly_and_the_last_peers_are_known() {
     on_every_kind(4, |bed| {
-        // On iWARP, a library that PM uses also opens adapters, which are counted here.
-        let opened = bed.counters(0).opened_adapters;
-        assert!(opened == 0 || bed.kind.contains("iwarp"), "{}", bed.kind);
-        assert_eq!(bed.counters(0), Counters { opened_adapters: opened, ..Counters::default() });
+        assert_eq!(bed.counters(0), Counters::default());
         let lengths = [1, 48, 49, 1000];
         for (round, len) in lengths.into_iter().enumerate() {
             for to in 1..4 {

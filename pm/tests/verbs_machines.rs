@@ -1,4 +1,4 @@
-//! Tests on two machines that each adapter connects. Both machines run these tests at the same
+//! Tests on two machines that adapters connect. Both machines run these tests at the same
 //! time, in the order of their names. Only `cargo xtask vm -machines 2` runs them.
 
 #![allow(unsafe_code, missing_docs)]
@@ -21,23 +21,18 @@ fn machine() -> Option<u32> {
     std::env::var("SCORE_VM_MACHINE").ok()?.parse().ok()
 }
 
-/// Returns the number of an adapter's wire.
-fn wire(adapter: &str) -> u32 {
-    u32::from(adapter == "siw0")
-}
-
-/// A connection to the other machine's test, over a wire that the adapter does not use.
+/// A connection to the other machine's test, over the wire that the adapter does not use.
 struct SideChannel(TcpStream);
 
 impl SideChannel {
-    fn new(machine: u32, adapter: &str) -> SideChannel {
-        let address = format!("10.9.{}.1:7000", 1 - wire(adapter));
+    fn new(machine: u32) -> SideChannel {
+        let address = "10.9.1.1:7000";
         if machine == 1 {
             return SideChannel(TcpListener::bind(address).unwrap().accept().unwrap().0);
         }
         let end = Instant::now() + Duration::from_secs(60);
         loop {
-            match TcpStream::connect(&address) {
+            match TcpStream::connect(address) {
                 Ok(stream) => return SideChannel(stream),
                 Err(why) => assert!(Instant::now() < end, "{why}"),
             }
@@ -66,7 +61,6 @@ impl SideChannel {
 
 /// The node of this machine in a job of two nodes.
 struct Node {
-    adapter: &'static str,
     /// The node number, 0 or 1.
     self_node: u32,
     peer: u32,
@@ -77,11 +71,12 @@ struct Node {
 }
 
 impl Node {
-    fn new(machine: u32, adapter: &'static str) -> Node {
+    fn new(machine: u32) -> Node {
+        let adapter = adapter().expect("an adapter");
         let (self_node, peer) = (machine - 1, 2 - machine);
-        let mut side_channel = SideChannel::new(machine, adapter);
+        let mut side_channel = SideChannel::new(machine);
         let first = self_node.to_string();
-        let link = format!("10.9.{}.{machine}", wire(adapter));
+        let link = format!("10.9.0.{machine}");
         let job_options = ["-nodes", "2", "-local", "1", "-first", &first, "-secret", "5eed"];
         let device = Device::open(
             "verbs",
@@ -97,12 +92,13 @@ impl Node {
         let opened = device.open_context(0).unwrap();
         opened.bind_channel(0, self_node).unwrap();
         let end = Context::attach("verbs", opened.create_attach_fd().unwrap()).unwrap();
-        Node { adapter, self_node, peer, side_channel, device, opened, end }
+        Node { self_node, peer, side_channel, device, opened, end }
     }
 
     fn link(&self, state: &str) {
-        let wire = format!("wire{}", wire(self.adapter));
-        assert!(Command::new("ip").args(["link", "set", &wire, state]).status().unwrap().success());
+        assert!(
+            Command::new("ip").args(["link", "set", "wire0", state]).status().unwrap().success()
+        );
     }
 
     /// Sends each message, and receives its echo.
@@ -132,13 +128,11 @@ impl Node {
     }
 }
 
-/// Runs a test for each adapter, on this machine's side.
+/// Runs a test on this machine's side.
 fn between_machines(test: impl Fn(&mut Node)) {
     let Some(machine) = machine() else { return };
     let _dog = Watchdog::new(200);
-    for adapter in adapters() {
-        test(&mut Node::new(machine, adapter));
-    }
+    test(&mut Node::new(machine));
 }
 
 fn message(i: usize) -> Vec<u8> {
@@ -272,24 +266,19 @@ fn full_receivers_control_messages_and_sleepers_behave_as_within_a_machine() {
 fn work_towards_a_machine_that_is_switched_off_ends_when_membership_reports_its_exit() {
     let Some(machine) = machine() else { return };
     let _dog = Watchdog::new(200);
-    let mut nodes: Vec<Node> = adapters().iter().map(|name| Node::new(machine, name)).collect();
-    let mut handles = Vec::new();
-    for node in &mut nodes {
-        let (_, handle) = node.memory();
-        node.side_channel.send(&handle.bits().to_le_bytes());
-        let remote = AddrHandle::from_bits(u64::from_le_bytes(
-            node.side_channel.receive().try_into().unwrap(),
-        ));
-        handles.push((handle, remote));
-        if machine == 1 {
-            node.exchange((0..3).map(message));
-            retry_until_done(|| node.end.write(1, remote, handle, LEN)).unwrap();
-            assert_eq!(retry_until_done(|| node.end.is_write_done()), Ok(()));
-        } else {
-            node.echo(3);
-        }
-        node.side_channel.synchronize();
+    let mut node = Node::new(machine);
+    let (_, handle) = node.memory();
+    node.side_channel.send(&handle.bits().to_le_bytes());
+    let remote =
+        AddrHandle::from_bits(u64::from_le_bytes(node.side_channel.receive().try_into().unwrap()));
+    if machine == 1 {
+        node.exchange((0..3).map(message));
+        retry_until_done(|| node.end.write(1, remote, handle, LEN)).unwrap();
+        assert_eq!(retry_until_done(|| node.end.is_write_done()), Ok(()));
+    } else {
+        node.echo(3);
     }
+    node.side_channel.synchronize();
     if machine == 2 {
         // The harness reads this line as the exit code of the program.
         fs::write("/dev/ttyS0", "score-vm code 0\n").unwrap();
@@ -299,24 +288,19 @@ fn work_towards_a_machine_that_is_switched_off_ends_when_membership_reports_its_
     // The other machine is silent from now on, as if its cable was pulled. Its kernel may need time
     // to stop.
     std::thread::sleep(Duration::from_secs(2));
-    for (node, (handle, remote)) in nodes.iter().zip(&handles) {
-        let end = &node.end;
-        send_surely(end, 1, b"not received");
-        retry_until_done(|| end.write(1, *remote, *handle, LEN)).unwrap();
-        retry_until_done(|| end.read(1, *remote, *handle, LEN)).unwrap();
-    }
+    let end = &node.end;
+    send_surely(end, 1, b"not received");
+    retry_until_done(|| end.write(1, remote, handle, LEN)).unwrap();
+    retry_until_done(|| end.read(1, remote, handle, LEN)).unwrap();
     std::thread::sleep(Duration::from_secs(2));
-    for (node, (handle, remote)) in nodes.iter().zip(&handles) {
-        let end = &node.end;
-        assert_eq!(end.is_send_done(), Err(Error::Busy), "{}", node.adapter);
-        assert_eq!(end.is_write_done(), Err(Error::Busy), "{}", node.adapter);
-        node.device.peer_exited(1).unwrap();
-        node.wait_send_done();
-        assert_eq!(retry_until_done(|| end.is_write_done()), Err(Error::Io), "{}", node.adapter);
-        assert_eq!(retry_until_done(|| end.is_read_done()), Err(Error::Io), "{}", node.adapter);
-        send_surely(end, 1, b"dropped");
-        retry_until_done(|| end.write(1, *remote, *handle, LEN)).unwrap();
-        assert_eq!(retry_until_done(|| end.is_write_done()), Err(Error::Io), "{}", node.adapter);
-        node.wait_send_done();
-    }
+    assert_eq!(end.is_send_done(), Err(Error::Busy));
+    assert_eq!(end.is_write_done(), Err(Error::Busy));
+    node.device.peer_exited(1).unwrap();
+    node.wait_send_done();
+    assert_eq!(retry_until_done(|| end.is_write_done()), Err(Error::Io));
+    assert_eq!(retry_until_done(|| end.is_read_done()), Err(Error::Io));
+    send_surely(end, 1, b"dropped");
+    retry_until_done(|| end.write(1, remote, handle, LEN)).unwrap();
+    assert_eq!(retry_until_done(|| end.is_write_done()), Err(Error::Io));
+    node.wait_send_done();
 }

@@ -1,5 +1,5 @@
-//! Tests adapters that are removed while contexts are open. This is the last test in the virtual
-//! machine, which has no adapters afterwards. It does nothing elsewhere.
+//! Tests an adapter that is removed while contexts are open. This is the last test in the virtual
+//! machine, which has no adapter afterwards. It does nothing elsewhere.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -13,39 +13,37 @@ use testbed::*;
 #[test]
 fn every_peer_of_an_adapter_that_is_removed_is_an_error_and_nothing_hangs() {
     let _dog = Watchdog::new(120);
-    for (adapter, kind) in adapters().iter().zip(["verbs", "iwarp"]) {
-        let bed = TestBed::new(kind, 3);
-        let end = &bed.contexts[0];
-        send_surely(end, 1, b"before");
-        assert_eq!(receive_surely(&bed.contexts[1]), b"before");
-        let lock = |end: &Context| {
-            let at = end.allocate_memory(64).unwrap();
-            end.lock_memory(None, at.addr(), 64).unwrap()
+    let Some(adapter) = adapter() else { return };
+    let bed = TestBed::new("verbs", 3);
+    let end = &bed.contexts[0];
+    send_surely(end, 1, b"before");
+    assert_eq!(receive_surely(&bed.contexts[1]), b"before");
+    let lock = |end: &Context| {
+        let at = end.allocate_memory(64).unwrap();
+        end.lock_memory(None, at.addr(), 64).unwrap()
+    };
+    let (local_handle, remote_handle) = (lock(end), lock(&bed.contexts[1]));
+    let remove = Command::new("rdma").args(["link", "delete", adapter]).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // Node 2 was never connected.
+    for node in [1, 2] {
+        let refused = || match send(end, node, b"after") {
+            Err(Error::Io) => true,
+            Ok(()) | Err(Error::NoBuffers) => false,
+            other => panic!("{other:?}"),
         };
-        let (local_handle, remote_handle) = (lock(end), lock(&bed.contexts[1]));
-        let remove = Command::new("rdma").args(["link", "delete", adapter]).spawn().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        // Node 2 was never connected.
-        for node in [1, 2] {
-            let refused = || match send(end, node, b"after") {
-                Err(Error::Io) => true,
-                Ok(()) | Err(Error::NoBuffers) => false,
-                other => panic!("{other:?}"),
-            };
-            while !refused() {
-                assert!(Instant::now() < deadline, "{adapter}: node {node} is never refused");
-                std::thread::sleep(Duration::from_millis(5));
-            }
+        while !refused() {
+            assert!(Instant::now() < deadline, "{adapter}: node {node} is never refused");
+            std::thread::sleep(Duration::from_millis(5));
         }
-        // It is unknown whether the last message has arrived, but the query returns.
-        assert_ne!(end.is_send_done(), Err(Error::Busy));
-        assert_eq!(end.write(1, remote_handle, local_handle, 64), Err(Error::Io));
-        assert_ne!(end.is_write_done(), Err(Error::Busy));
-        let status = end.remote_status(1).unwrap();
-        assert_eq!((status.started, status.completed), (0, 0), "it was refused");
-        assert_eq!(receive(end), Err(Error::NoBuffers));
-        // The kernel waits until no process has the adapter open. On iWARP, librdmacm keeps it open
-        // until this process ends.
-        drop((bed, remove));
     }
+    // It is unknown whether the last message has arrived, but the query returns.
+    assert_ne!(end.is_send_done(), Err(Error::Busy));
+    assert_eq!(end.write(1, remote_handle, local_handle, 64), Err(Error::Io));
+    assert_ne!(end.is_write_done(), Err(Error::Busy));
+    let status = end.remote_status(1).unwrap();
+    assert_eq!((status.started, status.completed), (0, 0), "it was refused");
+    assert_eq!(receive(end), Err(Error::NoBuffers));
+    // The kernel waits until no process has the adapter open.
+    drop((bed, remove));
 }

@@ -1,15 +1,14 @@
 /*
  * Memory that is locked, written, read, and remapped while others write to it, for many rounds:
- *   regions ROUNDS SEED [alone] [rdma]
+ *   regions ROUNDS SEED [rdma]
  * In each round two nodes form a pair: one owns a region, and the other writes and reads it. In
  * quiet rounds every byte is checked on both nodes. In the other rounds the owner remaps its
  * region, protects it or releases it while its peer goes on. Then each operation succeeds or fails
  * with EIO or EINVAL. Memory around the region, and memory that is never locked, stays unchanged.
  * At the end of each round the region is unlocked: its handle is refused from then on. Every byte
- * that is read meanwhile is one that the region has held. With "alone" other processes may not copy
- * this process's memory. With "rdma" an adapter still reaches a former region of another host until
- * its registration is released: the pages that were locked, whatever is mapped at their addresses
- * now.
+ * that is read meanwhile is one that the region has held. With "rdma" an adapter still reaches a
+ * former region of another host until its registration is released: the pages that were locked,
+ * whatever is mapped at their addresses now.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <sc.h>
@@ -406,13 +404,7 @@ int main(int argc, char **argv) {
     uint64_t rounds = argc > 1 ? (uint64_t)atoi(argv[1]) : 10;
     int far;
 
-    for (int at = 3; at < argc; at++) {
-        if (strcmp(argv[at], "rdma") == 0) {
-            rdma = 1;
-        } else if (prctl(PR_SET_DUMPABLE, 0) != 0) {
-            return 2;
-        }
-    }
+    rdma = argc > 3 && strcmp(argv[3], "rdma") == 0;
     score_initialize(argc, argv);
     self = score_self_node;
     state = (argc > 2 ? (uint64_t)atoi(argv[2]) : 1) * 64 + (uint64_t)self;

@@ -251,6 +251,23 @@ fn windows_of_all_kinds_go_over_pm() {
     run_over_pm(&env, &compile_program(&env, &mpich, "mpi_windows"));
 }
 
+/// Long messages are then sent in fragments, and windows are written by messages.
+#[test]
+fn mpi_goes_over_pm_where_the_kernel_refuses_to_copy_between_processes() {
+    let Some(mpich) = mpich("mpich_without_process_vm") else { return };
+    let env = TestEnv::new();
+    let Some(wrapper) = env.test_program("without_process_vm") else { return };
+    for name in ["mpi_messages", "mpi_windows"] {
+        let program = compile_program(&env, &mpich, name);
+        let line = format!("{} scrun -nodes=4 {}", wrapper.display(), program.display());
+        let outcome = env.sh(&line).env("PM_DEBUG", "1").run().expect_code(0);
+        assert_eq!(outcome.text(), "ok\n".repeat(4), "{outcome}");
+        let outcome =
+            outcome.assert_stderr(&["use pmAlloc, or allow process_vm_writev (Yama, seccomp)"]);
+        assert!(!outcome.stderr.contains("not go over PM"), "{outcome}");
+    }
+}
+
 #[test]
 fn a_program_that_calls_libfabric_uses_all_that_the_provider_offers() {
     let Some(mpich) = mpich("fi_calls") else { return };

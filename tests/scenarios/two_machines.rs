@@ -6,7 +6,6 @@
 //! `cargo xtask test virtual` has two machines. On other machines these tests pass without checking
 //! anything.
 
-use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -23,14 +22,13 @@ const SLICE: &str = "100";
 const RESULT_FILES: [&str; 2] = ["/tmp/stretches-a", "/tmp/stretches-b"];
 /// In nanoseconds. A shorter gap is less than a slice, so no other job had the processor.
 const MAX_STALL_INTERVAL_NS: i64 = 20_000_000;
-/// The first wire carries the daemons' links and rxe0, the second wire carries siw0.
+/// The first wire carries the daemons' links and rxe0.
 const DATABASE: &str = "\
     roce type=verbs device=rxe0\n\
-    iwarp type=verbs device=siw0\n\
     fast type=ethernet netdev=wire1 trusted=yes\n\
     wary type=ethernet netdev=wire1\n\
-    one address=10.9.0.1 cores=1 group=all network=agent-udp,roce,iwarp,fast,wary\n\
-    two address=10.9.0.2 cores=1 group=all network=agent-udp,roce,iwarp,fast,wary\n";
+    one address=10.9.0.1 cores=1 group=all network=agent-udp,roce,fast,wary\n\
+    two address=10.9.0.2 cores=1 group=all network=agent-udp,roce,fast,wary\n";
 
 /// Makes a job of one process on each machine.
 fn job(cluster: &Cluster<'_>, uid: u32, network: &str, args: &[&str]) -> Job {
@@ -41,12 +39,6 @@ fn job(cluster: &Cluster<'_>, uid: u32, network: &str, args: &[&str]) -> Job {
 
 fn program(env: &TestEnv, name: &str) -> String {
     env.test_program(name).unwrap().to_str().unwrap().to_owned()
-}
-
-/// Returns the networks that exist. Soft iWARP cannot be built everywhere.
-fn available_networks<'a>(all: &[&'a str]) -> impl Iterator<Item = &'a str> {
-    let has_iwarp = Path::new("/sys/class/infiniband/siw0").exists();
-    all.iter().copied().filter(move |name| has_iwarp || *name != "iwarp")
 }
 
 /// Waits until no process of the job is left on the remote machine.
@@ -65,7 +57,6 @@ fn scattered_data_is_gathered_from_the_other_machine_over_every_network() {
             (0..200_001_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let cases = [
             ("roce", &["network set 0 (roce): RDMA by rxe0 port 1, RoCE"][..]),
-            ("iwarp", &["network set 0 (iwarp): RDMA by siw0"]),
             ("verbs", &["network set 0 (verbs): RDMA by rxe0"]),
             ("agent-udp", &["network set 0 (agent-udp): UDP over wire0"]),
             ("fast", &["network set 0 (fast): AF_"]),
@@ -80,8 +71,7 @@ fn scattered_data_is_gathered_from_the_other_machine_over_every_network() {
             // These adapters are not hardware.
             ("auto", &["network set 0 (auto): UDP over wire0"]),
         ];
-        for network in available_networks(&cases.map(|case| case.0)) {
-            let expected = cases.iter().find(|case| case.0 == network).unwrap().1;
+        for (network, expected) in cases {
             let args = ["scatter", "==", "system", "cat", "==", "gather", "-node", "1"];
             let outcome = job(cluster, ALICE, network, &args).input(bytes.clone()).run();
             let outcome = outcome.expect_code(0).assert_stderr(expected);
@@ -172,7 +162,7 @@ fn jobs_take_turns_on_both_machines_at_once_and_lose_nothing() {
         let started_at = Instant::now();
         let mut messages = 0;
         while messages == 0 || started_at.elapsed() < Duration::from_secs(seconds) {
-            for network in available_networks(&["roce", "iwarp", "agent-udp"]) {
+            for network in ["roce", "agent-udp"] {
                 clocks.sample(remote_machine);
                 let seed = messages.to_string();
                 let outcome = job(cluster, ALICE, network, &[&traffic, "300", &seed]).run();
@@ -234,17 +224,15 @@ fn jobs_take_turns_on_both_machines_at_once_and_lose_nothing() {
 fn a_deadlock_is_reported_with_both_machines_and_a_job_that_can_go_on_is_not() {
     run_on_both(DATABASE, &["-page", "off", "-ts", SLICE], |env, cluster, _| {
         let deadlock = program(env, "deadlock");
-        for network in available_networks(&["roce", "iwarp"]) {
-            let outcome = job(cluster, ALICE, network, &[&deadlock, "mutual"]).run();
-            let _ = outcome.expect_code(35).assert_stderr(&[
-                "deadlock: no process of deadlock can go on",
-                "node 0 on host one waits for a message since",
-                "node 1 on host two waits for a message since",
-                "sent 3, the last to node 1; received 3, the last from node 1",
-            ]);
-            let outcome = job(cluster, ALICE, network, &[&deadlock, "late"]).run().expect_code(0);
-            assert_eq!(outcome.sorted_lines(), ["node 0 went on", "node 1 went on"], "{outcome}");
-        }
+        let outcome = job(cluster, ALICE, "roce", &[&deadlock, "mutual"]).run();
+        let _ = outcome.expect_code(35).assert_stderr(&[
+            "deadlock: no process of deadlock can go on",
+            "node 0 on host one waits for a message since",
+            "node 1 on host two waits for a message since",
+            "sent 3, the last to node 1; received 3, the last from node 1",
+        ]);
+        let outcome = job(cluster, ALICE, "roce", &[&deadlock, "late"]).run().expect_code(0);
+        assert_eq!(outcome.sorted_lines(), ["node 0 went on", "node 1 went on"], "{outcome}");
     });
 }
 

@@ -226,11 +226,9 @@ impl<'a> Rma<'a> {
     #[inline(always)]
     fn copy_once(&self, method: CopyMethod, offset: usize, size: usize) -> Result<bool, PmError> {
         match method {
-            CopyMethod::PmAlloc(write) => {
-                self.copy_by_pm(write, self.pm_buffers, offset, size).map(|()| true)
-            }
+            CopyMethod::PmAlloc(write) => self.copy_by_pm(write, self.pm_buffers, offset, size),
             CopyMethod::AnyMemory(write) => {
-                self.copy_by_pm(write, self.plain_buffers, offset, size).map(|()| true)
+                self.copy_by_pm(write, self.plain_buffers, offset, size)
             }
             CopyMethod::Memcpy => {
                 // SAFETY: both areas are larger than `offset` and `size` together.
@@ -259,6 +257,7 @@ impl<'a> Rma<'a> {
         }
     }
 
+    /// Returns false if the kernel refuses to copy this memory.
     #[inline(always)]
     fn copy_by_pm(
         &self,
@@ -266,7 +265,7 @@ impl<'a> Rma<'a> {
         buffers: BufferPair,
         offset: usize,
         size: usize,
-    ) -> Result<(), PmError> {
+    ) -> Result<bool, PmError> {
         let (call, name) =
             if write { (pmWrite as RmaFn, "pmWrite") } else { (pmRead as RmaFn, "pmRead") };
         let (remote, local) =
@@ -275,7 +274,8 @@ impl<'a> Rma<'a> {
             // SAFETY: PM checks context and handles. Nothing else uses the area.
             match unsafe { black_box(call)(self.context, self.peer(), remote, local, size) } {
                 libc::ENOBUFS | libc::EBUSY => {}
-                code => return check(name, code),
+                libc::ENOSYS => return Ok(false),
+                code => return check(name, code).map(|()| true),
             }
         }
     }

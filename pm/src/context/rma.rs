@@ -142,10 +142,8 @@ impl LiveContext {
     ) -> PmResult<()> {
         self.check_options(direction.option())?;
         idle::before_send();
-        let is_send_locked = !self.locks().send.is_free();
         let is_serialized = self.is_serialized();
-        let operation =
-            RmaOperation { is_send_locked, is_serialized, direction, remote, local, len };
+        let operation = RmaOperation { is_serialized, direction, remote, local, len };
         on_device!(opened &self.device_context, device => device.start_rma(node, &operation))
     }
 }
@@ -195,8 +193,8 @@ impl Context {
     /// # Errors
     /// Invalid: no such node, this node itself, a handle of no locked region, a region that ends
     /// too early, or a length of 0 or above `RMA_MTU`. NoBuffers: too many operations are
-    /// outstanding, or this one would have to wait while a send buffer is held. NoSys: there is no
-    /// remote memory.
+    /// outstanding. NoSys: there is no remote memory, or the kernel refuses to copy between
+    /// processes, and a region is not from `allocate_memory`.
     pub fn write(
         &self,
         node: u32,

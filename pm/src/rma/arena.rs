@@ -16,7 +16,6 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::resource::{Resource, getrlimit};
 use score_sys::memfd::{self, Seals};
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -72,66 +71,6 @@ impl ArenaFile {
         // A hint, which the kernel may refuse.
         let _ = map.advise(Advice::HugePage);
         Some(map)
-    }
-
-    /// Copies `len` bytes at `local_addr` of this process into the arena of `node`, if they fit.
-    /// Fails if the memory is not mapped.
-    pub(crate) fn write(
-        &self,
-        node: usize,
-        offset: u64,
-        local_addr: usize,
-        len: usize,
-    ) -> io::Result<()> {
-        self.transfer(node, offset, local_addr, len, |fd, local_addr, len, offset| {
-            // SAFETY: the kernel checks the addresses, and only reads the memory.
-            unsafe { libc::pwrite(fd, local_addr as *const libc::c_void, len, offset) }
-        })
-    }
-
-    /// Copies `len` bytes out of the arena of `node` to `local_addr` of this process.
-    ///
-    /// # Safety
-    /// All users of the `len` bytes at `local_addr` expect them to change.
-    pub(crate) unsafe fn read(
-        &self,
-        node: usize,
-        offset: u64,
-        local_addr: usize,
-        len: usize,
-    ) -> io::Result<()> {
-        self.transfer(node, offset, local_addr, len, |fd, local_addr, len, offset| {
-            // SAFETY: the kernel checks the addresses; the caller guarantees the rest.
-            unsafe { libc::pread(fd, local_addr as *mut libc::c_void, len, offset) }
-        })
-    }
-
-    fn transfer(
-        &self,
-        node: usize,
-        offset: u64,
-        local_addr: usize,
-        len: usize,
-        call: impl Fn(i32, usize, usize, i64) -> isize,
-    ) -> io::Result<()> {
-        if node >= self.nodes || !Self::holds(offset, len) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let (fd, file_offset) = (self.memfd.as_raw_fd(), (self.node_offset(node) + offset) as i64);
-        let mut done = 0;
-        while done < len {
-            match call(fd, local_addr.wrapping_add(done), len - done, file_offset + done as i64) {
-                copied if copied > 0 => done += copied as usize,
-                0 => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
-                _ => {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return Err(error);
-                    }
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Whether `len` bytes at `offset` are inside an arena.
@@ -199,11 +138,6 @@ impl Arena {
     pub(crate) fn offset(&self, addr: usize, len: usize) -> Option<u64> {
         let in_arena = addr.checked_sub(self.start())? as u64;
         ArenaFile::holds(in_arena, len).then_some(in_arena)
-    }
-
-    /// Allocates memory for PM's own use, which is never freed, and returns its offset.
-    pub(crate) fn reserve(&self, len: usize) -> PmResult<u64> {
-        self.allocate(len).map(|(addr, _)| (addr - self.start()) as u64)
     }
 
     /// Allocates whole pages of zeroes; returns address and length. NoMemory: no room.

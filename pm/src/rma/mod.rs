@@ -104,9 +104,6 @@ impl Direction {
 /// One remote memory operation, as a context passes it to its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RmaOperation {
-    /// A send buffer is held. The operation must not wait, because the next message may be the one
-    /// in that buffer.
-    pub(crate) is_send_locked: bool,
     /// No other thread uses the endpoint at the same time.
     pub(crate) is_serialized: bool,
     pub(crate) direction: Direction,

@@ -12,13 +12,13 @@ use crate::rma::{Direction, Table};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// "SCPMSHM" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x09");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x0a");
 /// The largest number of nodes of one segment.
 pub(crate) const MAX_NODES: usize = 2048;
 
 const PAGE: usize = 4096;
 /// The number of kinds of rings (see `RingKind`).
-pub(crate) const KINDS: usize = 3;
+pub(crate) const KINDS: usize = 2;
 /// The limit of memory for the rings of all pairs together, if every pair exchanges messages.
 const RING_MEMORY_BUDGET: usize = 256 << 20;
 /// The lines of a large data area have left the receiver's cache before the sender overwrites them,
@@ -34,8 +34,6 @@ const MIN_DATA: usize = 4 << 10;
 const MIN_SLOTS: usize = 32;
 /// Slots of the ring for control messages, all of which fit into slots.
 const CONTROL_SLOTS: u16 = 4;
-/// Slots of the ring for requests and responses of remote memory.
-const REMOTE_SLOTS: u16 = 16;
 
 /// The start of the header page. The owner writes it once, before another process maps it.
 #[repr(C)]
@@ -247,14 +245,11 @@ pub struct SegmentGeometry {
     pub(crate) nodes: usize,
     pub(crate) ring: RingGeometry,
     pub(crate) control: RingGeometry,
-    pub(crate) rma: RingGeometry,
     ring_stride: usize,
     control_stride: usize,
-    rma_stride: usize,
     activation_stride: usize,
     activation_offset: usize,
     control_offset: usize,
-    rma_offset: usize,
     regions_offset: usize,
     rings_offset: usize,
     pub(crate) size: usize,
@@ -304,18 +299,16 @@ impl SegmentGeometry {
             fixed_buffer_stride: 0,
             mtu,
         };
-        let rma = RingGeometry { slot_count: REMOTE_SLOTS, ..control };
         // An odd number of 128-byte units. The first lines of idle rings then differ in their
         // offset in a page, so that polling all of them causes no cache misses. Measured, for 64
         // rings: 52 ns instead of 172.
         let ring_stride = (ring.bytes().div_ceil(128) | 1) * 128;
         let control_stride = control.bytes();
-        let rma_stride = rma.bytes();
         let activation_stride = (64 + KINDS * nodes.div_ceil(64) * 8).next_multiple_of(64);
         let activation_offset = (PAGE + nodes * size_of::<NodeRecord>()).next_multiple_of(PAGE);
         let control_offset = (activation_offset + nodes * activation_stride).next_multiple_of(PAGE);
-        let rma_offset = (control_offset + nodes * nodes * control_stride).next_multiple_of(PAGE);
-        let regions_offset = (rma_offset + nodes * nodes * rma_stride).next_multiple_of(PAGE);
+        let regions_offset =
+            (control_offset + nodes * nodes * control_stride).next_multiple_of(PAGE);
         let rings_offset =
             (regions_offset + nodes * size_of::<RegionTable>()).next_multiple_of(PAGE);
         let size = (rings_offset + nodes * nodes * ring_stride).next_multiple_of(PAGE);
@@ -323,14 +316,11 @@ impl SegmentGeometry {
             nodes,
             ring,
             control,
-            rma,
             ring_stride,
             control_stride,
-            rma_stride,
             activation_stride,
             activation_offset,
             control_offset,
-            rma_offset,
             regions_offset,
             rings_offset,
             size,
@@ -363,11 +353,6 @@ impl SegmentGeometry {
         self.control_offset + (to * self.nodes + from) * self.control_stride
     }
 
-    pub(crate) fn rma_offset(&self, from: usize, to: usize) -> usize {
-        debug_assert!(from < self.nodes && to < self.nodes);
-        self.rma_offset + (to * self.nodes + from) * self.rma_stride
-    }
-
     pub(crate) fn regions_offset(&self, node: usize) -> usize {
         debug_assert!(node < self.nodes);
         self.regions_offset + node * size_of::<RegionTable>()
@@ -386,13 +371,11 @@ mod tests {
             assert!(g.node_offset(last) + size_of::<NodeRecord>() <= g.activation_offset(0));
             assert!(g.activation_offset(last) + g.activation_stride <= g.control_offset(0, 0));
             assert!(64 + KINDS * g.bitmap_words() * 8 <= g.activation_stride);
-            assert!(g.control_offset(last, last) + g.control.bytes() <= g.rma_offset(0, 0));
-            assert!(g.rma_offset(last, last) + g.rma.bytes() <= g.regions_offset(0));
+            assert!(g.control_offset(last, last) + g.control.bytes() <= g.regions_offset(0));
             assert!(g.regions_offset(last) + size_of::<RegionTable>() <= g.ring_offset(0, 0));
             assert!(g.ring_offset(last, last) + g.ring.bytes() <= g.size);
             assert_eq!(g.ring_offset(last, last) % 128, 0);
             assert_eq!(g.control_offset(last, last) % 128, 0);
-            assert_eq!(g.rma_offset(last, last) % 128, 0);
             assert_eq!(g.regions_offset(last) % 64, 0);
             assert!(g.ring.mtu as usize >= crate::config::MIN_MTU);
             assert!(g.ring.bytes() <= g.ring_stride);

@@ -27,8 +27,6 @@ use std::sync::Arc;
 pub(crate) enum RingKind {
     Message = 0,
     Control = 1,
-    /// Requests and responses of remote memory.
-    Rma = 2,
 }
 
 /// A mapped segment. Its addresses stay valid as long as it lives.
@@ -183,7 +181,6 @@ impl Segment {
         let (offset, geometry) = match kind {
             RingKind::Message => (self.geometry.ring_offset(from, to), self.geometry.ring),
             RingKind::Control => (self.geometry.control_offset(from, to), self.geometry.control),
-            RingKind::Rma => (self.geometry.rma_offset(from, to), self.geometry.rma),
         };
         assert!(offset + geometry.bytes() <= self.geometry.size);
         // SAFETY: the ring's part of the mapping by the geometry, aligned to 128; rings are

@@ -17,7 +17,7 @@ use testbed::*;
 
 #[test]
 fn bytes_go_both_ways_between_memory_of_every_kind() {
-    on_every_kind_and_without_cma(2, |bed| {
+    on_every_kind_with_regions(2, |bed| {
         for (local_kind, remote_kind) in
             [(Kind::Allocated, Kind::Allocated), (Kind::Allocated, Kind::Mapped)]
                 .into_iter()
@@ -45,7 +45,7 @@ fn bytes_go_both_ways_between_memory_of_every_kind() {
 
 #[test]
 fn a_handle_that_is_unlocked_forged_or_does_not_reach_is_einval_at_the_caller() {
-    on_every_kind_and_without_cma(3, |bed| {
+    on_every_kind_with_regions(3, |bed| {
         let (a, b) =
             (Memory::new(bed, 0, Kind::Allocated, 4096), Memory::new(bed, 1, Kind::Mapped, 4096));
         a.fill(1);
@@ -102,7 +102,7 @@ fn a_handle_that_is_unlocked_forged_or_does_not_reach_is_einval_at_the_caller() 
 
 #[test]
 fn locks_are_paired_and_wrong_arguments_are_refused() {
-    on_every_kind_and_without_cma(2, |bed| {
+    on_every_kind_with_regions(2, |bed| {
         let end = &bed.contexts[0];
         let memory = [0u8; 256];
         let addr = memory.as_ptr().addr();
@@ -156,7 +156,7 @@ fn more_regions_than_there_are_numbers_are_enospc() {
 
 #[test]
 fn memory_that_is_unmapped_or_read_only_is_eio_once_at_completion() {
-    on_every_kind_and_without_cma(2, |bed| {
+    on_every_kind_with_regions(2, |bed| {
         let a = Memory::new(bed, 0, Kind::Allocated, 4096);
         for (state, write_fails, read_fails) in
             [("unmapped", true, true), ("read-only", true, false)]
@@ -197,7 +197,7 @@ fn memory_that_is_unmapped_or_read_only_is_eio_once_at_completion() {
 #[test]
 fn a_long_operation_whose_first_bytes_are_unmapped_is_eio_and_others_go_on() {
     const LEN: usize = 200_000;
-    on_every_kind_and_without_cma(2, |bed| {
+    on_every_kind_with_regions(2, |bed| {
         let [a, b] = [0, 1].map(|node| Memory::new(bed, node, Kind::Mapped, LEN));
         let [c, d] = [0, 1].map(|node| Memory::new(bed, node, Kind::Mapped, LEN));
         [&c, &d].into_iter().for_each(|memory| memory.unmap_first(40_000));
@@ -265,7 +265,7 @@ fn memory_that_is_unmapped_and_remapped_under_traffic_does_no_harm() {
 #[test]
 fn freeing_allocator_memory_during_an_operation_does_no_harm() {
     const LEN: usize = 1 << 20;
-    on_every_kind_and_without_cma(2, |bed| {
+    on_every_kind_with_regions(2, |bed| {
         let a = Memory::new(bed, 0, Kind::Allocated, LEN);
         for round in 0..10 {
             let b = Memory::new(bed, 1, Kind::Allocated, LEN);
@@ -288,7 +288,7 @@ fn freeing_allocator_memory_during_an_operation_does_no_harm() {
 #[test]
 fn unlocked_memory_is_not_read_afterwards() {
     const LEN: usize = 1 << 20;
-    on_every_kind_and_without_cma(2, |bed| {
+    on_every_kind_with_regions(2, |bed| {
         for round in 0..12 {
             let a = Memory::new(bed, 0, Kind::Mapped, LEN);
             let b = Memory::new(bed, 1, [Kind::Mapped, Kind::Allocated][round % 2], LEN);
@@ -332,7 +332,7 @@ fn remap_pages(addr: usize, pages: usize, stop: &std::sync::atomic::AtomicBool) 
 
 #[test]
 fn an_operation_on_an_exited_node_is_eio() {
-    on_every_kind_and_without_cma(2, |bed| {
+    on_every_kind_with_regions(2, |bed| {
         let (a, b) =
             (Memory::new(bed, 0, Kind::Allocated, 64), Memory::new(bed, 1, Kind::Allocated, 64));
         retry_polling(bed, 0, || bed.contexts[0].write(1, b.handle, a.handle, 64));
@@ -347,65 +347,43 @@ fn an_operation_on_an_exited_node_is_eio() {
     });
 }
 
+/// Memory of the allocator needs no help of the kernel.
 #[test]
-fn a_node_that_dies_before_it_has_helped_is_eio() {
+fn where_the_kernel_refuses_to_copy_only_memory_of_the_allocator_is_accessed() {
     let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
     without_cma(|| {
         for kind in SHARED {
             let bed = TestBed::new(kind, 2);
-            let a = Memory::new(&bed, 0, Kind::Mapped, 8 << 20);
-            let b = Memory::new(&bed, 1, Kind::Mapped, 8 << 20);
             let end = &bed.contexts[0];
-            end.write(1, b.handle, a.handle, 8 << 20).unwrap();
-            end.read(1, b.handle, a.handle, 100).unwrap();
-            assert_eq!(end.is_write_done(), Err(Error::Busy));
-            assert_eq!(end.queue_status().unwrap().read, 1);
-            assert_eq!(bed.counters(0).pending_rma, 2, "the detector sees them");
-            assert_eq!(send(end, 1, b"later"), Err(Error::NoBuffers), "it must not overtake");
-            assert_eq!(bed.contexts[1].receive(), Err(Error::NoBuffers));
-            bed.mark_exited(1);
-            assert_eq!(end.is_write_done(), Err(Error::Io));
-            assert_eq!(end.is_read_done(), Err(Error::Io));
-            assert_eq!(done(&bed, 0), Ok(()));
-            assert_eq!(bed.counters(0).pending_rma, 0);
-            send(end, 1, b"dropped").unwrap();
-        }
-    });
-}
-
-#[test]
-fn a_node_that_sleeps_in_select_helps() {
-    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
-    without_cma(|| {
-        let _dog = Watchdog::new(120);
-        for kind in ALL_KINDS {
-            let bed = TestBed::new(kind, 2);
-            let a = Memory::new(&bed, 0, Kind::Mapped, 3 << 20);
-            let b = Memory::new(&bed, 1, Kind::Mapped, 3 << 20);
-            a.fill(4);
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    let end = &bed.contexts[1];
-                    let mut fds = [0];
-                    end.get_fds(&mut fds).unwrap();
-                    end.before_select().unwrap();
-                    while end.receive() == Err(Error::NoBuffers) {
-                        let mut poll =
-                            libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
-                        // SAFETY: this is one valid entry, as the length says.
-                        unsafe { libc::poll(&raw mut poll, 1, -1) };
-                    }
-                    end.after_select().unwrap();
-                    end.release_receive_buffer().unwrap();
-                });
-                let end = &bed.contexts[0];
-                end.write(1, b.handle, a.handle, 3 << 20).unwrap();
-                while end.is_write_done() == Err(Error::Busy) {
-                    std::thread::yield_now();
+            let memories = |node| {
+                [Kind::Allocated, Kind::Mapped].map(|kind| Memory::new(&bed, node, kind, 9000))
+            };
+            let (local, remote) = (memories(0), memories(1));
+            for (from, to) in [(0, 1), (1, 0), (1, 1)] {
+                let (from, to) = (&local[from], &remote[to]);
+                from.fill(3);
+                to.fill(90);
+                for call in [Context::write, Context::read] {
+                    assert_eq!(call(end, 1, to.handle, from.handle, 9000), Err(Error::NoSys));
+                    assert_eq!(call(end, 1, to.handle, from.handle, 9001), Err(Error::Invalid));
                 }
-                send_surely(end, 1, b"enough");
-            });
-            b.is_unchanged_except(4, 0..0);
+                from.is_unchanged_except(3, 0..0);
+                to.is_unchanged_except(90, 0..0);
+            }
+            assert_eq!(end.remote_status(1), Ok(RemoteStatus::default()), "not counted");
+            let (from, to) = (&local[0], &remote[0]);
+            from.fill(5);
+            for len in [8, 9000] {
+                end.write(1, to.handle, from.handle, len).unwrap();
+                assert_eq!(end.is_write_done(), Ok(()));
+                assert_eq!(to.bytes()[..len], from.bytes()[..len]);
+            }
+            send(end, 1, b"messages need no help of the kernel").unwrap();
+            assert_eq!(receive_surely(&bed.contexts[1]), b"messages need no help of the kernel");
+            // Memory of a process that has exited is an error at completion, here too.
+            bed.mark_exited(1);
+            end.write(1, remote[1].handle, local[1].handle, 8).unwrap();
+            assert_eq!(end.is_write_done(), Err(Error::Io));
         }
     });
 }
@@ -455,7 +433,7 @@ fn memory_of_the_allocator_is_zero_and_is_not_freed_while_it_is_locked() {
 
 #[test]
 fn transferred_bytes_are_counted_at_the_origin() {
-    on_every_kind_and_without_cma(2, |bed| {
+    on_every_kind_with_regions(2, |bed| {
         let (a, b) =
             (Memory::new(bed, 0, Kind::Allocated, 9000), Memory::new(bed, 1, Kind::Mapped, 9000));
         retry_polling(bed, 0, || bed.contexts[0].write(1, b.handle, a.handle, 9000));

@@ -102,24 +102,18 @@ impl Drop for Memory<'_> {
 /// locks it exclusively.
 pub static REGION_IDS_LOCK: RwLock<()> = RwLock::new(());
 
-/// Runs a test on every kind of test bed, and once more with a kernel that refuses to copy between
-/// processes.
-pub fn on_every_kind_and_without_cma(nodes: usize, test: impl Fn(&TestBed) + Sync) {
+/// Runs a test on every kind of test bed.
+pub fn on_every_kind_with_regions(nodes: usize, test: impl Fn(&TestBed)) {
     let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
     on_all(nodes, test);
 }
 
-/// As [`on_every_kind_and_without_cma`], for a test that holds [`REGION_IDS_LOCK`].
-pub fn on_all(nodes: usize, test: impl Fn(&TestBed) + Sync) {
+/// As [`on_every_kind_with_regions`], for a test that holds [`REGION_IDS_LOCK`].
+pub fn on_all(nodes: usize, test: impl Fn(&TestBed)) {
     let _dog = Watchdog::new(300);
     for kind in ALL_KINDS {
         test(&TestBed::new(kind, nodes));
     }
-    without_cma(|| {
-        for kind in ALL_KINDS {
-            test(&TestBed::new(kind, nodes));
-        }
-    });
 }
 
 /// Runs a test in a thread that may not call process_vm_readv and process_vm_writev.

@@ -4,7 +4,6 @@
 use super::memory::*;
 use super::testbed::*;
 use score_pm::*;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 const LEN: usize = 8192;
@@ -35,7 +34,7 @@ fn failures_up_to(bed: &TestBed, node: u32, number: u64) -> Vec<u64> {
 fn operations_complete_one_by_one_while_others_are_in_flight() {
     const COUNT: usize = 120;
     const MAX_IN_FLIGHT: u64 = 8;
-    on_every_kind_and_without_cma(2, |bed| {
+    on_every_kind_with_regions(2, |bed| {
         let end = &bed.contexts[0];
         let written = Memory::new(bed, 1, Kind::Mapped, COUNT * LEN);
         let source = Memory::new(bed, 1, Kind::Mapped, LEN);
@@ -80,7 +79,7 @@ fn operations_complete_one_by_one_while_others_are_in_flight() {
 
 #[test]
 fn each_failed_operation_is_told_once_by_its_number() {
-    on_every_kind_and_without_cma(3, |bed| {
+    on_every_kind_with_regions(3, |bed| {
         let end = &bed.contexts[0];
         let local = Memory::new(bed, 0, Kind::Mapped, LEN);
         let good = [1, 2].map(|node| Memory::new(bed, node, Kind::Mapped, LEN));
@@ -108,7 +107,7 @@ fn each_failed_operation_is_told_once_by_its_number() {
 
 #[test]
 fn operations_on_a_node_that_has_exited_fail_by_number() {
-    on_every_kind_and_without_cma(3, |bed| {
+    on_every_kind_with_regions(3, |bed| {
         let end = &bed.contexts[0];
         let local = Memory::new(bed, 0, Kind::Allocated, LEN);
         let remote = Memory::new(bed, 1, Kind::Allocated, LEN);
@@ -122,31 +121,9 @@ fn operations_on_a_node_that_has_exited_fail_by_number() {
     });
 }
 
-/// Operations that are in flight when their node exits fail before operations that are started
-/// later.
-#[test]
-fn operations_in_flight_fail_in_their_order_when_their_node_exits() {
-    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
-    without_cma(|| {
-        for kind in SHARED {
-            let bed = TestBed::new(kind, 2);
-            let end = &bed.contexts[0];
-            let [local, remote] = [0, 1].map(|node| Memory::new(&bed, node, Kind::Mapped, LEN));
-            for _ in 0..3 {
-                end.write(1, remote.handle, local.handle, LEN).unwrap();
-            }
-            let in_flight = RemoteStatus { started: 3, completed: 0, has_failed: false };
-            assert_eq!(end.remote_status(1), Ok(in_flight));
-            bed.mark_exited(1);
-            end.read(1, remote.handle, local.handle, LEN).unwrap();
-            assert_eq!(failures_up_to(&bed, 1, 4), [1, 2, 3, 4]);
-        }
-    });
-}
-
 #[test]
 fn refused_calls_are_not_counted_and_wrong_nodes_are_einval() {
-    on_every_kind_and_without_cma(2, |bed| {
+    on_every_kind_with_regions(2, |bed| {
         let end = &bed.contexts[0];
         for node in [0, 2, u32::MAX] {
             assert_eq!(end.remote_status(node), Err(Error::Invalid), "{} {node}", bed.kind);

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use score_pm::*;
 
 const REGIONS: usize = 3;
-/// The number of words of a region, which is more than one relay request transfers.
+/// The number of words of a region, which is more than one packet carries.
 const REGION: usize = 40_000;
 
 /// A step of node 0.
@@ -189,9 +189,8 @@ proptest! {
         steps in prop::collection::vec(step(), 1..40)
     ) {
         let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-        ["composite", "ethernet", "both", "lossy"].iter().for_each(|kind| check_order(kind, &steps));
-        without_cma(|| {
-            ["shmem", "composite", "both lossy"].iter().for_each(|kind| check_order(kind, &steps));
-        });
+        for kind in ALL_KINDS {
+            check_order(kind, &steps);
+        }
     }
 }

@@ -16,28 +16,23 @@ pub const KINDS: [&str; 2] = ["shmem", "composite"];
 /// `lossy` drop, duplicate and reorder packets.
 pub const ALL_KINDS: [&str; 6] = ["shmem", "composite", "ethernet", "both", "lossy", "both lossy"];
 
-/// The kinds in the virtual machine with RDMA adapters. The other kinds are tested outside of it.
-/// Composites are as in `both`. `iwarp` uses the adapter siw0, and the others use rxe0.
-pub const VM_KINDS: [&str; 4] = ["verbs", "both verbs", "iwarp", "both iwarp"];
+/// The kinds in the virtual machine with an RDMA adapter. The other kinds are tested outside of it.
+/// The composite is as in `both`.
+pub const VM_KINDS: [&str; 2] = ["verbs", "both verbs"];
 
 /// Whether the test runs in the virtual machine.
 pub fn in_vm() -> bool {
     std::env::var_os("SCORE_VM").is_some()
 }
 
-/// Returns the adapters of the virtual machine, which may lack soft iWARP. There are none outside
-/// of it.
-pub fn adapters() -> &'static [&'static str] {
-    match (in_vm(), std::path::Path::new("/sys/class/infiniband/siw0").exists()) {
-        (false, _) => &[],
-        (true, false) => &["rxe0"],
-        (true, true) => &["rxe0", "siw0"],
-    }
+/// Returns the adapter of the virtual machine. There is none outside of it.
+pub fn adapter() -> Option<&'static str> {
+    in_vm().then_some("rxe0")
 }
 
 /// Returns the kinds on which the suite runs on this machine.
 pub fn kinds() -> &'static [&'static str] {
-    if in_vm() { &VM_KINDS[..2 * adapters().len()] } else { &ALL_KINDS }
+    if in_vm() { &VM_KINDS } else { &ALL_KINDS }
 }
 
 /// Returns `count`, or less in the virtual machine, which is slow.
@@ -79,7 +74,7 @@ fn open(kind: &str, nodes: usize, options: &[&str]) -> (Device, Vec<ContextRef>,
 pub fn network(kind: &str) -> &'static str {
     match kind {
         "shmem" | "composite" => "shmem",
-        "verbs" | "both verbs" | "iwarp" | "both iwarp" => "verbs",
+        "verbs" | "both verbs" => "verbs",
         _ => "ethernet",
     }
 }
@@ -89,7 +84,6 @@ impl TestBed {
         let options = match kind {
             kind if kind.contains("lossy") => &LOSS[..],
             kind if kind.contains("verbs") => &["-device", "rxe0"],
-            kind if kind.contains("iwarp") => &["-device", "siw0"],
             _ => &[],
         };
         let network = network(kind);
@@ -106,7 +100,7 @@ impl TestBed {
             end
         };
         let ends = match kind {
-            "composite" | "both" | "both lossy" | "both verbs" | "both iwarp" => {
+            "composite" | "both" | "both lossy" | "both verbs" => {
                 attached.iter().enumerate().map(join).collect()
             }
             _ => attached.clone(),
@@ -124,8 +118,7 @@ impl TestBed {
     pub fn end_kind(&self) -> &'static str {
         match self.kind {
             "lossy" => "ethernet",
-            "both" | "both lossy" | "both verbs" | "both iwarp" => "composite",
-            "iwarp" => "verbs",
+            "both" | "both lossy" | "both verbs" => "composite",
             kind => kind,
         }
     }

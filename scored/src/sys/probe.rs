@@ -83,7 +83,7 @@ const PROBES: &[Probe] = &[
         || score_pm::verbs_probe().map_err(io::Error::other),
         "jobs on several hosts use UDP or raw Ethernet",
     ),
-    ("process_vm_readv", process_vm, "remote memory on one host takes two copies instead of one"),
+    ("process_vm_readv", process_vm, "remote memory on one host is memory of pmAlloc only"),
     ("memfd seals", probe_seals, "nothing runs: shared memory could be truncated under its users"),
     ("pipe size", pipe_size, "bulk output needs more system calls"),
 ];

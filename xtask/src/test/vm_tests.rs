@@ -34,7 +34,7 @@ const TEST_PROGRAMS: &[&str] = &[
     "run_intervals",
     "two_networks",
 ];
-/// The test that runs last and removes the adapters, and the index of the test that runs again
+/// The test that runs last and removes the adapter, and the index of the test that runs again
 /// after it.
 const ADAPTER_REMOVAL_TEST: &str = "verbs_removal";
 const WAIT_FOR_REMOVAL: &str = "for i in $(seq 300); do [ -z \"$(ls /sys/class/infiniband)\" ] && exit; \
@@ -59,9 +59,8 @@ const NO_TIMEOUT_S: &str = "86400";
 /// MiB of memory. A test has contexts of 64 nodes in one process, and half of the memory is for
 /// files.
 const VM_MEMORY_MIB: &str = "1536";
-/// The names under which this step and the tests that need a kernel module are reported as skipped.
+/// The name under which this step is reported as skipped.
 const STEP_NAME: &str = "virtual_machine";
-const SOFT_IWARP: &str = "soft_iwarp";
 
 /// Fetches and builds the parts of the machine. If this is not possible, [`run`] reports why.
 ///
@@ -77,13 +76,9 @@ pub fn prepare(_: &mut TestSummary) -> Result<(), String> {
 /// # Errors
 /// If a test could not be built, or failed.
 pub fn run(summary: &mut TestSummary) -> Result<(), String> {
-    match vm::prepare() {
-        Ok(None) => {}
-        Ok(Some(reason)) => summary.add_skip(SOFT_IWARP, &reason),
-        Err(reason) => {
-            summary.add_skip(STEP_NAME, &reason);
-            return Ok(());
-        }
+    if let Err(reason) = vm::prepare() {
+        summary.add_skip(STEP_NAME, &reason);
+        return Ok(());
     }
     let build_pm_test = |name: &&str| build_test("score-pm", name);
     let programs = PM_TESTS.iter().map(build_pm_test).collect::<Result<Vec<_>, _>>()?;

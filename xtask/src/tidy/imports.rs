@@ -15,9 +15,6 @@ type ModulePath = Vec<String>;
 /// The modules that each module uses, each with a path by which it does.
 type Arrows = BTreeMap<ModulePath, BTreeMap<ModulePath, Vec<String>>>;
 
-/// Folders with circles that are still to be cut.
-const OPEN_CIRCLES: [&str; 2] = ["pm/src/device/ethernet/wire/", "pm/src/device/verbs/"];
-
 /// Longest chain of re-exports that is followed.
 const MAX_REEXPORTS: usize = 16;
 
@@ -48,13 +45,6 @@ pub fn circles(tree: &Tree) -> Vec<String> {
             |file: &Path| file.strip_prefix(&tree.root).unwrap_or(file).display().to_string();
         let arrows = target.arrows();
         for circle in strongly_connected(&arrows) {
-            let is_open = |module| {
-                let file = short(&target.modules[module].file);
-                OPEN_CIRCLES.iter().any(|folder| file.starts_with(folder))
-            };
-            if circle.iter().all(is_open) {
-                continue;
-            }
             let uses = circle.iter().flat_map(|module| {
                 let inside = arrows[module].iter().filter(|(used, _)| circle.contains(*used));
                 inside.map(|(_, path)| {

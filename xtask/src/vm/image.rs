@@ -11,25 +11,24 @@ use super::packages::Unpacked;
 
 /// Modules that are loaded before the program runs. Checksums are listed because kernel code
 /// requests them by name at run time.
-const MODULES: &[&str] =
-    &["crc32_generic", "crc32c_generic", "dummy", "ib_uverbs", "rdma_ucm", "rdma_rxe"];
+const MODULES: &[&str] = &["crc32_generic", "crc32c_generic", "dummy", "ib_uverbs", "rdma_rxe"];
 /// Modules for the wires between two machines.
 const VIRTIO_MODULES: &[&str] = &["virtio_pci", "virtio_net"];
-/// Providers of libibverbs: for rdma_rxe and siw.
-const PROVIDERS: [&str; 2] = ["rxe", "siw"];
+/// The provider of libibverbs for rdma_rxe.
+const PROVIDER: &str = "rxe";
+const VERBS_LIBRARY: &str = "libibverbs.so.1";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// The first directory in which the loader searches.
 const IMAGE_LIBRARY_DIR: &str = "lib/x86_64-linux-gnu";
 
-/// Builds `base.cpio` and `kernel` unless they exist. `siw` is an additional module.
+/// Builds `base.cpio` and `kernel` unless they exist.
 ///
 /// # Errors
 /// If a file is not at its path of Debian 12.
-pub fn build(vm_dir: &Path, unpacked: &Unpacked, siw: Option<&Path>) -> Result<(), String> {
+pub fn build(vm_dir: &Path, unpacked: &Unpacked) -> Result<(), String> {
     let (base, init) = (vm_dir.join("base.cpio"), include_str!("init.sh"));
     let cache_key_path = vm_dir.join("init");
-    let cache_key = format!("{init}# {}\n", siw.map_or("".into(), Path::to_string_lossy));
-    if base.exists() && fs::read_to_string(&cache_key_path).is_ok_and(|text| text == cache_key) {
+    if base.exists() && fs::read_to_string(&cache_key_path).is_ok_and(|text| text == init) {
         return Ok(());
     }
     let root = &unpacked.root;
@@ -41,28 +40,23 @@ pub fn build(vm_dir: &Path, unpacked: &Unpacked, siw: Option<&Path>) -> Result<(
     archive.add_copy_of("bin/busybox", &root.join("bin/busybox"))?;
     let rdma = first_existing(&[root.join("bin/rdma"), root.join("usr/bin/rdma")])?;
     archive.add_copy_of("bin/rdma", &rdma)?;
-    let mut programs = vec![rdma];
-    for name in PROVIDERS {
-        let provider = find_provider(root, name)?;
-        let file = provider.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        archive.add_copy_of(&format!("{LIBRARIES}/libibverbs/{file}"), &provider)?;
-        let driver = format!("etc/libibverbs.d/{name}.driver");
-        archive.add_copy_of(&driver, &root.join(&driver))?;
-        programs.push(provider);
-    }
-    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
-        let library = root.join(LIBRARIES).join(name);
-        archive.add_copy_of(&format!("{IMAGE_LIBRARY_DIR}/{name}"), &library)?;
-        programs.push(library);
-    }
-    add_libraries(&mut archive, root, &programs, &["libibverbs.so.1"])?;
-    add_modules(&mut archive, root, siw)?;
+    let provider = find_provider(root, PROVIDER)?;
+    let file = provider.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    archive.add_copy_of(&format!("{LIBRARIES}/libibverbs/{file}"), &provider)?;
+    let driver = format!("etc/libibverbs.d/{PROVIDER}.driver");
+    archive.add_copy_of(&driver, &root.join(&driver))?;
+    let mut programs = vec![rdma, provider];
+    let library = root.join(LIBRARIES).join(VERBS_LIBRARY);
+    archive.add_copy_of(&format!("{IMAGE_LIBRARY_DIR}/{VERBS_LIBRARY}"), &library)?;
+    programs.push(library);
+    add_libraries(&mut archive, root, &programs, &[VERBS_LIBRARY])?;
+    add_modules(&mut archive, root)?;
     write_kernel(vm_dir, root)?;
     let write = |path: &Path, bytes: &[u8]| {
         fs::write(path, bytes).map_err(|error| format!("{}: {error}", path.display()))
     };
     write(&base, &archive.finish())?;
-    write(&cache_key_path, cache_key.as_bytes())
+    write(&cache_key_path, init.as_bytes())
 }
 
 fn first_existing(paths: &[PathBuf]) -> Result<PathBuf, String> {
@@ -120,20 +114,12 @@ pub fn add_libraries(
 }
 
 /// Adds the modules with their dependencies, and the order in which to load them.
-fn add_modules(archive: &mut Archive, root: &Path, siw: Option<&Path>) -> Result<(), String> {
+fn add_modules(archive: &mut Archive, root: &Path) -> Result<(), String> {
     let mut module_files = Vec::new();
     list_files(&root.join("lib/modules"), &mut module_files);
     let mut order = Vec::new();
     for name in MODULES {
         add_module(archive, &module_files, name, &mut order)?;
-    }
-    if let Some(module) = siw {
-        let bytes = fs::read(module).map_err(|error| format!("{}: {error}", module.display()))?;
-        for needed in module_dependencies(&bytes) {
-            add_module(archive, &module_files, &needed, &mut order)?;
-        }
-        archive.add_file("modules/siw.ko", 0o644, &bytes);
-        order.push("siw.ko".to_owned());
     }
     archive.add_file("modules/order", 0o644, format!("{}\n", order.join("\n")).as_bytes());
     let base_module_count = order.len();

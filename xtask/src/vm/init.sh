@@ -2,8 +2,8 @@
 # The first process of the machine. The kernel and the reports for the harness use ttyS0, the
 # program's output uses ttyS1.
 #
-# One machine alone has RDMA over dummy links. Each of two machines has two wires to the other one.
-# wire0 carries rxe0, wire1 carries siw0.
+# One machine alone has RDMA over a dummy link. Each of two machines has two wires to the other one.
+# wire0 carries rxe0.
 /bin/busybox mkdir -p /proc /sys /dev /tmp /run /var
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys
@@ -32,7 +32,6 @@ for n in 0 1; do
     ip link set wire$n up
 done
 rdma link add rxe0 type rxe netdev wire0 || report warning no rxe
-[ ! -e /modules/siw.ko ] || rdma link add siw0 type siw netdev wire1 || report warning no siw
 read up rest < /proc/uptime
 report ready $up
 stty -F /dev/ttyS1 raw -echo

@@ -1,7 +1,7 @@
 //! `cargo xtask vm`: runs a program in a virtual machine with RDMA devices. It boots Debian's
-//! kernel under qemu with rdma_rxe (RoCE over the virtual machine's own Ethernet) and siw (iWARP
-//! over its TCP). Processors are emulated by software, so results are meaningful and speeds are
-//! not. Two such machines, joined by wires, can run the program at the same time.
+//! kernel under qemu with rdma_rxe (RoCE over the virtual machine's own Ethernet). Processors are
+//! emulated by software, so results are meaningful and speeds are not. Two such machines, joined by
+//! wires, can run the program at the same time.
 //!
 //! All parts come from Debian packages that are downloaded and unpacked below the target directory.
 //! Nothing is installed.
@@ -11,7 +11,6 @@ mod cpio;
 mod image;
 mod links;
 mod packages;
-mod siw;
 mod tsc;
 
 pub use boot::path_in_vm;
@@ -59,20 +58,17 @@ fn work_dir() -> Result<PathBuf, String> {
     Ok(run::target_dir()?.join("vm"))
 }
 
-/// Prepares the machine unless that was done already. If the machine has no soft iWARP, returns the
-/// reason.
+/// Prepares the machine unless that was done already.
 ///
 /// # Errors
 /// Why this system cannot run the machine.
-pub fn prepare() -> Result<Option<String>, String> {
+pub fn prepare() -> Result<(), String> {
     // Two steps of `cargo xtask test` may want it at the same time.
     static PREPARING: Mutex<()> = Mutex::new(());
     let _guard = PREPARING.lock().unwrap_or_else(PoisonError::into_inner);
     let vm_dir = work_dir()?;
     let unpacked = packages::unpack(&vm_dir)?;
-    let siw = siw::build(&vm_dir, &unpacked.root);
-    image::build(&vm_dir, &unpacked, siw.as_deref().ok())?;
-    Ok(siw.err())
+    image::build(&vm_dir, &unpacked)
 }
 
 /// Runs `programs`, each with its arguments, one after the other in one boot of the machine, until
@@ -107,9 +103,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
     let Some(program) = rest.first().filter(|name| !name.starts_with('-')) else {
         return Err(USAGE.into());
     };
-    if let Some(reason) = prepare()? {
-        println!("vm: {reason}");
-    }
+    prepare()?;
     let programs: Vec<Vec<String>> = rest.split(|word| word == "--").map(<[_]>::to_vec).collect();
     match run_in_vm(&options, &programs)? {
         0 => Ok(()),

@@ -185,8 +185,7 @@ impl PmNetwork {
         let (number, report) = self.number_of_last(node);
         self.accesses_of(node).on_write_started(number, access, handle);
         self.on_report(node, &report);
-        // Within a host the bytes have arrived when the call returns, unless the kernel refuses
-        // such writes.
+        // Within a host the bytes have arrived when the call returns.
         let Some(ended) = self.accesses.take_if_last(access) else {
             return Ok(WriteProgress::Started(access.number));
         };

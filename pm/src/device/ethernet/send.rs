@@ -167,14 +167,8 @@ mod tests {
             .publish_region(&Region { id: number, addr: bytes.as_ptr().addr(), len: 1000 })
             .unwrap();
         let direction = Direction::Write;
-        let write = RmaOperation {
-            is_send_locked: false,
-            is_serialized: false,
-            direction,
-            remote: local,
-            local,
-            len: 1000,
-        };
+        let write =
+            RmaOperation { is_serialized: false, direction, remote: local, local, len: 1000 };
         endpoint.start_rma(1, &write).unwrap();
         let locked = Barrier::new(2);
         std::thread::scope(|scope| {

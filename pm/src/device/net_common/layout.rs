@@ -10,7 +10,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 use score_pm_reliability::packet_header::{PACKET_HEADER_LEN, PacketKind};
 
 /// "SCPMETH" and the version of the layout.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x06");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x07");
 /// The most processes that share a slab.
 pub(crate) const MAX_LOCAL: usize = 1024;
 /// The largest MTU of a slab.
@@ -70,8 +70,6 @@ pub(crate) struct LocalNodeRecord {
     /// The number of messages that were ever in the process's queue. The process has acknowledged
     /// them.
     pub(crate) accepted_count: CacheAligned<AtomicU64>,
-    /// See `Counters::opened_adapters`.
-    pub(crate) opened: CacheAligned<AtomicU32>,
     pub(crate) control_queue: ControlQueue,
 }
 

@@ -255,7 +255,6 @@ impl<N: NetworkDevice> Channels<N> {
         for slab in &self.slabs {
             let record = slab.record(local_index);
             record.node.add_to(&mut sum, self.geometry.nodes);
-            sum.opened_adapters = sum.opened_adapters.max(record.opened.0.load(Ordering::Relaxed));
         }
         Ok(sum)
     }

@@ -10,7 +10,6 @@ pub(crate) mod open;
 mod peer_memory;
 mod receive;
 mod rma;
-mod rma_emulation;
 mod rma_fast_path;
 mod select;
 mod send;
@@ -51,7 +50,6 @@ pub(crate) struct ShmemEndpoint {
     control: control::Control,
     select: select::ShmemSelectState,
     rma: rma::RmaState,
-    emulation: rma_emulation::RmaEmulation,
     doorbell: Arc<DoorbellSender>,
     segment: Arc<Segment>,
 }
@@ -93,7 +91,6 @@ impl ShmemEndpoint {
             control: control::Control::default(),
             select: select::ShmemSelectState::default(),
             rma: rma::RmaState::new(segment.geometry().nodes, owner_pid),
-            emulation: rma_emulation::RmaEmulation::new(),
             doorbell,
             segment,
         })

@@ -144,8 +144,6 @@ pub(super) fn mark_exited(segment: &Segment, node: usize) {
         .sum();
     let received = record.receive.0.received.load(Ordering::Relaxed);
     record.receive.0.received.store(received.wrapping_add(claimed_count), Ordering::Release);
-    // Its RMA operations in flight no longer count.
-    record.send.0.pending_rma.store(0, Ordering::Release);
 }
 
 /// Withdraws all regions that an exited process had locked.

@@ -5,7 +5,7 @@
 
 use crate::rma::{AddrHandle, Arena, Table};
 use crate::segment::layout::RegionTable;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, SingleWriterU64, prefetch_write};
+use crate::sync::{AtomicU64, Ordering, SingleWriterU64, prefetch_write};
 use memmap2::MmapRaw;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -16,11 +16,8 @@ pub(super) struct PeerMemory {
     remote_regions: NonNull<RegionTable>,
     /// The node's part of the arena, if it was mapped. None inside: it cannot be mapped.
     pub(super) peer_arena: OnceLock<Option<PeerArena>>,
-    /// Operations that were started: the number of the last one. All are complete but the
-    /// emulated ones in flight, which no other operation overtakes.
+    /// Operations that were started, and have ended: the number of the last one.
     started_count: AtomicU64,
-    /// Emulated operations in flight.
-    pub(super) emulated_operations: AtomicU32,
     /// The difference between the address of a word and the bits of its handle, for the region that
     /// was written last.
     handle_to_addr: SingleWriterU64,
@@ -32,7 +29,6 @@ impl PeerMemory {
             remote_regions: NonNull::from(regions),
             peer_arena: OnceLock::new(),
             started_count: AtomicU64::new(0),
-            emulated_operations: AtomicU32::new(0),
             handle_to_addr: SingleWriterU64::default(),
         }
     }
@@ -43,8 +39,8 @@ impl PeerMemory {
         unsafe { self.remote_regions.as_ref() }
     }
 
-    /// Counts an operation that is complete, or that `emulated_operations` counts.
-    /// `is_serialized`: no other thread counts at the same time.
+    /// Counts an operation that has ended. `is_serialized`: no other thread counts at the same
+    /// time.
     #[inline(always)]
     pub(super) fn count_started(&self, is_serialized: bool) {
         if is_serialized {
@@ -60,12 +56,9 @@ impl PeerMemory {
         self.started_count.load(Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// The number of the operation that was started last, and the one up to which all are complete.
-    pub(super) fn started_and_completed(&self) -> (u64, u64) {
-        // An operation that is counted here is also in the other count until it is complete.
-        let started = self.started_count.load(Ordering::Acquire);
-        let emulated = self.emulated_operations.load(Ordering::Acquire);
-        (started, started.saturating_sub(emulated.into()))
+    /// The number of the operation that was started last.
+    pub(super) fn started_count(&self) -> u64 {
+        self.started_count.load(Ordering::Acquire)
     }
 
     /// Prefetches the line of a word while its handle is checked. If the word is in another region

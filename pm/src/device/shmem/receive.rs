@@ -393,8 +393,8 @@ impl ShmemEndpoint {
         self.find().or_else(|| self.poll_cold_sources(active_count)).or_else(|| self.find())
     }
 
-    /// Adds the sources that have sent for the first time, serves emulated remote memory requests,
-    /// and takes a message from a source that has sent.
+    /// Adds the sources that have sent for the first time, and takes a message from a source that
+    /// has sent.
     #[cold]
     fn add_new_sources(&self) -> PmResult<(*mut u8, usize)> {
         let receiver = &self.receive;
@@ -413,9 +413,6 @@ impl ShmemEndpoint {
             }
         }
         receiver.seen_generation.set(generation);
-        if self.is_emulation_used() {
-            self.progress_emulation();
-        }
         match self.find() {
             Some(NEW_SOURCE) | None => Err(Error::NoBuffers),
             Some(source) => self.take(source),

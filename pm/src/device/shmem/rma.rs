@@ -1,7 +1,7 @@
 //! Remote memory access. The calling process makes one copy before the call returns. If both
 //! regions come from PM's own allocator, the process copies between memory that both nodes have
-//! mapped. Otherwise the kernel copies between the processes. If the kernel refuses, see
-//! `rma_emulation.rs`.
+//! mapped. Otherwise the kernel copies between the processes. If it refuses (seccomp, Yama, user
+//! namespaces), only memory of PM's own allocator can be accessed.
 
 // UNSAFETY: copies between addresses in mappings, and lets the kernel write to the caller's memory.
 #![expect(unsafe_code)]
@@ -99,10 +99,8 @@ impl RmaInterface for ShmemEndpoint {
         let RmaOperation { direction, len, .. } = *operation;
         let receiver_bits = self.segment.node(node as usize).receiver_state.0.bits();
         if receiver_bits & EXITED != 0 {
-            return self.fail_on_exited_node(node, operation);
-        }
-        if self.is_emulating_to(node) {
-            return self.start_emulated(node, operation, local);
+            self.fail_on_exited_node(node, operation);
+            return Ok(());
         }
         let peer_arena = &self.peer_memory(node).peer_arena;
         if peer_arena.get().is_none()
@@ -135,9 +133,7 @@ impl RmaInterface for ShmemEndpoint {
             self.peer_memory(node).count_started(is_serialized);
             return Ok(());
         }
-        let Some(pid) = self.copyable_process_of(node) else {
-            return self.start_emulated(node, operation, local);
-        };
+        let pid = self.copyable_process_of(node).ok_or(Error::NoSys)?;
         // The system call takes much longer than a fence, so this side issues the fence itself.
         fence(Ordering::SeqCst);
         let regions = self.resolve_handles(node, operation)?;
@@ -147,29 +143,21 @@ impl RmaInterface for ShmemEndpoint {
     }
 
     fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
-        if self.is_emulation_used() {
-            self.progress_emulation();
-        }
         let failed = &self.rma.failed_counts[direction as usize];
         let has_failed =
             failed.load(Ordering::Relaxed) != 0 && failed.swap(0, Ordering::AcqRel) != 0;
-        if has_failed {
-            return Err(Error::Io);
-        }
-        if self.emulated_count(direction) != 0 { Err(Error::Busy) } else { Ok(()) }
+        if has_failed { Err(Error::Io) } else { Ok(()) }
     }
 
     fn remote_status(&self, node: u32) -> PmResult<RemoteStatus> {
         self.check_peer(node)?;
-        if self.is_emulation_used() {
-            self.progress_emulation();
-        }
-        let (started, completed) = self.peer_memory(node).started_and_completed();
+        // Every operation has ended when its call returns.
+        let started = self.peer_memory(node).started_count();
         let mut all_failed = self.failed_operations();
         let Some(failed) = all_failed.get_mut(&node) else {
-            return Ok(RemoteStatus { started, completed, has_failed: false });
+            return Ok(RemoteStatus { started, completed: started, has_failed: false });
         };
-        let status = failed.report(started, completed);
+        let status = failed.report(started, started);
         if failed.is_empty() {
             all_failed.remove(&node);
         }
@@ -199,9 +187,6 @@ impl ShmemEndpoint {
     /// Waits until no process copies into or out of a withdrawn region. If a debugger stops a
     /// process during a copy, the wait ends after [`COPY_DRAIN_TIMEOUT`].
     fn wait_for_copiers(&self, number: RegionId, in_arena: bool) {
-        if self.is_emulation_used() {
-            self.wait_for_emulation();
-        }
         fence(Ordering::SeqCst);
         let copiers: Vec<_> =
             self.peer_regions(self.self_node).access.copiers(self.nodes()).collect();
@@ -260,38 +245,17 @@ impl ShmemEndpoint {
         Ok((local, remote_region))
     }
 
-    /// `node` has exited: the operation fails, after all earlier ones. NoBuffers: another thread
-    /// has not ended the earlier ones yet.
+    /// `node` has exited: the operation fails.
     #[cold]
-    fn fail_on_exited_node(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
-        if self.is_emulating_to(node) {
-            self.progress_emulation();
-            if self.is_emulating_to(node) {
-                return Err(Error::NoBuffers);
-            }
-        }
+    fn fail_on_exited_node(&self, node: u32, operation: &RmaOperation) {
         let number = self.peer_memory(node).next_number();
         let why = || format!("node {node} has exited");
         self.record_failure((node, number), operation.direction, why);
         self.peer_memory(node).count_started(operation.is_serialized);
-        Ok(())
-    }
-
-    #[cold]
-    fn start_emulated(
-        &self,
-        node: u32,
-        operation: &RmaOperation,
-        local: ResolvedAddress,
-    ) -> PmResult<()> {
-        if operation.is_send_locked {
-            return Err(Error::NoBuffers);
-        }
-        self.queue_emulated(node, operation, local.addr as usize)
     }
 
     /// The regions of this process, if it ever had one.
-    pub(super) fn local_regions(&self) -> Option<&Table> {
+    fn local_regions(&self) -> Option<&Table> {
         self.rma.local_regions.get().map(|table| &**table)
     }
 
@@ -358,15 +322,22 @@ impl ShmemEndpoint {
             Err(error) => Err(format!("refuses reads: {error}")),
         };
         probe_result.set(pid as u64 | if permission.is_ok() { 0 } else { CMA_DENIED });
-        debug::log(debug::INFO, || match &permission {
-            Ok(()) => format!("shmem: memory of node {node} is copied by process_vm_writev"),
-            Err(why) => format!("shmem: process {pid} of node {node} {why}; RMA is emulated"),
-        });
+        match &permission {
+            Ok(()) => debug::log(debug::INFO, || {
+                format!("shmem: memory of node {node} is copied by process_vm_writev")
+            }),
+            Err(why) => debug::log(debug::ERROR, || {
+                format!(
+                    "shmem: process {pid} of node {node} {why}; use pmAlloc, or allow \
+                     process_vm_writev (Yama, seccomp)"
+                )
+            }),
+        }
         permission.is_ok().then_some(pid)
     }
 
     #[inline]
-    pub(super) fn count_rma_bytes(&self, direction: Direction, len: usize, is_serialized: bool) {
+    fn count_rma_bytes(&self, direction: Direction, len: usize, is_serialized: bool) {
         let counters = &self.record().send.0;
         if is_serialized {
             counters.count_rma_bytes(direction, len);
@@ -376,7 +347,7 @@ impl ShmemEndpoint {
     }
 
     #[cold]
-    pub(super) fn record_failure(
+    fn record_failure(
         &self,
         (node, number): (u32, u64),
         direction: Direction,

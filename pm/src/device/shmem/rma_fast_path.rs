@@ -34,9 +34,7 @@ impl Target {
         let Some(remote_offset) = find_word(&self.rma_fast_path.regions().entries, remote) else {
             return false;
         };
-        if self.record().receiver_state.0.bits() & (EXITED | NEEDS_FENCE) != 0
-            || self.rma_fast_path.emulated_operations.load(Ordering::Acquire) != 0
-        {
+        if self.record().receiver_state.0.bits() & (EXITED | NEEDS_FENCE) != 0 {
             return false;
         }
         let (local_ptr, remote_ptr) = (

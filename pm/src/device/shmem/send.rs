@@ -31,8 +31,6 @@ const PREFETCH_RUN: u64 = 16;
 const NEW: u64 = 0;
 const ACTIVE: u64 = 1;
 const BROKEN: u64 = 2;
-/// Remote memory operations are in flight that messages must not overtake.
-const WAITS: u64 = 3;
 
 /// The sending side for one node. It holds everything that a message needs, so that a composite can
 /// keep its address (see `direct_target`).
@@ -344,17 +342,8 @@ impl ShmemEndpoint {
         if target.state.get() == BROKEN {
             return Err(Error::Io);
         }
-        if target.state.get() == WAITS {
-            self.progress_emulation();
-        }
         self.segment.activate(self.self_node as usize, node as usize, RingKind::Message);
         target.state.set(ACTIVE);
-        // Checked after the state is set, because another thread may just have started an
-        // operation.
-        if self.is_emulating_to(node) {
-            target.state.set(WAITS);
-            return Err(Error::NoBuffers);
-        }
         Ok(())
     }
 
@@ -368,26 +357,7 @@ impl ShmemEndpoint {
         if target.record().receiver_state.0.bits() & EXITED != 0 {
             return Ok(self.send.staging.start.as_ptr());
         }
-        if self.is_emulation_used() {
-            self.progress_emulation();
-        }
         Err(error)
-    }
-
-    /// Delays messages to `node` until the remote memory operations in flight are done.
-    pub(super) fn delay_messages(&self, node: u32) {
-        let state = &self.send.targets[node as usize].state;
-        if state.get() != BROKEN {
-            state.set(WAITS);
-        }
-    }
-
-    /// Rings the doorbell if `node` sleeps.
-    pub(super) fn wake_node(&self, node: usize) {
-        let target = &self.send.targets[node];
-        if target.record().receiver_state.0.load_after_publish(self.must_fence) & SLEEPING != 0 {
-            self.wake_receiver(target);
-        }
     }
 
     /// Ends all traffic to and from `node`.

@@ -23,7 +23,7 @@ const MESSAGE_HEADER_WORDS: usize = 3;
 /// Takes all messages for `self_node` out of its rings. Returns their number and bytes.
 pub(super) fn drop_received(segment: &Segment, self_node: usize) -> (u64, u64) {
     let (mut dropped_count, mut dropped_len) = (0, 0);
-    for kind in [RingKind::Message, RingKind::Control, RingKind::Rma] {
+    for kind in [RingKind::Message, RingKind::Control] {
         for source in segment.active_sources(self_node, kind).filter(|&source| source != self_node)
         {
             let ring = Consumer::new(segment.ring(source, self_node, kind));
@@ -55,9 +55,9 @@ impl StateInterface for ShmemEndpoint {
             .filter(|&source| source != self_node && !self.is_broken(source))
             .map(|source| message_ring(&self.segment, source, self_node).queued())
             .sum();
-        // A sent message is immediately in its receiver's queue.
+        // A sent message is immediately in its receiver's queue, and a read ends in its call.
         let receive = (queued as usize).saturating_sub(has_held_message.into());
-        QueueStatus { receive, send: 0, read: self.emulated_read_count() }
+        QueueStatus { receive, send: 0, read: 0 }
     }
 
     fn reset(&self) {

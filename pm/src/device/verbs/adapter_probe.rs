@@ -6,19 +6,18 @@
 
 use super::adapter::{AccessRights, Adapter, MemoryRegion, QueueSizes};
 use super::config::{MTU, VerbsOptions};
-use super::connection_manager;
 use super::ibverbs_library::{Library, Unavailable};
 use super::open::describe;
 use super::port_selection::{self, SelectedPort};
 use super::queue_pair::QueuePair;
-use super::receive::SharedReceiveBuffers;
+use super::receive_buffers::SharedReceiveBuffers;
 use crate::device::net_common::layout::SlabGeometry;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The vendor numbers of rdma_rxe and siw.
-const SOFTWARE_VENDOR_IDS: [u32; 2] = [0xff_ffff, 0x62_6d74];
+/// The vendor number of rdma_rxe.
+const SOFTWARE_VENDOR_ID: u32 = 0xff_ffff;
 
 /// An adapter that works.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,13 +56,10 @@ pub fn probe_adapter(options: &[&str]) -> Result<Usable, Unusable> {
         })?;
     let chosen = port_selection::choose(&adapters, &options).map_err(Unusable::Absent)?;
     let vendor = open_and_drop_resources(&chosen, &options).map_err(refused)?;
-    let link_ip = options.link.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    let (kind, subnet) = match (chosen.is_iwarp, chosen.port.is_ethernet) {
-        (true, _) => {
-            ("iWARP", subnet_of(connection_manager::probe(&chosen, link_ip).map_err(refused)?))
-        }
-        (false, true) => ("RoCE", chosen.gid.and_then(|gid| subnet_of(ip_of_gid(gid.bytes)))),
-        (false, false) => ("InfiniBand", Some(subnet_prefix(&chosen))),
+    let (kind, subnet) = if chosen.port.is_ethernet {
+        ("RoCE", chosen.gid.and_then(|gid| subnet_of(ip_of_gid(gid.bytes))))
+    } else {
+        ("InfiniBand", Some(subnet_prefix(&chosen)))
     };
     // The membership bit does not distinguish partitions.
     let key = chosen.port.partitions.get(chosen.partition_index);
@@ -72,7 +68,7 @@ pub fn probe_adapter(options: &[&str]) -> Result<Usable, Unusable> {
         wires: describe(&chosen),
         fabric: format!("{kind}{}", partition.unwrap_or_default()),
         subnet: subnet.unwrap_or_else(|| "unknown subnet".to_owned()),
-        is_hardware: !SOFTWARE_VENDOR_IDS.contains(&vendor),
+        is_hardware: vendor != SOFTWARE_VENDOR_ID,
     })
 }
 
@@ -86,10 +82,7 @@ fn open_and_drop_resources(chosen: &SelectedPort, options: &VerbsOptions) -> Res
     let adapter = Adapter::open(chosen, sizes)?;
     let _frames = MemoryRegion::allocate(&adapter, geometry.slots * MTU, AccessRights::Local)?;
     receive_buffers.post_buffers(&adapter, 0)?;
-    // On iWARP the caller checks instead that the connection manager can listen.
-    if !chosen.is_iwarp {
-        QueuePair::new(&adapter, 0)?;
-    }
+    QueuePair::new(&adapter, 0)?;
     Ok(adapter.vendor_id)
 }
 

@@ -6,7 +6,7 @@
 
 use super::engine::VerbsEngine;
 use super::outgoing_queue::{MessageClass, QueuedMessage};
-use super::receive;
+use super::receive_buffers;
 use crate::device::net_common::endpoint_queues::EndpointQueues;
 use crate::device::net_common::layout::SendSlotState;
 use crate::device::net_common::{self, Engine as _, ProgressMode};
@@ -27,7 +27,7 @@ impl VerbsOrphan {
     /// Takes over the dead process's slots.
     pub(super) fn adopt(mut engine: VerbsEngine) -> VerbsOrphan {
         let geometry = *engine.slab.geometry();
-        let queues = EndpointQueues::new(&geometry, receive::entry_count(geometry.nodes));
+        let queues = EndpointQueues::new(&geometry, receive_buffers::entry_count(geometry.nodes));
         engine.take_over_slots(&queues);
         VerbsOrphan { engine, queues }
     }

@@ -19,7 +19,7 @@ pub(super) struct PortParams {
     adapter: String,
     port: u8,
     gid: Option<u32>,
-    /// The partition key; 0 if there is none (iWARP), because no partition has the key 0.
+    /// The partition key; 0 if the port has none, because no partition has the key 0.
     partition: u16,
     service_level: u8,
 }

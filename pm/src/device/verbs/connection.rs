@@ -12,9 +12,7 @@
 //! process that is not ready. Every process replies to a hello that names an older queue pair.
 //!
 //! A hello with a higher epoch than the known one means that the peer's queue pair is new. Then the
-//! process connects its own queue pair again, or replaces it if it was ever used for sending. If
-//! connecting is asynchronous (iWARP), a process reports that it is connected only after the
-//! connection manager has reported the connection.
+//! process connects its own queue pair again, or replaces it if it was ever used for sending.
 
 #![forbid(unsafe_code)]
 
@@ -38,8 +36,6 @@ pub(super) enum ConnectionEvent {
     /// Messages or operations are queued.
     SendPending,
     HelloReceived(HandshakeState),
-    /// The local queue pair is connected, if connecting is asynchronous.
-    QpConnected,
     /// The local queue pair has failed.
     QpFailed,
     Timer,
@@ -70,8 +66,6 @@ enum State {
     Idle,
     /// There is a queue pair. It is not connected.
     Created,
-    /// The queue pair is being connected.
-    Connecting,
     /// The queue pair is connected, but the peer may not know it.
     Connected,
     Ready,
@@ -89,8 +83,6 @@ pub(super) struct Connection {
     /// The epoch of the queue pair that the peer's present queue pair is connected to, from its
     /// hello.
     acknowledged_epoch: u64,
-    /// `ConnectQp` only starts connecting; `QpConnected` reports the end.
-    is_async: bool,
     /// The time of the next hello. `interval_ns`: the interval to the hello after it.
     due_ns: u64,
     interval_ns: u64,
@@ -104,24 +96,8 @@ impl Connection {
         Connection { state: State::Closed, ..Connection::default() }
     }
 
-    /// A connection whose queue pairs are connected by a connection manager.
-    pub(super) fn with_async_connect() -> Connection {
-        Connection { is_async: true, ..Connection::default() }
-    }
-
     pub(super) fn is_ready(&self) -> bool {
         self.state == State::Ready
-    }
-
-    /// Whether `ConnectQp` was issued and no later event has ended it.
-    pub(super) fn is_connecting(&self) -> bool {
-        self.state == State::Connecting
-    }
-
-    /// The epochs of the local queue pair and of the peer's queue pair that it is or will be
-    /// connected to.
-    pub(super) fn epochs(&self) -> (u64, u64) {
-        (self.self_epoch, self.peer_epoch)
     }
 
     /// The content of the next hello.
@@ -156,10 +132,8 @@ impl Connection {
 
     /// When `Timer` is due. None: no timer is set.
     pub(super) fn timer_due_ns(&self) -> Option<u64> {
-        let has_timer = matches!(
-            self.state,
-            State::Created | State::Connecting | State::Connected | State::NoResources
-        );
+        let has_timer =
+            matches!(self.state, State::Created | State::Connected | State::NoResources);
         (has_timer && !self.is_passive).then_some(self.due_ns)
     }
 
@@ -173,10 +147,9 @@ impl Connection {
                 }
                 (self.state, self.is_passive) = (State::Idle, true);
             }
-            (
-                ConnectionEvent::QpFailed,
-                State::Created | State::Connecting | State::Connected | State::Ready,
-            ) if self.is_passive => {
+            (ConnectionEvent::QpFailed, State::Created | State::Connected | State::Ready)
+                if self.is_passive =>
+            {
                 actions.push(Action::DestroyQp);
                 self.state = State::Idle;
             }
@@ -185,20 +158,12 @@ impl Connection {
                 self.send_hello(now_ns, &mut actions);
             }
             // Repeated failures increase the interval.
-            (
-                ConnectionEvent::QpFailed,
-                State::Created | State::Connecting | State::Connected | State::Ready,
-            ) => {
+            (ConnectionEvent::QpFailed, State::Created | State::Connected | State::Ready) => {
                 actions.push(Action::DestroyQp);
                 self.create_qp(now_ns, &mut actions);
                 self.due_ns = now_ns.saturating_add(self.interval_ns.max(MIN_HELLO_INTERVAL_NS));
             }
-            (ConnectionEvent::QpConnected, State::Connecting) => {
-                self.state = State::Connected;
-                self.start_sending_if_connected(&mut actions);
-                self.send_hello(now_ns, &mut actions);
-            }
-            (ConnectionEvent::Timer, State::Created | State::Connecting | State::Connected)
+            (ConnectionEvent::Timer, State::Created | State::Connected)
                 if now_ns >= self.due_ns =>
             {
                 self.send_hello(now_ns, &mut actions);
@@ -237,7 +202,7 @@ impl Connection {
                 self.connect_qp(actions);
             }
             State::Created => self.connect_qp(actions),
-            State::Connecting | State::Connected if is_new_qp => {
+            State::Connected if is_new_qp => {
                 actions.push(Action::ResetQp);
                 self.connect_qp(actions);
             }
@@ -249,16 +214,14 @@ impl Connection {
             _ => {}
         }
         self.start_sending_if_connected(actions);
-        // While both are connecting, a hello in addition to the hellos of the timers is useless.
-        let is_known_to_peer = self.state == State::Connecting && !is_new_qp && !self.is_passive;
         // A peer that is ready with another queue pair does not know the present one yet.
-        if (!handshake.is_ready || handshake.peer_epoch != self.self_epoch) && !is_known_to_peer {
+        if !handshake.is_ready || handshake.peer_epoch != self.self_epoch {
             self.send_hello(now_ns, actions);
         }
     }
 
     fn connect_qp(&mut self, actions: &mut Vec<Action>) {
-        self.state = if self.is_async { State::Connecting } else { State::Connected };
+        self.state = State::Connected;
         actions.push(Action::ConnectQp);
     }
 
@@ -284,42 +247,17 @@ mod tests {
         queue_pairs: [Option<(u64, u64)>; 2],
         received_epochs: [u64; 2],
         in_flight: Vec<(usize, HandshakeState)>,
-        /// With asynchronous connecting: the ends that wait for it.
-        is_connecting: [bool; 2],
         now_ns: u64,
     }
 
     impl World {
-        fn new(is_async: bool) -> World {
+        fn new() -> World {
             World {
-                connections: [(); 2].map(|()| World::new_connection(is_async)),
+                connections: [Connection::default(), Connection::default()],
                 queue_pairs: [None; 2],
                 received_epochs: [0; 2],
                 in_flight: Vec::new(),
-                is_connecting: [false; 2],
                 now_ns: 1,
-            }
-        }
-
-        fn new_connection(is_async: bool) -> Connection {
-            if is_async { Connection::with_async_connect() } else { Connection::default() }
-        }
-
-        /// Acts as a connection manager. End 0 requests a connection; end 1 rejects a request that
-        /// names another queue pair.
-        fn run_connection_manager(&mut self) {
-            match (self.is_connecting, self.queue_pairs) {
-                ([true, true], [Some((a, b)), Some((c, d))]) if (a, b) == (d, c) => {
-                    self.is_connecting = [false; 2];
-                    (0..2).for_each(|end| self.event(end, ConnectionEvent::QpConnected));
-                }
-                // An end that has not received the hello yet leaves the request pending.
-                ([true, _], [Some((a, b)), other])
-                    if other.is_none_or(|(c, d)| c != b || d >= a) =>
-                {
-                    self.event(0, ConnectionEvent::QpFailed);
-                }
-                _ => {}
             }
         }
 
@@ -335,7 +273,6 @@ mod tests {
                 let self_epoch = self.connections[end].handshake_state().self_epoch;
                 match action {
                     Action::DestroyQp => {
-                        self.is_connecting[end] = false;
                         assert!(self.queue_pairs[end].take().is_some());
                     }
                     Action::CreateQp => {
@@ -345,12 +282,10 @@ mod tests {
                     Action::ResetQp => {
                         assert!(self.queue_pairs[end].is_some_and(|(_, other)| other != 0));
                         self.queue_pairs[end] = Some((self_epoch, 0));
-                        self.is_connecting[end] = false;
                     }
                     Action::ConnectQp => {
                         assert_eq!(self.queue_pairs[end], Some((self_epoch, 0)));
                         self.queue_pairs[end] = Some((self_epoch, self.received_epochs[end]));
-                        self.is_connecting[end] = self.connections[end].is_async;
                     }
                     Action::StartSending => assert!(self.queue_pairs[end].is_some()),
                     Action::SendHello => {
@@ -375,7 +310,6 @@ mod tests {
                     delivered_count += 1;
                     assert!(delivered_count < 1000, "hellos without end");
                 }
-                self.run_connection_manager();
                 if !self.in_flight.is_empty() {
                     continue;
                 }
@@ -392,10 +326,8 @@ mod tests {
 
     #[test]
     fn a_connection_is_made_from_either_end_and_from_both_at_once() {
-        let starts =
-            [&[0][..], &[1], &[0, 1]].map(|starters| [(starters, false), (starters, true)]);
-        for (starters, is_async) in starts.into_iter().flatten() {
-            let mut world = World::new(is_async);
+        for starters in [&[0][..], &[1], &[0, 1]] {
+            let mut world = World::new();
             starters.iter().for_each(|&end| world.event(end, ConnectionEvent::SendPending));
             world.run_until_connected();
             assert!(
@@ -407,72 +339,64 @@ mod tests {
 
     #[test]
     fn a_peer_that_has_exited_gets_no_hello_but_the_owner_that_delivers_its_messages_is_answered() {
-        for is_async in [false, true] {
-            let mut world = World::new(is_async);
-            world.event(0, ConnectionEvent::SendPending);
-            world.run_until_connected();
-            world.event(0, ConnectionEvent::PeerExited);
-            world.event(0, ConnectionEvent::SendPending);
-            assert_eq!((world.queue_pairs[0], world.connections[0].timer_due_ns()), (None, None));
-            assert!(world.in_flight.is_empty());
-            (world.connections[1], world.queue_pairs[1], world.received_epochs[1]) =
-                (World::new_connection(is_async), None, 0);
-            world.event(1, ConnectionEvent::SendPending);
-            world.run_until_connected();
-            world.event(0, ConnectionEvent::QpFailed);
-            assert_eq!((world.queue_pairs[0], world.connections[0].timer_due_ns()), (None, None));
-        }
+        let mut world = World::new();
+        world.event(0, ConnectionEvent::SendPending);
+        world.run_until_connected();
+        world.event(0, ConnectionEvent::PeerExited);
+        world.event(0, ConnectionEvent::SendPending);
+        assert_eq!((world.queue_pairs[0], world.connections[0].timer_due_ns()), (None, None));
+        assert!(world.in_flight.is_empty());
+        (world.connections[1], world.queue_pairs[1], world.received_epochs[1]) =
+            (Connection::default(), None, 0);
+        world.event(1, ConnectionEvent::SendPending);
+        world.run_until_connected();
+        world.event(0, ConnectionEvent::QpFailed);
+        assert_eq!((world.queue_pairs[0], world.connections[0].timer_due_ns()), (None, None));
     }
 
     #[test]
     fn a_queue_pair_that_could_not_be_created_is_created_later() {
-        for is_async in [false, true] {
-            let mut world = World::new(is_async);
-            world.event(0, ConnectionEvent::SendPending);
-            world.queue_pairs[0] = None;
-            world.connections[0].retry_later(world.now_ns);
-            world.run_until_connected();
-        }
+        let mut world = World::new();
+        world.event(0, ConnectionEvent::SendPending);
+        world.queue_pairs[0] = None;
+        world.connections[0].retry_later(world.now_ns);
+        world.run_until_connected();
     }
 
     #[test]
     fn a_successor_of_an_exited_process_is_connected_in_its_place() {
-        for is_async in [false, true] {
-            let mut world = World::new(is_async);
-            world.event(0, ConnectionEvent::SendPending);
-            world.run_until_connected();
-            (world.connections[0], world.queue_pairs[0], world.received_epochs[0]) =
-                (World::new_connection(is_async), None, 0);
-            world.event(0, ConnectionEvent::SendPending);
-            world.run_until_connected();
-        }
+        let mut world = World::new();
+        world.event(0, ConnectionEvent::SendPending);
+        world.run_until_connected();
+        (world.connections[0], world.queue_pairs[0], world.received_epochs[0]) =
+            (Connection::default(), None, 0);
+        world.event(0, ConnectionEvent::SendPending);
+        world.run_until_connected();
     }
 
     #[test]
     fn a_successor_whose_queue_pair_is_dropped_by_a_late_exit_event_is_connected_again() {
-        for is_async in [false, true] {
-            let mut world = World::new(is_async);
-            world.event(0, ConnectionEvent::SendPending);
-            world.run_until_connected();
-            (world.connections[1], world.queue_pairs[1], world.received_epochs[1]) =
-                (World::new_connection(is_async), None, 0);
-            world.event(1, ConnectionEvent::SendPending);
-            world.run_until_connected();
-            // Its last hello arrives after the exit event.
-            let last_handshake = world.connections[1].handshake_state();
-            world.event(0, ConnectionEvent::PeerExited);
-            world.event(0, ConnectionEvent::HelloReceived(last_handshake));
-            world.run_until_connected();
-        }
+        let mut world = World::new();
+        world.event(0, ConnectionEvent::SendPending);
+        world.run_until_connected();
+        (world.connections[1], world.queue_pairs[1], world.received_epochs[1]) =
+            (Connection::default(), None, 0);
+        world.event(1, ConnectionEvent::SendPending);
+        world.run_until_connected();
+        // Its last hello arrives after the exit event.
+        let last_handshake = world.connections[1].handshake_state();
+        world.event(0, ConnectionEvent::PeerExited);
+        world.event(0, ConnectionEvent::HelloReceived(last_handshake));
+        world.run_until_connected();
     }
 
     proptest! {
         /// Datagrams are lost, duplicated and delayed, and queue pairs fail; then failures end.
         #[test]
         fn both_ends_are_connected_after_any_failures(
-            steps in prop::collection::vec((0..9u8, 0..64usize), 1..60), is_slow in any::<bool>()
+            steps in prop::collection::vec((0..8u8, 0..64usize), 1..60)
         ) {
-            let mut world = World::new(is_slow);
+            let mut world = World::new();
             world.event(0, ConnectionEvent::SendPending);
             for (step, choice) in steps {
                 let end = choice % 2;
@@ -489,7 +413,6 @@ mod tests {
                         let index = choice % world.in_flight.len();
                         world.in_flight.remove(index);
                     }
-                    8 => world.run_connection_manager(),
                     _ if !world.in_flight.is_empty() => {
                         let index = choice % world.in_flight.len();
                         // A datagram that step 4 delivers may be delivered again.

@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 use super::bindings::{EVENT_DEVICE_FATAL, EVENT_PORT_ACTIVE, EVENT_PORT_ERR};
-use super::cm_request;
 use super::connection::{Action, ConnectionEvent};
 use super::engine::VerbsEngine;
 use super::hello::{HELLO_LEN, Hello};
@@ -22,10 +21,6 @@ const MAX_HELLOS_PER_PASS: usize = 64;
 
 /// Nanoseconds between two checks that the adapter still exists.
 const ADAPTER_CHECK_INTERVAL_NS: u64 = 1_000_000_000;
-
-/// The time in nanoseconds that one end waits after an operation has broken the connection. The
-/// other end tries its operations in this time. It covers two round trips on a loaded host.
-const TIE_BREAK_DELAY_NS: u64 = 200_000_000;
 
 /// Nanoseconds since boot, by a clock that all processes of a host share.
 pub(super) fn now_ns() -> u64 {
@@ -107,10 +102,6 @@ impl VerbsEngine {
                 peer.qp_number = Some(pair.qp_number());
                 peer.pair = Some(pair);
             }
-            Action::ResetQp | Action::ConnectQp if self.manager.is_some() => match action {
-                Action::ConnectQp => self.connect_peer(node)?,
-                _ => self.replace_pair(node)?,
-            },
             Action::ResetQp => peer.pair.as_ref().ok_or("no queue pair")?.reset()?,
             Action::ConnectQp => {
                 peer.pair.as_ref().ok_or("no queue pair")?.connect(&peer.qp_address)?
@@ -129,19 +120,8 @@ impl VerbsEngine {
         let peer = &mut self.peers[node as usize];
         peer.qp_number = None;
         self.in_flight -= peer.send_queue.in_flight();
-        let is_entry_read_pending = peer.pending_entry_read.take().is_some();
-        if self.manager.is_none() {
-            peer.send_queue.fail();
-        } else if let Some(operation) =
-            peer.send_queue.fail_and_suspect(is_entry_read_pending, self.is_port_down)
-        {
-            self.abandon_rdma(node, &operation, "it has broken several connections");
-        }
-        if self.manager.is_some() {
-            // A region that no longer exists may have broken the connection.
-            self.peers[node as usize].remote_regions.clear();
-        }
-        self.disconnect(node, pair);
+        peer.pending_entry_read = None;
+        peer.send_queue.fail();
     }
 
     /// Starts to send after both ends are connected.
@@ -152,38 +132,7 @@ impl VerbsEngine {
             self.complete_item(queues, node, item, true);
         }
         self.send_credits(queues, node);
-        self.delay_operations(node);
         self.transmit(queues, node);
-    }
-
-    /// Either end may have an operation that has broken the connection. One end tries its
-    /// operations first, and the other one waits. The epochs of the queue pairs decide which end
-    /// waits, so that both come to the same result.
-    fn delay_operations(&mut self, node: u32) {
-        let peer = &mut self.peers[node as usize];
-        let (self_epoch, peer_epoch) = peer.connection.epochs();
-        let is_lower_node_first = self_epoch.wrapping_add(peer_epoch).count_ones() % 2 == 0;
-        if !peer.send_queue.has_suspects()
-            || is_lower_node_first == (self.identity.self_node < node)
-        {
-            return peer.send_queue.hold_until(0);
-        }
-        let until_ns = now_ns().saturating_add(TIE_BREAK_DELAY_NS);
-        peer.send_queue.hold_until(until_ns);
-        self.held_peers.push_back((node, until_ns));
-    }
-
-    /// Releases the operations of peers whose time to wait is over.
-    fn release_delayed(&mut self, queues: &EndpointQueues, now_ns: u64) {
-        while let Some(&(node, until_ns)) =
-            self.held_peers.front().filter(|(_, until_ns)| *until_ns <= now_ns)
-        {
-            self.held_peers.pop_front();
-            self.peers[node as usize].send_queue.release_hold(until_ns);
-            if self.peers[node as usize].connection.is_ready() {
-                self.transmit(queues, node);
-            }
-        }
     }
 
     fn send_hello(&mut self, node: u32) {
@@ -197,9 +146,7 @@ impl VerbsEngine {
             from: self.identity.self_node,
             to: node,
             handshake: peer.connection.handshake_state(),
-            qp_address: self.manager.as_ref().map_or(pair.qp_address(), |manager| {
-                cm_request::to_qp_address(manager.listen_addr)
-            }),
+            qp_address: pair.qp_address(),
             expected: peer.expected,
             consumed: u64::from(control) << 32 | u64::from(data),
             credit_target: (credits_addr, self.credits.rkey),
@@ -222,7 +169,6 @@ impl VerbsEngine {
             }
         }
         self.poll_adapter_events();
-        self.handle_cm_notifications(queues);
         let (mut timer_peers, time_ns) = (std::mem::take(&mut self.timer_peers), now_ns());
         for &node in &timer_peers {
             if self.peers[node as usize]
@@ -238,7 +184,6 @@ impl VerbsEngine {
         timer_peers.dedup();
         timer_peers.retain(|&node| self.peers[node as usize].connection.timer_due_ns().is_some());
         self.timer_peers = timer_peers;
-        self.release_delayed(queues, time_ns);
         if time_ns.saturating_sub(self.adapter_checked_ns) > ADAPTER_CHECK_INTERVAL_NS {
             self.adapter_checked_ns = time_ns;
             if self.adapter.is_unlisted() {

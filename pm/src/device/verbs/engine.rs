@@ -7,13 +7,11 @@
 
 use super::adapter::{AccessRights, Adapter, CompletionBatch, DmaBuffer, MemoryRegion, QueueSizes};
 use super::bindings::{REQUEST_ERROR_STATUSES, WorkCompletion};
-use super::cm_request;
 use super::connection::{Connection, ConnectionEvent};
-use super::connection_manager::{self, ConnectionManager};
 use super::outgoing_queue::{MessageClass, QueueItem, QueuedMessage};
 use super::peer::VerbsPeer;
 use super::port_selection::SelectedPort;
-use super::receive::{HEADER_LEN, SharedReceiveBuffers, window};
+use super::receive_buffers::{HEADER_LEN, SharedReceiveBuffers, window};
 use super::regions::{ENTRY_LEN, VerbsRegions};
 use crate::debug;
 use crate::device::net_common::address_table::AddressTable;
@@ -47,12 +45,8 @@ pub(crate) struct VerbsEngine {
     /// consumed, which RDMA writes send from here.
     pub(super) credits: MemoryRegion<Arc<DmaBuffer>>,
     pub(super) regions: Arc<VerbsRegions>,
-    /// The memory into which a requested entry of a region table is read, for each node. Then one
-    /// word whose value is never used.
+    /// The memory into which a requested entry of a region table is read, for each node.
     pub(super) read_landings: MemoryRegion<Arc<DmaBuffer>>,
-    /// Makes connections on iWARP. It is dropped after the peers, because its commands may hold
-    /// their queue pairs.
-    pub(super) manager: Option<ConnectionManager>,
     pub(super) adapter: Arc<Adapter>,
     pub(super) socket: UdpSocket,
     pub(super) addresses: Arc<AddressTable>,
@@ -74,9 +68,6 @@ pub(crate) struct VerbsEngine {
     pub(super) has_failed_rdma: [bool; 2],
     /// The number of all remote memory operations that were refused.
     pub(super) refused_rdma_count: u64,
-    /// Peers whose operations are held back, and the end of that time; see
-    /// `outgoing_queue/fault_isolation.rs`.
-    pub(super) held_peers: VecDeque<(u32, u64)>,
     /// Slots for control messages.
     pub(super) control_slots: Vec<u32>,
     pub(super) exited_seen: u64,
@@ -131,22 +122,12 @@ impl VerbsEngine {
         let frames = frames.map_err(|why| warn_no_memory(adapter.registration_error_text(&why)))?;
         let credits =
             MemoryRegion::allocate(&adapter, geometry.nodes * 16, AccessRights::RemoteWrite);
-        // On iWARP the peer's adapter writes the destination of a read.
-        let access = if chosen.is_iwarp { AccessRights::RemoteWrite } else { AccessRights::Local };
-        let landings = MemoryRegion::allocate(&adapter, (geometry.nodes + 1) * ENTRY_LEN, access);
+        let landings =
+            MemoryRegion::allocate(&adapter, geometry.nodes * ENTRY_LEN, AccessRights::Local);
         let regions = Arc::new(VerbsRegions::new(&adapter).map_err(warn_no_memory)?);
-        let manager = cm_request::start_manager(&adapter, &socket).map_err(warn_no_memory)?;
-        if manager.is_some() {
-            slab.record(local_index)
-                .opened
-                .0
-                .store(connection_manager::opened_count(), Ordering::Relaxed);
-        }
         let control_slots = (geometry.slots - CONTROL_QUEUE_LEN) as u32..geometry.slots as u32;
         Ok(VerbsEngine {
-            peers: (0..geometry.nodes)
-                .map(|_| VerbsPeer::new(chosen.is_iwarp, adapter.max_reads))
-                .collect(),
+            peers: (0..geometry.nodes).map(|_| VerbsPeer::default()).collect(),
             receive_buffers,
             window: window(geometry.nodes) as u32,
             max_in_flight: super::queue_pair::SEND_QUEUE_DEPTH.min(adapter.max_work_requests)
@@ -155,7 +136,6 @@ impl VerbsEngine {
             credits: credits.map_err(warn_no_memory)?,
             regions,
             read_landings: landings.map_err(warn_no_memory)?,
-            manager,
             adapter,
             socket,
             addresses,
@@ -170,7 +150,6 @@ impl VerbsEngine {
             rdma_in_flight: [0; 2],
             has_failed_rdma: [false; 2],
             refused_rdma_count: 0,
-            held_peers: VecDeque::new(),
             control_slots: control_slots.collect(),
             exited_seen: 0,
             is_broken: false,
@@ -240,9 +219,6 @@ impl VerbsEngine {
     /// Posts more items after room has become free.
     #[inline]
     fn transmit_more(&mut self, queues: &EndpointQueues, to: u32) {
-        if self.peers[to as usize].send_queue.needs_confirming_read() {
-            self.post_flush_read(queues, to);
-        }
         if self.peers[to as usize].send_queue.next_to_post().is_some() {
             self.transmit(queues, to);
         }
@@ -282,10 +258,7 @@ impl VerbsEngine {
         let mut busy_peers = std::mem::take(&mut self.busy_peers);
         busy_peers.retain(|&to| {
             if self.peers[to as usize].send_queue.is_last_unsignalled() {
-                match self.manager {
-                    Some(_) => self.post_flush_read(queues, to),
-                    None => drop(self.write_word(queues, to, 0, 0)),
-                }
+                self.write_word(queues, to, 0, 0);
             }
             let peer = &mut self.peers[to as usize];
             peer.is_busy = peer.send_queue.len() > 0;
@@ -333,13 +306,10 @@ impl VerbsEngine {
 
     /// Destroys all queue pairs, so that no more messages are received.
     pub(super) fn close(&mut self) {
-        for node in 0..self.peers.len() as u32 {
-            let peer = &mut self.peers[node as usize];
+        for peer in &mut self.peers {
             peer.connection = Connection::closed();
             peer.qp_number = None;
-            if let Some(pair) = peer.pair.take() {
-                self.disconnect(node, pair);
-            }
+            peer.pair = None;
         }
     }
 }

@@ -7,7 +7,7 @@
 use super::bindings::{
     AsyncEvent, CompChannel, CompletionQueue, DeviceAttr, GID_ROCE_V2, GidEntry, IbvContext,
     IbvDevice, IbvMr, IbvQp, LINK_ETHERNET, PORT_ACTIVE, PortAttr, ProtectionDomain, QpAttr,
-    QpInitAttr, SharedReceiveQueue, SrqInitAttr, TRANSPORT_IWARP,
+    QpInitAttr, SharedReceiveQueue, SrqInitAttr,
 };
 use super::port_selection::{AdapterInfo, Gid, Port};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -30,8 +30,6 @@ const MAX_PARTITIONS: u16 = 128;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Unavailable {
     Library(String),
-    /// librdmacm, for iWARP.
-    ConnectionManager(String),
     Kernel,
     Adapter,
     /// There is an adapter, but a query fails.
@@ -43,9 +41,6 @@ impl fmt::Display for Unavailable {
         match self {
             Unavailable::Library(why) => {
                 write!(formatter, "no RDMA library (Debian: libibverbs1, ibverbs-providers): {why}")
-            }
-            Unavailable::ConnectionManager(why) => {
-                write!(formatter, "iWARP needs librdmacm (Debian: librdmacm1): {why}")
             }
             Unavailable::Kernel => {
                 formatter.write_str("this kernel has no RDMA support (module ib_uverbs)")
@@ -176,16 +171,6 @@ impl Library {
         context_result
     }
 
-    /// The name of the adapter that was opened as `context`.
-    ///
-    /// # Safety
-    /// An open context of libibverbs, opened by any code of the process.
-    pub(super) unsafe fn device_name(&self, context: NonNull<IbvContext>) -> Option<String> {
-        // SAFETY: by the caller's promise; the name is the library's own text.
-        let name = unsafe { CStr::from_ptr((self.get_device_name)(context.as_ref().device)) };
-        Some(name.to_str().ok()?.to_owned())
-    }
-
     /// The sysfs directory of the adapter that was opened as `context`, if the kernel lists it.
     ///
     /// # Safety
@@ -241,7 +226,7 @@ impl Library {
         let ports = ports.collect();
         // SAFETY: opened above, and nothing keeps a part of it.
         unsafe { (self.close_device)(context) };
-        Ok(AdapterInfo { name, is_iwarp: transport == TRANSPORT_IWARP, ports })
+        Ok(AdapterInfo { name, transport, ports })
     }
 
     /// Queries a port. None: there is no such port.
@@ -284,7 +269,7 @@ impl Library {
 }
 
 /// Opens a library, for as long as the process lives.
-pub(super) fn load_library(name: &CStr) -> Result<*mut c_void, Unavailable> {
+fn load_library(name: &CStr) -> Result<*mut c_void, Unavailable> {
     // SAFETY: a terminated text. The library's initialisation is the same as in any program that
     // uses it.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -311,10 +296,7 @@ unsafe fn open_error(device: *const IbvDevice) -> io::Error {
 ///
 /// # Safety
 /// `T` is the type of the function of this name.
-pub(super) unsafe fn load_function<T: Copy>(
-    library: *mut c_void,
-    name: &CStr,
-) -> Result<T, Unavailable> {
+unsafe fn load_function<T: Copy>(library: *mut c_void, name: &CStr) -> Result<T, Unavailable> {
     const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
     // SAFETY: a terminated text.
     let addr = unsafe { libc::dlsym(library, name.as_ptr()) };

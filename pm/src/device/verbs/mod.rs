@@ -1,4 +1,4 @@
-//! PM over RDMA hardware: InfiniBand, RoCE and iWARP, by libibverbs. `docs/verbs.md` describes the
+//! PM over RDMA hardware: InfiniBand and RoCE, by libibverbs. `docs/verbs.md` describes the
 //! message flow, `docs/dev/cluster.md` the structure. Verbs is a [`NetworkDevice`]. The code that
 //! such devices share is in `net_common/`.
 //!
@@ -10,8 +10,8 @@
 //! | `adapter.rs`, `queue_pair.rs` | adapter resources: queues, registered memory; queue pairs |
 //! | `peer.rs` | state of one peer |
 //! | `connection.rs`, `hello.rs` | the protocol that connects a pair of queue pairs; pure |
-//! | `rdmacm_library.rs`, `connection_manager.rs`, `cm_request.rs` | librdmacm, iWARP connections |
 //! | `outgoing_queue.rs` | messages and operations in flight to one peer; pure |
+//! | `receive_buffers.rs` | the receive buffers that all peers share |
 //! | `engine.rs` | progress |
 //! | `send.rs`, `receive.rs`, `connection_driver.rs` | sending, receiving, connecting |
 //! | `control_queue.rs` | control messages |
@@ -25,11 +25,9 @@ mod adapter_probe;
 mod adopt;
 mod attach;
 mod bindings;
-mod cm_request;
 pub(crate) mod config;
 mod connection;
 mod connection_driver;
-mod connection_manager;
 mod control_queue;
 mod engine;
 mod hello;
@@ -40,8 +38,8 @@ mod peer;
 pub(crate) mod port_selection;
 mod progress;
 mod queue_pair;
-mod rdmacm_library;
 mod receive;
+mod receive_buffers;
 mod regions;
 mod rma;
 mod send;
@@ -132,7 +130,7 @@ impl NetworkDevice for Verbs {
         addresses: Arc<AddressTable>,
         slab: Arc<Slab>,
     ) -> PmResult<Arc<VerbsEndpoint>> {
-        let buffer_count = receive::entry_count(slab.geometry().nodes);
+        let buffer_count = receive_buffers::entry_count(slab.geometry().nodes);
         let engine = VerbsEngine::new(chosen, identity, socket, addresses, slab.clone())?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let net = Verbs {

@@ -4,14 +4,13 @@
 
 use super::Verbs;
 use super::config::{MTU, VerbsOptions};
-use super::connection_manager;
 use super::ibverbs_library::Library;
 use super::port_selection::{self, SelectedPort};
 use crate::debug;
 use crate::device::net_common;
 use crate::device::net_common::layout::SlabGeometry;
 use crate::error::{Error, PmResult, from_errno};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 
 /// A verbs device's channels.
 pub(crate) type VerbsChannels = net_common::Channels<Verbs>;
@@ -57,27 +56,14 @@ pub(super) fn choose(options: &VerbsOptions) -> PmResult<SelectedPort> {
 fn find_port(options: &VerbsOptions) -> std::result::Result<SelectedPort, String> {
     let library = Library::get().map_err(|unavailable| unavailable.to_string())?;
     let adapters = library.adapters().map_err(|unavailable| unavailable.to_string())?;
-    let chosen = port_selection::choose(&adapters, options)?;
-    if chosen.is_iwarp {
-        // Probed here, because the reason of a failure is known here.
-        connection_manager::probe(
-            &chosen,
-            options.link.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-        )?;
-    }
-    Ok(chosen)
+    port_selection::choose(&adapters, options)
 }
 
 pub(super) fn describe(chosen: &SelectedPort) -> String {
     let SelectedPort { adapter, port, .. } = chosen;
-    let kind = match (chosen.is_iwarp, port.is_ethernet) {
-        (true, _) => "iWARP",
-        (false, true) => "RoCE",
-        (false, false) => "InfiniBand",
-    };
+    let kind = if port.is_ethernet { "RoCE" } else { "InfiniBand" };
     let address = match &chosen.gid {
         Some(gid) => format!("GID {} {}", gid.index, std::net::Ipv6Addr::from(gid.bytes)),
-        None if chosen.is_iwarp => "by rdma_cm".to_owned(),
         None => format!("LID {}", port.lid),
     };
     let port_text = format!("{adapter} port {}, {kind}, {address}, MTU {}", port.number, port.mtu);

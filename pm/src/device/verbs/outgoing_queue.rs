@@ -5,10 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-mod fault_isolation;
-
 use crate::rma::{AddrHandle, Direction};
-use fault_isolation::FaultIsolation;
 use std::collections::VecDeque;
 
 /// If more work requests than this are in flight, only one of every `SIGNAL_INTERVAL` is signalled.
@@ -43,10 +40,6 @@ pub(super) struct RdmaOperation {
     /// The number of bytes that are posted. `first_work`: the number of the first work request.
     pub(super) posted_len: usize,
     pub(super) first_work: u32,
-    /// The number of connections that broke while it was the only item in flight. `max_works_done`:
-    /// the largest number of its work requests that completed on one of them.
-    pub(super) failure_count: u8,
-    pub(super) max_works_done: u32,
 }
 
 impl RdmaOperation {
@@ -64,8 +57,6 @@ impl RdmaOperation {
             len,
             posted_len: 0,
             first_work: 0,
-            failure_count: 0,
-            max_works_done: 0,
         }
     }
 }
@@ -91,15 +82,6 @@ pub(super) struct OutgoingQueue {
     retired: u32,
     /// The number of the last signalled work request, plus one.
     signalled: u32,
-    /// Only reads are signalled, because other completions do not prove that the peer has the data
-    /// (iWARP).
-    is_confirmed_by_reads: bool,
-    /// The largest number of reads in flight. `reads_in_flight`: their numbers. There is a limit
-    /// only on iWARP. A siw queue pair that waits for a read response does not respond to reads.
-    /// Without a limit two queue pairs could wait for each other for ever.
-    max_reads: usize,
-    reads_in_flight: VecDeque<u32>,
-    fault_isolation: FaultIsolation,
 }
 
 /// Whether number `a` precedes number `b`. The numbers wrap around.
@@ -112,11 +94,6 @@ fn is_rdma(item: &QueueItem, direction: Direction) -> bool {
 }
 
 impl OutgoingQueue {
-    /// A queue that confirms delivery by reads, with at most `max_reads` of them in flight.
-    pub(super) fn confirmed_by_reads(max_reads: usize) -> OutgoingQueue {
-        OutgoingQueue { is_confirmed_by_reads: true, max_reads, ..OutgoingQueue::default() }
-    }
-
     #[inline(always)]
     pub(super) fn push(&mut self, item: QueueItem) {
         self.rdma_count += usize::from(matches!(item, QueueItem::Rdma(_)));
@@ -140,7 +117,6 @@ impl OutgoingQueue {
         self.rdma_count -= usize::from(matches!(item, QueueItem::Rdma(_)));
         self.read_count -= usize::from(is_rdma(&item, Direction::Read));
         self.posted_count -= usize::from(index < self.posted_count);
-        self.fault_isolation.on_removed(index);
         item
     }
 
@@ -148,8 +124,7 @@ impl OutgoingQueue {
     /// flight.
     #[inline(always)]
     pub(super) fn can_send_now(&self, max_in_flight: usize) -> bool {
-        let is_blocked =
-            self.posted_count < self.items.len() || self.read_count > 0 || self.has_suspects();
+        let is_blocked = self.posted_count < self.items.len() || self.read_count > 0;
         !is_blocked && self.in_flight() < max_in_flight
     }
 
@@ -164,21 +139,13 @@ impl OutgoingQueue {
         self.read_count > 0 && posted.any(|(item, _)| is_rdma(item, Direction::Read))
     }
 
-    /// Whether another read may be posted.
-    pub(super) fn can_post_read(&self) -> bool {
-        !self.is_confirmed_by_reads || self.reads_in_flight.len() < self.max_reads
-    }
-
     /// Whether `next_to_post` must wait until reads are done. This queue waits and not the adapter
-    /// (by a fence), because with a fence siw responds to no reads, and rdma_rxe may never
-    /// continue.
+    /// (by a fence), because with a fence rdma_rxe may never continue.
     #[inline(always)]
     pub(super) fn must_wait(&self) -> bool {
         match self.next_to_post() {
-            Some(item) if self.is_confirmed_by_reads && self.must_wait_isolated(item) => true,
             Some(_) if self.read_count == 0 => false,
-            Some(item) if is_rdma(item, Direction::Read) => !self.can_post_read(),
-            Some(_) => self.has_posted_read(),
+            Some(item) => !is_rdma(item, Direction::Read) && self.has_posted_read(),
             None => false,
         }
     }
@@ -200,13 +167,6 @@ impl OutgoingQueue {
         self.items.get(self.posted_count).map(|(item, _)| item)
     }
 
-    /// Like `begin_work`, for a read.
-    pub(super) fn begin_read(&mut self) -> (u32, bool) {
-        let work = self.begin_work(true);
-        self.reads_in_flight.push_back(work.0);
-        work
-    }
-
     /// Returns a number for the next work request, and whether it is signalled. `must_signal`: it
     /// is signalled in any case.
     #[inline(always)]
@@ -216,7 +176,7 @@ impl OutgoingQueue {
         let is_lightly_loaded = self.in_flight() <= SIGNAL_INTERVAL as usize;
         let is_due =
             is_lightly_loaded || self.next_work.wrapping_sub(self.signalled) >= SIGNAL_INTERVAL;
-        let signalled = must_signal || is_due && !self.is_confirmed_by_reads;
+        let signalled = must_signal || is_due;
         if signalled {
             self.signalled = self.next_work;
         }
@@ -253,13 +213,6 @@ impl OutgoingQueue {
         self.next_work != self.signalled && self.in_flight() > 0
     }
 
-    /// Whether a read has to be posted to confirm delivery.
-    #[inline(always)]
-    pub(super) fn needs_confirming_read(&self) -> bool {
-        let is_due = self.next_work.wrapping_sub(self.signalled) >= SIGNAL_INTERVAL;
-        self.is_confirmed_by_reads && (is_due || self.is_isolated() && self.is_last_unsignalled())
-    }
-
     /// Records that this work request and all that precede it are done, and returns their number.
     /// If it is not in flight, nothing changes.
     #[inline(always)]
@@ -268,9 +221,6 @@ impl OutgoingQueue {
         let is_known = (1..=self.in_flight()).contains(&count);
         if is_known {
             self.retired = work.wrapping_add(1);
-            while self.reads_in_flight.front().is_some_and(|&read| is_before(read, self.retired)) {
-                self.reads_in_flight.pop_front();
-            }
         }
         if is_known { count } else { 0 }
     }
@@ -291,7 +241,6 @@ impl OutgoingQueue {
         self.posted_count = 0;
         self.retired = self.next_work;
         self.signalled = self.next_work;
-        self.reads_in_flight.clear();
         for (item, _) in &mut self.items {
             if let QueueItem::Rdma(operation) = item {
                 operation.posted_len = 0;
@@ -449,7 +398,7 @@ mod tests {
         let works: Vec<u32> = (0..20)
             .map(|_| {
                 assert!(!queue.must_wait());
-                let (work, _) = queue.begin_read();
+                let (work, _) = queue.begin_work(true);
                 queue.on_part_posted(work, 8);
                 work
             })
@@ -463,41 +412,24 @@ mod tests {
     }
 
     #[test]
-    fn on_iwarp_few_reads_are_in_flight_and_a_message_after_one_waits_for_it() {
-        let mut queue = OutgoingQueue::confirmed_by_reads(2);
+    fn a_new_message_waits_for_reads_and_for_queued_messages() {
+        let mut queue = OutgoingQueue::default();
         queue.push(message(0));
-        for _ in 0..3 {
-            queue.push(operation(Direction::Read, 8));
-        }
+        queue.push(operation(Direction::Read, 8));
         queue.push(message(1));
-        assert!(!queue.must_wait() && !queue.has_posted_read(), "the message precedes the reads");
+        assert!(!queue.must_wait() && !queue.has_posted_read(), "the message precedes the read");
         let (first, _) = queue.begin_work(false);
         queue.on_posted(first);
-        let mut works = Vec::new();
-        for _ in 0..2 {
-            assert!(!queue.must_wait());
-            let (work, is_signalled) = queue.begin_read();
-            queue.on_part_posted(work, 8);
-            assert!(is_signalled);
-            works.push(work);
-        }
-        assert!(queue.must_wait() && queue.has_posted_read() && !queue.can_post_read());
-        assert!(!queue.can_send_now(100), "a new message waits for the reads");
-        queue.complete_up_to(works[0]);
+        let (read, is_signalled) = queue.begin_work(true);
+        queue.on_part_posted(read, 8);
+        assert!(is_signalled && queue.must_wait() && queue.has_posted_read());
+        assert!(!queue.can_send_now(100), "a new message waits for the read");
+        queue.complete_up_to(read);
         assert_eq!(std::iter::from_fn(|| queue.pop_done()).count(), 2);
-        assert!(!queue.must_wait() && queue.can_post_read());
-        let (last, _) = queue.begin_read();
-        queue.on_part_posted(last, 8);
-        queue.complete_up_to(works[1]);
-        assert!(queue.pop_done().is_some() && queue.can_post_read() && queue.must_wait());
-        queue.complete_up_to(last);
-        assert!(queue.pop_done().is_some() && !queue.must_wait() && !queue.has_posted_read());
+        assert!(!queue.must_wait() && !queue.has_posted_read());
         assert!(!queue.can_send_now(1), "a queued message precedes it");
         assert_eq!(queue.pop_first().map(sequence_of), Some(1));
         assert!(queue.can_send_now(1) && !queue.can_send_now(0));
-        let (work, _) = queue.begin_read();
-        queue.fail();
-        assert!(queue.reads_in_flight.is_empty(), "{work} ended with its queue pair");
     }
 
     fn post_all(queue: &mut OutgoingQueue, signalled: &mut Vec<u32>) {

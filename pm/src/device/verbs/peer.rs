@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use super::cm_request::CmPeerState;
 use super::connection::Connection;
 use super::outgoing_queue::OutgoingQueue;
 use super::queue_pair::{QpAddress, QueuePair};
@@ -38,21 +37,4 @@ pub(super) struct VerbsPeer {
     pub(super) sent: [u32; 2],
     /// It is in the list of peers with work in flight.
     pub(super) is_busy: bool,
-    /// Its connection, on iWARP.
-    pub(super) cm_state: CmPeerState,
-}
-
-impl VerbsPeer {
-    /// `max_reads`: the adapter's maximum of reads in flight.
-    pub(super) fn new(is_iwarp: bool, max_reads: u8) -> VerbsPeer {
-        if !is_iwarp {
-            return VerbsPeer::default();
-        }
-        let send_queue = OutgoingQueue::confirmed_by_reads(max_reads.into());
-        VerbsPeer {
-            connection: Connection::with_async_connect(),
-            send_queue,
-            ..VerbsPeer::default()
-        }
-    }
 }

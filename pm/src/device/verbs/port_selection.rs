@@ -3,14 +3,15 @@
 
 #![forbid(unsafe_code)]
 
+use super::bindings::TRANSPORT_IWARP;
 use super::config::VerbsOptions;
 
 /// An adapter, as the library describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AdapterInfo {
     pub(crate) name: String,
-    /// It uses iWARP, where the connection determines the addresses, and no table.
-    pub(crate) is_iwarp: bool,
+    /// The `enum ibv_transport_type` of its library.
+    pub(crate) transport: u32,
     pub(crate) ports: Vec<Port>,
 }
 
@@ -19,7 +20,7 @@ pub(crate) struct AdapterInfo {
 pub(crate) struct Port {
     pub(crate) number: u8,
     pub(crate) is_active: bool,
-    /// True: RoCE or iWARP. False: InfiniBand.
+    /// True: RoCE. False: InfiniBand.
     pub(crate) is_ethernet: bool,
     /// The payload of a packet, in bytes.
     pub(crate) mtu: usize,
@@ -48,9 +49,8 @@ impl Gid {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SelectedPort {
     pub(crate) adapter: String,
-    pub(crate) is_iwarp: bool,
     pub(crate) port: Port,
-    /// None: InfiniBand without global addresses, or iWARP.
+    /// None: InfiniBand without global addresses.
     pub(crate) gid: Option<Gid>,
     /// Index of the partition key in the port's table.
     pub(crate) partition_index: usize,
@@ -83,6 +83,9 @@ pub(crate) fn choose(
 }
 
 fn choose_port(adapter: &AdapterInfo, options: &VerbsOptions) -> Result<SelectedPort, String> {
+    if adapter.transport == TRANSPORT_IWARP {
+        return Err("iWARP is not supported".to_owned());
+    }
     let port = match options.port {
         Some(number) => adapter.ports.iter().find(|port| port.number == number),
         None => adapter.ports.iter().find(|port| port.is_active),
@@ -103,26 +106,18 @@ fn choose_port(adapter: &AdapterInfo, options: &VerbsOptions) -> Result<Selected
     };
     Ok(SelectedPort {
         adapter: adapter.name.clone(),
-        is_iwarp: adapter.is_iwarp,
-        gid: choose_gid(adapter, port, options)?,
+        gid: choose_gid(port, options)?,
         port: port.clone(),
         partition_index,
         service_level: options.service_level,
     })
 }
 
-fn choose_gid(
-    adapter: &AdapterInfo,
-    port: &Port,
-    options: &VerbsOptions,
-) -> Result<Option<Gid>, String> {
+fn choose_gid(port: &Port, options: &VerbsOptions) -> Result<Option<Gid>, String> {
     if let Some(index) = options.gid {
         let known = port.gids.iter().find(|gid| gid.index == index);
         let no_such_gid = || format!("port {} has no GID {index}", port.number);
         return known.copied().map(Some).ok_or_else(no_such_gid);
-    }
-    if adapter.is_iwarp {
-        return Ok(None);
     }
     if !port.is_ethernet {
         return Ok(port.gids.first().copied());
@@ -154,7 +149,7 @@ mod tests {
     }
 
     fn adapter(name: &str, ports: Vec<Port>) -> AdapterInfo {
-        AdapterInfo { name: name.to_owned(), is_iwarp: false, ports }
+        AdapterInfo { name: name.to_owned(), transport: 0, ports }
     }
 
     #[test]
@@ -171,9 +166,20 @@ mod tests {
         infiniband.ports[0].is_ethernet = false;
         let chosen = choose(&[infiniband], &VerbsOptions::default()).unwrap();
         assert_eq!(chosen.gid.unwrap().index, 0);
+    }
+
+    #[test]
+    fn an_iwarp_adapter_is_passed_over_and_named_in_the_error() {
         let mut iwarp = adapter("siw0", vec![port(1, true)]);
-        iwarp.is_iwarp = true;
-        assert_eq!(choose(&[iwarp], &VerbsOptions::default()).unwrap().gid, None);
+        iwarp.transport = TRANSPORT_IWARP;
+        let roce = adapter("rxe0", vec![port(1, true)]);
+        let any = VerbsOptions::default();
+        assert_eq!(choose(&[iwarp.clone(), roce], &any).unwrap().adapter, "rxe0");
+        let by_name = VerbsOptions::parse(&["-device", "siw0"]).unwrap();
+        for options in [any, by_name] {
+            let why = choose(std::slice::from_ref(&iwarp), &options).unwrap_err();
+            assert_eq!(why, "siw0: iWARP is not supported");
+        }
     }
 
     #[test]

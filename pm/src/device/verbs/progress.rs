@@ -26,7 +26,7 @@ const MAX_BUSY_SLEEP_INTERVAL: Duration = Duration::from_millis(20);
 const EXIT_ACK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Stack size of a progress thread.
-pub(super) const STACK: usize = 256 << 10;
+const STACK: usize = 256 << 10;
 
 /// Starts the thread. NoMemory: the kernel creates no thread.
 pub(super) fn start(endpoint: &Arc<VerbsEndpoint>) -> PmResult<()> {
@@ -42,18 +42,15 @@ pub(super) fn start(endpoint: &Arc<VerbsEndpoint>) -> PmResult<()> {
 impl VerbsEndpoint {
     /// The thread's main loop, until the endpoint is closed.
     fn run_progress_thread(&self) {
-        let (adapter, socket, manager_fd) = {
+        let (adapter, socket) = {
             let engine = self.progress_lock.lock();
             let Ok(socket) = engine.socket.try_clone() else { return };
-            (engine.adapter.clone(), socket, engine.manager_notify_fd())
+            (engine.adapter.clone(), socket)
         };
-        let wakeup_fd =
-            manager_fd.as_ref().map_or(self.net.stop.as_fd(), |eventfd| eventfd.as_fd());
         let mut max_sleep = Duration::ZERO;
         while self.closed.load(Ordering::Acquire) == 0 {
             let adapter_fds = [adapter.completion_fd(), adapter.async_event_fd()];
-            let fds =
-                [socket.as_fd(), adapter_fds[0], adapter_fds[1], self.net.stop.as_fd(), wakeup_fd];
+            let fds = [socket.as_fd(), adapter_fds[0], adapter_fds[1], self.net.stop.as_fd()];
             let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             // A removed adapter would wake the thread all the time.
             let count = if self.is_broken() { 1 } else { fds.len() };
@@ -62,7 +59,6 @@ impl VerbsEndpoint {
             if self.closed.load(Ordering::Acquire) != 0 {
                 return;
             }
-            let _ = manager_fd.as_ref().map(|eventfd| eventfd.read());
             max_sleep = self.service_once(fds[1].any().unwrap_or(false));
         }
     }

@@ -1,5 +1,5 @@
-//! Reliable connected queue pairs. Except on iWARP, direct state changes connect a queue pair to
-//! another one, whose address its process has sent.
+//! Reliable connected queue pairs. Direct state changes connect a queue pair to another one, whose
+//! address its process has sent.
 
 // UNSAFETY: calls libibverbs on queue pairs that it owns.
 #![expect(unsafe_code)]
@@ -10,7 +10,6 @@ use super::bindings::{
     QpAttr, QpCap, QpInitAttr, SEND_INLINE, SEND_SIGNALED, STATE_ERR, STATE_INIT, STATE_RESET,
     STATE_RTR, STATE_RTS, SendWr, Sge, TYPE_RC, mask,
 };
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
@@ -236,68 +235,17 @@ impl QueuePair {
             rkey,
             rest: [0; 9],
         };
-        let mut post = || {
-            // SAFETY: a queue pair of `self`; the library copies the request, including inline
-            // data.
-            unsafe {
-                let post = self.adapter.context.as_ref().post_send;
-                post.is_some_and(|post| post(self.qp.as_ptr(), &raw mut request, &raw mut bad) == 0)
-            }
-        };
-        if self.adapter.chosen.is_iwarp { with_sigpipe_blocked(post) } else { post() }
+        // SAFETY: a queue pair of `self`; the library copies the request, including inline data.
+        unsafe {
+            let post = self.adapter.context.as_ref().post_send;
+            post.is_some_and(|post| post(self.qp.as_ptr(), &raw mut request, &raw mut bad) == 0)
+        }
     }
-}
-
-/// Runs `call` with SIGPIPE blocked and discards the signal. Posting to soft iWARP writes to a
-/// socket in the kernel. If the peer has just ended the connection, this thread gets SIGPIPE, which
-/// would end the application.
-#[cold]
-fn with_sigpipe_blocked<T>(call: impl FnOnce() -> T) -> T {
-    let (mut sigpipe_only, mut previous_mask) = (SigSet::empty(), SigSet::empty());
-    sigpipe_only.add(Signal::SIGPIPE);
-    let block_result =
-        pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&sigpipe_only), Some(&mut previous_mask));
-    if block_result.is_err() || previous_mask.contains(Signal::SIGPIPE) {
-        return call();
-    }
-    let result = call();
-    let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: both live through the call, which does not wait.
-    unsafe { libc::sigtimedwait(sigpipe_only.as_ref(), null_mut(), &raw const no_wait) };
-    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&previous_mask), None);
-    result
 }
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
         // SAFETY: created in `new`, and no other code has it.
         unsafe { (self.adapter.library.destroy_qp)(self.qp.as_ptr()) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::with_sigpipe_blocked;
-    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    static SIGPIPE_COUNT: AtomicU32 = AtomicU32::new(0);
-
-    extern "C" fn count_sigpipe(_: i32) {
-        SIGPIPE_COUNT.fetch_add(1, Ordering::Relaxed);
-    }
-
-    #[test]
-    fn a_sigpipe_of_posting_is_discarded_and_others_reach_the_application() {
-        let action =
-            SigAction::new(SigHandler::Handler(count_sigpipe), SaFlags::empty(), SigSet::empty());
-        // SAFETY: the handler only counts.
-        let previous_action = unsafe { sigaction(Signal::SIGPIPE, &action) }.unwrap();
-        assert_eq!(with_sigpipe_blocked(|| raise(Signal::SIGPIPE).map(|()| 7)), Ok(7));
-        assert_eq!(SIGPIPE_COUNT.load(Ordering::Relaxed), 0);
-        raise(Signal::SIGPIPE).unwrap();
-        assert_eq!(SIGPIPE_COUNT.load(Ordering::Relaxed), 1);
-        // SAFETY: restores the previous action.
-        unsafe { sigaction(Signal::SIGPIPE, &previous_action) }.unwrap();
     }
 }

@@ -1,50 +1,21 @@
-//! Receiving. All peers share the receive buffers; the buffers for a peer are posted when it is
-//! first connected. RDMA writes report to senders how much was consumed, so that every message that
-//! arrives finds a buffer.
+//! Receiving: checks and delivers messages. RDMA writes report to senders how much was consumed, so
+//! that every message that arrives finds a buffer.
 
 // UNSAFETY: reads message headers where the adapter has written them.
 #![expect(unsafe_code)]
 
-use super::adapter::{AccessRights, Adapter, CompletionBatch, DmaBuffer, MemoryRegion};
-use super::bindings::{Sge, WC_RECV, WorkCompletion};
+use super::adapter::CompletionBatch;
+use super::bindings::{WC_RECV, WorkCompletion};
 use super::engine::VerbsEngine;
 use super::outgoing_queue::{MessageClass, is_before};
+use super::receive_buffers::HEADER_LEN;
 use crate::config::CONTROL_MTU;
 use crate::debug;
 use crate::device::net_common::endpoint_queues::{ControlMessage, EndpointQueues, ReceivedMessage};
-use crate::device::net_common::layout::CONTROL_QUEUE_LEN;
 use crate::sync::Ordering;
-use std::sync::Arc;
 
-/// Bytes of the header before each payload: number, length, sender and kind, each of four bytes.
-pub(super) const HEADER_LEN: usize = 16;
-/// Additional buffers of a peer, for control messages and for messages that are sent again after a
-/// failure.
-const EXTRA_BUFFERS: usize = 2 * CONTROL_QUEUE_LEN;
-/// The limits of the window (see `window`), which is larger if there are few peers.
-const MAX_WINDOW: usize = 64;
-const MIN_WINDOW: usize = 16;
-/// The sum of the windows of all peers, unless each would get less than `MIN_WINDOW`.
-const TOTAL_WINDOW: usize = 256;
 /// The largest number of batches per pass.
 const MAX_BATCHES_PER_PASS: usize = 16;
-
-/// The window: the number of messages to one of `nodes` nodes that may be in flight or unread.
-pub(super) fn window(nodes: usize) -> usize {
-    (TOTAL_WINDOW / nodes.saturating_sub(1).max(1)).clamp(MIN_WINDOW, MAX_WINDOW)
-}
-
-/// The receive buffers.
-pub(super) struct SharedReceiveBuffers {
-    peer_regions: Box<[Option<MemoryRegion<Arc<DmaBuffer>>>]>,
-    /// The number of buffers of a peer. The index among them takes `index_bits` bits of a buffer's
-    /// number.
-    buffers_per_peer: usize,
-    index_bits: u32,
-    /// Bytes from one buffer to the next.
-    buffer_stride: usize,
-    mtu: usize,
-}
 
 /// A message's header.
 #[derive(Clone, Copy, Debug)]
@@ -67,78 +38,6 @@ impl MessageHeader {
         let fits = (1..=mtu).contains(&(len as usize)) && received_len == HEADER_LEN as u32 + len;
         fits.then_some(MessageHeader { sequence, len, kind })
     }
-}
-
-impl SharedReceiveBuffers {
-    pub(super) fn new(nodes: usize, mtu: usize) -> SharedReceiveBuffers {
-        SharedReceiveBuffers {
-            peer_regions: (0..nodes).map(|_| None).collect(),
-            buffers_per_peer: buffers_per_peer(nodes),
-            index_bits: index_bits(nodes),
-            buffer_stride: (HEADER_LEN + mtu).next_multiple_of(64),
-            mtu,
-        }
-    }
-
-    /// The number of buffers of all peers.
-    pub(super) fn buffer_count(&self) -> usize {
-        self.buffers_per_peer * self.peer_regions.len()
-    }
-
-    /// Posts the buffers of a peer.
-    pub(super) fn post_buffers(
-        &mut self,
-        adapter: &Arc<Adapter>,
-        node: u32,
-    ) -> std::result::Result<(), String> {
-        if self.peer_regions[node as usize].is_some() {
-            return Ok(());
-        }
-        let region = MemoryRegion::allocate(
-            adapter,
-            self.buffers_per_peer * self.buffer_stride,
-            AccessRights::Local,
-        )?;
-        self.peer_regions[node as usize] = Some(region);
-        for index in 0..self.buffers_per_peer {
-            self.post_buffer(adapter, (node as usize) << self.index_bits | index);
-        }
-        Ok(())
-    }
-
-    /// The address of a buffer, and its key.
-    #[inline(always)]
-    fn buffer_addr(&self, entry: usize) -> Option<(*mut u8, u32)> {
-        let region = self.peer_regions.get(entry >> self.index_bits)?.as_ref()?;
-        let index = entry & ((1 << self.index_bits) - 1);
-        let addr = region.memory.addr(index * self.buffer_stride, self.buffer_stride);
-        Some((addr, region.lkey))
-    }
-
-    #[inline(always)]
-    fn post_buffer(&self, adapter: &Adapter, entry: usize) {
-        let Some((buffer, lkey)) = self.buffer_addr(entry) else { return };
-        let length = (HEADER_LEN + self.mtu) as u32;
-        let sge = Sge { addr: buffer.addr() as u64, length, lkey };
-        if !adapter.post_receive(entry as u64, sge) {
-            debug::log(debug::ERROR, || "verbs: the adapter refuses a receive buffer".into());
-        }
-    }
-}
-
-/// The number of buffers of one peer, if there are `nodes` nodes.
-fn buffers_per_peer(nodes: usize) -> usize {
-    window(nodes) + EXTRA_BUFFERS
-}
-
-/// The number of bits that number the buffers of one peer.
-fn index_bits(nodes: usize) -> u32 {
-    buffers_per_peer(nodes).next_power_of_two().ilog2()
-}
-
-/// The range of buffer numbers: a power of two.
-pub(super) fn entry_count(nodes: usize) -> usize {
-    (nodes << index_bits(nodes)).next_power_of_two()
 }
 
 impl VerbsEngine {
@@ -270,14 +169,6 @@ mod tests {
             (u32::MAX, 0, 15),
         ] {
             assert!(MessageHeader::parse(words(len, kind), bytes, 1024).is_none(), "{len} {kind}");
-        }
-    }
-
-    #[test]
-    fn a_receiver_has_buffers_for_all_that_its_peers_may_send() {
-        for nodes in [1, 2, 5, 17, 300, 4096] {
-            assert!((MIN_WINDOW..=MAX_WINDOW).contains(&window(nodes)), "{nodes}");
-            assert!(entry_count(nodes) >= nodes * (window(nodes) + CONTROL_QUEUE_LEN));
         }
     }
 }

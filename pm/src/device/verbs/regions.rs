@@ -19,8 +19,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub(super) const ENTRY_LEN: usize = 32;
 const ENTRY_WORDS: usize = ENTRY_LEN / 8;
 const ENTRY_VALID: u64 = 1 << 63;
-/// The region must not be written.
-const READ_ONLY: u64 = 1 << 62;
 
 /// Registers memory for the pin-down cache.
 struct VerbsRegistrar(Arc<Adapter>);
@@ -101,7 +99,7 @@ impl VerbsRegions {
         self.lock_local_regions()
             .insert(number, LocalRegion { addr, len, lkey, is_read_only, id: lock.id });
         let key = u64::from(number) << 32 | u64::from(rkey);
-        let state = ENTRY_VALID | if is_read_only { READ_ONLY } else { 0 } | u64::from(number);
+        let state = ENTRY_VALID | u64::from(number);
         let words = [state, addr as u64, len as u64, key];
         // The state is written last.
         for index in [1, 2, 3, 0] {
@@ -154,8 +152,6 @@ pub(super) struct RemoteRegion {
     addr: u64,
     len: u64,
     pub(super) rkey: u32,
-    /// The region must not be written.
-    pub(super) is_read_only: bool,
 }
 
 /// The address of a region's entry in the table at `table`.
@@ -167,10 +163,8 @@ impl RemoteRegion {
     /// Parses an entry of the table. None: there is no such region.
     pub(super) fn parse(words: [u64; ENTRY_WORDS], number: u32) -> Option<RemoteRegion> {
         let [state, addr, len, key] = words;
-        let is_read_only = state & READ_ONLY != 0;
-        let is_valid =
-            state & !READ_ONLY == ENTRY_VALID | u64::from(number) && key >> 32 == u64::from(number);
-        is_valid.then_some(RemoteRegion { addr, len, rkey: key as u32, is_read_only })
+        let is_valid = state == ENTRY_VALID | u64::from(number) && key >> 32 == u64::from(number);
+        is_valid.then_some(RemoteRegion { addr, len, rkey: key as u32 })
     }
 
     /// The address of `len` bytes at `offset`. None: not all of them are in the region.
@@ -189,10 +183,6 @@ mod tests {
         let number = 0x7a_b00f;
         let words = [ENTRY_VALID | 0x7a_b00f, 4096, 100, 0x7a_b00f << 32 | 9];
         let region = RemoteRegion::parse(words, number).unwrap();
-        assert!(!region.is_read_only);
-        let mut read_only = words;
-        read_only[0] |= READ_ONLY;
-        assert!(RemoteRegion::parse(read_only, number).is_some_and(|region| region.is_read_only));
         assert_eq!((region.addr_of(0, 100), region.addr_of(99, 1)), (Some(4096), Some(4195)));
         for (offset, len) in [(0, 101), (100, 1), (u64::MAX, 2), (1, usize::MAX)] {
             assert_eq!(region.addr_of(offset, len), None, "{offset} {len}");

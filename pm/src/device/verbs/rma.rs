@@ -26,17 +26,6 @@ const MAX_OPERATIONS: usize = 128;
 /// The largest length of one work request. The limits of adapters are between a few MiB and a few
 /// GiB.
 const MAX_RDMA_LEN: usize = 1 << 20;
-/// siw copies read responses of up to this length directly after their header.
-const SIW_INLINE_REPLY_LEN: usize = 32;
-/// The size of the pages in which siw divides memory.
-const PAGE: u64 = 4096;
-
-/// How many of `len` bytes at the peer's address `addr` one read may request from siw. If a short
-/// response crosses into the next page, siw sends wrong bytes (`siw_try_1seg` of Linux 6.1).
-fn read_len_within_page(addr: u64, len: usize) -> usize {
-    let rest_of_page = (PAGE - addr % PAGE) as usize;
-    if len > SIW_INLINE_REPLY_LEN { len } else { len.min(rest_of_page) }
-}
 
 impl RmaInterface for VerbsEndpoint {
     fn options(&self) -> u64 {
@@ -153,12 +142,6 @@ impl VerbsEngine {
             self.refuse_next_rdma(to, "the handle is out of range");
             return true;
         }
-        // On iWARP such a write would break the connection, and no error would name the operation.
-        let is_denied_write = region.is_read_only && operation.direction == Direction::Write;
-        if is_denied_write && self.adapter.chosen.is_iwarp {
-            self.refuse_next_rdma(to, "the memory is read-only");
-            return true;
-        }
         let offset = operation.remote_handle.offset() + operation.posted_len as u64;
         let len = (operation.len - operation.posted_len).min(MAX_RDMA_LEN);
         let (Some(addr), Some(local_addr)) = (
@@ -167,12 +150,9 @@ impl VerbsEngine {
         ) else {
             return false;
         };
-        let (opcode, len) = match operation.direction {
-            Direction::Write => (Opcode::Write(addr, region.rkey), len),
-            Direction::Read if self.adapter.chosen.is_iwarp => {
-                (Opcode::Read(addr, region.rkey), read_len_within_page(addr, len))
-            }
-            Direction::Read => (Opcode::Read(addr, region.rkey), len),
+        let opcode = match operation.direction {
+            Direction::Write => Opcode::Write(addr, region.rkey),
+            Direction::Read => Opcode::Read(addr, region.rkey),
         };
         let sge = Sge { addr: local_addr, length: len as u32, lkey: operation.local_memory.1 };
         let Some(work_number) = self.post_work(queues, to, opcode, sge) else { return false };
@@ -190,8 +170,7 @@ impl VerbsEngine {
     ) -> Option<u32> {
         let peer = &mut self.peers[to as usize];
         let is_read = matches!(opcode, Opcode::Read(..));
-        let (number, signalled) =
-            if is_read { peer.send_queue.begin_read() } else { peer.send_queue.begin_work(false) };
+        let (number, signalled) = peer.send_queue.begin_work(is_read);
         self.in_flight += 1;
         let id = u64::from(to) << 32 | u64::from(number);
         let work = WorkRequest { id, opcode, sge, is_signalled: signalled };
@@ -204,44 +183,14 @@ impl VerbsEngine {
         Some(number)
     }
 
-    /// Reads an unused word of the peer. When the response arrives, all earlier work has reached
-    /// the peer (RFC 5040, section 5.5: a read response follows earlier data).
-    pub(super) fn post_flush_read(&mut self, queues: &EndpointQueues, to: u32) {
-        let max_in_flight =
-            super::queue_pair::SEND_QUEUE_DEPTH.min(self.adapter.max_work_requests) - 2;
-        let peer = &self.peers[to as usize];
-        let has_capacity =
-            peer.send_queue.in_flight() < max_in_flight && peer.send_queue.can_post_read();
-        if !peer.connection.is_ready() || !has_capacity {
-            return;
-        }
-        let (table, table_key) = peer.region_table;
-        let landing = self.read_landings.memory.addr(self.peers.len() * ENTRY_LEN, 8).addr() as u64;
-        let sge = Sge { addr: landing, length: 8, lkey: self.read_landings.lkey };
-        let (number, signalled) = self.peers[to as usize].send_queue.begin_read();
-        self.in_flight += 1;
-        let id = u64::from(to) << 32 | u64::from(number);
-        let work = WorkRequest {
-            id,
-            opcode: Opcode::Read(table, table_key),
-            sge,
-            is_signalled: signalled,
-        };
-        let pair = self.peers[to as usize].pair.as_ref();
-        // SAFETY: registered memory, which no code reads.
-        if !pair.is_some_and(|pair| unsafe { pair.send(work) }) {
-            self.on_qp_failed(queues, to, "the queue pair accepts no work request");
-        }
-    }
-
     /// Reads the entry of a region in the peer's table. At most one such read to a peer is in
     /// flight. Always returns false: the operation has to wait.
     fn request_region_entry(&mut self, queues: &EndpointQueues, to: u32, number: u32) -> bool {
         let peer = &self.peers[to as usize];
-        if peer.pending_entry_read.is_some() || !peer.send_queue.can_post_read() {
+        if peer.pending_entry_read.is_some() {
             return false;
         }
-        let (table, table_key) = self.peers[to as usize].region_table;
+        let (table, table_key) = peer.region_table;
         let landing =
             self.read_landings.memory.addr(to as usize * ENTRY_LEN, ENTRY_LEN).addr() as u64;
         let sge = Sge { addr: landing, length: ENTRY_LEN as u32, lkey: self.read_landings.lkey };
@@ -320,25 +269,5 @@ impl VerbsEngine {
         let moved_bytes =
             &self.slab.record(self.local_index).node.send.0.rma_bytes[operation.direction as usize];
         moved_bytes.fetch_add(operation.len as u64, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_short_read_ends_with_its_page_and_no_other_is_cut() {
-        for (addr, len, expected) in [
-            (4095, 2, 1),
-            (4096, 32, 32),
-            (8192 - 32, 32, 32),
-            (8192 - 31, 32, 31),
-            (8192 - 1, 33, 33),
-            (0, MAX_RDMA_LEN, MAX_RDMA_LEN),
-            (u64::MAX, 1, 1),
-        ] {
-            assert_eq!(read_len_within_page(addr, len), expected, "{len} at {addr}");
-        }
     }
 }

@@ -9,7 +9,7 @@ use super::connection::ConnectionEvent;
 use super::engine::VerbsEngine;
 use super::outgoing_queue::{MessageClass, QueueItem, QueuedMessage};
 use super::queue_pair::{Opcode, WorkRequest};
-use super::receive::HEADER_LEN;
+use super::receive_buffers::HEADER_LEN;
 use crate::device::net_common::endpoint_queues::{EndpointQueues, SendRequest};
 use crate::sync::Ordering;
 
@@ -74,11 +74,7 @@ impl VerbsEngine {
         let posted = self.post_frame(to, frame, message.len);
         self.outstanding += 1;
         self.queue(to, QueueItem::Message(message));
-        if self.on_posted(queues, to, posted)
-            && self.peers[to as usize].send_queue.needs_confirming_read()
-        {
-            self.post_flush_read(queues, to);
-        }
+        self.on_posted(queues, to, posted);
     }
 
     /// Appends a message to the queue of that peer.
@@ -131,9 +127,6 @@ impl VerbsEngine {
             };
             if !posted {
                 return;
-            }
-            if self.peers[to as usize].send_queue.needs_confirming_read() {
-                self.post_flush_read(queues, to);
             }
         }
     }

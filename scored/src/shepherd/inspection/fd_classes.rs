@@ -8,7 +8,6 @@ use std::os::unix::fs::FileExt;
 
 use super::proc_threads::read_proc_file;
 use super::thread_rules::ProcessFacts;
-use crate::shepherd::networks::AdapterOpens;
 use crate::sys::spawn_args::CONTROL_FD;
 
 /// Prefix of the names of PM's doorbells (`pm/src/doorbell.rs`).
@@ -172,7 +171,7 @@ pub struct LiveProcess<'a> {
     pid: i32,
     sockets: &'a PmSockets,
     tids: HashSet<u32>,
-    adapters: AdapterOpens,
+    adapter_count: usize,
     quiet_pmi_socket: Option<u64>,
 }
 
@@ -183,10 +182,10 @@ impl<'a> LiveProcess<'a> {
         pid: i32,
         sockets: &'a PmSockets,
         tids: HashSet<u32>,
-        adapters: AdapterOpens,
+        adapter_count: usize,
         quiet_pmi_socket: Option<u64>,
     ) -> Self {
-        Self { pid, sockets, tids, adapters, quiet_pmi_socket }
+        Self { pid, sockets, tids, adapter_count, quiet_pmi_socket }
     }
 
     fn is_pm_only(&self, fd: i32, depth: usize) -> bool {
@@ -228,16 +227,14 @@ impl<'a> LiveProcess<'a> {
     }
 
     /// Whether the process uses RDMA, or watches memory, independently of PM. For each open
-    /// adapter, PM has two descriptors of events, and librdmacm has one. PM has one descriptor for
-    /// all registered memory.
+    /// adapter, PM has two descriptors of events. PM has one descriptor for all registered memory.
     fn has_other_adapters(&self, kinds: &[(i32, Option<FdKind>)]) -> bool {
         let count = |expected: &FdKind| {
             kinds.iter().filter(|(_, kind)| kind.as_ref() == Some(expected)).count()
         };
-        let AdapterOpens { verbs, rdmacm } = self.adapters;
-        count(&FdKind::Adapter) > verbs + rdmacm
-            || count(&FdKind::AdapterEvents) > 2 * verbs + rdmacm
-            || count(&FdKind::MemoryEvents) > verbs.min(1)
+        count(&FdKind::Adapter) > self.adapter_count
+            || count(&FdKind::AdapterEvents) > 2 * self.adapter_count
+            || count(&FdKind::MemoryEvents) > self.adapter_count.min(1)
     }
 
     fn is_nonblocking(&self, fd: i32) -> bool {
@@ -294,8 +291,6 @@ mod tests {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-    const NONE: AdapterOpens = AdapterOpens { verbs: 0, rdmacm: 0 };
-
     #[test]
     fn the_kind_of_a_descriptor_follows_from_its_link() {
         assert_eq!(parse_link("socket:[4711]"), FdKind::Socket(4711));
@@ -334,8 +329,7 @@ mod tests {
         // This process is also the shepherd, so that all of its sockets would count as wires.
         let sockets =
             PmSockets { shepherd_sockets: OnceCell::from(HashSet::new()), ..PmSockets::default() };
-        let live =
-            LiveProcess::new(std::process::id() as i32, &sockets, HashSet::new(), NONE, None);
+        let live = LiveProcess::new(std::process::id() as i32, &sockets, HashSet::new(), 0, None);
         let (other_socket, _peer) = UnixDatagram::pair().unwrap();
         assert!(
             live.is_woken_by_pm_only(doorbell.as_raw_fd())
@@ -360,32 +354,25 @@ mod tests {
     #[test]
     fn adapters_beyond_those_opened_by_pm_are_detected() {
         let sockets = PmSockets::default();
-        let has_others = |(verbs, rdmacm), kinds: &[FdKind]| {
-            let live =
-                LiveProcess::new(1, &sockets, HashSet::new(), AdapterOpens { verbs, rdmacm }, None);
+        let has_others = |adapter_count, kinds: &[FdKind]| {
+            let live = LiveProcess::new(1, &sockets, HashSet::new(), adapter_count, None);
             let kinds: Vec<_> = kinds.iter().map(|kind| (5, Some(*kind))).collect();
             live.has_other_adapters(&kinds)
         };
         let pm_fds =
             [FdKind::Adapter, FdKind::AdapterEvents, FdKind::AdapterEvents, FdKind::MemoryEvents];
-        assert!(!has_others((1, 0), &pm_fds) && !has_others((0, 0), &[FdKind::EventFd]));
-        // librdmacm has opened PM's adapter, and another one whose address was tried first.
-        let rdmacm_fds = [FdKind::Adapter, FdKind::AdapterEvents].repeat(2);
-        let iwarp_fds = [&pm_fds[..], &rdmacm_fds].concat();
-        assert!(!has_others((1, 2), &iwarp_fds) && has_others((1, 1), &iwarp_fds));
+        assert!(!has_others(1, &pm_fds) && !has_others(0, &[FdKind::EventFd]));
         for other in [FdKind::Adapter, FdKind::AdapterEvents, FdKind::MemoryEvents] {
-            assert!(has_others((1, 0), &[&pm_fds[..], &[other]].concat()));
-            assert!(has_others((1, 2), &[&iwarp_fds[..], &[other]].concat()));
+            assert!(has_others(1, &[&pm_fds[..], &[other]].concat()));
         }
-        assert!(has_others((0, 0), &pm_fds[..1]));
+        assert!(has_others(0, &pm_fds[..1]));
     }
 
     #[test]
     fn mapped_memory_is_read_and_unmapped_memory_is_not() {
         let text = *b"memory of this process";
         let sockets = PmSockets::default();
-        let live =
-            LiveProcess::new(std::process::id() as i32, &sockets, HashSet::new(), NONE, None);
+        let live = LiveProcess::new(std::process::id() as i32, &sockets, HashSet::new(), 0, None);
         let address = text.as_ptr() as u64;
         assert_eq!(live.read_memory(address, text.len()).as_deref(), Some(&text[..]));
         assert_eq!(live.read_memory(8, 8), None);

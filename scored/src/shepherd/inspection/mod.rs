@@ -46,7 +46,7 @@ use score_proto::carea::WaitingFor;
 use score_proto::job_control::SwitchSeq;
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 
-use super::networks::{AdapterOpens, MessageCounters};
+use super::networks::MessageCounters;
 use carea::{CAreas, ThreadSlot};
 use fd_classes::PmSockets;
 use idle_detection::Armed;
@@ -391,7 +391,8 @@ struct IdleClaim {
     pid: i32,
     /// The slots of its threads, if the threads have slots.
     thread_slots: Vec<ThreadSlot>,
-    adapters: AdapterOpens,
+    /// The RDMA adapters that PM has opened in it.
+    adapter_count: usize,
     /// The inode of its end of the PMI socket, if no message is about to arrive there.
     quiet_pmi_socket: Option<u64>,
 }
@@ -452,11 +453,10 @@ impl ObservedElement {
     ) -> Vec<Option<IdleClaim>> {
         let claim = |(index, process): (u32, &ObservedProcess)| {
             let thread_slots = self.careas.area(index).and_then(|area| area.thread_slots());
-            let adapters = self.message_counters.adapters(index);
             let claim = IdleClaim {
                 pid: process.pid,
                 thread_slots: thread_slots.unwrap_or_default(),
-                adapters,
+                adapter_count: self.message_counters.adapter_count(),
                 quiet_pmi_socket: pmi_socket(index)
                     .filter(|socket| socket.is_quiet)
                     .map(|socket| socket.inode),

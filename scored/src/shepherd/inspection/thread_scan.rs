@@ -38,14 +38,14 @@ pub(super) fn threads(
     sockets: &PmSockets,
     depth: ScanDepth,
 ) -> Option<ThreadEvidence> {
-    let IdleClaim { pid, adapters, ref thread_slots, quiet_pmi_socket } = *claim;
+    let IdleClaim { pid, adapter_count, ref thread_slots, quiet_pmi_socket } = *claim;
     let tasks = proc_threads::threads_of(pid)?;
     let tids: HashSet<u32> = tasks.iter().map(|task| task.tid).collect();
     // A thread that has a slot but does not exist has not ended in the regular way.
     if !thread_slots.iter().all(|thread_slot| tids.contains(&thread_slot.tid)) {
         return None;
     }
-    let live = LiveProcess::new(pid, sockets, tids, adapters, quiet_pmi_socket);
+    let live = LiveProcess::new(pid, sockets, tids, adapter_count, quiet_pmi_socket);
     let slot_of = |task: &Task| thread_slots.iter().find(|thread_slot| thread_slot.tid == task.tid);
     let states: Vec<ThreadState> =
         tasks.iter().map(|task| classify_thread(task, slot_of(task), &live)).collect();

@@ -68,27 +68,17 @@ struct DeviceCounters {
     node_base: u32,
 }
 
-/// Number of times that PM has opened an RDMA adapter in a process.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct AdapterOpens {
-    /// Opened by PM's verbs devices, once each.
-    pub verbs: usize,
-    /// Opened by librdmacm, which connects iWARP adapters, once each.
-    pub rdmacm: usize,
-}
-
 /// The message counters of the processes of one element on this host.
 #[derive(Clone, Default)]
 pub struct MessageCounters(Vec<DeviceCounters>);
 
 impl MessageCounters {
-    /// The RDMA adapters that PM has opened in a process.
-    pub fn adapters(&self, process: u32) -> AdapterOpens {
+    /// The number of times that PM has opened an RDMA adapter in each process.
+    pub fn adapter_count(&self) -> usize {
         let is_rdma = |device_counters: &&DeviceCounters| {
             device_counters.device.config().is_ok_and(|config| config.kind == "verbs")
         };
-        let rdmacm = self.counters(process).opened_adapters as usize;
-        AdapterOpens { verbs: self.0.iter().filter(is_rdma).count(), rdmacm }
+        self.0.iter().filter(is_rdma).count()
     }
 
     /// Messages and bytes that a process has sent and received over all its networks. Peers are

@@ -1,7 +1,6 @@
 //! Locks, writes, reads, remaps and releases regions while other processes access them
 //! (tests/programs/regions.c). Jobs run on one host, on two hosts, and on two hosts with two nodes
-//! each, and take turns in short slices. In some jobs the kernel may not copy the memory of
-//! processes. With an adapter, jobs also run over RDMA.
+//! each, and take turns in short slices. With an adapter, jobs also run over RDMA.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -91,9 +90,6 @@ fn start(
     let program_seed = (random.next() % 1_000_000).to_string();
     let program = program.display().to_string();
     let mut args = vec![&*options, &program, &rounds, &program_seed];
-    if random.below(3) == 0 {
-        args.push("alone");
-    }
     if soak_options.rdma {
         args.push("rdma");
     }

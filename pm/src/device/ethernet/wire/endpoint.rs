@@ -1,6 +1,5 @@
 //! An endpoint consists of the sockets of one process for one link. The owner opens the sockets
-//! with its own rights and passes them to the process, which needs no rights. Opening requires
-//! CAP_NET_RAW for raw wires, and for AF_XDP also CAP_BPF and CAP_NET_ADMIN.
+//! (`open.rs`) and passes them to the process, together with a description.
 
 #![forbid(unsafe_code)]
 
@@ -8,46 +7,12 @@ use super::address::Address;
 use super::error::WireError;
 use super::fault_injection::FaultConfig;
 use super::link::{self, LinkState};
-use super::{packet, udp, xdp};
-use socket2::{Domain, SockRef};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-
-/// The wire that the user requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WirePreference {
-    /// UDP.
-    Udp,
-    /// AF_XDP, or AF_PACKET if AF_XDP cannot be opened ([`WireEndpoint::note`] gives the reason).
-    Raw,
-    /// AF_PACKET.
-    Packet,
-    /// AF_XDP.
-    Xdp,
-}
-
-impl WirePreference {
-    /// Parses `udp`, `raw`, `packet` or `xdp`.
-    ///
-    /// # Errors
-    /// The word is not one of these.
-    pub fn parse(word: &str) -> Result<WirePreference, WireError> {
-        match word {
-            "udp" => Ok(WirePreference::Udp),
-            "raw" => Ok(WirePreference::Raw),
-            "packet" => Ok(WirePreference::Packet),
-            "xdp" => Ok(WirePreference::Xdp),
-            _ => Err(WireError::new(format!(
-                "wire {word:?}: unknown (valid: udp, raw, packet, xdp)"
-            ))),
-        }
-    }
-}
 
 /// The kind of a wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,15 +35,6 @@ impl WireKind {
             WireKind::Xdp => b'X',
         }
     }
-
-    /// Returns the number of descriptors of an endpoint. The first one is the socket.
-    fn fd_count(self) -> usize {
-        match self {
-            WireKind::Udp => 1,
-            WireKind::Packet => packet::FD_COUNT,
-            WireKind::Xdp => xdp::FD_COUNT,
-        }
-    }
 }
 
 /// Writes the name for users.
@@ -89,37 +45,6 @@ impl fmt::Display for WireKind {
             WireKind::Packet => "AF_PACKET",
             WireKind::Xdp => "AF_XDP",
         })
-    }
-}
-
-/// The options of [`WireEndpoint::open`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct WireOptions {
-    /// The requested wire.
-    pub preference: WirePreference,
-    /// The name of the interface. It is required for raw wires. For UDP it can be derived from the
-    /// address.
-    pub link: Option<String>,
-    /// The local address for UDP. The default is the first address of the interface.
-    pub address: Option<IpAddr>,
-    /// Fault injection, for tests.
-    pub loss: Option<FaultConfig>,
-    /// For raw wires, a secret that the packet of each received frame must carry. Other frames
-    /// never reach the socket, and a process that receives the socket cannot change this. It is for
-    /// processes that have fewer rights than the owner.
-    pub secret: Option<u64>,
-}
-
-impl WireOptions {
-    /// Returns options for a wire over an interface.
-    pub fn on_interface(preference: WirePreference, link: &str) -> WireOptions {
-        WireOptions { preference, link: Some(link.into()), address: None, loss: None, secret: None }
-    }
-
-    /// Returns options for UDP from an address of this host.
-    pub fn udp(address: IpAddr) -> WireOptions {
-        let (link, address) = (None, Some(address));
-        WireOptions { preference: WirePreference::Udp, link, address, loss: None, secret: None }
     }
 }
 
@@ -144,29 +69,13 @@ pub struct WireEndpoint {
 }
 
 impl WireEndpoint {
-    /// Opens and binds the sockets.
-    ///
-    /// # Errors
-    /// The interface or address does not exist, a right is missing, or the kernel does not support
-    /// this wire.
-    pub fn open(options: &WireOptions) -> Result<WireEndpoint, WireError> {
-        let (opened, note) = match options.preference {
-            WirePreference::Udp => (udp::open(options.link.as_deref(), options.address)?, None),
-            WirePreference::Packet => (packet::open(raw_link(options)?, options.secret)?, None),
-            WirePreference::Xdp => (xdp::open(raw_link(options)?, options.secret)?, None),
-            WirePreference::Raw => {
-                let link = raw_link(options)?;
-                match xdp::open(link, options.secret) {
-                    Ok(opened) => (opened, None),
-                    Err(error) => {
-                        let note = format!("{error}; AF_PACKET is used instead");
-                        (packet::open(link, options.secret)?, Some(note))
-                    }
-                }
-            }
-        };
+    pub(super) fn new(
+        opened: OpenedSockets,
+        loss: Option<FaultConfig>,
+        note: Option<String>,
+    ) -> WireEndpoint {
         let OpenedSockets { kind, link, link_mtu, address, descriptors } = opened;
-        Ok(WireEndpoint { kind, link, link_mtu, address, loss: options.loss, descriptors, note })
+        WireEndpoint { kind, link, link_mtu, address, loss, descriptors, note }
     }
 
     /// Returns the kind of the wire.
@@ -272,47 +181,13 @@ impl WireEndpoint {
         }
         out
     }
-
-    /// Rebuilds an endpoint from a description and descriptors that another process has passed.
-    ///
-    /// # Errors
-    /// The description is malformed, or the descriptors do not match it.
-    pub fn rebuild(
-        description: &[u8],
-        descriptors: Vec<OwnedFd>,
-    ) -> Result<WireEndpoint, WireError> {
-        let (kind, link, link_mtu, address, loss) =
-            parse(description).ok_or_else(|| WireError::new("endpoint: malformed description"))?;
-        if descriptors.len() != kind.fd_count() {
-            let (count, expected) = (descriptors.len(), kind.fd_count());
-            return Err(WireError::new(format!(
-                "endpoint: {count} descriptors instead of {expected}"
-            )));
-        }
-        // A descriptor that is not a socket has no domain.
-        let domain = SockRef::from(&descriptors[0]).domain().ok();
-        let fits = match kind {
-            WireKind::Udp => [Some(Domain::IPV4), Some(Domain::IPV6)].contains(&domain),
-            WireKind::Packet => domain == Some(Domain::PACKET),
-            WireKind::Xdp => domain == Some(xdp::domain()),
-        };
-        if !fits {
-            return Err(WireError::new(format!("endpoint: no {kind:?} socket was passed")));
-        }
-        Ok(WireEndpoint { kind, link, link_mtu, address, loss, descriptors, note: None })
-    }
 }
 
-fn raw_link(options: &WireOptions) -> Result<&str, WireError> {
-    options
-        .link
-        .as_deref()
-        .ok_or_else(|| WireError::new("a raw wire needs the name of an interface"))
-}
-
+/// Kind, name and MTU of the link, address, loss.
 type ParsedDescription = (WireKind, String, usize, Address, Option<FaultConfig>);
 
-fn parse(bytes: &[u8]) -> Option<ParsedDescription> {
+/// Parses what [`WireEndpoint::describe`] has written. None: it is malformed.
+pub(super) fn parse_description(bytes: &[u8]) -> Option<ParsedDescription> {
     let (&[b'W', 1, code, name_len], rest) = bytes.split_first_chunk()? else { return None };
     let kind = WireKind::ALL.into_iter().find(|kind| kind.code() == code)?;
     let (name, rest) = rest.split_at_checked(name_len.into())?;

@@ -8,6 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+use super::PACKET_MAX;
+
 /// The first of the two EtherTypes that IEEE 802 reserves for local experiments.
 pub const ETHERTYPE: u16 = 0x88b5;
 
@@ -16,6 +18,11 @@ pub const HEADER: usize = 18;
 
 /// The bytes of the header that count as payload of the link: port and length.
 pub const LINK_PAYLOAD_OVERHEAD: usize = 4;
+
+/// Returns the length of the longest packet on a link of this MTU.
+pub fn packet_mtu(link_mtu: usize) -> usize {
+    link_mtu.saturating_sub(LINK_PAYLOAD_OVERHEAD).min(PACKET_MAX)
+}
 
 /// The offset of the EtherType. The port follows it.
 pub const ETHERTYPE_OFFSET: usize = 12;

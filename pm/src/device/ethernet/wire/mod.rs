@@ -23,6 +23,7 @@ mod error;
 mod ether_header;
 pub mod fault_injection;
 mod link;
+mod open;
 mod packet;
 mod pool;
 mod slab;
@@ -32,9 +33,10 @@ mod udp;
 mod xdp;
 
 pub use address::{Address, WireAddress};
-pub use endpoint::{WireEndpoint, WireKind, WireOptions, WirePreference};
+pub use endpoint::{WireEndpoint, WireKind};
 pub use error::{WireError, WireFault};
 pub use link::LinkState;
+pub use open::{WireOptions, WirePreference};
 pub use slab::SendMemory;
 pub use udp::LENGTH_PREFIX_LEN as UDP_PREFIX;
 

@@ -10,9 +10,9 @@ mod send;
 use super::address::{Address, WireAddress};
 use super::endpoint::{OpenedSockets, WireEndpoint, WireKind, claim_port};
 use super::error::{WireError, WireFault};
-use super::ether_header::{self, MacEndpoint};
+use super::ether_header::{self, MacEndpoint, packet_mtu};
 use super::pool::{BufferPool, SizeClass};
-use super::{PACKET_MAX, PacketSource, PeerHandle, Received, Stats, link, sockopt};
+use super::{PacketSource, PeerHandle, Received, Stats, link, sockopt};
 use nix::errno::Errno;
 use ring::{PacketRing, PacketRingGeometry};
 use std::io;
@@ -20,11 +20,6 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// The number of descriptors: the socket, and the socket that holds the port.
 pub(super) const FD_COUNT: usize = 2;
-
-/// Returns the length of the longest packet on a link of this MTU.
-pub(super) fn packet_mtu(link_mtu: usize) -> usize {
-    link_mtu.saturating_sub(ether_header::LINK_PAYLOAD_OVERHEAD).min(PACKET_MAX)
-}
 
 /// Opens a socket with its ring and binds it to an interface. [`WireOptions`](super::WireOptions)
 /// describes `secret`.
