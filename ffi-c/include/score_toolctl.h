@@ -1,5 +1,5 @@
 /*
- * score_toolctl.h - the client library of tool control, libscoretools.so (docs/tools.md,
+ * score_toolctl.h - the client library of tool control, libscoretools.so (docs/dev/tools.md,
  * scoretools(3)).
  *
  * A connection leads to the tool control service of one host of a job. score_tools.h defines the

@@ -1,5 +1,5 @@
 /*
- * score_tools.h - messages between a tool and the tool control service of a job (docs/tools.md;
+ * score_tools.h - messages between a tool and the tool control service of a job (docs/dev/tools.md;
  * Blue Gene/Q Code Development and Tools Interface, chapter 4), on x86-64.
  *
  * A message is one record of a socket of type SOCK_SEQPACKET, of at most SCORE_TOOLS_MAX_MESSAGE

@@ -1,5 +1,5 @@
 //! The hosts of a cluster: `scorehosts.db`, expressions over hosts and groups, the choice of hosts
-//! for a job, and the allocations of batch systems. See docs/hosts.md.
+//! for a job, and the allocations of batch systems. See docs/dev/hosts.md.
 //!
 //! The path from a file to hosts: [`database_file`] -> [`preprocess`] and its macros ->
 //! [`database`] -> [`expression`] -> [`placement`]. Only [`database_file::ReadFile`] reads files.

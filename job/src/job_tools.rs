@@ -1,4 +1,4 @@
-//! The tools that run in addition to a job, on the side of the job's master (docs/tools.md,
+//! The tools that run in addition to a job, on the side of the job's master (docs/dev/tools.md,
 //! "start_tool and end_tool"). The module assigns their numbers and records their hosts. A tool
 //! starts on all of its hosts or on none. Its end on one host does not affect the other hosts.
 

@@ -110,7 +110,7 @@ pub extern "C" fn sc_exit(exno: c_int) -> c_int {
     sc::exit(exno)
 }
 
-/// `int sc_terminate(void)`: sc_exit(0), see docs/DEPARTURES.md. Does not return.
+/// `int sc_terminate(void)`: sc_exit(0), see docs/compatibility.md. Does not return.
 #[unsafe(no_mangle)]
 pub extern "C" fn sc_terminate() -> c_int {
     sc::exit(0)

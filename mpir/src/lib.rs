@@ -1,5 +1,5 @@
 //! MPIR: the interface of a starter of parallel jobs for debuggers without knowledge of SCore (CDTI
-//! 2.1 and 2.2, docs/tools.md). Starters are scrun and start_tool.
+//! 2.1 and 2.2, docs/dev/tools.md). Starters are scrun and start_tool.
 //!
 //! An executable exports the symbols only if its build script says so:
 //! `cargo:rustc-link-arg-bin=NAME=-Wl,--export-dynamic-symbol=MPIR_*`. The table of dynamic symbols

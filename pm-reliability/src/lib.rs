@@ -1,7 +1,7 @@
 //! The reliability machine of PM/Ethernet: it turns packets that may be lost, duplicated, late and
 //! out of order into messages that arrive once and in order. It does no I/O: it takes times and
 //! packets, and returns packets and deliveries. It handles only numbers (nodes, links, send slots,
-//! receive buffers), never a byte of payload. `docs/ethernet.md` states its rules.
+//! receive buffers), never a byte of payload. `docs/dev/ethernet.md` states its rules.
 //!
 //! | file | content |
 //! |---|---|

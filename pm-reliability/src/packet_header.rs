@@ -1,6 +1,6 @@
 //! The header of every packet of PM/Ethernet: 64 bytes, little-endian, the same on each wire.
-//! `docs/ethernet.md` contains the table. The payload follows immediately and has the alignment of
-//! the header.
+//! `docs/dev/ethernet.md` contains the table. The payload follows immediately and has the alignment
+//! of the header.
 //!
 //! A packet is checked in this order: its length, the job's secret ([`secret`]), then everything
 //! else ([`Header::parse`]). Padding after the payload is permitted, because short Ethernet frames

@@ -1,6 +1,6 @@
 //! Frames of remote memory access over PM/Ethernet, which are the payload of
 //! [`crate::packet_header::PacketKind::Remote`] packets. A frame has a header of 16 bytes,
-//! little-endian, and its data. `docs/ethernet.md` contains the table.
+//! little-endian, and its data. `docs/dev/ethernet.md` contains the table.
 //!
 //! An origin writes with a chain of [`Frame::WriteData`], which [`Frame::WriteAck`] answers. It
 //! reads with [`Frame::ReadRequest`], which a chain of [`Frame::ReadResponse`] answers. Frames

@@ -2,7 +2,7 @@
 //!
 //! The owner (a shepherd of SCore-D, or a test) opens a [`Device`], and contexts on it. A
 //! [`Context`] is an endpoint of communication. User processes attach the contexts that the owner
-//! passes to them, and join them in one *composite* context. `docs/pm.md` shows both sides;
+//! passes to them, and join them in one *composite* context. `docs/dev/pm.md` shows both sides;
 //! `docs/dev/messages.md` describes the path of a message.
 //!
 //! Every function of a context takes `&self` and may be called by any thread. A context has one

@@ -1,7 +1,7 @@
 //! Commands of tools to the processes of a job, and the events with which the processes answer
-//! (docs/tools.md). A command goes down the job's tree to the hosts of its ranks. Events come up,
-//! and equal events are merged on the way. The daemons do not decode the bodies. Only the tool and
-//! the tool control service of each host use [`ToolRequest`] and [`ToolResult`].
+//! (docs/dev/tools.md). A command goes down the job's tree to the hosts of its ranks. Events come
+//! up, and equal events are merged on the way. The daemons do not decode the bodies. Only the tool
+//! and the tool control service of each host use [`ToolRequest`] and [`ToolResult`].
 
 use std::time::Duration;
 

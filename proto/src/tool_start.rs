@@ -1,6 +1,6 @@
-//! Tools that run next to a job (docs/tools.md): one process on each host, started by start_tool or
-//! by scrun's option `tool`. The daemon of a host starts the process outside of the job's PID
-//! namespace.
+//! Tools that run next to a job (docs/dev/tools.md): one process on each host, started by
+//! start_tool or by scrun's option `tool`. The daemon of a host starts the process outside of the
+//! job's PID namespace.
 
 use std::path::PathBuf;
 

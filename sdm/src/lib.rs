@@ -1,5 +1,5 @@
 //! The scalable debug manager. Commands go to sets of processes, and equal events merge (SDM,
-//! docs/tools.md N1 to N47).
+//! docs/dev/tools.md N1 to N47).
 //!
 //! N processes have N servers, with the ids 0 to N-1, and one master, with the id N. They form a
 //! tree ([`routing`]). Commands go down the tree and events come up. [`hop`] decides, without I/O,

@@ -12,7 +12,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 use score_tests::netns::{self, NetNs};
 use score_tests::{Outcome, Running, TestEnv};
 
-/// docs/ethernet.md: the UDP wire puts two bytes of length before each header.
+/// docs/dev/ethernet.md: the UDP wire puts two bytes of length before each header.
 const HEADER: usize = 2;
 const SECRET: usize = HEADER + 8;
 const INCARNATION: usize = HEADER + 16;

@@ -1,6 +1,6 @@
 //! Tools attach to the processes of a running job through the socket of its host, read their state,
-//! stop them and change them (docs/tools.md, "Tool control"). When the tools detach or are killed,
-//! the job continues as if there had been no tools.
+//! stop them and change them (docs/dev/tools.md, "Tool control"). When the tools detach or are
+//! killed, the job continues as if there had been no tools.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Tools for running jobs (docs/tools.md): the messages of tool control, the authority of several
-//! tools over processes, and the merging of events. This crate does no I/O.
+//! Tools for running jobs (docs/dev/tools.md): the messages of tool control, the authority of
+//! several tools over processes, and the merging of events. This crate does no I/O.
 
 pub mod authority;
 pub mod merge;

@@ -1,5 +1,5 @@
 //! 100,000 servers in a tree with 16 children for each hop answer with 1,000 different stacks
-//! (docs/tools.md, N47 and E6 to E8). The results do not depend on the machine. `cargo bench -p
+//! (docs/dev/tools.md, N47 and E6 to E8). The results do not depend on the machine. `cargo bench -p
 //! score-tools` measures times.
 
 #[path = "merge_scale/tree.rs"]

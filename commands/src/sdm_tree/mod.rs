@@ -1,6 +1,6 @@
 //! The tree of a job's daemons as a network of the scalable debug manager. It is a third
-//! [`Transport`], in addition to TCP and memory (docs/tools.md). Hosts need no connections to each
-//! other, and only SCore has to be installed on them.
+//! [`Transport`], in addition to TCP and memory (docs/dev/tools.md). Hosts need no connections to
+//! each other, and only SCore has to be installed on them.
 //!
 //! The daemons are the hops. They pass a command on to the hosts of its ranks, and merge equal
 //! events with the merger that hops of [`score_sdm`] use. The master therefore has one child, whose

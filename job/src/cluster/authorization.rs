@@ -1,6 +1,6 @@
 //! Decides what a user may do with a job. No other code decides this. Functions that act on a job
-//! take a permit, which only this module can make. The table of permissions is in docs/security.md,
-//! "Who may send what". A test compares the table with this code.
+//! take a permit, which only this module can make. The table of permissions is in
+//! docs/admin/security.md, "Who may send what". A test compares the table with this code.
 
 use score_proto::ids::JobId;
 

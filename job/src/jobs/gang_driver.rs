@@ -1,6 +1,6 @@
 //! The gang scheduler in the daemon that leads jobs. It passes requests of job masters to
 //! [`crate::gang`], and the decisions of the scheduler to the job masters. The masters send them
-//! down the range trees. See docs/time-sharing.md.
+//! down the range trees. See docs/dev/time-sharing.md.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;

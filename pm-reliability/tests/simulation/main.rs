@@ -1,5 +1,5 @@
 //! Runs PM/Ethernet's reliability machine in a simulated network, and checks the guarantees of
-//! `docs/ethernet.md`.
+//! `docs/dev/ethernet.md`.
 
 // These tests have no unsafe code, and they would take too much of the time that sanitizers have.
 #![cfg(not(sanitized))]

@@ -108,8 +108,8 @@ pub struct Device(Arc<DeviceState>);
 impl Device {
     /// Opens a device.
     ///
-    /// Options: `-nodes N`, and on all types except composite `-channels C`. `docs/pm.md` describes
-    /// the other options of ethernet, `docs/verbs.md` those of verbs.
+    /// Options: `-nodes N`, and on all types except composite `-channels C`. `docs/dev/pm.md`
+    /// describes the other options of ethernet, `docs/dev/verbs.md` those of verbs.
     ///
     /// # Errors
     /// NoDevice: this machine has no such type. Invalid: bad options. Permission: this is a user

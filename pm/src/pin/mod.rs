@@ -1,5 +1,5 @@
 //! The pin-down cache. It keeps registrations of memory with a device after their last use, because
-//! registering memory takes longer than most transfers. `docs/pm.md` describes its guarantees.
+//! registering memory takes longer than most transfers. `docs/dev/pm.md` describes its guarantees.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Tests that every client message is permitted exactly as the table in docs/security.md says. The
-//! tests cover all session states, and jobs of the same user and of others.
+//! Tests that every client message is permitted exactly as the table in docs/admin/security.md
+//! says. The tests cover all session states, and jobs of the same user and of others.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -23,7 +23,7 @@ use super::client_request::{ClientRequest, Readiness};
 use super::session::ClientSession;
 use super::session_state::{LoggedInUser, SessionState};
 
-const SECURITY_PAGE: &str = include_str!("../../../docs/security.md");
+const SECURITY_PAGE: &str = include_str!("../../../docs/admin/security.md");
 /// The number of the session's job, and a number that the session has not assigned.
 const OWN_JOB: SessionJobId = SessionJobId(1);
 const OTHER_JOB: SessionJobId = SessionJobId(2);

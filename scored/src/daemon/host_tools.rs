@@ -1,7 +1,7 @@
-//! The tools of a job on this host (docs/tools.md). The daemon has a socket to the supervisor of
-//! each tool ([`crate::tool_supervisor`]). A supervisor runs as the job's user, so the daemon does
-//! not trust it: the daemon only accepts reports, and waits for a supervisor only for a bounded
-//! time.
+//! The tools of a job on this host (docs/dev/tools.md). The daemon has a socket to the supervisor
+//! of each tool ([`crate::tool_supervisor`]). A supervisor runs as the job's user, so the daemon
+//! does not trust it: the daemon only accepts reports, and waits for a supervisor only for a
+//! bounded time.
 
 use std::io;
 use std::os::fd::OwnedFd;

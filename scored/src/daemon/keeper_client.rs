@@ -1,6 +1,6 @@
 //! The daemon's interface to its keeper, the process that performs privileged actions
-//! (docs/security.md). The daemon blocks until a call is answered, because the keeper answers at
-//! once. Results that take longer arrive as events.
+//! (docs/admin/security.md). The daemon blocks until a call is answered, because the keeper answers
+//! at once. Results that take longer arrive as events.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -4,7 +4,7 @@
 //! `daemon/service/http_connections.rs`.
 //!
 //! A client has no rights until a token identifies its user. All input is untrusted
-//! (docs/security.md, "The page").
+//! (docs/admin/security.md, "The page").
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! The keeper: the process of multi-user mode that runs as root. It performs privileged actions for
 //! its daemon, which has no privileges, and decides whether each action is permitted. It reads only
-//! the records of [`score_keeper`] and has no network. docs/security.md says what a daemon can make
-//! the keeper do.
+//! the records of [`score_keeper`] and has no network. docs/admin/security.md says what a daemon
+//! can make the keeper do.
 //!
 //! | file | contents |
 //! |---|---|

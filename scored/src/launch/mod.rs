@@ -1,5 +1,5 @@
 //! Starts daemons on the hosts of a job: virtual hosts of this machine, hosts with a remote shell,
-//! and hosts of a batch system's allocation. See docs/launch.md, "Many hosts: how the daemons
+//! and hosts of a batch system's allocation. See docs/dev/launch.md, "Many hosts: how the daemons
 //! start".
 //!
 //! [`LaunchTargets`] creates virtual hosts, or selects the method for real ones. [`Launcher`]

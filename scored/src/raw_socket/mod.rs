@@ -6,7 +6,7 @@
 //! the capabilities that raw sockets need. It decodes only [`OpenRequest`], and keeps no socket
 //! that it passes on.
 //!
-//! docs/security.md describes what a user can do with such a socket.
+//! docs/admin/security.md describes what a user can do with such a socket.
 
 mod client;
 mod helper;

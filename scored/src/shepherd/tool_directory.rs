@@ -1,6 +1,6 @@
 //! The directory that describes a job on this host to tools: `.jobs/ID` in the job's directory
-//! (docs/tools.md, "the directory jobs/ID"). The user may modify it. This is safe, because only the
-//! user's own tools read it, and this process opens no file that it finds there.
+//! (docs/dev/tools.md, "the directory jobs/ID"). The user may modify it. This is safe, because only
+//! the user's own tools read it, and this process opens no file that it finds there.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CStr, OsStr};

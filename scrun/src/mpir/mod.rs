@@ -1,5 +1,5 @@
 //! MPIR: lets a debugger without knowledge of SCore find the processes of a job (CDTI 2.1 and 2.2,
-//! docs/tools.md). scrun is the starter. The crate `mpir/` holds the parts that other starters
+//! docs/dev/tools.md). scrun is the starter. The crate `mpir/` holds the parts that other starters
 //! share.
 //!
 //! | file | contents |

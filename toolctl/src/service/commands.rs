@@ -1,6 +1,6 @@
-//! The commands of a Query or an Update (docs/tools.md, groups Q and U), which are carried out one
-//! after the other. A command that needs a thread to stop waits for the tracer, while the service
-//! continues.
+//! The commands of a Query or an Update (docs/dev/tools.md, groups Q and U), which are carried out
+//! one after the other. A command that needs a thread to stop waits for the tracer, while the
+//! service continues.
 
 use score_proto::toolctl::ToolctlReport;
 use score_stacks::capture::Snapshot;

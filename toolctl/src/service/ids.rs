@@ -1,5 +1,5 @@
 //! Translation of process and thread ids. The service is in the PID namespace of the job, and tools
-//! are outside of it (docs/tools.md, R19). Each thread has an id in both namespaces.
+//! are outside of it (docs/dev/tools.md, R19). Each thread has an id in both namespaces.
 
 use std::collections::BTreeMap;
 use std::fs;

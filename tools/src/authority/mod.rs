@@ -1,4 +1,4 @@
-//! The rights of tools over the processes of a job on a host (CDTI 4.5 and 4.6; docs/tools.md,
+//! The rights of tools over the processes of a job on a host (CDTI 4.5 and 4.6; docs/dev/tools.md,
 //! groups A and P, and the rules of signal notices in group G).
 //!
 //! [`Authority`] is a state machine without I/O: it takes an [`Event`] and returns [`Action`]s. No

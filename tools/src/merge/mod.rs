@@ -1,5 +1,5 @@
-//! Merging of the events of many processes on their way up a tree (SDM "Events", docs/tools.md N34
-//! to N40).
+//! Merging of the events of many processes on their way up a tree (SDM "Events", docs/dev/tools.md
+//! N34 to N40).
 //!
 //! Each hop of the tree has a [`Merger`]. Its *sources* are the branches below the hop, and the
 //! hop's own ranks. A command goes to a set of ranks, and each of these ranks answers with one

@@ -1,4 +1,4 @@
-//! The numbers of messages and return codes (docs/tools.md, H19 and group R).
+//! The numbers of messages and return codes (docs/dev/tools.md, H19 and group R).
 
 use super::field::numbered;
 

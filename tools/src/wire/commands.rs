@@ -1,6 +1,6 @@
-//! The 12 Query and 26 Update commands (docs/tools.md, groups Q and U). The table at the end has a
-//! line for each command: number, name, message, scope, data of the request, data of the answer.
-//! Offsets are relative to the start of the command's data, which is the thread id.
+//! The 12 Query and 26 Update commands (docs/dev/tools.md, groups Q and U). The table at the end
+//! has a line for each command: number, name, message, scope, data of the request, data of the
+//! answer. Offsets are relative to the start of the command's data, which is the thread id.
 
 use super::codes::CommandCode;
 use super::field::{ReadError, Record, RecordLayout, numbered, part, put_at, record};

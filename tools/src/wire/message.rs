@@ -1,4 +1,4 @@
-//! The messages: header, bodies, encoding and decoding (docs/tools.md, groups H and A).
+//! The messages: header, bodies, encoding and decoding (docs/dev/tools.md, groups H and A).
 
 use super::codes::{MessageType, ReturnCode};
 use super::command_list::{

@@ -1,4 +1,4 @@
-//! The messages of tool control (CDTI chapter 4; docs/tools.md, groups H, A, R, Q and U).
+//! The messages of tool control (CDTI chapter 4; docs/dev/tools.md, groups H, A, R, Q and U).
 //!
 //! A message is one record of a SOCK_SEQPACKET socket. It has at most 65,536 bytes, in the byte
 //! order of the host. It starts with a [`Header`]. Query and Update contain 1 to 16 commands.

@@ -1,11 +1,11 @@
-//! Checks the dependencies. Cargo.toml has one table of them, docs/DEPENDENCIES.md gives a reason
-//! for each, and each is used.
+//! Checks the dependencies. Cargo.toml has one table of them, docs/dev/dependencies.md gives a
+//! reason for each, and each is used.
 
 use std::collections::BTreeSet;
 
 use super::Tree;
 
-const DOCUMENT: &str = "docs/DEPENDENCIES.md";
+const DOCUMENT: &str = "docs/dev/dependencies.md";
 
 /// Direct dependencies without a line in the document, lines without a dependency, and unused
 /// entries.

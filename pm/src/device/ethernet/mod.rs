@@ -1,4 +1,4 @@
-//! The ethernet device sends messages between hosts over UDP or raw frames. `docs/ethernet.md`
+//! The ethernet device sends messages between hosts over UDP or raw frames. `docs/dev/ethernet.md`
 //! describes how packets become messages, and `docs/dev/cluster.md` describes how the parts work
 //! together. The device is a [`NetworkDevice`]. The code that such devices share is in
 //! `net_common/`.

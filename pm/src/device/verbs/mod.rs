@@ -1,4 +1,4 @@
-//! PM over RDMA hardware: InfiniBand and RoCE, by libibverbs. `docs/verbs.md` describes the
+//! PM over RDMA hardware: InfiniBand and RoCE, by libibverbs. `docs/dev/verbs.md` describes the
 //! message flow, `docs/dev/cluster.md` the structure. Verbs is a [`NetworkDevice`]. The code that
 //! such devices share is in `net_common/`.
 //!

@@ -1,5 +1,5 @@
 //! Stops and resumes the job on this host in a separate thread. Among busy processes, the
-//! shepherd's main loop would not run in time. See docs/time-sharing.md.
+//! shepherd's main loop would not run in time. See docs/dev/time-sharing.md.
 //!
 //! Most jobs are never stopped, and starting a thread takes a noticeable part of a short job's
 //! time. If realtime scheduling can also be obtained later, the thread is therefore started only

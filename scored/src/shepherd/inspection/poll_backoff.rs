@@ -1,5 +1,5 @@
-//! The interval between two polls of an element without a notification (docs/time-sharing.md, "How
-//! often idle state is sampled").
+//! The interval between two polls of an element without a notification (docs/dev/time-sharing.md,
+//! "How often idle state is sampled").
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ use super::{NetworkSetDevices, OpenDevice, PacketTag};
 use crate::raw_socket::{OpenRequest, RawSocketClient};
 
 /// Variable in scored's own environment, for tests. It sets the rates at which the wires of its
-/// jobs lose, duplicate and reorder packets (docs/ethernet.md).
+/// jobs lose, duplicate and reorder packets (docs/dev/ethernet.md).
 const TEST_LOSS_ENV: &str = "SCORE_TEST_LOSS";
 
 /// The secret in the packets of a network set. A host drops packets with another secret.

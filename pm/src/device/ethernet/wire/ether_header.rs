@@ -29,7 +29,7 @@ pub const ETHERTYPE_OFFSET: usize = 12;
 pub const PORT_OFFSET: usize = 14;
 
 /// The offset of the job's secret in the machine's header, which follows this one
-/// (docs/ethernet.md).
+/// (docs/dev/ethernet.md).
 const SECRET_OFFSET: usize = HEADER + 8;
 
 /// Returns the two halves of a secret as a frame contains them, with their offsets.
