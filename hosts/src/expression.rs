@@ -319,6 +319,7 @@ mod tests {
     }
 
     /// The examples of the manual page, and its statements about the operators.
+    // Promise of `expressions_yield_the_hosts_of_the_score_7_manual`.
     #[test]
     fn operators_act_from_left_to_right_on_ordered_sets() {
         for (expression, expected) in [

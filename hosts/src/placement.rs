@@ -471,6 +471,7 @@ mod tests {
     }
 
     proptest! {
+        // Promise (hosts): N nodes take the fewest hosts and no processor twice.
         #[test]
         fn a_number_is_met_exactly_and_no_processor_is_used_twice(
             processors in proptest::collection::vec(1u32..20, 1..12),

@@ -12,11 +12,13 @@ fn replay(name: &str, target: fn(&[u8])) {
     assert!(seed_count >= 10, "{name}: only {seed_count} seeds");
 }
 
+// Promise of `option_seeds_cause_no_panic`.
 #[test]
 fn database_seeds_do_no_harm() {
     replay("database", score_hosts::fuzz_database);
 }
 
+// Promise of `option_seeds_cause_no_panic`.
 #[test]
 fn expression_seeds_do_no_harm() {
     replay("expression", score_hosts::fuzz_expression);

@@ -40,6 +40,7 @@ fn words(text: &str) -> Vec<String> {
     lines.filter(|line| !line.is_empty()).collect()
 }
 
+// Promise of `the_names_of_score_5_are_understood`.
 #[test]
 fn lines_match_those_of_the_compilers_preprocessor() {
     for text in TEXTS {

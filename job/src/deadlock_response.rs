@@ -357,6 +357,7 @@ mod tests {
         }
     }
 
+    // Promise of `a_deadlock_is_found_on_every_network`.
     #[test]
     fn a_deadlock_is_explained_then_signalled_then_ended() {
         let (mut response, round) = stopped_response();

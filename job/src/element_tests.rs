@@ -155,6 +155,7 @@ fn a_node_number_that_does_not_exist_is_ignored() {
     assert!(!element.is_ended());
 }
 
+// Promise (use): sc_signal_bcast returns when every host has sent the signal.
 #[test]
 fn a_broadcast_is_done_when_every_host_has_sent_it() {
     let mut element = attached_element(6);
@@ -290,6 +291,7 @@ fn a_fence_with_too_many_entries_ends_the_element() {
     assert_eq!(fence(&mut element, 1..2, b""), []);
 }
 
+// Promise of `fences_of_some_ranks_of_several_hosts_are_under_way_at_once`.
 #[test]
 fn a_fence_of_some_nodes_passes_entries_on_and_ends_alone() {
     let mut element = mpi_element(4);

@@ -165,6 +165,7 @@ fn flushes_are_answered_where_they_came_from() {
     assert_eq!(job.on(MasterEvent::FromClient(JobRequest::Flushed(0))), []);
 }
 
+// Promise of `a_job_has_stopped_when_every_remaining_host_has`.
 #[test]
 fn processes_are_started_in_a_slice_of_their_job_only() {
     let mut job = started(&[1, 1], ProgramKind::Plain);

@@ -92,6 +92,7 @@ fn check_that_all_pairs_connect(me: u32, hosts: u32, links: u32) {
     }
 }
 
+// Promise of `a_trial_daemon_starts_on_every_virtual_host`.
 #[test]
 fn seven_hosts_on_two_networks_reach_each_other_and_have_names() {
     let test = "seven_hosts_on_two_networks_reach_each_other_and_have_names";
@@ -141,6 +142,7 @@ fn a_jumbo_datagram_goes_in_one_packet() {
     }
 }
 
+// Promise of `a_trial_daemon_starts_on_every_virtual_host`.
 #[test]
 fn a_limit_slows_both_directions_of_a_link() {
     let test = "a_limit_slows_both_directions_of_a_link";
@@ -172,6 +174,7 @@ fn is_delivered(lan: &Lan, to: &UdpSocket) -> bool {
     to.recv(&mut [0; 8]).is_ok()
 }
 
+// Promise of `a_trial_daemon_starts_on_every_virtual_host`.
 #[test]
 fn a_pulled_cable_carries_nothing_and_works_when_it_is_back() {
     // Each LAN has a thread of its own, because the build moves the thread.

@@ -118,6 +118,7 @@ fn sc_terminate_is_sc_exit_without_a_code() {
     assert_eq!(shepherd.nodes[0].process.wait_for_exit().code(), Some(0));
 }
 
+// Promise of `ranks_that_crash_in_the_same_place_are_one_back_trace_before_the_job_ends`.
 #[test]
 fn a_thread_with_a_fault_waits_until_it_may_die_of_its_signal() {
     for (command, is_answered) in [("fault 0", true), ("fault 100000", true), ("fault 0", false)] {

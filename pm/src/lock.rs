@@ -150,6 +150,7 @@ mod loom_tests {
         });
     }
 
+    // Promise of `threads_that_take_turns_lose_nothing_on_any_device`.
     #[test]
     fn calls_that_the_program_serializes_need_no_read_modify_write() {
         check_calls_in_turn([|lock| lock.try_acquire_serialized(1); 2]);

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use score_pm::segment::attach::AttachMessage;
 
+// Promise of `option_seeds_cause_no_panic`.
 #[test]
 fn no_committed_attach_message_does_harm() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/attach");

@@ -132,6 +132,8 @@ fn dump(context: &Context) -> String {
     String::from_utf8(text).unwrap()
 }
 
+// Promise (messages): `pmSend`, then exit, `_exit` or SIGKILL on a link that loses packets: every
+// message arrives.
 #[test]
 fn messages_sent_before_a_process_ends_arrive_over_a_lossy_link() {
     let _dog = Watchdog::new(300);
@@ -169,6 +171,8 @@ fn messages_sent_before_a_process_ends_arrive_over_a_lossy_link() {
     }
 }
 
+// Promise (messages): There is progress while the application computes or sleeps in select; a
+// stopped process is not taken for dead; packets of another job are dropped and counted.
 #[test]
 fn a_computing_process_receives_and_acknowledges_packets() {
     let _dog = Watchdog::new(300);
@@ -189,6 +193,7 @@ fn a_computing_process_receives_and_acknowledges_packets() {
     assert!(child.ends().success());
 }
 
+// Promise of `a_computing_process_receives_and_acknowledges_packets`.
 #[test]
 fn a_blocked_receiver_wakes_for_messages_of_both_devices() {
     let _dog = Watchdog::new(300);
@@ -243,6 +248,7 @@ fn a_completed_send_has_arrived_whichever_thread_makes_progress() {
     });
 }
 
+// Promise of `a_computing_process_receives_and_acknowledges_packets`.
 #[test]
 fn a_process_that_was_stopped_for_seconds_is_no_dead_peer() {
     let _dog = Watchdog::new(300);
@@ -271,6 +277,7 @@ fn a_process_that_was_stopped_for_seconds_is_no_dead_peer() {
     assert!(child.ends().success());
 }
 
+// Promise of `a_computing_process_receives_and_acknowledges_packets`.
 #[test]
 fn packets_of_another_job_are_dropped_and_counted() {
     let _dog = Watchdog::new(300);
@@ -297,6 +304,9 @@ fn packets_of_another_job_are_dropped_and_counted() {
     assert_eq!(context.is_send_done(), Err(Error::Busy));
 }
 
+// Promise (messages): Processes of several hosts communicate through one composite: by shmem on
+// their own host, by ethernet with others; on each wire; with a link that is down for seconds; on
+// trunks.
 #[test]
 fn processes_on_several_hosts_talk_through_one_composite() {
     let _dog = Watchdog::new(300);

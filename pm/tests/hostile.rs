@@ -89,6 +89,7 @@ fn impossible_credit_is_eio() {
     assert_eq!(bed.contexts[1].get_send_buffer(0, 8), Err(Error::Io));
 }
 
+// Promise of `garbage_over_everything_shared_costs_only_this_job`.
 #[test]
 fn garbage_all_over_the_segment_crashes_no_process() {
     let _dog = Watchdog::new(300);

@@ -83,6 +83,7 @@ fn wait_until_both_links_carry(a: &Context, b: &Context) {
     }
 }
 
+// Promise of `processes_on_several_hosts_talk_through_one_composite`.
 #[test]
 fn messages_cross_every_wire() {
     as_root("messages_cross_every_wire", || {
@@ -109,6 +110,7 @@ fn locked(end: &Context, len: usize) -> (Vec<u8>, AddrHandle) {
     (memory, handle)
 }
 
+// Promise of `a_target_that_only_computes_is_written_and_read`.
 #[test]
 fn remote_memory_crosses_every_wire() {
     as_root("remote_memory_crosses_every_wire", || {
@@ -142,6 +144,7 @@ fn remote_memory_crosses_every_wire() {
     });
 }
 
+// Promise of `processes_on_several_hosts_talk_through_one_composite`.
 #[test]
 fn traffic_resumes_when_a_link_is_back_and_nothing_is_lost() {
     as_root("traffic_resumes_when_a_link_is_back_and_nothing_is_lost", || {
@@ -162,6 +165,7 @@ fn traffic_resumes_when_a_link_is_back_and_nothing_is_lost() {
     });
 }
 
+// Promise of `processes_on_several_hosts_talk_through_one_composite`.
 #[test]
 fn a_trunk_of_two_carries_over_both_and_survives_the_loss_of_one() {
     as_root("a_trunk_of_two_carries_over_both_and_survives_the_loss_of_one", || {

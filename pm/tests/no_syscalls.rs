@@ -200,6 +200,7 @@ fn polls_of(bed: &TestBed, count: usize) -> bool {
     (0..count).all(|_| bed.contexts[1].receive() == Err(Error::NoBuffers))
 }
 
+// Promise (messages): Polls that make progress of remote memory do not yield the processor.
 #[test]
 fn polls_that_progress_remote_memory_do_not_yield() {
     let _guard = serialize();

@@ -60,6 +60,7 @@ fn start_pm_thread() {
     assert!(threads::is_only_app_thread(), "a thread of PM does not count");
 }
 
+// Promise of `hits_without_system_calls`.
 fn check_threads_are_distinguished() {
     assert!(threads::is_only_app_thread());
     start_pm_thread();
@@ -111,6 +112,9 @@ fn run_in_child(child: impl FnOnce() -> bool) -> bool {
 /// Whether a child gets hits under seccomp's strict mode after it has called `prepare`. That mode
 /// kills a thread that makes any system call other than `read`, `write` and `exit`. Under a
 /// sanitizer this always returns true, because the sanitizer itself makes system calls.
+// Promise (messages): Registered memory is found again without a system call: PM's own memory, and
+// watched memory in a process of one thread (threads of PM do not count); with further threads the
+// kernel is asked.
 fn hits_without_system_calls(prepare: impl FnOnce()) -> bool {
     let child = || {
         let (cache, _) = cache(1 << 20);
@@ -131,6 +135,7 @@ fn hits_without_system_calls(prepare: impl FnOnce()) -> bool {
     cfg!(sanitized) || run_in_child(child)
 }
 
+// Promise of `hits_without_system_calls`.
 fn check_changes() {
     let (cache, pinned) = cache(40 * PAGE);
     let (mut random, mut own_arena) = (Random(0x9e37_79b9), arena());

@@ -180,6 +180,7 @@ fn two_processes_exchange_messages_of_all_lengths() {
     }
 }
 
+// Promise (messages): A blocked receiver misses no message.
 #[test]
 fn a_blocked_receiver_never_misses_a_message() {
     let _dog = Watchdog::new(300);
@@ -267,6 +268,7 @@ fn a_node_that_leaves_counts_what_it_did_not_read() {
     assert_eq!((sent, received), (13, 13));
 }
 
+// Promise (messages): After fork the child has no contexts.
 #[test]
 fn after_fork_the_child_has_no_contexts_and_the_parent_goes_on() {
     let _dog = Watchdog::new(300);

@@ -134,6 +134,9 @@ fn done(end: &Context) -> PmResult<()> {
     }
 }
 
+// Promise (messages): Remote memory between hosts needs no call of the target's program; a stopped
+// target is no EIO, a dead one is; if the origin of a write exits, the write is complete before a
+// later message arrives; over UDP, AF_PACKET and AF_XDP with loss.
 #[test]
 fn a_target_that_only_computes_is_written_and_read() {
     let _dog = Watchdog::new(300);
@@ -160,6 +163,7 @@ fn a_target_that_only_computes_is_written_and_read() {
     }
 }
 
+// Promise of `a_target_that_only_computes_is_written_and_read`.
 #[test]
 fn a_target_that_is_stopped_is_waited_for_and_one_that_is_killed_is_eio() {
     let _dog = Watchdog::new(300);
@@ -230,6 +234,7 @@ fn the_operations_of_a_node_that_left_are_not_pending() {
     drop(child);
 }
 
+// Promise of `a_target_that_only_computes_is_written_and_read`.
 #[test]
 fn a_write_whose_origin_exits_is_complete_when_a_later_message_arrives() {
     let _dog = Watchdog::new(300);

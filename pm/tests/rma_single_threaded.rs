@@ -54,6 +54,9 @@ fn new_areas(bed: &TestBed) -> [Memory<'_>; 2] {
     areas
 }
 
+// Promise (messages): Remote memory on shmem, ethernet and composites, with and without loss: all
+// bytes arrive between memory of every kind, and no other byte changes; wrong handles are refused;
+// memory that no longer exists is EIO, once.
 fn check_words() {
     let bed = TestBed::new("composite", 2);
     let [a, b] = new_areas(&bed);
@@ -83,6 +86,7 @@ fn check_words() {
     assert_eq!((end.is_write_done(), end.is_read_done()), (Ok(()), Ok(())));
 }
 
+// Promise of `check_words`.
 fn check_handles() {
     let bed = TestBed::new("composite", 3);
     let [a, b] = new_areas(&bed);
@@ -119,6 +123,7 @@ fn check_handles() {
     b.is_unchanged_except(100, 0..0);
 }
 
+// Promise of `check_words`.
 fn check_corrupt_table() {
     let bed = TestBed::new("composite", 2);
     let segment = Segment::steal(&bed);
@@ -141,6 +146,7 @@ fn check_corrupt_table() {
 }
 
 /// A word that was copied or refused is no longer in a hazard slot.
+// Promise of `check_words`.
 fn check_unlock() {
     for offset in [0, 4089] {
         let bed = TestBed::new("composite", 2);
@@ -153,6 +159,7 @@ fn check_unlock() {
     }
 }
 
+// Promise of `check_words`.
 fn check_exited_node() {
     let bed = TestBed::new("composite", 2);
     let [a, b] = new_areas(&bed);

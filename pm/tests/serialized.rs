@@ -24,6 +24,8 @@ impl Turns {
     }
 }
 
+// Promise (messages): Threads with calls that do not overlap (`pmSetSerialized`) lose nothing and
+// take the fast path; no order of their calls breaks lock, ring or copies.
 #[test]
 fn threads_that_take_turns_lose_nothing_on_any_device() {
     const THREADS: u64 = 3;
@@ -141,6 +143,7 @@ fn a_buffer_may_pass_from_thread_to_thread() {
     });
 }
 
+// Promise of `threads_that_take_turns_lose_nothing_on_any_device`.
 #[test]
 fn short_messages_take_the_fast_path_beside_other_threads() {
     let _dog = Watchdog::new(60);

@@ -15,6 +15,9 @@ fn open(options: &[&str]) -> Result<(), Error> {
     Device::open("verbs", options).map(drop)
 }
 
+// Promise (messages): Without RDMA the project builds and starts, and verbs returns ENODEV with the
+// reason: library, kernel or adapter; with RDMA, options choose adapter, port, address, partition
+// and service level.
 #[test]
 fn the_device_opens_if_there_is_an_adapter_and_reports_the_reason_otherwise() {
     let probed = verbs_probe();

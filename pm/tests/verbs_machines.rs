@@ -262,6 +262,9 @@ fn full_receivers_control_messages_and_sleepers_behave_as_within_a_machine() {
 }
 
 /// Only one machine is left afterwards, so the name of this test makes it the last one.
+// Promise (messages): Two machines, over RoCE: messages and remote memory; a link that goes down
+// and up; if a machine is switched off, operations towards it end when membership reports its exit,
+// and nothing hangs.
 #[test]
 fn work_towards_a_machine_that_is_switched_off_ends_when_membership_reports_its_exit() {
     let Some(machine) = machine() else { return };

@@ -233,6 +233,9 @@ fn link(state: &str) {
     assert!(Command::new("ip").args(words).status().unwrap().success());
 }
 
+// Promise (messages): Messages over RDMA hardware, on a real kernel with rdma_rxe: the suite of
+// PM's functions, alone and in composites; processes that sleep, die, end after their last send,
+// are killed; a port that goes down and up: nothing is lost, doubled or out of order.
 #[test]
 fn traffic_goes_on_after_a_port_was_down_and_nothing_is_lost() {
     let Some(adapter) = adapter() else { return };
@@ -336,6 +339,9 @@ fn check_limited_adapter(adapter: &str) {
     limits.allow(adapter, 1000);
 }
 
+// Promise (messages): An adapter without a free queue pair, queue or registration is named together
+// with the remedy, when a context is opened and when a further peer connects; other peers continue,
+// and messages arrive when there is space.
 #[test]
 fn an_exhausted_adapter_is_named_and_messages_wait_for_it() {
     let Some(adapter) = adapter() else { return };

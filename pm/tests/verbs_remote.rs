@@ -226,6 +226,8 @@ fn corrupt_key(memory: &Memory) {
     assert!(found > 0, "its entry is in no table");
 }
 
+// Promise (messages): A remote operation that only the peer's adapter detects as wrong is EIO; no
+// other operation and no message is lost.
 #[test]
 fn an_error_that_only_the_adapter_detects_is_eio_for_that_operation_alone() {
     on_verbs(2, |bed| {
@@ -257,6 +259,9 @@ fn an_error_that_only_the_adapter_detects_is_eio_for_that_operation_alone() {
     });
 }
 
+// Promise (messages): Remote memory over RDMA hardware: writes and reads, in order with later
+// messages; wrong handles are reported once and change nothing; also if a port goes down during a
+// transfer.
 #[test]
 fn operations_take_effect_in_order_and_before_messages_that_are_sent_later() {
     const LEN: usize = 20_000;

@@ -10,6 +10,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use testbed::*;
 
+// Promise (messages): If an RDMA adapter is removed while contexts are open, every peer is EIO, a
+// line reports it, and nothing hangs.
 #[test]
 fn every_peer_of_an_adapter_that_is_removed_is_an_error_and_nothing_hangs() {
     let _dog = Watchdog::new(120);

@@ -146,6 +146,7 @@ proptest! {
 
     /// An accepted tree can be created. If one of its links leads to an existing file, that file is
     /// in the folder. The file system is the reference.
+    // Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
     #[test]
     fn what_is_accepted_stays_in_its_folder(list in prop::collection::vec(entries(), 1..24)) {
         let mut tree = FileTree::default();

@@ -87,6 +87,7 @@ mod loom_tests {
         }
     }
 
+    // Promise of `an_element_with_a_busy_thread_is_polled_at_the_maximum_interval`.
     #[test]
     fn a_thread_that_becomes_idle_is_seen_or_notifies() {
         loom::model(|| {

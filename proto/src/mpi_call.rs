@@ -337,6 +337,7 @@ mod tests {
         record.to_string()
     }
 
+    // Promise of `each_process_of_a_deadlock_is_named_with_its_call`.
     #[test]
     fn a_call_is_named_with_its_peer_its_tag_and_its_communicator() {
         let any = u32::MAX - 1;

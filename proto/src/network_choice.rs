@@ -183,6 +183,7 @@ mod tests {
         [host("a", &all), host("b", &[("fast", UDP, 2), ("slow", ETHERNET, 1), ("mine", UDP, 1)])]
     }
 
+    // Promise of `raw_ethernet_carries_a_job_on_virtual_hosts`.
     #[test]
     fn the_first_common_networks_are_taken_unless_the_user_names_others() {
         let choose_for = |words: &str, sets| choose(&pair(), &named(words), sets);

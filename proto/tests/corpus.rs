@@ -13,6 +13,7 @@ fn replay(directory: &str, min_count: usize, target: fn(&[u8])) {
     assert!(inputs >= min_count, "{inputs} inputs");
 }
 
+// Promise of `option_seeds_cause_no_panic`.
 #[test]
 fn no_committed_frame_makes_a_decoder_panic() {
     replay("frames", 10, score_proto::all_messages::fuzz);

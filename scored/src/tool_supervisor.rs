@@ -496,6 +496,8 @@ mod tests {
         }
     }
 
+    // Promise (tools): After the end of a job its tools may clean up as long as they touch their
+    // status file every 60 s, for ten minutes or the time that the operator sets.
     #[test]
     fn a_tool_has_sixty_seconds_from_each_touch_and_ten_minutes_in_all() {
         let start = Instant::now();

@@ -110,6 +110,9 @@ impl MultiJobClient {
     }
 }
 
+// Promise (several users): Each job of a login has its own output, input, signals and end; too many
+// jobs, a repeated number and a job that no longer exists are reported and affect no other job; all
+// jobs end with the login.
 #[test]
 fn jobs_of_one_login_run_at_the_same_time_and_each_has_its_own_end() {
     let mut client = MultiJobClient::new();
@@ -143,6 +146,7 @@ fn jobs_of_one_login_run_at_the_same_time_and_each_has_its_own_end() {
     );
 }
 
+// Promise of `jobs_of_one_login_run_at_the_same_time_and_each_has_its_own_end`.
 #[test]
 fn a_duplicate_or_unknown_job_number_is_reported_and_affects_no_other_job() {
     let mut client = MultiJobClient::new();
@@ -172,6 +176,7 @@ fn a_duplicate_or_unknown_job_number_is_reported_and_affects_no_other_job() {
     assert_eq!(client.outcome_of(SessionJobId(5)).text(), "up\n");
 }
 
+// Promise of `jobs_of_one_login_run_at_the_same_time_and_each_has_its_own_end`.
 #[test]
 fn a_login_has_a_bounded_number_of_jobs_and_ends_them_all_with_it() {
     let mark = mark();

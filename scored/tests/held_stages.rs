@@ -38,6 +38,7 @@ fn state(pid: u32) -> char {
     stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
 }
 
+// Promise of `a_debugger_that_starts_scrun_finds_all_processes_before_their_first_instruction`.
 #[test]
 fn held_processes_are_listed_once_and_run_when_they_are_released() {
     for options in options() {

@@ -9,6 +9,8 @@ fn make(path: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_scored")).arg("-makekey").arg(path).output().unwrap()
 }
 
+// Promise (cluster): A key is readable only by its owner and never overwritten; a truncated copy is
+// detected.
 #[test]
 fn a_key_is_made_for_its_owner_alone_and_never_overwritten() {
     let folder = std::env::temp_dir().join(format!("scored-makekey-{}", std::process::id()));

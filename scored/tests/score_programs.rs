@@ -272,6 +272,7 @@ fn every_node_is_welcomed_with_board_area_and_network() {
     }
 }
 
+// Promise of `shared_objects_cannot_be_resized`.
 #[test]
 fn no_process_can_resize_shared_memory_or_write_the_board() {
     let outcome = run_client(1, ProgramKind::Score, "resize");

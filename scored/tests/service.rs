@@ -17,6 +17,8 @@ use score_proto::allocation_request::AllocationRequest;
 use score_proto::ids::JobId;
 use score_proto::message::{ConsoleRequest, JobRequest, SingleUserRequest, UserRequest};
 
+// Promise (several users): A claimed uid is compared with that of the socket; a client without
+// login is refused.
 #[test]
 fn a_login_with_a_wrong_uid_is_refused_and_logged() {
     let Some(service) = Service::start(2) else { return };
@@ -29,6 +31,7 @@ fn a_login_with_a_wrong_uid_is_refused_and_logged() {
     assert_eq!((client.until_ended(), client.out.as_str()), (0, "served\n"));
 }
 
+// Promise of `a_login_with_a_wrong_uid_is_refused_and_logged`.
 #[test]
 fn requests_before_login_are_refused() {
     let Some(service) = Service::start(2) else { return };
@@ -47,6 +50,8 @@ fn requests_before_login_are_refused() {
     }
 }
 
+// Promise (several users): Clients that send nothing, garbage, or single bytes are dropped and
+// logged, within bounds of memory and log.
 #[test]
 fn clients_that_send_nothing_or_garbage_are_dropped_and_the_service_continues() {
     let Some(service) = Service::start(2) else { return };
@@ -82,6 +87,8 @@ fn clients_that_send_nothing_or_garbage_are_dropped_and_the_service_continues() 
     drop(silent);
 }
 
+// Promise (several users): The log goes to standard error and, with `-syslog`, also to a receiver;
+// daemons connect on the network of `-network`.
 #[test]
 fn the_log_goes_to_a_syslog_receiver_too() {
     let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -154,6 +161,8 @@ fn systemd_is_notified_that_the_service_is_up_and_then_that_its_loop_runs() {
     std::fs::remove_file(path).unwrap();
 }
 
+// Promise (several users): 500 simultaneous logins are all served, within 32 MiB; the memory of
+// 4,000 queued jobs is bounded, and none is lost.
 #[test]
 fn five_hundred_logins_at_once_are_all_served() {
     let Some(service) = Service::start(8) else { return };
@@ -188,6 +197,7 @@ fn a_thousand_clients_that_connect_at_once_and_log_in_late_are_all_served() {
     }
 }
 
+// Promise of `five_hundred_logins_at_once_are_all_served`.
 #[test]
 fn four_thousand_queued_jobs_are_kept_within_bounds_and_none_is_lost() {
     const JOBS: usize = 4_000;

@@ -49,16 +49,20 @@ fn stop_and_continue(name: &str, no_namespace: bool) {
     assert_eq!(driver.finish().code(), 137);
 }
 
+// Promise (time-sharing): Every descendant is stopped while the job is stopped, also without a PID
+// namespace; a process that had stopped itself remains stopped; a stopped job can be killed.
 #[test]
 fn every_descendant_is_stopped_and_continued() {
     stop_and_continue("slices", false);
 }
 
+// Promise of `every_descendant_is_stopped_and_continued`.
 #[test]
 fn every_descendant_is_stopped_and_continued_without_a_namespace() {
     stop_and_continue("slices-bare", true);
 }
 
+// Promise of `every_descendant_is_stopped_and_continued`.
 #[test]
 fn a_job_that_is_killed_while_it_is_stopped_ends() {
     let mut driver = Driver::start(job(2, vec![sh("echo up; while :; do :; done")]));

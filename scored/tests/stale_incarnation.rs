@@ -167,6 +167,8 @@ fn is_end(report: HopReport) -> Option<()> {
     }
 }
 
+// Promise (several users): Messages of an earlier incarnation of a host, or of an earlier job of
+// the same number, do not affect a job that runs now.
 #[test]
 fn a_job_placed_on_an_earlier_incarnation_of_the_host_is_not_started() {
     let mut server = Server::start("incarnations");
@@ -183,6 +185,7 @@ fn a_job_placed_on_an_earlier_incarnation_of_the_host_is_not_started() {
     server.run(JobIncarnation(2), "up");
 }
 
+// Promise of `a_job_placed_on_an_earlier_incarnation_of_the_host_is_not_started`.
 #[test]
 fn a_late_order_of_an_earlier_job_does_not_affect_the_job_that_reuses_its_number() {
     let mut server = Server::start("numbers");

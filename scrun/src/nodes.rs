@@ -263,6 +263,7 @@ mod tests {
         assert_eq!(assignment.layout(), "5+4");
     }
 
+    // Promise (hosts): In a batch job, scrun uses the hosts of the batch job.
     #[test]
     fn the_hosts_of_a_batch_job_are_available_inside_it() {
         let slurm = |name: &str| match name {

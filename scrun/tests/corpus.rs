@@ -12,16 +12,19 @@ fn replay(name: &str, target: fn(&[u8])) {
     assert!(seen >= 10, "{name}: only {seen} seeds");
 }
 
+// Promise (faults): No committed hostile input harms a parser.
 #[test]
 fn option_seeds_cause_no_panic() {
     replay("options", scrun::fuzz_options);
 }
 
+// Promise of `option_seeds_cause_no_panic`.
 #[test]
 fn pipeline_seeds_cause_no_panic() {
     replay("pipeline", scrun::fuzz_pipeline);
 }
 
+// Promise of `option_seeds_cause_no_panic`.
 #[test]
 fn elf_seeds_cause_no_panic() {
     replay("elf", scrun::fuzz_elf);

@@ -55,6 +55,7 @@ impl Drop for Files {
     }
 }
 
+// Promise (hosts): `scrun -group=local:4,nodes=4x2` runs two nodes on each of four hosts.
 #[test]
 fn four_virtual_hosts_get_two_nodes_each() {
     let files = Files::new("virtual");
@@ -65,6 +66,8 @@ fn four_virtual_hosts_get_two_nodes_each() {
     assert!(files.layout_of("-group=local:3,nodes=8").starts_with("nodes: 8 (3+3+2)"));
 }
 
+// Promise (hosts): Groups, expressions and lists of hosts select the hosts of the database; spares
+// replace defective hosts.
 #[test]
 fn groups_expressions_and_lists_give_the_hosts_of_the_database() {
     let files = Files::new("groups");
@@ -77,6 +80,7 @@ fn groups_expressions_and_lists_give_the_hosts_of_the_database() {
     assert_eq!(files.layout_of("-group=pcc,hosts=1"), "nodes: 4 (1x4); host: comp0 4");
 }
 
+// Promise of `groups_expressions_and_lists_give_the_hosts_of_the_database`.
 #[test]
 fn a_spare_replaces_a_defective_host_and_the_user_is_notified() {
     let files = Files::new("spare");
@@ -86,6 +90,7 @@ fn a_spare_replaces_a_defective_host_and_the_user_is_notified() {
     assert!(err.unwrap().contains("comp4 is out of order: replaced by comp5"));
 }
 
+// Promise of `an_error_names_file_line_word_and_remedy`.
 #[test]
 fn invalid_hosts_are_reported_and_nothing_is_started() {
     let files = Files::new("wrong");

@@ -240,6 +240,8 @@ fn value(text: &str) -> Option<DebugEvent> {
     Some(DebugEvent::Value(text.to_owned()))
 }
 
+// Promise (debug manager): gdb on each rank of a C program: breakpoint in main, continue, where,
+// print with equal values merged, output with its ranks, exit.
 #[test]
 fn equal_answers_of_all_ranks_are_one_event_from_the_breakpoint_in_main_to_the_exit() {
     let Some(program) = Program::build("events") else { return };
@@ -301,6 +303,8 @@ fn equal_answers_of_all_ranks_are_one_event_from_the_breakpoint_in_main_to_the_e
     debugging.end();
 }
 
+// Promise (debug manager): A gdb that is killed, hangs or prints garbage is an error of its rank
+// only.
 #[test]
 fn a_gdb_that_is_killed_is_an_error_of_its_rank_and_a_process_that_runs_can_be_interrupted() {
     let Some(program) = Program::build("faults") else { return };
@@ -414,6 +418,7 @@ fn a_program_that_is_not_there_and_a_program_without_main_are_errors_that_name_i
     debugging.end();
 }
 
+// Promise (debug manager): Another program or another job on the port of a server is not used.
 #[test]
 fn another_program_on_the_port_is_passed_over_and_a_server_that_is_not_there_is_named() {
     let port = free_ports();

@@ -173,6 +173,7 @@ proptest! {
         ..ProptestConfig::with_cases(64)
     })]
 
+    // Promise of `what_leaves_a_tree_is_the_plain_union_of_what_the_ranks_said`.
     #[test]
     fn each_rank_of_a_command_answers_once_and_a_lost_branch_gives_its_ranks(
         seed in any::<u64>(),

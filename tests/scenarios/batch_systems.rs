@@ -53,6 +53,8 @@ fn compile_scatter(env: &TestEnv) -> bool {
     true
 }
 
+// Promise (use): In an allocation of Slurm (salloc, sbatch) and in a parallel environment of Grid
+// Engine, jobs run on the allocated hosts; scancel leaves nothing of them.
 #[test]
 fn a_job_runs_on_the_hosts_that_salloc_has_given() {
     let env = TestEnv::new();
@@ -61,6 +63,7 @@ fn a_job_runs_on_the_hosts_that_salloc_has_given() {
     assert_eq!(hosts.join(" "), "node1 node1 node2 node2 node3 node3");
 }
 
+// Promise of `a_job_runs_on_the_hosts_that_salloc_has_given`.
 #[test]
 fn a_batch_script_of_slurm_runs_a_program_of_the_users_own_on_all_its_hosts() {
     let env = TestEnv::new();
@@ -79,6 +82,7 @@ fn a_batch_script_of_slurm_runs_a_program_of_the_users_own_on_all_its_hosts() {
     assert_eq!(outcome.text(), "20\n".repeat(6), "{outcome}");
 }
 
+// Promise of `a_job_runs_on_the_hosts_that_salloc_has_given`.
 #[test]
 fn scancel_ends_a_job_with_everything_that_it_has_started() {
     for submit_command in
@@ -113,6 +117,7 @@ fn scancel_ends_a_job_with_everything_that_it_has_started() {
     }
 }
 
+// Promise of `a_job_runs_on_the_hosts_that_salloc_has_given`.
 #[test]
 fn a_job_runs_in_a_parallel_environment_of_grid_engine() {
     let env = TestEnv::new();

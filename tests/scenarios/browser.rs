@@ -82,6 +82,8 @@ fn data_attribute(document: &str, name: &str) -> usize {
     found.unwrap_or_else(|| panic!("no data-{name} in {document}"))
 }
 
+// Promise (several users): In a browser the page shows users the activity of their own processes
+// while a job runs, and the browser reports no error.
 #[test]
 fn a_browser_shows_processes_hosts_and_slices_and_reports_no_error() {
     let env = TestEnv::new();
@@ -195,6 +197,7 @@ fn serve(data: Value) -> String {
     format!("http://{address}/")
 }
 
+// Promise of `a_browser_shows_processes_hosts_and_slices_and_reports_no_error`.
 #[test]
 fn a_thousand_processes_and_an_empty_cluster_are_shown() {
     let env = TestEnv::new();

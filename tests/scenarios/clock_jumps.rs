@@ -34,6 +34,7 @@ fn has_jumping_clock(process: &Process) -> bool {
 /// The program of a job of three hosts. Each of its nodes must have seen different years.
 const DATES: &str = "a=$(date +%Y); for n in 1 2 3 4 5 6; do sleep 1; date +%Y; done; echo over";
 
+// Promise (faults): A clock that jumps has no effect: no time-out depends on it.
 #[test]
 fn a_clock_that_jumps_changes_nothing() {
     let env = TestEnv::new();
@@ -52,6 +53,7 @@ fn a_clock_that_jumps_changes_nothing() {
     assert!(!outcome.stderr.contains("lost"), "{outcome}");
 }
 
+// Promise of `a_clock_that_jumps_changes_nothing`.
 #[test]
 fn a_host_that_hangs_is_named_in_time_though_the_clock_jumps() {
     let env = TestEnv::new();

@@ -42,16 +42,20 @@ fn check_scatter_with(compiler: &str, extra_args: &[&str]) {
     }
 }
 
+// Promise (use): The manual's C program works, built by gcc and by clang, static and dynamic.
+// Promise of `zerocopy_gets_a_network_that_has_it_within_a_host_and_between_hosts`.
 #[test]
 fn the_manuals_scatter_works_with_gcc() {
     check_scatter_with("gcc", &[]);
 }
 
+// Promise of `the_manuals_scatter_works_with_gcc`.
 #[test]
 fn the_manuals_scatter_works_with_clang() {
     check_scatter_with("clang", &[]);
 }
 
+// Promise of `the_manuals_scatter_works_with_gcc`.
 #[test]
 fn the_manuals_scatter_works_with_shared_libraries() {
     check_scatter_with("gcc", &["-nostatic"]);

@@ -19,18 +19,21 @@ fn run(mode: &str) -> Option<Outcome> {
     Some(outcome)
 }
 
+// Promise (faults): Garbage in shared memory ends only its own job; no other process crashes.
 #[test]
 fn garbage_over_everything_shared_costs_only_this_job() {
     let Some(outcome) = run("garbage") else { return };
     assert!([5, 9].contains(&outcome.code), "{outcome}");
 }
 
+// Promise of `garbage_over_everything_shared_costs_only_this_job`.
 #[test]
 fn zeros_over_everything_shared_cost_only_this_job() {
     let Some(outcome) = run("zeros") else { return };
     assert!([5, 9].contains(&outcome.code), "{outcome}");
 }
 
+// Promise (faults): Shared objects cannot be resized.
 #[test]
 fn shared_objects_cannot_be_resized() {
     let Some(outcome) = run("resize") else { return };

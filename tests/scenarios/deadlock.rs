@@ -24,6 +24,9 @@ fn run(env: &TestEnv, args: &[&str], input: Option<&str>) -> Option<Outcome> {
     Some(input.into_iter().fold(job, |job, input| job.input(input)).run())
 }
 
+// Promise (deadlock): A program whose processes all wait for each other is detected, on shared
+// memory, between hosts and on both, whether it polls or sleeps; each process is reported; then
+// SIGHUP, five seconds, exit code 35.
 #[test]
 fn a_deadlock_is_found_on_every_network() {
     let env = TestEnv::new();
@@ -49,6 +52,7 @@ fn a_deadlock_is_found_on_every_network() {
     }
 }
 
+// Promise of `a_deadlock_is_found_on_every_network`.
 #[test]
 fn a_process_with_a_sighup_handler_may_inspect_itself_and_is_ended_all_the_same() {
     let env = TestEnv::new();
@@ -64,6 +68,8 @@ fn a_process_with_a_sighup_handler_may_inspect_itself_and_is_ended_all_the_same(
     }
 }
 
+// Promise (deadlock): A program that can continue is never reported: never idle, late releases,
+// barriers, threads that wake, idle by mistake, timers, children, input, pipes.
 #[test]
 fn a_job_that_can_go_on_is_never_reported() {
     let env = TestEnv::new();
@@ -86,6 +92,7 @@ fn a_job_that_can_go_on_is_never_reported() {
     }
 }
 
+// Promise of `a_job_that_can_go_on_is_never_reported`.
 #[test]
 fn a_job_that_waits_for_outside_input_is_not_reported() {
     let env = TestEnv::new();
@@ -100,6 +107,8 @@ fn a_job_that_waits_for_outside_input_is_not_reported() {
     assert_eq!(outcome.sorted_lines(), ["node 0 went on", "node 1 went on"], "{outcome}");
 }
 
+// Promise (deadlock): A wait of 30 s that cannot be proved to be a deadlock is reported once, and
+// the job continues.
 #[test]
 fn a_long_wait_that_cannot_be_proved_is_reported_once_and_shown_and_the_job_goes_on() {
     let env = TestEnv::new();
@@ -129,6 +138,7 @@ fn a_long_wait_that_cannot_be_proved_is_reported_once_and_shown_and_the_job_goes
     assert_eq!(outcome.sorted_lines(), ["node 0 went on", "node 1 went on"], "{outcome}");
 }
 
+// Promise of `a_deadlock_is_found_on_every_network`.
 #[test]
 fn the_reported_waiting_time_excludes_the_time_that_the_job_was_stopped() {
     let env = TestEnv::new();
@@ -170,6 +180,7 @@ fn noidle_turns_deadlock_detection_off() {
     let _ = job.wait();
 }
 
+// Promise of `a_job_that_can_go_on_is_never_reported`.
 #[test]
 fn jobs_that_share_processors_are_reported_only_for_a_deadlock() {
     let env = TestEnv::new();

@@ -111,26 +111,31 @@ fn check_document(path: &str) {
     }
 }
 
+// Promise (use): The sessions in README and in the documents for users are real.
 #[test]
 fn readme() {
     check_document("README.md");
 }
 
+// Promise of `readme`.
 #[test]
 fn getting_started() {
     check_document("docs/user/getting-started.md");
 }
 
+// Promise of `readme`.
 #[test]
 fn running_jobs() {
     check_document("docs/user/running-jobs.md");
 }
 
+// Promise of `readme`.
 #[test]
 fn pm_guide() {
     check_document("docs/user/pm-guide.md");
 }
 
+// Promise of `readme`.
 #[test]
 fn hangs_and_crashes() {
     check_document("docs/user/hangs-and-crashes.md");

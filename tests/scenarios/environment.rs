@@ -20,6 +20,7 @@ fn scruns_environment_arrives_whole() {
     assert_eq!(outcome.text(), "several words\nand lines = äöü");
 }
 
+// Promise of `a_file_of_an_earlier_element_is_read_by_a_later_one`.
 #[test]
 fn the_jobs_directory_is_private_and_gone_afterwards() {
     let env = TestEnv::new();

@@ -7,6 +7,7 @@ fn exit_code_of(line: &str) -> i32 {
     TestEnv::new().sh(line).run().code
 }
 
+// Promise (use): Exit codes are those of [launch.md](launch.md).
 #[test]
 fn node_zero_sets_the_exit_code() {
     assert_eq!(exit_code_of("scrun -nodes=3 system true"), 0);
@@ -22,6 +23,7 @@ fn the_code_of_another_node_is_reported_and_changes_nothing() {
     let _ = outcome.assert_stderr(&["node 1", "node 2"]);
 }
 
+// Promise of `node_zero_sets_the_exit_code`.
 #[test]
 fn the_rightmost_failed_element_of_a_pipeline_sets_the_exit_code() {
     assert_eq!(exit_code_of("scrun -nodes=2 system sh -c 'exit 3' == system cat"), 3);
@@ -43,6 +45,7 @@ fn a_failed_stage_stops_the_sequence() {
     assert_eq!(outcome.text(), "a\na\n");
 }
 
+// Promise of `node_zero_sets_the_exit_code`.
 #[test]
 fn a_signal_gives_128_plus_its_number() {
     assert_eq!(exit_code_of("scrun -nodes=2 system sh -c 'kill -TERM $$'"), 143);
@@ -54,6 +57,7 @@ fn sigpipe_after_the_right_neighbour_has_closed_is_no_failure() {
     assert_eq!(exit_code_of("scrun -nodes=2 system yes == system head -1"), 0);
 }
 
+// Promise of `node_zero_sets_the_exit_code`.
 #[test]
 fn sc_exit_sets_the_code_from_any_node() {
     let env = TestEnv::new();

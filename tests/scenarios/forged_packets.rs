@@ -130,6 +130,8 @@ fn counter_value(outcome: &Outcome, name: &str) -> u64 {
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
 }
 
+// Promise (faults): Forged, changed and repeated packets, and packets of an earlier job, are
+// dropped, and counted in `pmDumpContext`.
 #[test]
 fn forged_and_repeated_packets_are_dropped_and_counted() {
     if !netns::can_enter("forged_packets") {
@@ -163,6 +165,7 @@ fn forged_and_repeated_packets_are_dropped_and_counted() {
     }
 }
 
+// Promise of `forged_and_repeated_packets_are_dropped_and_counted`.
 #[test]
 fn packets_of_an_earlier_job_are_dropped_and_counted() {
     if !netns::can_enter("packets_of_an_earlier_job") {

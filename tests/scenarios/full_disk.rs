@@ -34,6 +34,8 @@ fn disk_kib_for_scatter() -> u32 {
     u32::try_from(program.div_ceil(1024)).expect("no such program") + 1024
 }
 
+// Promise (faults): A disk that is full, or becomes full, is reported with host or node and file;
+// the job fails, and nothing is left.
 #[test]
 fn a_disk_that_fills_while_a_file_is_scattered_is_reported_with_node_and_file() {
     let line = "scrun -group=local:3,nodes=3x1 scatter -file copy < data";
@@ -41,6 +43,7 @@ fn a_disk_that_fills_while_a_file_is_scattered_is_reported_with_node_and_file() 
     assert_fails("full_disk_and_scatter", disk_kib_for_scatter(), line, expected);
 }
 
+// Promise of `a_disk_that_fills_while_a_file_is_scattered_is_reported_with_node_and_file`.
 #[test]
 fn a_disk_without_space_for_the_program_is_reported_with_host_and_file() {
     let line = "scrun -group=local:3,nodes=3x1 scatter -file copy < data";
@@ -52,12 +55,14 @@ fn a_disk_without_space_for_the_program_is_reported_with_host_and_file() {
     );
 }
 
+// Promise of `a_disk_that_fills_while_a_file_is_scattered_is_reported_with_node_and_file`.
 #[test]
 fn a_disk_that_fills_while_output_is_redirected_is_reported() {
     let line = "scrun -group=local:3,nodes=3x1 system dd if=/dev/zero bs=64k count=64 =: out";
     assert_fails("full_disk_and_redirect", 1024, line, &["No space left"]);
 }
 
+// Promise of `a_disk_that_fills_while_a_file_is_scattered_is_reported_with_node_and_file`.
 #[test]
 fn a_disk_that_is_full_from_the_start_is_reported() {
     let line = "head -c 10000000 /dev/zero > /var/scored/ballast; \
@@ -65,6 +70,7 @@ fn a_disk_that_is_full_from_the_start_is_reported() {
     assert_fails("full_disk_at_start", 64, line, &["No space left"]);
 }
 
+// Promise of `a_disk_that_fills_while_a_file_is_scattered_is_reported_with_node_and_file`.
 #[test]
 fn other_jobs_run_after_the_disk_was_full() {
     let env = TestEnv::new();

@@ -98,6 +98,9 @@ pub fn assert_has(text: &str, parts: &[&str]) {
     }
 }
 
+// Promise (tools): gdb and lldb connect to a rank of a running job through scdb, on any host,
+// within its slices, only for its owner; if the debugger or scdb leaves or is killed, the rank
+// continues unchanged.
 #[test]
 fn gdb_stops_looks_steps_watches_changes_and_leaves() {
     let env = TestEnv::new();
@@ -150,6 +153,7 @@ fn gdb_stops_looks_steps_watches_changes_and_leaves() {
     job.end(["answer 0, 0 signals right", "answer 42, 2 signals right"]);
 }
 
+// Promise of `gdb_stops_looks_steps_watches_changes_and_leaves`.
 #[test]
 fn a_gdb_that_is_killed_leaves_the_rank_as_it_was() {
     let env = TestEnv::new();
@@ -185,6 +189,7 @@ fn a_gdb_that_is_killed_leaves_the_rank_as_it_was() {
 }
 
 /// Nothing is installed on the other host, and no ssh is used: the daemons relay.
+// Promise of `gdb_stops_looks_steps_watches_changes_and_leaves`.
 #[test]
 fn gdb_has_a_rank_of_another_virtual_host_and_nothing_is_left_when_scdb_is_killed() {
     let env = TestEnv::new();
@@ -221,6 +226,7 @@ fn gdb_has_a_rank_of_another_virtual_host_and_nothing_is_left_when_scdb_is_kille
     job.end(["answer 0, 0 signals right", "answer 42, 0 signals right"]);
 }
 
+// Promise of `gdb_stops_looks_steps_watches_changes_and_leaves`.
 #[test]
 fn gdb_has_a_rank_of_its_user_alone_in_the_slices_of_the_scheduler() {
     let env = TestEnv::new();
@@ -270,6 +276,7 @@ fn gdb_has_a_rank_of_its_user_alone_in_the_slices_of_the_scheduler() {
     }
 }
 
+// Promise of `gdb_stops_looks_steps_watches_changes_and_leaves`.
 #[test]
 fn lldb_stops_looks_changes_and_leaves() {
     let env = TestEnv::new();

@@ -136,6 +136,9 @@ fn attack_each_daemon(test: &str, attack: impl Fn(&AttackedJob)) {
     }
 }
 
+// Promise (faults): Hostile connections to a daemon's port (garbage, another version, another key,
+// too long, too slow, closed at once) are dropped and reported with address and reason; they use no
+// memory, and the job continues.
 #[test]
 fn garbage_is_dropped_and_reported() {
     attack_each_daemon("connections_with_garbage", |attacked| {
@@ -149,6 +152,7 @@ fn garbage_is_dropped_and_reported() {
     });
 }
 
+// Promise of `garbage_is_dropped_and_reported`.
 #[test]
 fn another_version_is_dropped_and_both_versions_are_reported() {
     attack_each_daemon("connections_of_another_version", |attacked| {
@@ -157,6 +161,7 @@ fn another_version_is_dropped_and_both_versions_are_reported() {
     });
 }
 
+// Promise of `garbage_is_dropped_and_reported`.
 #[test]
 fn an_excessive_length_and_an_invalid_key_cost_nothing() {
     attack_each_daemon("connections_with_lengths", |attacked| {
@@ -171,6 +176,7 @@ fn an_excessive_length_and_an_invalid_key_cost_nothing() {
     });
 }
 
+// Promise of `garbage_is_dropped_and_reported`.
 #[test]
 fn a_connection_that_sends_one_byte_at_a_time_is_dropped_at_the_timeout() {
     attack_each_daemon("connections_that_trickle", |attacked| {
@@ -187,6 +193,7 @@ fn a_connection_that_sends_one_byte_at_a_time_is_dropped_at_the_timeout() {
     });
 }
 
+// Promise of `garbage_is_dropped_and_reported`.
 #[test]
 fn a_connection_that_closes_without_a_byte_is_reported() {
     attack_each_daemon("connections_that_close", |attacked| {
@@ -195,6 +202,7 @@ fn a_connection_that_closes_without_a_byte_is_reported() {
     });
 }
 
+// Promise of `garbage_is_dropped_and_reported`.
 #[test]
 fn a_daemon_with_another_key_is_dropped_and_receives_the_reason() {
     attack_each_daemon("connections_with_another_key", |attacked| {

@@ -9,6 +9,8 @@ use std::time::Duration;
 /// Time limit for sixteen hosts that share the processors of a busy machine.
 const JOB_TIMEOUT: Duration = Duration::from_secs(180);
 
+// Promise (messages): Programs that talk by PM run between hosts as on one: scatter to 2 to 16
+// hosts, pmtest.
 #[test]
 fn scatter_gives_every_node_of_several_hosts_the_same_bytes() {
     let env = TestEnv::new();
@@ -27,6 +29,7 @@ fn scatter_gives_every_node_of_several_hosts_the_same_bytes() {
     }
 }
 
+// Promise of `scatter_gives_every_node_of_several_hosts_the_same_bytes`.
 #[test]
 fn pmtest_measures_between_two_hosts_without_a_floor() {
     let env = TestEnv::new();

@@ -47,12 +47,15 @@ fn run_job_in_cluster(test: &str, host_count: usize, prefix: &str, suffix: &str)
     assert_eq!(shells.wait().code, 0);
 }
 
+// Promise (jobs on many hosts): Daemons and PM work between hosts that have IPv6 addresses only, in
+// a cluster also link-local ones; a dead connection is closed.
 #[test]
 fn a_cluster_whose_hosts_have_ipv6_addresses_only_runs_a_job() {
     const NAME: &str = "a_cluster_whose_hosts_have_ipv6_addresses_only_runs_a_job";
     run_job_in_cluster(NAME, 2, "fd00:77::", "");
 }
 
+// Promise of `a_cluster_whose_hosts_have_ipv6_addresses_only_runs_a_job`.
 #[test]
 fn a_cluster_whose_hosts_have_link_local_addresses_only_runs_a_job() {
     const NAME: &str = "a_cluster_whose_hosts_have_link_local_addresses_only_runs_a_job";
@@ -61,6 +64,7 @@ fn a_cluster_whose_hosts_have_link_local_addresses_only_runs_a_job() {
     run_job_in_cluster(NAME, 10, "fe80::77:", "%eth0");
 }
 
+// Promise of `a_cluster_whose_hosts_have_ipv6_addresses_only_runs_a_job`.
 #[test]
 fn ssh_starts_daemons_that_connect_back_by_ipv6() {
     const NAME: &str = "ssh_starts_daemons_that_connect_back_by_ipv6";

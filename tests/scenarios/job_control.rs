@@ -8,6 +8,7 @@ use score_tests::terminal::Terminal;
 
 const EFFECT_TIMEOUT: Duration = Duration::from_secs(15);
 
+// Promise (use): ^Z, fg, ^C and ^\\ act on the whole job.
 #[test]
 fn the_keys_act_on_the_whole_job() {
     let env = TestEnv::new();

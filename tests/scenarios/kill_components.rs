@@ -27,6 +27,8 @@ fn kill_and_wait_until_clean(env: &TestEnv, what: &str, predicate: impl Fn(&Proc
     eprintln!("everything removed {elapsed:?} after SIGKILL of {what}");
 }
 
+// Promise (faults): After SIGKILL of a node, the shepherd, scored or scrun, no file, process or
+// port is left within a second.
 #[test]
 fn a_rank_is_killed() {
     let env = TestEnv::new();
@@ -35,6 +37,7 @@ fn a_rank_is_killed() {
     let _ = job.wait().expect_code(137).assert_stderr(&["node ", "SIGKILL"]);
 }
 
+// Promise of `a_rank_is_killed`.
 #[test]
 fn the_shepherd_is_killed() {
     let env = TestEnv::new();
@@ -44,6 +47,7 @@ fn the_shepherd_is_killed() {
     assert_ne!(outcome.code, 0, "{outcome}");
 }
 
+// Promise of `a_rank_is_killed`.
 #[test]
 fn scored_is_killed() {
     let env = TestEnv::new();
@@ -53,6 +57,7 @@ fn scored_is_killed() {
     assert_ne!(outcome.code, 0, "{outcome}");
 }
 
+// Promise of `a_rank_is_killed`.
 #[test]
 fn scrun_is_killed() {
     let env = TestEnv::new();
@@ -79,6 +84,7 @@ fn scrun_and_scored_are_killed_at_once() {
     let _ = env.scrun(&["-nodes=1", "system", "true"]).run().expect_code(0);
 }
 
+// Promise (faults): Descendants that called setsid or forked twice do not outlive the job.
 #[test]
 fn descendants_do_not_outlive_a_job_that_ends_well() {
     let env = TestEnv::new();

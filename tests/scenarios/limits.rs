@@ -3,6 +3,7 @@
 
 use score_tests::TestEnv;
 
+// Promise (faults): More nodes than PM or a program's macros allow are refused with both numbers.
 #[test]
 fn more_nodes_than_pm_knows_are_refused_with_both_numbers() {
     let env = TestEnv::new();
@@ -10,6 +11,7 @@ fn more_nodes_than_pm_knows_are_refused_with_both_numbers() {
     let _ = outcome.assert_stderr(&["1048577", "1048576"]);
 }
 
+// Promise of `more_nodes_than_pm_knows_are_refused_with_both_numbers`.
 #[test]
 fn the_macros_limits_are_kept_before_anything_runs() {
     let env = TestEnv::new();
@@ -50,6 +52,8 @@ fn programs_whose_macros_exclude_each_other_are_refused_by_name() {
     let _ = outcome.assert_stderr(&["2", "3", "5"]);
 }
 
+// Promise (messages): The manual's scatter works by remote write, remote read and messages;
+// SCORE_RSRC_ZEROCOPY gets a network with remote memory.
 #[test]
 fn zerocopy_gets_a_network_that_has_it_within_a_host_and_between_hosts() {
     let env = TestEnv::new();

@@ -30,6 +30,8 @@ fn assert_progress(job: &Running) {
     }
 }
 
+// Promise (faults): If a cable is unplugged for 5 s, no message and no host is lost, and this is
+// reported once; if it remains unplugged, the job ends and names the host.
 #[test]
 fn a_link_that_is_down_for_five_seconds_only_delays_the_job() {
     if !netns::can_enter("cables_for_five_seconds") {
@@ -60,6 +62,7 @@ fn a_link_that_is_down_for_five_seconds_only_delays_the_job() {
     assert_eq!(warnings, 1, "{outcome}");
 }
 
+// Promise of `a_link_that_is_down_for_five_seconds_only_delays_the_job`.
 #[test]
 fn a_host_whose_link_stays_down_is_named_and_the_job_ends() {
     if !netns::can_enter("cables_for_ever") {
@@ -82,6 +85,7 @@ fn a_host_whose_link_stays_down_is_named_and_the_job_ends() {
         .unwrap_or_else(|left| panic!("{left:#?}"));
 }
 
+// Promise of `a_link_that_is_down_for_five_seconds_only_delays_the_job`.
 #[test]
 fn a_job_can_be_terminated_while_a_link_is_down() {
     if !netns::can_enter("cables_and_signals") {

@@ -3,6 +3,7 @@
 
 use score_tests::TestEnv;
 
+// Promise (use): A program runs without scrun as one node.
 #[test]
 fn a_program_alone_is_one_node_and_its_calls_work() {
     let env = TestEnv::new();

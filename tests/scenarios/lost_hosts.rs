@@ -39,6 +39,8 @@ fn signal_and_wait_until_clean(
 
 const EFFECT_TIMEOUT: Duration = Duration::from_secs(3);
 
+// Promise (jobs on many hosts): If a daemon, shepherd or process of any host is killed, or hangs,
+// the host is named, the job ends, and nothing is left on any host.
 #[test]
 fn a_daemon_is_killed() {
     let outcome = signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |_, process| {
@@ -47,6 +49,7 @@ fn a_daemon_is_killed() {
     assert_ne!(outcome.assert_stderr(&["host local2 is lost"]).code, 0);
 }
 
+// Promise of `a_daemon_is_killed`.
 #[test]
 fn a_daemon_that_hangs_is_named_within_the_limit() {
     let limit = Duration::from_secs(25);
@@ -56,6 +59,7 @@ fn a_daemon_that_hangs_is_named_within_the_limit() {
     assert_ne!(outcome.assert_stderr(&["host local1 is lost", "no data received"]).code, 0);
 }
 
+// Promise of `a_daemon_is_killed`.
 #[test]
 fn the_server_is_killed() {
     let outcome = signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |_, process| {
@@ -64,6 +68,7 @@ fn the_server_is_killed() {
     assert_ne!(outcome.assert_stderr(&["scored was killed by signal 9"]).code, 0);
 }
 
+// Promise of `a_daemon_is_killed`.
 #[test]
 fn a_shepherd_of_another_host_is_killed() {
     let outcome = signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |env, process| {
@@ -76,6 +81,7 @@ fn a_shepherd_of_another_host_is_killed() {
         .assert_stderr(&["host local3", "shepherd has died (killed by SIGKILL)"]);
 }
 
+// Promise of `a_daemon_is_killed`.
 #[test]
 fn scrun_is_killed() {
     assert_eq!(
@@ -86,6 +92,7 @@ fn scrun_is_killed() {
     );
 }
 
+// Promise of `a_daemon_is_killed`.
 #[test]
 fn a_process_on_another_host_is_killed() {
     let outcome = signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |env, process| {
@@ -98,6 +105,7 @@ fn a_process_on_another_host_is_killed() {
     let _ = outcome.expect_code(137).assert_stderr(&["of sh was killed by SIGKILL"]);
 }
 
+// Promise of `a_daemon_is_killed`.
 #[test]
 fn a_job_can_be_terminated_while_its_hosts_come_up() {
     for pause in [0, 5, 10, 20, 30, 40, 60, 80] {

@@ -13,6 +13,7 @@ fn text(lines: usize) -> String {
     text
 }
 
+// Promise (use): `scrun -nodes=4 scatter == system wc` counts the whole text on every node.
 #[test]
 fn every_node_counts_the_whole_file() {
     let env = TestEnv::new();
@@ -29,6 +30,7 @@ fn every_node_counts_the_whole_file() {
     assert_eq!(lines, vec![expected; 4], "{outcome}");
 }
 
+// Promise (use): A scattered file is identical on the last node.
 #[test]
 fn a_file_scattered_into_the_job_comes_back_identical_from_the_last_node() {
     let env = TestEnv::new();

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use score_tests::TestEnv;
 
-/// docs/SPECIFICATION.md promises a million lines, which the soak counts. This test counts a tenth
-/// of them.
+/// docs/dev/test-matrix.md promises a million lines, which the soak counts. This test counts a
+/// tenth of them.
 fn line_count() -> usize {
     let count = std::env::var("HARNESS_LINES").ok().and_then(|text| text.parse().ok());
     count.unwrap_or(100_000)
 }
 
+// Promise (output and input): A million lines of each of four writers: none lost, none split (CI:
+// 100,000).
 #[test]
 fn no_line_of_four_writers_is_lost_or_split() {
     let env = TestEnv::new();
@@ -29,6 +31,7 @@ fn no_line_of_four_writers_is_lost_or_split() {
     assert_eq!(counts, ["0", "1", "2", "3"].map(|node| (node, count + 1)));
 }
 
+// Promise (output and input): A line of up to 64 KiB written by one write() is never split.
 #[test]
 fn a_line_of_64_kib_is_never_split() {
     let env = TestEnv::new();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use score_tests::TestEnv;
 
+// Promise (use): 256 processes start and end on two processors.
 #[test]
 fn two_hundred_and_fifty_six_programs_run_and_end() {
     let env = TestEnv::new();

@@ -17,6 +17,8 @@ const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The number of bytes in 100 messages of 1 to 100 bytes, which `monitor_load` sends.
 const BYTES: u64 = 5050;
 
+// Promise (monitors): `scrun -monitor` draws a display on the terminal and restores the terminal;
+// if the job uses the terminal, it draws in an xterm; otherwise a line says why there is none.
 #[test]
 fn the_monitor_draws_on_the_terminal_and_restores_it() {
     let env = TestEnv::new();
@@ -38,6 +40,7 @@ fn the_monitor_draws_on_the_terminal_and_restores_it() {
     assert!(fs::read(env.dir().join("out")).unwrap().is_empty());
 }
 
+// Promise of `the_monitor_draws_on_the_terminal_and_restores_it`.
 #[test]
 fn a_job_that_uses_the_terminal_gets_an_xterm_or_one_line_says_why_not() {
     let env = TestEnv::new();
@@ -63,6 +66,7 @@ fn count_pixels(pixels: &[[u8; 3]], is_counted: impl Fn([i32; 3]) -> bool) -> us
     pixels.iter().filter(|pixel| is_counted(pixel.map(i32::from))).count()
 }
 
+// Promise of `the_monitor_draws_on_the_terminal_and_restores_it`.
 #[test]
 fn an_xterm_shows_busy_processes_in_red_and_closes_with_the_job() {
     let Some(virtual_display) = VirtualDisplay::open("monitor_in_an_xterm") else { return };
@@ -93,6 +97,7 @@ fn an_xterm_shows_busy_processes_in_red_and_closes_with_the_job() {
     wait_for("the window goes", &String::new, &|| count_lit() == 0);
 }
 
+// Promise of `the_monitor_draws_on_the_terminal_and_restores_it`.
 #[test]
 fn a_display_that_closes_ends_the_monitor_and_the_job_goes_on() {
     let Some(virtual_display) = VirtualDisplay::open("monitor_without_its_screen") else { return };
@@ -126,6 +131,7 @@ fn a_display_that_closes_ends_the_monitor_and_the_job_goes_on() {
     assert_eq!(terminal.wait(EVENT_TIMEOUT), -1, "SIGINT is what ends it");
 }
 
+// Promise (monitors): An unknown monitor is refused with the list.
 #[test]
 fn an_unknown_monitor_is_refused_with_the_list() {
     let env = TestEnv::new();
@@ -138,6 +144,7 @@ fn an_unknown_monitor_is_refused_with_the_list() {
     assert!(outcome.text().starts_with("usage: scmon"), "{outcome}");
 }
 
+// Promise of `the_monitor_draws_on_the_terminal_and_restores_it`.
 #[test]
 fn without_a_terminal_the_job_runs_and_one_line_says_that_no_monitor_is_started() {
     let env = TestEnv::new();
@@ -147,6 +154,8 @@ fn without_a_terminal_the_job_runs_and_one_line_says_that_no_monitor_is_started(
     let _ = outcome.assert_stderr(&["neither a terminal nor a DISPLAY"]);
 }
 
+// Promise (monitors): `stat=detail` reports messages and bytes of every process exactly, and its
+// busy share.
 #[test]
 fn the_messages_and_bytes_of_a_job_are_reported_exactly_at_its_end() {
     let env = TestEnv::new();
@@ -173,6 +182,8 @@ fn the_messages_and_bytes_of_a_job_are_reported_exactly_at_its_end() {
     }
 }
 
+// Promise (monitors): Monitors show an idle process as idle and a busy one as busy, and bytes and
+// user monitors exactly; users see only their own jobs, operators all.
 #[test]
 fn scmon_shows_a_users_own_jobs_and_an_operator_any() {
     let env = TestEnv::new();

@@ -252,6 +252,7 @@ fn windows_of_all_kinds_go_over_pm() {
 }
 
 /// Long messages are then sent in fragments, and windows are written by messages.
+// Promise of `where_the_kernel_refuses_to_copy_only_memory_of_the_allocator_is_accessed`.
 #[test]
 fn mpi_goes_over_pm_where_the_kernel_refuses_to_copy_between_processes() {
     let Some(mpich) = mpich("mpich_without_process_vm") else { return };
@@ -352,6 +353,7 @@ fn a_process_that_has_its_processor_to_itself_does_not_give_it_up_at_each_poll()
     }
 }
 
+// Promise of `a_program_that_needs_libmpich_sends_over_pm_by_the_library_of_a_folder`.
 #[test]
 fn a_program_of_debian_s_mpich_runs_on_the_library_of_a_folder() {
     let env = TestEnv::new();
@@ -395,6 +397,8 @@ fn a_program_of_debian_s_mpich_runs_on_the_library_of_a_folder() {
     let _ = env.sh(&line).run().expect_code(1).assert_stderr(&[&reason, "on this host"]);
 }
 
+// Promise (MPI): A program that needs libmpich.so.12 sends over PM with the MPI library of a given
+// folder; the entries that are read of the folder, and the time for it, are bounded.
 #[test]
 fn a_program_that_needs_libmpich_sends_over_pm_by_the_library_of_a_folder() {
     let Some(mpich) = mpich("mpich_by_folder") else { return };

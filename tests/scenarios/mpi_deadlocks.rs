@@ -18,6 +18,9 @@ fn compile(env: &TestEnv, test: &str) -> Option<PathBuf> {
     Some(compile_program(env, &mpich(test)?, "mpi_deadlocks"))
 }
 
+// Promise (MPI): Each process of a deadlock of MPI calls is named with its call; MPI programs that
+// can continue are never reported: computation, loops of MPI_Test and MPI_Iprobe, files, input,
+// threads, generalized requests.
 #[test]
 fn each_process_of_a_deadlock_is_named_with_its_call() {
     let env = TestEnv::new();
@@ -76,6 +79,7 @@ fn each_process_of_a_deadlock_is_named_with_its_call() {
     ]);
 }
 
+// Promise of `each_process_of_a_deadlock_is_named_with_its_call`.
 #[test]
 fn a_program_that_can_go_on_is_never_reported() {
     let env = TestEnv::new();
@@ -110,6 +114,7 @@ fn a_program_that_can_go_on_is_never_reported() {
     }
 }
 
+// Promise of `each_process_of_a_deadlock_is_named_with_its_call`.
 #[test]
 fn a_hang_that_cannot_be_proved_is_no_deadlock() {
     let env = TestEnv::new();

@@ -20,6 +20,9 @@ fn compile(env: &TestEnv, test: &str) -> Option<PathBuf> {
     Some(compile_program(env, &mpich(test)?, "mpi_faults"))
 }
 
+// Promise (MPI): A fault of an MPI program is reported with node and signal; children, ^Z and
+// 100,000 unexpected messages during transfers lose nothing; forged bytes end the job; starting
+// more processes is an error on each rank, and the program continues, with MPICH and Open MPI.
 #[test]
 fn a_fault_names_the_node_and_its_signal_unless_the_program_handles_it() {
     let env = TestEnv::new();
@@ -54,6 +57,7 @@ fn a_fault_names_the_node_and_its_signal_unless_the_program_handles_it() {
     assert_eq!(outcome.text(), "ok\n".repeat(2), "{outcome}");
 }
 
+// Promise of `a_fault_names_the_node_and_its_signal_unless_the_program_handles_it`.
 #[test]
 fn messages_that_nobody_waits_for_need_little_memory_and_are_not_lost() {
     let env = TestEnv::new();
@@ -63,6 +67,7 @@ fn messages_that_nobody_waits_for_need_little_memory_and_are_not_lost() {
     assert_eq!(outcome.text(), "ok\n".repeat(2), "{outcome}");
 }
 
+// Promise of `a_fault_names_the_node_and_its_signal_unless_the_program_handles_it`.
 #[test]
 fn short_messages_that_nobody_receives_yet_need_bounded_memory_at_their_sender() {
     let env = TestEnv::new();
@@ -74,6 +79,7 @@ fn short_messages_that_nobody_receives_yet_need_bounded_memory_at_their_sender()
     }
 }
 
+// Promise of `a_fault_names_the_node_and_its_signal_unless_the_program_handles_it`.
 #[test]
 fn a_fork_in_the_middle_of_a_transfer_loses_nothing_and_its_child_cannot_send() {
     let env = TestEnv::new();
@@ -87,6 +93,7 @@ fn a_fork_in_the_middle_of_a_transfer_loses_nothing_and_its_child_cannot_send() 
     }
 }
 
+// Promise of `a_fault_names_the_node_and_its_signal_unless_the_program_handles_it`.
 #[test]
 fn a_job_that_is_stopped_in_the_middle_of_a_transfer_loses_nothing() {
     let env = TestEnv::new();
@@ -110,6 +117,7 @@ fn a_job_that_is_stopped_in_the_middle_of_a_transfer_loses_nothing() {
     terminal.wait(JOB_TIMEOUT);
 }
 
+// Promise of `a_fault_names_the_node_and_its_signal_unless_the_program_handles_it`.
 #[test]
 fn bytes_that_are_no_message_of_the_provider_end_the_job() {
     let env = TestEnv::new();
@@ -121,6 +129,7 @@ fn bytes_that_are_no_message_of_the_provider_end_the_job() {
     }
 }
 
+// Promise of `a_fault_names_the_node_and_its_signal_unless_the_program_handles_it`.
 #[test]
 fn starting_more_processes_is_an_error_after_which_the_program_goes_on() {
     let env = TestEnv::new();

@@ -124,6 +124,9 @@ fn marking_program(env: &TestEnv) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+// Promise (MPI): A debugger that starts scrun (stripped or not) finds all processes of the stage in
+// order by MPIR, each before its first instruction, independent of slices; other jobs have the
+// processors meanwhile.
 #[test]
 fn a_debugger_that_starts_scrun_finds_all_processes_before_their_first_instruction() {
     let host = score_sys::host_name::system_host_name();
@@ -181,6 +184,7 @@ fn a_rank_that_a_debugger_has_attached_to_stays_with_it_while_the_others_run() {
     assert_eq!(said, ["attached", "ran 0 2", "code 0"], "{outcome}");
 }
 
+// Promise of `a_debugger_that_starts_scrun_finds_all_processes_before_their_first_instruction`.
 #[test]
 fn a_stripped_scrun_shows_the_same_and_score_programs_wait_as_well() {
     let env = TestEnv::new();
@@ -199,6 +203,7 @@ fn a_stripped_scrun_shows_the_same_and_score_programs_wait_as_well() {
     assert_eq!(outcome.text().matches("through\n").count(), 4, "{outcome}");
 }
 
+// Promise of `a_debugger_that_starts_scrun_finds_all_processes_before_their_first_instruction`.
 #[test]
 fn the_parts_of_a_pipeline_have_rows_of_their_own_and_so_has_each_stage() {
     let env = TestEnv::new();
@@ -285,6 +290,8 @@ pub const ATTACH: &str = "gdb.execute('break MPIR_Breakpoint')\n\
                       begun = time.time()\nassert go_on()\nsay('took', time.time() - begun)\n\
                       say('state', state())\nsay_table()\n";
 
+// Promise (MPI): A debugger that attaches finds the processes while they run, and leaves no trace,
+// also if it is killed; if a debugger that has started scrun ends, the job ends.
 #[test]
 fn a_debugger_attaches_leaves_and_attaches_again_and_the_job_does_not_notice() {
     let env = TestEnv::new();
@@ -313,6 +320,7 @@ fn a_debugger_attaches_leaves_and_attaches_again_and_the_job_does_not_notice() {
     finish_job(&env, job);
 }
 
+// Promise of `a_debugger_attaches_leaves_and_attaches_again_and_the_job_does_not_notice`.
 #[test]
 fn a_debugger_that_is_killed_while_it_is_attached_leaves_the_job_and_the_next_one_a_clean_scrun() {
     let env = TestEnv::new();
@@ -334,6 +342,7 @@ fn a_debugger_that_is_killed_while_it_is_attached_leaves_the_job_and_the_next_on
     finish_job(&env, job);
 }
 
+// Promise of `a_debugger_attaches_leaves_and_attaches_again_and_the_job_does_not_notice`.
 #[test]
 fn a_debugger_that_is_killed_takes_the_scrun_that_it_has_started_and_the_held_job_with_it() {
     let env = TestEnv::new();
@@ -406,6 +415,7 @@ fn is_stopped(process: &Process) -> bool {
     stat.rsplit_once(") ").unwrap().1.starts_with('T')
 }
 
+// Promise of `a_debugger_that_starts_scrun_finds_all_processes_before_their_first_instruction`.
 #[test]
 fn slices_neither_start_held_processes_nor_take_time_of_other_jobs() {
     let env = TestEnv::new();

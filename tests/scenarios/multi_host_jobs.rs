@@ -12,6 +12,8 @@ fn scrun_on_four_hosts(env: &TestEnv, args: &[&str]) -> Job {
     env.scrun(&["-group=local:4,nodes=4x2"]).args(args)
 }
 
+// Promise (jobs on many hosts): A job on several hosts behaves like a job on one: numbers of nodes,
+// pipelines, files, exit codes, input, signals, ^Z.
 #[test]
 fn nodes_are_numbered_host_by_host() {
     let env = TestEnv::new();
@@ -32,6 +34,7 @@ fn hosts_and_nodes_on_each_are_as_asked() {
     assert_eq!(outcome.sorted_lines(), ["0", "0", "1", "1", "2", "2"]);
 }
 
+// Promise of `nodes_are_numbered_host_by_host`.
 #[test]
 fn every_host_has_its_own_processes_in_a_pipeline() {
     let env = TestEnv::new();
@@ -41,6 +44,7 @@ fn every_host_has_its_own_processes_in_a_pipeline() {
     assert_eq!(outcome.text().lines().count(), 4, "{outcome}");
 }
 
+// Promise of `nodes_are_numbered_host_by_host`.
 #[test]
 fn files_of_an_earlier_element_are_there_for_the_next_one_on_each_host() {
     let env = TestEnv::new();
@@ -51,6 +55,7 @@ fn files_of_an_earlier_element_are_there_for_the_next_one_on_each_host() {
     assert_eq!(outcome.sorted_lines(), expected);
 }
 
+// Promise of `nodes_are_numbered_host_by_host`.
 #[test]
 fn exit_codes_combine_as_on_one_host() {
     for (script, code, expected) in [
@@ -69,6 +74,7 @@ fn exit_codes_combine_as_on_one_host() {
     let _ = outcome.assert_stderr(&["/nonexistent: not found"]);
 }
 
+// Promise of `nodes_are_numbered_host_by_host`.
 #[test]
 fn input_goes_to_node_0_only() {
     let env = TestEnv::new();
@@ -83,6 +89,8 @@ fn input_goes_to_node_0_only() {
     assert!(sorted.contains(&"3000000".to_owned()), "{outcome}");
 }
 
+// Promise (jobs on many hosts): No line of four hosts is lost or split; a slow reader slows the
+// writers of all hosts.
 #[test]
 fn no_line_of_four_hosts_is_lost_or_split() {
     let count = std::env::var("HARNESS_LINES").ok().and_then(|text| text.parse().ok());
@@ -111,6 +119,7 @@ fn no_line_of_four_hosts_is_lost_or_split() {
     assert!(next.values().all(|last| *last == count + 1));
 }
 
+// Promise of `nodes_are_numbered_host_by_host`.
 #[test]
 fn signals_reach_every_host_and_sigterm_ends_them_all() {
     let env = TestEnv::new();
@@ -123,6 +132,7 @@ fn signals_reach_every_host_and_sigterm_ends_them_all() {
     let _ = job.wait().expect_code(137);
 }
 
+// Promise of `nodes_are_numbered_host_by_host`.
 #[test]
 fn a_stopped_job_stands_still_on_every_host_and_goes_on() {
     let env = TestEnv::new();
@@ -149,6 +159,7 @@ fn a_stopped_job_stands_still_on_every_host_and_goes_on() {
     let _ = job.wait().expect_code(137);
 }
 
+// Promise of `no_line_of_four_hosts_is_lost_or_split`.
 #[test]
 fn writers_on_all_hosts_stop_when_nobody_reads_and_end_with_their_reader() {
     let env = TestEnv::new();

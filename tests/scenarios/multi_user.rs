@@ -22,6 +22,8 @@ fn terminate(job: Running) {
     assert_ne!(job.wait().code, 0);
 }
 
+// Promise (several users): A job runs as its user, in a directory that only they can read; others
+// cannot read, signal, trace or end it; an operator can end it.
 #[test]
 fn a_job_is_isolated_from_other_users() {
     let env = TestEnv::new();
@@ -68,6 +70,8 @@ fn a_job_is_isolated_from_other_users() {
     assert!(outcome.code != 0 && outcome.stderr.contains("an operator has ended it"), "{outcome}");
 }
 
+// Promise (several users): cpulimit, memorylimit and disklimit end the job, and the message has the
+// limit and the host; other jobs continue.
 #[test]
 fn a_limit_that_is_exceeded_is_named_with_its_host_and_other_jobs_go_on() {
     let env = TestEnv::new();
@@ -92,6 +96,8 @@ fn a_limit_that_is_exceeded_is_named_with_its_host_and_other_jobs_go_on() {
     terminate(other);
 }
 
+// Promise (several users): A job that does not fit is refused, or waits with `wait`; waiting users
+// take turns.
 #[test]
 fn a_job_that_does_not_fit_is_refused_or_waits_its_turn() {
     let env = TestEnv::new();
@@ -134,6 +140,8 @@ fn a_job_that_does_not_fit_is_refused_or_waits_its_turn() {
     );
 }
 
+// Promise (several users): A login is routed to the server of the cluster that the expression
+// names, or refused with the reason.
 #[test]
 fn a_login_is_routed_to_the_server_or_refused_with_the_reason() {
     let env = TestEnv::new();
@@ -152,6 +160,8 @@ fn a_login_is_routed_to_the_server_or_refused_with_the_reason() {
     );
 }
 
+// Promise (several users): A host that dies or hangs is named, costs its own jobs only, and can
+// come back.
 #[test]
 fn a_dead_host_ends_its_own_jobs_only_and_can_come_back() {
     let env = TestEnv::new();
@@ -175,6 +185,7 @@ fn a_dead_host_ends_its_own_jobs_only_and_can_come_back() {
     terminate(narrow);
 }
 
+// Promise of `a_dead_host_ends_its_own_jobs_only_and_can_come_back`.
 #[test]
 fn a_host_that_hangs_is_named_within_the_limit() {
     let env = TestEnv::new();
@@ -187,6 +198,8 @@ fn a_host_that_hangs_is_named_within_the_limit() {
     assert!(started_at.elapsed() < Duration::from_secs(30), "{:?}", started_at.elapsed());
 }
 
+// Promise (several users): A killed server: hosts end their jobs, scruns say so, a new one takes
+// jobs at once and leftovers are swept.
 #[test]
 fn a_killed_server_costs_its_jobs_and_a_new_one_takes_jobs_at_once() {
     let env = TestEnv::new();
@@ -240,6 +253,8 @@ fn a_killed_server_costs_its_jobs_and_a_new_one_takes_jobs_at_once() {
     }
 }
 
+// Promise (several users): `nodes=N.bintype`, `hosts=H`, `xP`, `hetero` and spares of the database
+// have the same meaning as in single-user mode.
 #[test]
 fn a_job_can_request_kinds_of_hosts_whole_hosts_and_spares() {
     let env = TestEnv::new();
@@ -303,6 +318,7 @@ fn trickle(port: u16, stop: &AtomicBool) -> usize {
     dropped
 }
 
+// Promise of `clients_that_send_nothing_or_garbage_are_dropped_and_the_service_continues`.
 #[test]
 fn a_flood_of_connections_keeps_no_daemon_out() {
     let env = TestEnv::new();

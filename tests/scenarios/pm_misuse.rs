@@ -3,6 +3,7 @@
 
 use score_tests::TestEnv;
 
+// Promise (messages): Every return code of the manual pages, with the event that gives it.
 #[test]
 fn every_misuse_gets_the_manual_pages_answer() {
     let env = TestEnv::new();

@@ -40,6 +40,9 @@ fn is_helper(process: &Process) -> bool {
     process.program() == "scored-pmix"
 }
 
+// Promise (MPI): Ranks of all hosts find what a rank of Open MPI has put, with a fence or without;
+// too much data, PMIx_Abort, and a helper that hangs end the job, with the cause; nothing is left
+// when scrun is killed.
 #[test]
 fn all_ranks_find_the_data_of_a_rank_without_a_fence() {
     with_each_libpmix("pmix_get", |env, program| {
@@ -61,6 +64,7 @@ fn all_ranks_find_the_data_of_a_rank_without_a_fence() {
     });
 }
 
+// Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
 fn a_rank_that_ends_without_having_put_anything_keeps_no_other_waiting() {
     with_each_libpmix("pmix_nothing", |env, program| {
@@ -71,6 +75,7 @@ fn a_rank_that_ends_without_having_put_anything_keeps_no_other_waiting() {
     });
 }
 
+// Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
 fn a_get_of_data_that_another_host_has_not_put_ends_at_its_time_limit() {
     with_each_libpmix("pmix_timeout", |env, program| {
@@ -84,6 +89,9 @@ fn a_get_of_data_that_another_host_has_not_put_ends_at_its_time_limit() {
     });
 }
 
+// Promise (MPI): Fences of some ranks of several hosts can be active at the same time without
+// affecting each other; their number and their bytes are bounded; a rank that waits for one that
+// has exited is named.
 #[test]
 fn fences_of_some_ranks_of_several_hosts_are_under_way_at_once() {
     with_each_libpmix("pmix_subsets", |env, program| {
@@ -122,6 +130,7 @@ fn remove_files(env: &TestEnv, prefix: &str) {
     }
 }
 
+// Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
 fn more_than_a_process_may_put_ends_the_job_and_is_named() {
     with_each_libpmix("pmix_limits", |env, program| {
@@ -146,6 +155,7 @@ fn more_than_a_process_may_put_ends_the_job_and_is_named() {
     });
 }
 
+// Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
 fn an_abort_ends_the_job_with_its_code_and_shows_its_text() {
     with_each_libpmix("pmix_abort", |env, program| {
@@ -162,6 +172,7 @@ fn an_abort_ends_the_job_with_its_code_and_shows_its_text() {
     });
 }
 
+// Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
 fn a_helper_that_hangs_ends_the_job_and_is_named() {
     with_each_libpmix("pmix_hang", |env, program| {
@@ -179,6 +190,7 @@ fn a_helper_that_hangs_ends_the_job_and_is_named() {
     });
 }
 
+// Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
 fn a_helper_does_not_hang_while_its_job_is_stopped() {
     with_each_libpmix("pmix_stop", |env, program| {
@@ -195,6 +207,7 @@ fn a_helper_does_not_hang_while_its_job_is_stopped() {
     });
 }
 
+// Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
 fn nothing_is_left_when_scrun_is_killed() {
     // Open MPI's shared memory, which only transports other than PM use, makes files, too.

@@ -4,6 +4,8 @@
 
 use score_tests::TestEnv;
 
+// Promise (faults): For a program that is missing, cannot run, exits too early or crashes, scrun
+// names node and cause; the code is 127, 126 or 128 + signal.
 #[test]
 fn a_missing_program_gives_127_and_its_name() {
     let env = TestEnv::new();
@@ -26,6 +28,7 @@ fn a_missing_program_under_system_gives_127_and_its_name() {
     let _ = outcome.expect_code(127).assert_stderr(&["no-such-program"]);
 }
 
+// Promise of `a_missing_program_gives_127_and_its_name`.
 #[test]
 fn a_program_without_permission_gives_126_and_its_name() {
     let env = TestEnv::new();
@@ -45,6 +48,7 @@ fn an_elf_file_with_a_broken_header_is_named() {
     assert!(!outcome.stderr.contains("panicked"), "{outcome}");
 }
 
+// Promise of `a_missing_program_gives_127_and_its_name`.
 #[test]
 fn leaving_before_score_initialize_ends_the_parallel_process() {
     let env = TestEnv::new();
@@ -55,6 +59,7 @@ fn leaving_before_score_initialize_ends_the_parallel_process() {
     let _ = outcome.assert_stderr(&["node 1", "score_initialize"]);
 }
 
+// Promise of `a_missing_program_gives_127_and_its_name`.
 #[test]
 fn a_crash_gives_128_and_the_signal_and_names_the_node() {
     let env = TestEnv::new();

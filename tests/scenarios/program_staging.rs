@@ -33,6 +33,8 @@ fn copy_inodes(outcome: &Outcome) -> Vec<u64> {
 
 const PRINT_PATH_SCRIPT: &str = "#!/bin/sh\necho \"$0 $1\"; ls -ldi .bin/where\n";
 
+// Promise (jobs on many hosts): Programs are copied to every host once, by content; each host
+// starts its own private copy, and virtual hosts share one copy under separate names.
 #[test]
 fn every_host_starts_its_own_copy() {
     let env = TestEnv::new();
@@ -44,6 +46,7 @@ fn every_host_starts_its_own_copy() {
     assert_eq!(files.len(), 12, "{outcome}");
 }
 
+// Promise of `every_host_starts_its_own_copy`.
 #[test]
 fn virtual_hosts_share_one_copy() {
     let env = TestEnv::new();
@@ -56,6 +59,7 @@ fn virtual_hosts_share_one_copy() {
     }
 }
 
+// Promise of `every_host_starts_its_own_copy`.
 #[test]
 fn programs_with_the_same_name_are_kept_apart() {
     let env = TestEnv::new();
@@ -66,6 +70,7 @@ fn programs_with_the_same_name_are_kept_apart() {
     assert_eq!(outcome.sorted_lines(), ["one and other"; 8]);
 }
 
+// Promise of `every_host_starts_its_own_copy`.
 #[test]
 fn a_large_program_arrives_whole() {
     let env = TestEnv::new();
@@ -82,6 +87,7 @@ fn a_large_program_arrives_whole() {
     assert_eq!(outcome.sorted_lines(), vec![expected; 4]);
 }
 
+// Promise of `every_host_starts_its_own_copy`.
 #[test]
 fn a_program_of_score_is_copied_to_the_other_hosts() {
     let env = TestEnv::new();

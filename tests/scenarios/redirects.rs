@@ -95,6 +95,8 @@ impl Drop for HangingMount {
     }
 }
 
+// Promise (output and input): A redirection to a file system that hangs blocks only its own node,
+// and ^C still works.
 #[test]
 fn a_file_system_that_hangs_blocks_neither_the_other_nodes_nor_an_interrupt() {
     let env = TestEnv::new();

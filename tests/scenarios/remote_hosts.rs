@@ -9,6 +9,9 @@ fn scored() -> String {
     binaries::program("scored").display().to_string()
 }
 
+// Promise (use): Daemons start on other hosts by ssh, by srun in an allocation of Slurm, and by
+// qrsh in a parallel environment of Grid Engine; if one does not start, the message has the host
+// and the error of the launcher.
 #[test]
 fn ssh_starts_a_trial_daemon_on_every_host() {
     let env = TestEnv::new();
@@ -20,6 +23,7 @@ fn ssh_starts_a_trial_daemon_on_every_host() {
     }
 }
 
+// Promise of `ssh_starts_a_trial_daemon_on_every_host`.
 #[test]
 fn a_host_that_ssh_does_not_reach_is_named_and_the_others_come_up() {
     let env = TestEnv::new();
@@ -40,6 +44,7 @@ fn a_host_that_ssh_does_not_reach_is_named_and_the_others_come_up() {
     assert!(text.contains("/nowhere/scored"), "{outcome}");
 }
 
+// Promise of `ssh_starts_a_trial_daemon_on_every_host`.
 #[test]
 fn an_ssh_that_would_ask_a_question_fails_at_once() {
     let env = TestEnv::new();
@@ -55,6 +60,7 @@ fn an_ssh_that_would_ask_a_question_fails_at_once() {
     assert!(text.contains("Host key verification failed"), "{outcome}");
 }
 
+// Promise of `ssh_starts_a_trial_daemon_on_every_host`.
 #[test]
 fn a_daemon_that_ssh_has_started_ends_when_its_scored_is_killed() {
     let env = TestEnv::new();
@@ -81,6 +87,7 @@ fn a_daemon_that_ssh_has_started_ends_when_its_scored_is_killed() {
     assert_eq!(lines[2].trim(), "0", "still there: {outcome}");
 }
 
+// Promise of `ssh_starts_a_trial_daemon_on_every_host`.
 #[test]
 fn srun_starts_a_trial_daemon_on_every_node_of_an_allocation() {
     let env = TestEnv::new();
@@ -93,6 +100,7 @@ fn srun_starts_a_trial_daemon_on_every_node_of_an_allocation() {
     }
 }
 
+// Promise of `ssh_starts_a_trial_daemon_on_every_host`.
 #[test]
 fn a_node_outside_the_allocation_is_refused_with_the_error_of_srun() {
     let env = TestEnv::new();
@@ -107,6 +115,7 @@ fn a_node_outside_the_allocation_is_refused_with_the_error_of_srun() {
     assert!(text.contains("srun: error:") && text.contains("start=ssh"), "{outcome}");
 }
 
+// Promise of `ssh_starts_a_trial_daemon_on_every_host`.
 #[test]
 fn qrsh_starts_a_trial_daemon_on_every_host_of_a_parallel_environment() {
     let env = TestEnv::new();

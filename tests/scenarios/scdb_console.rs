@@ -45,6 +45,9 @@ fn start(env: &TestEnv, target_job: &TargetJob) -> (Running, PipeWriter) {
     (command.input_from(reader).timeout(SCDB_TIMEOUT).start(), writer)
 }
 
+// Promise (tools): The console of scdb shows stacks and threads, holds ranks, and stops them at
+// breakpoints and after writes; it is refused while another tool has control; when it ends or is
+// killed, the ranks continue.
 #[test]
 fn stacks_and_threads_are_shown_with_their_ranks() {
     let env = TestEnv::new();
@@ -72,6 +75,7 @@ fn stacks_and_threads_are_shown_with_their_ranks() {
     target_job.end(0);
 }
 
+// Promise of `stacks_and_threads_are_shown_with_their_ranks`.
 #[test]
 fn held_ranks_stand_while_others_run_and_run_on_when_the_console_ends_or_is_killed() {
     let env = TestEnv::new();
@@ -174,6 +178,7 @@ fn a_held_rank_stands_in_all_slices_of_its_job() {
     }
 }
 
+// Promise of `stacks_and_threads_are_shown_with_their_ranks`.
 #[test]
 fn a_console_is_refused_while_another_tool_has_control() {
     let env = TestEnv::new();
@@ -204,6 +209,7 @@ fn a_console_is_refused_while_another_tool_has_control() {
     target_job.end(0);
 }
 
+// Promise of `stacks_and_threads_are_shown_with_their_ranks`.
 #[test]
 fn breakpoints_steps_and_watchpoints_stop_the_ranks_that_they_are_for() {
     let env = TestEnv::new();
@@ -237,6 +243,7 @@ fn breakpoints_steps_and_watchpoints_stop_the_ranks_that_they_are_for() {
     target_job.end(0);
 }
 
+// Promise (tools): At a terminal the console has a history, and ^C ends only a command.
 #[test]
 fn at_a_terminal_the_console_has_a_history_and_the_interrupt_key_ends_only_a_command() {
     let env = TestEnv::new();

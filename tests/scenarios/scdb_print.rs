@@ -56,6 +56,9 @@ impl<'a> PrintedJob<'a> {
     }
 }
 
+// Promise (tools): `print` of scdb shows the value of an expression in many ranks, equal values
+// once; a running rank is stopped only while its value is read, and no function of the program is
+// called.
 #[test]
 fn equal_values_are_one_line_whether_ranks_run_are_held_or_have_stopped() {
     let env = TestEnv::new();
@@ -86,6 +89,7 @@ fn equal_values_are_one_line_whether_ranks_run_are_held_or_have_stopped() {
     job.end();
 }
 
+// Promise of `equal_values_are_one_line_whether_ranks_run_are_held_or_have_stopped`.
 #[test]
 fn a_print_that_fails_gives_the_reason_and_changes_nothing() {
     let env = TestEnv::new();

@@ -42,6 +42,8 @@ fn assert_clean(env: &TestEnv) {
         .unwrap_or_else(|left| panic!("left: {left:#?}"));
 }
 
+// Promise (hosts): scout prints equal output of neighbours once, large output under an asterisk,
+// and returns the highest exit code and names its hosts.
 #[test]
 fn equal_output_of_neighbours_is_shown_once() {
     let env = TestEnv::new();
@@ -64,6 +66,7 @@ fn one_command_needs_no_shell() {
     assert_eq!(outcome.expect_code(9).text().lines().count(), 1, "-e runs it here");
 }
 
+// Promise of `equal_output_of_neighbours_is_shown_once`.
 #[test]
 fn the_highest_exit_code_counts_and_hosts_are_named() {
     let env = TestEnv::new();
@@ -80,6 +83,7 @@ fn the_highest_exit_code_counts_and_hosts_are_named() {
     ]);
 }
 
+// Promise of `equal_output_of_neighbours_is_shown_once`.
 #[test]
 fn much_output_flows_under_the_hosts_name_and_an_asterisk() {
     let env = TestEnv::new();
@@ -92,6 +96,7 @@ fn much_output_flows_under_the_hosts_name_and_an_asterisk() {
     assert_eq!(text, format!("local1*:\n{numbers}local0:\nfew\nlocal[2-3]:\nfew\n"));
 }
 
+// Promise of `equal_output_of_neighbours_is_shown_once`.
 #[test]
 fn standard_input_goes_to_every_host() {
     let env = TestEnv::new();
@@ -103,6 +108,7 @@ fn standard_input_goes_to_every_host() {
     assert!(text.ends_with(" -\n0\n0\n") && text.lines().count() == 8, "{outcome}");
 }
 
+// Promise of `equal_output_of_neighbours_is_shown_once`.
 #[test]
 fn json_output_is_one_object_for_each_line() {
     let env = TestEnv::new();
@@ -117,6 +123,7 @@ fn json_output_is_one_object_for_each_line() {
     assert_eq!(outcome.text(), expected, "{outcome}");
 }
 
+// Promise (hosts): scrun in a scout session takes its hosts and starts no daemon.
 #[test]
 fn scrun_takes_the_sessions_hosts_and_starts_no_daemon() {
     let env = TestEnv::new();
@@ -210,6 +217,7 @@ fn a_host_that_does_not_come_up_is_named_in_time() {
     assert!(started_at.elapsed() < Duration::from_secs(60));
 }
 
+// Promise of `interrupts_go_to_the_remote_commands_and_the_shell_goes_on`.
 #[test]
 fn nothing_outlives_a_scout_that_is_killed() {
     for signal in [Signal::SIGKILL, Signal::SIGHUP, Signal::SIGTERM] {
@@ -227,6 +235,7 @@ fn nothing_outlives_a_scout_that_is_killed() {
     }
 }
 
+// Promise of `interrupts_go_to_the_remote_commands_and_the_shell_goes_on`.
 #[test]
 fn a_killed_scored_is_reported_and_leaves_nothing() {
     let env = TestEnv::new();
@@ -245,6 +254,7 @@ fn a_killed_scored_is_reported_and_leaves_nothing() {
     assert_clean(&env);
 }
 
+// Promise (hosts): In a scout session a lost host is named, and the other hosts continue.
 #[test]
 fn a_lost_host_is_named_and_the_others_go_on() {
     let env = TestEnv::new();
@@ -268,6 +278,8 @@ fn a_lost_host_is_named_and_the_others_go_on() {
 /// Arguments of setpriv(1) that make root an ordinary user.
 const AS_NOBODY_ARGS: [&str; 4] = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];
 
+// Promise (hosts): A user cannot use another user's scout session, even if file permissions would
+// allow it.
 #[test]
 fn another_user_is_refused_by_a_session() {
     if !geteuid().is_root() || !test_env::is_installed("setpriv") {
@@ -304,6 +316,8 @@ fn another_user_is_refused_by_a_session() {
     let _ = running.wait().assert_stderr(&["user 0 tried to enter a scout session of user 65534"]);
 }
 
+// Promise (hosts): A scout session lasts as long as its shell, which has job control, ^C and
+// suspend; however it ends, no process and no file remains.
 #[test]
 fn interrupts_go_to_the_remote_commands_and_the_shell_goes_on() {
     let env = TestEnv::new();

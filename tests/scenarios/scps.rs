@@ -21,6 +21,8 @@ fn terminate(job: Running) {
     assert_ne!(job.wait().code, 0);
 }
 
+// Promise (several users): scps lists a user's own jobs in full and those of others by number, user
+// and hosts; operators see all in full.
 #[test]
 fn the_jobs_of_a_user_are_listed_in_full_and_those_of_others_by_their_hosts() {
     let env = TestEnv::new();

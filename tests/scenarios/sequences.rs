@@ -11,6 +11,8 @@ fn elements_run_in_order() {
     assert_eq!(outcome.text(), "first\nfirst\nsecond\nsecond\n");
 }
 
+// Promise (use): A program can read files of an earlier program of its sequence; they are removed
+// with the job.
 #[test]
 fn a_file_of_an_earlier_element_is_read_by_a_later_one() {
     let env = TestEnv::new();

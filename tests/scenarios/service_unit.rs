@@ -44,6 +44,8 @@ systemd-analyze verify --man=no /etc/systemd/system/scored.service
 echo "verified: $?"
 "#;
 
+// Promise (several users): With the installed unit of systemd users submit jobs; a restart or a
+// kill ends the jobs, and the service starts again; a stop leaves nothing.
 #[test]
 fn the_unit_runs_under_systemd_and_leaves_nothing() {
     let env = TestEnv::new();

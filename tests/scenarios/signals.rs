@@ -14,6 +14,7 @@ fn start_listener(env: &TestEnv) -> Running {
     job
 }
 
+// Promise (use): Signals act as table 3.1 says.
 #[test]
 fn the_broadcast_signals_reach_every_process() {
     let env = TestEnv::new();
@@ -35,6 +36,7 @@ fn the_broadcast_signals_reach_every_process() {
     assert_eq!(job.wait().code, 137);
 }
 
+// Promise of `the_broadcast_signals_reach_every_process`.
 #[test]
 fn sigterm_kills_the_job() {
     let env = TestEnv::new();
@@ -49,6 +51,7 @@ fn sigterm_kills_the_job() {
 
 /// When the signal arrives, some processes catch it, some are ended by it, and some have not been
 /// started.
+// Promise of `the_keys_act_on_the_whole_job`.
 #[test]
 fn sigint_reaches_the_processes_that_are_still_to_be_started() {
     let script = "trap 'echo caught; exit 3' INT; echo up; while :; do sleep 0.05; done";
@@ -78,6 +81,7 @@ fn sigint_ends_a_job_that_does_not_catch_it() {
     assert_eq!(job.wait().code, 130);
 }
 
+// Promise of `the_broadcast_signals_reach_every_process`.
 #[test]
 fn sigquit_says_one_line_and_has_no_effect_yet() {
     let env = TestEnv::new();
@@ -89,6 +93,7 @@ fn sigquit_says_one_line_and_has_no_effect_yet() {
     assert_eq!(outcome.text().matches("end").count(), 2);
 }
 
+// Promise of `the_broadcast_signals_reach_every_process`.
 #[test]
 fn sigtstp_stops_every_process_and_sigcont_lets_them_go_on() {
     let env = TestEnv::new();

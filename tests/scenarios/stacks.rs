@@ -62,6 +62,7 @@ fn assert_tree(outcome: &Outcome, computing: &str, waiting: &str) {
     assert!(text.contains("count_down in stacks"), "{text}");
 }
 
+// Promise (tools): scdb shows the stacks of all ranks as one tree, on one host and on several.
 #[test]
 fn stacks_of_all_ranks_are_one_tree_on_one_host_and_on_several() {
     let env = TestEnv::new();
@@ -84,6 +85,7 @@ fn stacks_of_all_ranks_are_one_tree_on_one_host_and_on_several() {
     }
 }
 
+// Promise of `stacks_of_all_ranks_are_one_tree_on_one_host_and_on_several`.
 #[test]
 fn programs_of_a_pipeline_have_ranks_one_after_the_other() {
     let env = TestEnv::new();
@@ -100,6 +102,8 @@ fn programs_of_a_pipeline_have_ranks_one_after_the_other() {
     end(job);
 }
 
+// Promise (tools): The tool control service may be killed at any time; a process that cannot be
+// traced is named.
 #[test]
 fn the_service_may_be_killed_at_any_time_and_leaves_the_job_as_it_was() {
     let env = TestEnv::new();
@@ -120,6 +124,7 @@ fn the_service_may_be_killed_at_any_time_and_leaves_the_job_as_it_was() {
     assert_eq!(outcome.text().matches("ok").count(), 4, "{outcome}");
 }
 
+// Promise of `the_service_may_be_killed_at_any_time_and_leaves_the_job_as_it_was`.
 #[test]
 fn processes_whose_stacks_cannot_be_read_are_named() {
     let env = TestEnv::new();
@@ -166,6 +171,7 @@ fn processes_whose_stacks_cannot_be_read_are_named() {
     end(job);
 }
 
+// Promise of `jobs_in_slices_answer_their_owner_alone_at_any_time`.
 #[test]
 fn a_suspended_job_answers_and_stays_suspended() {
     let env = TestEnv::new();
@@ -186,6 +192,8 @@ fn a_suspended_job_answers_and_stays_suspended() {
 }
 
 /// Each job is asked both while it runs and while it is stopped, and answers only its owner.
+// Promise (tools): scdb answers only the owner of a job, in any slice and while the job is
+// suspended, and the job continues as before.
 #[test]
 fn jobs_in_slices_answer_their_owner_alone_at_any_time() {
     let env = TestEnv::new();

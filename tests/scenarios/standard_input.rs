@@ -3,6 +3,7 @@
 
 use score_tests::TestEnv;
 
+// Promise (output and input): Node 0 gets all of standard input, and no other node gets any.
 #[test]
 fn node_zero_reads_all_and_the_others_see_the_end_at_once() {
     let env = TestEnv::new();

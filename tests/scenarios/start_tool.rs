@@ -201,6 +201,7 @@ fn is_keeper(process: &Process) -> bool {
     process.has_name("scored-keeper")
 }
 
+// Promise of `a_tool_runs_on_all_hosts_on_some_or_on_none`.
 #[test]
 fn no_process_of_a_tool_is_left_whichever_component_is_killed() {
     let victims: [Victim; 5] = [
@@ -247,6 +248,7 @@ fn the_death_of_a_tool_or_of_its_supervisor_does_not_end_the_job() {
     }
 }
 
+// Promise of `a_tool_has_sixty_seconds_from_each_touch_and_ten_minutes_in_all`.
 #[test]
 fn a_tool_may_clean_up_as_long_as_it_touches_its_file() {
     let cases = [
@@ -327,6 +329,8 @@ fn a_tool_of_scrun_starts_before_the_first_process() {
     assert!(outcome.stderr.contains("the quote ' is not closed"), "{outcome}");
 }
 
+// Promise (tools): A tool starts for a job on all requested hosts or on none, from any host of the
+// cluster, only for the job's owner; it ends with the job, whichever process is killed.
 #[test]
 fn a_tool_runs_on_all_hosts_on_some_or_on_none() {
     let env = TestEnv::new();
@@ -356,6 +360,7 @@ fn a_tool_runs_on_all_hosts_on_some_or_on_none() {
     terminate(&env, job);
 }
 
+// Promise of `a_tool_runs_on_all_hosts_on_some_or_on_none`.
 #[test]
 fn tools_of_users_are_reached_from_every_host_by_their_owner_only() {
     let env = TestEnv::new();
@@ -399,6 +404,7 @@ fn tools_of_users_are_reached_from_every_host_by_their_owner_only() {
     wait_until_ended(&env, "sleep 400");
 }
 
+// Promise of `a_tool_runs_on_all_hosts_on_some_or_on_none`.
 #[test]
 fn no_tool_outlives_the_keeper_the_daemon_or_its_supervisor() {
     let victims: [Victim; 4] = [
@@ -444,6 +450,7 @@ fn no_tool_outlives_the_keeper_the_daemon_or_its_supervisor() {
     }
 }
 
+// Promise of `a_tool_has_sixty_seconds_from_each_touch_and_ten_minutes_in_all`.
 #[test]
 fn other_jobs_run_while_a_tool_cleans_up_for_as_long_as_the_operator_allows() {
     let env = TestEnv::new();

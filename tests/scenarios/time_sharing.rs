@@ -65,6 +65,8 @@ fn assert_alternate(first: &[(u64, u64)], second: &[(u64, u64)]) {
     }
 }
 
+// Promise (time-sharing): With real processes: two jobs on one processor never run at the same
+// time, whatever their processes ignore, fork, or do with sessions and threads.
 #[test]
 fn jobs_on_the_same_processor_never_run_at_once_whatever_they_ignore() {
     let env = TestEnv::new();
@@ -78,6 +80,8 @@ fn jobs_on_the_same_processor_never_run_at_once_whatever_they_ignore() {
     assert_alternate(&plain, &stubborn);
 }
 
+// Promise (time-sharing): With real processes: equal jobs rotate, and continue when the shepherd of
+// one is killed.
 #[test]
 fn jobs_that_take_turns_go_on_when_the_shepherd_of_one_is_killed() {
     let env = TestEnv::new();
@@ -109,6 +113,8 @@ fn jobs_that_take_turns_go_on_when_the_shepherd_of_one_is_killed() {
     assert!(in_turns > 10, "{summary}");
 }
 
+// Promise (time-sharing): Processors are kept from sleeping as long as jobs share them, and no
+// longer, if the system supports it.
 #[test]
 fn processors_stay_awake_as_long_as_jobs_take_turns() {
     const LATENCY: &str = "/dev/cpu_dma_latency";
@@ -140,6 +146,7 @@ fn processors_stay_awake_as_long_as_jobs_take_turns() {
     assert_ne!(second.wait().code, 0);
 }
 
+// Promise (time-sharing): A process that stopped itself is not continued by the scheduler.
 #[test]
 fn a_process_that_stopped_itself_stays_stopped() {
     let env = TestEnv::new();
@@ -199,6 +206,7 @@ fn a_process_that_did_not_exist_yet_when_its_job_was_stopped_is_resumed() {
     }
 }
 
+// Promise (time-sharing): A new job does not wait for the end of a slice.
 #[test]
 fn a_newcomer_does_not_wait_for_the_end_of_a_slice() {
     let env = TestEnv::new();
@@ -222,6 +230,8 @@ fn a_newcomer_does_not_wait_for_the_end_of_a_slice() {
     }
 }
 
+// Promise (time-sharing): If a job has a process for each processor of a host, each is bound to
+// one; `nobind` disables this.
 #[test]
 fn each_process_is_bound_to_a_processor_when_there_is_one_for_each() {
     let env = TestEnv::new();
@@ -253,6 +263,8 @@ fn each_process_is_bound_to_a_processor_when_there_is_one_for_each() {
     );
 }
 
+// Promise (time-sharing): ^Z, output that is not read, and sc_sleep stop the whole job, which
+// continues later; a job that yields leaves the processors to others.
 #[test]
 fn a_suspended_job_stands_still_while_others_take_turns() {
     let env = TestEnv::new();
@@ -298,6 +310,7 @@ fn wait_until_stopped(env: &TestEnv, sample_count: u32, predicate: impl Fn(&Proc
     }
 }
 
+// Promise of `a_suspended_job_stands_still_while_others_take_turns`.
 #[test]
 fn a_job_whose_output_is_not_read_is_suspended_and_goes_on_when_it_is_read() {
     let env = TestEnv::new();
@@ -316,6 +329,7 @@ fn a_job_whose_output_is_not_read_is_suspended_and_goes_on_when_it_is_read() {
     assert_eq!((lines, bytes.ends_with(b"\n2000000\n")), (2_000_000, true));
 }
 
+// Promise of `a_suspended_job_stands_still_while_others_take_turns`.
 #[test]
 fn sc_sleep_stops_the_whole_job_for_its_time() {
     let env = TestEnv::new();
@@ -329,6 +343,7 @@ fn sc_sleep_stops_the_whole_job_for_its_time() {
     assert!(outcome.elapsed >= Duration::from_secs(3), "{outcome}");
 }
 
+// Promise of `a_suspended_job_stands_still_while_others_take_turns`.
 #[test]
 fn a_job_that_yields_all_the_time_leaves_the_processor_to_others() {
     let env = TestEnv::new();
@@ -352,6 +367,8 @@ fn a_job_that_yields_all_the_time_leaves_the_processor_to_others() {
     );
 }
 
+// Promise (time-sharing): A job that has nothing to do leaves each of its slices to others, also if
+// it was busy and idle several times before.
 #[test]
 fn a_job_that_has_nothing_to_do_leaves_each_of_its_slices_to_others() {
     const SLICE: u64 = 200_000_000;
@@ -373,6 +390,8 @@ fn a_job_that_has_nothing_to_do_leaves_each_of_its_slices_to_others() {
     assert_ne!(idle.wait().code, 0);
 }
 
+// Promise (time-sharing): If scored is killed while a job is stopped, no process and no directory
+// is left.
 #[test]
 fn a_stopped_job_leaves_nothing_when_scored_is_killed() {
     let env = TestEnv::new();
@@ -397,6 +416,8 @@ fn a_stopped_job_leaves_nothing_when_scored_is_killed() {
     cluster.start_host("a");
 }
 
+// Promise (time-sharing): Pipelines of two jobs with slices of 10 ms pass 64 MiB to each node
+// unchanged.
 #[test]
 fn a_pipeline_loses_nothing_under_slices() {
     let env = TestEnv::new();
@@ -423,6 +444,8 @@ fn a_pipeline_loses_nothing_under_slices() {
     }
 }
 
+// Promise (time-sharing): Two jobs that write and read remote memory between hosts lose nothing
+// with slices of 10 ms, nor if one is suspended for seconds.
 #[test]
 fn remote_memory_between_hosts_loses_nothing_under_slices_and_a_suspension() {
     let env = TestEnv::new();
@@ -464,6 +487,8 @@ fn split_by_node(bytes: &[u8]) -> [Vec<u8>; 2] {
     halves
 }
 
+// Promise (time-sharing): A host that does not stop a job in time is named; the job continues to
+// run, and no processor has two jobs.
 #[test]
 fn a_host_that_does_not_answer_is_named_and_never_has_two_jobs() {
     let env = TestEnv::new();
@@ -495,6 +520,7 @@ fn a_host_that_does_not_answer_is_named_and_never_has_two_jobs() {
     assert_alternate(&run_intervals(&first), &run_intervals(&second));
 }
 
+// Promise (time-sharing): A process with an attached debugger takes its slices like any other.
 #[test]
 fn a_traced_process_takes_turns_as_any_other() {
     let env = TestEnv::new();

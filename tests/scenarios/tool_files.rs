@@ -97,6 +97,8 @@ fn wait_until_removed(env: &TestEnv, job: Running, places: &[PathBuf], victim: &
     assert!(places.iter().all(|place| !place.exists()), "{victim}: {places:?}");
 }
 
+// Promise (tools): The folder of `-tool-files` is copied in the same way, with modes and links, and
+// removed with the job; a list of files from another host creates nothing outside its directory.
 #[test]
 fn every_host_has_the_folder_and_it_goes_with_the_job() {
     let env = TestEnv::new();
@@ -112,6 +114,7 @@ fn every_host_has_the_folder_and_it_goes_with_the_job() {
     wait_until_removed(&env, job, &places, "scrun");
 }
 
+// Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
 #[test]
 fn the_folder_goes_with_the_job_whatever_is_killed_on_a_host() {
     let victims: [Victim; 2] =
@@ -129,6 +132,7 @@ fn the_folder_goes_with_the_job_whatever_is_killed_on_a_host() {
     }
 }
 
+// Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
 #[test]
 fn the_files_of_a_user_are_that_users() {
     let env = TestEnv::new();
@@ -169,6 +173,7 @@ fn without_the_option_nothing_is_copied_and_a_tool_has_no_such_variable() {
     let _ = job.wait();
 }
 
+// Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
 #[test]
 fn files_that_cannot_be_sent_are_named_before_anything_is_started() {
     let env = TestEnv::new();
@@ -191,6 +196,7 @@ fn files_that_cannot_be_sent_are_named_before_anything_is_started() {
     assert_refused(&["tool-files", "folder: No such file or directory"]);
 }
 
+// Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
 #[test]
 fn a_disk_without_room_is_named_with_both_amounts() {
     let env = TestEnv::new();

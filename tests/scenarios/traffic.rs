@@ -19,17 +19,20 @@ fn two_nodes_exchange_everything_in_order() {
     run(2, 200_000, &[]);
 }
 
+// Promise of `messages_of_every_length_arrive_whole_and_in_order`.
 #[test]
 fn five_nodes_exchange_everything_in_order() {
     run(5, 20_000, &[]);
 }
 
+// Promise of `a_blocked_receiver_never_misses_a_message`.
 #[test]
 fn sleeping_receivers_are_woken_every_time() {
     run(2, 20_000, &["block"]);
     run(4, 10_000, &["block"]);
 }
 
+// Promise of `messages_of_every_length_arrive_whole_and_in_order`.
 #[test]
 fn sixteen_nodes_on_few_processors_make_progress() {
     run(16, 2_000, &[]);

@@ -44,6 +44,7 @@ fn assert_raw(outcome: &Outcome, set: &str, link: &str) {
     assert_eq!(count_lines(outcome, "UDP is used instead"), 0, "{outcome}");
 }
 
+// Promise of `raw_ethernet_carries_a_job_on_virtual_hosts`.
 #[test]
 fn a_users_job_goes_by_raw_ethernet_where_the_network_is_trusted_and_by_udp_elsewhere() {
     if !netns::can_enter("raw_ethernet_of_a_user") {

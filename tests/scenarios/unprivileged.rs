@@ -26,6 +26,8 @@ fn give_to_nobody(path: &Path) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).unwrap();
 }
 
+// Promise (use): A job needs no root rights, no configuration and no daemon; also without user
+// namespaces.
 #[test]
 fn the_user_nobody_can_run_a_job_and_nothing_is_left() {
     if !geteuid().is_root() {
@@ -57,6 +59,7 @@ fn the_user_nobody_can_run_a_job_and_nothing_is_left() {
     assert_ne!(job.wait().code, 0);
 }
 
+// Promise of `the_user_nobody_can_run_a_job_and_nothing_is_left`.
 #[test]
 fn a_machine_without_user_namespaces_still_runs_jobs() {
     // Setting a seccomp filter from here would need privileges. Instead the test sets the limit on

@@ -14,12 +14,15 @@ fn assert_refused(args: &[&str]) -> Outcome {
     outcome
 }
 
+// Promise (faults): For an error on the command line scrun prints one line with the word, exits
+// with code 2, and starts nothing.
 #[test]
 fn an_option_near_a_known_one_gets_a_suggestion() {
     let outcome = assert_refused(&["-nodse=2", "system", "touch", "witness"]);
     let _ = outcome.assert_stderr(&["nodse", "did you mean", "nodes"]);
 }
 
+// Promise of `an_option_near_a_known_one_gets_a_suggestion`.
 #[test]
 fn a_wrong_value_is_named() {
     let _ = assert_refused(&["-nodes=two", "system", "touch", "witness"]).assert_stderr(&["two"]);
@@ -37,6 +40,7 @@ fn several_hosts_are_refused_with_the_reason() {
     let _ = outcome.assert_stderr(&["2x2"]);
 }
 
+// Promise of `an_option_near_a_known_one_gets_a_suggestion`.
 #[test]
 fn operators_at_an_end_or_doubled_are_shown() {
     for line in [
@@ -52,6 +56,7 @@ fn operators_at_an_end_or_doubled_are_shown() {
     }
 }
 
+// Promise of `an_option_near_a_known_one_gets_a_suggestion`.
 #[test]
 fn a_redirect_without_a_file_name_is_named() {
     for operator in [":=", "=:", "=::", ":=:"] {

@@ -22,6 +22,8 @@ fn assert_hosts_are_up(outcome: &Outcome, hosts: u32) {
     }
 }
 
+// Promise (use): Several virtual hosts run on one machine, each with its own network and name, for
+// root and for users; on loopback if namespaces are refused.
 #[test]
 fn a_trial_daemon_starts_on_every_virtual_host() {
     for (hosts, options) in [(2, vec![]), (7, vec!["-links", "2", "-mtu", "9000"])] {
@@ -37,6 +39,7 @@ fn a_trial_daemon_starts_on_every_virtual_host() {
     }
 }
 
+// Promise of `a_trial_daemon_starts_on_every_virtual_host`.
 #[test]
 fn an_ordinary_user_gets_the_same_virtual_hosts() {
     if !geteuid().is_root() || !test_env::is_installed("setpriv") {
@@ -52,6 +55,7 @@ fn an_ordinary_user_gets_the_same_virtual_hosts() {
     assert!(has_namespaces("virtual_hosts_of_a_user", &outcome));
 }
 
+// Promise of `a_trial_daemon_starts_on_every_virtual_host`.
 #[test]
 fn virtual_hosts_without_namespaces_are_on_loopback_and_a_line_says_so() {
     let env = TestEnv::new();
@@ -68,6 +72,7 @@ fn virtual_hosts_without_namespaces_are_on_loopback_and_a_line_says_so() {
     let _ = outcome.assert_stderr(&["no network namespaces", "rate"]);
 }
 
+// Promise of `a_trial_daemon_starts_on_every_virtual_host`.
 #[test]
 fn jobs_run_on_a_virtual_host_with_a_pid_namespace_inside() {
     let env = TestEnv::new();

@@ -263,6 +263,7 @@ mod tests {
         assert_eq!(fs::read(directory.file()).unwrap(), before);
     }
 
+    // Promise of `a_key_is_made_for_its_owner_alone_and_never_overwritten`.
     #[test]
     fn a_file_with_public_access_or_of_another_type_is_refused_with_the_reason() {
         let directory = TempDir::new("refused");
@@ -289,6 +290,7 @@ mod tests {
         assert!(reason.contains("uid 12345"), "{reason}");
     }
 
+    // Promise of `a_key_is_made_for_its_owner_alone_and_never_overwritten`.
     #[test]
     fn every_truncated_or_changed_copy_is_noticed() {
         let text = Key::from_bytes(std::array::from_fn(|index| index as u8 * 7)).to_text();

@@ -21,6 +21,7 @@ usage: cargo xtask COMMAND
   soak [KIND] [OPTIONS]    runs long tests with random faults (cargo xtask soak -help)
   vm PROGRAM [ARG...]      runs a program in a virtual machine with an RDMA device
   tidy                     checks the rules that no compiler checks
+  matrix                   writes docs/dev/test-matrix.md from comments at the tests
   headers                  compares the C headers with the exports of the libraries
   install -prefix DIR      copies commands, libraries, headers and man pages below DIR
 ";
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         "soak" => soak::run(&rest),
         "vm" => vm::run(&rest),
         "tidy" => tidy::run(&rest),
+        "matrix" => tidy::write_matrix(&rest),
         "headers" => test::headers(&rest),
         "install" => install::run(&rest),
         "" | "help" | "-help" | "--help" | "-h" => {

@@ -165,6 +165,7 @@ mod tests {
         JobDetail { state, priority: 8, nodes: 12, since_ms: 3_723_000, share_permille: Some(496) }
     }
 
+    // Promise of `the_jobs_of_a_user_are_listed_in_full_and_those_of_others_by_their_hosts`.
     #[test]
     fn columns_are_aligned_and_jobs_of_other_users_show_hosts_only() {
         let waiting =

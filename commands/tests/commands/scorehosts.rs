@@ -57,6 +57,7 @@ impl Drop for Files {
     }
 }
 
+// Promise (hosts): scorehosts evaluates expressions as the page of SCore 7 shows.
 #[test]
 fn expressions_yield_the_hosts_of_the_score_7_manual() {
     let files = Files::new("expressions");
@@ -74,6 +75,7 @@ fn expressions_yield_the_hosts_of_the_score_7_manual() {
     assert_eq!(files.stdout_of(&["-i", "-l", "-group", "./file"]), "comp3\ncomp4\n");
 }
 
+// Promise of `groups_expressions_and_lists_give_the_hosts_of_the_database`.
 #[test]
 fn defects_are_replaced_shown_or_ignored() {
     let files = Files::new("defects");

@@ -82,11 +82,13 @@ fn the_declared_types_match_the_manual() {
     }
 }
 
+// Promise (messages): The C headers declare exactly what the libraries export.
 #[test]
 fn pm_h_declares_exactly_what_libpm_exports() {
     assert_eq!(declared_names("pm.h"), exported_names("pm.map"));
 }
 
+// Promise of `pm_h_declares_exactly_what_libpm_exports`.
 #[test]
 fn the_headers_of_libscore_declare_exactly_what_it_exports() {
     let mut all: Vec<String> =
@@ -96,6 +98,7 @@ fn the_headers_of_libscore_declare_exactly_what_it_exports() {
     assert_eq!(all, exported_names("score.map"));
 }
 
+// Promise of `pm_h_declares_exactly_what_libpm_exports`.
 #[test]
 fn score_toolctl_h_and_proc_service_h_declare_exactly_what_libscoretools_exports() {
     let mut all = declared_names("score_toolctl.h");

@@ -42,6 +42,7 @@ fn assert_conforms(library: &[String], name: &str) {
     }
 }
 
+// Promise of `every_misuse_gets_the_manual_pages_answer`.
 #[test]
 fn every_function_answers_as_its_manual_page_says_from_libpm_so() {
     assert_conforms(&shared(), "shared");
@@ -52,6 +53,7 @@ fn every_function_answers_as_its_manual_page_says_from_libpm_a() {
     assert_conforms(&archive(), "archive");
 }
 
+// Promise of `a_flood_of_one_node_does_not_starve_another`.
 #[test]
 fn two_nodes_over_ethernet_talk_sleep_and_fork() {
     for (library, name) in [(shared(), "shared"), (archive(), "archive")] {

@@ -158,6 +158,8 @@ mod tests {
         );
     }
 
+    // Promise (hosts): Hosts and slots of Slurm, PBS, LSF and Grid Engine are read from the
+    // environment.
     #[test]
     fn slurm_compresses_names_and_numbers() {
         let with = |nodes, cpus| {
@@ -182,6 +184,7 @@ mod tests {
         assert_eq!(allocation_in(&job, "").unwrap().unwrap(), "Slurm 1 a:1 b:1");
     }
 
+    // Promise of `slurm_compresses_names_and_numbers`.
     #[test]
     fn pbs_names_a_host_once_for_each_slot() {
         let job = [("PBS_JOBID", "7.server"), ("PBS_NODEFILE", "/file")];
@@ -191,6 +194,7 @@ mod tests {
         assert!(allocation_in(&missing, "").unwrap_err().starts_with("PBS_NODEFILE=/gone: "));
     }
 
+    // Promise of `slurm_compresses_names_and_numbers`.
     #[test]
     fn lsf_gives_pairs_or_names() {
         let job = ("LSB_JOBID", "9");
@@ -204,6 +208,7 @@ mod tests {
         assert!(error.contains("LSB_MCPU_HOSTS: no number of slots after b"), "{error}");
     }
 
+    // Promise of `slurm_compresses_names_and_numbers`.
     #[test]
     fn grid_engine_writes_a_file() {
         let job = [("JOB_ID", "3"), ("PE_HOSTFILE", "/file")];

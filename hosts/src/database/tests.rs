@@ -100,6 +100,7 @@ fn an_rdma_adapter_is_addressed_for_all_and_for_one_host() {
     assert_eq!(addressing_of("c"), "verbs ");
 }
 
+// Promise (hosts): A database of SCore 5 is read; the preprocessor agrees with the compiler's.
 #[test]
 fn the_names_of_score_5_are_understood() {
     let text = "myrinet type=myrinet2k -firmware:file=/opt/score/mcp\n\
@@ -141,6 +142,8 @@ fn a_list_of_defects_marks_hosts() {
     }
 }
 
+// Promise (hosts): For a malformed database, an unknown host or group, a duplicate, or too few
+// hosts the message has file, line, word and what is valid; nothing is started.
 #[test]
 fn an_error_names_file_line_word_and_remedy() {
     for (text, expected) in [

@@ -307,6 +307,7 @@ mod tests {
         assert_eq!(shares(place(capped, &candidates_with_free(&[3, 3]))), [(0, 2), (1, 2)]);
     }
 
+    // Promise of `a_job_can_request_kinds_of_hosts_whole_hosts_and_spares`.
     #[test]
     fn whole_hosts_are_idle_and_every_host_takes_its_part() {
         let mut candidates = candidates_with_free(&[8, 7, 8, 4]);
@@ -330,6 +331,7 @@ mod tests {
         );
     }
 
+    // Promise of `slots_are_shared_in_time_when_there_is_no_space_left`.
     #[test]
     fn in_further_rows_the_least_loaded_hosts_are_taken() {
         let loaded: Vec<_> = (0..)

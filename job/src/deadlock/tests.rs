@@ -11,6 +11,8 @@ use crate::cluster::MonotonicTime;
 const PAIR: Bounds =
     Bounds { threads: &[1, 1], sends: 0, writes: 0, questions: 0, helpers: 0, wakes: 0 };
 
+// Promise (deadlock): No interleaving of processes and inspections gives a wrong verdict of
+// deadlock, and every rule is necessary.
 #[test]
 fn no_interleaving_gives_a_wrong_verdict() {
     let cases = [
@@ -29,6 +31,7 @@ fn no_interleaving_gives_a_wrong_verdict() {
     }
 }
 
+// Promise of `no_interleaving_gives_a_wrong_verdict`.
 #[test]
 fn every_rule_is_needed() {
     use DisabledRule::*;
@@ -148,6 +151,7 @@ fn suspicions(seconds: u64, busy_at: Option<u64>) -> Vec<Duration> {
     times
 }
 
+// Promise of `a_long_wait_that_cannot_be_proved_is_reported_once_and_shown_and_the_job_goes_on`.
 #[test]
 fn a_hang_that_cannot_be_proved_is_suspected_once() {
     let [time] = suspicions(200, None)[..] else { panic!() };

@@ -51,6 +51,8 @@ mod scheduler;
 #[cfg(test)]
 mod sim_event;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod step_tests;
 mod switch_latency;
 #[cfg(test)]

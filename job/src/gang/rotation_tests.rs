@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use score_proto::ids::{HostId, JobId};
 
-use super::tests::{GangSimEvent, GangSimulation, MS, US, seeds};
+use super::sim_event::GangSimEvent;
+use super::simulation::{GangSimulation, MS, US, seeds};
 use super::*;
 
 /// The state of a rotation on a host.
@@ -281,6 +282,7 @@ fn started_jobs(actions: &[GangAction]) -> Vec<JobId> {
     actions.iter().filter_map(start_order).flatten().collect()
 }
 
+// Promise of `interrupted_rotations_never_put_two_jobs_on_a_processor`.
 #[test]
 fn any_event_ends_the_rotation_and_no_job_runs_before_all_have_stopped() {
     let share = vec![HostShare { host: HostId(0), procs: 1 }];
@@ -324,6 +326,7 @@ fn the_remaining_job_of_a_rotation_runs_as_soon_as_it_has_stopped() {
     assert_eq!(gang.deadline(), None);
 }
 
+// Promise of `interrupted_rotations_never_put_two_jobs_on_a_processor`.
 #[test]
 fn no_unresponsive_job_of_a_rotation_is_resumed() {
     let (mut gang, _, started_at) = two_jobs_in_rotation();
@@ -349,6 +352,9 @@ fn no_unresponsive_job_of_a_rotation_is_resumed() {
     assert_eq!(started.len(), 1);
 }
 
+// Promise (time-sharing): Rotation: equal jobs on one host take turns without the scheduler; any
+// other event ends the rotation first, and no job runs before all have stopped; a lost order or
+// report of a rotation costs a second.
 #[test]
 fn interrupted_rotations_never_put_two_jobs_on_a_processor() {
     let (mut turns, mut lost_turns, mut ordered_stops) = (0, 0, 0);

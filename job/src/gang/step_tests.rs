@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use score_proto::ids::{HostId, JobId};
 
-use super::tests::MS;
+use super::simulation::MS;
 use super::*;
 
 const START: MonotonicTime = MonotonicTime::ZERO;

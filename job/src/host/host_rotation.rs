@@ -172,6 +172,7 @@ mod tests {
         assert_eq!(host_rotation.next_turn(), None);
     }
 
+    // Promise of `interrupted_rotations_never_put_two_jobs_on_a_processor`.
     #[test]
     fn a_run_or_stop_order_to_one_job_ends_the_rotation() {
         let stop = SwitchOrder::Stop { switch_seq: SwitchSeq(20) };

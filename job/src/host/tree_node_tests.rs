@@ -74,6 +74,8 @@ fn an_order_for_one_host_goes_to_that_host_only() {
     );
 }
 
+// Promise (time-sharing): A job has stopped when every remaining host has reported it; processes
+// are started only in a slice of their job.
 #[test]
 fn a_job_has_stopped_when_every_remaining_host_has() {
     let mut tree_node = root_node();
@@ -107,6 +109,7 @@ fn a_job_has_stopped_when_every_remaining_host_has() {
     assert_eq!(reports_to_parent(&mut tree_node), [stopped(8)]);
 }
 
+// Promise of `a_timed_stop_that_does_not_happen_is_ordered`.
 #[test]
 fn hosts_that_stop_by_themselves_are_waited_for_without_an_order() {
     let mut tree_node = root_node();
@@ -159,6 +162,7 @@ fn equal_reports_of_all_hosts_go_up_as_one() {
     );
 }
 
+// Promise of `a_job_that_has_nothing_to_do_leaves_each_of_its_slices_to_others`.
 #[test]
 fn after_a_stop_every_host_must_report_idle_again() {
     let mut tree_node = root_node();
@@ -253,6 +257,7 @@ fn a_shepherd_reports_one_fence_of_its_own_nodes_until_all_hosts_are_in_it() {
     assert_eq!(reports_to_parent(&mut tree_node).len(), 1);
 }
 
+// Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
 fn a_shepherd_asks_and_answers_no_more_than_it_may_about_single_nodes() {
     let mut tree_node = root_node();
@@ -307,6 +312,7 @@ fn a_shepherd_asks_and_answers_no_more_than_it_may_about_single_nodes() {
     assert!(!reported(&mut tree_node, 0, answer(1, 1)));
 }
 
+// Promise of `fences_of_some_ranks_of_several_hosts_are_under_way_at_once`.
 #[test]
 fn fences_of_some_nodes_have_bounds_and_their_orders_go_to_the_hosts_of_these_nodes() {
     let mut tree_node = root_node();
@@ -426,6 +432,7 @@ fn output_that_nobody_reads_holds_no_killed_job() {
     assert!(reports_to_parent(&mut tree_node).contains(&DRAINED));
 }
 
+// Promise of `no_line_of_four_hosts_is_lost_or_split`.
 #[test]
 fn a_line_that_goes_on_is_not_cut_by_another_host() {
     let mut tree_node = root_node();
@@ -443,6 +450,7 @@ fn a_line_that_goes_on_is_not_cut_by_another_host() {
     assert_eq!(reports_to_parent(&mut tree_node), ends);
 }
 
+// Promise of `no_line_of_four_hosts_is_lost_or_split`.
 #[test]
 fn output_moves_as_far_as_the_next_hop_has_taken_it_and_other_reports_do_not_wait() {
     let mut tree_node = root_node();

@@ -229,6 +229,10 @@ fn run_seed(seed: u64) -> Counts {
     world.counts
 }
 
+// Promise (cluster): Whole jobs on up to 64 daemons, with lost links, restarts, dead shepherds, and
+// hostile users whose clients and shepherds send anything: every job ends exactly once; jobs of
+// honest users without a fault deliver their output; no job runs as another user; no host runs more
+// than its slots; nothing is left.
 #[test]
 fn whole_jobs_among_faults_and_hostile_users_violate_no_invariant() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());

@@ -38,6 +38,8 @@ fn sequence_numbers_may_wrap_in_the_middle_of_a_window() {
     finish(&mut sim, 60 * SECOND);
 }
 
+// Promise (messages): A peer that sends nothing for an hour is not taken for dead; a link that is
+// down for 5 s loses nothing.
 #[test]
 fn a_peer_that_is_frozen_for_an_hour_is_not_dead() {
     let mut sim = Simulation::new(Network::clean(2, 1), 2, |_| {});
@@ -79,6 +81,7 @@ fn many_senders_do_not_fill_the_buffers_of_one_receiver() {
     assert_eq!(delivered, 32 * 200);
 }
 
+// Promise of `a_peer_that_is_frozen_for_an_hour_is_not_dead`.
 #[test]
 fn a_link_that_is_down_for_five_seconds_loses_nothing_and_is_reported_once() {
     let mut network = Network::clean(2, 2);
@@ -97,6 +100,8 @@ fn a_link_that_is_down_for_five_seconds_loses_nothing_and_is_reported_once() {
     assert!(finished_at < 9500 * MS, "took {} ms", finished_at / MS);
 }
 
+// Promise (messages): A link is given up if its probes remain unanswered while another link works,
+// but not because packets, a link or a host are late.
 #[test]
 fn no_link_is_declared_dead_because_a_host_or_a_link_is_slow() {
     let (mut premature_packets, mut paused_hosts) = (0, 0);

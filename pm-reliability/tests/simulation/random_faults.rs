@@ -17,6 +17,8 @@ fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|words| words.parse().ok())
 }
 
+// Promise (messages): PM/Ethernet: messages arrive once and in order under loss, duplicates,
+// reordering, dead links, stalls, forgeries, replays, and the sender's death.
 #[test]
 fn every_message_arrives_once_and_in_order_whatever_the_network_does() {
     let seeds = match from_environment("PM_RELIABILITY_SEED") {

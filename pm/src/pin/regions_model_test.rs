@@ -159,6 +159,9 @@ impl ModelState {
     }
 }
 
+// Promise (messages): The registration of memory that was unmapped, mapped again, moved or
+// discarded is never used again, with many threads; regions may overlap; the least recently used
+// are evicted first.
 #[test]
 fn the_regions_behave_as_a_plain_list() {
     for seed in 0..100 {

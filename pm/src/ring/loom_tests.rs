@@ -137,6 +137,7 @@ fn a_slot_is_never_read_and_written_at_once_and_order_is_kept() {
     });
 }
 
+// Promise of `a_blocked_receiver_never_misses_a_message`.
 #[test]
 fn a_receiver_that_sleeps_with_a_message_in_the_ring_is_woken() {
     loom::model(|| {
@@ -269,6 +270,7 @@ fn threads_that_take_turns_send_each_message_once() {
 }
 
 /// As above. The receivers do not check again whether the message is still the next one.
+// Promise of `threads_that_take_turns_lose_nothing_on_any_device`.
 #[test]
 fn threads_that_take_turns_receive_each_message_once() {
     loom::model(|| {

@@ -195,6 +195,7 @@ mod tests {
 
     proptest! {
         /// Reports never go back, and each operation is reported as it has ended.
+        // Promise of `operations_complete_one_by_one_while_others_are_in_flight`.
         #[test]
         fn reports_agree_with_a_map_of_all_operations(
             steps in prop::collection::vec((0..5u8, any::<u64>(), any::<bool>()), 0..300)

@@ -36,6 +36,7 @@ fn finds_again(cache: &Cache<StampRegistrar>, addr: usize) -> bool {
     })
 }
 
+// Promise of `the_regions_behave_as_a_plain_list`.
 #[test]
 fn no_stale_registration_is_found_while_many_threads_change_memory() {
     let (cache, pinned) = cache(40 * PAGE);
@@ -77,6 +78,7 @@ fn no_stale_registration_is_found_while_many_threads_change_memory() {
 
 /// Threads map memory at addresses that other threads are unmapping. The kernel reuses the
 /// addresses before it reports the unmapping.
+// Promise of `the_regions_behave_as_a_plain_list`.
 #[test]
 fn no_stale_registration_is_found_for_memory_mapped_while_another_thread_unmaps_it() {
     let (cache, _) = cache(1 << 20);
@@ -103,6 +105,7 @@ fn file(pages: usize) -> OwnedFd {
     file.into()
 }
 
+// Promise of `the_regions_behave_as_a_plain_list`.
 #[test]
 fn memory_of_files_is_unpinned_at_once_because_no_event_reports_their_shrinking() {
     let (cache, pinned) = cache(1 << 20);
@@ -138,6 +141,7 @@ fn memory_of_pm_itself_stays_pinned_until_pm_releases_it() {
     unmap(addr, 4);
 }
 
+// Promise of `the_regions_behave_as_a_plain_list`.
 #[test]
 fn memory_of_pm_alloc_is_pms_own_until_it_is_freed() {
     let device = Device::open("shmem", &["-nodes", "1"]).unwrap();
@@ -157,6 +161,8 @@ fn memory_of_pm_alloc_is_pms_own_until_it_is_freed() {
     }
 }
 
+// Promise (messages): If there is no space for registered memory, idle registrations are evicted,
+// then the result is ENOSPC.
 #[test]
 fn a_full_device_evicts_idle_registrations_and_then_is_enospc() {
     let pinned = Arc::new(AtomicUsize::new(0));
@@ -175,6 +181,7 @@ fn a_full_device_evicts_idle_registrations_and_then_is_enospc() {
     unmap(addr, 16);
 }
 
+// Promise of `the_regions_behave_as_a_plain_list`.
 #[test]
 fn a_child_of_fork_finds_no_registrations_and_its_parent_all() -> PmResult<()> {
     let (cache, _) = cache(1 << 20);

@@ -10,6 +10,8 @@ use std::sync::atomic::Ordering;
 
 const ARENA_PART: u64 = 64 << 30;
 
+// Promise (messages): False entries in the table of regions and about a process are errors, and
+// give access to no byte outside locked memory.
 #[test]
 fn a_corrupt_region_table_gives_access_to_nothing() {
     let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
@@ -51,6 +53,7 @@ fn a_corrupt_region_table_gives_access_to_nothing() {
     }
 }
 
+// Promise of `a_corrupt_region_table_gives_access_to_nothing`.
 #[test]
 fn memory_of_a_process_whose_probe_word_differs_is_not_written() {
     let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);

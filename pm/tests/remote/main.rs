@@ -15,6 +15,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use testbed::*;
 
+// Promise of `check_words`.
 #[test]
 fn bytes_go_both_ways_between_memory_of_every_kind() {
     on_every_kind_with_regions(2, |bed| {
@@ -43,6 +44,7 @@ fn bytes_go_both_ways_between_memory_of_every_kind() {
     });
 }
 
+// Promise of `check_words`.
 #[test]
 fn a_handle_that_is_unlocked_forged_or_does_not_reach_is_einval_at_the_caller() {
     on_every_kind_with_regions(3, |bed| {
@@ -154,6 +156,7 @@ fn more_regions_than_there_are_numbers_are_enospc() {
     });
 }
 
+// Promise of `check_words`.
 #[test]
 fn memory_that_is_unmapped_or_read_only_is_eio_once_at_completion() {
     on_every_kind_with_regions(2, |bed| {
@@ -216,6 +219,8 @@ fn a_long_operation_whose_first_bytes_are_unmapped_is_eio_and_others_go_on() {
 
 /// Pages of both nodes are unmapped and mapped while they are written and read. Each operation
 /// fails or accesses the new memory, whichever process copies. Neighbouring memory is unchanged.
+// Promise (messages): Memory that is unmapped and mapped again under traffic is an error or the new
+// memory, on every device.
 #[test]
 fn memory_that_is_unmapped_and_remapped_under_traffic_does_no_harm() {
     const PAGES: usize = 64;
@@ -262,6 +267,7 @@ fn memory_that_is_unmapped_and_remapped_under_traffic_does_no_harm() {
 }
 
 /// PM's own memory is copied directly. The copying process finds all of it or gets an error.
+// Promise of `check_words`.
 #[test]
 fn freeing_allocator_memory_during_an_operation_does_no_harm() {
     const LEN: usize = 1 << 20;
@@ -348,6 +354,8 @@ fn an_operation_on_an_exited_node_is_eio() {
 }
 
 /// Memory of the allocator needs no help of the kernel.
+// Promise (messages): If the kernel refuses to copy between processes, memory of pmAlloc can be
+// written and read; other memory is ENOSYS and unchanged; messages arrive, also those of MPI.
 #[test]
 fn where_the_kernel_refuses_to_copy_only_memory_of_the_allocator_is_accessed() {
     let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);

@@ -30,6 +30,9 @@ fn failures_up_to(bed: &TestBed, node: u32, number: u64) -> Vec<u64> {
 
 /// Whenever an operation has completed, another one starts. Thus some operations are always in
 /// flight.
+// Promise (messages): Each remote operation completes by its number while others are in flight, in
+// order for each node; a failure is reported once, by number, for that operation alone; on every
+// device and composites.
 #[test]
 fn operations_complete_one_by_one_while_others_are_in_flight() {
     const COUNT: usize = 120;
@@ -77,6 +80,7 @@ fn operations_complete_one_by_one_while_others_are_in_flight() {
     });
 }
 
+// Promise of `operations_complete_one_by_one_while_others_are_in_flight`.
 #[test]
 fn each_failed_operation_is_told_once_by_its_number() {
     on_every_kind_with_regions(3, |bed| {
@@ -105,6 +109,7 @@ fn each_failed_operation_is_told_once_by_its_number() {
     });
 }
 
+// Promise of `operations_complete_one_by_one_while_others_are_in_flight`.
 #[test]
 fn operations_on_a_node_that_has_exited_fail_by_number() {
     on_every_kind_with_regions(3, |bed| {

@@ -184,6 +184,8 @@ fn check_order(kind: &'static str, steps: &[Step]) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
+    // Promise (messages): The ordering rule of 3.6.3 holds: remote operations take effect in their
+    // order, and before later messages.
     #[test]
     fn remote_operations_and_later_messages_keep_their_order(
         steps in prop::collection::vec(step(), 1..40)

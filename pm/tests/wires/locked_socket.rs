@@ -86,6 +86,7 @@ fn listen_to_all(socket: RawFd) {
     assert_eq!(unsafe { libc::bind(socket, (&raw const address).cast(), len) }, 0);
 }
 
+// Promise of `raw_ethernet_carries_a_job_on_virtual_hosts`.
 #[test]
 fn a_process_with_a_locked_raw_socket_gets_only_its_own_jobs_packets() {
     const NAME: &str = "a_process_with_a_locked_raw_socket_gets_only_its_own_jobs_packets";

@@ -205,6 +205,7 @@ mod tests {
         assert!(one.is_closed());
     }
 
+    // Promise of `hostile_connections_hold_few_resources_and_block_no_other_client`.
     #[test]
     fn a_slow_peer_is_given_up() {
         // The client sends single bytes, with pauses.
@@ -241,6 +242,7 @@ mod tests {
         assert!(idle.is_closed());
     }
 
+    // Promise of `hostile_connections_hold_few_resources_and_block_no_other_client`.
     #[test]
     fn buffered_input_of_a_connection_is_bounded() {
         let mut large = Connection::new(at(0));

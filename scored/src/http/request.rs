@@ -186,6 +186,7 @@ mod tests {
         assert_eq!(request.token.as_deref(), Some("abc"));
     }
 
+    // Promise of `the_page_is_served_to_this_host_only_and_by_no_other_name`.
     #[test]
     fn requests_for_other_host_names_are_refused() {
         let with = |host: &str, hosts: &AllowedHosts| {
@@ -211,6 +212,7 @@ mod tests {
         assert_eq!(with("evil.example", &any), Err(Status::Misdirected));
     }
 
+    // Promise of `the_page_is_served_to_this_host_only_and_by_no_other_name`.
     #[test]
     fn each_invalid_request_is_refused_with_its_status() {
         let many = "A: b\r\n".repeat(65);

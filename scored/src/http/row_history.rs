@@ -89,6 +89,7 @@ mod tests {
         history.record(jobs.iter().copied(), at(ms));
     }
 
+    // Promise of `time_slices_are_shown_as_they_were_given`.
     #[test]
     fn shares_are_of_the_last_minute_or_of_a_jobs_lifetime() {
         let mut history = History::default();

@@ -312,6 +312,7 @@ mod tests {
         assert_eq!(tree(&trees, at(61))["text"], "no processes now");
     }
 
+    // Promise of `the_owner_of_a_job_alone_has_its_stacks_read_and_sees_those_of_a_deadlock`.
     #[test]
     fn readings_of_a_user_and_of_all_users_are_limited() {
         let mut trees = StackTrees::default();
@@ -383,6 +384,7 @@ mod tests {
         assert_eq!(trees.begin(JobId(10), BOB, at(3), 9), Ok(true));
     }
 
+    // Promise of `the_owner_of_a_job_alone_has_its_stacks_read_and_sees_those_of_a_deadlock`.
     #[test]
     fn the_answers_of_a_hostile_job_take_little_time_and_text() {
         let mut trees = StackTrees::default();

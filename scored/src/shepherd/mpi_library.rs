@@ -208,6 +208,7 @@ mod tests {
         }
     }
 
+    // Promise of `a_program_that_needs_libmpich_sends_over_pm_by_the_library_of_a_folder`.
     #[test]
     fn nothing_but_folders_is_linked_and_nothing_is_opened() {
         let folders = Folders::new();
@@ -232,6 +233,7 @@ mod tests {
         assert_eq!(names, ["folder", "libmpi.so.12", "libmpich.so.12", "other", &long]);
     }
 
+    // Promise of `a_program_that_needs_libmpich_sends_over_pm_by_the_library_of_a_folder`.
     #[test]
     fn a_folder_with_more_than_the_bounds_is_named() {
         let folders = Folders::new();
@@ -251,6 +253,7 @@ mod tests {
         assert_eq!(link(4, 2), Err(linked));
     }
 
+    // Promise of `a_program_that_needs_libmpich_sends_over_pm_by_the_library_of_a_folder`.
     #[test]
     fn a_file_server_that_does_not_answer_ends_the_wait_with_the_folder_named() {
         let folders = Folders::new();

@@ -11,6 +11,8 @@ use crate::sys::process;
 const WRITERS: usize = 400;
 const LINE_LEN: usize = 60_000;
 
+// Promise (output and input): Unfinished lines of all processes of a host take 16 MiB at most,
+// however many there are.
 #[test]
 fn unfinished_lines_are_bounded_in_total_and_all_are_delivered() {
     process::raise_descriptor_limit();

@@ -115,6 +115,7 @@ fn a_program_is_fetched_once_and_linked_for_later_jobs() {
     assert_eq!(serve(&mut store, &bytes), (vec![READY], 0));
 }
 
+// Promise of `a_large_program_is_written_by_its_user_within_the_limits_of_the_job`.
 #[test]
 fn a_user_cannot_stop_the_shepherd_by_what_is_in_the_folder() {
     let (scratch, bytes) = (Scratch::new(), program(100));
@@ -260,6 +261,7 @@ fn an_empty_program_needs_no_request() {
     assert_eq!(serve(&mut store, &[]), (vec![READY], 0));
 }
 
+// Promise of `a_large_program_is_written_by_its_user_within_the_limits_of_the_job`.
 #[test]
 fn the_oldest_programs_go_when_the_folder_is_full() {
     let (scratch, bytes) = (Scratch::new(), program(100));

@@ -84,6 +84,7 @@ fn files_modes_and_links_are_those_of_the_list() {
     assert_eq!(std::fs::read_link(path("missing")).unwrap(), Path::new("closed/none"));
 }
 
+// Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
 #[test]
 fn a_hostile_list_creates_nothing() {
     let scratch = Scratch::new("hostile");
@@ -109,6 +110,7 @@ fn a_hostile_list_creates_nothing() {
     }
 }
 
+// Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
 #[test]
 fn directories_that_were_exchanged_meanwhile_are_not_followed() {
     let scratch = Scratch::new("exchanged");

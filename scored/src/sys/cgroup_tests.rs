@@ -13,6 +13,7 @@ fn the_group_of_this_process_is_found_in_both_kinds_of_hierarchy() {
     assert_eq!(find("memory"), None);
 }
 
+// Promise of `a_limit_that_is_exceeded_is_named_with_its_host_and_other_jobs_go_on`.
 #[test]
 fn a_group_counts_limits_and_kills_its_processes() {
     let cgroups = Cgroups::find(false);

@@ -81,6 +81,7 @@ impl CpuLatencyHold {
 mod tests {
     use super::*;
 
+    // Promise of `processors_stay_awake_as_long_as_jobs_take_turns`.
     #[test]
     fn a_repeated_request_extends_the_hold() {
         let now = Instant::now();

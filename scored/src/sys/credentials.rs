@@ -380,6 +380,7 @@ mod tests {
         root
     }
 
+    // Promise of `a_job_is_isolated_from_other_users`.
     #[test]
     fn a_process_that_became_a_user_cannot_regain_root_and_has_only_the_users_groups() {
         if !is_root() {
@@ -397,6 +398,7 @@ mod tests {
         }));
     }
 
+    // Promise of `a_job_is_isolated_from_other_users`.
     #[test]
     fn a_uid_with_another_name_on_this_host_is_refused_naming_both() {
         if !is_root() {
@@ -433,6 +435,7 @@ mod tests {
         assert_eq!(parse_limits(&text.replace("Max cpu time", "Max cpu time  x")), None);
     }
 
+    // Promise of `a_job_is_isolated_from_other_users`.
     #[test]
     fn limits_go_down_and_never_up() {
         assert!(in_child(|| {

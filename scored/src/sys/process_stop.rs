@@ -248,6 +248,8 @@ mod tests {
         assert!(self_stat.threads > 0 && !self_stat.is_halted());
     }
 
+    // Promise (time-sharing): A process that waits for its processor counts as stopped, because it
+    // gets the signal before it runs.
     #[test]
     fn a_process_that_waits_for_its_cpu_is_recognised_by_a_thread_pinned_there() {
         let pinned = std::thread::spawn(|| {

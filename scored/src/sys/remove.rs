@@ -176,6 +176,7 @@ mod tests {
         path
     }
 
+    // Promise (several users): Root removes files that users leave, and follows no link of theirs.
     #[test]
     fn a_tree_is_removed_whole_and_the_targets_of_its_links_stay() {
         let base = scratch_dir("links");
@@ -199,6 +200,7 @@ mod tests {
         tree(&base).unwrap();
     }
 
+    // Promise of `a_tree_is_removed_whole_and_the_targets_of_its_links_stay`.
     #[test]
     fn a_link_in_place_of_the_directory_is_not_followed() {
         let base = scratch_dir("top");
@@ -210,6 +212,7 @@ mod tests {
         tree(&base).unwrap();
     }
 
+    // Promise of `a_tree_is_removed_whole_and_the_targets_of_its_links_stay`.
     #[test]
     fn a_tree_of_two_thousand_levels_is_removed() {
         let base = scratch_dir("deep");

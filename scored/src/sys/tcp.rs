@@ -76,6 +76,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
 
+    // Promise of `a_cluster_whose_hosts_have_ipv6_addresses_only_runs_a_job`.
     #[test]
     fn one_listener_takes_connections_of_both_ip_versions() {
         let listener = listen_on_all_addresses().unwrap();
@@ -90,6 +91,7 @@ mod tests {
         }
     }
 
+    // Promise of `a_cluster_whose_hosts_have_ipv6_addresses_only_runs_a_job`.
     #[test]
     fn a_connection_ends_if_its_peer_takes_nothing_for_the_timeout() {
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();

@@ -153,6 +153,8 @@ fn send_zeroes(client: &mut Client) -> u64 {
     sent_bytes
 }
 
+// Promise (several users): A user cannot use another user's copied program, change it, or learn
+// that it exists.
 #[test]
 fn a_large_program_is_written_by_its_user_within_the_limits_of_the_job() {
     let Some(mut service) = Service::start_two_hosts() else { return };

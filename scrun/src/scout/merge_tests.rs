@@ -47,6 +47,7 @@ fn equal_output_of_neighbours_is_shown_once() {
     }
 }
 
+// Promise of `equal_output_of_neighbours_is_shown_once`.
 #[test]
 fn sorted_output_is_merged_wherever_it_comes_from() {
     let texts = ["b\n", "a\n", "b\n", "c\n"];

@@ -154,6 +154,8 @@ fn an_error_of_gdb_is_the_answer_and_gdb_goes_on() {
     assert_eq!(dialog.result("done,value=\"97 'a'\""), [value]);
 }
 
+// Promise of
+// `a_gdb_that_is_killed_is_an_error_of_its_rank_and_a_process_that_runs_can_be_interrupted`.
 #[test]
 fn garbage_the_end_of_gdb_and_silence_are_errors_of_all_that_waits_and_the_next_start_is_fresh() {
     type Trouble = (fn(&mut Dialog) -> Vec<SessionAction>, &'static str);

@@ -280,6 +280,9 @@ impl Tree {
 }
 
 proptest! {
+    // Promise (debug manager): Events of many processes with equal bodies are one event with their
+    // ranks; the result of a tree is the union of the events of the ranks, whatever is late or
+    // lost.
     #[test]
     fn what_leaves_a_tree_is_the_plain_union_of_what_the_ranks_said(
         plans in proptest::collection::vec(
@@ -370,6 +373,8 @@ proptest! {
         prop_assert_eq!(tree.hops[0].held_bytes(), 0);
     }
 
+    // Promise (debug manager): A hostile branch of the tree can answer only once, only for its own
+    // ranks, and only within the size limit of a command.
     #[test]
     fn a_hostile_child_neither_speaks_for_others_nor_holds_more_than_the_bound(
         events in proptest::collection::vec(

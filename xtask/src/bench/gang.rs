@@ -27,6 +27,9 @@ const LATENCY_US: (&str, Direction) = ("us: 50, 90, 99 %", Direction::LowerIsBet
 /// Throughput is measured this many times as long as shares.
 const THROUGHPUT_TIME_FACTOR: f64 = 2.2;
 
+// Promise (time-sharing): Two jobs that share two processors together make 99 % of the progress of
+// one job alone with slices of 40 ms, and 98 % with 10 ms; equal jobs get equal shares within 2 %,
+// and jobs of priority 6, 8 and 10 their shares within 5 %.
 /// Measures throughput, shares, switches and deadlocks.
 ///
 /// # Errors

@@ -11,6 +11,8 @@ const JOBS_IN_FLIGHT: u32 = 4;
 /// The target of the rate of the client divided by the rate of the bare loop.
 const TARGET_VS_BARE_LOOP: f64 = 0.5;
 
+// Promise (speed): Four simultaneous jobs of `true` by scrun's protocol: at least half the rate of
+// a bare loop.
 /// Measures how many jobs of `true` run per second.
 ///
 /// # Errors

@@ -22,6 +22,8 @@ impl Launcher {
     }
 }
 
+// Promise (speed): `scrun -nodes=4 system true` is no slower than MPICH's `mpiexec -n 4 true`; with
+// 256 nodes it is faster, and takes at most 1.7 × the time of a bare spawn.
 /// Measures `true` on 4 and on 256 processes: scrun, the launchers of the MPIs, and a bare loop.
 ///
 /// # Errors

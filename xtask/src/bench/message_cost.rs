@@ -13,6 +13,8 @@ const ROUNDS: [u32; 2] = [2, 42];
 /// The numbers of messages for `pmtest -alone`.
 const SINGLE_NODE_MESSAGES: [u32; 2] = [1_000, 101_000];
 
+// Promise (speed): No allocation, shared lock or system call on success nor in the first 10,000
+// empty polls.
 /// Counts system calls with strace and instructions with callgrind, in a short and in a long run.
 /// The difference between the runs is the cost of the messages.
 ///

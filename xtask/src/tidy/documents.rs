@@ -55,28 +55,6 @@ fn slug(heading: &str) -> String {
     kept.map(|letter| if letter == ' ' { '-' } else { letter.to_ascii_lowercase() }).collect()
 }
 
-/// Tests that docs/SPECIFICATION.md names after a link to their file, but that do not exist.
-pub fn missing_tests(tree: &Tree) -> Vec<String> {
-    let mut findings = Vec::new();
-    let specification = tree.files.iter().filter(|file| file.path == "docs/SPECIFICATION.md");
-    for line in specification.flat_map(|file| &file.lines) {
-        for part in line.split("](../").skip(1) {
-            let Some((path, rest)) = part.split_once(')') else { continue };
-            let names = rest.split("; ").next().unwrap_or(rest).split('`').skip(1).step_by(2);
-            let source = tree.files.iter().find(|file| file.path == path);
-            for name in names {
-                let function = format!("fn {name}(");
-                let defines_test =
-                    |file: &&Text| file.lines.iter().any(|line| line.contains(&function));
-                if source.filter(defines_test).is_none() {
-                    findings.push(format!("docs/SPECIFICATION.md: {path} has no test {name}"));
-                }
-            }
-        }
-    }
-    findings
-}
-
 /// The warnings of groff about the man pages. Empty if groff is not installed.
 pub fn man_pages(tree: &Tree) -> Vec<String> {
     if !run::is_installed("groff") {

@@ -160,6 +160,11 @@ fn a_daemon_with_a_new_parent_reports_its_children_again() {
     run_seed(6304);
 }
 
+// Promise (cluster): Under random crashes, hangs, partitions, slow hosts, late and repeated
+// messages and server restarts: no slot is used twice, jobs start only on hosts that are up, every
+// submission has exactly one end, no host without a fault is reported, and the cluster becomes
+// idle.
+// Promise of `slots_are_shared_in_time_when_there_is_no_space_left`.
 #[test]
 fn random_faults_violate_no_invariant() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
@@ -187,6 +192,8 @@ fn busy_cluster(hosts: u32) -> Simulation {
     sim
 }
 
+// Promise (cluster): A host that hangs or dies is named within the time limit; when it returns,
+// nothing of its jobs is left.
 #[test]
 fn a_hanging_host_is_named_within_the_limit_and_comes_back_clean() {
     for host in [1, 5, 30].map(HostId) {
@@ -205,6 +212,7 @@ fn a_hanging_host_is_named_within_the_limit_and_comes_back_clean() {
     }
 }
 
+// Promise of `a_hanging_host_is_named_within_the_limit_and_comes_back_clean`.
 #[test]
 fn a_host_that_dies_with_its_parent_is_named_within_the_limit_too() {
     let mut sim = started_cluster(75, 5);
@@ -228,6 +236,8 @@ fn a_host_that_dies_with_its_parent_is_named_within_the_limit_too() {
 
 /// The parent hung during the restart, and later took the daemon's heartbeats for those of its
 /// predecessor. The server never learned of the restart and gave jobs to a daemon that had died.
+// Promise (cluster): A daemon that restarts while its parent in the tree hangs is reported to the
+// server, whatever messages are lost.
 #[test]
 fn a_daemon_restarted_while_its_parent_hangs_is_reported_to_the_server() {
     let mut sim = started_cluster(75, 5);
@@ -248,6 +258,8 @@ fn a_daemon_restarted_while_its_parent_hangs_is_reported_to_the_server() {
     assert_eq!(sim.server.as_ref().unwrap().incarnation_of(child), Some(current));
 }
 
+// Promise (cluster): Five seconds without network, a dead parent in the tree, a server that was
+// stopped for a while: no job is lost.
 #[test]
 fn a_network_outage_of_five_seconds_costs_nothing() {
     let mut sim = busy_cluster(40);
@@ -266,6 +278,7 @@ fn a_network_outage_of_five_seconds_costs_nothing() {
     assert_eq!(before, after);
 }
 
+// Promise of `a_network_outage_of_five_seconds_costs_nothing`.
 #[test]
 fn jobs_go_on_when_only_the_parent_in_the_tree_dies() {
     for power in [false, true] {
@@ -300,6 +313,8 @@ fn jobs_go_on_when_only_the_parent_in_the_tree_dies() {
     }
 }
 
+// Promise (cluster): A restarted server accepts jobs as soon as its hosts have cleaned up; without
+// a server the hosts clean up by themselves.
 #[test]
 fn a_restarted_server_takes_jobs_as_soon_as_its_hosts_have_cleaned_up() {
     let mut sim = busy_cluster(40);
@@ -323,6 +338,7 @@ fn a_restarted_server_takes_jobs_as_soon_as_its_hosts_have_cleaned_up() {
     assert_quiescent(&sim);
 }
 
+// Promise of `a_restarted_server_takes_jobs_as_soon_as_its_hosts_have_cleaned_up`.
 #[test]
 fn a_server_that_does_not_come_back_leaves_no_job_on_any_host() {
     let mut sim = busy_cluster(40);
@@ -333,6 +349,7 @@ fn a_server_that_does_not_come_back_leaves_no_job_on_any_host() {
     assert!(cleaned);
 }
 
+// Promise of `a_network_outage_of_five_seconds_costs_nothing`.
 #[test]
 fn a_server_that_was_stopped_for_less_than_the_limit_blames_no_host() {
     let mut sim = busy_cluster(40);

@@ -198,6 +198,8 @@ fn event() -> impl Strategy<Value = ClusterEvent> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
+    // Promise (cluster): Whatever a peer or a user sends in whatever order, server and daemon do
+    // not panic, and their memory is bounded.
     #[test]
     fn no_event_makes_the_server_panic_or_count_wrongly(
         events in proptest::collection::vec((event(), 0u64..4000), 0..150), rows in 1u32..4,
@@ -231,6 +233,7 @@ proptest! {
         }
     }
 
+    // Promise of `no_event_makes_the_server_panic_or_count_wrongly`.
     #[test]
     fn no_event_makes_a_daemon_panic(
         events in proptest::collection::vec((host(), message(), 0u64..4000, 0u8..8), 0..150)

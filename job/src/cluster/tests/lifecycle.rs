@@ -151,6 +151,7 @@ pub(super) fn started(actions: &[ClusterAction]) -> Vec<JobId> {
     actions.iter().filter_map(job).collect()
 }
 
+// Promise of `a_hanging_host_is_named_within_the_limit_and_comes_back_clean`.
 #[test]
 fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     let mut cluster = ServerState::new(cluster_config(1, 4), at_second(0));
@@ -291,6 +292,7 @@ fn a_restarted_daemon_ends_the_jobs_of_its_predecessor() {
     assert!(cluster.is_up(HostId(1)));
 }
 
+// Promise of `a_job_that_fits_only_while_a_host_is_down_starts_at_once_or_not_at_all`.
 #[test]
 fn a_job_that_does_not_fit_is_refused_or_queues_as_requested() {
     let mut cluster = cluster(2, 4);
@@ -322,6 +324,9 @@ pub(super) fn shares(actions: &[ClusterAction]) -> Vec<HostShare> {
     }
 }
 
+// Promise (cluster): A job without free processors shares processors in time slices, on the least
+// loaded hosts, up to `-rows` jobs on each; a refused job could not have been placed (the
+// simulation checks this by counting); memory of a `memorylimit` is reserved once.
 #[test]
 fn slots_are_shared_in_time_when_there_is_no_space_left() {
     let mut config = cluster_config(2, 4);
@@ -366,6 +371,7 @@ fn slots_are_shared_in_time_when_there_is_no_space_left() {
     assert!(!cluster.wants_whole_hosts(JobId(5)));
 }
 
+// Promise of `slots_are_shared_in_time_when_there_is_no_space_left`.
 #[test]
 fn a_memorylimit_is_kept_free_for_its_job_and_is_waited_for() {
     let mut cluster =
@@ -420,6 +426,8 @@ fn a_memorylimit_is_kept_free_for_its_job_and_is_waited_for() {
     assert_eq!(shares(&actions), [share(1, 1), share(2, 1)]);
 }
 
+// Promise (cluster): Without `wait` a job that does not fit is refused with the numbers; with it,
+// users take turns, and at most 32 jobs overtake a large one.
 #[test]
 fn a_job_that_fits_only_while_a_host_is_down_starts_at_once_or_not_at_all() {
     let mut config = cluster_config(2, 4);
@@ -438,6 +446,7 @@ fn a_job_that_fits_only_while_a_host_is_down_starts_at_once_or_not_at_all() {
     assert_eq!(cluster.pending.len(), 1);
 }
 
+// Promise of `a_job_that_fits_only_while_a_host_is_down_starts_at_once_or_not_at_all`.
 #[test]
 fn a_job_that_needs_much_is_passed_a_bounded_number_of_times() {
     let mut cluster = cluster(1, 4);
@@ -465,6 +474,7 @@ fn a_job_that_needs_much_is_passed_a_bounded_number_of_times() {
     panic!("the job of the second user never started");
 }
 
+// Promise of `a_job_that_fits_only_while_a_host_is_down_starts_at_once_or_not_at_all`.
 #[test]
 fn a_user_with_ten_thousand_jobs_delays_no_other_user_and_is_bounded() {
     let mut cluster = cluster(4, 2);
@@ -577,102 +587,6 @@ fn a_host_that_does_not_clean_up_keeps_its_slots_and_no_user_waiting() {
                 .on(submit(1, 3, request(AllocationRequest::FewestHosts(2), false)), at_second(9))
         ),
         [JobId(2)]
-    );
-}
-
-#[test]
-fn spares_stand_in_for_missing_hosts_only_and_defect_ones_are_never_used() {
-    let mut config = cluster_config(3, 2);
-    config.hosts[3].spare_for = NodeSet::from(0..3);
-    config.hosts[2].defect = true;
-    let mut cluster = ServerState::new(config, at_second(0));
-    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
-    for host in 1..=3 {
-        cluster.on(child(host, 100, 1), at_second(0));
-    }
-    let two = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false);
-    let three = request(AllocationRequest::HostsByProcs { hosts: 3, procs: 1 }, false);
-    assert!(!reason(&cluster.on(submit(1, 1, three), at_second(0))).is_empty());
-    let actions = cluster.on(submit(1, 2, two), at_second(0));
-    let [ClusterAction::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
-    assert_eq!(shares[..], [share(1, 1), share(3, 1)]);
-}
-
-#[test]
-fn a_spare_stands_in_for_its_own_hosts_only() {
-    let actions_without = |defect: usize| {
-        let mut config = cluster_config(3, 2);
-        config.hosts[3].spare_for = NodeSet::one(1);
-        config.hosts[defect].defect = true;
-        let mut cluster = ServerState::new(config, at_second(0));
-        cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
-        for host in 1..=3 {
-            cluster.on(child(host, 100, 1), at_second(0));
-        }
-        let two = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false);
-        cluster.on(submit(1, 1, two), at_second(0))
-    };
-    assert!(!reason(&actions_without(2)).is_empty());
-    let actions = actions_without(1);
-    let [ClusterAction::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
-    assert_eq!(shares[..], [share(2, 1), share(3, 1)]);
-}
-
-#[test]
-fn a_job_has_hosts_of_one_pool_and_waits_for_the_first_pool_with_free_slots() {
-    let mut cluster = ServerState::new(cluster_config(4, 2), at_second(0));
-    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
-    for host in 1..=4 {
-        cluster.on(child(host, 100, 1), at_second(0));
-    }
-    let pools = vec![NodeSet::from(1..3), NodeSet::from(3..5)];
-    let pooled = |procs| JobRequest {
-        pools: pools.clone(),
-        ..request(AllocationRequest::HostsByProcs { hosts: 2, procs }, true)
-    };
-    let shares = |actions: &[ClusterAction]| match actions {
-        [.., ClusterAction::Start { shares, .. }] => shares.clone(),
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(
-        shares(&cluster.on(submit(1, 1, pooled(1)), at_second(0))),
-        [share(1, 1), share(2, 1)]
-    );
-    assert_eq!(
-        shares(&cluster.on(submit(1, 2, pooled(2)), at_second(0))),
-        [share(3, 2), share(4, 2)]
-    );
-    let three = JobRequest {
-        pools: pools.clone(),
-        ..request(AllocationRequest::HostsByProcs { hosts: 3, procs: 1 }, true)
-    };
-    assert!(!reason(&cluster.on(submit(1, 3, three), at_second(0))).is_empty());
-    // Both pools are in use: the job takes the pool that becomes free first.
-    cluster.on(submit(1, 4, pooled(2)), at_second(0));
-    cluster.on(finished(2, 0), at_second(1));
-    let actions = cluster.on(released(2, 0..2), at_second(1));
-    assert_eq!(shares(&actions), [share(3, 2), share(4, 2)]);
-}
-
-#[test]
-fn alone_in_single_user_mode_a_job_may_exceed_the_processors() {
-    let mut config = cluster_config(2, 2);
-    config.oversubscribe = true;
-    let mut cluster = ServerState::new(config, at_second(0));
-    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
-    for host in 1..=2 {
-        cluster.on(child(host, 100, 1), at_second(0));
-    }
-    let actions =
-        cluster.on(submit(1, 1, request(AllocationRequest::FewestHosts(9), false)), at_second(0));
-    let [ClusterAction::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
-    assert_eq!(shares[..], [share(1, 5), share(2, 4)]);
-    assert!(
-        !reason(
-            &cluster
-                .on(submit(1, 2, request(AllocationRequest::FewestHosts(1), false)), at_second(0))
-        )
-        .is_empty()
     );
 }
 

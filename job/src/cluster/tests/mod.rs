@@ -4,6 +4,7 @@ mod faults;
 mod hostile;
 mod lifecycle;
 mod membership;
+mod placement;
 mod requests;
 mod scaling;
 mod simulation;

@@ -140,6 +140,8 @@ fn depth(branch: &Subtree) -> u32 {
     branch.children().map(|child| depth(&child) + 1).max().unwrap_or(0)
 }
 
+// Promise (cluster): The time of launches and of joining grows logarithmically up to 4,096 hosts
+// (simulated).
 #[test]
 fn a_launch_takes_logarithmic_time_and_no_host_handles_many_messages() {
     let all_counts = std::env::var_os("SCORE_SIM_COUNTS").is_some();
@@ -162,6 +164,7 @@ fn a_launch_takes_logarithmic_time_and_no_host_handles_many_messages() {
     }
 }
 
+// Promise of `a_launch_takes_logarithmic_time_and_no_host_handles_many_messages`.
 #[test]
 fn every_number_of_hosts_is_reached_in_logarithmic_rounds() {
     // In one round, every host that has the order sends it to one more host.
@@ -184,6 +187,7 @@ fn every_number_of_hosts_is_reached_in_logarithmic_rounds() {
     }
 }
 
+// Promise of `a_launch_takes_logarithmic_time_and_no_host_handles_many_messages`.
 #[test]
 fn thousands_of_hosts_join_whichever_side_dials_first() {
     for (count, by_parent) in [(4096, true), (600, false), (64, true), (2, true)] {

@@ -392,6 +392,9 @@ mod tests {
 
     proptest! {
         /// Datagrams are lost, duplicated and delayed, and queue pairs fail; then failures end.
+        // Promise (messages): Two processes connect a pair of queue pairs, whatever datagrams are
+        // lost, duplicated or late and whatever fails; messages arrive once and in order over queue
+        // pairs that fail.
         #[test]
         fn both_ends_are_connected_after_any_failures(
             steps in prop::collection::vec((0..8u8, 0..64usize), 1..60)

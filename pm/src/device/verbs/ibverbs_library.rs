@@ -322,6 +322,7 @@ fn loader_error(name: &CStr) -> String {
 mod tests {
     use super::*;
 
+    // Promise of `the_device_opens_if_there_is_an_adapter_and_reports_the_reason_otherwise`.
     #[test]
     fn without_libibverbs_the_error_names_the_library() {
         let unavailable = Library::open(c"libibverbs-nowhere.so.1").map(drop).unwrap_err();

@@ -182,6 +182,7 @@ mod tests {
         }
     }
 
+    // Promise of `the_device_opens_if_there_is_an_adapter_and_reports_the_reason_otherwise`.
     #[test]
     fn options_choose_each_part_and_a_missing_one_is_named_in_the_error() {
         let adapters = [adapter("a", vec![port(1, true), port(2, false)]), adapter("b", vec![])];

@@ -416,6 +416,7 @@ mod tests {
         assert_eq!(config.address.to_string(), "127.0.0.3:77");
     }
 
+    // Promise of `a_job_can_request_kinds_of_hosts_whole_hosts_and_spares`.
     #[test]
     fn spares_are_hosts_that_stand_in_for_others() {
         let db = "a address=127.0.0.1 cores=2 group=g spare=s,b\n\
@@ -433,6 +434,7 @@ mod tests {
         assert!(read(db, options).unwrap_err().contains("-server s"));
     }
 
+    // Promise of `the_log_goes_to_a_syslog_receiver_too`.
     #[test]
     fn the_daemons_reach_each_other_on_the_network_that_is_named() {
         let db = "lan type=ethernet\na address=127.0.0.1 cores=2 network=lan\n\
@@ -450,6 +452,7 @@ mod tests {
         assert!(error.contains("no record lan/b"), "{error}");
     }
 
+    // Promise of `a_job_can_request_kinds_of_hosts_whole_hosts_and_spares`.
     #[test]
     fn kinds_of_hosts_become_pools() {
         let db = "a address=127.0.0.1 cores=2 bintype=linux cpugen=new\n\
@@ -500,6 +503,7 @@ mod tests {
         assert!(read(DB, options).unwrap_err().contains("no-such-user"));
     }
 
+    // Promise of `a_login_is_routed_to_the_server_or_refused_with_the_reason`.
     #[test]
     fn an_expression_that_names_another_host_is_refused_with_its_name() {
         let options = ServiceOptions { group: Some("g".to_owned()), ..host("b") };

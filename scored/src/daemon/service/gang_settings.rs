@@ -34,6 +34,7 @@ pub fn choose(requested: Option<Duration>, realtime: Result<(), String>) -> gang
 mod tests {
     use super::*;
 
+    // Promise of `a_slice_or_a_number_of_rows_out_of_range_is_refused_with_the_range`.
     #[test]
     fn short_slices_need_realtime_priority() {
         let ms = Duration::from_millis;

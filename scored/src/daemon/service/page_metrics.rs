@@ -166,6 +166,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
+    // Promise of `a_browser_shows_processes_hosts_and_slices_and_reports_no_error`.
     #[test]
     fn jobs_are_watched_as_long_as_the_page_has_readers() {
         let [three, four, five] = [3, 4, 5].map(JobId);
@@ -194,6 +195,7 @@ mod tests {
         assert_eq!(page_metrics.deadline(at(67)), None);
     }
 
+    // Promise of `a_browser_shows_processes_hosts_and_slices_and_reports_no_error`.
     #[test]
     fn the_trend_is_the_mean_of_all_processes_of_a_minute() {
         let mut page_metrics = PageMetrics::default();

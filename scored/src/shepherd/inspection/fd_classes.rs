@@ -351,6 +351,7 @@ mod tests {
         assert!(!live.is_woken_by_pm_only(9999));
     }
 
+    // Promise of `one_line_names_the_host_without_rdma_and_the_reason`.
     #[test]
     fn adapters_beyond_those_opened_by_pm_are_detected() {
         let sockets = PmSockets::default();

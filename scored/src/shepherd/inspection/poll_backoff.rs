@@ -84,6 +84,8 @@ mod tests {
         assert_eq!(intervals(NotifySource::NoProcess, 3), [1500, 1500, 1500]);
     }
 
+    // Promise (time-sharing): A process that computes or remains idle is polled rarely, and no
+    // change of state is missed.
     #[test]
     fn an_element_with_a_busy_thread_is_polled_at_the_maximum_interval() {
         assert_eq!(intervals(NotifySource::BusyThread, 2), [1_000_000, 1_000_000]);

@@ -148,6 +148,7 @@ mod tests {
         (samples, reports, busy_time)
     }
 
+    // Promise of `scmon_shows_a_users_own_jobs_and_an_operator_any`.
     #[test]
     fn a_job_without_subscribers_is_not_sampled() {
         let now = Instant::now();
@@ -163,6 +164,7 @@ mod tests {
         );
     }
 
+    // Promise of `scmon_shows_a_users_own_jobs_and_an_operator_any`.
     #[test]
     fn busy_shares_are_accurate_to_a_few_percent_with_a_bounded_number_of_samples() {
         let now = Instant::now();
@@ -186,6 +188,7 @@ mod tests {
         assert!((80..130).contains(&samples) && reports == 0, "{samples} {reports}");
     }
 
+    // Promise of `scmon_shows_a_users_own_jobs_and_an_operator_any`.
     #[test]
     fn stopped_time_is_not_counted() {
         let now = Instant::now();

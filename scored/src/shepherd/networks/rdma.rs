@@ -179,6 +179,13 @@ mod tests {
         assert!(!can_connect(&roce_offer(true, "x"), &offer(true, Err(("none", false)))));
     }
 
+    // Promise (messages): Jobs use RDMA if it is requested, or certain to work, with every byte
+    // checked, with several network sets, and in composites with shared memory and UDP. A host
+    // without an adapter, or whose user may not open it or may pin too little memory, is named and
+    // reached by UDP. A killed process leaves no queue pair. Jobs that share processors, and a job
+    // that is suspended for longer than an adapter retransmits, lose nothing. Deadlocks are
+    // detected, also of processes with registered memory, and no other job is reported. Messages
+    // and bytes are counted.
     #[test]
     fn one_line_names_the_host_without_rdma_and_the_reason() {
         let usable = offer(true, Ok(("RoCE", "10.0.0.0/24")));
@@ -200,6 +207,7 @@ mod tests {
         assert!(line.ends_with(reason), "{line}");
     }
 
+    // Promise of `one_line_names_the_host_without_rdma_and_the_reason`.
     #[test]
     fn unused_rdma_hardware_is_reported_even_if_rdma_was_not_requested() {
         let none = offer(false, Err(("no RDMA library", false)));

@@ -26,6 +26,8 @@ const BYTES: [usize; 2] = [1 << 30, 1 << 25];
 /// Time limit of a job. Only a job that hangs exceeds it.
 const JOB_TIMEOUT: Duration = Duration::from_secs(900);
 
+// Promise (time-sharing): 100,000 switches at 5 ms under checked messages lose and reorder nothing;
+// 1 GiB through `scatter == system cat` at 10 ms is identical.
 /// Runs the soak. Its count is the number of stops.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use score_tests::process::Process;
 use crate::SoakOptions;
 use crate::random::Random;
 
-/// The promised time limit (docs/SPECIFICATION.md).
+/// The promised time limit (docs/dev/test-matrix.md).
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time limit that counts as an error even if other work delays this machine.
 const CLEANUP_HARD_TIMEOUT: Duration = Duration::from_secs(5);

@@ -29,6 +29,8 @@ struct OperationCounts {
     refused: u64,
 }
 
+// Promise (messages): After a region was unlocked, memory at its address is never changed by copies
+// that others had started.
 /// Runs the soak. Its count is the number of jobs.
 ///
 /// # Errors

@@ -228,6 +228,8 @@ proptest! {
         prop_assert!(!a.protocol.must_wait(1));
     }
 
+    // Promise (messages): Arbitrary frames of remote memory do no harm, and do not make a target
+    // use more memory.
     #[test]
     fn arbitrary_frames_neither_do_harm_nor_make_a_target_grow(
         frames in prop::collection::vec((0u8..7, 0u8..4, 0u32..4, any::<u64>(), 0usize..40), 0..300)
@@ -327,6 +329,7 @@ fn a_packet_of_a_stream_has_a_header_if_it_is_the_first_after_another_frame_or_t
     assert_eq!(node.protocol.next(1), NextTransmission::Nothing);
 }
 
+// Promise of `arbitrary_frames_neither_do_harm_nor_make_a_target_grow`.
 #[test]
 fn an_answer_without_a_request_is_refused() {
     let mut node = node(0);

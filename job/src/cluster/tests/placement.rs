@@ -1,0 +1,107 @@
+//! Tests of the hosts and processors that a job gets: spares, defective hosts, pools, and more
+//! processes than processors in single-user mode.
+
+use score_proto::allocation_request::AllocationRequest;
+use score_proto::nodeset::NodeSet;
+
+use super::lifecycle::{
+    at_second, child, cluster_config, finished, reason, released, request, session, share, submit,
+    user,
+};
+use crate::cluster::{ClusterAction, ClusterEvent, JobRequest, ServerState};
+
+#[test]
+fn spares_stand_in_for_missing_hosts_only_and_defect_ones_are_never_used() {
+    let mut config = cluster_config(3, 2);
+    config.hosts[3].spare_for = NodeSet::from(0..3);
+    config.hosts[2].defect = true;
+    let mut cluster = ServerState::new(config, at_second(0));
+    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+    for host in 1..=3 {
+        cluster.on(child(host, 100, 1), at_second(0));
+    }
+    let two = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false);
+    let three = request(AllocationRequest::HostsByProcs { hosts: 3, procs: 1 }, false);
+    assert!(!reason(&cluster.on(submit(1, 1, three), at_second(0))).is_empty());
+    let actions = cluster.on(submit(1, 2, two), at_second(0));
+    let [ClusterAction::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(shares[..], [share(1, 1), share(3, 1)]);
+}
+
+#[test]
+fn a_spare_stands_in_for_its_own_hosts_only() {
+    let actions_without = |defect: usize| {
+        let mut config = cluster_config(3, 2);
+        config.hosts[3].spare_for = NodeSet::one(1);
+        config.hosts[defect].defect = true;
+        let mut cluster = ServerState::new(config, at_second(0));
+        cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+        for host in 1..=3 {
+            cluster.on(child(host, 100, 1), at_second(0));
+        }
+        let two = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false);
+        cluster.on(submit(1, 1, two), at_second(0))
+    };
+    assert!(!reason(&actions_without(2)).is_empty());
+    let actions = actions_without(1);
+    let [ClusterAction::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(shares[..], [share(2, 1), share(3, 1)]);
+}
+
+#[test]
+fn a_job_has_hosts_of_one_pool_and_waits_for_the_first_pool_with_free_slots() {
+    let mut cluster = ServerState::new(cluster_config(4, 2), at_second(0));
+    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+    for host in 1..=4 {
+        cluster.on(child(host, 100, 1), at_second(0));
+    }
+    let pools = vec![NodeSet::from(1..3), NodeSet::from(3..5)];
+    let pooled = |procs| JobRequest {
+        pools: pools.clone(),
+        ..request(AllocationRequest::HostsByProcs { hosts: 2, procs }, true)
+    };
+    let shares = |actions: &[ClusterAction]| match actions {
+        [.., ClusterAction::Start { shares, .. }] => shares.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        shares(&cluster.on(submit(1, 1, pooled(1)), at_second(0))),
+        [share(1, 1), share(2, 1)]
+    );
+    assert_eq!(
+        shares(&cluster.on(submit(1, 2, pooled(2)), at_second(0))),
+        [share(3, 2), share(4, 2)]
+    );
+    let three = JobRequest {
+        pools: pools.clone(),
+        ..request(AllocationRequest::HostsByProcs { hosts: 3, procs: 1 }, true)
+    };
+    assert!(!reason(&cluster.on(submit(1, 3, three), at_second(0))).is_empty());
+    // Both pools are in use: the job takes the pool that becomes free first.
+    cluster.on(submit(1, 4, pooled(2)), at_second(0));
+    cluster.on(finished(2, 0), at_second(1));
+    let actions = cluster.on(released(2, 0..2), at_second(1));
+    assert_eq!(shares(&actions), [share(3, 2), share(4, 2)]);
+}
+
+#[test]
+fn alone_in_single_user_mode_a_job_may_exceed_the_processors() {
+    let mut config = cluster_config(2, 2);
+    config.oversubscribe = true;
+    let mut cluster = ServerState::new(config, at_second(0));
+    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+    for host in 1..=2 {
+        cluster.on(child(host, 100, 1), at_second(0));
+    }
+    let actions =
+        cluster.on(submit(1, 1, request(AllocationRequest::FewestHosts(9), false)), at_second(0));
+    let [ClusterAction::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(shares[..], [share(1, 5), share(2, 4)]);
+    assert!(
+        !reason(
+            &cluster
+                .on(submit(1, 2, request(AllocationRequest::FewestHosts(1), false)), at_second(0))
+        )
+        .is_empty()
+    );
+}
