@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Tree;
 
 const DOCUMENT: &str = "docs/ARCHITECTURE.md";
-const TABLE_HEADING: &str = "| folder | what it is | may use |";
+const TABLE_HEADING: &str = "| directory | contents | may use |";
 
 /// For the directory of each package, the directories of the packages that it uses.
 type Graph = BTreeMap<String, BTreeSet<String>>;
