@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_of_hosts_may_follow() {
+    fn a_kind_of_hosts_can_follow_the_number() {
         let kind = |text| parse_nodes(text).unwrap().kind.unwrap();
         let typed = kind("2x2.i386-redhat7-linux2_4.pentium.500");
         assert_eq!(typed.to_string(), "i386-redhat7-linux2_4.pentium.500");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_nodes_are_refused_with_both_numbers_where_there_are_two() {
+    fn wrong_nodes_are_refused_with_the_number_and_its_limit() {
         for (text, part) in [
             ("0", "0 nodes cannot"),
             ("", "'' is not a number of nodes"),

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_count_from_128() {
+    fn a_signal_gives_exit_code_128_plus_its_number() {
         assert_eq!(of_status(Status::Signaled(11)), 139);
         assert_eq!(of_status(Status::Exited(11)), 11);
     }

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_of_the_same_number_starts_without_history() {
+    fn another_process_with_the_same_number_starts_without_history() {
         let mut view = two_seconds([1.0; 4]);
         let other = NodeMetrics { sampled_at_ns: SECOND * 9, ..node(1, 1, 0.0) };
         view.apply_report(&Metrics { hosts: Vec::new(), nodes: vec![other] }, after(3));

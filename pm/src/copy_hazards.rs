@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn another_region_is_not_waited_for_and_an_endless_copy_only_until_the_caller_stops() {
+    fn an_unlock_waits_only_for_copies_of_its_own_region_and_not_for_ever() {
         let hazards = CopyHazards::default();
         let copy = hazards.begin(3, 5, true);
         hazards.wait(3, 6, || unreachable!());

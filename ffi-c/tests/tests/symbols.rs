@@ -31,22 +31,22 @@ fn dynamic_section(library: &str) -> String {
 }
 
 #[test]
-fn libpm_so_exports_the_committed_list_and_nothing_else() {
+fn libpm_so_exports_exactly_the_committed_list() {
     assert_eq!(exported("libpm.so", "PM_2.0"), exported_names("pm.map"));
 }
 
 #[test]
-fn libscore_so_exports_the_committed_list_and_nothing_else() {
+fn libscore_so_exports_exactly_the_committed_list() {
     assert_eq!(exported("libscore.so", "SCORE_6.0"), exported_names("score.map"));
 }
 
 #[test]
-fn libscoretools_so_exports_the_committed_list_and_nothing_else() {
+fn libscoretools_so_exports_exactly_the_committed_list() {
     assert_eq!(exported("libscoretools.so", "SCORE_TOOLS_1.0"), exported_names("scoretools.map"));
 }
 
 #[test]
-fn the_sonames_are_those_that_programs_record_and_lead_to_the_libraries() {
+fn programs_record_the_sonames_and_the_sonames_resolve_to_the_libraries() {
     for (library, soname) in [
         ("libpm.so", "libpm.so.2"),
         ("libscore.so", "libscore.so.6"),

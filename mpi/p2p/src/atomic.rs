@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn each_operator_does_what_fi_atomic_says() {
+    fn each_operator_conforms_to_fi_atomic() {
         let old = [5, -3, 0, i32::MAX];
         let operand = [2, 7, 0, 1];
         let compared = [5, -4, 1, 6];

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_never_forgotten_however_many_there_are() {
+    fn no_failure_is_forgotten_however_many_operations_fail() {
         let mut log = OperationLog::default();
         for number in 1..=4 * MAX_FAILED_SERIES as u64 {
             log.start();

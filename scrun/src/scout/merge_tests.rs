@@ -49,7 +49,7 @@ fn equal_output_of_neighbours_is_shown_once() {
 
 // Promise of `equal_output_of_neighbours_is_shown_once`.
 #[test]
-fn sorted_output_is_merged_wherever_it_comes_from() {
+fn sorted_output_is_merged_over_all_hosts() {
     let texts = ["b\n", "a\n", "b\n", "c\n"];
     assert_eq!(merged_text(new_merger(Order::Sort), texts), "n1:\na\nn[0,2]:\nb\nn3:\nc\n");
     assert_eq!(merged_text(new_merger(Order::Reverse), texts), "n3:\nc\nn[0,2]:\nb\nn1:\na\n");
@@ -80,7 +80,7 @@ fn output_is_passed_through_when_nothing_is_merged() {
 }
 
 #[test]
-fn the_streams_are_merged_each_by_itself() {
+fn each_stream_is_merged_separately() {
     let mut merger = new_merger(Order::Merge);
     for host in 0..4 {
         merger.push_output(JobHostId(host), Stream::Stdout, b"same\n".to_vec());

@@ -130,7 +130,7 @@ fn another_key_is_refused_before_anything_is_answered() {
 
 // Promise of `another_key_is_refused_before_anything_is_answered`.
 #[test]
-fn a_replayed_handshake_gets_no_further_than_the_answer() {
+fn a_replayed_handshake_fails_after_the_answer() {
     let dialled = Link::dial(&key(1), TIMEOUTS, secs(0)).unwrap();
     let replayed = dialled.outgoing().to_vec();
     let mut accepted = Link::accept(&key(1), TIMEOUTS, secs(0));
@@ -386,7 +386,7 @@ fn keys_change_again_and_again_and_both_sides_stay_together() {
 }
 
 #[test]
-fn an_idle_link_holds_little_memory() {
+fn an_idle_link_uses_little_memory() {
     let (mut dialled, mut accepted) = pair(100);
     dialled.send(&JobRequest::Stdin(vec![0; MAX_BODY / 2]), secs(0)).unwrap();
     transfer(&mut dialled, &mut accepted, usize::MAX, secs(0)).unwrap();

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_is_refused_leaves_the_others() {
+    fn a_refused_operation_does_not_affect_other_operations() {
         let mut queue = OutgoingQueue::default();
         queue.push(message(0));
         queue.push(operation(Direction::Write, 8));
