@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_alone_are_whole_hosts() {
+    fn a_number_of_hosts_alone_means_whole_hosts() {
         let shape = |text| parse_hosts(text).map(|nodes| nodes.shape);
         assert_eq!(shape("32"), Ok(Shape::WholeHosts(32)));
         assert_eq!(shape("2x4"), Ok(Shape::Hosts(Some(2), 4)));

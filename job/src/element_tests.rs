@@ -231,7 +231,7 @@ fn an_element_that_cannot_continue_ends_with_its_name_and_the_reason() {
 }
 
 #[test]
-fn nodes_that_are_independent_commands_end_for_themselves() {
+fn nodes_that_are_independent_commands_end_independently() {
     let element = |kind| Element::new(0, "ls".to_owned(), kind, 3, false).with_independent_nodes();
     let mut commands = element(ProgramKind::Plain);
     assert_eq!(ended(&mut commands, 0..1, Status::Exited(3)), []);

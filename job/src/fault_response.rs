@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_a_short_time_are_read_together_and_die_of_their_signals() {
+    fn stacks_of_nearly_simultaneous_faults_are_read_together() {
         let mut response = FaultResponse::default();
         assert!(!response.is_active());
         assert_eq!(response.on_fault(&NodeSet::one(1), SIGSEGV, &all(), T0), []);

@@ -112,7 +112,7 @@ fn no_stage_follows_a_failed_stage() {
 }
 
 #[test]
-fn a_kill_before_anything_runs_finishes_at_once() {
+fn a_kill_before_the_start_finishes_the_job_at_once() {
     let mut job = job(&[1], ProgramKind::Plain);
     let actions = job.on(MasterEvent::FromClient(JobRequest::Kill));
     assert_eq!(

@@ -202,7 +202,7 @@ fn a_disconnected_link_carries_no_packets_until_it_is_connected_again() {
 }
 
 #[test]
-fn an_impossible_lan_is_refused_before_anything_is_created() {
+fn an_impossible_lan_is_refused_before_a_host_is_created() {
     let output = Command::new(env!("CARGO_BIN_EXE_score-lan"))
         .args(["-hosts", "4", "-mtu", "1", "true"])
         .output()

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_was_stopped_keeps_its_share_and_is_marked() {
+    fn a_stopped_job_keeps_its_displayed_share() {
         let mut view = two_seconds([0.5; 4]);
         let still = NodeMetrics { sampled_at_ns: SECOND * 9, ..node(1, 2, 0.5) };
         view.apply_report(&Metrics { hosts: Vec::new(), nodes: vec![still] }, after(3));

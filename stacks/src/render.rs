@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn text_has_the_ranks_of_each_branch() {
+    fn the_text_output_has_the_ranks_of_each_branch() {
         let expected = "\
 all ranks [0-7: 22 threads]
 |- thread in heat  [0-7: 16 threads]

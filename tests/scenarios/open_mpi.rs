@@ -240,7 +240,7 @@ fn a_helper_that_is_killed_ends_the_job_and_is_named() {
 }
 
 #[test]
-fn a_libpmix_that_is_not_known_is_refused_before_anything_starts() {
+fn an_unknown_libpmix_is_refused_before_the_job_starts() {
     let env = TestEnv::new();
     let compile = |name: &str, text: &str, options: &[&str]| {
         let source = env.write_file(&format!("{name}.c"), text);

@@ -11,7 +11,7 @@ fn the_leftmost_of_equal_options_is_used() {
 }
 
 #[test]
-fn the_environment_gives_defaults_that_the_command_line_overrides() {
+fn the_command_line_overrides_options_of_the_environment() {
     let env = TestEnv::new();
     let run = |args: &[&str]| {
         let outcome = env.scrun(args).env("SCORE_OPTIONS", "nodes=3").run().expect_code(0);

@@ -159,7 +159,7 @@ fn the_staged_files_belong_to_the_user_of_the_job() {
 }
 
 #[test]
-fn without_the_option_nothing_is_copied_and_a_tool_has_no_such_variable() {
+fn without_the_option_no_file_is_copied_and_the_variable_is_not_set() {
     let env = TestEnv::new();
     let script = "'pwd; ls -A; echo ${SCORE_TOOL_FILES-unset} %{files}; exec sleep 300'";
     let line = format!(
@@ -175,7 +175,7 @@ fn without_the_option_nothing_is_copied_and_a_tool_has_no_such_variable() {
 
 // Promise of `every_host_has_the_directory_and_it_is_removed_with_the_job`.
 #[test]
-fn files_that_cannot_be_sent_are_named_before_anything_is_started() {
+fn files_that_cannot_be_sent_are_named_before_the_job_starts() {
     let env = TestEnv::new();
     let (folder, _) = make_folder(&env);
     let assert_refused = |expected: &[&str]| {

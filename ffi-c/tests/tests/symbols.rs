@@ -46,7 +46,7 @@ fn libscoretools_so_exports_exactly_the_committed_list() {
 }
 
 #[test]
-fn programs_record_the_sonames_and_the_sonames_resolve_to_the_libraries() {
+fn each_library_has_its_soname_and_a_link_with_this_name() {
     for (library, soname) in [
         ("libpm.so", "libpm.so.2"),
         ("libscore.so", "libscore.so.6"),
@@ -73,7 +73,7 @@ fn libscore_so_uses_pm_from_libpm_so_and_contains_no_copy() {
 }
 
 #[test]
-fn the_libraries_need_nothing_beyond_the_c_library() {
+fn the_libraries_depend_only_on_the_c_library() {
     let allowed = ["libpm.so.2", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"];
     for library in ["libpm.so", "libscore.so", "libscoretools.so"] {
         for line in dynamic_section(library).lines().filter(|line| line.contains("(NEEDED)")) {

@@ -63,7 +63,7 @@ fn every_host_receives_its_own_index() {
 }
 
 #[test]
-fn an_order_for_one_host_goes_to_that_host_only() {
+fn an_order_for_one_host_is_sent_to_this_host_only() {
     let mut tree_node = root_node();
     tree_node.on_order(Order::Job(JobOrder::Flushed { host: JobHostId(2), token: 5 }));
     tree_node.on_order(Order::Job(JobOrder::StdinEof));
@@ -577,7 +577,7 @@ fn a_rotation_considers_only_the_processes_of_its_own_host() {
 }
 
 #[test]
-fn a_host_that_has_finished_has_nothing_to_stop() {
+fn a_stop_does_not_wait_for_a_host_that_has_finished() {
     let mut tree_node = root_node();
     tree_node.on_order(Order::Job(JobOrder::Finish));
     tree_node.on_report(1, FINISHED);
@@ -631,7 +631,7 @@ fn output_of_hosts_alternates_and_its_end_follows_all_output() {
 }
 
 #[test]
-fn elements_that_no_job_has_are_not_reported() {
+fn reports_of_elements_beyond_the_limit_are_dropped() {
     let mut tree_node = root_node();
     for element in [MAX_ELEMENTS as u32 - 1, MAX_ELEMENTS as u32, u32::MAX] {
         let sample = ActivitySample { node_count: 2, ..ActivitySample::EMPTY };

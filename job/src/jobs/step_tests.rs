@@ -164,7 +164,7 @@ fn kill(jobs: &mut Jobs, job: JobId, milliseconds: u64) -> Vec<Effect> {
 }
 
 #[test]
-fn a_session_has_the_same_number_in_messages() {
+fn a_session_key_converts_to_a_number_and_back() {
     assert_eq!((SessionKey(7).number(), SessionKey::from_number(7)), (7, Some(SessionKey(7))));
 }
 

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_of_a_wrong_length_change_nothing() {
+    fn arrays_of_a_wrong_length_are_refused_and_the_target_is_unchanged() {
         let (old, operands) = (i32s(&[1, 2]), i32s(&[3, 4]));
         for (operator, target_len, operand_len, compared_len) in [
             (Operator::Sum, 8, 4, 0),

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_ends_once_and_numbers_that_were_not_given_change_nothing() {
+    fn an_operation_ends_once_and_unknown_numbers_have_no_effect() {
         let mut log = OperationLog::default();
         log.start();
         log.fail_all();

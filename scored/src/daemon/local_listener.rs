@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_known_by_its_uid_and_the_socket_is_removed_with_the_listener() {
+    fn a_client_is_identified_by_its_uid_and_the_socket_is_removed_with_the_listener() {
         let directory = std::env::temp_dir().join(format!("score-listener-{}", std::process::id()));
         fs::create_dir(&directory).unwrap();
         let path = directory.join("socket");

@@ -99,7 +99,7 @@ fn an_unfinished_message_is_refused_after_a_minute() {
 }
 
 #[test]
-fn a_message_may_be_long_after_the_login_only() {
+fn long_messages_are_accepted_only_after_the_login() {
     let long = JobRequest::Stdin(vec![0; MAX_UNAUTHENTICATED_MESSAGE_LEN]);
     let mut bytes = hello();
     frame::encode(

@@ -182,7 +182,7 @@ fn a_child_host_gets_the_bytes_of_a_program_as_they_arrive() {
 }
 
 #[test]
-fn the_submit_host_takes_the_users_file_only_if_size_and_hash_match() {
+fn the_submit_host_uses_the_file_of_the_user_only_if_size_and_hash_match() {
     let (scratch, bytes) = (Scratch::new(), program(600_000));
     let file = scratch.0.join("file");
     let path = file.to_str().unwrap();

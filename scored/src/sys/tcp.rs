@@ -78,7 +78,7 @@ mod tests {
 
     // Promise of `a_cluster_whose_hosts_have_ipv6_addresses_only_runs_a_job`.
     #[test]
-    fn one_listener_takes_connections_of_both_ip_versions() {
+    fn one_listener_accepts_connections_of_both_ip_versions() {
         let listener = listen_on_all_addresses().unwrap();
         listener.set_nonblocking(false).unwrap();
         let port = listener.local_addr().unwrap().port();

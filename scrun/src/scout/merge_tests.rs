@@ -56,7 +56,7 @@ fn sorted_output_is_merged_over_all_hosts() {
 }
 
 #[test]
-fn output_beyond_the_buffer_is_passed_through_under_the_hosts_name() {
+fn output_beyond_the_buffer_is_forwarded_under_the_name_of_the_host() {
     let mut merger = new_merger(Order::Merge);
     let long = "x".repeat(MAX_HOST_BUFFER);
     assert_eq!(push_text(&mut merger, 1, "1\n"), None);
@@ -71,7 +71,7 @@ fn output_beyond_the_buffer_is_passed_through_under_the_hosts_name() {
 }
 
 #[test]
-fn output_is_passed_through_when_nothing_is_merged() {
+fn output_that_is_not_merged_is_forwarded() {
     let mut merger = new_merger(Order::Arrival);
     assert_eq!(push_text(&mut merger, 3, "a\n"), Some("n3:\na\n".into()));
     assert_eq!(push_text(&mut merger, 3, "b\n"), Some("b\n".into()));

@@ -339,7 +339,7 @@ fn the_socket_of_a_rank_reaches_this_rank_alone() {
 }
 
 #[test]
-fn an_attach_to_all_ranks_is_all_or_nothing() {
+fn an_attach_to_all_ranks_attaches_to_all_or_to_none() {
     let mut service = Service::new();
     let first = service.connect(1, 1);
     assert_eq!(service.attach(first, 2, 40, b"        "), ReturnCode::Success);

@@ -429,7 +429,7 @@ fn a_malformed_command_gets_a_code_and_other_commands_are_executed() {
 }
 
 #[test]
-fn parameters_are_checked_before_anything_is_done() {
+fn parameters_are_checked_before_any_action() {
     use CommandCode::{
         AddressError, FileNotFound, HardwareUnavailable, LengthError, ParameterError,
     };

@@ -92,7 +92,7 @@ fn the_list_shows_each_job_with_its_hosts_or_the_cause_of_its_wait() {
 }
 
 #[test]
-fn the_server_counts_its_jobs_users_and_daemons() {
+fn the_server_reports_its_jobs_users_and_daemons() {
     let mut server = cluster(1, 1);
     assert_eq!((server.job_count(), server.pending_count()), (0, 0));
     server.on(submit(1, 1, hosts_by_procs(1, 1)), at_second(0));

@@ -245,7 +245,7 @@ fn a_beat_of_a_host_that_is_not_the_parent_detaches_the_daemon_from_it() {
 }
 
 #[test]
-fn a_beat_of_another_server_resets_the_daemon_for_which_it_is_meant() {
+fn a_beat_of_another_server_resets_the_daemon_that_it_addresses() {
     let other = Incarnation(8);
     let mut daemon = attached_daemon();
     let actions = daemon.on(received(PARENT, beat(other, Incarnation(99), 1)), at(1));

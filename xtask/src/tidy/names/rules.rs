@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_a_noun_and_shadows_nothing() {
+    fn a_type_is_a_noun_and_shadows_no_name_of_the_prelude() {
         for text in
             ["struct Whose;", "enum Copy { A }", "pub type Result<T> = X<T>;", "struct Said;"]
         {
