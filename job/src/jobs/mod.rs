@@ -5,8 +5,9 @@
 //! | file | contents |
 //! |---|---|
 //! | `keys.rs` | the numbers of links, sessions and jobs |
+//! | this file | each input, and the path of orders and reports between masters, trees and shepherds |
 //! | `led_jobs.rs` | the masters of the jobs that this daemon leads, and their watchers |
-//! | `tree_positions.rs` | this daemon's positions in the range trees of jobs |
+//! | `tree_positions.rs` | this daemon's positions in the range trees of jobs, and their links |
 //! | `gang_driver.rs` | the gang scheduler of the jobs that this daemon leads |
 
 mod gang_driver;
@@ -23,8 +24,8 @@ use std::sync::Arc;
 
 use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::{
-    HopOrder, HopReport, HostPlacement, JobReport, JobStart, Placement, ShepherdOrder,
-    ShepherdReport, SwitchOrder, SwitchReport,
+    HopOrder, HopReport, HostPlacement, JobOrder, JobReport, JobStart, Order, Placement, Report,
+    ShepherdOrder, ShepherdReport, SwitchOrder, SwitchReport,
 };
 use score_proto::message::{JobRequest, ToolCall, ToolSession};
 use score_proto::observation::Metrics;
@@ -35,13 +36,15 @@ use score_proto::tool_start::ToolAction;
 use crate::cluster::{HostShare, MonotonicTime};
 use crate::gang::GangConfig;
 use crate::host::host_rotation::HostRotation;
-use crate::master::{MasterEvent, PageStacks};
+use crate::host::tree_node::{Outgoing, SHEPHERD_CHILD, TreeNode};
+use crate::master::{JobMaster, MasterAction, MasterEvent, PageStacks};
 use crate::metrics_subscribers::Subscriber;
+use crate::validate;
 pub use gang_driver::{GangDriver, SINGLE_USER_HOST};
 pub use keys::{ClientJob, JobTag, LinkId, SessionKey};
 use led_jobs::LedJob;
 pub use tree_positions::Parent;
-use tree_positions::{TreeLinks, TreePosition};
+use tree_positions::{TreeLevel, TreeLinks, TreePosition, positions_of};
 
 /// A job that this daemon is to lead. All of its hosts are up.
 #[derive(Debug)]
@@ -317,5 +320,179 @@ impl Jobs {
         self.now = now;
         self.move_messages();
         std::mem::take(&mut self.effects)
+    }
+}
+
+/// The path of orders and reports between a master, the positions of this daemon in trees, and its shepherds.
+impl Jobs {
+    fn begin(&mut self, new_job: NewJob) {
+        let NewJob { start, placement, client_job, allocations } = new_job;
+        let job = start.job;
+        let hosts = start.spec.hosts.iter().map(|host| host.name.clone()).collect();
+        let priority = validate::priority(&start.spec);
+        let (master, order) = JobMaster::begin(start, placement.clone());
+        let directories = BTreeMap::new();
+        let led_job = LedJob { master, client_job, hosts, allocations, priority, directories };
+        self.led_jobs.insert(job, led_job);
+        self.enter_led_tree(job, placement);
+        self.on_master_order(job, order);
+    }
+
+    /// Enters the tree at the position of the master. The first host of the job may be this host or
+    /// another one.
+    fn enter_led_tree(&mut self, job: JobId, placement: Placement) {
+        let first_name = placement.hosts.first().map(|first| first.name.as_str());
+        let own_name = self.identity.as_ref().map(|identity| identity.name.as_str());
+        // A daemon without links only has jobs on its own host.
+        let is_above_first_host = own_name.is_some() && first_name != own_name;
+        let (position, tree_node) = match is_above_first_host {
+            true => (TreePosition::above_first_host(job), TreeNode::at_master(placement)),
+            false => (TreePosition::host(job), TreeNode::new(placement)),
+        };
+        self.enter_tree(position, tree_node, Parent::Master);
+    }
+
+    /// Passes an event to the master of a job, and carries out the resulting actions.
+    fn step_master(&mut self, job: JobId, event: MasterEvent) {
+        let Some(led_job) = self.led_jobs.get_mut(&job) else { return };
+        if let MasterEvent::Report(Report::HostsLost { hosts, .. }) = &event {
+            let lost_hosts = led_job.hosts.get(hosts.start as usize..hosts.end as usize);
+            let lost_hosts = lost_hosts.unwrap_or_default().to_vec();
+            self.effects.push(Effect::HostsLost(lost_hosts));
+        }
+        led_job.master.set_time(self.now);
+        let actions = led_job.master.on(event);
+        let (client_job, is_done) = (led_job.client_job, led_job.master.is_done());
+        if is_done {
+            self.forget_led_job(job);
+        }
+        let mut code = 0;
+        for action in actions {
+            match action {
+                MasterAction::ToClient(answer) => {
+                    match &answer {
+                        JobAnswer::Finished(end) => code = end.code,
+                        JobAnswer::Refused { code: refusal_code, .. } => code = *refusal_code,
+                        _ => {}
+                    }
+                    self.effects.push(Effect::ToClient(job, client_job, answer));
+                }
+                MasterAction::Metrics(metrics) => self.publish_metrics(job, metrics),
+                MasterAction::ToSession(session_key, answer) => {
+                    self.effects.push(Effect::ToSession(session_key, answer));
+                }
+                MasterAction::ToPage(stacks) => {
+                    self.effects.push(Effect::PageStacks(job, stacks));
+                }
+                MasterAction::RefuseTool(session_key, reason) => {
+                    self.effects.push(Effect::RefuseSession(session_key, reason));
+                }
+                MasterAction::Order(order) => self.on_master_order(job, order),
+                MasterAction::Gang(request) => self.gang.queue(job, request),
+            }
+        }
+        if is_done {
+            self.end_watchers(job, code);
+            self.effects.push(Effect::Finished(job, code));
+        }
+        self.handle_gang_requests();
+    }
+
+    /// A job master of this daemon sends an order. It goes to the first host of the job.
+    fn on_master_order(&mut self, job: JobId, order: Order) {
+        for position in positions_of(job) {
+            if let Some(links) = self.positions.get_mut(&position)
+                && links.parent == Parent::Master
+            {
+                links.node.set_time(self.now);
+                links.node.on_order(order);
+                self.touched.insert(position);
+                return;
+            }
+        }
+    }
+
+    fn on_local_report(&mut self, job: JobId, report: LocalReport) {
+        let position = TreePosition::host(job);
+        let Some(TreeLinks { node, .. }) = self.positions.get_mut(&position) else { return };
+        match report {
+            LocalReport::Shepherd(report) => node.on_shepherd_report(report),
+            LocalReport::Switch(report) => node.on_report(SHEPHERD_CHILD, Report::Switch(report)),
+            LocalReport::Job(report) => node.on_report(SHEPHERD_CHILD, Report::Job(report)),
+            LocalReport::Lost { code, reason } => node.on_child_lost(SHEPHERD_CHILD, code, reason),
+            LocalReport::Closed => node.close_child(SHEPHERD_CHILD),
+        }
+        self.touched.insert(position);
+    }
+
+    /// Moves orders and reports until there are none left.
+    fn move_messages(&mut self) {
+        while let Some(position) = self.next_touched() {
+            let job = position.job;
+            let Some(links) = self.positions.get_mut(&position) else { continue };
+            let outgoing = links.node.take_outgoing();
+            let (is_finished, parent, tag) =
+                (links.node.is_finished(), links.parent, links.tag(job));
+            if !outgoing.is_empty() {
+                // Handing out a message may have made room for more.
+                self.touched.insert(position);
+            }
+            for message in outgoing {
+                match message {
+                    Outgoing::Parent(report) => self.send_to_parent(tag, parent, report),
+                    Outgoing::Shepherd(order) => self.on_shepherd_order(job, order),
+                    Outgoing::SwitchThread(order) => self.on_switch_order(job, order),
+                    Outgoing::Child(child_index, order) => {
+                        let links = self.positions.get(&position);
+                        let link = links.and_then(|links| links.child_links.get(&child_index));
+                        let send = link.map(|link| Effect::SendOrder(*link, tag, order));
+                        self.effects.extend(send);
+                    }
+                }
+            }
+            if is_finished
+                && self.positions.remove(&position).is_some()
+                && position.level == TreeLevel::Host
+            {
+                self.effects.push(Effect::EndedHere(job));
+            }
+        }
+    }
+
+    /// A position that may have messages to move and has its links.
+    fn next_touched(&mut self) -> Option<TreePosition> {
+        let is_connected = |position: &&TreePosition| {
+            self.positions.get(position).is_none_or(|links| links.connecting == 0)
+        };
+        let position = self.touched.iter().find(is_connected).copied()?;
+        self.touched.remove(&position);
+        Some(position)
+    }
+
+    fn send_to_parent(&mut self, tag: JobTag, parent: Parent, report: Report) {
+        match parent {
+            Parent::Master => self.step_master(tag.job, MasterEvent::Report(report)),
+            Parent::Peer(link) => {
+                let report = HopReport::Tree(report);
+                self.effects.push(Effect::SendReport(link, tag, report));
+            }
+        }
+    }
+
+    fn on_shepherd_order(&mut self, job: JobId, order: ShepherdOrder) {
+        let ShepherdOrder::Job(JobOrder::StartJob(start)) = order else {
+            return self.effects.push(Effect::ToShepherd(job, order));
+        };
+        let Some(links) = self.positions.get(&TreePosition::host(job)) else { return };
+        let client_job = self.led_jobs.get(&job).map(|led_job| led_job.client_job);
+        let (placement, parent) = (links.node.placement().clone(), links.parent);
+        let launch = Launch { start, placement, parent, client_job };
+        self.effects.push(Effect::Launch(Box::new(launch)));
+    }
+
+    fn on_switch_order(&mut self, job: JobId, order: SwitchOrder) {
+        if let Some((job, order)) = self.rotation.on_order(job, order) {
+            self.effects.push(Effect::ToSwitchThread(job, order));
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! A daemon's positions in the range trees of jobs: it passes orders down and reports up, and
-//! handles the loss of links and shepherds.
+//! A daemon's positions in the range trees of jobs, and the links to parents and children: they are
+//! opened, used by orders and reports of other hosts, and lost.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,14 +7,12 @@ use std::ops::Range;
 use score_proto::exit_code::EXIT_HOST_LOST;
 use score_proto::ids::JobId;
 use score_proto::job_control::{
-    HopOrder, HopReport, JobOrder, Order, Placement, Report, ShepherdOrder, SwitchOrder,
-    SwitchReport, SwitchSeq,
+    HopOrder, HopReport, Placement, SwitchOrder, SwitchReport, SwitchSeq,
 };
 
-use super::{Connection, Effect, HostIdentity, JobTag, Jobs, Launch, LinkId, LocalReport};
+use super::{Connection, Effect, HostIdentity, JobTag, Jobs, LinkId, LocalReport};
 use crate::cluster::MonotonicTime;
-use crate::host::tree_node::{Outgoing, SHEPHERD_CHILD, TreeNode};
-use crate::master::MasterEvent;
+use crate::host::tree_node::TreeNode;
 
 /// The level of a position in a job's range tree. A daemon may have both positions of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,13 +54,13 @@ pub enum Parent {
 /// A node of a job's range tree with its links.
 #[derive(Debug)]
 pub(super) struct TreeLinks {
-    parent: Parent,
+    pub(super) parent: Parent,
     /// The links to the child hosts, by child index.
-    child_links: BTreeMap<usize, LinkId>,
+    pub(super) child_links: BTreeMap<usize, LinkId>,
     /// The number of child hosts whose links are being opened. Until this is 0, no message leaves
     /// the node.
-    connecting: usize,
-    node: TreeNode,
+    pub(super) connecting: usize,
+    pub(super) node: TreeNode,
 }
 
 impl TreeLinks {
@@ -72,7 +70,7 @@ impl TreeLinks {
         child_links.find(|(_, child_link)| **child_link == link).map(|(index, _)| *index)
     }
 
-    fn tag(&self, job: JobId) -> JobTag {
+    pub(super) fn tag(&self, job: JobId) -> JobTag {
         JobTag { job, incarnation: self.node.placement().job_incarnation }
     }
 
@@ -120,20 +118,6 @@ impl Jobs {
             Err(reason) => links.node.on_child_lost(child_index, EXIT_HOST_LOST, reason),
         }
         self.touched.insert(position);
-    }
-
-    /// A job master of this daemon sends an order. It goes to the first host of the job.
-    pub(super) fn on_master_order(&mut self, job: JobId, order: Order) {
-        for position in positions_of(job) {
-            if let Some(links) = self.positions.get_mut(&position)
-                && links.parent == Parent::Master
-            {
-                links.node.set_time(self.now);
-                links.node.on_order(order);
-                self.touched.insert(position);
-                return;
-            }
-        }
     }
 
     pub(super) fn on_order(&mut self, link: LinkId, tag: JobTag, order: HopOrder) {
@@ -220,19 +204,6 @@ impl Jobs {
         }
     }
 
-    pub(super) fn on_local_report(&mut self, job: JobId, report: LocalReport) {
-        let position = TreePosition::host(job);
-        let Some(TreeLinks { node, .. }) = self.positions.get_mut(&position) else { return };
-        match report {
-            LocalReport::Shepherd(report) => node.on_shepherd_report(report),
-            LocalReport::Switch(report) => node.on_report(SHEPHERD_CHILD, Report::Switch(report)),
-            LocalReport::Job(report) => node.on_report(SHEPHERD_CHILD, Report::Job(report)),
-            LocalReport::Lost { code, reason } => node.on_child_lost(SHEPHERD_CHILD, code, reason),
-            LocalReport::Closed => node.close_child(SHEPHERD_CHILD),
-        }
-        self.touched.insert(position);
-    }
-
     pub(super) fn abort_position(&mut self, position: TreePosition) {
         let Some(links) = self.positions.remove(&position) else { return };
         self.touched.remove(&position);
@@ -268,77 +239,6 @@ impl Jobs {
                 links.node.on_tick();
                 self.touched.insert(*position);
             }
-        }
-    }
-
-    /// Moves orders and reports until there are none left.
-    pub(super) fn move_messages(&mut self) {
-        while let Some(position) = self.next_touched() {
-            let job = position.job;
-            let Some(links) = self.positions.get_mut(&position) else { continue };
-            let outgoing = links.node.take_outgoing();
-            let (is_finished, parent, tag) =
-                (links.node.is_finished(), links.parent, links.tag(job));
-            if !outgoing.is_empty() {
-                // Handing out a message may have made room for more.
-                self.touched.insert(position);
-            }
-            for message in outgoing {
-                match message {
-                    Outgoing::Parent(report) => self.send_to_parent(tag, parent, report),
-                    Outgoing::Shepherd(order) => self.on_shepherd_order(job, order),
-                    Outgoing::SwitchThread(order) => self.on_switch_order(job, order),
-                    Outgoing::Child(child_index, order) => {
-                        let links = self.positions.get(&position);
-                        let link = links.and_then(|links| links.child_links.get(&child_index));
-                        let send = link.map(|link| Effect::SendOrder(*link, tag, order));
-                        self.effects.extend(send);
-                    }
-                }
-            }
-            if is_finished
-                && self.positions.remove(&position).is_some()
-                && position.level == TreeLevel::Host
-            {
-                self.effects.push(Effect::EndedHere(job));
-            }
-        }
-    }
-
-    /// A position that may have messages to move and has its links.
-    fn next_touched(&mut self) -> Option<TreePosition> {
-        let is_connected = |position: &&TreePosition| {
-            self.positions.get(position).is_none_or(|links| links.connecting == 0)
-        };
-        let position = self.touched.iter().find(is_connected).copied()?;
-        self.touched.remove(&position);
-        Some(position)
-    }
-
-    fn send_to_parent(&mut self, tag: JobTag, parent: Parent, report: Report) {
-        match parent {
-            Parent::Master => self.step_master(tag.job, MasterEvent::Report(report)),
-            Parent::Peer(link) => {
-                let report = HopReport::Tree(report);
-                self.effects.push(Effect::SendReport(link, tag, report));
-            }
-        }
-    }
-
-    fn on_shepherd_order(&mut self, job: JobId, order: ShepherdOrder) {
-        let ShepherdOrder::Job(JobOrder::StartJob(start)) = order else {
-            return self.effects.push(Effect::ToShepherd(job, order));
-        };
-        let Some(links) = self.positions.get(&TreePosition::host(job)) else { return };
-        let client_job = self.led_jobs.get(&job).map(|led_job| led_job.client_job);
-        let (placement, parent) = (links.node.placement().clone(), links.parent);
-        let launch = Launch { start, placement, parent, client_job };
-        self.effects.push(Effect::Launch(Box::new(launch)));
-    }
-
-    fn on_switch_order(&mut self, job: JobId, order: SwitchOrder) {
-        if let Some((job, order)) = self.rotation.on_order(job, order) {
-            self.effects.push(Effect::ToSwitchThread(job, order));
         }
     }
 }
@@ -415,7 +315,8 @@ impl Jobs {
     }
 }
 
-fn positions_of(job: JobId) -> [TreePosition; 2] {
+/// The positions that a daemon can have in the trees of a job.
+pub(super) fn positions_of(job: JobId) -> [TreePosition; 2] {
     [TreePosition::above_first_host(job), TreePosition::host(job)]
 }
 
