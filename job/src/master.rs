@@ -446,7 +446,15 @@ impl JobMaster {
         if period_ms > 0 {
             self.send_job_order(JobOrder::SubscribeMetrics { period_ms });
         }
-        self.start_own_tool();
+        // The job's own tool is started first.
+        match self.own_tool.take() {
+            None => self.begin_stage(0),
+            Some(program) => {
+                self.state = State::ToolDue;
+                let action = ToolAction::Start { program, hosts: Vec::new() };
+                self.on_tool_action(ToolRequester::Job, action);
+            }
+        }
     }
 
     fn on_element_report(&mut self, number: u32, report: ElementReport) {
@@ -547,6 +555,19 @@ impl JobMaster {
             .collect();
         self.with_gang(Scheduling::on_stage_due);
         self.start_if_due();
+    }
+
+    /// The processes of a stage are started in a slice of the job.
+    fn start_if_due(&mut self) {
+        if self.scheduling.has_slice() && self.state == State::StageDue {
+            self.state = State::Running;
+            let processes = self.elements.len() as u64 * u64::from(self.placement.nodes());
+            let (before, after) = self.hold.on_stage_start(processes);
+            self.send_debugger_order(before);
+            self.send_job_order(JobOrder::StartStage(self.stage as u32));
+            self.send_debugger_order(after);
+            self.announce_list();
+        }
     }
 
     fn on_lost(&mut self, code: u8, reason: String) {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use score_proto::job_control::{DebuggerOrder, JobOrder};
+use score_proto::job_control::DebuggerOrder;
 
 use crate::jobs::SessionKey;
 
@@ -65,9 +65,12 @@ impl StageHold {
         self.holds_stages = hold;
     }
 
-    /// A stage with this many processes starts. Returns the orders for the hosts. If there are
-    /// requests for a list, the list begins.
-    pub fn on_stage_start(&mut self, stage: u32, processes: u64) -> Vec<JobOrder> {
+    /// A stage with this many processes starts. Returns the orders before and after the order for
+    /// the start. If there are requests for a list, the list begins.
+    pub fn on_stage_start(
+        &mut self,
+        processes: u64,
+    ) -> (Option<DebuggerOrder>, Option<DebuggerOrder>) {
         self.processes = processes;
         // The previous stage has ended before its list was complete.
         self.next_listers.append(&mut self.listers);
@@ -75,11 +78,10 @@ impl StageHold {
             self.next_listers.insert(Lister::Scrun);
         }
         self.state = if self.holds_stages { State::Beginning } else { State::Free };
-        let list = self.begin_list().map(JobOrder::Debugger);
-        let start = JobOrder::StartStage(stage);
-        match (self.holds_stages, list) {
-            (true, _) => vec![JobOrder::Debugger(DebuggerOrder::HoldStage), start],
-            (false, list) => [start].into_iter().chain(list).collect(),
+        match (self.holds_stages, self.begin_list()) {
+            // The processes of a held stage are listed without another order.
+            (true, _) => (Some(DebuggerOrder::HoldStage), None),
+            (false, list) => (None, list),
         }
     }
 
@@ -164,7 +166,6 @@ impl StageHold {
 mod tests {
     use super::*;
 
-    const START: JobOrder = JobOrder::StartStage(3);
     const LIST: DebuggerOrder = DebuggerOrder::ListProcesses;
     const FIRST: Lister = Lister::Session(SessionKey(1));
     const SECOND: Lister = Lister::Session(SessionKey(2));
@@ -172,10 +173,7 @@ mod tests {
     #[test]
     fn a_held_stage_is_listed_once_and_then_released_once() {
         let mut hold = StageHold::new(true);
-        assert_eq!(
-            hold.on_stage_start(3, 5),
-            [JobOrder::Debugger(DebuggerOrder::HoldStage), START]
-        );
+        assert_eq!(hold.on_stage_start(5), (Some(DebuggerOrder::HoldStage), None));
         let late = hold.list(Lister::Scrun, true);
         assert_eq!(late, Ok(None), "they are listed when all of them wait");
         assert!(hold.on_listed(3) && !hold.is_held());
@@ -186,7 +184,7 @@ mod tests {
         assert_eq!(hold.release(), Some(DebuggerOrder::ReleaseStage));
         assert_eq!((hold.release(), hold.is_held()), (None, false));
         hold.hold_stages(false);
-        assert_eq!(hold.on_stage_start(3, 5), [START]);
+        assert_eq!(hold.on_stage_start(5), (None, None));
         assert!(!hold.on_listed(1), "nobody has asked");
         assert_eq!(hold.release(), None);
     }
@@ -195,19 +193,19 @@ mod tests {
     fn a_request_between_stages_gets_the_list_of_the_next_stage() {
         let mut hold = StageHold::new(false);
         assert_eq!(hold.list(Lister::Scrun, false), Ok(None));
-        assert_eq!(hold.on_stage_start(3, 1), [START, JobOrder::Debugger(LIST)]);
+        assert_eq!(hold.on_stage_start(1), (None, Some(LIST)));
         assert!(hold.on_listed(1) && !hold.is_held());
         assert_eq!(hold.finish_list(), (BTreeSet::from([Lister::Scrun]), None));
         assert_eq!(hold.list(Lister::Scrun, true), Ok(Some(LIST)));
         assert!(hold.on_listed(1) && !hold.on_listed(1));
         hold.finish_list();
-        assert_eq!(hold.on_stage_start(3, 1), [START]);
+        assert_eq!(hold.on_stage_start(1), (None, None));
     }
 
     #[test]
     fn a_request_during_a_list_gets_the_next_list() {
         let mut hold = StageHold::new(false);
-        hold.on_stage_start(0, 2);
+        hold.on_stage_start(2);
         assert_eq!(hold.list(FIRST, true), Ok(Some(LIST)));
         assert!(hold.on_listed(1));
         // Half of the list has been sent, so these would miss that half.
@@ -220,7 +218,7 @@ mod tests {
         assert_eq!(hold.listers().collect::<Vec<_>>(), [Lister::Scrun, SECOND]);
         // The stage ends before these get their list.
         assert!(hold.on_listed(1));
-        assert_eq!(hold.on_stage_start(3, 2), [START, JobOrder::Debugger(LIST)]);
+        assert_eq!(hold.on_stage_start(2), (None, Some(LIST)));
         assert!(hold.on_listed(2) && !hold.on_listed(1));
         assert_eq!(hold.finish_list().0.len(), 2);
         assert_eq!(hold.finish_list(), (BTreeSet::new(), None));

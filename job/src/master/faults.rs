@@ -1,10 +1,7 @@
 //! The master's part of the response to processes that are about to die of a fault, or that have
 //! called sc_inspectme.
 
-use std::time::Duration;
-
 use score_proto::job_control::ElementOrder;
-use score_proto::message::ToolCall;
 use score_proto::nodeset::NodeSet;
 use score_proto::server_message::{JobAnswer, ReportedStacks};
 use score_proto::tool_command::ToolRequest;
@@ -44,36 +41,7 @@ impl JobMaster {
         });
     }
 
-    /// Continues with the parallel processes whose stacks have been read.
-    pub(super) fn finish_reading_stacks(&mut self) {
-        for asker in self.tool_commands.take_finished_reports() {
-            match asker {
-                Asker::Fault(number) => self.on_stacks_read(number),
-                Asker::Deadlock(number) => self.on_deadlock_stacks_read(number),
-                Asker::Session(_) | Asker::Page => {}
-            }
-        }
-    }
-
-    /// Requests the stacks of nodes of an element, for the user.
-    pub(super) fn read_stacks(
-        &mut self,
-        asker: Asker,
-        number: u32,
-        nodes: &NodeSet,
-        request: &ToolRequest,
-        timeout: Duration,
-    ) -> Result<(), String> {
-        let first = number.saturating_mul(self.placement.nodes());
-        let ranks = nodes.iter().map(|node| first.saturating_add(node)).collect();
-        let wait_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-        let body = request.encode();
-        let (job, session) = (self.number, None);
-        let call = ToolCall { job, ranks: Some(ranks), wait_ms, body, session };
-        self.begin_tool_command(asker, call)
-    }
-
-    fn on_stacks_read(&mut self, number: u32) {
+    pub(super) fn on_stacks_read(&mut self, number: u32) {
         let name = self.element_name(number);
         self.update_faults(number, |faults, _, now| faults.on_stacks_read(&name, now));
     }

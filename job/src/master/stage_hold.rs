@@ -1,5 +1,5 @@
 //! The master's part of stages that are held for a debugger of the whole job (MPIR). The master
-//! starts held stages, releases them, and passes on the lists of processes.
+//! releases them, and passes on the lists of processes.
 
 use score_proto::job_control::{DebuggerOrder, JobOrder, ProcessBlock};
 use score_proto::message::DebuggerRequest;
@@ -12,16 +12,6 @@ use crate::scheduling::GangRequest;
 use crate::stage_hold::Lister;
 
 impl JobMaster {
-    pub(super) fn start_if_due(&mut self) {
-        if self.scheduling.has_slice() && self.state == State::StageDue {
-            self.state = State::Running;
-            let processes = self.elements.len() as u64 * u64::from(self.placement.nodes());
-            let orders = self.hold.on_stage_start(self.stage as u32, processes);
-            orders.into_iter().for_each(|order| self.send_job_order(order));
-            self.announce_list();
-        }
-    }
-
     /// A debugger requests something through scrun.
     pub(super) fn on_debugger_request(&mut self, request: DebuggerRequest) {
         match request {
@@ -62,12 +52,12 @@ impl JobMaster {
         Ok(())
     }
 
-    fn send_debugger_order(&mut self, order: Option<DebuggerOrder>) {
+    pub(super) fn send_debugger_order(&mut self, order: Option<DebuggerOrder>) {
         order.into_iter().for_each(|order| self.send_job_order(JobOrder::Debugger(order)));
     }
 
     /// A list has begun. Each session gets its stage and programs. scrun knows the programs.
-    fn announce_list(&mut self) {
+    pub(super) fn announce_list(&mut self) {
         let stage = self.stage as u32;
         for lister in self.hold.listers() {
             if let Lister::Session(session_key) = lister {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use score_proto::job_control::Placement;
 use score_proto::message::{ToolCall, ToolSession};
+use score_proto::nodeset::NodeSet;
 use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 use score_proto::tool_command::ToolRequest;
 use score_proto::tool_start::{ToolAction, ToolActionAnswer, ToolReport};
@@ -43,6 +44,35 @@ impl JobMaster {
         self.tool_commands.begin(asker, call, programs, self.now, &mut self.actions)
     }
 
+    /// Continues with the parallel processes whose stacks have been read.
+    pub(super) fn finish_reading_stacks(&mut self) {
+        for asker in self.tool_commands.take_finished_reports() {
+            match asker {
+                Asker::Fault(number) => self.on_stacks_read(number),
+                Asker::Deadlock(number) => self.on_deadlock_stacks_read(number),
+                Asker::Session(_) | Asker::Page => {}
+            }
+        }
+    }
+
+    /// Requests the stacks of nodes of an element, for the user.
+    pub(super) fn read_stacks(
+        &mut self,
+        asker: Asker,
+        number: u32,
+        nodes: &NodeSet,
+        request: &ToolRequest,
+        timeout: Duration,
+    ) -> Result<(), String> {
+        let first = number.saturating_mul(self.placement.nodes());
+        let ranks = nodes.iter().map(|node| first.saturating_add(node)).collect();
+        let wait_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        let body = request.encode();
+        let (job, session) = (self.number, None);
+        let call = ToolCall { job, ranks: Some(ranks), wait_ms, body, session };
+        self.begin_tool_command(asker, call)
+    }
+
     fn running_programs(&self) -> StagePrograms {
         let names = match self.state {
             State::Running => &self.stage_programs[self.stage][..],
@@ -66,18 +96,6 @@ impl JobMaster {
     pub(super) fn on_tool_session_end(&mut self, session_key: SessionKey) {
         let programs = self.running_programs();
         self.tool_commands.end_session(session_key, &programs, &mut self.actions);
-    }
-
-    /// All hosts can start processes. The job's own tool is started first, if the job has one.
-    pub(super) fn start_own_tool(&mut self) {
-        match self.own_tool.take() {
-            None => self.begin_stage(0),
-            Some(program) => {
-                self.state = State::ToolDue;
-                let action = ToolAction::Start { program, hosts: Vec::new() };
-                self.on_tool_action(ToolRequester::Job, action);
-            }
-        }
     }
 
     /// A requester starts a tool, or sends a signal to a tool.
