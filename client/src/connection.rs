@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_of_scored_is_refused_with_both_numbers() {
+    fn another_version_of_scored_is_refused_with_both_versions() {
         let (mut connection, mut scored) = connect();
         scored.write_all(&encode(&SessionAnswer::Hello { version: 99 })).unwrap();
         let error = connection.next::<ScoutHosts>(TEST_TIMEOUT).unwrap_err().to_string();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_another_conversation_is_malformed() {
+    fn a_message_for_another_kind_of_connection_is_malformed() {
         fn accepts<A: ConversationAnswer>(message: &ServerMessage) -> bool {
             let (mut connection, mut scored) = connect();
             scored.write_all(&[encode(&HELLO), encode(message)].concat()).unwrap();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_request_is_sent_in_parts_and_one_beyond_the_limit_is_refused() {
+    fn a_long_request_is_sent_in_parts_and_a_request_beyond_the_limit_is_refused() {
         let (mut connection, mut scored) = connect();
         let reader = std::thread::spawn(move || {
             let mut decoder = Decoder::default();

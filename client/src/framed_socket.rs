@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_socket_wakes_nobody_until_the_connection_ends() {
+    fn a_paused_socket_causes_no_wake_up_before_the_connection_ends() {
         /// The socket has room for this many messages, even though the kernel accounts a buffer for
         /// each.
         const ARRIVALS: usize = 200;

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_reads_back_as_it_was_written() {
+    fn a_message_is_decoded_unchanged() {
         for message in
             [Message::Data(b"x"), Message::End, Message::Grant(u64::MAX - 7), Message::Closed]
         {

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_option_comes_before_the_variable_and_the_variable_must_be_a_path() {
+    fn the_option_overrides_the_variable_and_the_variable_must_be_a_path() {
         let option = Some(Path::new("here.db"));
         let variable = Some(OsStr::new("/there.db"));
         assert_eq!(locate(option, variable), Ok(Some("here.db".into())));

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn local_is_virtual_hosts_and_cannot_be_combined() {
+    fn local_means_virtual_hosts_and_cannot_be_combined() {
         assert_eq!(hosts("local:3").unwrap(), "local0 local1 local2");
         assert_eq!(hosts("local:3@1:1").unwrap(), "local1");
         let context = Context {
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_database_there_are_files_and_virtual_hosts() {
+    fn without_a_database_only_files_and_virtual_hosts_are_available() {
         let context = Context::new(&files);
         let set = evaluate("./words", &context).unwrap_err();
         assert!(set.message.contains("one host per line"), "{set}");

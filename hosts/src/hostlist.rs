@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn brackets_stand_for_every_number_in_them() {
+    fn brackets_expand_to_all_of_their_numbers() {
         assert_eq!(joined("comp"), "comp");
         assert_eq!(joined("comp[0-3]"), "comp0 comp1 comp2 comp3");
         assert_eq!(joined("c[8-10,3].x.org"), "c8.x.org c9.x.org c10.x.org c3.x.org");

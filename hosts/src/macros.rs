@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn macros_stand_for_their_text_once() {
+    fn macros_expand_once() {
         assert_eq!(expand(&["A b=1 c=2"], "x A").unwrap(), "x b=1 c=2");
         assert_eq!(expand(&["A B", "B A", "E"], "A E x").unwrap(), "A x");
         assert_eq!(expand(&["A 1"], "AA 0A 1.A A-A x.A").unwrap(), "AA 0A 1.A 1-1 x.1");
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn macros_take_arguments_and_join_words() {
+    fn macros_have_arguments_and_join_words() {
         let host = "HOST(n, g) comp ## n.x group=g";
         assert_eq!(expand(&[host], "HOST(7, a(b,c))").unwrap(), "comp7.x group=a(b,c)");
         assert_eq!(expand(&[host, "G pcc"], "HOST (N,G)").unwrap(), "compN.x group=pcc");

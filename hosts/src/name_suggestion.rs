@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn edits_are_counted_with_swaps_as_one() {
+    fn a_swap_of_two_letters_counts_as_one_edit() {
         for (left, right, edits) in [
             ("nodes", "nodes", 0),
             ("node", "nodes", 1),

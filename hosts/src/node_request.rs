@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_alone_are_whole_hosts() {
+    fn a_number_of_hosts_alone_means_whole_hosts() {
         let shape = |text| parse_hosts(text).map(|nodes| nodes.shape);
         assert_eq!(shape("32"), Ok(Shape::WholeHosts(32)));
         assert_eq!(shape("2x4"), Ok(Shape::Hosts(Some(2), 4)));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_of_hosts_may_follow() {
+    fn a_kind_of_hosts_can_follow_the_number() {
         let kind = |text| parse_nodes(text).unwrap().kind.unwrap();
         let typed = kind("2x2.i386-redhat7-linux2_4.pentium.500");
         assert_eq!(typed.to_string(), "i386-redhat7-linux2_4.pentium.500");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_nodes_are_refused_with_both_numbers_where_there_are_two() {
+    fn wrong_nodes_are_refused_with_the_number_and_its_limit() {
         for (text, part) in [
             ("0", "0 nodes cannot"),
             ("", "'' is not a number of nodes"),

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_takes_the_fewest_hosts_and_fills_them_evenly() {
+    fn a_node_count_is_spread_evenly_over_the_fewest_hosts() {
         for (processors, option, counts) in [
             (&[4, 4, 4, 4][..], "4", &[4, 0, 0, 0][..]),
             (&[4, 4, 4, 4], "6", &[3, 3, 0, 0]),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_by_processes_are_taken_as_asked() {
+    fn a_request_of_hosts_by_processes_is_placed_exactly() {
         for (processors, option, counts) in [
             (&[4, 4, 4][..], "2x2", &[2, 2, 0][..]),
             (&[2, 4, 4], "2x4", &[0, 4, 4]),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_that_programs_declare_are_kept() {
+    fn node_limits_declared_by_programs_are_respected() {
         let four = hosts(&[4, 4, 4, 4]);
         let with = |option: &str, nodes, procs| PlacementRequest { nodes, procs, ..wanted(option) };
         assert_eq!(process_counts(&four, &with("", (1, 6), None)).unwrap(), [3, 3, 0, 0]);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn virtual_hosts_take_more_nodes_than_there_are_processors() {
+    fn virtual_hosts_accept_more_nodes_than_processors() {
         let mut local = hosts(&[1, 1, 1, 1]);
         local.iter_mut().for_each(|host| host.is_virtual = true);
         assert_eq!(process_counts(&local, &wanted("4x2")).unwrap(), [2, 2, 2, 2]);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn only_hosts_of_the_kind_asked_for_are_taken() {
+    fn only_hosts_of_the_requested_kind_are_used() {
         let some = [
             host(0, 2, "linux.pentium.500"),
             host(1, 2, "linux.opteron.2400"),

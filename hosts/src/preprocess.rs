@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_choose_lines() {
+    fn conditional_directives_select_lines() {
         let text =
             "#define A\n#ifdef A\na\n#else\nb\n#endif\n#ifndef A\nc\n#endif\n#if 0\nd\n#endif";
         assert_eq!(words(text).unwrap(), "a@3");

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_debugger_has_stopped_needs_no_processor_and_is_no_deadlock() {
+    fn a_process_stopped_by_a_debugger_needs_no_processor_and_is_no_deadlock() {
         let mut response = DeadlockResponse::new(2);
         let held = |stop_seq| IdleSummary { stop_seq: SwitchSeq(stop_seq), ..IdleSummary::HELD };
         assert_eq!(response.on_idle_report(held(0), T0), [], "no samples are taken");
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspicion_is_reported_when_all_processes_are_explained_and_nothing_else_happens() {
+    fn a_suspicion_is_reported_with_all_explanations_and_has_no_other_effect() {
         let mut response = DeadlockResponse::new(2);
         let mut now = T0;
         let mut steps = response.on_idle_report(idle_report(), now);

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_have_a_debugger_at_a_time_and_the_others_wait() {
+    fn the_number_of_concurrent_debuggers_is_bounded_and_further_processes_wait() {
         let mut debuggers = debuggers(2, DebuggerKind::Xterm, 3);
         debuggers.add(node(0), String::new(), process(None));
         let first = debuggers.start_next().unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_have_its_debugger_gets_the_back_trace_once() {
+    fn a_process_whose_debugger_fails_gets_one_back_trace() {
         let mut debuggers = debuggers(1, DebuggerKind::Ddt, 1);
         assert_eq!(words(&debuggers.start_next().unwrap()), "ddt -attach /proc/77/exe 77");
         assert!(debuggers.on_ended(node(0), true));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_terminal_is_for_one_and_a_named_display_is_used_beside_it() {
+    fn one_debugger_uses_the_terminal_and_another_uses_a_named_display() {
         let mut debuggers = debuggers(4, DebuggerKind::Terminal, 2);
         debuggers.add(node(2), "a.out".to_owned(), process(Some(":3")));
         assert_eq!(debuggers.start_next().unwrap().tool(), None);

@@ -60,7 +60,7 @@ fn the_network_is_announced_only_when_all_have_attached() {
 }
 
 #[test]
-fn the_addresses_of_all_hosts_go_to_all_with_the_welcome() {
+fn the_welcome_sends_the_addresses_of_all_hosts_to_all_hosts() {
     let mut element = score_element(2);
     let address = |host: JobHostId| HostNetworkAddress { host, address: vec![host.0 as u8] };
     let mut out = Vec::new();
@@ -71,7 +71,7 @@ fn the_addresses_of_all_hosts_go_to_all_with_the_welcome() {
 }
 
 #[test]
-fn a_barrier_is_done_when_all_are_in_it_and_can_be_entered_again() {
+fn a_barrier_ends_when_all_nodes_are_in_it_and_can_be_entered_again() {
     let mut element = attached_element(4);
     for _ in 0..2 {
         assert_eq!(barrier(&mut element, 1..4), []);
@@ -110,7 +110,7 @@ fn only_the_first_failure_is_reported_and_counted() {
 }
 
 #[test]
-fn a_report_for_many_nodes_counts_each_once_and_takes_the_code_of_node_0() {
+fn a_report_for_many_nodes_counts_each_node_once_and_uses_the_code_of_node_0() {
     let mut element = Element::new(0, "sh".to_owned(), ProgramKind::Plain, 5, false);
     let lines = ended(&mut element, 0..3, Status::Exited(4));
     let lines: Vec<&str> = lines.iter().map(text).collect();
@@ -128,7 +128,7 @@ fn sigpipe_of_a_piped_element_ends_its_node_only() {
 }
 
 #[test]
-fn sc_exit_outranks_everything_that_comes_later() {
+fn sc_exit_takes_precedence_over_all_later_events() {
     let mut element = attached_element(2);
     let mut out = Vec::new();
     element.on_exit(258, &mut out);
@@ -206,7 +206,7 @@ fn an_element_communicates_from_its_welcome_until_its_end() {
 }
 
 #[test]
-fn an_element_that_is_ended_is_ended_once_and_one_that_has_ended_is_not() {
+fn an_element_is_ended_at_most_once_and_not_after_its_own_end() {
     let mut element = attached_element(2);
     let mut out = Vec::new();
     element.end(7, &mut out);
@@ -231,7 +231,7 @@ fn an_element_that_cannot_continue_ends_with_its_name_and_the_reason() {
 }
 
 #[test]
-fn nodes_that_are_independent_commands_end_for_themselves() {
+fn nodes_that_are_independent_commands_end_independently() {
     let element = |kind| Element::new(0, "ls".to_owned(), kind, 3, false).with_independent_nodes();
     let mut commands = element(ProgramKind::Plain);
     assert_eq!(ended(&mut commands, 0..1, Status::Exited(3)), []);
@@ -260,7 +260,7 @@ fn fence(element: &mut Element, nodes: impl Into<NodeSet>, entries: &[u8]) -> Ve
 }
 
 #[test]
-fn a_fence_ends_when_all_are_in_it_and_all_entries_have_gone_to_all() {
+fn a_fence_ends_when_all_nodes_are_in_it_and_all_hosts_have_all_entries() {
     let mut element = mpi_element(5);
     let entries =
         |bytes: &[u8]| MasterAction::Order(ElementOrder::FenceEntries(bytes.to_vec()).to(0));
@@ -291,9 +291,9 @@ fn a_fence_with_too_many_entries_ends_the_element() {
     assert_eq!(fence(&mut element, 1..2, b""), []);
 }
 
-// Promise of `fences_of_some_ranks_of_several_hosts_are_under_way_at_once`.
+// Promise of `several_fences_of_some_ranks_of_several_hosts_run_at_once`.
 #[test]
-fn a_fence_of_some_nodes_passes_entries_on_and_ends_alone() {
+fn a_fence_of_some_nodes_forwards_entries_and_ends_independently() {
     let mut element = mpi_element(4);
     let fence = SubsetFence { members: [0, 2].into_iter().collect(), tag: 1 };
     let enter = |element: &mut Element, node: u32, entries: &[u8]| {

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rightmost_failure_is_the_pipelines() {
+    fn the_rightmost_failure_sets_the_exit_code_of_the_pipeline() {
         for (codes, code) in
             [(vec![0, 0], 0), (vec![3, 0], 3), (vec![3, 4], 4), (vec![3, 4, 0], 4), (vec![7], 7)]
         {
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_count_from_128() {
+    fn a_signal_gives_exit_code_128_plus_its_number() {
         assert_eq!(of_status(Status::Signaled(11)), 139);
         assert_eq!(of_status(Status::Exited(11)), 11);
     }

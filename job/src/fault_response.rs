@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_a_short_time_are_read_together_and_die_of_their_signals() {
+    fn stacks_of_nearly_simultaneous_faults_are_read_together() {
         let mut response = FaultResponse::default();
         assert!(!response.is_active());
         assert_eq!(response.on_fault(&NodeSet::one(1), SIGSEGV, &all(), T0), []);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_running_nodes_have_a_fault_nothing_is_waited_for() {
+    fn the_report_does_not_wait_if_all_running_nodes_have_a_fault() {
         let mut response = FaultResponse::default();
         let running = NodeSet::from(1..4);
         let steps = response.on_fault(&running, SIGSEGV, &running, T0);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_sc_inspectme_ends_the_parallel_process_after_its_stack() {
+    fn a_call_of_sc_inspectme_shows_its_stack_and_ends_the_parallel_process() {
         let mut response = FaultResponse::default();
         let text = |node| format!("node {node} called");
         assert_eq!(response.on_inspect(2, 7, text(2), &all(), T0), []);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn with_debuggers_no_stack_is_read_and_all_is_released_when_the_last_has_ended() {
+    fn with_debuggers_no_stack_is_read_and_all_nodes_continue_after_the_last_debugger() {
         let mut response = FaultResponse::new(true);
         assert_eq!(response.on_fault(&all(), SIGSEGV, &all(), T0), []);
         assert_eq!(response.deadline(), Some(after(GATHER_WINDOW)));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debugger_that_ends_at_once_does_not_end_the_job_before_others_have_come_to_their_fault() {
+    fn a_debugger_that_ends_at_once_does_not_end_the_job_before_further_faults() {
         let mut response = FaultResponse::new(true);
         response.on_fault(&NodeSet::one(0), SIGSEGV, &all(), T0);
         assert_eq!(response.on_debugged(T0), []);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_report_of_a_deadlock_no_stack_is_read_again_unless_there_are_debuggers() {
+    fn without_debuggers_no_stack_is_read_again_after_the_report_of_a_deadlock() {
         let text = || "node 2 called".to_owned();
         let mut response = FaultResponse::new(false);
         response.on_stacks_shown();

@@ -85,7 +85,7 @@ fn a_start_is_answered_when_the_tool_runs_on_all_hosts_that_were_asked_for() {
 }
 
 #[test]
-fn a_failure_on_one_host_ends_the_tool_on_the_others() {
+fn a_failure_on_one_host_ends_the_tool_on_all_hosts() {
     let mut tools = three_hosts();
     tools.act(7, start(&[]));
     tools.report(0, 1, ToolEventKind::Started);
@@ -119,7 +119,7 @@ fn a_fifth_tool_is_refused_with_the_numbers_of_the_four() {
 }
 
 #[test]
-fn a_signal_goes_to_the_hosts_on_which_the_tool_runs() {
+fn a_signal_is_sent_to_the_hosts_on_which_the_tool_runs() {
     let mut tools = three_hosts();
     tools.start_everywhere();
     tools.report(1, 1, ToolEventKind::Ended(Status::Exited(1)));
@@ -172,7 +172,7 @@ fn hosts_that_are_lost_or_silent_are_not_waited_for() {
 }
 
 #[test]
-fn so_many_hosts_may_be_named_for_a_tool() {
+fn the_number_of_hosts_named_for_a_tool_is_bounded() {
     let placement = Placement::new(JobIncarnation(1), [("a".to_owned(), None, 1)]);
     let names = vec!["a".to_owned(); MAX_TOOL_HOSTS];
     assert_eq!(hosts_of_names(&placement, &names), Ok(NodeSet::one(0)));

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leftmost_counts_and_single_user_mode_knows_processor_time_only() {
+    fn the_leftmost_limit_is_used_and_single_user_mode_has_only_the_time_limit() {
         let given = options(&[("cpulimit", "4"), ("memorylimit", "2"), ("cpulimit", "9")]);
         let limits = JobLimits::from_options(&given, true).unwrap();
         assert_eq!(limits.cpu, Some(Duration::from_secs(4)));

@@ -46,7 +46,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn only_whole_lines_go_until_they_are_flushed() {
+    fn only_whole_lines_are_sent_before_a_flush() {
         let (mut lines, mut out) = (LineSplitter::default(), Vec::new());
         lines.push(b"one\ntw", &mut out);
         assert_eq!(out, b"one\n");
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_guaranteed_line_is_not_split_and_a_longer_one_is_passed_on() {
+    fn the_longest_guaranteed_line_is_not_split_and_a_longer_line_is_forwarded() {
         let (mut lines, mut out) = (LineSplitter::default(), Vec::new());
         for _ in 0..MAX_LINE / 1024 {
             lines.push(&[b'x'; 1024], &mut out);
@@ -73,7 +73,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost_or_reordered_and_no_line_is_cut(
+        fn no_output_is_lost_or_reordered_and_no_line_is_split(
             text in proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'\n')], 0..400),
             cut in 1usize..50,
         ) {

@@ -80,7 +80,7 @@ fn finished(code: u8) -> MasterAction {
 }
 
 #[test]
-fn stages_follow_each_other_and_the_last_code_counts() {
+fn stages_run_in_order_and_the_last_exit_code_is_used() {
     let mut job = started(&[2, 1], ProgramKind::Plain);
     assert_eq!(report(&mut job, ended(0, 0..4, 0)), []);
     assert_eq!(report(&mut job, ended(1, 0..2, 0)), []);
@@ -97,7 +97,7 @@ fn stages_follow_each_other_and_the_last_code_counts() {
 }
 
 #[test]
-fn a_failed_stage_is_the_last() {
+fn no_stage_follows_a_failed_stage() {
     let mut job = started(&[1, 1], ProgramKind::Plain);
     let reason = "gone".to_owned();
     let failed = ElementReport::NotStarted { nodes: NodeSet::one(1), code: 127, reason }.of(0);
@@ -112,7 +112,7 @@ fn a_failed_stage_is_the_last() {
 }
 
 #[test]
-fn a_kill_before_anything_runs_finishes_at_once() {
+fn a_kill_before_the_start_finishes_the_job_at_once() {
     let mut job = job(&[1], ProgramKind::Plain);
     let actions = job.on(MasterEvent::FromClient(JobRequest::Kill));
     assert_eq!(
@@ -124,7 +124,7 @@ fn a_kill_before_anything_runs_finishes_at_once() {
 }
 
 #[test]
-fn a_job_refused_by_one_host_starts_on_none() {
+fn a_job_that_one_host_refuses_starts_on_no_host() {
     let mut job = job(&[1], ProgramKind::Plain);
     let refusal =
         || Report::Job(JobReport::Refused { code: 2, reason: "host right: no room".to_owned() });
@@ -151,7 +151,7 @@ fn a_lost_host_ends_its_nodes_and_the_job() {
 }
 
 #[test]
-fn flushes_are_answered_where_they_came_from() {
+fn each_flush_is_answered_at_the_host_that_requested_it() {
     let mut job = started(&[1], ProgramKind::Score);
     for (ours, (host, token)) in (0..).zip([(JobHostId(1), 8), (JobHostId(0), 8)]) {
         let actions = report(&mut job, Report::Output(OutputReport::Flush { host, token }));
@@ -201,7 +201,7 @@ fn a_job_that_is_suspended_before_it_begins_waits_for_its_user() {
 }
 
 #[test]
-fn the_first_failure_while_the_hosts_finish_is_the_code_of_a_job_without_one() {
+fn a_failure_while_the_hosts_finish_sets_the_code_of_a_job_without_failure() {
     for (own_code, end_code) in [(0, 9), (6, 6)] {
         let mut job = started(&[1], ProgramKind::Plain);
         report(&mut job, ended(0, 0..NODES, own_code));
@@ -215,7 +215,7 @@ fn the_first_failure_while_the_hosts_finish_is_the_code_of_a_job_without_one() {
 }
 
 #[test]
-fn a_job_that_is_killed_before_its_first_slice_has_nothing_to_wait_for() {
+fn a_job_that_is_killed_before_its_first_slice_ends_without_a_wait() {
     let mut job = job(&[2], ProgramKind::Plain);
     report(&mut job, READY);
     let actions = job.on(MasterEvent::FromClient(JobRequest::Kill));
@@ -240,7 +240,7 @@ fn slice_requests_of_processes_reach_the_scheduler() {
 }
 
 #[test]
-fn a_question_about_a_node_goes_to_its_host_and_the_answer_to_the_one_that_has_asked() {
+fn a_question_is_sent_to_the_host_of_its_node_and_the_answer_to_the_asking_host() {
     let mut job = started(&[1], ProgramKind::Mpi(MpiStart::Pmix));
     let asker = JobHostId(0);
     let order = |order: ElementOrder| [MasterAction::Order(order.to(0))];
@@ -317,7 +317,7 @@ proptest! {
     /// No sequence of events makes a job panic. After every process has ended and the hosts have
     /// carried out their orders, the job ends exactly once.
     #[test]
-    fn every_job_comes_to_one_end(
+    fn every_job_ends_exactly_once(
         events in proptest::collection::vec(any_event(), 0..60),
         stages in proptest::collection::vec(1usize..3, 1..4),
     ) {
@@ -514,7 +514,7 @@ fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
 }
 
 #[test]
-fn a_deadlocked_job_is_ended_when_its_time_for_the_signal_is_over() {
+fn a_deadlocked_job_is_ended_if_it_does_not_exit_after_the_signal() {
     let mut job = started(&[1], ProgramKind::Score);
     let now = MonotonicTime::from_secs(100);
     job.set_time(now);
@@ -602,7 +602,7 @@ fn hosts_learn_the_period_of_metrics_when_they_are_ready_and_when_it_changes() {
 }
 
 #[test]
-fn what_scrun_reads_and_writes_goes_to_the_hosts_and_back() {
+fn input_of_scrun_reaches_the_hosts_and_their_output_reaches_scrun() {
     let mut job = started(&[1], ProgramKind::Plain);
     let orders = [
         (JobRequest::Stdin(vec![1]), Order::Job(JobOrder::Stdin(vec![1]))),

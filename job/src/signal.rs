@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_are_the_systems() {
+    fn signal_names_and_numbers_are_those_of_the_system() {
         for signal in -1..=70 {
             let expected = match Signal::try_from(signal) {
                 Ok(known) => known.as_str().to_owned(),

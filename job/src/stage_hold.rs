@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_requested_between_stages_is_that_of_the_next_one() {
+    fn a_request_between_stages_gets_the_list_of_the_next_stage() {
         let mut hold = StageHold::new(false);
         assert_eq!(hold.list(Lister::Scrun, false), Ok(None));
         assert_eq!(hold.on_stage_start(3, 1), [START, JobOrder::Debugger(LIST)]);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_while_a_list_is_made_gets_the_next_one() {
+    fn a_request_during_a_list_gets_the_next_list() {
         let mut hold = StageHold::new(false);
         hold.on_stage_start(0, 2);
         assert_eq!(hold.list(FIRST, true), Ok(Some(LIST)));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_those_who_wait_is_bounded() {
+    fn the_number_of_sessions_that_wait_for_a_list_is_bounded() {
         let mut hold = StageHold::new(false);
         for key in 0..MAX_LIST_SESSIONS {
             assert_eq!(hold.list(Lister::Session(SessionKey(key)), false), Ok(None));

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_node_that_has_ended_is_known() {
+    fn a_fence_reports_the_nodes_that_wait_for_an_ended_node() {
         let mut fences = SubsetFences::default();
         enter(&mut fences, &fence(&[1, 2, 3], 0), &[1], 0);
         enter(&mut fences, &fence(&[0, 4], 0), &[4], 0);

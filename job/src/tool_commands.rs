@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_ends_at_its_time_or_with_its_stage_and_names_who_has_not_answered() {
+    fn a_command_ends_at_its_deadline_or_with_its_stage_and_lists_the_missing_nodes() {
         let mut commands = ToolCommands::default();
         begin(&mut commands, call(None), programs()).unwrap();
         let mut out = Vec::new();
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_cannot_be_carried_out_is_refused_with_its_reason() {
+    fn a_command_that_cannot_be_executed_is_refused_with_its_reason() {
         let mut commands = ToolCommands::default();
         let none = StagePrograms { names: Vec::new(), nodes: 4 };
         let long = ToolCall { body: vec![0; MAX_TOOL_BODY / 2 + 1], ..call(None) };
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_has_so_many_sessions_of_tools_with_short_last_commands() {
+    fn sessions_of_tools_and_their_last_commands_are_bounded_for_each_job() {
         let mut commands = ToolCommands::default();
         let mut begin = |session, at_end| {
             let session = ToolSession { job: JobId(3), session, ranks: None, at_end };
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_gets_what_a_session_would_get_and_has_no_more_commands() {
+    fn the_page_gets_the_answers_and_the_command_limit_of_a_session() {
         let mut commands = ToolCommands::default();
         let mut begin_for_page = |out: &mut Vec<MasterAction>| {
             commands.begin(Asker::Page, call(None), programs(), Duration::ZERO, out)

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_mpi_needs_another_descriptor() {
+    fn a_process_of_mpi_needs_one_more_descriptor() {
         let mut spec = job(10, 1);
         spec.stages[0].elements[0].kind = ProgramKind::Mpi(MpiStart::Pmi);
         let limits = |descriptors| HostLimits { descriptors, ..LARGE_HOST };
@@ -313,7 +313,7 @@ mod tests {
         assert!(error_of(&spec).contains("tool-files: more than 4128 MB"));
     }
     #[test]
-    fn a_job_has_its_own_priority_or_that_of_the_manual() {
+    fn a_job_has_its_requested_priority_or_the_default_of_the_manual() {
         let priority_of = |value: Option<&str>| {
             let option = ("priority".to_owned(), value.map(str::to_owned));
             priority(&JobSpec { options: vec![option], ..job(1, 1) })
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_room_for_a_job_that_takes_all_that_it_has() {
+    fn a_host_accepts_a_job_that_uses_all_of_its_resources() {
         let exact = HostLimits { processes: 10, descriptors: 104, memory: 10 * 256 * 1024 };
         assert_eq!(check_limits_of(&job(10, 1), &exact), Ok(()));
         for limits in [

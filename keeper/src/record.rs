@@ -378,7 +378,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn records_are_read_back() {
+    fn records_are_decoded_unchanged() {
         let set = RawSet { secret: 9, interfaces: vec![b"eth0".to_vec(), Vec::new()] };
         let start = StartRequest {
             voucher: vec![1; 300],
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_comes_with_one_descriptor_and_a_start_with_two() {
+    fn each_call_has_its_number_of_descriptors() {
         for (call, count) in [
             (Call::Vouch { session: 1 }, 1),
             (Call::Renew { voucher: Vec::new() }, 1),

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_voucher_is_read_back_by_every_keeper_of_the_cluster_and_by_no_other() {
+    fn a_voucher_is_accepted_by_every_keeper_of_the_cluster_and_by_no_other_keeper() {
         let bytes = VoucherKey::new(&KEY).seal(&voucher());
         assert_eq!(VoucherKey::new(&KEY).open(&bytes, NOW), Ok(voucher()));
         assert_eq!(Voucher::read_unverified(&bytes), Ok(voucher()));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_the_links_makes_no_vouchers() {
+    fn vouchers_cannot_be_made_with_the_key_of_the_links() {
         let bytes = VoucherKey::new(&link_key(&KEY)).seal(&voucher());
         assert_eq!(VoucherKey::new(&KEY).open(&bytes, NOW), Err(VoucherError::Forged));
         let bytes = VoucherKey(link_key(&KEY)).seal(&voucher());
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_says_why_and_no_key_is_shown() {
+    fn each_error_has_its_reason_and_shows_no_key() {
         use VoucherError::{Expired, Forged, FromTheFuture, Malformed};
         for (error, why) in [
             (Malformed, "malformed"),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_voucher_of_the_longest_length_is_read_and_a_longer_one_is_malformed() {
+    fn a_voucher_of_the_longest_length_is_accepted_and_a_longer_voucher_is_malformed() {
         let open = |len| VoucherKey::new(&KEY).open(&vec![0; len], NOW);
         assert_eq!(open(MAX_VOUCHER_LEN), Err(VoucherError::Forged));
         assert_eq!(open(MAX_VOUCHER_LEN + 1), Err(VoucherError::Malformed));

@@ -119,8 +119,8 @@ fn loopback_is_up_on_every_host() {
 }
 
 #[test]
-fn a_jumbo_datagram_goes_in_one_packet() {
-    let test = "a_jumbo_datagram_goes_in_one_packet";
+fn a_jumbo_datagram_is_sent_in_one_packet() {
+    let test = "a_jumbo_datagram_is_sent_in_one_packet";
     let Some((me, _)) = host(test, &["-hosts", "3", "-mtu", "9000"]) else { return };
     let data = vec![7; 8900];
     if me == 1 {
@@ -176,13 +176,13 @@ fn is_delivered(lan: &Lan, to: &UdpSocket) -> bool {
 
 // Promise of `a_trial_daemon_starts_on_every_virtual_host`.
 #[test]
-fn a_pulled_cable_carries_nothing_and_works_when_it_is_back() {
+fn a_disconnected_link_carries_no_packets_until_it_is_connected_again() {
     // Each LAN has a thread of its own, because the build moves the thread.
     for hosts in [2, 3] {
         let thread = std::thread::spawn(move || {
             let lan = match Lan::build(&LanPlan::new(hosts)) {
                 Ok(lan) => lan,
-                Err(BuildError::Refused(reason)) => return skip("a_pulled_cable", &reason),
+                Err(BuildError::Refused(reason)) => return skip("a_disconnected_link", &reason),
                 Err(error) => panic!("{error}"),
             };
             let to = lan.run_on_host(1, || UdpSocket::bind(addr(1, 0, 7400)).unwrap()).unwrap();
@@ -202,7 +202,7 @@ fn a_pulled_cable_carries_nothing_and_works_when_it_is_back() {
 }
 
 #[test]
-fn an_impossible_lan_is_refused_before_anything_is_created() {
+fn an_impossible_lan_is_refused_before_a_host_is_created() {
     let output = Command::new(env!("CARGO_BIN_EXE_score-lan"))
         .args(["-hosts", "4", "-mtu", "1", "true"])
         .output()

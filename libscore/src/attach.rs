@@ -1,5 +1,5 @@
 //! The role on a compute host: this module attaches to the objects that the shepherd has prepared
-//! (manual 2.1; docs/dev/job-control.md, "The way of a job", step 5).
+//! (manual 2.1; docs/dev/job-control.md, "The path of a job", step 5).
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_is_the_one_that_scrun_expects() {
+    fn the_owner_attribute_has_the_value_that_scrun_expects() {
         assert!(LIBRARY.owner.starts_with(elf_note::OWNER));
         assert_eq!(elf_note::SECTION, ".note.score");
     }

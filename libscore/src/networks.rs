@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_reached_never_twice_or_beyond_the_last_is_named() {
+    fn a_node_without_a_network_with_two_or_outside_the_range_is_named() {
         let set = |ranges: &[(u32, u32)]| {
             let node_range = |&(first, count)| NodeMapping { first, count, first_in_context: 0 };
             let node_ranges = ranges.iter().map(node_range).collect();

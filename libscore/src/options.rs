@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leftmost_wins_and_an_option_without_value_is_empty() {
+    fn the_leftmost_option_is_used_and_an_option_without_value_is_empty() {
         let given = [("nodes", Some("4")), ("quiet", None), ("nodes", Some("8"))];
         let given = given.map(|(k, v)| (k.to_owned(), v.map(str::to_owned))).to_vec();
         let options = Options::new(given).unwrap();
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_c_cannot_hold_is_named() {
+    fn an_option_with_a_nul_byte_is_named() {
         let given = vec![("group".to_owned(), Some("a\0b".to_owned()))];
         assert!(Options::new(given).err().unwrap().contains("group"));
     }

@@ -52,7 +52,7 @@ fn all_variables_are_set_also_in_a_program_with_copies_of_them() {
 }
 
 #[test]
-fn options_are_those_of_scrun_and_the_leftmost_wins() {
+fn options_are_those_of_scrun_and_the_leftmost_option_is_used() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
     let node = &mut shepherd.nodes[0].process;
     assert_eq!(node.request("option nodes"), "[4]");
@@ -73,7 +73,7 @@ fn a_second_call_has_no_effect() {
 }
 
 #[test]
-fn programs_that_a_node_starts_inherit_nothing_of_the_control_socket() {
+fn programs_that_a_node_starts_do_not_inherit_the_control_socket() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
     assert_eq!(shepherd.nodes[0].process.request("program"), "control none sockets 0");
 }
@@ -133,7 +133,7 @@ fn every_invalid_reply_is_named_and_ends_the_process_with_code_1() {
 }
 
 #[test]
-fn a_board_of_another_version_is_refused_with_both_numbers() {
+fn a_board_of_another_version_is_refused_with_both_versions() {
     use std::os::unix::fs::FileExt;
     let line = refusal_line(|shepherd| {
         let board = std::fs::File::from(shepherd.board.try_clone().unwrap());

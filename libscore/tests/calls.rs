@@ -118,7 +118,7 @@ fn sc_terminate_is_sc_exit_without_a_code() {
     assert_eq!(shepherd.nodes[0].process.wait_for_exit().code(), Some(0));
 }
 
-// Promise of `ranks_that_crash_in_the_same_place_are_one_back_trace_before_the_job_ends`.
+// Promise of `ranks_that_crash_in_the_same_function_are_shown_as_one_back_trace`.
 #[test]
 fn a_thread_with_a_fault_waits_until_it_may_die_of_its_signal() {
     for (command, is_answered) in [("fault 0", true), ("fault 100000", true), ("fault 0", false)] {
@@ -255,7 +255,7 @@ fn a_yield_is_reported_and_not_answered() {
 }
 
 #[test]
-fn a_forked_child_is_no_node_and_touches_nothing_of_its_parents() {
+fn a_forked_child_is_no_node_and_does_not_affect_its_parent() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
     shepherd.nodes[0].process.request("idle");
     let (perm, file) = (libc::EPERM, 0);

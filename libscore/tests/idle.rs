@@ -53,7 +53,7 @@ fn the_idle_since_time_is_in_job_time() {
 }
 
 #[test]
-fn threads_have_a_slot_each_and_give_it_back_at_their_end() {
+fn each_thread_has_a_slot_and_releases_it_at_its_end() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
     assert_eq!(shepherd.nodes[0].process.request("threads 5"), "5");
     assert_eq!(shepherd.word(0, area::IDLE_THREADS), 5);
@@ -74,7 +74,7 @@ fn threads_have_a_slot_each_and_give_it_back_at_their_end() {
 }
 
 #[test]
-fn an_armed_change_notifies_once_and_no_other_does() {
+fn only_an_armed_change_notifies_and_only_once() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
     let change = |shepherd: &mut Shepherd, word: &str| {
         shepherd.nodes[0].process.request(word);

@@ -37,7 +37,7 @@ fn a_request_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
-fn a_program_alone_is_one_node_whose_calls_act_on_itself() {
+fn a_program_without_scrun_is_one_node_whose_calls_affect_only_itself() {
     for link in [Link::Static, Link::Shared] {
         let program = build::program("node", "gcc -std=c99 -O2", link);
         let mut process = Process::start(&program, &[], None);
@@ -75,7 +75,7 @@ fn every_kind_of_exit_has_its_exit_code() {
 }
 
 #[test]
-fn a_program_without_scored_sleeps_and_yields_by_itself() {
+fn sleep_and_yield_work_without_scored() {
     let mut process = Process::start(&build::node(), &[], None);
     assert_eq!(process.read_line(), "ready");
     let begin = std::time::Instant::now();
@@ -86,7 +86,7 @@ fn a_program_without_scored_sleeps_and_yields_by_itself() {
 }
 
 #[test]
-fn temporary_files_are_private_and_go_with_the_process_but_not_with_its_child() {
+fn temporary_files_are_private_and_outlive_a_child_but_not_their_process() {
     let dir = build::scratch("tmp");
     let count = |dir: &PathBuf| std::fs::read_dir(dir).unwrap().count();
     let mut command = Command::new(build::node());

@@ -6,7 +6,7 @@ use harness::build::{self, Link};
 use harness::shepherd::Shepherd;
 
 #[test]
-fn every_node_reaches_every_other_and_not_itself() {
+fn every_node_reaches_every_other_node_and_not_itself() {
     for link in [Link::Static, Link::Shared] {
         let program = build::program("node", "gcc -std=c99 -O2", link);
         let mut shepherd = Shepherd::welcome(&program, 4);

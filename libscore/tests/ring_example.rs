@@ -24,7 +24,7 @@ fn finish(shepherd: &mut Shepherd) {
 }
 
 #[test]
-fn a_token_goes_round_whatever_way_the_nodes_wait() {
+fn the_nodes_pass_a_token_around_with_each_method_of_waiting() {
     let mut shepherd = Shepherd::start_and_welcome(&build::example("ring"), 3);
     for node in 0..3 {
         let expected = format!("node {node}: {} of 300", 298 + (node + 2) % 3);
@@ -34,7 +34,7 @@ fn a_token_goes_round_whatever_way_the_nodes_wait() {
 }
 
 #[test]
-fn a_blocked_receiver_is_idle_and_reports_what_it_waits_for() {
+fn a_blocked_receiver_is_idle_and_reports_the_kind_of_its_wait() {
     use nix::sys::signal::Signal;
     let mut shepherd = Shepherd::start(&build::example("ring"), 2);
     // Node 1 is welcomed first and then stopped: node 0 waits for a token that does not come back.

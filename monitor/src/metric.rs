@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_those_of_the_manual_and_others_are_refused_with_the_list() {
+    fn only_the_values_of_the_manual_are_accepted_and_an_error_lists_them() {
         let names =
             |value| parse_metrics(value).unwrap().into_iter().map(Metric::name).collect::<Vec<_>>();
         assert_eq!(names(None), ["load", "comm"]);

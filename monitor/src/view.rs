@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_was_stopped_keeps_its_share_and_is_marked() {
+    fn a_stopped_job_keeps_its_displayed_share() {
         let mut view = two_seconds([0.5; 4]);
         let still = NodeMetrics { sampled_at_ns: SECOND * 9, ..node(1, 2, 0.5) };
         view.apply_report(&Metrics { hosts: Vec::new(), nodes: vec![still] }, after(3));
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_of_the_same_number_starts_without_history() {
+    fn another_process_with_the_same_number_starts_without_history() {
         let mut view = two_seconds([1.0; 4]);
         let other = NodeMetrics { sampled_at_ns: SECOND * 9, ..node(1, 1, 0.0) };
         view.apply_report(&Metrics { hosts: Vec::new(), nodes: vec![other] }, after(3));

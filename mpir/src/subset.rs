@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_interface_gives_its_ranks() {
+    fn the_example_of_the_interface_selects_its_ranks() {
         assert_eq!(ranks("1 2 4-6 7-$max:2", 16), [1, 2, 4, 5, 6, 7, 9, 11, 13, 15]);
         assert_eq!(ranks("max", 3), [2]);
         assert_eq!(ranks(" 0-max:3\t0 ", 8), [0, 3, 6]);

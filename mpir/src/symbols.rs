@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_breakpoint_that_was_left_is_survived_and_removed() {
+    fn a_leftover_breakpoint_is_removed_and_does_not_end_scrun() {
         tolerate_stale_breakpoints();
         let memory = File::options().write(true).open("/proc/self/mem").unwrap();
         let address = MPIR_Breakpoint as *const () as u64;
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_the_table_is_that_of_its_rows_and_names_stay() {
+    fn the_size_of_the_table_is_its_number_of_rows_and_names_stay_valid() {
         let name = |name: &str| CString::new(name).unwrap();
         let row = |host, pid| Row { host, program: 0, pid };
         publish_table(vec![name("a"), name("b")], vec![name("/p")], &[row(1, 5), row(9, 6)]);

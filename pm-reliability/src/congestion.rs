@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_percent_of_noise_leaves_the_window_alone_and_a_tenth_does_not() {
+    fn one_percent_of_noise_does_not_change_the_window_and_ten_percent_does() {
         let mut quiet = Congestion::new(512);
         let mut congested = Congestion::new(512);
         for i in 0..100_000 {

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_read_as_they_were_written_and_their_bytes_are_fixed() {
+    fn frames_are_decoded_unchanged_and_their_bytes_are_fixed() {
         for (frame, data_len) in frames() {
             let mut header = [0; MAX_RMA_HEADER_LEN];
             let written = frame.encode(&mut header);

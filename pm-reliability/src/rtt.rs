@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timestamp_may_wrap_and_a_stale_one_is_no_sample() {
+    fn a_timestamp_can_wrap_and_a_stale_timestamp_is_no_sample() {
         let mut rtt = Rtt::new();
         let sent = (1 << (32 + TIMESTAMP_SHIFT)) - 640;
         rtt.sample(timestamp(sent), sent + 6400);

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_links_share_evenly_and_a_full_one_is_spared() {
+    fn equal_links_share_the_load_and_the_least_loaded_link_is_used_next() {
         let mut links = links(3);
         for _ in 0..480 {
             let link = links.pick(None, 512);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_carries_nothing_is_spared_then_dead_and_back_when_it_answers() {
+    fn a_link_without_answers_is_avoided_then_dead_and_used_again_after_an_answer() {
         let mut links = suspected();
         (0..100).for_each(|_| assert_eq!(links.pick(None, 64), 1));
         assert_eq!(links.pick(Some(1), 64), 1, "there is no other");
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_answers_probes_and_loses_all_else_waits_longer_each_time() {
+    fn a_link_that_answers_only_probes_is_retried_after_longer_intervals() {
         let mut links = suspected();
         let (mut now, mut interval) = (20, 0);
         for _ in 0..4 {

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn another_region_is_not_waited_for_and_an_endless_copy_only_until_the_caller_stops() {
+    fn an_unlock_waits_only_for_copies_of_its_own_region_and_not_for_ever() {
         let hazards = CopyHazards::default();
         let copy = hazards.begin(3, 5, true);
         hazards.wait(3, 6, || unreachable!());
@@ -131,18 +131,18 @@ mod loom_tests {
     }
 
     #[test]
-    fn a_process_of_one_thread_copies_nothing_after_the_wait() {
+    fn a_process_of_one_thread_makes_no_copy_after_the_wait() {
         check_no_copy_after_the_wait(true);
     }
 
     #[test]
-    fn a_process_of_several_threads_copies_nothing_after_the_wait() {
+    fn a_process_of_several_threads_makes_no_copy_after_the_wait() {
         check_no_copy_after_the_wait(false);
     }
 
     /// Two threads of a process use the same slot, one after the other.
     #[test]
-    fn threads_that_serialize_their_copies_copy_nothing_after_the_wait() {
+    fn threads_that_serialize_their_copies_make_no_copy_after_the_wait() {
         loom::model(|| {
             let shared = Arc::new((CopyHazards::default(), AtomicU64::new(1), AtomicU64::new(0)));
             let turn = Arc::new(Mutex::new(()));

@@ -150,7 +150,7 @@ mod loom_tests {
         });
     }
 
-    // Promise of `threads_that_take_turns_lose_nothing_on_any_device`.
+    // Promise of `threads_that_take_turns_lose_no_message_on_any_device`.
     #[test]
     fn calls_that_the_program_serializes_need_no_read_modify_write() {
         check_calls_in_turn([|lock| lock.try_acquire_serialized(1); 2]);
@@ -158,7 +158,7 @@ mod loom_tests {
 
     /// A composite has made the promise, and its member, which uses the same lock, has not.
     #[test]
-    fn a_serialized_call_and_another_one_use_the_same_lock_in_turn() {
+    fn serialized_and_other_calls_can_alternate_on_one_lock() {
         check_calls_in_turn([|lock| lock.try_acquire_serialized(1), |lock| lock.try_acquire(2)]);
     }
 

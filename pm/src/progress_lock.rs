@@ -256,7 +256,7 @@ mod loom_tests {
 
     /// Two threads leave work and try to serve; no work is left after both calls.
     #[test]
-    fn no_work_is_left_undone_when_another_thread_was_serving() {
+    fn no_work_remains_if_another_thread_held_the_lock() {
         loom::model(|| {
             let shared = Arc::new((ProgressLock::new(0u64), AtomicU64::new(0), AtomicU64::new(0)));
             let work = |shared: &(ProgressLock<u64>, AtomicU64, AtomicU64)| {
@@ -322,7 +322,7 @@ mod loom_tests {
     /// [`PollOwner`] always names the side that watches the wires. After the last poll the thread
     /// gets the wires within its next two checks.
     #[test]
-    fn the_wires_are_the_threads_after_the_last_poll_and_only_then() {
+    fn the_progress_thread_watches_the_wires_only_after_the_last_poll() {
         loom::model(|| {
             // The value under the lock: whether the thread watches the wires.
             let shared = Arc::new((ProgressLock::new(false), PollOwner::default()));

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use testbed::*;
 
 // Promise (messages): Messages of any length up to the MTU arrive complete, unchanged and in order.
-// Promise of `a_flood_of_one_node_does_not_starve_another`.
+// Promise of `a_flood_of_one_node_does_not_starve_another_node`.
 #[test]
 fn messages_of_every_length_arrive_whole_and_in_order() {
     on_every_kind(2, |bed| {
@@ -148,7 +148,7 @@ fn a_full_destination_is_enobufs_and_stops_no_other() {
 }
 
 #[test]
-fn credit_comes_back_with_every_release() {
+fn every_release_returns_credit_to_the_sender() {
     on_local_kinds(2, |bed| {
         for len in [8, 48, 49, 1024, bed.contexts[0].mtu(1).unwrap()] {
             while send(&bed.contexts[0], 1, &vec![1; len]).is_ok() {}
@@ -164,7 +164,7 @@ fn credit_comes_back_with_every_release() {
 }
 
 #[test]
-fn a_full_destination_takes_more_when_it_has_received() {
+fn a_full_destination_accepts_messages_again_after_it_has_received() {
     on_every_kind(2, |bed| {
         for len in [8, 1024] {
             let mut queued = bed.fill_up(0, 1, |_| vec![1; len]);
@@ -190,7 +190,7 @@ fn a_full_destination_takes_more_when_it_has_received() {
 
 // Promise (messages): A multicast reaches all or none.
 #[test]
-fn a_multicast_reaches_all_or_none() {
+fn a_multicast_reaches_all_destinations_or_no_destination() {
     on_every_kind(4, |bed| {
         let end = &bed.contexts[0];
         for len in [1, 48, 1000] {
@@ -317,7 +317,7 @@ fn context_and_device_configurations_are_correct() {
 }
 
 #[test]
-fn threads_share_a_context_and_lose_nothing() {
+fn threads_share_a_context_and_lose_no_message() {
     // Seven threads that spin would keep the two emulated processors of the virtual machine busy.
     let per_thread: u64 = if in_vm() { 30 } else { 5_000 };
     on_every_kind(2, |bed| {
@@ -376,7 +376,7 @@ fn another_thread_finds_a_held_context_busy() {
 }
 
 #[test]
-fn reset_drops_what_is_held_and_queued_and_keeps_the_binding() {
+fn reset_drops_held_and_queued_messages_and_keeps_the_binding() {
     on_every_kind(2, |bed| {
         for _ in 0..5 {
             send(&bed.contexts[1], 0, &[7; 500]).unwrap();
@@ -484,7 +484,7 @@ fn a_sleeping_receiver_is_woken_once_and_never_without_a_message() {
 }
 
 #[test]
-fn saved_messages_come_back_in_another_segment() {
+fn saved_messages_are_restored_in_another_segment() {
     let _dog = Watchdog::new(300);
     let all = kinds().iter().map(|kind| network(kind));
     all.collect::<HashSet<_>>().into_iter().for_each(save_and_restore);
@@ -552,7 +552,7 @@ fn a_composite_of_opened_contexts_saves_and_restores_its_members() {
 }
 
 #[test]
-fn control_messages_are_delivered_beside_other_messages() {
+fn control_messages_are_delivered_in_addition_to_other_messages() {
     let _dog = Watchdog::new(300);
     for kind in kinds() {
         let bed = TestBed::new(kind, 3);

@@ -308,7 +308,7 @@ fn packets_of_another_job_are_dropped_and_counted() {
 // their own host, by ethernet with others; on each wire; with a link that is down for seconds; on
 // trunks.
 #[test]
-fn processes_on_several_hosts_talk_through_one_composite() {
+fn processes_on_several_hosts_exchange_messages_through_one_composite() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[2, 1, 3], &[]);
     let children: Vec<_> = (1..6).map(|node| hosts.start(node, "echo")).collect();

@@ -46,7 +46,7 @@ fn one_flooder_delays_another_source_by_16_messages_for_each_source_at_most() {
 }
 
 #[test]
-fn a_new_source_is_received_while_another_floods() {
+fn messages_of_a_new_source_are_received_while_another_source_floods() {
     on_local_kinds(3, |bed| {
         send(&bed.contexts[1], 0, b"flood").unwrap();
         receive_surely(&bed.contexts[0]);
@@ -64,7 +64,7 @@ fn a_new_source_is_received_while_another_floods() {
 // Promise (messages): The same test suite of PM's functions passes on shmem, ethernet and
 // composites of both, also with loss, duplicates and reordering.
 #[test]
-fn a_flood_of_one_node_does_not_starve_another() {
+fn a_flood_of_one_node_does_not_starve_another_node() {
     let _dog = Watchdog::new(300);
     for kind in kinds() {
         // In a composite of both devices, the parity of two nodes decides which device connects

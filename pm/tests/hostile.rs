@@ -89,7 +89,7 @@ fn impossible_credit_is_eio() {
     assert_eq!(bed.contexts[1].get_send_buffer(0, 8), Err(Error::Io));
 }
 
-// Promise of `garbage_over_everything_shared_costs_only_this_job`.
+// Promise of `garbage_in_shared_memory_ends_only_its_own_job`.
 #[test]
 fn garbage_all_over_the_segment_crashes_no_process() {
     let _dog = Watchdog::new(300);
@@ -150,7 +150,7 @@ fn garbage_all_over_the_segment_crashes_no_process() {
 }
 
 #[test]
-fn a_segment_cannot_be_resized_and_a_foreign_one_is_refused() {
+fn a_segment_cannot_be_resized_and_a_foreign_segment_is_refused() {
     let bed = TestBed::new("shmem", 2);
     let segment = Segment::steal(&bed);
     for size in [0, 4096, 1 << 30] {

@@ -83,7 +83,7 @@ fn wait_until_both_links_carry(a: &Context, b: &Context) {
     }
 }
 
-// Promise of `processes_on_several_hosts_talk_through_one_composite`.
+// Promise of `processes_on_several_hosts_exchange_messages_through_one_composite`.
 #[test]
 fn messages_cross_every_wire() {
     as_root("messages_cross_every_wire", || {
@@ -144,10 +144,10 @@ fn remote_memory_crosses_every_wire() {
     });
 }
 
-// Promise of `processes_on_several_hosts_talk_through_one_composite`.
+// Promise of `processes_on_several_hosts_exchange_messages_through_one_composite`.
 #[test]
-fn traffic_resumes_when_a_link_is_back_and_nothing_is_lost() {
-    as_root("traffic_resumes_when_a_link_is_back_and_nothing_is_lost", || {
+fn traffic_resumes_when_a_link_is_up_again_and_no_message_is_lost() {
+    as_root("traffic_resumes_when_a_link_is_up_again_and_no_message_is_lost", || {
         let _dog = Watchdog::new(300);
         for wire in ["udp", "packet"] {
             let hosts = pair(1500);
@@ -165,10 +165,10 @@ fn traffic_resumes_when_a_link_is_back_and_nothing_is_lost() {
     });
 }
 
-// Promise of `processes_on_several_hosts_talk_through_one_composite`.
+// Promise of `processes_on_several_hosts_exchange_messages_through_one_composite`.
 #[test]
-fn a_trunk_of_two_carries_over_both_and_survives_the_loss_of_one() {
-    as_root("a_trunk_of_two_carries_over_both_and_survives_the_loss_of_one", || {
+fn a_trunk_uses_both_of_its_links_and_continues_after_the_loss_of_one() {
+    as_root("a_trunk_uses_both_of_its_links_and_continues_after_the_loss_of_one", || {
         let _dog = Watchdog::new(300);
         let hosts = pair(1500);
         cable(&hosts[0], &hosts[1], "eth1", 8, 1500);

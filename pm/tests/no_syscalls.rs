@@ -80,7 +80,7 @@ fn exercise_message_path(bed: &TestBed) -> bool {
 }
 
 #[test]
-fn the_message_path_allocates_nothing() {
+fn the_message_path_allocates_no_memory() {
     let _guard = serialize();
     let _dog = Watchdog::new(300);
     for kind in KINDS {
@@ -234,7 +234,7 @@ fn exchange_messages(
 }
 
 #[test]
-fn the_reliability_machine_allocates_nothing_once_it_knows_its_peer() {
+fn the_reliability_machine_allocates_no_memory_once_it_knows_its_peer() {
     let _guard = serialize();
     let machine =
         |node| reliability::ReliabilityMachine::new(reliability::Config::new(node, 2, 1, 1));

@@ -275,7 +275,7 @@ extern "C" fn on_idle_send() {
 static IDLE_SENDS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
 #[test]
-fn a_send_while_threads_are_idle_calls_back() {
+fn a_send_while_threads_are_idle_invokes_the_callback() {
     use std::sync::atomic::{AtomicU32, Ordering};
     static IDLE: AtomicU32 = AtomicU32::new(0);
     let bed = TestBed::new("composite", 2);

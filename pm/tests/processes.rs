@@ -215,7 +215,7 @@ fn a_process_that_has_attached_is_a_user() {
 }
 
 #[test]
-fn death_between_get_buffer_and_send_leaves_no_trace() {
+fn death_between_get_buffer_and_send_has_no_effect() {
     let _dog = Watchdog::new(300);
     let mut pair = TwoNodes::new();
     let mut process = pair.start("stuck with a buffer");
@@ -252,7 +252,7 @@ fn death_at_any_moment_of_a_flood_leaves_whole_messages() {
 }
 
 #[test]
-fn a_node_that_leaves_counts_what_it_did_not_read() {
+fn a_node_that_leaves_counts_its_unread_messages() {
     let _dog = Watchdog::new(300);
     let mut pair = TwoNodes::new();
     send_surely(&pair.end, 1, b"go");
@@ -270,7 +270,7 @@ fn a_node_that_leaves_counts_what_it_did_not_read() {
 
 // Promise (messages): After fork the child has no contexts.
 #[test]
-fn after_fork_the_child_has_no_contexts_and_the_parent_goes_on() {
+fn after_fork_the_child_has_no_contexts_and_the_parent_continues() {
     let _dog = Watchdog::new(300);
     let mut pair = TwoNodes::new();
     let process = pair.start("echo");

@@ -165,7 +165,7 @@ fn a_target_that_only_computes_is_written_and_read() {
 
 // Promise of `a_target_that_only_computes_is_written_and_read`.
 #[test]
-fn a_target_that_is_stopped_is_waited_for_and_one_that_is_killed_is_eio() {
+fn an_operation_waits_for_a_stopped_target_and_fails_with_eio_for_a_killed_target() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[1, 1], &LOSS);
     let local = hosts.give(0).join();

@@ -28,7 +28,7 @@ fn main() {
     let tests: [(&str, fn()); 5] = [
         ("a_word_goes_both_ways_and_is_counted", check_words),
         ("a_handle_that_is_not_locked_or_does_not_reach_is_einval", check_handles),
-        ("a_corrupt_region_table_gives_access_to_nothing", check_corrupt_table),
+        ("a_corrupt_region_table_permits_no_access", check_corrupt_table),
         ("unlocking_does_not_wait_for_a_word_that_was_copied_or_refused", check_unlock),
         ("a_word_to_an_exited_node_is_eio", check_exited_node),
     ];

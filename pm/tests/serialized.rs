@@ -27,7 +27,7 @@ impl Turns {
 // Promise (messages): Threads with calls that do not overlap (`pmSetSerialized`) lose nothing and
 // take the fast path; no order of their calls breaks lock, ring or copies.
 #[test]
-fn threads_that_take_turns_lose_nothing_on_any_device() {
+fn threads_that_take_turns_lose_no_message_on_any_device() {
     const THREADS: u64 = 3;
     let per_thread: u64 = if in_vm() { 50 } else { 2_000 };
     on_every_kind(2, |bed| {
@@ -143,9 +143,9 @@ fn a_buffer_may_pass_from_thread_to_thread() {
     });
 }
 
-// Promise of `threads_that_take_turns_lose_nothing_on_any_device`.
+// Promise of `threads_that_take_turns_lose_no_message_on_any_device`.
 #[test]
-fn short_messages_take_the_fast_path_beside_other_threads() {
+fn short_messages_use_the_fast_path_while_other_threads_run() {
     let _dog = Watchdog::new(60);
     let bed = TestBed::new("composite", 2);
     let end = &bed.contexts[1];

@@ -140,7 +140,7 @@ fn message(i: usize) -> Vec<u8> {
 }
 
 #[test]
-fn messages_and_remote_memory_go_between_machines() {
+fn messages_and_remote_memory_work_between_machines() {
     between_machines(|node| {
         if node.self_node == 0 {
             node.exchange((0..20).map(message));

@@ -237,7 +237,7 @@ fn link(state: &str) {
 // PM's functions, alone and in composites; processes that sleep, die, end after their last send,
 // are killed; a port that goes down and up: nothing is lost, doubled or out of order.
 #[test]
-fn traffic_goes_on_after_a_port_was_down_and_nothing_is_lost() {
+fn traffic_continues_after_a_port_was_down_and_no_message_is_lost() {
     let Some(adapter) = adapter() else { return };
     let _dog = Watchdog::new(120);
     let nodes = Nodes::new(adapter, 2);

@@ -73,7 +73,7 @@ fn wait_done(end: &Context) -> (PmResult<()>, PmResult<()>) {
 const BOTH_OK: (PmResult<()>, PmResult<()>) = (Ok(()), Ok(()));
 
 #[test]
-fn bytes_go_both_ways_and_nothing_beside_them_is_touched() {
+fn bytes_are_written_and_read_and_adjacent_bytes_are_not_touched() {
     on_verbs(2, |bed| {
         let end = &bed.contexts[0];
         for (is_pm_allocated, len) in
@@ -124,7 +124,7 @@ fn short_reads_across_the_end_of_a_page_return_the_right_bytes() {
 }
 
 #[test]
-fn a_wrong_handle_is_refused_at_once_or_reported_once_and_the_rest_goes_on() {
+fn a_wrong_handle_is_refused_at_once_or_reported_once_and_others_continue() {
     on_verbs(3, |bed| {
         let end = &bed.contexts[0];
         // Node 0 reaches node 1 by verbs in all kinds of test bed.
@@ -173,7 +173,7 @@ fn a_wrong_handle_is_refused_at_once_or_reported_once_and_the_rest_goes_on() {
 }
 
 #[test]
-fn an_operation_that_the_adapter_refuses_is_eio_and_nothing_else_is_lost() {
+fn an_operation_that_the_adapter_refuses_is_eio_and_others_complete() {
     on_verbs(2, |bed| {
         let end = &bed.contexts[0];
         let (a, b) = (Memory::new(bed, 0, true, 4096), Memory::new(bed, 1, true, 4096));
@@ -336,7 +336,7 @@ fn failures_up_to(end: &Context, number: u64) -> Vec<u64> {
 /// An operation that the adapter refuses is counted by its number, although it may end before
 /// others.
 #[test]
-fn operations_complete_by_number_and_a_failure_is_of_one_number() {
+fn operations_complete_by_number_and_a_failure_concerns_one_number() {
     on_verbs(2, |bed| {
         let end = &bed.contexts[0];
         let (a, b) = (Memory::new(bed, 0, true, 4096), Memory::new(bed, 1, true, 4096));
@@ -366,7 +366,7 @@ fn link(state: &str) {
 }
 
 #[test]
-fn transfers_go_on_after_a_port_was_down() {
+fn transfers_continue_after_a_port_was_down() {
     const LEN: usize = 1 << 20;
     on_verbs(2, |bed| {
         let end = &bed.contexts[0];

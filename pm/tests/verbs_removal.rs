@@ -13,7 +13,7 @@ use testbed::*;
 // Promise (messages): If an RDMA adapter is removed while contexts are open, every peer is EIO, a
 // line reports it, and nothing hangs.
 #[test]
-fn every_peer_of_an_adapter_that_is_removed_is_an_error_and_nothing_hangs() {
+fn every_peer_of_a_removed_adapter_is_an_error_and_no_call_hangs() {
     let _dog = Watchdog::new(120);
     let Some(adapter) = adapter() else { return };
     let bed = TestBed::new("verbs", 3);

@@ -149,7 +149,7 @@ fn a_process_may_abort_in_a_fence_and_after_finalize() {
 }
 
 #[test]
-fn a_mapping_that_clients_have_no_room_for_is_not_sent() {
+fn a_mapping_that_exceeds_the_buffer_of_clients_is_not_sent() {
     for (len, is_sent) in [(MAX_VALUE_LEN - 1, true), (MAX_VALUE_LEN, false)] {
         let long = JobFacts { process_mapping: "m".repeat(len), ..facts(1) };
         let mut host = PmiHost::new(long, 0, 1, 1 << 20);
@@ -160,7 +160,7 @@ fn a_mapping_that_clients_have_no_room_for_is_not_sent() {
 }
 
 #[test]
-fn a_fence_waits_for_every_process_and_brings_the_entries_of_all_hosts() {
+fn a_fence_waits_for_every_process_and_delivers_the_entries_of_all_hosts() {
     let mut hosts = [PmiHost::new(facts(3), 0, 2, 1 << 20), PmiHost::new(facts(3), 2, 1, 1 << 20)];
     let mut entries = Vec::new();
     for (host, process, key) in [(0, 0, "a"), (1, 0, "c"), (0, 1, "b")] {
@@ -210,7 +210,7 @@ fn a_process_waits_for_an_attribute_of_its_node() {
 }
 
 #[test]
-fn what_a_process_may_not_send_is_named_and_ends_its_conversation() {
+fn a_forbidden_command_is_reported_and_closes_the_connection() {
     let endless = [b'x'; 100];
     for (begin, bytes, text) in [
         (&b""[..], &b"cmd=get_maxes\n"[..], "PMI command 'get_maxes' before init"),

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_of_two_hosts_are_everywhere_after_a_fence() {
+    fn entries_of_two_hosts_are_on_both_hosts_after_a_fence() {
         let mut hosts = [KeyValueSpace::new(usize::MAX), KeyValueSpace::new(usize::MAX)];
         hosts[0].put("a", "1").unwrap();
         hosts[1].put("b", "").unwrap();

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_ask_for_the_same() {
+    fn both_versions_encode_the_same_requests() {
         let (key, value) = ("a".to_owned(), "b".to_owned());
         for (first, other, request) in [
             ("cmd=get_my_kvsname\n", "cmd=job-getid;", Request::SpaceName),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_has_an_answer() {
+    fn an_unsupported_request_gets_an_answer() {
         assert_eq!(
             parse(b"mcmd=spawn\nnprocs=2\nendcmd\n"),
             Ok(Request::Unsupported("spawn_result"))

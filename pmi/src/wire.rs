@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_are_read_from_one_socket() {
+    fn messages_of_both_versions_are_read_from_one_socket() {
         let bytes = b"cmd=init pmi_version=2 pmi_subversion=0\n    20cmd=job-getid;a=b c;";
         let messages = all(bytes).unwrap();
         assert_eq!(messages.len(), 2);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_comes_byte_by_byte_is_read_when_it_is_whole() {
+    fn a_message_that_arrives_byte_by_byte_is_read_when_it_is_complete() {
         for bytes in [
             &b"cmd=put key=a value=b\n"[..],
             b"    13cmd=finalize;",
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn a_malformed_pmi_message_is_refused() {
         use WireError::{Malformed, NoCommand, TooLong};
         let endless = [&b"cmd=put value="[..], &[b'x'; MAX_MESSAGE_LEN]].concat();
         for (bytes, error) in [
@@ -283,7 +283,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(
+        fn an_encoded_message_decodes_to_the_same_message(
             one in any::<bool>(),
             command in "[a-z_-]{1,20}",
             fields in prop::collection::vec(("[a-z_]{1,9}", "[ -~]{0,40}"), 0..5),

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_impossible_allocation_request_has_a_reason() {
+    fn an_impossible_allocation_request_is_invalid_with_a_reason() {
         for request in [
             AllocationRequest::FewestHosts(0),
             AllocationRequest::HostsByProcs { hosts: 0, procs: 4 },

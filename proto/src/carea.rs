@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_round_trip_and_others_are_refused() {
+    fn codes_are_decoded_unchanged_and_unknown_codes_are_refused() {
         for code in 0..10 {
             assert_eq!(WaitingFor::from_code(code).unwrap() as u32, code);
         }

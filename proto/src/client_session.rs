@@ -71,7 +71,7 @@ mod tests {
     use crate::server_message::SessionAnswer;
 
     #[test]
-    fn the_greeting_is_plain_and_everything_else_names_its_job() {
+    fn only_the_greeting_has_no_job_number() {
         let mut stream = Vec::new();
         encode_greeting(&mut stream).unwrap();
         encode(SessionJobId(7), &JobRequest::Kill, &mut stream).unwrap();

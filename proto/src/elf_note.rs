@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn declarations_narrow_each_other() {
+    fn several_declarations_are_intersected() {
         let mut request = Request::default();
         request.add(NUM_NODES, &[2, 16]).unwrap();
         request.add(NUM_NODES, &[4, 64]).unwrap();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_request_round_trips_and_a_cut_one_is_refused() {
+    fn a_request_is_decoded_unchanged_and_a_truncated_request_is_refused() {
         let mut bytes = Vec::new();
         write(NUM_NODES, &[2, 8], &mut bytes);
         write(NOCKPT, &[], &mut bytes);

@@ -28,7 +28,7 @@ fn assert_refused(entries: &[TreeEntry], path: &str, reason: &str) {
 }
 
 #[test]
-fn a_folder_is_read_back_with_the_sum_of_its_files() {
+fn a_directory_is_decoded_unchanged_with_the_sum_of_its_files() {
     let entries = vec![
         directory("lib"),
         file("lib/a.so.1", 5),
@@ -51,7 +51,7 @@ fn a_folder_is_read_back_with_the_sum_of_its_files() {
 }
 
 #[test]
-fn paths_that_are_no_paths_of_a_folder_are_refused() {
+fn paths_outside_a_directory_are_refused() {
     for path in ["", "/", "/etc", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b"] {
         let entries = [directory("a"), file(path, 1)];
         assert_refused(&entries, path, "an invalid part");
@@ -74,7 +74,7 @@ fn paths_that_are_no_paths_of_a_folder_are_refused() {
 }
 
 #[test]
-fn links_that_lead_out_of_the_folder_are_refused() {
+fn links_that_lead_out_of_the_directory_are_refused() {
     let directories = [directory("a"), directory("a/b"), directory("c")];
     for target in ["/", "/etc/passwd", "..", "../../x", "b/../../../x", "none/../../../a"] {
         let entries = [&directories[..], &[link("a/l", target)]].concat();
@@ -146,9 +146,9 @@ proptest! {
 
     /// An accepted tree can be created. If one of its links leads to an existing file, that file is
     /// in the folder. The file system is the reference.
-    // Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
+    // Promise of `every_host_has_the_directory_and_it_is_removed_with_the_job`.
     #[test]
-    fn what_is_accepted_stays_in_its_folder(list in prop::collection::vec(entries(), 1..24)) {
+    fn accepted_paths_stay_in_their_directory(list in prop::collection::vec(entries(), 1..24)) {
         let mut tree = FileTree::default();
         for entry in list {
             tree.entries.push(entry);

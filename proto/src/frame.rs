@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decoder_gives_back_the_memory_of_a_large_message() {
+    fn a_decoder_frees_the_memory_of_a_large_message() {
         let mut stream = Vec::new();
         encode(&JobRequest::Stdin(vec![7; MAX_BODY - 100]), &mut stream).unwrap();
         let mut decoder = Decoder::default();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_small_frames_with_a_rest_of_the_next_one_costs_no_more_than_the_bound() {
+    fn memory_for_a_stream_of_small_frames_is_bounded() {
         let mut frame = Vec::new();
         encode(&JobRequest::Stdin(vec![7; 50]), &mut frame).unwrap();
         let mut decoder = Decoder::default();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_above_the_limit_is_not_sent_and_leaves_the_stream_whole() {
+    fn a_message_above_the_limit_is_not_sent_and_does_not_damage_the_stream() {
         let mut stream = vec![1, 2, 3];
         let long = JobRequest::Stdin(vec![0; MAX_BODY + 1]);
         assert!(matches!(encode(&long, &mut stream), Err(FrameError::TooLong { .. })));

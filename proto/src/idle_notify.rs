@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_armed_change_notifies() {
+    fn a_change_of_the_idle_word_notifies_only_if_it_is_armed() {
         let word = AtomicU32::new(NONE);
         assert!(!take_if_armed(&word, ON_BUSY) && !take_if_armed(&word, idle(0)));
         arm(&word, idle(3));

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_records_no_more_than_there_is_room_for() {
+    fn each_entry_of_the_table_fits_into_a_record() {
         assert!(CALLS.iter().all(|(_, meanings)| meanings.len() <= MAX_RECORDED));
         let unknown = MpiCallRecord { call: CALLS.len() as u32, ..MpiCallRecord::default() };
         assert_eq!(unknown.to_string(), "an unknown MPI call");

@@ -185,7 +185,7 @@ mod tests {
 
     // Promise of `raw_ethernet_carries_a_job_on_virtual_hosts`.
     #[test]
-    fn the_first_common_networks_are_taken_unless_the_user_names_others() {
+    fn the_first_common_networks_are_used_unless_the_user_names_others() {
         let choose_for = |words: &str, sets| choose(&pair(), &named(words), sets);
         assert_eq!(choose_for("", 0), Ok(named("slow")));
         assert_eq!(choose_for("", 2), Ok(named("slow+fast")));

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_nodes_travel_in_a_few_bytes() {
+    fn a_million_nodes_are_encoded_in_a_few_bytes() {
         let all = NodeSet::from(0..MAX_NODES);
         let bytes = encode_datagram(&all).unwrap();
         assert!(bytes.len() <= 8, "{bytes:?}");

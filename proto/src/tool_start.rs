@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_of_files_stands_for_each_placeholder() {
+    fn each_placeholder_is_replaced_by_the_path_of_the_files() {
         let words = ["%{files}/bin/t", "-l=%{files}:%{files}", "%{file}", "%%{files", ""];
         let arguments = words[1..].iter().map(|word| OsBytes(word.as_bytes().to_vec())).collect();
         let program = ToolProgram { path: OsBytes(words[0].into()), arguments };

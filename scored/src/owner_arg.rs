@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_is_read_back_whatever_the_name() {
+    fn an_owner_with_any_name_is_decoded_unchanged() {
         let limit = Limit { resource: 7, soft: 1024, hard: u64::MAX };
         for (name, limits) in [("", vec![]), ("a:b,c=\u{e9}", vec![limit, limit])] {
             let name = OsBytes(name.as_bytes().to_vec());

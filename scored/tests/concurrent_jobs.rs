@@ -178,7 +178,7 @@ fn a_duplicate_or_unknown_job_number_is_reported_and_affects_no_other_job() {
 
 // Promise of `jobs_of_one_login_run_at_the_same_time_and_each_has_its_own_end`.
 #[test]
-fn a_login_has_a_bounded_number_of_jobs_and_ends_them_all_with_it() {
+fn a_login_has_a_bounded_number_of_jobs_and_its_end_ends_them() {
     let mark = mark();
     let mut spec = job(1, vec![sh("echo up; setsid sleep 1000 & sleep 1000")]);
     spec.environment.push(bytes(&mark));

@@ -58,7 +58,7 @@ fn containment_options() -> [ScoredOptions; 2] {
 }
 
 #[test]
-fn a_killed_shepherd_takes_its_job_with_it_and_scored_reports_it() {
+fn a_killed_shepherd_ends_its_job_and_scored_reports_it() {
     for options in containment_options() {
         let (driver, mark) = stubborn_driver(options);
         let shepherd = children(driver.child.id() as i32);
@@ -220,7 +220,7 @@ fn a_job_beyond_the_descriptor_limit_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn jobs_of_an_ordinary_user_are_cleaned_up_too() {
+fn jobs_of_an_unprivileged_user_are_also_cleaned_up() {
     if !nix::unistd::geteuid().is_root() {
         // All other tests of this file have verified this already.
         return;

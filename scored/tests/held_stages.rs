@@ -85,7 +85,7 @@ fn signals_end_held_processes_as_if_they_had_no_handlers_yet_and_a_kill_ends_the
 }
 
 #[test]
-fn a_held_job_whose_program_is_missing_ends_and_a_release_without_a_hold_does_nothing() {
+fn a_held_job_with_a_missing_program_ends_and_a_release_without_a_hold_has_no_effect() {
     let missing = ElementSpec { path: bytes("/nowhere"), ..sh("") };
     let missing = ElementSpec { kind: ProgramKind::Plain, ..missing };
     let spec = JobSpec { hold: true, ..job(2, vec![missing]) };

@@ -8,7 +8,7 @@ use driver::*;
 use score_proto::message::*;
 
 #[test]
-fn four_nodes_print_a_line_each() {
+fn each_of_four_nodes_prints_one_line() {
     let outcome = run(job(4, vec![sh("echo $SCORE_SELF_NODE of $SCORE_NUM_NODE")]));
     assert_eq!(outcome.lines(), ["0 of 4", "1 of 4", "2 of 4", "3 of 4"]);
     assert_eq!((outcome.code(), outcome.notices().as_str()), (0, ""));
@@ -125,7 +125,7 @@ fn host_option_of_system_runs_the_program_once() {
 }
 
 #[test]
-fn redirected_output_is_read_back_node_by_node() {
+fn each_node_reads_its_own_redirected_output() {
     let mut write = sh("echo $SCORE_SELF_NODE");
     write.output = Output::File { name: file("out"), append: false };
     let mut again = sh("echo more");
@@ -147,7 +147,7 @@ fn a_single_process_writes_the_plain_name_and_all_nodes_read_it() {
 }
 
 #[test]
-fn only_the_first_process_writes_to_an_absolute_name_and_all_read_it() {
+fn only_the_first_process_writes_to_an_absolute_path_and_all_read_it() {
     let scratch = TempDir::new("absolute");
     let path = scratch.path("out");
     let mut write = sh("echo $SCORE_SELF_NODE");
@@ -181,7 +181,7 @@ fn standard_input_reaches_node_0_of_the_first_stage_only() {
 }
 
 #[test]
-fn scrun_is_notified_when_its_input_is_not_read() {
+fn scrun_is_notified_if_its_input_is_not_read() {
     let mut spec = job(2, vec![sh("exec <&-; sleep 0.3")]);
     spec.reads_stdin = true;
     let mut driver = Driver::start(spec);
@@ -232,7 +232,7 @@ fn a_prompt_without_newline_arrives_while_the_program_waits() {
 }
 
 #[test]
-fn four_writers_of_a_hundred_thousand_lines_lose_and_split_none() {
+fn four_writers_of_a_hundred_thousand_lines_lose_and_split_no_line() {
     let script = "$n = $ENV{SCORE_SELF_NODE}; \
                   for $i (0..99999) { print \"$n:$i:\", 'x' x ($i % 90), \"\\n\" }";
     let outcome = run(job(4, vec![system(&["perl", "-e", script])]));

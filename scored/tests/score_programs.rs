@@ -313,7 +313,7 @@ fn sc_exit_ends_all_with_its_low_eight_bits() {
 }
 
 #[test]
-fn sc_flush_returns_when_scrun_has_written_everything() {
+fn sc_flush_returns_when_scrun_has_written_all_output() {
     let mut driver = start_client(2, ProgramKind::Score, "flush");
     driver.taking = true;
     let outcome = driver.finish();
@@ -341,7 +341,7 @@ fn sc_inspectme_prints_the_debugger_command_and_ends_the_parallel_process() {
 }
 
 #[test]
-fn garbage_on_a_control_socket_costs_its_own_job_with_a_reason() {
+fn garbage_on_a_control_socket_ends_only_its_own_job_with_a_reason() {
     let outcome = run_client(2, ProgramKind::Score, "garbage");
     assert_eq!(outcome.code(), 1);
     let notices = outcome.notices();
@@ -372,7 +372,7 @@ fn calls_before_attach_and_a_second_attach_are_refused_without_further_effect() 
 }
 
 #[test]
-fn a_library_of_another_version_is_refused_by_both_numbers() {
+fn a_library_of_another_version_is_refused_with_both_versions() {
     let outcome = run_client(1, ProgramKind::Score, "old");
     let notices = outcome.notices();
     let own_version = format!("version {}", score_proto::PROTOCOL_VERSION);

@@ -90,7 +90,7 @@ fn clients_that_send_nothing_or_garbage_are_dropped_and_the_service_continues() 
 // Promise (several users): The log goes to standard error and, with `-syslog`, also to a receiver;
 // daemons connect on the network of `-network`.
 #[test]
-fn the_log_goes_to_a_syslog_receiver_too() {
+fn the_log_is_also_sent_to_a_syslog_receiver() {
     let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     receiver.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let address = receiver.local_addr().unwrap().to_string();
@@ -112,7 +112,7 @@ fn the_log_goes_to_a_syslog_receiver_too() {
 }
 
 #[test]
-fn operators_see_how_long_the_turns_of_the_loop_were_and_other_users_do_not() {
+fn only_operators_see_the_lengths_of_the_turns_of_the_loop() {
     let Some(service) = Service::start(2) else { return };
     let statistics_of = |uid| {
         let mut client = Client::log_in(&service.socket(), uid);
@@ -199,7 +199,7 @@ fn a_thousand_clients_that_connect_at_once_and_log_in_late_are_all_served() {
 
 // Promise of `five_hundred_logins_at_once_are_all_served`.
 #[test]
-fn four_thousand_queued_jobs_are_kept_within_bounds_and_none_is_lost() {
+fn four_thousand_queued_jobs_use_bounded_memory_and_no_job_is_lost() {
     const JOBS: usize = 4_000;
     /// The number of clients that log in at once. None of so few is dropped to make room for
     /// others.

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn message_modes_filter_levels_as_the_manual_says() {
+    fn message_modes_filter_levels_according_to_the_manual() {
         let levels_shown = |min_level| {
             let reporter = Reporter { name: "scrun", min_level, colour: false };
             [Level::Info, Level::Warning, Level::Error]

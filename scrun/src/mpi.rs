@@ -190,7 +190,7 @@ mod tests {
     use std::ffi::{OsStr, OsString};
 
     #[test]
-    fn a_variable_that_chooses_something_else_wins_and_is_named() {
+    fn a_variable_with_another_choice_takes_precedence_and_is_named() {
         let mpich = Some(MpiLibrary::Mpich(Transport::Libfabric));
         let open_mpi = MpiLibrary::of_needed(b"libmpi.so.40");
         let open_mpi = open_mpi.map(|library| library.with_needs(None, true, None));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_decides_unless_the_option_does() {
+    fn the_library_selects_the_mpi_interface_unless_an_option_selects_it() {
         let mpich = MpiLibrary::of_needed(b"libmpi.so.12");
         let openmpi = MpiLibrary::of_needed(b"libmpi.so.40");
         assert_eq!(MpiLibrary::of_needed(b"libmpich.so.12"), mpich);

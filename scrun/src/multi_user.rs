@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leftmost_of_scored_group_and_file_decides() {
+    fn the_leftmost_of_scored_group_and_file_is_used() {
         let is_shared = |line, environment| {
             cluster_request(line, environment, &Request::default()).unwrap().is_some()
         };

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn virtual_hosts_have_a_trunk_by_udp_and_raw_and_each_link_for_itself() {
+    fn virtual_hosts_have_a_trunk_over_udp_and_raw_ethernet_and_single_links() {
         let host = Host { is_virtual: true, ..Host::default() };
         let networks_of = |links| {
             let networks = host_networks(&host, links).into_iter();

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_gives_hosts() {
+    fn a_group_selects_its_hosts() {
         assert_eq!(layout("-group=local:4,nodes=4x2"), "local0:2 local1:2 local2:2 local3:2");
         assert_eq!(layout("-group=local:4"), "local0:2 local1:2 local2:2 local3:2");
         assert_eq!(layout("-group=pcc:3"), "c0.org:4 c1.org:4 c2.org:4");

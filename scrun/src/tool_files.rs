@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_any_length_make_up_the_whole() {
+    fn the_archive_can_be_read_in_pieces_of_any_length() {
         let scratch = Scratch::new("pieces");
         for (name, size) in [("a", 0), ("b", 70_000), ("lib/c", 1), ("lib/d", 0), ("z", 5)] {
             let bytes: Vec<u8> = (0..size).map(|number| (number * 7) as u8).collect();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_named() {
+    fn a_file_that_cannot_be_sent_is_named() {
         let scratch = Scratch::new("refused");
         let folder = scratch.folder();
         symlink("lib", folder.join("inside")).unwrap();

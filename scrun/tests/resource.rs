@@ -66,7 +66,7 @@ fn a_request_written_by_a_local_run_is_added() {
 }
 
 #[test]
-fn the_local_run_sees_no_input_and_its_output_goes_nowhere() {
+fn the_local_run_has_no_input_and_its_output_is_discarded() {
     let scratch = Scratch::new("closed");
     let body = "char c; unsigned w[] = {3, 1, 5}; if (read(0, &c, 1) != 0) return 1; \
                 if (write(1, \"noise\", 5) != 5) return 1; if (write(fd, w, 12) != 12) return 1;";

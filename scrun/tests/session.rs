@@ -58,7 +58,7 @@ fn megabytes_pass_from_input_to_output_unchanged() {
 }
 
 #[test]
-fn standard_input_may_be_a_file_or_closed_or_nothing() {
+fn standard_input_can_be_a_file_or_empty_or_closed() {
     let file = File::open("/etc/passwd").unwrap();
     let cat = ["-nodes=1", "system", "cat"];
     let output = Scrun::new().args(&cat).stdin(file).run();

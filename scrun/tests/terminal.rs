@@ -135,7 +135,7 @@ fn control_z_stops_and_fg_continues() {
 }
 
 #[test]
-fn a_job_in_the_background_is_not_stopped_for_input_and_gets_it_after_fg() {
+fn a_background_job_is_not_stopped_for_input_and_reads_input_after_fg() {
     let mut shell = Shell::new();
     shell.type_keys("$SCRUN -nodes=1 system sh -c 'sleep 0.5; echo alive; cat' &\n");
     shell.wait_for("alive");

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_without_servers_or_with_too_many_of_anything_is_refused() {
+    fn a_tree_without_servers_or_beyond_a_limit_is_refused() {
         let routing = |servers, shape| Routing::new(servers, shape).unwrap_err();
         assert_eq!(routing(0, TreeShape::Binomial), RoutingError::Servers(0));
         assert_eq!(routing(MAX_NODES, TreeShape::Binomial), RoutingError::Servers(MAX_NODES));

@@ -8,7 +8,7 @@ use score_sdm::transport::tcp::{PORT_ATTEMPTS, TcpTransport};
 use score_tree::key::Key;
 
 #[test]
-fn a_string_that_leads_nowhere_is_an_error_that_names_it() {
+fn a_string_at_an_invalid_address_is_an_error_that_names_it() {
     let key = Key::generate().unwrap();
     let text = |error: StartError| error.to_string();
     let error = sdm_master_init("login:seven", &key).unwrap_err();
@@ -25,7 +25,7 @@ fn a_string_that_leads_nowhere_is_an_error_that_names_it() {
 }
 
 #[test]
-fn a_server_takes_the_next_free_port_and_gives_up_where_there_is_none() {
+fn a_server_uses_the_next_free_port_and_fails_if_no_port_is_free() {
     let key = Key::generate().unwrap();
     let first = TcpTransport::server(0, 41_000, &key).unwrap();
     let second = TcpTransport::server(1, first.port(), &key).unwrap();

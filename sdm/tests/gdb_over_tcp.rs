@@ -306,7 +306,7 @@ fn equal_answers_of_all_ranks_are_one_event_from_the_breakpoint_in_main_to_the_e
 // Promise (debug manager): A gdb that is killed, hangs or prints garbage is an error of its rank
 // only.
 #[test]
-fn a_gdb_that_is_killed_is_an_error_of_its_rank_and_a_process_that_runs_can_be_interrupted() {
+fn a_killed_gdb_is_an_error_of_its_rank_and_a_running_process_can_be_interrupted() {
     let Some(program) = Program::build("faults") else { return };
     let mut debugging = Debugging::start(3, TreeShape::Kary(2), free_ports(), &[]);
     let all = debugging.all();
@@ -370,7 +370,7 @@ fn a_gdb_that_is_killed_is_an_error_of_its_rank_and_a_process_that_runs_can_be_i
 }
 
 #[test]
-fn processes_that_were_attached_to_run_on_after_the_end() {
+fn attached_processes_continue_after_the_end_of_the_debugger() {
     let Some(program) = Program::build("attach") else { return };
     let mut processes: Vec<Child> = (0..2)
         .map(|rank| {
@@ -405,7 +405,7 @@ fn processes_that_were_attached_to_run_on_after_the_end() {
 }
 
 #[test]
-fn a_program_that_is_not_there_and_a_program_without_main_are_errors_that_name_it() {
+fn a_missing_program_and_a_program_without_main_are_errors_that_name_it() {
     let Some(program) = Program::build("missing") else { return };
     let mut debugging = Debugging::start(2, TreeShape::Binomial, free_ports(), &[]);
     let all = debugging.all();
@@ -420,7 +420,7 @@ fn a_program_that_is_not_there_and_a_program_without_main_are_errors_that_name_i
 
 // Promise (debug manager): Another program or another job on the port of a server is not used.
 #[test]
-fn another_program_on_the_port_is_passed_over_and_a_server_that_is_not_there_is_named() {
+fn another_program_on_the_port_is_skipped_and_an_absent_server_is_named() {
     let port = free_ports();
     // One listener sends nothing, and another one answers with invalid bytes.
     let silent = TcpListener::bind(("127.0.0.1", port)).unwrap();

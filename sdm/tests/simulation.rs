@@ -173,9 +173,9 @@ proptest! {
         ..ProptestConfig::with_cases(64)
     })]
 
-    // Promise of `what_leaves_a_tree_is_the_plain_union_of_what_the_ranks_said`.
+    // Promise of `a_tree_sends_the_union_of_the_events_of_its_ranks`.
     #[test]
-    fn each_rank_of_a_command_answers_once_and_a_lost_branch_gives_its_ranks(
+    fn each_rank_of_a_command_answers_once_and_a_lost_branch_is_reported_with_its_ranks(
         seed in any::<u64>(),
         servers in 1u32..40,
         shape in shapes(),

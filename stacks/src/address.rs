@@ -83,7 +83,7 @@ mod tests {
     use crate::symbols::SymbolTable;
 
     #[test]
-    fn a_symbol_of_this_program_is_found_where_it_is() {
+    fn a_symbol_of_this_program_is_found_with_its_address() {
         let file = File::open("/proc/self/exe").unwrap();
         let main = address_of(&file, "main").unwrap();
         let (elf, mut budget) = (Elf::parse(&file).unwrap(), MAX_FILE_BYTES);

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_reads_the_copied_stack_and_nothing_else() {
+    fn an_expression_reads_only_the_copied_stack() {
         // The frame address is rsp + 8, and the return address is before it.
         let CfiStep::Caller(caller) = step_at("expressions", 2, &[0, STACK + 32, 0, 0x77]) else {
             panic!("no caller");

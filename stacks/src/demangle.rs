@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_gets_no_commands_from_a_name() {
+    fn a_name_cannot_send_control_sequences_to_the_terminal() {
         assert_eq!(demangle("evil\u{1b}[2J\nname"), "evil[2Jname");
         let long = "x".repeat(10_000);
         assert_eq!(demangle(&long).len(), MAX_NAME_LEN + 3);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_travels_in_bytes() {
+    fn a_stack_is_encoded_and_decoded_unchanged() {
         let bytes = stack().encode().unwrap();
         assert!(bytes.len() < 50, "{}", bytes.len());
         assert_eq!(Stack::decode(&bytes), Ok(stack()));

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_into_pm_is_one_frame_between_those_of_others() {
+    fn a_call_into_pm_is_shown_as_one_frame() {
         let frames = vec![
             frame("main", "a.out"),
             frame("MPI_Recv", "libscore-mpi.so"),

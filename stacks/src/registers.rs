@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_register_is_known_once_it_is_set_until_it_is_forgotten() {
+    fn a_register_has_a_value_only_after_it_is_set_and_until_it_is_cleared() {
         let mut registers = Registers::new(1, 2);
         assert_eq!((registers.rip(), registers.rsp()), (1, 2));
         assert_eq!(registers.get(RBP), None);

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn text_has_the_ranks_of_each_branch() {
+    fn the_text_output_has_the_ranks_of_each_branch() {
         let expected = "\
 all ranks [0-7: 22 threads]
 |- thread in heat  [0-7: 16 threads]
@@ -264,7 +264,7 @@ all ranks [0-7: 22 threads]
     }
 
     #[test]
-    fn graphviz_gets_one_statement_a_node_and_edge() {
+    fn the_graphviz_output_has_one_statement_for_each_node_and_edge() {
         let dot = dot(&tree(), RenderLimits::default());
         assert_eq!(dot.matches(" -> ").count(), 7, "{dot}");
         assert!(dot.contains(r#"[label="say \"x\\y\" in heat"];"#), "{dot}");

@@ -161,7 +161,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_tree_merged_in_any_order_says_what_a_plain_list_says(
+        fn a_tree_merged_in_any_order_agrees_with_a_plain_list(
             parts in (threads(), threads(), threads()),
         ) {
             let (one, two, three) = (tree_of(&parts.0), tree_of(&parts.1), tree_of(&parts.2));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_is_full_says_so_and_loses_no_rank() {
+    fn a_full_tree_is_marked_and_loses_no_rank() {
         let mut tree = StackTree::new();
         for rank in 0..3u32 {
             let frames = (0..MAX_TREE_NODES as u64 / 2)

@@ -121,7 +121,7 @@ fn fuzz_assembly(name: &str, source: &str) -> Option<Duration> {
 }
 
 #[test]
-fn forged_debug_information_takes_bounded_time_and_memory() {
+fn forged_debug_information_uses_bounded_time_and_memory() {
     let Some(elapsed) = fuzz_assembly("forged-units", FORGED_UNITS) else { return };
     assert!(elapsed < FILE_TIMEOUT, "{elapsed:?}");
     let status = fs::read_to_string("/proc/self/status").unwrap();

@@ -72,7 +72,7 @@ fn names_of_cpp_fortran_and_rust_are_those_of_the_source() {
 }
 
 #[test]
-fn names_without_debug_information_come_from_the_symbol_table() {
+fn without_debug_information_names_are_read_from_the_symbol_table() {
     for (source, name, compiler, function) in [
         ("templates.cc", "templates-plain", ["g++", "-O1"], "grid::Solver<double>::relax"),
         ("heat.f90", "heat-plain", ["gfortran", "-O1"], "heat::sweep"),
@@ -176,7 +176,7 @@ fn debug_information_is_found_by_build_id() {
 }
 
 #[test]
-fn a_deleted_program_is_still_named_and_a_new_one_in_its_place_is_not_mistaken_for_it() {
+fn a_deleted_program_is_named_and_not_confused_with_a_new_file_at_its_path() {
     let Some(program) = compile("threads.c", "deleted", &["gcc", "-O1", "-g"]) else { return };
     let running = Running::start(&program);
     std::fs::remove_file(&program).unwrap();

@@ -28,7 +28,7 @@ fn start(mode: &str) -> Option<Running> {
 }
 
 #[test]
-fn system_calls_go_on_after_their_stacks_were_taken() {
+fn system_calls_continue_after_their_stacks_were_read() {
     let Some(mut running) = start("calls") else { return };
     for _ in 0..5 {
         assert_in_order(&running.stacks().threads[0].stack, &["calls", "main"]);
@@ -44,7 +44,7 @@ fn system_calls_go_on_after_their_stacks_were_taken() {
 }
 
 #[test]
-fn queued_signals_are_delivered_once_each_while_stacks_are_taken() {
+fn each_queued_signal_is_delivered_once_while_stacks_are_read() {
     let Some(mut running) = start("queued") else { return };
     let mut captures = 0;
     let pid = running.pid();
@@ -159,7 +159,7 @@ fn a_running_process_is_shown() {
 }
 
 #[test]
-fn frames_before_a_signal_handler_with_a_stack_of_its_own_are_shown() {
+fn frames_below_a_signal_handler_on_an_alternate_stack_are_shown() {
     let Some(program) = compile_c("signals") else { return };
     let (running, _) = Running::start_with(&program, &["raise"]);
     let process = running.stacks();
@@ -232,7 +232,7 @@ fn a_trace_back_has_the_addresses_of_all_frames() {
 }
 
 #[test]
-fn a_smashed_stack_ends_where_it_leads_nowhere() {
+fn a_smashed_stack_ends_with_a_broken_frame() {
     let Some(running) = start("smash") else { return };
     let process = running.stacks();
     let stack = &process.threads[0].stack;
@@ -284,7 +284,7 @@ fn a_process_with_another_tracer_is_refused_with_its_name() {
 }
 
 #[test]
-fn a_process_that_has_exited_or_never_was_is_refused() {
+fn a_process_that_has_exited_or_never_existed_is_refused() {
     let mut child = Command::new("true").spawn().unwrap();
     while state_of(child.id() as i32) != 'Z' {
         std::thread::sleep(Duration::from_millis(1));

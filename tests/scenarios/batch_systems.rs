@@ -56,16 +56,16 @@ fn compile_scatter(env: &TestEnv) -> bool {
 // Promise (use): In an allocation of Slurm (salloc, sbatch) and in a parallel environment of Grid
 // Engine, jobs run on the allocated hosts; scancel leaves nothing of them.
 #[test]
-fn a_job_runs_on_the_hosts_that_salloc_has_given() {
+fn a_job_runs_on_the_hosts_that_salloc_has_allocated() {
     let env = TestEnv::new();
     let Some(testbed) = Testbed::slurm(&env, 3) else { return };
     let hosts = run_three_jobs(&env, &testbed);
     assert_eq!(hosts.join(" "), "node1 node1 node2 node2 node3 node3");
 }
 
-// Promise of `a_job_runs_on_the_hosts_that_salloc_has_given`.
+// Promise of `a_job_runs_on_the_hosts_that_salloc_has_allocated`.
 #[test]
-fn a_batch_script_of_slurm_runs_a_program_of_the_users_own_on_all_its_hosts() {
+fn a_batch_script_of_slurm_runs_a_program_of_its_user_on_all_its_hosts() {
     let env = TestEnv::new();
     let Some(testbed) = Testbed::slurm(&env, 3) else { return };
     if !compile_scatter(&env) {
@@ -82,9 +82,9 @@ fn a_batch_script_of_slurm_runs_a_program_of_the_users_own_on_all_its_hosts() {
     assert_eq!(outcome.text(), "20\n".repeat(6), "{outcome}");
 }
 
-// Promise of `a_job_runs_on_the_hosts_that_salloc_has_given`.
+// Promise of `a_job_runs_on_the_hosts_that_salloc_has_allocated`.
 #[test]
-fn scancel_ends_a_job_with_everything_that_it_has_started() {
+fn scancel_ends_a_job_with_all_processes_that_it_has_started() {
     for submit_command in
         ["salloc --quiet --nodes=2 sh ./script", "sbatch --quiet --nodes=2 script"]
     {
@@ -117,7 +117,7 @@ fn scancel_ends_a_job_with_everything_that_it_has_started() {
     }
 }
 
-// Promise of `a_job_runs_on_the_hosts_that_salloc_has_given`.
+// Promise of `a_job_runs_on_the_hosts_that_salloc_has_allocated`.
 #[test]
 fn a_job_runs_in_a_parallel_environment_of_grid_engine() {
     let env = TestEnv::new();

@@ -35,7 +35,7 @@ pub fn compiled_tool(env: &TestEnv, name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_tool_in_c_lists_threads_by_libthread_db_and_takes_back_what_it_has_set() {
+fn a_tool_in_c_lists_threads_by_libthread_db_and_removes_its_settings() {
     let env = TestEnv::new();
     // Without a C compiler there is no target program, either.
     let Some(target_job) = TargetJob::start(&env, 1) else { return };

@@ -36,7 +36,7 @@ const DATES: &str = "a=$(date +%Y); for n in 1 2 3 4 5 6; do sleep 1; date +%Y; 
 
 // Promise (faults): A clock that jumps has no effect: no time-out depends on it.
 #[test]
-fn a_clock_that_jumps_changes_nothing() {
+fn a_clock_that_jumps_has_no_effect() {
     let env = TestEnv::new();
     let args = ["-group=local:3,nodes=3x1,statistics", "system", "sh", "-c", DATES];
     let Some(job) = scrun_with_jumping_clock(&env, &args) else { return };
@@ -53,7 +53,7 @@ fn a_clock_that_jumps_changes_nothing() {
     assert!(!outcome.stderr.contains("lost"), "{outcome}");
 }
 
-// Promise of `a_clock_that_jumps_changes_nothing`.
+// Promise of `a_clock_that_jumps_has_no_effect`.
 #[test]
 fn a_host_that_hangs_is_named_in_time_though_the_clock_jumps() {
     let env = TestEnv::new();

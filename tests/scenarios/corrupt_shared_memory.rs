@@ -21,14 +21,14 @@ fn run(mode: &str) -> Option<Outcome> {
 
 // Promise (faults): Garbage in shared memory ends only its own job; no other process crashes.
 #[test]
-fn garbage_over_everything_shared_costs_only_this_job() {
+fn garbage_in_shared_memory_ends_only_its_own_job() {
     let Some(outcome) = run("garbage") else { return };
     assert!([5, 9].contains(&outcome.code), "{outcome}");
 }
 
-// Promise of `garbage_over_everything_shared_costs_only_this_job`.
+// Promise of `garbage_in_shared_memory_ends_only_its_own_job`.
 #[test]
-fn zeros_over_everything_shared_cost_only_this_job() {
+fn zeros_in_shared_memory_end_only_its_own_job() {
     let Some(outcome) = run("zeros") else { return };
     assert!([5, 9].contains(&outcome.code), "{outcome}");
 }

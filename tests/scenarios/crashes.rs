@@ -36,7 +36,7 @@ fn line_of<'a>(outcome: &'a Outcome, frame: &str) -> &'a str {
 // back-trace, on one host and on several; a service that does not answer delays the end by only a
 // few seconds; handlers and children of the program are not affected.
 #[test]
-fn ranks_that_crash_in_the_same_place_are_one_back_trace_before_the_job_ends() {
+fn ranks_that_crash_in_the_same_function_are_shown_as_one_back_trace() {
     let env = TestEnv::new();
     let Some(program) = program(&env) else { return };
     for (how, code, signal, frame, options) in [
@@ -58,9 +58,9 @@ fn ranks_that_crash_in_the_same_place_are_one_back_trace_before_the_job_ends() {
     }
 }
 
-// Promise of `ranks_that_crash_in_the_same_place_are_one_back_trace_before_the_job_ends`.
+// Promise of `ranks_that_crash_in_the_same_function_are_shown_as_one_back_trace`.
 #[test]
-fn a_call_of_sc_inspectme_shows_where_it_is_and_names_the_process() {
+fn a_call_of_sc_inspectme_is_reported_with_its_process_and_its_frame() {
     let env = TestEnv::new();
     let Some(program) = program(&env) else { return };
     let outcome = run(&env, TWO_HOSTS, &program, "inspect").expect_code(135);
@@ -71,9 +71,9 @@ fn a_call_of_sc_inspectme_shows_where_it_is_and_names_the_process() {
     line_of(&outcome, "   sc_inspectme at abi.rs");
 }
 
-// Promise of `ranks_that_crash_in_the_same_place_are_one_back_trace_before_the_job_ends`.
+// Promise of `ranks_that_crash_in_the_same_function_are_shown_as_one_back_trace`.
 #[test]
-fn a_child_of_a_rank_and_a_rank_with_a_handler_of_its_own_are_left_alone() {
+fn child_processes_and_ranks_with_their_own_signal_handler_get_no_back_trace() {
     let env = TestEnv::new();
     let Some(program) = program(&env) else { return };
     for (how, code) in [("child", Signal::SIGSEGV as i32), ("own", 7)] {
@@ -82,9 +82,9 @@ fn a_child_of_a_rank_and_a_rank_with_a_handler_of_its_own_are_left_alone() {
     }
 }
 
-// Promise of `ranks_that_crash_in_the_same_place_are_one_back_trace_before_the_job_ends`.
+// Promise of `ranks_that_crash_in_the_same_function_are_shown_as_one_back_trace`.
 #[test]
-fn many_ranks_that_crash_are_one_back_trace() {
+fn crashes_of_many_ranks_are_shown_as_one_back_trace() {
     let env = TestEnv::new();
     let Some(program) = program(&env) else { return };
     let ranks: Vec<String> = (0..200).map(|rank| rank.to_string()).collect();
@@ -95,7 +95,7 @@ fn many_ranks_that_crash_are_one_back_trace() {
     line_of(&outcome, "write_nowhere in crashes");
 }
 
-// Promise of `ranks_that_crash_in_the_same_place_are_one_back_trace_before_the_job_ends`.
+// Promise of `ranks_that_crash_in_the_same_function_are_shown_as_one_back_trace`.
 #[test]
 fn a_service_that_does_not_answer_delays_the_end_by_seconds_only() {
     let env = TestEnv::new();
@@ -132,7 +132,7 @@ fn run_debug(env: &TestEnv, options: &str, program: &Path, how: &str) -> Outcome
 // Promise (tools): With `debug` processes that crash wait for gdb in an xterm, on the terminal, or
 // with commands, a given number at a time; or for DDT; nothing is left when the job ends.
 #[test]
-fn with_debug_and_without_display_and_terminal_gdb_shows_the_back_trace_of_each_rank() {
+fn without_display_and_terminal_debug_prints_the_back_trace_of_each_rank() {
     let env = TestEnv::new();
     let Some(program) = program(&env).filter(|_| has_gdb("debug_in_batch")) else { return };
     for options in ["-nodes=4,debug=1", "-group=local:2 -nodes=2x2 -debug"] {
@@ -152,7 +152,7 @@ fn with_debug_and_without_display_and_terminal_gdb_shows_the_back_trace_of_each_
     assert!(!outcome.stderr.contains("crashes: #1 "), "{outcome}");
 }
 
-// Promise of `with_debug_and_without_display_and_terminal_gdb_shows_the_back_trace_of_each_rank`.
+// Promise of `without_display_and_terminal_debug_prints_the_back_trace_of_each_rank`.
 #[test]
 fn ddt_is_started_if_it_is_installed_and_otherwise_no_job_starts() {
     let env = TestEnv::new();
@@ -171,7 +171,7 @@ fn ddt_is_started_if_it_is_installed_and_otherwise_no_job_starts() {
     let _ = outcome.assert_stderr(&[&name, "node 1 of crashes: ddt -attach 3"]);
 }
 
-// Promise of `with_debug_and_without_display_and_terminal_gdb_shows_the_back_trace_of_each_rank`.
+// Promise of `without_display_and_terminal_debug_prints_the_back_trace_of_each_rank`.
 #[test]
 fn on_a_terminal_ranks_that_crash_get_gdb_one_after_the_other() {
     let env = TestEnv::new();
@@ -190,9 +190,9 @@ fn on_a_terminal_ranks_that_crash_get_gdb_one_after_the_other() {
     assert_eq!(terminal.wait(DEBUG_TIMEOUT), 139);
 }
 
-// Promise of `with_debug_and_without_display_and_terminal_gdb_shows_the_back_trace_of_each_rank`.
+// Promise of `without_display_and_terminal_debug_prints_the_back_trace_of_each_rank`.
 #[test]
-fn on_a_display_so_many_ranks_at_a_time_get_gdb_in_an_xterm_which_goes_with_the_job() {
+fn on_a_display_some_ranks_at_a_time_get_gdb_in_an_xterm_that_ends_with_the_job() {
     let Some(display) = VirtualDisplay::open("debug_in_an_xterm") else { return };
     let env = TestEnv::new();
     let Some(program) = program(&env).filter(|_| has_gdb("debug_in_an_xterm")) else { return };

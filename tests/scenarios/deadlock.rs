@@ -54,7 +54,7 @@ fn a_deadlock_is_found_on_every_network() {
 
 // Promise of `a_deadlock_is_found_on_every_network`.
 #[test]
-fn a_process_with_a_sighup_handler_may_inspect_itself_and_is_ended_all_the_same() {
+fn a_process_with_a_sighup_handler_can_inspect_itself_and_is_then_ended() {
     let env = TestEnv::new();
     for (pattern, expected) in [
         ("handled", &["deadlock:"][..]),
@@ -71,7 +71,7 @@ fn a_process_with_a_sighup_handler_may_inspect_itself_and_is_ended_all_the_same(
 // Promise (deadlock): A program that can continue is never reported: never idle, late releases,
 // barriers, threads that wake, idle by mistake, timers, children, input, pipes.
 #[test]
-fn a_job_that_can_go_on_is_never_reported() {
+fn a_job_that_can_continue_is_never_reported() {
     let env = TestEnv::new();
     for network in [NETWORKS[0], NETWORKS[2]] {
         for pattern in [
@@ -92,7 +92,7 @@ fn a_job_that_can_go_on_is_never_reported() {
     }
 }
 
-// Promise of `a_job_that_can_go_on_is_never_reported`.
+// Promise of `a_job_that_can_continue_is_never_reported`.
 #[test]
 fn a_job_that_waits_for_outside_input_is_not_reported() {
     let env = TestEnv::new();
@@ -110,7 +110,7 @@ fn a_job_that_waits_for_outside_input_is_not_reported() {
 // Promise (deadlock): A wait of 30 s that cannot be proved to be a deadlock is reported once, and
 // the job continues.
 #[test]
-fn a_long_wait_that_cannot_be_proved_is_reported_once_and_shown_and_the_job_goes_on() {
+fn a_long_wait_that_is_no_proved_deadlock_is_reported_once_and_the_job_continues() {
     let env = TestEnv::new();
     let Some(program) = env.test_program("deadlock") else { return };
     let Some(cluster) = Cluster::start(&env, &["a"]) else { return };
@@ -180,7 +180,7 @@ fn noidle_turns_deadlock_detection_off() {
     let _ = job.wait();
 }
 
-// Promise of `a_job_that_can_go_on_is_never_reported`.
+// Promise of `a_job_that_can_continue_is_never_reported`.
 #[test]
 fn jobs_that_share_processors_are_reported_only_for_a_deadlock() {
     let env = TestEnv::new();
@@ -213,7 +213,7 @@ fn jobs_that_share_processors_are_reported_only_for_a_deadlock() {
 }
 
 #[test]
-fn a_process_that_waits_for_one_that_exits_soon_after_its_start_is_deadlocked() {
+fn a_process_that_waits_for_a_process_that_exits_at_its_start_is_deadlocked() {
     let env = TestEnv::new();
     let Some(program) = env.test_program("exit_at_once") else { return };
     let program = program.display().to_string();

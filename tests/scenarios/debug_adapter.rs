@@ -113,7 +113,7 @@ fn read_message(output: &mut impl BufRead) -> Option<Value> {
 }
 
 #[test]
-fn an_editor_stops_a_rank_looks_steps_changes_and_leaves() {
+fn an_editor_stops_reads_steps_and_changes_a_rank_and_detaches() {
     let env = TestEnv::new();
     let Some(adapter) = ADAPTERS.into_iter().find(|name| test_env::is_installed(name)) else {
         return skip(

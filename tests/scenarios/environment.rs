@@ -20,9 +20,9 @@ fn scruns_environment_arrives_whole() {
     assert_eq!(outcome.text(), "several words\nand lines = äöü");
 }
 
-// Promise of `a_file_of_an_earlier_element_is_read_by_a_later_one`.
+// Promise of `a_later_element_can_read_a_file_of_an_earlier_element`.
 #[test]
-fn the_jobs_directory_is_private_and_gone_afterwards() {
+fn the_job_directory_is_private_and_removed_afterwards() {
     let env = TestEnv::new();
     let outcome = env.sh("scrun -nodes=1 system sh -c 'pwd; stat -c %a .'").run().expect_code(0);
     let text = outcome.text();

@@ -16,7 +16,7 @@ fn node_zero_sets_the_exit_code() {
 }
 
 #[test]
-fn the_code_of_another_node_is_reported_and_changes_nothing() {
+fn the_code_of_another_node_is_reported_and_does_not_change_the_exit_code() {
     let env = TestEnv::new();
     let outcome =
         env.sh("scrun -nodes=3 system sh -c 'exit $SCORE_SELF_NODE'").run().expect_code(0);
@@ -47,7 +47,7 @@ fn a_failed_stage_stops_the_sequence() {
 
 // Promise of `node_zero_sets_the_exit_code`.
 #[test]
-fn a_signal_gives_128_plus_its_number() {
+fn a_signal_sets_exit_code_128_plus_its_number() {
     assert_eq!(exit_code_of("scrun -nodes=2 system sh -c 'kill -TERM $$'"), 143);
     assert_eq!(exit_code_of("scrun -nodes=2 system sh -c 'kill -KILL $$'"), 137);
 }

@@ -102,7 +102,7 @@ pub fn assert_has(text: &str, parts: &[&str]) {
 // within its slices, only for its owner; if the debugger or scdb leaves or is killed, the rank
 // continues unchanged.
 #[test]
-fn gdb_stops_looks_steps_watches_changes_and_leaves() {
+fn gdb_stops_reads_steps_watches_and_changes_a_rank_and_detaches() {
     let env = TestEnv::new();
     let Some(job) = DebuggedJob::start(&env, "gdb") else { return };
     // The commands use ^C, software and hardware breakpoints, steps, registers, a watchpoint, a
@@ -153,9 +153,9 @@ fn gdb_stops_looks_steps_watches_changes_and_leaves() {
     job.end(["answer 0, 0 signals right", "answer 42, 2 signals right"]);
 }
 
-// Promise of `gdb_stops_looks_steps_watches_changes_and_leaves`.
+// Promise of `gdb_stops_reads_steps_watches_and_changes_a_rank_and_detaches`.
 #[test]
-fn a_gdb_that_is_killed_leaves_the_rank_as_it_was() {
+fn a_killed_gdb_does_not_change_the_rank() {
     let env = TestEnv::new();
     let Some(job) = DebuggedJob::start(&env, "gdb") else { return };
     // While no debugger is connected, nothing stops the rank.
@@ -189,9 +189,9 @@ fn a_gdb_that_is_killed_leaves_the_rank_as_it_was() {
 }
 
 /// Nothing is installed on the other host, and no ssh is used: the daemons relay.
-// Promise of `gdb_stops_looks_steps_watches_changes_and_leaves`.
+// Promise of `gdb_stops_reads_steps_watches_and_changes_a_rank_and_detaches`.
 #[test]
-fn gdb_has_a_rank_of_another_virtual_host_and_nothing_is_left_when_scdb_is_killed() {
+fn gdb_attaches_to_a_rank_of_another_virtual_host_and_a_killed_scdb_is_cleaned_up() {
     let env = TestEnv::new();
     let options = ["-group=local:2", "-nodes=2x1"];
     let Some(job) = DebuggedJob::start_with(&env, "gdb", &options) else { return };
@@ -226,9 +226,9 @@ fn gdb_has_a_rank_of_another_virtual_host_and_nothing_is_left_when_scdb_is_kille
     job.end(["answer 0, 0 signals right", "answer 42, 0 signals right"]);
 }
 
-// Promise of `gdb_stops_looks_steps_watches_changes_and_leaves`.
+// Promise of `gdb_stops_reads_steps_watches_and_changes_a_rank_and_detaches`.
 #[test]
-fn gdb_has_a_rank_of_its_user_alone_in_the_slices_of_the_scheduler() {
+fn gdb_attaches_in_slices_only_to_a_rank_of_its_own_user() {
     let env = TestEnv::new();
     let Some(program) = program(&env, "gdb") else { return };
     // Rank 1 runs on host b, the server. The debugger runs on host a.
@@ -276,9 +276,9 @@ fn gdb_has_a_rank_of_its_user_alone_in_the_slices_of_the_scheduler() {
     }
 }
 
-// Promise of `gdb_stops_looks_steps_watches_changes_and_leaves`.
+// Promise of `gdb_stops_reads_steps_watches_and_changes_a_rank_and_detaches`.
 #[test]
-fn lldb_stops_looks_changes_and_leaves() {
+fn lldb_stops_reads_and_changes_a_rank_and_detaches() {
     let env = TestEnv::new();
     let Some(job) = DebuggedJob::start(&env, "lldb") else { return };
     let mut stub = job.scdb(&["gdb", "1", "-listen"]).start();

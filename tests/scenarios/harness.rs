@@ -5,7 +5,7 @@ use std::time::Duration;
 use score_tests::TestEnv;
 
 #[test]
-fn a_process_that_outlives_its_command_is_seen_and_can_be_ended() {
+fn a_process_that_outlives_its_command_is_detected_and_can_be_ended() {
     let env = TestEnv::new();
     let mut running = env.sh("setsid sh -c 'sleep 60 & wait' & echo started; wait").start();
     running.wait_for("started", 1);
@@ -16,7 +16,7 @@ fn a_process_that_outlives_its_command_is_seen_and_can_be_ended() {
 }
 
 #[test]
-fn a_file_that_stays_in_the_private_folders_is_seen() {
+fn a_file_that_remains_in_the_private_directories_is_detected() {
     let env = TestEnv::new();
     env.sh("touch $TMPDIR/forgotten").run().expect_code(0).assert_stderr(&[]).text();
     assert!(env.leftovers()[0].ends_with("tmp/forgotten"), "{:?}", env.leftovers());

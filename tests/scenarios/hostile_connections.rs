@@ -163,7 +163,7 @@ fn another_version_is_dropped_and_both_versions_are_reported() {
 
 // Promise of `garbage_is_dropped_and_reported`.
 #[test]
-fn an_excessive_length_and_an_invalid_key_cost_nothing() {
+fn an_excessive_length_and_an_invalid_key_end_only_the_connection() {
     attack_each_daemon("connections_with_lengths", |attacked| {
         let version = protocol_version(attacked);
         for _ in 0..20 {

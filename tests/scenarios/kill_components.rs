@@ -96,7 +96,7 @@ fn descendants_do_not_outlive_a_job_that_ends_well() {
 }
 
 #[test]
-fn a_job_goes_on_when_the_daemon_of_another_is_killed() {
+fn a_job_continues_if_the_daemon_of_another_job_is_killed() {
     let env = TestEnv::new();
     let mut other = env.sh("scrun -nodes=2 system sh -c 'echo on; sleep 2; echo off'").start();
     other.wait_for("on", 2);

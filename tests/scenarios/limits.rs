@@ -5,15 +5,15 @@ use score_tests::TestEnv;
 
 // Promise (faults): More nodes than PM or a program's macros allow are refused with both numbers.
 #[test]
-fn more_nodes_than_pm_knows_are_refused_with_both_numbers() {
+fn more_nodes_than_pm_supports_are_refused_with_both_numbers() {
     let env = TestEnv::new();
     let outcome = env.scrun(&["-nodes=1048577", "system", "touch", "witness"]).run().expect_code(2);
     let _ = outcome.assert_stderr(&["1048577", "1048576"]);
 }
 
-// Promise of `more_nodes_than_pm_knows_are_refused_with_both_numbers`.
+// Promise of `more_nodes_than_pm_supports_are_refused_with_both_numbers`.
 #[test]
-fn the_macros_limits_are_kept_before_anything_runs() {
+fn the_limits_of_the_macros_are_checked_before_the_job_starts() {
     let env = TestEnv::new();
     let Some(program) = env.test_program("two_or_three") else { return };
     let program = program.to_str().unwrap();
@@ -66,7 +66,7 @@ fn zerocopy_gets_a_network_that_has_it_within_a_host_and_between_hosts() {
 }
 
 #[test]
-fn the_resource_option_shows_the_request_and_runs_nothing() {
+fn the_resource_option_shows_the_request_and_starts_no_job() {
     let env = TestEnv::new();
     let Some(program) = env.test_program("two_or_three") else { return };
     let outcome = env.scrun(&["-nodes=2,resource", program.to_str().unwrap()]).run().expect_code(0);

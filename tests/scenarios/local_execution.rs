@@ -5,7 +5,7 @@ use score_tests::TestEnv;
 
 // Promise (use): A program runs without scrun as one node.
 #[test]
-fn a_program_alone_is_one_node_and_its_calls_work() {
+fn a_program_without_scrun_is_one_node_and_its_calls_work() {
     let env = TestEnv::new();
     let Some(program) = env.test_program("calls") else { return };
     let run = |mode: &str| env.command(&program).arg(mode).run().expect_code(0).text();
@@ -17,7 +17,7 @@ fn a_program_alone_is_one_node_and_its_calls_work() {
 }
 
 #[test]
-fn commands_of_a_job_started_alone_say_that_they_need_scrun() {
+fn commands_of_a_job_that_are_started_without_scrun_report_that_they_need_it() {
     let env = TestEnv::new();
     for line in ["scatter", "gather", "system true", "pmtest"] {
         let outcome = env.sh(line).run();

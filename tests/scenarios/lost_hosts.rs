@@ -107,7 +107,7 @@ fn a_process_on_another_host_is_killed() {
 
 // Promise of `a_daemon_is_killed`.
 #[test]
-fn a_job_can_be_terminated_while_its_hosts_come_up() {
+fn a_job_can_be_terminated_while_its_hosts_start() {
     for pause in [0, 5, 10, 20, 30, 40, 60, 80] {
         let env = TestEnv::new();
         // `exec` makes the shell become scrun. Otherwise the signal could end the shell before the

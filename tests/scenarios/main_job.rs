@@ -32,7 +32,7 @@ fn every_node_counts_the_whole_file() {
 
 // Promise (use): A scattered file is identical on the last node.
 #[test]
-fn a_file_scattered_into_the_job_comes_back_identical_from_the_last_node() {
+fn a_file_scattered_into_the_job_returns_identical_from_the_last_node() {
     let env = TestEnv::new();
     let bytes: Vec<u8> =
         (0..3_000_001_u32).map(|n| (n.wrapping_mul(2654435761) >> 24) as u8).collect();

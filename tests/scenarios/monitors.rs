@@ -42,7 +42,7 @@ fn the_monitor_draws_on_the_terminal_and_restores_it() {
 
 // Promise of `the_monitor_draws_on_the_terminal_and_restores_it`.
 #[test]
-fn a_job_that_uses_the_terminal_gets_an_xterm_or_one_line_says_why_not() {
+fn a_job_that_uses_the_terminal_gets_an_xterm_or_one_line_with_the_reason() {
     let env = TestEnv::new();
     let Some(program) = env.test_program("monitor_load") else { return };
     let folder = env.dir().join("bin");
@@ -99,7 +99,7 @@ fn an_xterm_shows_busy_processes_in_red_and_closes_with_the_job() {
 
 // Promise of `the_monitor_draws_on_the_terminal_and_restores_it`.
 #[test]
-fn a_display_that_closes_ends_the_monitor_and_the_job_goes_on() {
+fn a_display_that_closes_ends_the_monitor_and_the_job_continues() {
     let Some(virtual_display) = VirtualDisplay::open("monitor_without_its_screen") else { return };
     let env = TestEnv::new();
     let Some(program) = env.test_program("monitor_load") else { return };
@@ -146,7 +146,7 @@ fn an_unknown_monitor_is_refused_with_the_list() {
 
 // Promise of `the_monitor_draws_on_the_terminal_and_restores_it`.
 #[test]
-fn without_a_terminal_the_job_runs_and_one_line_says_that_no_monitor_is_started() {
+fn without_a_terminal_the_job_runs_and_one_line_reports_the_absence_of_a_monitor() {
     let env = TestEnv::new();
     let args = ["setsid", "-w", "scrun", "-nodes=2,monitor", "system", "echo", "ran"];
     let outcome = env.sh(&args.join(" ")).run().expect_code(0);
@@ -185,7 +185,7 @@ fn the_messages_and_bytes_of_a_job_are_reported_exactly_at_its_end() {
 // Promise (monitors): Monitors show an idle process as idle and a busy one as busy, and bytes and
 // user monitors exactly; users see only their own jobs, operators all.
 #[test]
-fn scmon_shows_a_users_own_jobs_and_an_operator_any() {
+fn scmon_shows_users_their_own_jobs_and_operators_all_jobs() {
     let env = TestEnv::new();
     let Some(program) = env.test_program("monitor_load") else { return };
     let Some(cluster) = Cluster::start(&env, &["a", "b"]) else { return };

@@ -26,7 +26,7 @@ fn run_pmi(env: &TestEnv, script: &str) -> Outcome {
 }
 
 #[test]
-fn processes_of_all_hosts_get_what_others_have_put_before_a_fence() {
+fn processes_of_all_hosts_get_the_entries_put_before_a_fence() {
     let env = TestEnv::new();
     let outcome = run_pmi(
         &env,
@@ -238,23 +238,23 @@ fn run_over_pm(env: &TestEnv, program: &Path) {
 }
 
 #[test]
-fn messages_of_all_kinds_go_over_pm() {
+fn messages_of_all_kinds_use_pm() {
     let Some(mpich) = mpich("mpich_messages") else { return };
     let env = TestEnv::new();
     run_over_pm(&env, &compile_program(&env, &mpich, "mpi_messages"));
 }
 
 #[test]
-fn windows_of_all_kinds_go_over_pm() {
+fn windows_of_all_kinds_use_pm() {
     let Some(mpich) = mpich("mpich_windows") else { return };
     let env = TestEnv::new();
     run_over_pm(&env, &compile_program(&env, &mpich, "mpi_windows"));
 }
 
 /// Long messages are then sent in fragments, and windows are written by messages.
-// Promise of `where_the_kernel_refuses_to_copy_only_memory_of_the_allocator_is_accessed`.
+// Promise of `without_kernel_copies_only_allocator_memory_is_accessible`.
 #[test]
-fn mpi_goes_over_pm_where_the_kernel_refuses_to_copy_between_processes() {
+fn mpi_uses_pm_even_if_the_kernel_refuses_copies_between_processes() {
     let Some(mpich) = mpich("mpich_without_process_vm") else { return };
     let env = TestEnv::new();
     let Some(wrapper) = env.test_program("without_process_vm") else { return };
@@ -321,7 +321,7 @@ fn jobs_of_two_users_take_turns_and_lose_no_message() {
 }
 
 #[test]
-fn a_process_that_has_its_processor_to_itself_does_not_give_it_up_at_each_poll() {
+fn a_process_alone_on_its_processor_does_not_yield_it_at_each_poll() {
     let env = TestEnv::new();
     let text = "#include <sched.h>\n\
                 int main(void) { for (int i = 0; i < 1024; i++) sched_yield(); return 0; }\n";
@@ -353,9 +353,9 @@ fn a_process_that_has_its_processor_to_itself_does_not_give_it_up_at_each_poll()
     }
 }
 
-// Promise of `a_program_that_needs_libmpich_sends_over_pm_by_the_library_of_a_folder`.
+// Promise of `a_program_that_needs_libmpich_uses_pm_with_the_library_of_a_directory`.
 #[test]
-fn a_program_of_debian_s_mpich_runs_on_the_library_of_a_folder() {
+fn a_program_of_debian_s_mpich_runs_with_the_library_of_a_directory() {
     let env = TestEnv::new();
     std::fs::create_dir(env.dir().join("lib")).unwrap();
     let compile = |output: &str, text: &str, options: &[&str]| {
@@ -400,7 +400,7 @@ fn a_program_of_debian_s_mpich_runs_on_the_library_of_a_folder() {
 // Promise (MPI): A program that needs libmpich.so.12 sends over PM with the MPI library of a given
 // folder; the entries that are read of the folder, and the time for it, are bounded.
 #[test]
-fn a_program_that_needs_libmpich_sends_over_pm_by_the_library_of_a_folder() {
+fn a_program_that_needs_libmpich_uses_pm_with_the_library_of_a_directory() {
     let Some(mpich) = mpich("mpich_by_folder") else { return };
     let env = TestEnv::new();
     env.write_file("ring.c", RING);
@@ -461,7 +461,7 @@ int main(void) {
 ";
 
 #[test]
-fn the_pmi_2_library_of_slurm_finds_what_it_expects() {
+fn the_pmi_2_library_of_slurm_works_with_the_pmi_service() {
     let env = TestEnv::new();
     let packages = binaries::folder().parent().unwrap().join("testbeds/usr");
     let folders = [packages, PathBuf::from("/usr")];
@@ -511,7 +511,7 @@ fn a_program_of_openmp_has_as_many_threads_as_its_share_of_the_processors() {
 }
 
 #[test]
-fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
+fn a_python_program_that_uses_mpi4py_is_recognised() {
     let Some(mpich) = mpich("mpi4py_programs") else { return };
     let env = TestEnv::new();
     // mpi4py loads its MPI library privately. The functions that replace its calls must find that

@@ -81,7 +81,7 @@ fn each_process_of_a_deadlock_is_named_with_its_call() {
 
 // Promise of `each_process_of_a_deadlock_is_named_with_its_call`.
 #[test]
-fn a_program_that_can_go_on_is_never_reported() {
+fn a_program_that_can_continue_is_never_reported() {
     let env = TestEnv::new();
     let Some(program) = compile(&env, "mpi_no_deadlocks") else { return };
     let cases = [

@@ -59,7 +59,7 @@ fn a_fault_names_the_node_and_its_signal_unless_the_program_handles_it() {
 
 // Promise of `a_fault_names_the_node_and_its_signal_unless_the_program_handles_it`.
 #[test]
-fn messages_that_nobody_waits_for_need_little_memory_and_are_not_lost() {
+fn unexpected_messages_need_little_memory_and_are_not_lost() {
     let env = TestEnv::new();
     let Some(program) = compile(&env, "mpi_faults_unexpected") else { return };
     let line = format!("scrun -nodes=2 {} unexpected", program.display());
@@ -69,7 +69,7 @@ fn messages_that_nobody_waits_for_need_little_memory_and_are_not_lost() {
 
 // Promise of `a_fault_names_the_node_and_its_signal_unless_the_program_handles_it`.
 #[test]
-fn short_messages_that_nobody_receives_yet_need_bounded_memory_at_their_sender() {
+fn unreceived_short_messages_need_bounded_memory_at_their_sender() {
     let env = TestEnv::new();
     let Some(program) = compile(&env, "mpi_faults_injected") else { return };
     for hosts in HOSTS {
@@ -81,7 +81,7 @@ fn short_messages_that_nobody_receives_yet_need_bounded_memory_at_their_sender()
 
 // Promise of `a_fault_names_the_node_and_its_signal_unless_the_program_handles_it`.
 #[test]
-fn a_fork_in_the_middle_of_a_transfer_loses_nothing_and_its_child_cannot_send() {
+fn a_fork_during_a_transfer_loses_no_message_and_its_child_cannot_send() {
     let env = TestEnv::new();
     let Some(program) = compile(&env, "mpi_faults_fork") else { return };
     for hosts in HOSTS {
@@ -95,7 +95,7 @@ fn a_fork_in_the_middle_of_a_transfer_loses_nothing_and_its_child_cannot_send() 
 
 // Promise of `a_fault_names_the_node_and_its_signal_unless_the_program_handles_it`.
 #[test]
-fn a_job_that_is_stopped_in_the_middle_of_a_transfer_loses_nothing() {
+fn a_job_that_is_stopped_during_a_transfer_loses_no_message() {
     let env = TestEnv::new();
     let Some(program) = compile(&env, "mpi_faults_stop") else { return };
     let mut terminal = Terminal::shell(&env);
@@ -131,7 +131,7 @@ fn bytes_that_are_no_message_of_the_provider_end_the_job() {
 
 // Promise of `a_fault_names_the_node_and_its_signal_unless_the_program_handles_it`.
 #[test]
-fn starting_more_processes_is_an_error_after_which_the_program_goes_on() {
+fn starting_more_processes_is_an_error_after_which_the_program_continues() {
     let env = TestEnv::new();
     let check = |program: &Path, variables: &str| {
         let run = |line: &str| env.sh(line).timeout(JOB_TIMEOUT).run();

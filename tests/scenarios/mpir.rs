@@ -159,7 +159,7 @@ fn a_debugger_that_starts_scrun_finds_all_processes_before_their_first_instructi
 }
 
 #[test]
-fn a_rank_that_a_debugger_has_attached_to_stays_with_it_while_the_others_run() {
+fn a_rank_with_an_attached_debugger_stays_stopped_while_other_ranks_run() {
     let env = TestEnv::new();
     let rank_lines = "say('attached')\n\
                       while not os.path.exists('ran') or open('ran').read().count('\\n') < 2:\n    \
@@ -186,7 +186,7 @@ fn a_rank_that_a_debugger_has_attached_to_stays_with_it_while_the_others_run() {
 
 // Promise of `a_debugger_that_starts_scrun_finds_all_processes_before_their_first_instruction`.
 #[test]
-fn a_stripped_scrun_shows_the_same_and_score_programs_wait_as_well() {
+fn a_stripped_scrun_works_for_debuggers_and_score_programs_also_wait() {
     let env = TestEnv::new();
     let Some(client) = Client::new(&env, "client", &format!("{TO_TABLE}assert not go_on()\n"))
     else {
@@ -205,7 +205,7 @@ fn a_stripped_scrun_shows_the_same_and_score_programs_wait_as_well() {
 
 // Promise of `a_debugger_that_starts_scrun_finds_all_processes_before_their_first_instruction`.
 #[test]
-fn the_parts_of_a_pipeline_have_rows_of_their_own_and_so_has_each_stage() {
+fn each_element_of_a_pipeline_and_each_stage_has_its_own_rows() {
     let env = TestEnv::new();
     let stage = "assert go_on()\nsay('next', state())\nsay_table()\nsay_held()\n";
     let lines = format!("{TO_TABLE}{stage}{stage}assert not go_on()\n");
@@ -230,7 +230,7 @@ fn the_parts_of_a_pipeline_have_rows_of_their_own_and_so_has_each_stage() {
 }
 
 #[test]
-fn hosts_have_the_names_by_which_the_job_knows_them() {
+fn hosts_have_the_names_that_the_job_uses() {
     let env = TestEnv::new();
     let Some(client) = Client::new(&env, "client", &format!("{TO_TABLE}assert not go_on()\n"))
     else {
@@ -245,7 +245,7 @@ fn hosts_have_the_names_by_which_the_job_knows_them() {
 }
 
 #[test]
-fn in_a_session_of_scout_scrun_is_the_starter_as_well() {
+fn in_a_session_of_scout_scrun_is_also_the_starter() {
     let env = TestEnv::new();
     let Some(client) = Client::new(&env, "client", &format!("{TO_TABLE}assert not go_on()\n"))
     else {
@@ -293,7 +293,7 @@ pub const ATTACH: &str = "gdb.execute('break MPIR_Breakpoint')\n\
 // Promise (MPI): A debugger that attaches finds the processes while they run, and leaves no trace,
 // also if it is killed; if a debugger that has started scrun ends, the job ends.
 #[test]
-fn a_debugger_attaches_leaves_and_attaches_again_and_the_job_does_not_notice() {
+fn a_debugger_can_attach_detach_and_attach_again_without_effect_on_the_job() {
     let env = TestEnv::new();
     let lines = format!("{ATTACH}set_flag(0)\ngdb.execute('detach')\n");
     let Some(client) = Client::new(&env, "first", &lines) else { return };
@@ -320,9 +320,9 @@ fn a_debugger_attaches_leaves_and_attaches_again_and_the_job_does_not_notice() {
     finish_job(&env, job);
 }
 
-// Promise of `a_debugger_attaches_leaves_and_attaches_again_and_the_job_does_not_notice`.
+// Promise of `a_debugger_can_attach_detach_and_attach_again_without_effect_on_the_job`.
 #[test]
-fn a_debugger_that_is_killed_while_it_is_attached_leaves_the_job_and_the_next_one_a_clean_scrun() {
+fn a_debugger_killed_while_attached_affects_neither_the_job_nor_later_debuggers() {
     let env = TestEnv::new();
     let lines = format!("{ATTACH}say('hangs')\ntime.sleep(1000)\n");
     let Some(client) = Client::new(&env, "killed", &lines) else { return };
@@ -342,9 +342,9 @@ fn a_debugger_that_is_killed_while_it_is_attached_leaves_the_job_and_the_next_on
     finish_job(&env, job);
 }
 
-// Promise of `a_debugger_attaches_leaves_and_attaches_again_and_the_job_does_not_notice`.
+// Promise of `a_debugger_can_attach_detach_and_attach_again_without_effect_on_the_job`.
 #[test]
-fn a_debugger_that_is_killed_takes_the_scrun_that_it_has_started_and_the_held_job_with_it() {
+fn a_killed_debugger_ends_the_scrun_that_it_started_and_the_held_job() {
     let env = TestEnv::new();
     let lines = format!("{TO_TABLE}say('hangs')\ntime.sleep(1000)\n");
     let Some(client) = Client::new(&env, "client", &lines) else { return };
@@ -511,7 +511,7 @@ fn a_debugger_of_another_host_finds_a_running_job_by_a_stripped_start_tool() {
 }
 
 #[test]
-fn start_tool_starts_the_servers_of_a_debugger_and_names_what_is_wrong_with_them() {
+fn start_tool_starts_the_servers_of_a_debugger_and_names_their_errors() {
     let env = TestEnv::new();
     let tool = format!("sleep {}", 500_000 + std::process::id());
     let servers = format!(

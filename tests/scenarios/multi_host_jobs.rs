@@ -46,7 +46,7 @@ fn every_host_has_its_own_processes_in_a_pipeline() {
 
 // Promise of `nodes_are_numbered_host_by_host`.
 #[test]
-fn files_of_an_earlier_element_are_there_for_the_next_one_on_each_host() {
+fn the_next_element_finds_files_of_an_earlier_element_on_each_host() {
     let env = TestEnv::new();
     let args = ["system", "sh", "-c", "echo $SCORE_SELF_NODE", "=:", "f", "::", "system", "cat"];
     let outcome =
@@ -76,7 +76,7 @@ fn exit_codes_combine_as_on_one_host() {
 
 // Promise of `nodes_are_numbered_host_by_host`.
 #[test]
-fn input_goes_to_node_0_only() {
+fn input_is_sent_to_node_0_only() {
     let env = TestEnv::new();
     let script = "wc -c; echo done";
     let bytes = vec![b'x'; 3_000_000];
@@ -134,7 +134,7 @@ fn signals_reach_every_host_and_sigterm_ends_them_all() {
 
 // Promise of `nodes_are_numbered_host_by_host`.
 #[test]
-fn a_stopped_job_stands_still_on_every_host_and_goes_on() {
+fn a_suspended_job_stops_on_every_host_and_continues_later() {
     let env = TestEnv::new();
     let script = "echo up; read line; exec sleep 300.25";
     let mut job = scrun_on_four_hosts(&env, &["system", "sh", "-c", script]).start();
@@ -161,7 +161,7 @@ fn a_stopped_job_stands_still_on_every_host_and_goes_on() {
 
 // Promise of `no_line_of_four_hosts_is_lost_or_split`.
 #[test]
-fn writers_on_all_hosts_stop_when_nobody_reads_and_end_with_their_reader() {
+fn writers_on_all_hosts_stop_if_output_is_not_read_and_end_with_their_reader() {
     let env = TestEnv::new();
     let line = "scrun -group=local:4,nodes=4x2,message=quiet system yes | head -c 1000000 | wc -c";
     let outcome = env.sh(line).run().expect_code(0);

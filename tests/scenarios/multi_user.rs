@@ -73,7 +73,7 @@ fn a_job_is_isolated_from_other_users() {
 // Promise (several users): cpulimit, memorylimit and disklimit end the job, and the message has the
 // limit and the host; other jobs continue.
 #[test]
-fn a_limit_that_is_exceeded_is_named_with_its_host_and_other_jobs_go_on() {
+fn an_exceeded_limit_is_named_with_its_host_and_other_jobs_continue() {
     let env = TestEnv::new();
     let Some(cluster) = Cluster::start(&env, &["a", "b"]) else { return };
     let other = cluster.start_long_job(BOB, "a", "nodes=1");
@@ -163,7 +163,7 @@ fn a_login_is_routed_to_the_server_or_refused_with_the_reason() {
 // Promise (several users): A host that dies or hangs is named, costs its own jobs only, and can
 // come back.
 #[test]
-fn a_dead_host_ends_its_own_jobs_only_and_can_come_back() {
+fn a_dead_host_ends_only_its_own_jobs_and_can_return() {
     let env = TestEnv::new();
     let Some(mut cluster) = Cluster::start(&env, &["a", "b", "c"]) else { return };
     let wide = cluster.start_long_job(ALICE, "c", "nodes=3x1");
@@ -185,7 +185,7 @@ fn a_dead_host_ends_its_own_jobs_only_and_can_come_back() {
     terminate(narrow);
 }
 
-// Promise of `a_dead_host_ends_its_own_jobs_only_and_can_come_back`.
+// Promise of `a_dead_host_ends_only_its_own_jobs_and_can_return`.
 #[test]
 fn a_host_that_hangs_is_named_within_the_limit() {
     let env = TestEnv::new();
@@ -201,7 +201,7 @@ fn a_host_that_hangs_is_named_within_the_limit() {
 // Promise (several users): A killed server: hosts end their jobs, scruns say so, a new one takes
 // jobs at once and leftovers are swept.
 #[test]
-fn a_killed_server_costs_its_jobs_and_a_new_one_takes_jobs_at_once() {
+fn a_killed_server_ends_its_jobs_and_a_new_server_accepts_jobs_at_once() {
     let env = TestEnv::new();
     let Some(mut cluster) = Cluster::start(&env, &["a", "b"]) else { return };
     let alice_job = cluster.start_long_job(ALICE, "a", "nodes=2x1");
@@ -320,7 +320,7 @@ fn trickle(port: u16, stop: &AtomicBool) -> usize {
 
 // Promise of `clients_that_send_nothing_or_garbage_are_dropped_and_the_service_continues`.
 #[test]
-fn a_flood_of_connections_keeps_no_daemon_out() {
+fn a_flood_of_connections_does_not_prevent_daemons_from_connecting() {
     let env = TestEnv::new();
     let Some(mut cluster) = Cluster::start(&env, &["a", "b"]) else { return };
     let (stop, port) = (AtomicBool::new(false), cluster.port());

@@ -59,7 +59,7 @@ fn raw_ethernet_carries_a_job_on_virtual_hosts() {
 
 // Promise of `raw_ethernet_carries_a_job_on_virtual_hosts`.
 #[test]
-fn several_processes_of_a_host_share_a_link_by_af_packet_and_one_line_says_so() {
+fn several_processes_of_a_host_share_a_link_by_af_packet_and_one_line_is_printed() {
     if !can_send_raw("af_packet_on_virtual_hosts") {
         return;
     }
@@ -71,7 +71,7 @@ fn several_processes_of_a_host_share_a_link_by_af_packet_and_one_line_says_so() 
 }
 
 #[test]
-fn frames_too_long_for_af_xdp_go_by_af_packet() {
+fn frames_too_long_for_af_xdp_are_sent_by_af_packet() {
     if !can_send_raw("jumbo_frames_on_virtual_hosts") {
         return;
     }
@@ -98,7 +98,7 @@ fn assert_progress(job: &Running) {
 
 // Promise of `raw_ethernet_carries_a_job_on_virtual_hosts`.
 #[test]
-fn a_trunk_of_two_goes_on_when_one_of_its_links_is_cut() {
+fn a_trunk_of_two_links_continues_after_the_loss_of_one() {
     if !netns::can_enter("trunk_with_a_cut_link") {
         return;
     }
@@ -168,7 +168,7 @@ fn more_sets_than_the_program_requests_are_allowed_and_one_node_has_none() {
 
 // Promise of `raw_ethernet_carries_a_job_on_virtual_hosts`.
 #[test]
-fn a_wrong_network_is_named_with_the_existing_ones_and_nothing_runs() {
+fn a_wrong_network_is_named_with_the_existing_networks_and_no_job_starts() {
     let env = TestEnv::new();
     env.write_file(
         "db",

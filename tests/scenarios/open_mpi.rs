@@ -104,7 +104,7 @@ fn sent_over_pm(outcome: &Outcome) -> u64 {
 }
 
 #[test]
-fn windows_of_all_kinds_go_over_pm_within_a_host_and_between_hosts() {
+fn windows_of_all_kinds_use_pm_within_a_host_and_between_hosts() {
     for open_mpi in OpenMpi::all("open_mpi_windows") {
         let env = TestEnv::new();
         let source = binaries::root().join("tests/programs/mpi_windows.c");
@@ -119,7 +119,7 @@ fn windows_of_all_kinds_go_over_pm_within_a_host_and_between_hosts() {
 }
 
 #[test]
-fn messages_of_all_kinds_go_over_pm() {
+fn messages_of_all_kinds_use_pm() {
     for open_mpi in OpenMpi::all("open_mpi_messages") {
         let env = TestEnv::new();
         let program = open_mpi.compile(&env, &messages_source());
@@ -240,7 +240,7 @@ fn a_helper_that_is_killed_ends_the_job_and_is_named() {
 }
 
 #[test]
-fn a_libpmix_that_is_not_known_is_refused_before_anything_starts() {
+fn an_unknown_libpmix_is_refused_before_the_job_starts() {
     let env = TestEnv::new();
     let compile = |name: &str, text: &str, options: &[&str]| {
         let source = env.write_file(&format!("{name}.c"), text);
@@ -319,9 +319,9 @@ fn jobs_of_two_users_take_turns_and_lose_no_message() {
     }
 }
 
-// Promise of `fences_of_some_ranks_of_several_hosts_are_under_way_at_once`.
+// Promise of `several_fences_of_some_ranks_of_several_hosts_run_at_once`.
 #[test]
-fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
+fn a_python_program_that_uses_mpi4py_is_recognised() {
     let folder = binaries::folder().parent().unwrap().join("openmpi");
     if !folder.join(".complete").exists() {
         return skip(

@@ -4,14 +4,14 @@
 use score_tests::TestEnv;
 
 #[test]
-fn the_leftmost_of_equal_options_wins() {
+fn the_leftmost_of_equal_options_is_used() {
     let env = TestEnv::new();
     let outcome = env.scrun(&["-nodes=2,nodes=5", "system", "echo", "x"]).run().expect_code(0);
     assert_eq!(outcome.text().lines().count(), 2);
 }
 
 #[test]
-fn the_environment_gives_defaults_that_the_command_line_overrides() {
+fn the_command_line_overrides_options_of_the_environment() {
     let env = TestEnv::new();
     let run = |args: &[&str]| {
         let outcome = env.scrun(args).env("SCORE_OPTIONS", "nodes=3").run().expect_code(0);
@@ -44,7 +44,7 @@ fn every_processor_gets_a_node_by_default() {
 }
 
 #[test]
-fn an_option_of_the_programs_own_reaches_score_get_opt() {
+fn an_option_for_the_program_is_passed_to_score_get_opt() {
     let env = TestEnv::new();
     let Some(program) = env.test_program("calls") else { return };
     let program = program.to_str().unwrap();

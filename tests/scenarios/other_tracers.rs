@@ -15,7 +15,7 @@ use super::c_tool::compiled_tool;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
-fn strace_and_a_tool_share_a_job_but_no_process() {
+fn strace_and_a_tool_can_share_a_job_but_not_a_process() {
     if !is_installed("strace") {
         return skip("strace", "strace is not installed");
     }

@@ -10,7 +10,7 @@ use score_tests::job::open_dev_full;
 // Promise (output and input): A reader that exits early, a full disk and too few descriptors have
 // the same effect as in a Unix pipeline.
 #[test]
-fn head_takes_one_line_and_the_job_ends() {
+fn the_job_ends_after_head_has_read_one_line() {
     let env = TestEnv::new();
     let outcome = env.sh("scrun -nodes=4 system yes | head -1").run().expect_code(0);
     assert_eq!(outcome.text(), "y\n");
@@ -27,7 +27,7 @@ fn the_writers_code_is_that_of_a_broken_pipe() {
     assert!(!outcome.stderr.contains("code 0\n"), "yes did not end by itself: {outcome}");
 }
 
-// Promise of `head_takes_one_line_and_the_job_ends`.
+// Promise of `the_job_ends_after_head_has_read_one_line`.
 #[test]
 fn a_full_disk_is_reported_and_ends_the_job() {
     let env = TestEnv::new();
@@ -37,7 +37,7 @@ fn a_full_disk_is_reported_and_ends_the_job() {
     let _ = outcome.assert_stderr(&["No space left"]);
 }
 
-// Promise of `head_takes_one_line_and_the_job_ends`.
+// Promise of `the_job_ends_after_head_has_read_one_line`.
 #[test]
 fn too_few_descriptors_are_reported_without_a_hang() {
     let env = TestEnv::new();

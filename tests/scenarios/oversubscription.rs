@@ -25,7 +25,7 @@ fn wait_for_stderr(job: &Running, text: &str) {
 }
 
 #[test]
-fn a_processor_has_as_many_jobs_as_rows_and_the_next_one_waits() {
+fn a_processor_has_as_many_jobs_as_rows_and_the_next_job_waits() {
     let env = TestEnv::new();
     let (database, rows) = (Cluster::database(&["a", "b"]), ["-rows", "2"]);
     let Some(cluster) = Cluster::start_with_options(&env, &["a", "b"], &database, &rows) else {

@@ -27,7 +27,7 @@ fn job_of(data: &Value, uid: u32) -> Value {
 // Promise (several users): The page shows a user the same as scps, and nothing without a valid
 // token; it ends with its scored.
 #[test]
-fn a_token_shows_what_its_user_may_see_and_a_request_without_one_is_refused() {
+fn the_page_shows_the_jobs_that_scps_shows_and_a_request_needs_a_token() {
     let env = TestEnv::new();
     let Some(cluster) = Cluster::start(&env, &["a", "b"]) else { return };
     let alice_page = PageUrl::for_cluster(&cluster, ALICE, "b");
@@ -123,7 +123,7 @@ fn the_page_is_served_to_this_host_only_and_by_no_other_name() {
     assert_eq!(get_with_headers(new_address.addr, &path, &[]).status, 403);
 }
 
-// Promise of `a_token_shows_what_its_user_may_see_and_a_request_without_one_is_refused`.
+// Promise of `the_page_shows_the_jobs_that_scps_shows_and_a_request_needs_a_token`.
 #[test]
 fn the_page_can_be_turned_off_or_moved_by_the_operator() {
     let env = TestEnv::new();
@@ -234,7 +234,7 @@ fn hostile_connections_hold_few_resources_and_block_no_other_client() {
 
 // Promise (several users): /metrics is valid OpenMetrics for a strict parser.
 #[test]
-fn prometheus_gets_what_the_token_may_see() {
+fn prometheus_gets_the_metrics_that_the_token_permits() {
     let env = TestEnv::new();
     let Some(cluster) = Cluster::start(&env, &["a"]) else { return };
     let job = cluster.start_long_job(ALICE, "a", "nodes=2");

@@ -5,7 +5,7 @@ use score_tests::TestEnv;
 
 // Promise (messages): Every return code of the manual pages, with the event that gives it.
 #[test]
-fn every_misuse_gets_the_manual_pages_answer() {
+fn every_misuse_fails_as_the_manual_page_documents() {
     let env = TestEnv::new();
     let Some(program) = env.test_program("misuse") else { return };
     let program = program.to_str().unwrap();

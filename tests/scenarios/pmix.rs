@@ -66,7 +66,7 @@ fn all_ranks_find_the_data_of_a_rank_without_a_fence() {
 
 // Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
-fn a_rank_that_ends_without_having_put_anything_keeps_no_other_waiting() {
+fn a_rank_that_ends_without_data_does_not_block_other_ranks() {
     with_each_libpmix("pmix_nothing", |env, program| {
         for what in ["nothing", "absent"] {
             let outcome = run(env, program, LAYOUTS[1], what).expect_code(0);
@@ -77,7 +77,7 @@ fn a_rank_that_ends_without_having_put_anything_keeps_no_other_waiting() {
 
 // Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
-fn a_get_of_data_that_another_host_has_not_put_ends_at_its_time_limit() {
+fn a_get_of_data_that_arrives_too_late_ends_at_its_time_limit() {
     with_each_libpmix("pmix_timeout", |env, program| {
         for options in [LAYOUTS[1], "-group=local:3 -nodes=3x1"] {
             for (seconds, first) in [(1, "too late after that"), (60, "found after less")] {
@@ -93,7 +93,7 @@ fn a_get_of_data_that_another_host_has_not_put_ends_at_its_time_limit() {
 // affecting each other; their number and their bytes are bounded; a rank that waits for one that
 // has exited is named.
 #[test]
-fn fences_of_some_ranks_of_several_hosts_are_under_way_at_once() {
+fn several_fences_of_some_ranks_of_several_hosts_run_at_once() {
     with_each_libpmix("pmix_subsets", |env, program| {
         for (options, size) in [
             ("-nodes=4", 4),
@@ -132,7 +132,7 @@ fn remove_files(env: &TestEnv, prefix: &str) {
 
 // Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
-fn more_than_a_process_may_put_ends_the_job_and_is_named() {
+fn data_beyond_the_limit_of_a_process_end_the_job_and_are_reported() {
     with_each_libpmix("pmix_limits", |env, program| {
         let found = ["0: 0 found", "0: 1 found", "1: 0 found", "1: 1 found"];
         // On one host no data goes to other hosts, so ranks may put more.
@@ -209,7 +209,7 @@ fn a_helper_does_not_hang_while_its_job_is_stopped() {
 
 // Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
-fn nothing_is_left_when_scrun_is_killed() {
+fn no_process_or_file_remains_after_scrun_is_killed() {
     // Open MPI's shared memory, which only transports other than PM use, makes files, too.
     let source = "#include <mpi.h>\n#include <stdio.h>\n#include <unistd.h>\n\
                   int main(int argc, char **argv) {\n\

@@ -49,7 +49,7 @@ fn remote_memory_is_measured_and_compared_with_memcpy() {
 }
 
 #[test]
-fn remote_memory_between_hosts_is_measured_too() {
+fn remote_memory_between_hosts_is_also_measured() {
     let env = TestEnv::new();
     let args = ["-group=local:2,nodes=2x1,message=quiet", "pmtest", "-rma", "-size", "8,65536"];
     let outcome = env.scrun(&[&args[..], &["-rounds", "1", "-json"]].concat()).run().expect_code(0);

@@ -7,7 +7,7 @@ use score_tests::TestEnv;
 // Promise (faults): For a program that is missing, cannot run, exits too early or crashes, scrun
 // names node and cause; the code is 127, 126 or 128 + signal.
 #[test]
-fn a_missing_program_gives_127_and_its_name() {
+fn a_missing_program_is_named_with_exit_code_127() {
     let env = TestEnv::new();
     let _ = env
         .scrun(&["-nodes=2", "no-such-program"])
@@ -22,15 +22,15 @@ fn a_missing_program_gives_127_and_its_name() {
 }
 
 #[test]
-fn a_missing_program_under_system_gives_127_and_its_name() {
+fn a_missing_program_under_system_is_named_with_exit_code_127() {
     let env = TestEnv::new();
     let outcome = env.scrun(&["-nodes=2", "system", "no-such-program"]).run();
     let _ = outcome.expect_code(127).assert_stderr(&["no-such-program"]);
 }
 
-// Promise of `a_missing_program_gives_127_and_its_name`.
+// Promise of `a_missing_program_is_named_with_exit_code_127`.
 #[test]
-fn a_program_without_permission_gives_126_and_its_name() {
+fn a_program_without_permission_is_named_with_exit_code_126() {
     let env = TestEnv::new();
     env.write_file("plain", "#!/bin/sh\necho never\n");
     let outcome =
@@ -48,7 +48,7 @@ fn an_elf_file_with_a_broken_header_is_named() {
     assert!(!outcome.stderr.contains("panicked"), "{outcome}");
 }
 
-// Promise of `a_missing_program_gives_127_and_its_name`.
+// Promise of `a_missing_program_is_named_with_exit_code_127`.
 #[test]
 fn leaving_before_score_initialize_ends_the_parallel_process() {
     let env = TestEnv::new();
@@ -59,9 +59,9 @@ fn leaving_before_score_initialize_ends_the_parallel_process() {
     let _ = outcome.assert_stderr(&["node 1", "score_initialize"]);
 }
 
-// Promise of `a_missing_program_gives_127_and_its_name`.
+// Promise of `a_missing_program_is_named_with_exit_code_127`.
 #[test]
-fn a_crash_gives_128_and_the_signal_and_names_the_node() {
+fn a_crash_is_named_with_its_node_and_sets_exit_code_128_plus_the_signal() {
     let env = TestEnv::new();
     let Some(program) = env.test_program("faults") else { return };
     let program = program.to_str().unwrap();
@@ -82,7 +82,7 @@ fn a_script_runs_on_every_node_as_under_system() {
 }
 
 #[test]
-fn a_plain_program_is_never_started_on_the_users_side() {
+fn a_plain_program_is_never_started_by_scrun_itself() {
     let env = TestEnv::new();
     let _ = env.write_script("count", "#!/bin/sh\necho $$ >> \"$1\"\n");
     let log = env.dir().join("log");

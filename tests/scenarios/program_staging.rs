@@ -89,7 +89,7 @@ fn a_large_program_arrives_whole() {
 
 // Promise of `every_host_starts_its_own_copy`.
 #[test]
-fn a_program_of_score_is_copied_to_the_other_hosts() {
+fn a_program_of_score_is_copied_to_all_other_hosts() {
     let env = TestEnv::new();
     let line =
         "seq 20 | scrun -group=local:4,nodes=4x1 scatter == system sort -n | sort -n | uniq -c";

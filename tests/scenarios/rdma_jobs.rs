@@ -75,7 +75,7 @@ fn scattered_data_is_gathered_unchanged_and_one_line_names_the_adapter() {
 }
 
 #[test]
-fn messages_of_all_sizes_arrive_in_order_at_sleeping_receivers_too_and_are_counted() {
+fn messages_of_all_sizes_arrive_in_order_also_at_sleeping_receivers_and_are_counted() {
     if !has_adapter() {
         return;
     }
@@ -231,7 +231,7 @@ fn start_cluster<'a>(env: &'a TestEnv, slice: &str) -> Option<Cluster<'a>> {
 }
 
 #[test]
-fn jobs_that_take_turns_and_one_that_is_suspended_amid_its_traffic_lose_nothing() {
+fn jobs_that_take_turns_and_a_job_suspended_during_traffic_lose_no_message() {
     if !has_adapter() {
         return;
     }
@@ -268,7 +268,7 @@ fn jobs_that_take_turns_and_one_that_is_suspended_amid_its_traffic_lose_nothing(
 }
 
 #[test]
-fn a_user_who_may_not_open_the_adapter_gets_a_notice_and_udp() {
+fn without_permission_to_open_the_adapter_a_job_gets_a_notice_and_udp() {
     if !has_adapter() {
         return;
     }
@@ -320,7 +320,7 @@ fn a_user_with_a_low_memlock_limit_gets_a_notice_and_udp() {
 }
 
 #[test]
-fn a_deadlock_is_found_and_a_job_that_can_go_on_is_not_reported() {
+fn a_deadlock_is_reported_and_a_job_that_can_continue_is_not() {
     if !has_adapter() {
         return;
     }

@@ -12,7 +12,7 @@ use score_tests::process::Process;
 use score_tests::{TestEnv, skip};
 
 #[test]
-fn an_absolute_name_gets_the_first_process_of_the_host_only() {
+fn only_the_first_process_of_a_host_writes_to_an_absolute_path() {
     let env = TestEnv::new();
     let file = env.dir().join("out");
     let name = file.to_str().unwrap();
@@ -34,7 +34,7 @@ fn append_has_two_spellings() {
 }
 
 #[test]
-fn input_from_an_absolute_file_goes_to_every_node() {
+fn every_node_reads_input_from_an_absolute_path() {
     let env = TestEnv::new();
     let file = env.write_file("in", "three short words\n");
     let job = env.scrun(&["-nodes=3", "system", "wc", "-w", ":=", file.to_str().unwrap()]);

@@ -25,7 +25,7 @@ fn ssh_starts_a_trial_daemon_on_every_host() {
 
 // Promise of `ssh_starts_a_trial_daemon_on_every_host`.
 #[test]
-fn a_host_that_ssh_does_not_reach_is_named_and_the_others_come_up() {
+fn a_host_that_ssh_does_not_reach_is_named_and_other_hosts_start() {
     let env = TestEnv::new();
     let Some(testbed) = Testbed::ssh(&env) else { return };
     // Host 1 exists, but host 9 does not. The second command has a path without a scored.

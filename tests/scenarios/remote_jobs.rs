@@ -31,7 +31,7 @@ fn assert_nodes(outcome: &Outcome, hosts: u32) {
 // Promise (jobs on many hosts): Jobs run on machines reached by ssh, with or without the user's own
 // machine.
 #[test]
-fn ssh_brings_up_the_hosts_of_a_job() {
+fn ssh_starts_the_daemons_on_the_hosts_of_a_job() {
     for hosts in [
         &["10.77.0.2", "10.77.0.3"][..],
         &["localhost", "10.77.0.2", "10.77.0.3"],
@@ -43,7 +43,7 @@ fn ssh_brings_up_the_hosts_of_a_job() {
     }
 }
 
-// Promise of `ssh_brings_up_the_hosts_of_a_job`.
+// Promise of `ssh_starts_the_daemons_on_the_hosts_of_a_job`.
 #[test]
 fn a_program_of_score_is_copied_by_ssh() {
     let env = TestEnv::new();
@@ -57,7 +57,7 @@ fn a_program_of_score_is_copied_by_ssh() {
     assert_eq!(lines, expected, "{outcome}");
 }
 
-// Promise of `ssh_brings_up_the_hosts_of_a_job`.
+// Promise of `ssh_starts_the_daemons_on_the_hosts_of_a_job`.
 #[test]
 fn a_host_that_ssh_does_not_reach_refuses_the_job_by_its_name() {
     let env = TestEnv::new();

@@ -77,7 +77,7 @@ fn stacks_and_threads_are_shown_with_their_ranks() {
 
 // Promise of `stacks_and_threads_are_shown_with_their_ranks`.
 #[test]
-fn held_ranks_stand_while_others_run_and_run_on_when_the_console_ends_or_is_killed() {
+fn held_ranks_stop_while_other_ranks_run_and_continue_when_the_console_ends() {
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 2) else { return };
     let counter = target_job.targets[0].counter;
@@ -114,7 +114,7 @@ fn held_ranks_stand_while_others_run_and_run_on_when_the_console_ends_or_is_kill
 /// The jobs take turns of 10 ms. In each slice of the job the kernel continues the held process
 /// with the job's other processes.
 #[test]
-fn a_held_rank_stands_in_all_slices_of_its_job() {
+fn a_held_rank_does_not_run_in_any_slice_of_its_job() {
     let env = TestEnv::new();
     let Some(built) = env.test_program(PROGRAM) else { return };
     let program = env.dir().join(PROGRAM);

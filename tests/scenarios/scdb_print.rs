@@ -91,7 +91,7 @@ fn equal_values_are_one_line_whether_ranks_run_are_held_or_have_stopped() {
 
 // Promise of `equal_values_are_one_line_whether_ranks_run_are_held_or_have_stopped`.
 #[test]
-fn a_print_that_fails_gives_the_reason_and_changes_nothing() {
+fn a_print_that_fails_shows_the_reason_and_changes_no_state() {
     let env = TestEnv::new();
     let Some(mut job) = PrintedJob::start(&env) else { return };
     for (words, line) in [

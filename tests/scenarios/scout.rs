@@ -68,7 +68,7 @@ fn one_command_needs_no_shell() {
 
 // Promise of `equal_output_of_neighbours_is_shown_once`.
 #[test]
-fn the_highest_exit_code_counts_and_hosts_are_named() {
+fn the_highest_exit_code_is_used_and_hosts_are_named() {
     let env = TestEnv::new();
     let lines = "scout 'exit $((SCORE_SELF_HOST == 2 ? 3 : 0))'; echo code $?\n\
                  scout '[ $SCORE_SELF_HOST != 1 ] || kill -9 $$; echo still'; echo code $?\n\
@@ -98,7 +98,7 @@ fn much_output_flows_under_the_hosts_name_and_an_asterisk() {
 
 // Promise of `equal_output_of_neighbours_is_shown_once`.
 #[test]
-fn standard_input_goes_to_every_host() {
+fn standard_input_is_sent_to_every_host() {
     let env = TestEnv::new();
     let lines = "seq 3 | scout -stdin cat\nseq 100000 | scout -stdin md5sum\n\
                  echo x | scout -stdin true; echo $?\nscout cat; echo $?\n";
@@ -125,7 +125,7 @@ fn json_output_is_one_object_for_each_line() {
 
 // Promise (hosts): scrun in a scout session takes its hosts and starts no daemon.
 #[test]
-fn scrun_takes_the_sessions_hosts_and_starts_no_daemon() {
+fn scrun_uses_the_hosts_of_the_session_and_starts_no_daemon() {
     let env = TestEnv::new();
     let lines = "scrun -nodes=4x2 system sh -c 'echo $SCORE_SELF_HOST' | sort | uniq -c\n\
                  scrun -nodes=2x1 system hostname | sort\nscrun -nodes=9x1 system true; echo $?\n\
@@ -153,7 +153,7 @@ fn scrun_takes_the_sessions_hosts_and_starts_no_daemon() {
 }
 
 #[test]
-fn scout_without_arguments_says_whether_it_is_inside_a_session() {
+fn scout_without_arguments_prints_whether_it_is_inside_a_session() {
     let env = TestEnv::new();
     let outcome = scout(&env, &[]).run().expect_code(1);
     assert_eq!(outcome.text(), "in no scout session\n");
@@ -204,7 +204,7 @@ fn an_impossible_request_is_refused_by_name() {
 }
 
 #[test]
-fn a_host_that_does_not_come_up_is_named_in_time() {
+fn a_host_that_does_not_start_is_named_in_time() {
     let env = TestEnv::new();
     let shell = env.write_file("shell", "#!/bin/sh\nexec sleep 300\n");
     let rsh = format!("sh {}", shell.display());
@@ -217,9 +217,9 @@ fn a_host_that_does_not_come_up_is_named_in_time() {
     assert!(started_at.elapsed() < Duration::from_secs(60));
 }
 
-// Promise of `interrupts_go_to_the_remote_commands_and_the_shell_goes_on`.
+// Promise of `interrupts_are_sent_to_the_remote_commands_and_the_shell_continues`.
 #[test]
-fn nothing_outlives_a_scout_that_is_killed() {
+fn no_process_or_file_outlives_a_killed_scout() {
     for signal in [Signal::SIGKILL, Signal::SIGHUP, Signal::SIGTERM] {
         let env = TestEnv::new();
         let running = start_waiting_session(&env, "scout 'sleep 300' &\nscrun system sleep 301 &");
@@ -235,9 +235,9 @@ fn nothing_outlives_a_scout_that_is_killed() {
     }
 }
 
-// Promise of `interrupts_go_to_the_remote_commands_and_the_shell_goes_on`.
+// Promise of `interrupts_are_sent_to_the_remote_commands_and_the_shell_continues`.
 #[test]
-fn a_killed_scored_is_reported_and_leaves_nothing() {
+fn a_killed_scored_is_reported_and_all_its_processes_and_files_are_removed() {
     let env = TestEnv::new();
     // The shell outlives the dying server, whose sockets close one after the other.
     let lines = "scout 'sleep 300'; echo code $?; scout; echo $? reported; sleep 1\n";
@@ -256,7 +256,7 @@ fn a_killed_scored_is_reported_and_leaves_nothing() {
 
 // Promise (hosts): In a scout session a lost host is named, and the other hosts continue.
 #[test]
-fn a_lost_host_is_named_and_the_others_go_on() {
+fn a_lost_host_is_named_and_other_hosts_continue() {
     let env = TestEnv::new();
     let lines = "scout 'sleep 3; echo alive'; echo code $?\n\
                  scrun -nodes=2x1,message=quiet system hostname | sort\n";
@@ -319,7 +319,7 @@ fn another_user_is_refused_by_a_session() {
 // Promise (hosts): A scout session lasts as long as its shell, which has job control, ^C and
 // suspend; however it ends, no process and no file remains.
 #[test]
-fn interrupts_go_to_the_remote_commands_and_the_shell_goes_on() {
+fn interrupts_are_sent_to_the_remote_commands_and_the_shell_continues() {
     let env = TestEnv::new();
     let timeout = Duration::from_secs(20);
     let mut terminal = Terminal::shell(&env);

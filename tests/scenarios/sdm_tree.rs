@@ -80,7 +80,7 @@ fn is_stopped(event: &DebugEvent, expected: &StopReason, function: &str) -> bool
 }
 
 #[test]
-fn equal_answers_of_ranks_on_two_hosts_are_one_event_and_the_job_goes_on_afterwards() {
+fn equal_answers_of_ranks_on_two_hosts_are_one_event_and_the_job_continues() {
     let env = TestEnv::new();
     let Some((job, mut front_end)) = start(&env) else { return };
     let attach = || Operation::Attach { first: 0, pids: Vec::new() };
@@ -130,7 +130,7 @@ fn equal_answers_of_ranks_on_two_hosts_are_one_event_and_the_job_goes_on_afterwa
 }
 
 #[test]
-fn a_lost_host_is_an_event_of_its_ranks_and_nobody_waits_for_it() {
+fn a_lost_host_is_an_event_of_its_ranks_and_delays_no_command() {
     let env = TestEnv::new();
     let Some((job, mut front_end)) = start(&env) else { return };
     let running = front_end.command((0..2).into(), EVENT_TIMEOUT, Operation::Continue);

@@ -25,19 +25,19 @@ fn assert_all_arrive(ending: &str) {
 // Promise (faults): Messages sent with pmSend arrive even if the process then returns, exits or
 // calls _exit at once, on a network that loses every tenth packet.
 #[test]
-fn everything_arrives_after_a_return_from_main() {
+fn all_messages_arrive_after_a_return_from_main() {
     assert_all_arrive("return");
 }
 
-// Promise of `everything_arrives_after_a_return_from_main`.
+// Promise of `all_messages_arrive_after_a_return_from_main`.
 #[test]
-fn everything_arrives_after_exit() {
+fn all_messages_arrive_after_exit() {
     assert_all_arrive("exit");
 }
 
-// Promise of `everything_arrives_after_a_return_from_main`.
+// Promise of `all_messages_arrive_after_a_return_from_main`.
 #[test]
-fn everything_arrives_after_an_end_without_handlers() {
+fn all_messages_arrive_after_an_exit_without_handlers() {
     assert_all_arrive("_exit");
 }
 

@@ -14,7 +14,7 @@ fn elements_run_in_order() {
 // Promise (use): A program can read files of an earlier program of its sequence; they are removed
 // with the job.
 #[test]
-fn a_file_of_an_earlier_element_is_read_by_a_later_one() {
+fn a_later_element_can_read_a_file_of_an_earlier_element() {
     let env = TestEnv::new();
     let line = "scrun -nodes=1 system echo hello =: note :: system cat := note";
     let outcome = env.sh(line).run().expect_code(0);
@@ -22,7 +22,7 @@ fn a_file_of_an_earlier_element_is_read_by_a_later_one() {
 }
 
 #[test]
-fn several_writers_get_files_of_their_own() {
+fn each_of_several_writers_has_its_own_file() {
     let env = TestEnv::new();
     let line = "scrun -nodes=3 system sh -c 'echo from $SCORE_SELF_NODE' =: part \
                 :: system cat := part";
@@ -31,14 +31,14 @@ fn several_writers_get_files_of_their_own() {
 }
 
 #[test]
-fn a_later_element_reads_nothing_from_scrun() {
+fn a_later_element_gets_no_input_of_scrun() {
     let env = TestEnv::new();
     let line = "echo input | scrun -nodes=1 system true :: system cat";
     assert_eq!(env.sh(line).run().expect_code(0).text(), "");
 }
 
 #[test]
-fn pipelines_can_stand_in_a_sequence() {
+fn a_sequence_can_consist_of_pipelines() {
     let env = TestEnv::new();
     let line = "scrun -nodes=2 system echo a == system tr a b :: system echo c == system tr c d";
     assert_eq!(env.sh(line).run().expect_code(0).text(), "b\nb\nd\nd\n");

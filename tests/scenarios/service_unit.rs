@@ -47,7 +47,7 @@ echo "verified: $?"
 // Promise (several users): With the installed unit of systemd users submit jobs; a restart or a
 // kill ends the jobs, and the service starts again; a stop leaves nothing.
 #[test]
-fn the_unit_runs_under_systemd_and_leaves_nothing() {
+fn the_unit_runs_under_systemd_and_leaves_no_process_or_file() {
     let env = TestEnv::new();
     let Some(job) = Testbed::systemd(&env, STEPS) else { return };
     let outcome = job.timeout(COMMAND_TIMEOUT).run();

@@ -83,7 +83,7 @@ fn sigint_ends_a_job_that_does_not_catch_it() {
 
 // Promise of `the_broadcast_signals_reach_every_process`.
 #[test]
-fn sigquit_says_one_line_and_has_no_effect_yet() {
+fn sigquit_prints_one_line_and_has_no_other_effect() {
     let env = TestEnv::new();
     let mut job =
         env.scrun(&["-nodes=2", "system", "sh", "-c", "echo up; sleep 1; echo end"]).start();
@@ -95,7 +95,7 @@ fn sigquit_says_one_line_and_has_no_effect_yet() {
 
 // Promise of `the_broadcast_signals_reach_every_process`.
 #[test]
-fn sigtstp_stops_every_process_and_sigcont_lets_them_go_on() {
+fn sigtstp_stops_every_process_and_sigcont_continues_it() {
     let env = TestEnv::new();
     let script = "echo up; sleep 1; echo end";
     let mut job = env.scrun(&["-nodes=2", "system", "sh", "-c", script]).start();

@@ -105,7 +105,7 @@ fn programs_of_a_pipeline_have_ranks_one_after_the_other() {
 // Promise (tools): The tool control service may be killed at any time; a process that cannot be
 // traced is named.
 #[test]
-fn the_service_may_be_killed_at_any_time_and_leaves_the_job_as_it_was() {
+fn a_kill_of_the_service_at_any_time_does_not_change_the_job() {
     let env = TestEnv::new();
     let Some(program) = copy_program(&env) else { return };
     let mut job = env.scrun(&["-nodes=4", program.to_str().unwrap(), "8"]).start();
@@ -124,7 +124,7 @@ fn the_service_may_be_killed_at_any_time_and_leaves_the_job_as_it_was() {
     assert_eq!(outcome.text().matches("ok").count(), 4, "{outcome}");
 }
 
-// Promise of `the_service_may_be_killed_at_any_time_and_leaves_the_job_as_it_was`.
+// Promise of `a_kill_of_the_service_at_any_time_does_not_change_the_job`.
 #[test]
 fn processes_whose_stacks_cannot_be_read_are_named() {
     let env = TestEnv::new();

@@ -5,7 +5,7 @@ use score_tests::TestEnv;
 
 // Promise (output and input): Node 0 gets all of standard input, and no other node gets any.
 #[test]
-fn node_zero_reads_all_and_the_others_see_the_end_at_once() {
+fn node_zero_reads_all_input_and_other_nodes_get_end_of_file_at_once() {
     let env = TestEnv::new();
     let input = "x".repeat(1_000_000);
     let job = env.scrun(&["-nodes=3", "system", "sh", "-c", "echo $SCORE_SELF_NODE:$(wc -c)"]);

@@ -134,7 +134,7 @@ fn a_tool_that_cannot_be_started_is_named_and_a_fifth_tool_is_refused() {
 }
 
 #[test]
-fn the_scrun_of_another_user_and_none_at_all_are_refused_alike() {
+fn the_scrun_of_another_user_and_a_missing_scrun_cause_the_same_error() {
     if !geteuid().is_root() {
         return;
     }
@@ -201,9 +201,9 @@ fn is_keeper(process: &Process) -> bool {
     process.has_name("scored-keeper")
 }
 
-// Promise of `a_tool_runs_on_all_hosts_on_some_or_on_none`.
+// Promise of `a_tool_runs_on_all_requested_hosts_or_on_none`.
 #[test]
-fn no_process_of_a_tool_is_left_whichever_component_is_killed() {
+fn no_process_of_a_tool_remains_after_any_component_is_killed() {
     let victims: [Victim; 5] = [
         ("scored", Process::is_scored),
         ("the shepherd", Process::is_shepherd),
@@ -332,7 +332,7 @@ fn a_tool_of_scrun_starts_before_the_first_process() {
 // Promise (tools): A tool starts for a job on all requested hosts or on none, from any host of the
 // cluster, only for the job's owner; it ends with the job, whichever process is killed.
 #[test]
-fn a_tool_runs_on_all_hosts_on_some_or_on_none() {
+fn a_tool_runs_on_all_requested_hosts_or_on_none() {
     let env = TestEnv::new();
     let mut job = start_job(&env, &["-group=local:3", "-nodes=3"]);
     job.wait_for("/job-", 3);
@@ -360,7 +360,7 @@ fn a_tool_runs_on_all_hosts_on_some_or_on_none() {
     terminate(&env, job);
 }
 
-// Promise of `a_tool_runs_on_all_hosts_on_some_or_on_none`.
+// Promise of `a_tool_runs_on_all_requested_hosts_or_on_none`.
 #[test]
 fn tools_of_users_are_reached_from_every_host_by_their_owner_only() {
     let env = TestEnv::new();
@@ -404,7 +404,7 @@ fn tools_of_users_are_reached_from_every_host_by_their_owner_only() {
     wait_until_ended(&env, "sleep 400");
 }
 
-// Promise of `a_tool_runs_on_all_hosts_on_some_or_on_none`.
+// Promise of `a_tool_runs_on_all_requested_hosts_or_on_none`.
 #[test]
 fn no_tool_outlives_the_keeper_the_daemon_or_its_supervisor() {
     let victims: [Victim; 4] = [
@@ -452,7 +452,7 @@ fn no_tool_outlives_the_keeper_the_daemon_or_its_supervisor() {
 
 // Promise of `a_tool_has_sixty_seconds_from_each_touch_and_ten_minutes_in_all`.
 #[test]
-fn other_jobs_run_while_a_tool_cleans_up_for_as_long_as_the_operator_allows() {
+fn other_jobs_run_while_a_tool_cleans_up_within_the_limit_of_the_operator() {
     let env = TestEnv::new();
     let database = Cluster::database(&["a"]);
     let options = ["-cleanup", "2"];

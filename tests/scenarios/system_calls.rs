@@ -10,7 +10,7 @@ fn run_calls(nodes: usize, mode: &str) -> Option<Outcome> {
 }
 
 #[test]
-fn sc_barrier_lets_all_through_again_and_again() {
+fn sc_barrier_can_be_used_repeatedly() {
     let Some(outcome) = run_calls(4, "barrier") else { return };
     assert_eq!(outcome.expect_code(0).text(), "through\n".repeat(4));
 }
@@ -34,7 +34,7 @@ fn sc_signal_bcast_reaches_every_node_and_refuses_the_schedulers_signals() {
 }
 
 #[test]
-fn sc_getpid_gives_every_node_the_same_number() {
+fn sc_getpid_returns_the_same_number_on_every_node() {
     let Some(outcome) = run_calls(3, "number") else { return };
     let outcome = outcome.expect_code(0);
     let lines = outcome.sorted_lines();

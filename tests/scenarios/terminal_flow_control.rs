@@ -19,7 +19,7 @@ fn hold_time() -> Duration {
 // Promise (output and input): While four nodes write and ^S stops the output for 10 s (CI: 3 s),
 // scrun, scored and shepherd use less than 64 MiB; afterwards every byte arrives.
 #[test]
-fn a_stopped_terminal_costs_no_memory_and_loses_no_byte() {
+fn a_stopped_terminal_uses_no_memory_and_loses_no_byte() {
     let env = TestEnv::new();
     // Node n writes the letter a+n. With -onlcr the terminal adds no bytes.
     let line = format!(

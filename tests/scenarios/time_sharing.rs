@@ -68,7 +68,7 @@ fn assert_alternate(first: &[(u64, u64)], second: &[(u64, u64)]) {
 // Promise (time-sharing): With real processes: two jobs on one processor never run at the same
 // time, whatever their processes ignore, fork, or do with sessions and threads.
 #[test]
-fn jobs_on_the_same_processor_never_run_at_once_whatever_they_ignore() {
+fn jobs_on_one_processor_never_run_at_once_even_if_they_ignore_signals() {
     let env = TestEnv::new();
     let Some(program) = copy_turns_program(&env) else { return };
     let Some(cluster) = start_cluster(&env, 1, "10") else { return };
@@ -83,7 +83,7 @@ fn jobs_on_the_same_processor_never_run_at_once_whatever_they_ignore() {
 // Promise (time-sharing): With real processes: equal jobs rotate, and continue when the shepherd of
 // one is killed.
 #[test]
-fn jobs_that_take_turns_go_on_when_the_shepherd_of_one_is_killed() {
+fn jobs_that_take_turns_continue_if_the_shepherd_of_one_job_is_killed() {
     let env = TestEnv::new();
     let Some(program) = copy_turns_program(&env) else { return };
     let Some(mut cluster) = start_cluster(&env, 1, "10") else { return };
@@ -266,7 +266,7 @@ fn each_process_is_bound_to_a_processor_when_there_is_one_for_each() {
 // Promise (time-sharing): ^Z, output that is not read, and sc_sleep stop the whole job, which
 // continues later; a job that yields leaves the processors to others.
 #[test]
-fn a_suspended_job_stands_still_while_others_take_turns() {
+fn a_suspended_job_does_not_run_while_other_jobs_take_turns() {
     let env = TestEnv::new();
     let Some(cluster) = start_cluster(&env, 1, "10") else { return };
     let tick = "while :; do echo tick; sleep 0.05; done";
@@ -310,9 +310,9 @@ fn wait_until_stopped(env: &TestEnv, sample_count: u32, predicate: impl Fn(&Proc
     }
 }
 
-// Promise of `a_suspended_job_stands_still_while_others_take_turns`.
+// Promise of `a_suspended_job_does_not_run_while_other_jobs_take_turns`.
 #[test]
-fn a_job_whose_output_is_not_read_is_suspended_and_goes_on_when_it_is_read() {
+fn a_job_is_suspended_while_its_output_is_not_read() {
     let env = TestEnv::new();
     let (mut reader, write) = std::io::pipe().unwrap();
     let args = ["-nodes=1", "sh", "-c", "seq 1 2000000; echo end >&2"];
@@ -329,7 +329,7 @@ fn a_job_whose_output_is_not_read_is_suspended_and_goes_on_when_it_is_read() {
     assert_eq!((lines, bytes.ends_with(b"\n2000000\n")), (2_000_000, true));
 }
 
-// Promise of `a_suspended_job_stands_still_while_others_take_turns`.
+// Promise of `a_suspended_job_does_not_run_while_other_jobs_take_turns`.
 #[test]
 fn sc_sleep_stops_the_whole_job_for_its_time() {
     let env = TestEnv::new();
@@ -343,9 +343,9 @@ fn sc_sleep_stops_the_whole_job_for_its_time() {
     assert!(outcome.elapsed >= Duration::from_secs(3), "{outcome}");
 }
 
-// Promise of `a_suspended_job_stands_still_while_others_take_turns`.
+// Promise of `a_suspended_job_does_not_run_while_other_jobs_take_turns`.
 #[test]
-fn a_job_that_yields_all_the_time_leaves_the_processor_to_others() {
+fn a_job_that_yields_all_the_time_gives_the_processor_to_other_jobs() {
     let env = TestEnv::new();
     let Some(program) = copy_turns_program(&env) else { return };
     let Some(cluster) = start_cluster(&env, 1, "10") else { return };
@@ -370,7 +370,7 @@ fn a_job_that_yields_all_the_time_leaves_the_processor_to_others() {
 // Promise (time-sharing): A job that has nothing to do leaves each of its slices to others, also if
 // it was busy and idle several times before.
 #[test]
-fn a_job_that_has_nothing_to_do_leaves_each_of_its_slices_to_others() {
+fn an_idle_job_yields_each_of_its_slices_to_other_jobs() {
     const SLICE: u64 = 200_000_000;
     let env = TestEnv::new();
     let Some(cluster) = start_cluster(&env, 1, "200") else { return };
@@ -393,7 +393,7 @@ fn a_job_that_has_nothing_to_do_leaves_each_of_its_slices_to_others() {
 // Promise (time-sharing): If scored is killed while a job is stopped, no process and no directory
 // is left.
 #[test]
-fn a_stopped_job_leaves_nothing_when_scored_is_killed() {
+fn no_process_or_file_of_a_stopped_job_remains_after_scored_is_killed() {
     let env = TestEnv::new();
     let Some(mut cluster) = start_cluster(&env, 1, "20") else { return };
     let spin = "echo up; (trap '' TERM; setsid sh -c 'while :; do :; done') & while :; do :; done";
@@ -419,7 +419,7 @@ fn a_stopped_job_leaves_nothing_when_scored_is_killed() {
 // Promise (time-sharing): Pipelines of two jobs with slices of 10 ms pass 64 MiB to each node
 // unchanged.
 #[test]
-fn a_pipeline_loses_nothing_under_slices() {
+fn a_pipeline_under_slices_loses_no_byte() {
     let env = TestEnv::new();
     let Some(cluster) = start_cluster(&env, 2, "10") else { return };
     for name in ["scatter", "system"] {
@@ -447,7 +447,7 @@ fn a_pipeline_loses_nothing_under_slices() {
 // Promise (time-sharing): Two jobs that write and read remote memory between hosts lose nothing
 // with slices of 10 ms, nor if one is suspended for seconds.
 #[test]
-fn remote_memory_between_hosts_loses_nothing_under_slices_and_a_suspension() {
+fn remote_memory_between_hosts_works_under_slices_and_a_suspension() {
     let env = TestEnv::new();
     let Some(built) = env.test_program("remote") else { return };
     let hosts = ["b", "a"];
@@ -522,7 +522,7 @@ fn a_host_that_does_not_answer_is_named_and_never_has_two_jobs() {
 
 // Promise (time-sharing): A process with an attached debugger takes its slices like any other.
 #[test]
-fn a_traced_process_takes_turns_as_any_other() {
+fn jobs_take_turns_although_a_process_is_traced() {
     let env = TestEnv::new();
     let (Some(program), Some(tracer)) = (copy_turns_program(&env), env.test_program("tracer"))
     else {
@@ -545,7 +545,7 @@ fn a_traced_process_takes_turns_as_any_other() {
 /// gdb stops the only process of a job. In slices of 40 ms the other job would be stopped half of
 /// the time, but the first job gives up its slices.
 #[test]
-fn a_job_at_a_breakpoint_leaves_its_slices_to_others_and_goes_on_later() {
+fn a_job_at_a_breakpoint_yields_its_slices_to_other_jobs_and_continues_later() {
     let env = TestEnv::new();
     if !is_installed("gdb") {
         return skip("time_sharing", "gdb is not installed");

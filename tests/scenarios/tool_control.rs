@@ -306,7 +306,7 @@ fn watchpoints_and_fast_breakpoints(tool: &mut Tool, target: &Target, counting: 
 }
 
 #[test]
-fn two_tools_share_a_process_as_the_13_steps_say() {
+fn two_tools_share_a_process_according_to_the_13_steps() {
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 1) else { return };
     let target = target_job.targets[0].clone();
@@ -360,7 +360,7 @@ fn two_tools_share_a_process_as_the_13_steps_say() {
 }
 
 #[test]
-fn a_tool_that_dies_leaves_the_job_as_if_it_had_never_been_there() {
+fn the_death_of_a_tool_undoes_its_changes_to_the_job() {
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 2) else { return };
     let target = target_job.targets[1].clone();
@@ -415,7 +415,7 @@ fn the_stacks_of_a_process_that_a_tool_holds_are_shown() {
 }
 
 #[test]
-fn breakpoints_of_a_killed_service_are_removed_by_the_next_one() {
+fn breakpoints_of_a_killed_service_are_removed_by_the_next_service() {
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 1) else { return };
     let target = target_job.targets[0].clone();
@@ -443,7 +443,7 @@ fn breakpoints_of_a_killed_service_are_removed_by_the_next_one() {
 }
 
 #[test]
-fn a_killed_shepherd_closes_the_sockets_and_nothing_is_left() {
+fn a_killed_shepherd_closes_the_sockets_and_no_process_or_file_remains() {
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 1) else { return };
     let target = target_job.targets[0].clone();

@@ -100,7 +100,7 @@ fn wait_until_removed(env: &TestEnv, job: Running, places: &[PathBuf], victim: &
 // Promise (tools): The folder of `-tool-files` is copied in the same way, with modes and links, and
 // removed with the job; a list of files from another host creates nothing outside its directory.
 #[test]
-fn every_host_has_the_folder_and_it_goes_with_the_job() {
+fn every_host_has_the_directory_and_it_is_removed_with_the_job() {
     let env = TestEnv::new();
     let (folder, shown) = make_folder(&env);
     let mut job = start_on_two_hosts(&env, &folder);
@@ -114,9 +114,9 @@ fn every_host_has_the_folder_and_it_goes_with_the_job() {
     wait_until_removed(&env, job, &places, "scrun");
 }
 
-// Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
+// Promise of `every_host_has_the_directory_and_it_is_removed_with_the_job`.
 #[test]
-fn the_folder_goes_with_the_job_whatever_is_killed_on_a_host() {
+fn the_directory_is_removed_with_the_job_even_if_scored_or_the_shepherd_is_killed() {
     let victims: [Victim; 2] =
         [("scored", Process::is_scored), ("the shepherd", Process::is_shepherd)];
     for (name, is_victim) in victims {
@@ -132,9 +132,9 @@ fn the_folder_goes_with_the_job_whatever_is_killed_on_a_host() {
     }
 }
 
-// Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
+// Promise of `every_host_has_the_directory_and_it_is_removed_with_the_job`.
 #[test]
-fn the_files_of_a_user_are_that_users() {
+fn the_staged_files_belong_to_the_user_of_the_job() {
     let env = TestEnv::new();
     let Some(cluster) = Cluster::start(&env, &["a", "b"]) else { return };
     let (folder, shown) = make_folder(&env);
@@ -159,7 +159,7 @@ fn the_files_of_a_user_are_that_users() {
 }
 
 #[test]
-fn without_the_option_nothing_is_copied_and_a_tool_has_no_such_variable() {
+fn without_the_option_no_file_is_copied_and_the_variable_is_not_set() {
     let env = TestEnv::new();
     let script = "'pwd; ls -A; echo ${SCORE_TOOL_FILES-unset} %{files}; exec sleep 300'";
     let line = format!(
@@ -173,9 +173,9 @@ fn without_the_option_nothing_is_copied_and_a_tool_has_no_such_variable() {
     let _ = job.wait();
 }
 
-// Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
+// Promise of `every_host_has_the_directory_and_it_is_removed_with_the_job`.
 #[test]
-fn files_that_cannot_be_sent_are_named_before_anything_is_started() {
+fn files_that_cannot_be_sent_are_named_before_the_job_starts() {
     let env = TestEnv::new();
     let (folder, _) = make_folder(&env);
     let assert_refused = |expected: &[&str]| {
@@ -196,9 +196,9 @@ fn files_that_cannot_be_sent_are_named_before_anything_is_started() {
     assert_refused(&["tool-files", "folder: No such file or directory"]);
 }
 
-// Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
+// Promise of `every_host_has_the_directory_and_it_is_removed_with_the_job`.
 #[test]
-fn a_disk_without_room_is_named_with_both_amounts() {
+fn a_disk_without_space_is_named_with_both_amounts() {
     let env = TestEnv::new();
     if !geteuid().is_root() {
         return skip("full_disk_and_tool_files", "mounting a small disk is for root");

@@ -15,13 +15,13 @@ fn run(nodes: usize, messages: usize, extra_args: &[&str]) {
 }
 
 #[test]
-fn two_nodes_exchange_everything_in_order() {
+fn two_nodes_exchange_all_messages_in_order() {
     run(2, 200_000, &[]);
 }
 
 // Promise of `messages_of_every_length_arrive_whole_and_in_order`.
 #[test]
-fn five_nodes_exchange_everything_in_order() {
+fn five_nodes_exchange_all_messages_in_order() {
     run(5, 20_000, &[]);
 }
 

@@ -46,7 +46,7 @@ fn assert_raw(outcome: &Outcome, set: &str, link: &str) {
 
 // Promise of `raw_ethernet_carries_a_job_on_virtual_hosts`.
 #[test]
-fn a_users_job_goes_by_raw_ethernet_where_the_network_is_trusted_and_by_udp_elsewhere() {
+fn a_job_uses_raw_ethernet_on_a_trusted_network_and_otherwise_udp() {
     if !netns::can_enter("raw_ethernet_of_a_user") {
         return;
     }

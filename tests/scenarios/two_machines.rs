@@ -148,7 +148,7 @@ fn print_percentiles(what: &str, mut times: Vec<i64>) {
 
 /// The test runs for `HARNESS_SLICES_SECONDS`. A soak runs it for longer.
 #[test]
-fn jobs_take_turns_on_both_machines_at_once_and_lose_nothing() {
+fn jobs_take_turns_on_both_machines_at_once_and_lose_no_message() {
     let seconds = std::env::var("HARNESS_SLICES_SECONDS").ok();
     let seconds: u64 = seconds.and_then(|seconds| seconds.parse().ok()).unwrap_or(6);
     run_on_both(DATABASE, &["-page", "off", "-ts", SLICE], |env, cluster, remote_machine| {
@@ -221,7 +221,7 @@ fn jobs_take_turns_on_both_machines_at_once_and_lose_nothing() {
 }
 
 #[test]
-fn a_deadlock_is_reported_with_both_machines_and_a_job_that_can_go_on_is_not() {
+fn a_deadlock_is_reported_with_both_machines_and_a_job_that_can_continue_is_not() {
     run_on_both(DATABASE, &["-page", "off", "-ts", SLICE], |env, cluster, _| {
         let deadlock = program(env, "deadlock");
         let outcome = job(cluster, ALICE, "roce", &[&deadlock, "mutual"]).run();

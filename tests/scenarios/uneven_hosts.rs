@@ -21,31 +21,31 @@ fn run_ring(hosts: u32, nodes: &str, count: u32, rounds: u32) {
 // between all nodes, a stream of 32 MiB to the last host and back, a quarter of a million lines of
 // each host.
 #[test]
-fn a_token_goes_round_three_hosts_with_blocks_of_different_lengths() {
+fn a_ring_of_three_hosts_with_unequal_numbers_of_nodes_passes_a_token() {
     run_ring(3, "8", 8, 40);
 }
 
-// Promise of `a_token_goes_round_three_hosts_with_blocks_of_different_lengths`.
+// Promise of `a_ring_of_three_hosts_with_unequal_numbers_of_nodes_passes_a_token`.
 #[test]
-fn a_token_goes_round_five_hosts() {
+fn a_ring_of_five_hosts_passes_a_token() {
     run_ring(5, "5x1", 5, 400);
 }
 
-// Promise of `a_token_goes_round_three_hosts_with_blocks_of_different_lengths`.
+// Promise of `a_ring_of_three_hosts_with_unequal_numbers_of_nodes_passes_a_token`.
 #[test]
-fn a_token_goes_round_seven_hosts_with_blocks_of_different_lengths() {
+fn a_ring_of_seven_hosts_with_unequal_numbers_of_nodes_passes_a_token() {
     run_ring(7, "10", 10, 20);
 }
 
-// Promise of `a_token_goes_round_three_hosts_with_blocks_of_different_lengths`.
+// Promise of `a_ring_of_three_hosts_with_unequal_numbers_of_nodes_passes_a_token`.
 #[test]
-fn a_token_goes_round_seventeen_hosts() {
+fn a_ring_of_seventeen_hosts_passes_a_token() {
     run_ring(17, "17x1", 17, 5);
 }
 
-// Promise of `a_token_goes_round_three_hosts_with_blocks_of_different_lengths`.
+// Promise of `a_ring_of_three_hosts_with_unequal_numbers_of_nodes_passes_a_token`.
 #[test]
-fn all_nodes_of_five_hosts_talk_to_each_other() {
+fn all_nodes_of_five_hosts_exchange_messages() {
     let env = TestEnv::new();
     let Some(program) = env.test_program("traffic") else { return };
     for extra_arg in [None, Some("block")] {
@@ -65,9 +65,9 @@ fn pseudo_random_bytes() -> Vec<u8> {
     (0..8 << 20).map(word).flat_map(u32::to_le_bytes).collect()
 }
 
-// Promise of `a_token_goes_round_three_hosts_with_blocks_of_different_lengths`.
+// Promise of `a_ring_of_three_hosts_with_unequal_numbers_of_nodes_passes_a_token`.
 #[test]
-fn a_stream_of_32_mib_comes_back_identical_from_the_last_of_four_hosts() {
+fn a_stream_of_32_mib_returns_identical_from_the_last_of_four_hosts() {
     let env = TestEnv::new();
     let bytes = pseudo_random_bytes();
     env.write_file("data", &bytes);
@@ -76,7 +76,7 @@ fn a_stream_of_32_mib_comes_back_identical_from_the_last_of_four_hosts() {
     assert!(std::fs::read(env.dir().join("back")).unwrap() == bytes, "the stream differs");
 }
 
-// Promise of `a_token_goes_round_three_hosts_with_blocks_of_different_lengths`.
+// Promise of `a_ring_of_three_hosts_with_unequal_numbers_of_nodes_passes_a_token`.
 #[test]
 fn a_quarter_of_a_million_lines_of_each_of_four_hosts_arrive_whole() {
     const LINES: usize = 250_000;

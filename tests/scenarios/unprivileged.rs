@@ -29,7 +29,7 @@ fn give_to_nobody(path: &Path) {
 // Promise (use): A job needs no root rights, no configuration and no daemon; also without user
 // namespaces.
 #[test]
-fn the_user_nobody_can_run_a_job_and_nothing_is_left() {
+fn an_unprivileged_user_can_run_a_job_and_no_process_or_file_remains() {
     if !geteuid().is_root() {
         // If this test runs without privileges, so did every other scenario.
         return;
@@ -59,7 +59,7 @@ fn the_user_nobody_can_run_a_job_and_nothing_is_left() {
     assert_ne!(job.wait().code, 0);
 }
 
-// Promise of `the_user_nobody_can_run_a_job_and_nothing_is_left`.
+// Promise of `an_unprivileged_user_can_run_a_job_and_no_process_or_file_remains`.
 #[test]
 fn a_machine_without_user_namespaces_still_runs_jobs() {
     // Setting a seccomp filter from here would need privileges. Instead the test sets the limit on

@@ -80,7 +80,7 @@ fn no_program_at_all_is_a_usage_error() {
 }
 
 #[test]
-fn options_of_the_manual_without_effect_say_so_once_and_run() {
+fn an_option_of_the_manual_without_effect_is_reported_once_and_the_job_runs() {
     let env = TestEnv::new();
     let outcome = env.scrun(&["-nodes=2,priority=3", "system", "echo", "ran"]).run().expect_code(0);
     assert_eq!(outcome.text(), "ran\nran\n");

@@ -57,7 +57,7 @@ fn an_ordinary_user_gets_the_same_virtual_hosts() {
 
 // Promise of `a_trial_daemon_starts_on_every_virtual_host`.
 #[test]
-fn virtual_hosts_without_namespaces_are_on_loopback_and_a_line_says_so() {
+fn virtual_hosts_without_namespaces_use_loopback_and_a_line_is_printed() {
     let env = TestEnv::new();
     let line = "echo 0 > /proc/sys/user/max_user_namespaces; \
                 echo 0 > /proc/sys/user/max_net_namespaces; exec scored -try local:3";

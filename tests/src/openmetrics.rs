@@ -141,7 +141,7 @@ mod tests {
     const GOOD: &str = "# TYPE a_seconds counter\n# UNIT a_seconds seconds\n# HELP a_seconds A.\n\
                         a_seconds_total{b=\"c\\\"\\\\\\n\",d=\"\"} 1.5\na_seconds_total 2\n# EOF\n";
 
-    // Promise of `prometheus_gets_what_the_token_may_see`.
+    // Promise of `prometheus_gets_the_metrics_that_the_token_permits`.
     #[test]
     fn a_valid_exposition_is_parsed_and_an_invalid_one_is_refused() {
         let samples = parse(GOOD).unwrap();

@@ -21,7 +21,7 @@ fn a_process_runs_on_while_it_is_attached_and_after_it() {
 }
 
 #[test]
-fn a_held_thread_stands_and_the_others_run() {
+fn a_held_thread_stops_and_other_threads_run() {
     let Some(mut session) = Session::attached("3") else { return };
     let (pid, tid) = (session.pid, session.thread("worker-0"));
     session.tracer.hold(pid, tid).unwrap();
@@ -41,7 +41,7 @@ fn a_held_thread_stands_and_the_others_run() {
 }
 
 #[test]
-fn a_held_process_stands_with_all_its_threads() {
+fn all_threads_of_a_held_process_stop() {
     let Some(mut session) = Session::attached("3") else { return };
     let (pid, tids) = (session.pid, session.tracer.threads(session.pid));
     session.tracer.hold_process(pid, true).unwrap();
@@ -162,7 +162,7 @@ fn processes_and_threads_are_described_without_a_stop() {
 }
 
 #[test]
-fn a_sleeping_call_is_not_cut_short_by_looks_at_its_thread() {
+fn a_sleeping_call_is_not_shortened_by_reads_of_its_thread() {
     let Some(mut session) = Session::attached("1") else { return };
     let pid = session.pid;
     session.tell("n");
@@ -174,7 +174,7 @@ fn a_sleeping_call_is_not_cut_short_by_looks_at_its_thread() {
 }
 
 #[test]
-fn a_snapshot_has_all_threads_at_one_moment() {
+fn a_snapshot_shows_all_threads_at_the_same_time() {
     let Some(mut session) = Session::attached("3") else { return };
     let ticket = session.tracer.request(session.pid, None, Request::Snapshot(8192)).unwrap();
     let Ok(Answer::Snapshot(threads)) = session.answer(ticket) else { panic!() };

@@ -132,7 +132,7 @@ fn a_held_thread_stays_held_through_continue_and_step() {
 }
 
 #[test]
-fn signals_of_the_set_give_notices_and_go_on_as_the_tool_says() {
+fn signals_of_the_set_cause_notices_and_the_tool_decides_their_delivery() {
     let Some(mut session) = Session::attached("1") else { return };
     let pid = session.pid;
     // The signal is not in the set, so it is delivered.
@@ -283,7 +283,7 @@ fn threads_that_are_created_in_a_suspension_are_suspended() {
 }
 
 #[test]
-fn the_programs_own_int3_is_a_signal_as_any_other() {
+fn an_int3_of_the_program_is_a_signal_and_no_breakpoint() {
     let Some(mut session) = Session::attached("0") else { return };
     let pid = session.pid;
     session.tracer.set_notify(pid, SignalSet::of(&[libc::SIGTRAP])).unwrap();
@@ -296,7 +296,7 @@ fn the_programs_own_int3_is_a_signal_as_any_other() {
 }
 
 #[test]
-fn several_hits_at_once_give_their_notices_one_after_the_other() {
+fn simultaneous_hits_cause_one_notice_after_the_other() {
     let Some(mut session) = Session::attached("6") else { return };
     let (pid, spot) = (session.pid, session.address("spot"));
     session.set_variable("pace", 0);
@@ -348,7 +348,7 @@ fn children_run_without_breakpoints() {
 }
 
 #[test]
-fn a_hostile_program_is_no_more_than_itself() {
+fn a_hostile_program_does_not_break_the_tracer() {
     let Some(mut session) = Session::attached("3") else { return };
     let (pid, spot) = (session.pid, session.address("spot"));
     for tid in session.tracer.threads(pid) {
@@ -378,7 +378,7 @@ fn a_hostile_program_is_no_more_than_itself() {
 }
 
 #[test]
-fn nothing_is_left_after_exec() {
+fn no_breakpoint_or_watchpoint_remains_after_exec() {
     let Some(mut session) = Session::attached("3") else { return };
     let (pid, spot) = (session.pid, session.address("spot"));
     let (held, watched) = (session.thread("worker-0"), session.address("watched"));
@@ -450,7 +450,7 @@ fn watchpoints_show_reads_and_writes_of_their_thread() {
 }
 
 #[test]
-fn debug_registers_are_set_directly_where_the_service_does_not_use_them() {
+fn debug_registers_are_set_directly_if_the_service_does_not_use_them() {
     let Some(mut session) = Session::attached("0") else { return };
     let (pid, watched, spot) = (session.pid, session.address("watched"), session.address("spot"));
     let range = WatchRange { address: watched, length: 8, kind: WatchKind::Write };

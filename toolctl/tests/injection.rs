@@ -16,7 +16,7 @@ fn allocate(session: &mut Session, length: u64) -> u64 {
 }
 
 #[test]
-fn memory_is_allocated_and_given_back_while_threads_work_and_sleep() {
+fn memory_is_allocated_and_freed_while_threads_work_and_sleep() {
     let Some(mut session) = Session::attached("3") else { return };
     let pid = session.pid;
     session.tell("n");
@@ -86,7 +86,7 @@ fn memory_is_allocated_at_a_notice_and_the_signal_is_kept() {
 }
 
 #[test]
-fn fast_breakpoints_and_watchpoints_go_to_the_handler() {
+fn fast_breakpoints_and_watchpoints_invoke_the_handler() {
     let Some(mut session) = Session::attached("1") else { return };
     let (pid, spot, handler) =
         (session.pid, session.address("spot"), session.address("trap_handler"));

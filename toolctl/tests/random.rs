@@ -96,7 +96,7 @@ fn run(seed: u64, time: Duration) {
 }
 
 #[test]
-fn random_work_of_a_tool_disturbs_no_instruction() {
+fn random_operations_of_a_tool_disturb_no_instruction() {
     let seed = std::env::var("TRACER_SEED").ok().and_then(|seed| seed.parse().ok());
     let seconds = std::env::var("TRACER_SECONDS").ok().and_then(|text| text.parse().ok());
     let time = Duration::from_secs(seconds.unwrap_or(2));

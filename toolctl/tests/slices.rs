@@ -53,7 +53,7 @@ fn hits_are_counted_exactly_under_slices_of_10_ms() {
 }
 
 #[test]
-fn the_scheduler_sees_its_stops_while_a_tool_looks_and_steps() {
+fn the_scheduler_sees_its_stops_while_a_tool_reads_and_steps() {
     let Some(mut session) = Session::start(&["schedule", "100", "3"]) else { return };
     session.tracer.attach(session.pid).unwrap();
     let pid = session.pid;
@@ -170,7 +170,7 @@ fn a_killed_tracer_leaves_its_breakpoints_in_the_text() {
 }
 
 #[test]
-fn a_killed_tracer_leaves_its_debug_registers_to_the_next_one() {
+fn the_next_tracer_can_use_the_debug_registers_of_a_killed_tracer() {
     // The kernel detaches the process but keeps the debug registers: a hit is a SIGTRAP.
     let Some(mut session) = Session::start(&["1"]) else { return };
     kill_a_tracer(&session, "watch", Duration::from_millis(50));
@@ -188,7 +188,7 @@ fn a_killed_tracer_leaves_its_debug_registers_to_the_next_one() {
 }
 
 #[test]
-fn detaching_in_the_middle_of_hits_and_steps_leaves_nothing() {
+fn detaching_during_hits_and_steps_leaves_no_breakpoint() {
     for round in 0..12 {
         let Some(mut session) = Session::attached("4") else { return };
         let (pid, spot) = (session.pid, session.address("spot"));
@@ -320,7 +320,7 @@ impl Drop for ControlGroup {
 }
 
 #[test]
-fn a_frozen_process_is_looked_at_and_stays_frozen() {
+fn a_frozen_process_can_be_read_and_stays_frozen() {
     let Some(group) = ControlGroup::new() else {
         return println!("skipped: no control group of version 2 can be made");
     };

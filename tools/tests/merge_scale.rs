@@ -41,7 +41,7 @@ fn run(servers: usize) -> Vec<tree::LevelCounts> {
 // Promise (debug manager): 100,000 servers with 1,000 stacks: at most 16,001 events at a hop, at
 // most 256 MiB in the whole simulation.
 #[test]
-fn a_hundred_thousand_servers_with_a_thousand_stacks_give_the_root_a_bounded_number_of_events() {
+fn a_hundred_thousand_servers_send_a_bounded_number_of_events_to_the_root() {
     let small = run(10_000);
     let large = run(100_000);
     let peak = peak_memory();

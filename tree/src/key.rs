@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_key_is_read_back_and_only_its_owner_can_read_it() {
+    fn a_new_key_is_decoded_unchanged_and_only_its_owner_can_read_it() {
         let directory = TempDir::new("made");
         make(&directory.file()).unwrap();
         let mode = fs::metadata(directory.file()).unwrap().mode();

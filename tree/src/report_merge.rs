@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn no_report_overtakes_one_about_the_same_node_or_the_whole_element() {
+    fn no_report_overtakes_a_report_about_the_same_node_or_the_whole_element() {
         let two = ElementReport::Ended { nodes: (0..2).into(), status: Status::Exited(0) }.of(0);
         assert_eq!(merged(&[in_barrier(1), ended(0, 0), ended(1, 0)]), [in_barrier(1), two]);
         let order = [ended(0, 0), in_barrier(1), ended(1, 0)];
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_of_one_fence_of_some_nodes_become_one_and_no_more_than_these() {
+    fn only_reports_of_the_same_fence_of_some_nodes_are_merged() {
         let in_fence = |tag, node: u32| {
             let members = [0, 2, 4].into_iter().collect();
             let (nodes, entries) = (NodeSet::one(node), vec![node as u8]);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_reports_are_merged_and_do_not_keep_others_apart() {
+    fn usage_reports_are_merged_and_do_not_prevent_merges_of_other_reports() {
         let usage = |node| NodeUsage {
             stage: 0,
             element: 0,

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_never_overtakes_one_about_the_same_node() {
+    fn a_report_never_overtakes_a_report_about_the_same_node() {
         let mut queue = CoalescingQueue::new(9);
         queue.push(TestReport::Step(1, NodeSet::one(0))).unwrap();
         queue.push(TestReport::Line(5, 0)).unwrap();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_gives_back_what_does_not_merge() {
+    fn a_full_queue_returns_a_report_that_it_cannot_merge() {
         let mut queue = CoalescingQueue::new(1);
         queue.push(TestReport::Line(1, 1)).unwrap();
         assert_eq!(queue.push(TestReport::Line(2, 2)), Err(TestReport::Line(2, 2)));

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_library_is_named_with_its_folder() {
+    fn a_missing_library_is_named_with_its_directory() {
         let paths = InstallPaths::from_folder(Path::new("/nowhere/bin"));
         let error = paths.lib(&["libscore.a"]).unwrap_err().to_string();
         assert!(error.contains("libscore.a") && error.contains("/nowhere/bin"), "{error}");

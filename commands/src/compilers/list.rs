@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn commercial_compilers_are_listed_only_where_they_are_installed() {
+    fn commercial_compilers_are_listed_only_if_they_are_installed() {
         let compiler_count = |list: Compilers| list.for_script("scorecc", true).unwrap().len();
         assert_eq!(compiler_count(Compilers::built_in(|_| false)), 2);
         assert_eq!(compiler_count(Compilers::built_in(|command| command == "pgcc")), 3);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_with_a_path_of_its_own_keeps_it() {
+    fn an_alias_with_its_own_path_keeps_the_path() {
         let list = list("alias gnu3 gnu\nscorecc gnu=gcc gnu3=gcc3\n");
         assert_eq!(list.path("scorecc", "gnu3", "-compiler").unwrap(), "gcc3");
         assert!(!list.for_script("scorecc", false).unwrap().iter().any(|entry| entry.0 == "gnu3"));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_entry_with_the_scripts_name_wins() {
+    fn an_environment_entry_with_the_name_of_the_script_takes_precedence() {
         assert_eq!(choose("clang, scorecc=gnu", "scorecc").as_deref(), Some("gnu"));
         assert_eq!(choose("clang scorecc=gnu", "scorec++").as_deref(), Some("clang"));
         assert_eq!(choose("scorecc=gnu", "scorec++"), None);

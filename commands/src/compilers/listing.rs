@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn one_script_is_listed_as_the_manual_shows() {
+    fn the_list_of_one_script_has_the_format_of_the_manual() {
         assert_eq!(lines("-script scorecc"), "gnu\nclang\n");
         assert_eq!(lines("-script scorecc -path"), "gnu:gcc\nclang:clang\n");
         assert_eq!(lines("-script scorecc -default -path"), "gnu:gcc\n");

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn options_come_before_the_environment() {
+    fn options_override_the_environment() {
         let both = [("SCORE_BUILD_COMPILERS", "clang"), ("SCORE_COMPILERS", "scoreld=/bin/x")];
         assert_eq!(chosen_compiler(&[], &both).unwrap(), "clang");
         assert_eq!(chosen_compiler(&["-compiler", "intel"], &both).unwrap(), "icx");

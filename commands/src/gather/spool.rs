@@ -155,7 +155,7 @@ mod tests {
     use crate::simulation::nameless_file;
 
     #[test]
-    fn bytes_come_back_in_order_through_memory_and_file() {
+    fn bytes_are_returned_in_order_from_memory_and_file() {
         let all: Vec<u8> = (0..1_000_000u32).map(|i| (i % 251) as u8).collect();
         let mut input = &all[..];
         let mut spool = Spool::new(u64::MAX, Box::new(nameless_file));

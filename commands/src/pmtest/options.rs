@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_choice_everything_is_measured() {
+    fn without_an_option_all_values_are_measured() {
         let options = parse(&[]).unwrap();
         assert!(options.latency && options.bandwidth && options.rate && !options.json);
         let options = parse(&["-rate", "-size", "8,16"]).unwrap();

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_shown_as_they_are_read() {
+    fn ranks_are_printed_in_the_form_that_is_parsed() {
         let ranks = parse_ranks("7,0-3,9-10").unwrap();
         assert_eq!(ranks_text(&ranks), "0-3,7,9-10");
         assert_eq!(parse_ranks(&ranks_text(&ranks)), Ok(ranks));

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_scdb_may_stand_among_those_of_the_command() {
+    fn options_of_scdb_and_of_its_command_can_be_mixed() {
         let words = ["7", "stacks", "-ranks", "0-3,8", "--lines", "-wait", "3", "-json"];
         let ScdbOptions::Job(options) = parse(&words).unwrap() else { panic!("no help") };
         let ranks = Some([0, 1, 2, 3, 8].into_iter().collect());

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_says_where_and_why() {
+    fn a_stop_is_shown_with_its_location_and_its_reason() {
         let stop =
             |reason, thread| ProcessState::Stopped { reason, thread, stack: stack(&["solve"]) };
         let ranks = [0, 1, 2, 3, 7].into_iter().collect();

@@ -254,7 +254,7 @@ mod tests {
     use score_proto::tool_command::ProcessState;
 
     #[test]
-    fn equal_answers_are_one_with_all_their_ranks_in_order() {
+    fn equal_answers_are_one_answer_with_their_ranks_in_order() {
         let mut answers = Answers::default();
         let event = |ranks: std::ops::Range<u32>, result: &ToolResult| ToolAnswer::Event {
             ranks: ranks.into(),

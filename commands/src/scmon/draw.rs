@@ -250,7 +250,7 @@ mod tests {
     // Promise (monitors): Bars of busier processes are longer and redder; a thousand processes are
     // shown by hosts and can be scrolled.
     #[test]
-    fn hosts_are_above_their_processes_and_longer_bars_are_redder() {
+    fn processes_are_listed_below_their_host_and_longer_bars_are_redder() {
         let view = view(4, 2);
         let (lines, max_offset) = lines(&view, &[Metric::Load], ViewSettings::default(), (80, 12));
         assert_eq!(max_offset, 0);
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(heat_color(0.5), Color::Rgb(220, 220, 0));
     }
 
-    // Promise of `hosts_are_above_their_processes_and_longer_bars_are_redder`.
+    // Promise of `processes_are_listed_below_their_host_and_longer_bars_are_redder`.
     #[test]
     fn a_thousand_processes_are_shown_by_hosts_and_scrolled_quickly() {
         let view = view(1000, 20);

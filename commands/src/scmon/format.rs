@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_have_at_most_four_characters() {
         let all = [0.0, 7.4, 999.4, 999.6, 1234.0, 9960.0, 12_345.0, 5.5e6, 2e9, 3e12, 1e18];
         let expected =
             ["0", "7", "999", "1.0k", "1.2k", "10k", "12k", "5.5M", "2.0G", "3.0T", ">1P"];

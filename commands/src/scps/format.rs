@@ -203,7 +203,7 @@ JOB  USER     STATE                 PRIO  NODES  SINCE  SHARE  HOSTS
     }
 
     #[test]
-    fn a_page_on_another_host_is_shown_with_an_ssh_tunnel() {
+    fn a_command_for_an_ssh_tunnel_is_shown_for_a_page_on_another_host() {
         let text = page("far", "http://127.0.0.1:8080/abc/");
         assert!(text.contains("on host far") && text.contains("-L 8080:127.0.0.1:8080 far"));
         assert_eq!(page("far", "http://10.0.0.7:80/abc/"), "http://10.0.0.7:80/abc/\n");

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsupported_operation_is_refused_and_the_error_says_what_supports_it() {
+    fn an_unsupported_operation_is_refused_and_the_error_names_the_alternative() {
         for (operation, who) in [
             (Operation::Kill, "scrun"),
             (Operation::Input { bytes: Vec::new() }, "scrun"),

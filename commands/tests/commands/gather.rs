@@ -3,7 +3,7 @@
 use crate::harness::{TestDir, noise};
 
 #[test]
-fn output_is_in_node_order_whatever_the_speed_of_the_nodes() {
+fn output_is_in_node_order_for_any_speed_of_the_nodes() {
     let test_dir = TestDir::new();
     let line = "scrun -nodes=4 system sh -c 'sleep 0.$((3 - SCORE_SELF_NODE)); \
                 seq -f $SCORE_SELF_NODE:%g 1000' == gather";
@@ -13,7 +13,7 @@ fn output_is_in_node_order_whatever_the_speed_of_the_nodes() {
 }
 
 #[test]
-fn scattered_and_gathered_bytes_come_back_once_per_node() {
+fn scattered_and_gathered_bytes_are_returned_once_per_node() {
     let test_dir = TestDir::new();
     let bytes = noise(3_000_001);
     test_dir.write_file("in", &bytes);

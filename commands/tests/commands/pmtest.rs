@@ -35,7 +35,7 @@ fn a_bare_ring_is_measured_on_request() {
 }
 
 #[test]
-fn everything_is_measured_when_nothing_is_chosen() {
+fn all_values_are_measured_without_an_option() {
     let results = measure("-nodes=2 pmtest -size 512 -rounds 1 -json");
     assert_eq!(results[0].as_object().unwrap().len(), 7);
     assert!(results[0]["messages_per_s"].as_f64().unwrap() > 1000.0);

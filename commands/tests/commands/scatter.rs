@@ -26,7 +26,7 @@ fn an_empty_input_is_an_empty_output() {
 }
 
 #[test]
-fn with_a_node_only_that_one_writes() {
+fn with_a_node_number_only_this_node_writes() {
     let test_dir = TestDir::new();
     let line = "echo here | scrun -nodes=4 scatter -node 2 == \
                 system sh -c 'sed s/^/$SCORE_SELF_NODE:/'";
@@ -44,7 +44,7 @@ fn a_file_in_the_job_directory_is_read_by_the_next_stage() {
 }
 
 #[test]
-fn a_file_with_an_absolute_name_stays() {
+fn a_file_with_an_absolute_path_is_not_removed_with_the_job() {
     let test_dir = TestDir::new();
     test_dir.write_file("in", b"some text\n");
     for options in ["", "-node 3"] {
@@ -78,7 +78,7 @@ fn a_node_whose_reader_has_closed_keeps_forwarding() {
 }
 
 #[test]
-fn an_endless_input_is_no_longer_read_when_all_readers_have_closed() {
+fn an_endless_input_is_read_until_all_readers_have_closed() {
     let test_dir = TestDir::new();
     let line = "scrun -nodes=4 scatter == system head -1 < <(yes)";
     assert_eq!(test_dir.text(line), "y\n".repeat(4));
@@ -86,7 +86,7 @@ fn an_endless_input_is_no_longer_read_when_all_readers_have_closed() {
 }
 
 #[test]
-fn one_slow_reader_holds_the_others_up_but_loses_nothing() {
+fn one_slow_reader_delays_other_readers_and_no_bytes_are_lost() {
     let test_dir = TestDir::new();
     test_dir.write_file("in", &noise(2_000_000));
     let line = "scrun -nodes=3 scatter == \

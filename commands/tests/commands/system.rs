@@ -19,7 +19,7 @@ fn only_the_first_process_of_a_host_runs_it_with_host() {
 
 /// Named by its path, `system` is an ordinary program: it starts on every node and calls exec.
 #[test]
-fn system_named_by_its_path_does_the_same() {
+fn system_can_be_invoked_by_its_path() {
     let test_dir = TestDir::new();
     let system = folder().join("system");
     let line = |rest: &str| format!("scrun -nodes=3 system {} {rest}", system.display());

@@ -34,7 +34,7 @@ fn every_command_prints_its_usage() {
 }
 
 #[test]
-fn pmtest_alone_sends_to_itself() {
+fn pmtest_with_the_option_alone_sends_to_itself() {
     let output = run(env!("CARGO_BIN_EXE_pmtest"), &["-alone", "1000"]);
     assert_eq!(output.stdout, b"1000 messages of 8 bytes\n", "{output:?}");
     let output = run(env!("CARGO_BIN_EXE_pmtest"), &["-rma", "-alone", "1000"]);

@@ -84,13 +84,13 @@ fn the_declared_types_match_the_manual() {
 
 // Promise (messages): The C headers declare exactly what the libraries export.
 #[test]
-fn pm_h_declares_exactly_what_libpm_exports() {
+fn pm_h_declares_exactly_the_exports_of_libpm() {
     assert_eq!(declared_names("pm.h"), exported_names("pm.map"));
 }
 
-// Promise of `pm_h_declares_exactly_what_libpm_exports`.
+// Promise of `pm_h_declares_exactly_the_exports_of_libpm`.
 #[test]
-fn the_headers_of_libscore_declare_exactly_what_it_exports() {
+fn the_headers_of_libscore_declare_exactly_its_exports() {
     let mut all: Vec<String> =
         HEADERS[1..5].iter().flat_map(|header| declared_names(header)).collect();
     all.sort();
@@ -98,9 +98,9 @@ fn the_headers_of_libscore_declare_exactly_what_it_exports() {
     assert_eq!(all, exported_names("score.map"));
 }
 
-// Promise of `pm_h_declares_exactly_what_libpm_exports`.
+// Promise of `pm_h_declares_exactly_the_exports_of_libpm`.
 #[test]
-fn score_toolctl_h_and_proc_service_h_declare_exactly_what_libscoretools_exports() {
+fn score_toolctl_h_and_proc_service_h_declare_exactly_the_exports_of_libscoretools() {
     let mut all = declared_names("score_toolctl.h");
     all.extend(declared_names(CALLBACKS));
     all.sort();

@@ -42,20 +42,20 @@ fn assert_conforms(library: &[String], name: &str) {
     }
 }
 
-// Promise of `every_misuse_gets_the_manual_pages_answer`.
+// Promise of `every_misuse_fails_as_the_manual_page_documents`.
 #[test]
-fn every_function_answers_as_its_manual_page_says_from_libpm_so() {
+fn every_function_of_libpm_so_conforms_to_its_manual_page() {
     assert_conforms(&shared(), "shared");
 }
 
 #[test]
-fn every_function_answers_as_its_manual_page_says_from_libpm_a() {
+fn every_function_of_libpm_a_conforms_to_its_manual_page() {
     assert_conforms(&archive(), "archive");
 }
 
-// Promise of `a_flood_of_one_node_does_not_starve_another`.
+// Promise of `a_flood_of_one_node_does_not_starve_another_node`.
 #[test]
-fn two_nodes_over_ethernet_talk_sleep_and_fork() {
+fn two_nodes_over_ethernet_exchange_messages_sleep_and_fork() {
     for (library, name) in [(shared(), "shared"), (archive(), "archive")] {
         let scratch = TempDir::new(&format!("ethernet-{name}"));
         let program = scratch.file("ethernet");

@@ -31,22 +31,22 @@ fn dynamic_section(library: &str) -> String {
 }
 
 #[test]
-fn libpm_so_exports_the_committed_list_and_nothing_else() {
+fn libpm_so_exports_exactly_the_committed_list() {
     assert_eq!(exported("libpm.so", "PM_2.0"), exported_names("pm.map"));
 }
 
 #[test]
-fn libscore_so_exports_the_committed_list_and_nothing_else() {
+fn libscore_so_exports_exactly_the_committed_list() {
     assert_eq!(exported("libscore.so", "SCORE_6.0"), exported_names("score.map"));
 }
 
 #[test]
-fn libscoretools_so_exports_the_committed_list_and_nothing_else() {
+fn libscoretools_so_exports_exactly_the_committed_list() {
     assert_eq!(exported("libscoretools.so", "SCORE_TOOLS_1.0"), exported_names("scoretools.map"));
 }
 
 #[test]
-fn the_sonames_are_those_that_programs_record_and_lead_to_the_libraries() {
+fn each_library_has_its_soname_and_a_link_with_this_name() {
     for (library, soname) in [
         ("libpm.so", "libpm.so.2"),
         ("libscore.so", "libscore.so.6"),
@@ -73,7 +73,7 @@ fn libscore_so_uses_pm_from_libpm_so_and_contains_no_copy() {
 }
 
 #[test]
-fn the_libraries_need_nothing_beyond_the_c_library() {
+fn the_libraries_depend_only_on_the_c_library() {
     let allowed = ["libpm.so.2", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"];
     for library in ["libpm.so", "libscore.so", "libscoretools.so"] {
         for line in dynamic_section(library).lines().filter(|line| line.contains("(NEEDED)")) {

@@ -200,7 +200,7 @@ fn an_installed_tree_is_used_from_its_own_location() {
 }
 
 #[test]
-fn score_compiler_list_prints_what_the_compiler_option_takes() {
+fn score_compiler_list_prints_the_values_of_the_compiler_option() {
     let list = |options: &[&str]| stdout(wrapper("score_compiler_list").args(options));
     assert!(list(&["-script", "scorecc"]).starts_with("gnu\nclang\n"));
     assert_eq!(list(&["-script", "scorec++", "-default", "-path"]), "gnu:g++\n");

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_to_its_room_with_its_nul() {
+    fn a_text_is_truncated_to_its_buffer_and_ends_with_a_nul() {
         let mut room = [b'x'; 5];
         // SAFETY: the buffer has at least 4 bytes.
         unsafe { put_text(room.as_mut_ptr().cast(), 4, "reason") };

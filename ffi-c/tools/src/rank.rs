@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_noted_by_the_thread_of_the_answer_until_it_is_taken_back() {
+    fn each_setting_is_recorded_with_the_thread_of_its_answer_until_it_is_removed() {
         let mut rank = Rank::default();
         let nothing = || CommandAnswer::HoldThread(NoData {});
         for _ in 0..2 {

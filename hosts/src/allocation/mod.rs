@@ -161,7 +161,7 @@ mod tests {
     // Promise (hosts): Hosts and slots of Slurm, PBS, LSF and Grid Engine are read from the
     // environment.
     #[test]
-    fn slurm_compresses_names_and_numbers() {
+    fn compressed_names_and_numbers_of_slurm_are_expanded() {
         let with = |nodes, cpus| {
             let job = ("SLURM_JOB_ID", "42");
             let cpus = ("SLURM_JOB_CPUS_PER_NODE", cpus);
@@ -184,9 +184,9 @@ mod tests {
         assert_eq!(allocation_in(&job, "").unwrap().unwrap(), "Slurm 1 a:1 b:1");
     }
 
-    // Promise of `slurm_compresses_names_and_numbers`.
+    // Promise of `compressed_names_and_numbers_of_slurm_are_expanded`.
     #[test]
-    fn pbs_names_a_host_once_for_each_slot() {
+    fn a_pbs_allocation_lists_a_host_once_for_each_slot() {
         let job = [("PBS_JOBID", "7.server"), ("PBS_NODEFILE", "/file")];
         assert_eq!(allocation_in(&job, "a\na\n\nb\na\n").unwrap().unwrap(), "PBS 7.server a:3 b:1");
         assert!(allocation_in(&job, "").unwrap_err().contains("PBS_NODEFILE: it contains no host"));
@@ -194,9 +194,9 @@ mod tests {
         assert!(allocation_in(&missing, "").unwrap_err().starts_with("PBS_NODEFILE=/gone: "));
     }
 
-    // Promise of `slurm_compresses_names_and_numbers`.
+    // Promise of `compressed_names_and_numbers_of_slurm_are_expanded`.
     #[test]
-    fn lsf_gives_pairs_or_names() {
+    fn the_allocation_of_lsf_is_a_list_of_pairs_or_of_names() {
         let job = ("LSB_JOBID", "9");
         let pairs = ("LSB_MCPU_HOSTS", "a 2 b 4 ");
         assert_eq!(allocation_in(&[job, pairs], "").unwrap().unwrap(), "LSF 9 a:2 b:4");
@@ -208,9 +208,9 @@ mod tests {
         assert!(error.contains("LSB_MCPU_HOSTS: no number of slots after b"), "{error}");
     }
 
-    // Promise of `slurm_compresses_names_and_numbers`.
+    // Promise of `compressed_names_and_numbers_of_slurm_are_expanded`.
     #[test]
-    fn grid_engine_writes_a_file() {
+    fn the_allocation_of_grid_engine_is_read_from_a_file() {
         let job = [("JOB_ID", "3"), ("PE_HOSTFILE", "/file")];
         let file = "a.x 4 all.q@a.x UNDEFINED\nb.x 2 all.q@b.x 0,1:0,2\na.x 1 other.q@a.x <NULL>\n";
         assert_eq!(allocation_in(&job, file).unwrap().unwrap(), "Grid Engine 3 a.x:5 b.x:2");

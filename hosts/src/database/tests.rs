@@ -42,7 +42,7 @@ fn a_cluster_as_documented_is_read() {
 }
 
 #[test]
-fn a_host_is_known_by_its_name_with_and_without_domain() {
+fn a_host_is_found_by_its_name_with_and_without_domain() {
     let named = |name: &str| Host { name: name.into(), ..Host::default() };
     for (name, hostname, same) in [
         ("comp1.x.org", "comp1.x.org", true),
@@ -59,7 +59,7 @@ fn a_host_is_known_by_its_name_with_and_without_domain() {
 }
 
 #[test]
-fn networks_have_settings_for_all_and_for_one_host() {
+fn networks_have_settings_for_all_hosts_and_for_one_host() {
     let database = parse(CLUSTER).unwrap();
     let fast = database.network("fast").unwrap();
     assert_eq!((fast.device.as_str(), fast.is_trusted()), ("ethernet", true));
@@ -86,7 +86,7 @@ fn networks_have_settings_for_all_and_for_one_host() {
 }
 
 #[test]
-fn an_rdma_adapter_is_addressed_for_all_and_for_one_host() {
+fn an_rdma_adapter_is_configured_for_all_hosts_and_for_one_host() {
     let text = "ib type=verbs device=mlx5_0 port=1 partition=0x8001 level=2\n\
                 ib/b device=mlx5_1 gid=3\na network=ib\nb network=ib\nc network=verbs\n";
     let database = parse(text).unwrap();

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_take_turns_whatever_the_length_of_their_queues() {
+    fn users_take_turns_with_queues_of_any_length() {
         let mut waiting = PendingQueue::default();
         let mut keys = BTreeMap::new();
         for job in (0..1000).map(JobId) {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn within_a_user_priority_comes_before_order() {
+    fn jobs_of_one_user_start_by_priority_and_then_by_order() {
         let mut waiting = PendingQueue::default();
         waiting.push(1, 8, JobId(10));
         let urgent = waiting.push(1, 2, JobId(11));

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grid_takes_the_tightest_hosts_that_fit() {
+    fn a_grid_uses_the_hosts_with_the_fewest_sufficient_slots() {
         let found = place(
             AllocationRequest::HostsByProcs { hosts: 2, procs: 3 },
             &candidates_with_free(&[8, 3, 2, 4]),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_nodes_goes_evenly_to_the_fewest_hosts() {
+    fn a_number_of_nodes_is_spread_evenly_over_the_fewest_hosts() {
         assert_eq!(
             shares(place(AllocationRequest::FewestHosts(4), &candidates_with_free(&[8, 4, 5]))),
             [(1, 4)]
@@ -309,7 +309,7 @@ mod tests {
 
     // Promise of `a_job_can_request_kinds_of_hosts_whole_hosts_and_spares`.
     #[test]
-    fn whole_hosts_are_idle_and_every_host_takes_its_part() {
+    fn whole_hosts_are_idle_and_every_host_gets_its_part() {
         let mut candidates = candidates_with_free(&[8, 7, 8, 4]);
         candidates[3].slots = 4;
         let place_whole = |hosts, min_nodes, max_nodes| {
@@ -331,9 +331,9 @@ mod tests {
         );
     }
 
-    // Promise of `slots_are_shared_in_time_when_there_is_no_space_left`.
+    // Promise of `slots_are_time_shared_when_all_slots_are_in_use`.
     #[test]
-    fn in_further_rows_the_least_loaded_hosts_are_taken() {
+    fn jobs_in_further_rows_use_the_least_loaded_hosts() {
         let loaded: Vec<_> = (0..)
             .zip([4, 2, 6, 3])
             .map(|(host, used)| HostSlots::new(HostId(host), 4, used, 2))
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn an_oversubscribed_job_takes_the_largest_hosts() {
+    fn an_oversubscribed_job_uses_the_largest_hosts() {
         let mut three = candidates_with_free(&[1, 1, 1]);
         three[2].slots = 9;
         let grid = AllocationRequest::HostsByProcs { hosts: 2, procs: 5 };

@@ -14,7 +14,7 @@ const PAIR: Bounds =
 // Promise (deadlock): No interleaving of processes and inspections gives a wrong verdict of
 // deadlock, and every rule is necessary.
 #[test]
-fn no_interleaving_gives_a_wrong_verdict() {
+fn no_interleaving_causes_a_wrong_report_of_a_deadlock() {
     let cases = [
         Bounds { sends: 2, ..PAIR },
         Bounds { writes: 1, ..PAIR },
@@ -31,9 +31,9 @@ fn no_interleaving_gives_a_wrong_verdict() {
     }
 }
 
-// Promise of `no_interleaving_gives_a_wrong_verdict`.
+// Promise of `no_interleaving_causes_a_wrong_report_of_a_deadlock`.
 #[test]
-fn every_rule_is_needed() {
+fn each_rule_of_deadlock_detection_is_needed() {
     use DisabledRule::*;
     let cases = [
         (SlotFirst, Bounds { sends: 2, ..PAIR }),
@@ -151,7 +151,7 @@ fn suspicions(seconds: u64, busy_at: Option<u64>) -> Vec<Duration> {
     times
 }
 
-// Promise of `a_long_wait_that_cannot_be_proved_is_reported_once_and_shown_and_the_job_goes_on`.
+// Promise of `a_long_wait_that_is_no_proved_deadlock_is_reported_once_and_the_job_continues`.
 #[test]
 fn a_hang_that_cannot_be_proved_is_suspected_once() {
     let [time] = suspicions(200, None)[..] else { panic!() };
@@ -195,7 +195,7 @@ fn a_spinning_process_that_has_not_polled_is_waited_for() {
 }
 
 #[test]
-fn a_thread_that_has_run_between_two_looks_is_a_change() {
+fn a_thread_that_has_run_between_two_samples_is_a_change() {
     let mut history = LastRound::default();
     let sample = ProcessSnapshot { idle: true, threads: Some(1), ..ProcessSnapshot::default() };
     history.compare_round(SampleRound(2), &[sample], false);

@@ -252,7 +252,7 @@ fn a_rotation_that_is_interrupted_ends_with_the_turn_that_has_begun() {
 }
 
 #[test]
-fn a_rotation_goes_on_when_nothing_has_changed() {
+fn a_rotation_continues_if_no_job_has_changed() {
     let mut rotation = StartedRotation::of(2, MS * 10).unwrap();
     let now = rotation.began_at + MS * 5;
     assert_eq!(rotation.gang.on(GangEvent::Busy(JobId(1)), now), []);

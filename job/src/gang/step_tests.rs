@@ -148,7 +148,7 @@ fn a_job_sleeps_until_the_latest_time_that_it_has_named() {
 }
 
 #[test]
-fn an_idle_job_gives_way_at_once_to_a_busy_one_and_later_to_an_idle_one() {
+fn an_idle_job_yields_at_once_to_a_busy_job_and_later_to_an_idle_job() {
     let (mut gang, _) = two_jobs();
     // The third job is held, so it does not wait for the processor.
     gang.on(enter(THIRD, 0), MS * 5);
@@ -177,7 +177,7 @@ fn a_job_that_is_busy_again_keeps_its_processor() {
 }
 
 #[test]
-fn a_job_alone_does_not_yield() {
+fn a_job_that_is_alone_does_not_yield() {
     let mut gang = scheduler();
     gang.on(enter(FIRST, 0), START);
     assert_eq!(gang.on(GangEvent::Yield(FIRST), MS), []);
@@ -186,7 +186,7 @@ fn a_job_alone_does_not_yield() {
 }
 
 #[test]
-fn a_job_that_does_not_stop_within_a_second_continues_and_one_that_is_held_has_to_stop() {
+fn a_job_that_misses_its_stop_for_a_second_continues_unless_it_is_held() {
     for is_held in [false, true] {
         let (mut gang, _) = two_jobs();
         let event = match is_held {

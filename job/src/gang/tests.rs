@@ -141,7 +141,7 @@ fn jobs_that_do_not_overlap_run_side_by_side() {
 
 // Promise of `shares_follow_the_priorities`.
 #[test]
-fn a_newcomer_runs_within_20_ms_whatever_the_number_of_rows() {
+fn a_newcomer_runs_within_20_ms_for_any_number_of_rows() {
     for rows in [1, 2, 20, 100] {
         let mut sim = GangSimulation::new(8, 2, MS * 500, 11);
         let all: Vec<u32> = (0..8).collect();
@@ -194,7 +194,7 @@ fn a_newcomer_that_continues_into_its_shared_slice_is_no_newcomer_any_more() {
 }
 
 #[test]
-fn a_job_that_ran_where_no_other_fitted_owes_nothing_for_it() {
+fn a_job_is_not_charged_for_time_on_hosts_that_no_other_job_could_use() {
     let mut sim = GangSimulation::new(3, 2, MS * 20, 9);
     // While the other jobs of its hosts are held, the third job, which has the lowest priority, has
     // the hosts for itself. Later one of the others always runs at the same time as the first.
@@ -215,7 +215,7 @@ fn a_job_that_ran_where_no_other_fitted_owes_nothing_for_it() {
 }
 
 #[test]
-fn an_idle_job_gives_way_within_two_milliseconds() {
+fn an_idle_job_yields_within_two_milliseconds() {
     let mut sim = GangSimulation::new(2, 2, MS * 500, 17);
     for job in [1, 2].map(JobId) {
         let event = sim.enter(job, &[0, 1], 2, 8);
@@ -235,7 +235,7 @@ fn an_idle_job_gives_way_within_two_milliseconds() {
 }
 
 #[test]
-fn idle_jobs_among_themselves_do_not_chase_each_other() {
+fn idle_jobs_do_not_preempt_other_idle_jobs() {
     let mut sim = GangSimulation::new(1, 1, MS * 500, 19);
     for job in [1, 2].map(JobId) {
         let event = sim.enter(job, &[0], 1, 8);
@@ -251,7 +251,7 @@ fn idle_jobs_among_themselves_do_not_chase_each_other() {
 }
 
 #[test]
-fn a_held_job_stops_everywhere_and_comes_back() {
+fn a_held_job_stops_on_all_hosts_and_runs_again_after_its_release() {
     let mut sim = GangSimulation::new(2, 2, MS * 100, 23);
     for job in [1, 2].map(JobId) {
         let event = sim.enter(job, &[0, 1], 2, 8);
@@ -289,7 +289,7 @@ fn a_sleeping_job_has_no_slice_and_wakes() {
 }
 
 #[test]
-fn a_host_that_does_not_stop_costs_a_longer_slice_and_is_reported() {
+fn a_host_that_does_not_stop_delays_the_switch_and_is_reported() {
     let mut sim = GangSimulation::new(4, 2, MS * 100, 31);
     for job in [1, 2].map(JobId) {
         let event = sim.enter(job, &[0, 1, 2, 3], 2, 8);

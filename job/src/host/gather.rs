@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_complete_once_and_when_all_have_answered_or_are_excused() {
+    fn a_question_completes_once_after_all_children_have_answered_or_left() {
         let mut gather = Gather::new([false, true, true].into_iter());
         gather.on_answer(1, 4, 'a');
         assert_eq!(gather.take(|_| true), None, "not asked");

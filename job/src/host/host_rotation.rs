@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_take_turns_in_their_order_until_the_last() {
+    fn jobs_run_in_their_order_until_the_end_of_the_rotation() {
         let mut host_rotation = started_rotation();
         assert_eq!(host_rotation.expected_stop(), Some((JobId(4), SwitchSeq(10))));
         assert_eq!(host_rotation.next_turn(), Some((JobId(7), run_order(11))));

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_goes_to_the_hosts_of_its_nodes_and_equal_answers_go_up_as_one() {
+    fn a_command_is_sent_to_the_hosts_of_its_nodes_and_equal_answers_are_merged() {
         let mut node = root_node();
         send(&mut node, 1, NodeSet::from(1..4));
         // Child hosts get less time, so that their answers arrive in time.
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_goes_up_at_the_time_of_the_command_and_the_rest_by_itself() {
+    fn at_the_deadline_the_merger_sends_the_answers_it_has_and_later_answers_separately() {
         let mut node = root_node();
         node.set_time(Duration::from_secs(10));
         send(&mut node, 1, NodeSet::from(0..6));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_shepherd_speaks_for_its_own_nodes_and_once_only() {
+    fn a_hostile_shepherd_can_answer_only_once_and_for_its_own_nodes() {
         let mut node = root_node();
         send(&mut node, 1, NodeSet::from(0..6));
         outgoing(&mut node);

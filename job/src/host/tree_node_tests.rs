@@ -63,7 +63,7 @@ fn every_host_receives_its_own_index() {
 }
 
 #[test]
-fn an_order_for_one_host_goes_to_that_host_only() {
+fn an_order_for_one_host_is_sent_to_this_host_only() {
     let mut tree_node = root_node();
     tree_node.on_order(Order::Job(JobOrder::Flushed { host: JobHostId(2), token: 5 }));
     tree_node.on_order(Order::Job(JobOrder::StdinEof));
@@ -111,7 +111,7 @@ fn a_job_has_stopped_when_every_remaining_host_has() {
 
 // Promise of `a_timed_stop_that_does_not_happen_is_ordered`.
 #[test]
-fn hosts_that_stop_by_themselves_are_waited_for_without_an_order() {
+fn the_end_of_a_stop_is_awaited_if_hosts_stop_without_an_order() {
     let mut tree_node = root_node();
     let run = |stop_condition| {
         Order::Switch(SwitchOrder::Run { idle_check_interval_us: 0, stop_condition })
@@ -145,7 +145,7 @@ fn blocked_output_is_detected() {
 }
 
 #[test]
-fn equal_reports_of_all_hosts_go_up_as_one() {
+fn equal_reports_of_all_hosts_are_sent_to_the_parent_as_one() {
     let mut tree_node = root_node();
     for child_index in 0..3 {
         let first = child_index as u32 * 2;
@@ -162,7 +162,7 @@ fn equal_reports_of_all_hosts_go_up_as_one() {
     );
 }
 
-// Promise of `a_job_that_has_nothing_to_do_leaves_each_of_its_slices_to_others`.
+// Promise of `an_idle_job_yields_each_of_its_slices_to_other_jobs`.
 #[test]
 fn after_a_stop_every_host_must_report_idle_again() {
     let mut tree_node = root_node();
@@ -221,7 +221,7 @@ fn an_element_is_idle_when_every_host_has_reported_it() {
 }
 
 #[test]
-fn a_shepherd_reports_one_fence_of_its_own_nodes_until_all_hosts_are_in_it() {
+fn a_shepherd_reports_a_fence_once_until_all_hosts_are_in_it() {
     let mut tree_node = root_node();
     let in_fence = |nodes: std::ops::Range<u32>, len| ElementReport::InFence {
         nodes: NodeSet::from(nodes),
@@ -259,7 +259,7 @@ fn a_shepherd_reports_one_fence_of_its_own_nodes_until_all_hosts_are_in_it() {
 
 // Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
-fn a_shepherd_asks_and_answers_no_more_than_it_may_about_single_nodes() {
+fn questions_and_answers_of_a_shepherd_about_single_nodes_are_bounded() {
     let mut tree_node = root_node();
     let hosts = tree_node.placement().hosts.len();
     let nodes = tree_node.placement().nodes();
@@ -312,7 +312,7 @@ fn a_shepherd_asks_and_answers_no_more_than_it_may_about_single_nodes() {
     assert!(!reported(&mut tree_node, 0, answer(1, 1)));
 }
 
-// Promise of `fences_of_some_ranks_of_several_hosts_are_under_way_at_once`.
+// Promise of `several_fences_of_some_ranks_of_several_hosts_run_at_once`.
 #[test]
 fn fences_of_some_nodes_have_bounds_and_their_orders_go_to_the_hosts_of_these_nodes() {
     let mut tree_node = root_node();
@@ -406,7 +406,7 @@ fn ready_and_drained_and_finished_wait_for_the_last_host() {
 }
 
 #[test]
-fn a_line_that_a_dead_shepherd_cannot_finish_is_ended_so_that_it_holds_nobody_up() {
+fn an_unfinished_line_of_a_dead_shepherd_is_ended_and_other_output_follows() {
     let mut tree_node = root_node();
     tree_node.on_order(Order::Job(JobOrder::Drain));
     tree_node.on_report(0, output("unfinished", true));
@@ -418,7 +418,7 @@ fn a_line_that_a_dead_shepherd_cannot_finish_is_ended_so_that_it_holds_nobody_up
 }
 
 #[test]
-fn output_that_nobody_reads_holds_no_killed_job() {
+fn unread_output_does_not_delay_the_end_of_a_killed_job() {
     let mut tree_node = root_node();
     let window = usize::try_from(HOP_WINDOW).unwrap();
     tree_node.on_report(1, output(&"x".repeat(window), false));
@@ -434,7 +434,7 @@ fn output_that_nobody_reads_holds_no_killed_job() {
 
 // Promise of `no_line_of_four_hosts_is_lost_or_split`.
 #[test]
-fn a_line_that_goes_on_is_not_cut_by_another_host() {
+fn an_unfinished_line_is_not_split_by_output_of_another_host() {
     let mut tree_node = root_node();
     tree_node.on_report(1, output("a long", true));
     tree_node.on_report(2, output("other\n", false));
@@ -452,7 +452,7 @@ fn a_line_that_goes_on_is_not_cut_by_another_host() {
 
 // Promise of `no_line_of_four_hosts_is_lost_or_split`.
 #[test]
-fn output_moves_as_far_as_the_next_hop_has_taken_it_and_other_reports_do_not_wait() {
+fn output_uses_the_credit_of_the_next_hop_and_does_not_delay_other_reports() {
     let mut tree_node = root_node();
     let chunk = || {
         Report::Output(OutputReport::Text {
@@ -513,7 +513,7 @@ fn a_job_ends_even_when_hosts_are_lost() {
 }
 
 #[test]
-fn programs_go_from_the_parent_to_the_shepherd_and_from_there_to_child_hosts() {
+fn programs_are_sent_from_the_parent_to_the_shepherd_and_on_to_child_hosts() {
     let (hash, bytes) = ([7; 32], vec![1; 100]);
     let request = |length| FileRequest { hash, offset: 5, length };
     let chunk = || ProgramAnswer::Chunk { hash, offset: 5, bytes: bytes.clone() };
@@ -565,7 +565,7 @@ fn every_host_reports_through_its_own_place_in_the_tree() {
 }
 
 #[test]
-fn only_the_own_processes_of_a_host_count_for_its_rotation() {
+fn a_rotation_considers_only_the_processes_of_its_own_host() {
     let mut tree_node = root_node();
     assert!(!tree_node.is_idle());
     tree_node.on_report(1, idle_after(0, 1));
@@ -577,7 +577,7 @@ fn only_the_own_processes_of_a_host_count_for_its_rotation() {
 }
 
 #[test]
-fn a_host_that_has_finished_has_nothing_to_stop() {
+fn a_stop_does_not_wait_for_a_host_that_has_finished() {
     let mut tree_node = root_node();
     tree_node.on_order(Order::Job(JobOrder::Finish));
     tree_node.on_report(1, FINISHED);
@@ -610,7 +610,7 @@ fn a_host_is_lost_once_and_not_after_it_has_finished() {
 }
 
 #[test]
-fn hosts_take_turns_with_their_output_and_the_end_comes_after_all_of_it() {
+fn output_of_hosts_alternates_and_its_end_follows_all_output() {
     let mut tree_node = root_node();
     tree_node.credit = 0;
     tree_node.on_order(Order::Job(JobOrder::Finish));
@@ -631,7 +631,7 @@ fn hosts_take_turns_with_their_output_and_the_end_comes_after_all_of_it() {
 }
 
 #[test]
-fn elements_that_no_job_has_are_not_reported() {
+fn reports_of_elements_beyond_the_limit_are_dropped() {
     let mut tree_node = root_node();
     for element in [MAX_ELEMENTS as u32 - 1, MAX_ELEMENTS as u32, u32::MAX] {
         let sample = ActivitySample { node_count: 2, ..ActivitySample::EMPTY };
@@ -643,7 +643,7 @@ fn elements_that_no_job_has_are_not_reported() {
 }
 
 #[test]
-fn a_shepherd_lists_its_own_processes_and_only_when_it_is_asked() {
+fn a_shepherd_lists_only_its_own_processes_and_only_on_request() {
     let mut tree_node = root_node();
     let list = |first_node, pids: &[u32]| {
         let host = JobHostId(0);

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_turn_is_kept_and_leaves_the_last_minute_after_a_minute() {
+    fn the_longest_turn_is_kept_and_the_recent_maximum_expires_after_a_minute() {
         let mut times = TurnTimes::default();
         assert_eq!((times.longest, times.longest_recent(ms(7))), (ms(0), ms(0)));
         times.record(ms(30), ms(1_500));

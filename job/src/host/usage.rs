@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_without_room_does_not_concern_another_one() {
+    fn a_user_without_session_memory_does_not_affect_other_users() {
         let mut usage = Usage::new(Instant::now());
         usage.change_session_bytes(1, 0, MAX_SESSION_BYTES - 1);
         assert!(usage.has_session_room(1));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn short_messages_fill_the_window_of_forwarded_ones_too() {
+    fn short_messages_also_use_the_window_of_forwarded_messages() {
         let mut usage = Usage::new(Instant::now());
         let mut count = 0;
         while usage.has_forward_room(1) {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_alone_gets_a_quarter_each_of_several_an_eighth_and_many_half_together() {
+    fn one_user_gets_a_quarter_of_the_time_and_many_users_share_half_of_it() {
         for (users, expected_share) in [(1, 0.25), (2, 0.125), (4, 0.125), (10, 0.05)] {
             let start = Instant::now();
             let (mut usage, mut used) = (Usage::new(start), vec![Duration::ZERO; users as usize]);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_has_used_too_much_waits_and_is_forgotten_later() {
+    fn a_user_that_exceeds_its_time_waits_and_the_record_expires_later() {
         let start = Instant::now();
         let mut usage = Usage::new(start);
         usage.charge_time(1, TIME_WINDOW - Duration::from_nanos(1));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_less_time_while_another_one_has_a_job_or_has_asked_lately() {
+    fn a_user_gets_less_time_while_another_user_has_a_job_or_a_recent_request() {
         let (start, used) = (Instant::now(), TIME_WINDOW + Duration::from_millis(1));
         let mut usage = Usage::new(start);
         usage.charge_time(1, used);

@@ -164,12 +164,12 @@ fn kill(jobs: &mut Jobs, job: JobId, milliseconds: u64) -> Vec<Effect> {
 }
 
 #[test]
-fn a_session_has_the_same_number_in_messages() {
+fn a_session_key_converts_to_a_number_and_back() {
     assert_eq!((SessionKey(7).number(), SessionKey::from_number(7)), (7, Some(SessionKey(7))));
 }
 
 #[test]
-fn a_led_job_begins_on_its_first_host_wherever_that_is() {
+fn a_job_begins_on_its_first_host_even_if_its_leader_is_another_host() {
     let mut jobs = daemon();
     assert!(jobs.is_empty() && jobs.uses_link(LinkId(99)), "a new link is for a job to come");
     let begun = begin(&mut jobs, FIRST, &[1, 2]);
@@ -196,7 +196,7 @@ fn a_led_job_begins_on_its_first_host_wherever_that_is() {
 }
 
 #[test]
-fn the_user_is_told_which_hosts_are_lost_with_a_link() {
+fn the_user_is_notified_of_the_hosts_that_are_lost_with_a_link() {
     let text = |count: u32| {
         let mut jobs = daemon();
         let hosts: Vec<u32> = (1..=count).collect();
@@ -219,7 +219,7 @@ fn the_user_is_told_which_hosts_are_lost_with_a_link() {
 }
 
 #[test]
-fn a_host_that_cannot_be_reached_or_told_is_lost_to_its_job() {
+fn a_host_that_cannot_receive_orders_is_lost_to_its_job() {
     let mut jobs = daemon();
     jobs.on(Input::Begin(Box::new(new_job(FIRST, &[0, 1]))), at(0));
     let effects_before = jobs.take_effects(at(0));
@@ -287,7 +287,7 @@ fn only_the_parent_of_a_job_orders_and_aborts_it() {
 }
 
 #[test]
-fn a_job_of_an_earlier_server_makes_room_for_another_one_of_its_number() {
+fn a_new_job_replaces_the_job_of_an_earlier_server_with_the_same_number() {
     let mut jobs = daemon_with_parent();
     let again = HopOrder::SetPlacement(placement(&[0, 1]));
     assert!(step(&mut jobs, Input::Order(PARENT_LINK, tag(FIRST), again), 1).is_empty());
@@ -300,7 +300,7 @@ fn a_job_of_an_earlier_server_makes_room_for_another_one_of_its_number() {
 }
 
 #[test]
-fn a_job_ends_with_the_link_to_its_parent_and_loses_hosts_with_that_to_a_child() {
+fn a_lost_link_to_the_parent_ends_a_job_and_a_lost_link_to_a_child_loses_hosts() {
     let mut jobs = daemon_with_parent();
     let lost = step(&mut jobs, Input::LinkLost(link_to(1), "cut".to_owned()), 1);
     let is_loss = matches!(
@@ -316,7 +316,7 @@ fn a_job_ends_with_the_link_to_its_parent_and_loses_hosts_with_that_to_a_child()
 }
 
 #[test]
-fn reports_of_children_and_of_the_shepherd_go_to_the_parent() {
+fn reports_of_children_and_of_the_shepherd_are_sent_to_the_parent() {
     let mut jobs = daemon_with_parent();
     let directory = || HopReport::Directory { host: JobHostId(1), path: "/tmp/j".to_owned() };
     let report = |link, tag, report| Input::Report(link, tag, report);
@@ -448,7 +448,7 @@ fn stopped(job: JobId, switch_seq: SwitchSeq) -> Input {
 }
 
 #[test]
-fn idle_processes_are_looked_for_more_often_while_another_job_waits() {
+fn idle_processes_are_sampled_more_often_while_another_job_waits() {
     let mut jobs = two_ready_jobs();
     let ended = kill(&mut jobs, SECOND, 1);
     let less_often = (FIRST, run_order(50_000, StopCondition::Unchanged));
@@ -488,7 +488,7 @@ fn jobs_share_a_processor_by_stops_that_their_hosts_know_in_advance() {
 }
 
 #[test]
-fn the_user_is_told_once_of_a_host_that_does_not_stop() {
+fn the_user_is_notified_once_of_a_host_that_does_not_stop() {
     let mut jobs = two_ready_jobs();
     step(&mut jobs, Input::Tick, 5);
     let late = |effects: &[Effect]| -> Vec<String> {
@@ -534,7 +534,7 @@ fn a_job_is_suspended_by_its_user_until_the_user_resumes_it() {
 }
 
 #[test]
-fn a_job_whose_output_nobody_reads_is_suspended_after_a_second() {
+fn a_job_whose_output_is_not_read_is_suspended_after_a_second() {
     let mut jobs = daemon();
     begin(&mut jobs, FIRST, &[0]);
     step(&mut jobs, local(FIRST, JobReport::Ready), 0);
@@ -586,7 +586,7 @@ fn jobs_in_rotation() -> Jobs {
 }
 
 #[test]
-fn a_rotation_goes_on_while_all_of_its_jobs_are_there_and_busy() {
+fn a_rotation_continues_while_all_of_its_jobs_exist_and_are_busy() {
     let idle = |is_idle| {
         let summary = if is_idle { IdleSummary::EMPTY } else { IdleSummary::BUSY };
         LocalReport::Switch(SwitchReport::IdleSummary { element: 0, summary })
@@ -602,7 +602,7 @@ fn a_rotation_goes_on_while_all_of_its_jobs_are_there_and_busy() {
 }
 
 #[test]
-fn a_rotation_that_cannot_go_on_ends_with_a_report_to_the_leader() {
+fn a_rotation_that_cannot_continue_ends_with_a_report_to_the_leader() {
     let mut jobs = jobs_in_rotation();
     jobs.end_rotation_with(JobId(3));
     assert!(jobs.expected_rotation_stop().is_some(), "3 is not in it");

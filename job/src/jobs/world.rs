@@ -254,6 +254,6 @@ fn whole_jobs_among_faults_and_hostile_users_violate_no_invariant() {
 }
 
 #[test]
-fn a_seed_gives_the_same_run_each_time() {
+fn equal_seeds_cause_equal_runs() {
     assert_eq!(run_seed(7), run_seed(7));
 }

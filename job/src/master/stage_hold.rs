@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_whose_processes_all_wait_leaves_its_processors_to_others_until_it_is_released() {
+    fn a_job_whose_processes_all_wait_yields_its_processors_until_it_is_released() {
         let mut job = held_job();
         let is_list = |action: &MasterAction, name: &str| {
             matches!(action, MasterAction::ToClient(JobAnswer::Processes { host_name, .. })

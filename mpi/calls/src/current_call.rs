@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_call_counts() {
+    fn the_current_call_is_the_innermost_call() {
         assert!(innermost().is_none());
         run(waits(), || {
             let outer = innermost().unwrap();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_leaves_the_call() {
+    fn a_panic_ends_the_current_call() {
         let result = std::panic::catch_unwind(|| run(waits(), || panic!("as an exception does")));
         assert!(result.is_err() && innermost().is_none());
     }

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_read_confirms_all_writes_before_it_and_none_behind_it() {
+    fn one_read_confirms_all_earlier_writes_and_no_later_write() {
         let (mut node, mut all_ended) = (NodeAccesses::new(false), Vec::new());
         node.on_write_started(1, access(10), HANDLE);
         node.on_write_started(2, access(11), HANDLE + 8);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_of_one_access_and_a_failed_read_confirms_nothing() {
+    fn a_failure_concerns_one_access_and_a_failed_read_confirms_no_write() {
         let (mut node, mut all_ended) = (NodeAccesses::new(false), Vec::new());
         node.on_write_started(1, access(10), HANDLE);
         node.on_write_started(2, access(11), HANDLE);

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_look_from_any_source_finds_something_the_second_time() {
+    fn the_second_probe_of_any_source_with_the_same_tag_may_find_a_message() {
         let mut looks = EarlierLooks::Remembered(VecDeque::new());
         let selector = |tag| Selector { source: None, tag, ignore: 0 };
         assert!(looks.may_find(Selector { source: Some(1), tag: 0, ignore: 0 }));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_that_look_nowhere_else_find_something_at_once() {
+    fn without_remembered_probes_each_probe_may_find_a_message() {
         let mut looks = EarlierLooks::Ignored;
         let selector = Selector { source: None, tag: 3, ignore: 0 };
         assert!(looks.may_find(selector));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_looks_are_forgotten() {
+    fn the_oldest_probes_are_forgotten() {
         let mut looks = EarlierLooks::Remembered(VecDeque::new());
         let selector = |tag| Selector { source: None, tag, ignore: 0 };
         (0..MAX_LOOKS as u64 + 2).for_each(|tag| looks.add(selector(tag)));

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_is_found_also_where_its_library_was_opened_for_one_module_only() {
+    fn a_function_of_a_library_opened_with_local_scope_is_found() {
         assert!(find(c"malloc").is_some());
         let name = c"zlibVersion";
         if find(name).is_some() {

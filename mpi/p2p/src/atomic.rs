@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn each_operator_does_what_fi_atomic_says() {
+    fn each_operator_conforms_to_fi_atomic() {
         let old = [5, -3, 0, i32::MAX];
         let operand = [2, 7, 0, 1];
         let compared = [5, -4, 1, 6];
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_of_a_wrong_length_change_nothing() {
+    fn arrays_of_a_wrong_length_are_refused_and_the_target_is_unchanged() {
         let (old, operands) = (i32s(&[1, 2]), i32s(&[3, 4]));
         for (operator, target_len, operand_len, compared_len) in [
             (Operator::Sum, 8, 4, 0),

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_read_in_order_and_their_room_is_used_again() {
+    fn entries_are_read_in_order_and_their_space_is_reused() {
         let mut completions = Completions::default();
         let (mut next_in, mut next_out) = (0, 0);
         for round in 0..1000 {

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credit_comes_back_half_a_window_at_a_time() {
+    fn credit_is_returned_in_halves_of_a_window() {
         let (mut sender, mut receiver) = (Credit::new(2, 1000), Credit::new(2, 1000));
         let mut returned = 0;
         for _ in 0..100 {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_without_enough_credit_gets_all_that_was_used() {
+    fn a_sender_without_enough_credit_gets_all_used_credit_back() {
         let (mut sender, mut receiver) = (Credit::new(2, 1000), Credit::new(2, 1000));
         sender.spend(1, 400);
         receiver.receive(0, 400).unwrap();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn who_exceeds_the_window_is_named() {
+    fn an_error_names_the_node_that_exceeds_the_window() {
         let mut credit = Credit::new(2, 200);
         credit.spend(1, 150);
         assert!(!credit.covers(1, 51) && credit.covers(1, 50));

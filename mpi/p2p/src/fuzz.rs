@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_protocol_is_named_and_nothing_else() {
+    fn only_protocol_violations_are_reported_with_their_source() {
         let envelope = Envelope { tag: Some(4), data: None };
         let announcement = |len, wants_finished| {
             let announcement = Announcement { len, handle: 0, send_id: 0, wants_finished };
@@ -403,7 +403,7 @@ mod tests {
     /// Writes the sequences to the corpus if SCORE_WRITE is set. Use it after a change of the
     /// headers.
     #[test]
-    fn the_corpus_is_written_on_demand() {
+    fn the_corpus_is_written_on_request() {
         if std::env::var_os("SCORE_WRITE").is_none() {
             return;
         }

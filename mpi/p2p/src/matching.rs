@@ -525,7 +525,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_and_receives_meet_as_in_a_plain_list(
+        fn messages_and_receives_are_matched_as_in_a_plain_list(
             steps in prop::collection::vec(step(), 0..120),
             context_count in 1..150usize
         ) {
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_cancels_looks_at_all_receives_twice_and_no_more() {
+    fn a_series_of_cancels_examines_each_receive_at_most_twice() {
         const COUNT: usize = 1000;
         let looks = Cell::new(0);
         let context_of = |context: &usize| {
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_lists_do_not_pile_up() {
+    fn the_number_of_empty_lists_is_bounded() {
         let mut posted = PostedReceives::new();
         for tag in 0..10 * MAX_EMPTY_LISTS as u64 {
             let slot = posted.post(Selector { source: Some(1), tag, ignore: 0 }, ());

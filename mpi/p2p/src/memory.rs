@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_go_to_the_segments_in_their_order() {
+    fn bytes_fill_the_segments_in_their_order() {
         let (mut one, mut two, mut three) = ([0; 3], [0; 0], [0; 4]);
         let buffer = buffer(&mut [&mut one, &mut two, &mut three]);
         assert_eq!((buffer.len(), buffer.as_segment()), (7, None));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn one_segment_takes_what_fits() {
+    fn a_segment_accepts_only_the_bytes_that_fit() {
         let mut bytes = [0; 4];
         let buffer = buffer(&mut [&mut bytes]);
         assert_eq!(buffer.fill_from(2, Payload::of_bytes(&[1, 2, 3])), 2);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_is_copied_to_another_one() {
+    fn a_buffer_is_copied_to_another_buffer() {
         let (mut one, mut two, mut three) = ([1, 2, 3], [4, 5, 6], [0; 5]);
         let from = buffer(&mut [&mut one, &mut two]);
         let to = buffer(&mut [&mut three]);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_ends_where_it_ends() {
+    fn a_message_has_no_bytes_beyond_its_end() {
         let bytes: Vec<u8> = (0..20).collect();
         let message = Message::of_bytes(&bytes);
         assert_eq!(message.word(8), Some(u64::from_le_bytes([8, 9, 10, 11, 12, 13, 14, 15])));

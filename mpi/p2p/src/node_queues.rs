@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_comes_first_again() {
+    fn entries_that_are_put_back_precede_newer_entries() {
         let mut queues = NodeQueues::new();
         for (node, value) in [(1, 'a'), (2, 'b'), (1, 'c')] {
             queues.push(node, value);

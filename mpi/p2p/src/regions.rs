@@ -116,7 +116,7 @@ mod tests {
     use crate::memory::buffer_of;
 
     #[test]
-    fn only_what_is_in_a_region_is_found_and_only_for_what_it_is_open() {
+    fn access_needs_an_address_in_the_region_and_the_right_for_it() {
         let mut bytes = [1, 2, 3, 4, 5];
         let (first, second) = bytes.split_at_mut(2);
         let parts = [(first.as_mut_ptr(), 2), (second.as_mut_ptr(), 3)];

@@ -523,7 +523,7 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 #[test]
-fn every_message_arrives_once_where_a_plain_list_says() {
+fn every_message_arrives_once_at_the_receive_that_a_plain_model_matches() {
     for seed in seeds() {
         let result = std::panic::catch_unwind(|| {
             let mut world = World::new(seed);
@@ -538,7 +538,7 @@ fn every_message_arrives_once_where_a_plain_list_says() {
 }
 
 #[test]
-fn what_a_program_has_closed_is_not_touched_and_what_it_has_sent_arrives() {
+fn memory_of_a_closed_program_is_not_touched_and_its_sent_messages_arrive() {
     let mut closed = 0;
     for seed in seeds() {
         let mut world = World::new(seed);

@@ -85,7 +85,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn entries_keep_their_numbers_and_places_are_used_again(
+        fn entries_keep_their_numbers_and_slots_are_reused(
             steps in prop::collection::vec(any::<Option<u8>>(), 0..200)
         ) {
             let (mut slots, mut model) = (Slots::new(), HashMap::new());

@@ -560,7 +560,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_header_comes_back(header in header(), source: u32, payload: Vec<u8>) {
+        fn a_header_is_decoded_unchanged(header in header(), source: u32, payload: Vec<u8>) {
             let mut bytes = header.encode(source).to_vec();
             let header_len = bytes.len();
             bytes.extend_from_slice(&payload);

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_that_are_not_known_are_refused() {
+    fn unknown_versions_are_refused() {
         for (text, is_known) in [
             ("OpenPMIx 4.2.2rc2 (PMIx Standard: 4.2, Stable ABI: 0.0)", true),
             ("OpenPMIx 5.0.11rc1 (PMIx Standard: 5.1)", true),

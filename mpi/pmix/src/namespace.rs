@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_group_has_its_own_context_id_and_the_same_one_on_all_hosts() {
+    fn each_group_has_its_own_context_id_which_is_equal_on_all_hosts() {
         let [mut here, mut there] = [GroupIds::default(), GroupIds::default()];
         let mut seen = std::collections::HashSet::new();
         for name in ["a", "b"] {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_other_hosts_may_come_first() {
+    fn entries_of_other_hosts_may_arrive_first() {
         let mut namespace = namespace();
         namespace.add_entries(None, b"a");
         assert_eq!(namespace.begin_fence(None, 'x', b"b".to_vec()), Some(b"b".to_vec()));

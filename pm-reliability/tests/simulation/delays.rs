@@ -27,7 +27,7 @@ fn run_with_sleeping_receiver(sleeps: u64, length: u64) -> (u64, u64, u64) {
 // bandwidth afterwards; packets that have arrived meanwhile are processed before a time-out; a
 // window that is lost completely is sent again at once.
 #[test]
-fn a_receiver_that_sleeps_costs_its_sleep_and_a_packet_or_two_for_each_time_out() {
+fn a_sleeping_receiver_causes_one_or_two_packets_for_each_time_out() {
     let (awake_ns, no_time_outs, no_repeats) = run_with_sleeping_receiver(0, 0);
     assert_eq!((no_time_outs, no_repeats), (0, 0));
     for (sleeps, length, repeats_per_time_out) in [(1, 4, 1), (5, 4, 1), (3, 12, 2), (2, 40, 2)] {
@@ -47,7 +47,7 @@ fn a_receiver_that_sleeps_costs_its_sleep_and_a_packet_or_two_for_each_time_out(
 }
 
 /// The loss is longer than single acknowledgements report, and shorter than three time-outs.
-// Promise of `a_receiver_that_sleeps_costs_its_sleep_and_a_packet_or_two_for_each_time_out`.
+// Promise of `a_sleeping_receiver_causes_one_or_two_packets_for_each_time_out`.
 #[test]
 fn a_window_that_is_lost_as_a_whole_is_resent_at_once() {
     let network = Network::clean(2, 1);
@@ -80,7 +80,7 @@ fn packets(machine: &mut ReliabilityMachine, now: u64) -> Vec<Vec<u8>> {
     transmits.map(encode).collect()
 }
 
-// Promise of `a_receiver_that_sleeps_costs_its_sleep_and_a_packet_or_two_for_each_time_out`.
+// Promise of `a_sleeping_receiver_causes_one_or_two_packets_for_each_time_out`.
 #[test]
 fn packets_received_while_the_sender_slept_are_processed_before_its_time_out() {
     let machine = |node| ReliabilityMachine::new(Config::new(node, 2, SECRET, INCARNATION));

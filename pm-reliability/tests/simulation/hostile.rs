@@ -116,7 +116,7 @@ fn attack(seed: u64) {
     machine.dump(&mut Vec::new()).unwrap();
 }
 
-// Promise of `every_message_arrives_once_and_in_order_whatever_the_network_does`.
+// Promise of `every_message_arrives_once_and_in_order_over_a_faulty_network`.
 #[test]
 fn no_packet_that_has_the_secret_does_harm() {
     for seed in 0..60 {

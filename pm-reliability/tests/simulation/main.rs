@@ -83,7 +83,7 @@ fn many_senders_do_not_fill_the_buffers_of_one_receiver() {
 
 // Promise of `a_peer_that_is_frozen_for_an_hour_is_not_dead`.
 #[test]
-fn a_link_that_is_down_for_five_seconds_loses_nothing_and_is_reported_once() {
+fn a_link_that_is_down_for_five_seconds_loses_no_message_and_is_reported_once() {
     let mut network = Network::clean(2, 2);
     network.outages.push((1, 100 * MS, 5 * SECOND));
     network.byte_picos = 1_600_000; // 5 Mbit/s
@@ -139,7 +139,7 @@ fn the_only_link_is_down_for_five_seconds_and_traffic_resumes_at_once() {
 }
 
 #[test]
-fn a_network_at_rest_has_no_timers() {
+fn an_idle_network_has_no_timers() {
     let mut sim = Simulation::new(Network::clean(8, 2), 7, |_| {});
     for (from, to) in (0..8).flat_map(|from| (0..8).map(move |to| (from, to))) {
         if from != to {

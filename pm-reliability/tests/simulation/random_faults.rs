@@ -20,7 +20,7 @@ fn from_environment(name: &str) -> Option<u64> {
 // Promise (messages): PM/Ethernet: messages arrive once and in order under loss, duplicates,
 // reordering, dead links, stalls, forgeries, replays, and the sender's death.
 #[test]
-fn every_message_arrives_once_and_in_order_whatever_the_network_does() {
+fn every_message_arrives_once_and_in_order_over_a_faulty_network() {
     let seeds = match from_environment("PM_RELIABILITY_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..from_environment("PM_RELIABILITY_SEEDS").unwrap_or(SEEDS),

@@ -16,7 +16,7 @@ fn one_way(network: Network, count: u64) -> u64 {
 // Promise (messages): 1 % loss costs less than a tenth of the bandwidth; two links carry at least
 // 1.9 times as much as one (simulated).
 #[test]
-fn one_percent_loss_costs_less_than_a_tenth_of_the_bandwidth() {
+fn one_percent_loss_reduces_bandwidth_by_less_than_a_tenth() {
     for (byte_picos, delay, count) in
         [(800, 10_000, 40_000), (8000, 50_000, 6000), (40_000, 200_000, 6000)]
     {
@@ -30,9 +30,9 @@ fn one_percent_loss_costs_less_than_a_tenth_of_the_bandwidth() {
     }
 }
 
-// Promise of `one_percent_loss_costs_less_than_a_tenth_of_the_bandwidth`.
+// Promise of `one_percent_loss_reduces_bandwidth_by_less_than_a_tenth`.
 #[test]
-fn two_links_carry_nearly_twice_as_much_as_one() {
+fn two_links_carry_nearly_twice_the_data_of_one_link() {
     for (byte_picos, count) in [(800, 8000), (40_000, 4000)] {
         let one = one_way(Network { byte_picos, ..Network::clean(2, 1) }, count);
         for links in 2..=4 {
@@ -67,7 +67,7 @@ fn thirty_two_senders_to_one_all_get_their_share() {
 }
 
 #[test]
-fn reordering_over_long_distances_costs_little() {
+fn reordering_over_long_distances_reduces_bandwidth_little() {
     let ordered = Network { byte_picos: 8000, ..Network::clean(2, 1) };
     let reordered = Network { jitter: 300_000, ..ordered.clone() };
     let (ordered_ns, reordered_ns) = (one_way(ordered, 5000), one_way(reordered, 5000));

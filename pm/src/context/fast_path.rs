@@ -2,8 +2,10 @@
 //! composite, between processes that have exchanged messages before. Each function checks its
 //! conditions once and moves the message or word. If a condition fails, the function changes
 //! nothing and leaves the call to the slow path (`send_receive.rs`, `rma.rs`). Therefore these
-//! functions call no others and keep nothing on the stack. A longer message that was reserved or
-//! taken directly uses the fast path as well: `send_fast` and `release_fast` serve both.
+//! functions need no stack frame. A longer message takes the slow path in all of its four calls:
+//! `send_fast` and `release_fast` find only short messages (`pending_inline`, `held_inline`). The
+//! slow path then calls `receive_direct`, which takes a message of any length without a call of the
+//! member.
 
 #![forbid(unsafe_code)]
 

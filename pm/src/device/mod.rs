@@ -18,11 +18,11 @@
 //! its members. To add one, declare it there, write it for each endpoint, and, if contexts call it,
 //! for the composite.
 //!
-//! This is the path of one message through a composite. The context's send buffer call takes the
-//! send lock and calls `Composite::reserve`. This looks up the node's route, remembers the member,
-//! and calls `reserve` on the member's endpoint, which is `ShmemEndpoint::reserve`. That function
-//! looks up the node's ring and returns a pointer into it, and the user writes there. The send call
-//! goes through `publish` in the same way and stores the slot's header.
+//! This is the slow path of one message through a composite. The context's send buffer call takes
+//! the send lock and calls `Composite::reserve`. This looks up the node's route, records the
+//! member, and calls `reserve` on the member's endpoint, which is `ShmemEndpoint::reserve`. That
+//! function looks up the node's ring and returns a pointer into it, and the user writes there. The
+//! send call calls `publish` on the same objects, which stores the slot's header.
 //!
 //! The receiver calls `find` without a lock until it returns a source that may have a message. Then
 //! it takes the receive lock and calls `take`, which checks again and returns the payload's

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_begins_while_the_writer_is_busy_gets_the_entries_written_then() {
+    fn a_reader_that_begins_during_a_write_gets_the_written_entries() {
         let log = Log::new();
         log.begin();
         let mut cursor = log.initial_cursor();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gets_every_entry_since_its_cursor_or_one_that_invalidates_everything() {
+    fn a_reader_gets_every_entry_since_its_cursor_or_an_entry_that_invalidates_all() {
         let log = Log::new();
         let mut cursor = log.cursor();
         let mut invalidations = Vec::new();
@@ -265,7 +265,7 @@ mod loom_tests {
 
     /// A reader does not trust entries that are overwritten while it reads them.
     #[test]
-    fn a_reader_that_is_overtaken_invalidates_everything() {
+    fn a_reader_that_is_overtaken_invalidates_all_registrations() {
         loom::model(|| {
             let log = Arc::new(Log::new());
             let writer_log = log.clone();

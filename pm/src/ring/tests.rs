@@ -320,7 +320,7 @@ fn each_slot_is_used_once_in_a_lap_and_no_two_steps_in_a_row_are_equal() {
 }
 
 #[test]
-fn messages_lie_apart_in_a_large_data_area_and_any_fits_an_empty_ring() {
+fn messages_in_a_large_data_area_do_not_overlap_and_fit_into_an_empty_ring() {
     let geometry = RingGeometry {
         slot_count: 8,
         lines_per_slot: 1,
@@ -361,7 +361,7 @@ fn a_cached_slot_is_not_used_after_the_ring_was_restored() {
 }
 
 #[test]
-fn inline_reservations_end_where_the_known_credit_ends() {
+fn inline_reservations_stay_within_the_known_credit() {
     let memory = Memory::new();
     let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
     for byte in 0..8 {

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_bytes_are_copied_and_no_others_wherever_they_lie() {
+    fn exactly_the_given_bytes_are_copied_at_any_alignment() {
         let byte = |i: usize| (i * 31 + (i >> 8)) as u8;
         let from: Vec<u8> = (0..MIN_ADAPTIVE_COPY + 4 * COPY_CHUNK_LEN).map(byte).collect();
         let mut to = vec![0xee; MIN_ADAPTIVE_COPY + 4 * COPY_CHUNK_LEN];

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_ends_once_and_numbers_that_were_not_given_change_nothing() {
+    fn an_operation_ends_once_and_unknown_numbers_have_no_effect() {
         let mut log = OperationLog::default();
         log.start();
         log.fail_all();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_never_forgotten_however_many_there_are() {
+    fn no_failure_is_forgotten_however_many_operations_fail() {
         let mut log = OperationLog::default();
         for number in 1..=4 * MAX_FAILED_SERIES as u64 {
             log.start();

@@ -143,7 +143,7 @@ fn memory_of_pm_itself_stays_pinned_until_pm_releases_it() {
 
 // Promise of `the_regions_behave_as_a_plain_list`.
 #[test]
-fn memory_of_pm_alloc_is_pms_own_until_it_is_freed() {
+fn memory_of_pm_alloc_is_registered_as_memory_of_pm_until_it_is_freed() {
     let device = Device::open("shmem", &["-nodes", "1"]).unwrap();
     let opened = device.open_context(0).unwrap();
     opened.bind_channel(0, 0).unwrap();

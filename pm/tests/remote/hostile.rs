@@ -13,7 +13,7 @@ const ARENA_PART: u64 = 64 << 30;
 // Promise (messages): False entries in the table of regions and about a process are errors, and
 // give access to no byte outside locked memory.
 #[test]
-fn a_corrupt_region_table_gives_access_to_nothing() {
+fn a_corrupt_region_table_permits_no_access() {
     let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
     for kind in SHARED {
         let bed = TestBed::new(kind, 2);
@@ -53,7 +53,7 @@ fn a_corrupt_region_table_gives_access_to_nothing() {
     }
 }
 
-// Promise of `a_corrupt_region_table_gives_access_to_nothing`.
+// Promise of `a_corrupt_region_table_permits_no_access`.
 #[test]
 fn memory_of_a_process_whose_probe_word_differs_is_not_written() {
     let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);

@@ -17,7 +17,7 @@ use testbed::*;
 
 // Promise of `check_words`.
 #[test]
-fn bytes_go_both_ways_between_memory_of_every_kind() {
+fn bytes_are_written_and_read_between_memory_of_every_kind() {
     on_every_kind_with_regions(2, |bed| {
         for (local_kind, remote_kind) in
             [(Kind::Allocated, Kind::Allocated), (Kind::Allocated, Kind::Mapped)]
@@ -198,7 +198,7 @@ fn memory_that_is_unmapped_or_read_only_is_eio_once_at_completion() {
 
 /// The unmapped bytes belong to frames whose bytes are not copied before they are transmitted.
 #[test]
-fn a_long_operation_whose_first_bytes_are_unmapped_is_eio_and_others_go_on() {
+fn a_long_operation_with_unmapped_first_bytes_is_eio_and_others_continue() {
     const LEN: usize = 200_000;
     on_every_kind_with_regions(2, |bed| {
         let [a, b] = [0, 1].map(|node| Memory::new(bed, node, Kind::Mapped, LEN));
@@ -357,7 +357,7 @@ fn an_operation_on_an_exited_node_is_eio() {
 // Promise (messages): If the kernel refuses to copy between processes, memory of pmAlloc can be
 // written and read; other memory is ENOSYS and unchanged; messages arrive, also those of MPI.
 #[test]
-fn where_the_kernel_refuses_to_copy_only_memory_of_the_allocator_is_accessed() {
+fn without_kernel_copies_only_allocator_memory_is_accessible() {
     let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
     without_cma(|| {
         for kind in SHARED {

@@ -82,7 +82,7 @@ fn operations_complete_one_by_one_while_others_are_in_flight() {
 
 // Promise of `operations_complete_one_by_one_while_others_are_in_flight`.
 #[test]
-fn each_failed_operation_is_told_once_by_its_number() {
+fn each_failed_operation_is_reported_once_by_number() {
     on_every_kind_with_regions(3, |bed| {
         let end = &bed.contexts[0];
         let local = Memory::new(bed, 0, Kind::Mapped, LEN);

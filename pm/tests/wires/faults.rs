@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[test]
-fn a_link_that_goes_down_is_an_event_and_traffic_resumes_when_it_is_back() {
-    const NAME: &str = "a_link_that_goes_down_is_an_event_and_traffic_resumes_when_it_is_back";
+fn a_link_that_fails_is_an_event_and_traffic_resumes_when_it_is_up_again() {
+    const NAME: &str = "a_link_that_fails_is_an_event_and_traffic_resumes_when_it_is_up_again";
     as_root(NAME, || {
         let payload = Payload::new();
         let hosts = pair(1500);
@@ -117,8 +117,8 @@ fn a_wire_whose_interface_was_removed_still_answers() {
 }
 
 #[test]
-fn the_owner_of_an_exited_process_goes_on_with_the_same_sockets() {
-    const NAME: &str = "the_owner_of_an_exited_process_goes_on_with_the_same_sockets";
+fn the_owner_of_an_exited_process_continues_with_the_same_sockets() {
+    const NAME: &str = "the_owner_of_an_exited_process_continues_with_the_same_sockets";
     as_root(NAME, || {
         let payload = Payload::new();
         let hosts = pair(1500);
@@ -281,8 +281,8 @@ fn a_process_killed_by_sigkill_leaves_no_program_at_the_interface() {
 }
 
 #[test]
-fn a_second_process_on_a_nic_takes_af_packet_and_says_why() {
-    const NAME: &str = "a_second_process_on_a_nic_takes_af_packet_and_says_why";
+fn a_second_process_on_a_nic_uses_af_packet_and_reports_the_reason() {
+    const NAME: &str = "a_second_process_on_a_nic_uses_af_packet_and_reports_the_reason";
     as_root(NAME, || {
         let hosts = pair(1500);
         let open = |options: &WireOptions| hosts[0].within(|| WireEndpoint::open(options));

@@ -141,8 +141,8 @@ pub fn send_frames(frames: &[Vec<u8>]) {
 }
 
 #[test]
-fn loss_by_seed_drops_duplicates_and_reorders_and_leaks_nothing() {
-    const NAME: &str = "loss_by_seed_drops_duplicates_and_reorders_and_leaks_nothing";
+fn loss_by_seed_drops_duplicates_and_reorders_and_leaks_no_frame() {
+    const NAME: &str = "loss_by_seed_drops_duplicates_and_reorders_and_leaks_no_frame";
     as_root(NAME, || {
         let payload = Payload::new();
         let hosts = pair(1500);
@@ -191,8 +191,8 @@ fn receive_all(end: &mut TestWire, payload: &Payload) {
 }
 
 #[test]
-fn a_reader_that_keeps_everything_starves_alone_and_recovers() {
-    const NAME: &str = "a_reader_that_keeps_everything_starves_alone_and_recovers";
+fn a_reader_that_keeps_all_buffers_starves_only_itself_and_recovers() {
+    const NAME: &str = "a_reader_that_keeps_all_buffers_starves_only_itself_and_recovers";
     as_root(NAME, || {
         let payload = Payload::new();
         let hosts: [Host; 2] = pair(1500);

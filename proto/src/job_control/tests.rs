@@ -9,7 +9,7 @@ fn encoded_len<M: serde::Serialize>(message: &M) -> usize {
 }
 
 #[test]
-fn a_process_that_a_debugger_holds_counts_whatever_the_others_wait_for() {
+fn a_process_held_by_a_debugger_prevents_a_deadlock_report() {
     let idle = IdleSummary { stop_seq: SwitchSeq(1), sent: 3, ..IdleSummary::EMPTY };
     let held = idle.combine(IdleSummary { stop_seq: SwitchSeq(4), ..IdleSummary::HELD });
     assert_eq!(held.simplified(), IdleSummary { stop_seq: SwitchSeq(1), ..IdleSummary::HELD });

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_ranks_count_more_than_inherited_ones_and_the_leftmost_most() {
+    fn variables_of_ranks_override_inherited_ones_and_the_leftmost_is_used() {
         let variables = |texts: &[&str]| -> Vec<EnvVar> {
             texts.iter().map(|text| OsBytes(text.as_bytes().to_vec())).collect()
         };

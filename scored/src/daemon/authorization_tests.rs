@@ -251,7 +251,7 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
 }
 
 #[test]
-fn every_message_is_permitted_exactly_where_the_table_says_so() {
+fn the_permission_of_every_message_agrees_with_the_table() {
     let (_, section) = SECURITY_PAGE.split_once("## Who may send what").unwrap();
     let table = section.split("\n## ").next().unwrap();
     let rows = table.lines().filter(|line| line.starts_with('|')).skip(2);

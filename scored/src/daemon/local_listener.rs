@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_known_by_its_uid_and_the_socket_is_removed_with_the_listener() {
+    fn a_client_is_identified_by_its_uid_and_the_socket_is_removed_with_the_listener() {
         let directory = std::env::temp_dir().join(format!("score-listener-{}", std::process::id()));
         fs::create_dir(&directory).unwrap();
         let path = directory.join("socket");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_waits_for_the_socket_of_an_earlier_one_that_is_about_to_close_it() {
+    fn a_listener_waits_until_an_earlier_listener_has_closed_the_socket() {
         let name = format!("score-listener-next-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let poll = mio::Poll::new().unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_is_killed_when_it_is_its_turn_does_not_keep_others_waiting() {
+    fn a_client_that_is_killed_in_its_turn_does_not_delay_other_clients() {
         let directory = std::env::temp_dir().join(format!("score-turns-{}", std::process::id()));
         fs::create_dir(&directory).unwrap();
         let path = directory.join("socket");

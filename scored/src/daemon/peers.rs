@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dialled_daemon_may_have_the_name_that_was_dialled_or_any_in_single_user_mode() {
+    fn a_dialled_daemon_has_the_dialled_name_or_any_name_in_single_user_mode() {
         for (dialled_name, meant) in [(DialledName::MustMatch, "b"), (DialledName::MayDiffer, "c")]
         {
             let events = events_of_dial(dialled_name, meant);

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 #[test]
-fn a_slow_reader_gets_no_more_metrics_but_everything_else() {
+fn a_slow_reader_gets_all_messages_except_metrics() {
     let (local, remote) = UnixStream::pair().unwrap();
     local.set_nonblocking(true).unwrap();
     let poll = Poll::new().unwrap();
@@ -65,7 +65,7 @@ fn hello() -> Vec<u8> {
 }
 
 #[test]
-fn a_user_who_does_not_finish_a_message_is_refused_after_a_minute() {
+fn an_unfinished_message_is_refused_after_a_minute() {
     let (mut session, _poll, mut remote) = connected_session(Some(owner()));
     let hello = hello();
     remote.write_all(&hello[..3]).unwrap();
@@ -99,7 +99,7 @@ fn a_user_who_does_not_finish_a_message_is_refused_after_a_minute() {
 }
 
 #[test]
-fn a_message_may_be_long_after_the_login_only() {
+fn long_messages_are_accepted_only_after_the_login() {
     let long = JobRequest::Stdin(vec![0; MAX_UNAUTHENTICATED_MESSAGE_LEN]);
     let mut bytes = hello();
     frame::encode(

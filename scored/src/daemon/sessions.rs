@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_has_been_read_in_part_or_hung_up_stays_active() {
+    fn a_session_that_was_read_in_part_or_was_closed_stays_active() {
         let mut sessions = Sessions::default();
         let _clients = [client(&mut sessions, SessionKey(1)), client(&mut sessions, SessionKey(2))];
         assert!(active_keys_after_a_turn(&mut sessions).is_empty());

@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_job_continues_at_the_next_order_to_run_and_has_less_grace_then() {
+    fn a_frozen_job_continues_at_the_next_run_order_with_a_shorter_grace() {
         let (mut enforcer, now) = frozen();
         assert_eq!(enforcer.on_switch_order(run(StopCondition::Unchanged), now), OrderEffect::None);
         assert_eq!(
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_job_that_the_scheduler_lets_run_on_is_killed_unless_it_reports_the_stop() {
+    fn a_late_job_with_a_new_run_order_is_killed_unless_it_reports_the_stop() {
         for reports in [false, true] {
             let (mut enforcer, now) = frozen();
             enforcer.on_freeze_failed(now);

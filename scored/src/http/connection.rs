@@ -207,7 +207,7 @@ mod tests {
 
     // Promise of `hostile_connections_hold_few_resources_and_block_no_other_client`.
     #[test]
-    fn a_slow_peer_is_given_up() {
+    fn a_connection_to_a_slow_peer_is_closed() {
         // The client sends single bytes, with pauses.
         let mut slow_sender = Connection::new(at(0));
         for (second, byte) in (0..).zip(ASK) {

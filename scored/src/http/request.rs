@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browsers_request_is_understood_wherever_it_is_cut() {
+    fn a_browsers_request_is_parsed_once_all_of_its_bytes_have_arrived() {
         let text = "GET /0123/data?x=1 HTTP/1.1\r\nHost: 127.0.0.1:9000\r\nAccept: */*\r\n\r\nGET";
         let end = text.len() - 3;
         for cut in 0..end {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scraper_brings_its_token_in_a_header() {
+    fn a_scraper_sends_its_token_in_a_header() {
         let text = "GET /metrics HTTP/1.0\r\nhost: localhost\r\nauthorization: bearer abc\r\n\r\n";
         let (request, _) = parse(text).unwrap().unwrap();
         assert_eq!((request.path.as_str(), request.close), ("metrics", true));

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_are_kept_and_not_for_ever() {
+    fn only_changes_are_kept_and_they_expire() {
         let mut history = History::default();
         for ms in 0..100_000 {
             note(&mut history, &[JobId(1 + ms as u32 % 2)], ms);

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_goes_from_its_begin_to_the_tree_and_belongs_to_its_user() {
+    fn a_reading_of_stacks_ends_with_a_tree_and_is_visible_to_its_user_only() {
         let (mut trees, job) = (StackTrees::default(), JobId(7));
         assert_eq!(shown(&trees, 7, ALICE, at(1)), None);
         assert_eq!(trees.begin(job, ALICE, at(1), 5), Ok(true));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn few_trees_of_a_user_are_kept_and_the_oldest_goes_first() {
+    fn few_trees_of_a_user_are_kept_and_the_oldest_tree_is_removed_first() {
         let mut trees = StackTrees::default();
         trees.begin(JobId(1), BOB, at(0), 0).unwrap();
         for number in 2..9 {
@@ -386,7 +386,7 @@ mod tests {
 
     // Promise of `the_owner_of_a_job_alone_has_its_stacks_read_and_sees_those_of_a_deadlock`.
     #[test]
-    fn the_answers_of_a_hostile_job_take_little_time_and_text() {
+    fn the_answers_of_a_hostile_job_use_bounded_time_and_text() {
         let mut trees = StackTrees::default();
         trees.begin(JobId(7), ALICE, at(0), 0).unwrap();
         let started_at = std::time::Instant::now();

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn users_take_turns_and_each_has_one_remover_at_a_time() {
+    fn removals_alternate_between_users_and_each_user_has_one_remover_at_a_time() {
         let mut leftovers = leftovers_of(&[7, 7, 7, 9, 8]);
         let started: Vec<_> = (1..=4).map(|pid| start(&mut leftovers, pid)).collect();
         assert_eq!(started, [Some(7), Some(8), Some(9), None]);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_stays_is_tried_again_and_logged_once() {
+    fn a_failed_removal_of_a_directory_is_retried_and_logged_once() {
         let mut leftovers = leftovers_of(&[7]);
         let mut lines = Vec::new();
         for attempt in 0..30 {

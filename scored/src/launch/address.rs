@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_is_known_by_its_full_or_its_short_name() {
+    fn a_daemon_is_identified_by_its_full_or_its_short_name() {
         let names = ["n1.site", "n2", "a.x", "a.y"].map(String::from);
         assert_eq!(position_of("n1.site", &names), Some(0));
         assert_eq!(position_of("N1", &names), Some(0));

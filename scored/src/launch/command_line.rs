@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn ssh_asks_nothing_and_gets_one_line_for_the_shell() {
+    fn ssh_runs_without_questions_and_gets_one_line_for_the_shell() {
         assert_eq!(
             lines(LaunchMethod::Shell, &request(&["n1", "n2"]), &[])[1],
             "ssh|-T|-o|BatchMode=yes|-o|ConnectTimeout=15|n2|\
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_survives_a_shell() {
+    fn a_quoted_word_passes_a_shell_unchanged() {
         for word in ["plain", "", "with 'quotes' and $x", "a\nb", "*"] {
             let line = format!("printf %s {}", quoted(OsStr::new(word)).to_string_lossy());
             let output = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_is_known_by_its_variables_and_an_option_overrides_it() {
+    fn an_allocation_is_detected_by_its_variables_and_an_option_overrides_it() {
         let none = environment(&[("SLURM_JOB_ID", "")]);
         assert_eq!(LaunchMethod::choose(None, &none), Ok(LaunchMethod::Shell));
         let slurm = environment(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n[1-2]")]);

@@ -122,7 +122,7 @@ mod tests {
     const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
     #[test]
-    fn a_bounded_number_runs_and_each_arrival_frees_a_slot() {
+    fn the_number_of_starters_is_bounded_and_each_arrival_frees_a_slot() {
         let now = Instant::now();
         let mut queue = LaunchQueue::new((0..100).map(|host| vec![host]).collect(), TEST_TIMEOUT);
         assert_eq!(queue.next_actions(now).len(), MAX_CONCURRENT_LAUNCHES);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_does_not_arrive_in_time_is_given_up_once() {
+    fn a_host_that_does_not_connect_in_time_is_reported_missing_once() {
         let now = Instant::now();
         let mut queue = LaunchQueue::new(vec![vec![0, 1, 2], vec![3]], TEST_TIMEOUT);
         assert_eq!(queue.next_actions(now), [LaunchAction::Start(0), LaunchAction::Start(1)]);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_that_ends_after_all_its_hosts_have_arrived_loses_none() {
+    fn a_launch_that_ends_after_all_its_hosts_have_connected_loses_no_host() {
         let now = Instant::now();
         let mut queue = LaunchQueue::new(vec![vec![0, 1]], TEST_TIMEOUT);
         queue.next_actions(now);

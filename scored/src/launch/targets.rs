@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_virtual_hosts_has_a_lan_that_holds_them() {
+    fn a_subset_of_the_virtual_hosts_gets_a_lan_of_sufficient_size() {
         let hosts = [host("local5", HostKind::Virtual), host("local2", HostKind::Virtual)];
         assert_eq!(lan_plan(&hosts, &LaunchOptions::default()).unwrap().hosts, 6);
         let error =

@@ -80,13 +80,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_on_loopback_have_an_address_each() {
+    fn each_host_on_loopback_has_its_own_address() {
         assert_eq!(loopback(0), Ipv4Addr::LOCALHOST);
         assert_eq!(loopback(255), Ipv4Addr::new(127, 0, 1, 0));
     }
 
     #[test]
-    fn an_invalid_plan_starts_nothing() {
+    fn an_invalid_plan_creates_no_hosts() {
         let error = VirtualHosts::create(&LanPlan::new(0)).unwrap_err();
         assert!(error.contains("hosts=0"), "{error}");
     }

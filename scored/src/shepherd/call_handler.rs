@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_too_many_calls_is_reported_and_an_ending_one_is_ignored() {
+    fn a_process_with_too_many_calls_is_reported_unless_it_is_ending() {
         let mut fixture = Fixture::attached();
         for id in 0..MAX_PENDING_CALLS as u32 {
             assert_eq!(fixture.on_call(4, Call::Flush { id }), [CallAction::Flush(id)]);

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_questions_than_allowed_are_on_their_way_and_each_is_asked_once() {
+    fn the_number_of_pending_questions_is_bounded_and_each_is_asked_once() {
         let mut direct_modex = DirectModex::new(2);
         let asked: Vec<bool> =
             [1, 1, 2, 3, 3, 4].map(|node| direct_modex.request(key(node))).to_vec();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_goes_to_all_hosts_that_have_asked() {
+    fn an_answer_is_sent_to_all_hosts_that_asked_the_question() {
         let mut direct_modex = DirectModex::new(2);
         for asker in [1, 2, 1] {
             direct_modex.add_asker(key(0), JobHostId(asker));

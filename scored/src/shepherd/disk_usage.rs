@@ -134,7 +134,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn files_in_subdirectories_count_and_too_deep_ones_exceed_any_limit() {
+    fn files_in_subdirectories_are_counted_and_too_deep_files_exceed_any_limit() {
         let base = scratch_dir("disk");
         let mut inner = base.clone();
         inner.extend(["a"; 20]);

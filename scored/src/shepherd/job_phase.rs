@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_keeps_its_data_until_it_is_done_and_then_tells_how_long_it_ran() {
+    fn a_job_keeps_its_data_until_it_has_finished_and_then_reports_its_run_time() {
         let now = Instant::now();
         let mut phase = JobPhase::Waiting(None);
         assert_eq!(phase.take_placement(), None);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_whose_end_is_ordered_first_is_never_started() {
+    fn a_job_whose_end_is_ordered_before_its_start_never_starts() {
         let now = Instant::now();
         let mut phase = JobPhase::Waiting(Some(placement()));
         phase.begin_killing(now);

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn both_names_lead_to_the_library_of_the_folder_and_it_finds_its_own() {
+    fn both_names_of_mpich_link_to_the_library_and_its_subdirectories_are_linked() {
         let folders = Folders::new();
         let library = folders.library.join("libmpich.so.12");
         assert!(folders.link().unwrap_err().contains("no libmpi.so.12"));
@@ -208,9 +208,9 @@ mod tests {
         }
     }
 
-    // Promise of `a_program_that_needs_libmpich_sends_over_pm_by_the_library_of_a_folder`.
+    // Promise of `a_program_that_needs_libmpich_uses_pm_with_the_library_of_a_directory`.
     #[test]
-    fn nothing_but_folders_is_linked_and_nothing_is_opened() {
+    fn only_directories_are_linked_and_no_file_is_opened() {
         let folders = Folders::new();
         let path = |name: &str| folders.library.join(name);
         mkfifo(&path("libmpi.so.12"), Mode::S_IRWXU).unwrap();
@@ -233,9 +233,9 @@ mod tests {
         assert_eq!(names, ["folder", "libmpi.so.12", "libmpich.so.12", "other", &long]);
     }
 
-    // Promise of `a_program_that_needs_libmpich_sends_over_pm_by_the_library_of_a_folder`.
+    // Promise of `a_program_that_needs_libmpich_uses_pm_with_the_library_of_a_directory`.
     #[test]
-    fn a_folder_with_more_than_the_bounds_is_named() {
+    fn a_directory_that_exceeds_a_limit_is_named() {
         let folders = Folders::new();
         fs::write(folders.library.join("libmpi.so.12"), "").unwrap();
         for name in ["a", "b", "c"] {
@@ -253,9 +253,9 @@ mod tests {
         assert_eq!(link(4, 2), Err(linked));
     }
 
-    // Promise of `a_program_that_needs_libmpich_sends_over_pm_by_the_library_of_a_folder`.
+    // Promise of `a_program_that_needs_libmpich_uses_pm_with_the_library_of_a_directory`.
     #[test]
-    fn a_file_server_that_does_not_answer_ends_the_wait_with_the_folder_named() {
+    fn a_wait_for_an_unresponsive_file_server_ends_and_the_directory_is_named() {
         let folders = Folders::new();
         let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
         let (Ok(fuse), true) = (fuse, geteuid().is_root()) else {

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_provider_is_where_scored_was_built_or_installed() {
+    fn the_provider_is_found_beside_a_built_or_an_installed_scored() {
         let base = std::env::temp_dir().join(format!("score-mpi-provider-{}", std::process::id()));
         let bin = base.join("bin");
         std::fs::create_dir_all(&bin).unwrap();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_the_user_come_behind_ours() {
+    fn lists_of_the_user_follow_the_lists_of_score() {
         let variables = |start: MpiStart, may_spin: bool, given: &[&str]| {
             let (folder, preload_file, calls_file) = ("/p".into(), "/l/x.so".into(), "/l/z".into());
             let given: Vec<OsBytes> = given.iter().map(|text| OsBytes((*text).into())).collect();

@@ -601,7 +601,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_of_another_server_are_told_from_parameters() {
+    fn variables_of_another_server_are_distinguished_from_parameters() {
         assert!(is_foreign_variable(b"PMIX_RANK"));
         assert!(is_foreign_variable(b"PMIX_SERVER_URI41"));
         assert!(!is_foreign_variable(b"PMIX_MCA_gds"));

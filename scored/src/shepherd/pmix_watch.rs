@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_that_answers_each_question_never_hangs() {
+    fn a_helper_that_answers_each_question_is_never_reported_as_hanging() {
         let mut watch = HelperWatch::new(Instant::now());
         for _ in 0..100 {
             watch.on_answer();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_that_does_not_answer_hangs_after_ten_seconds_and_after_a_minute_at_its_start() {
+    fn a_silent_helper_is_reported_after_ten_seconds_or_after_a_minute_at_its_start() {
         for (is_starting, seconds) in [(true, 60), (false, 10)] {
             let start = Instant::now();
             let mut watch = HelperWatch::new(start);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_the_job_or_the_machine_stood_still_does_not_count() {
+    fn time_in_which_the_job_or_the_machine_was_stopped_does_not_count() {
         let start = Instant::now();
         let mut watch = HelperWatch::new(start);
         watch.on_answer();

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_is_in_no_list() {
+    fn an_ended_process_is_removed_from_all_lists() {
         let mut table = table();
         let key = ProcessKey { element: 0, node: 5 };
         assert_eq!((table.key_of(101), table.pid_of(key)), (Some(key), Some(101)));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_another_host_is_no_process() {
+    fn a_node_of_another_host_is_not_in_the_process_table() {
         let mut table = table();
         for (element, node) in [(0, 3), (0, 6), (2, 4), (u32::MAX, u32::MAX)] {
             let key = ProcessKey { element, node };

@@ -117,7 +117,7 @@ fn a_program_is_fetched_once_and_linked_for_later_jobs() {
 
 // Promise of `a_large_program_is_written_by_its_user_within_the_limits_of_the_job`.
 #[test]
-fn a_user_cannot_stop_the_shepherd_by_what_is_in_the_folder() {
+fn no_content_of_the_users_directory_blocks_the_shepherd() {
     let (scratch, bytes) = (Scratch::new(), program(100));
     let content = digest(&bytes);
     let spec = spec(&[("/a/one", content)], HostKind::Remote);
@@ -142,7 +142,7 @@ fn a_user_cannot_stop_the_shepherd_by_what_is_in_the_folder() {
 }
 
 #[test]
-fn a_child_host_gets_the_bytes_as_they_arrive() {
+fn a_child_host_gets_the_bytes_of_a_program_as_they_arrive() {
     let (scratch, bytes) = (Scratch::new(), program(300_000));
     let content = digest(&bytes);
     let spec = spec(&[("/a/one", content)], HostKind::Remote);
@@ -182,7 +182,7 @@ fn a_child_host_gets_the_bytes_as_they_arrive() {
 }
 
 #[test]
-fn the_submit_host_takes_the_users_file_only_if_size_and_hash_match() {
+fn the_submit_host_uses_the_file_of_the_user_only_if_size_and_hash_match() {
     let (scratch, bytes) = (Scratch::new(), program(600_000));
     let file = scratch.0.join("file");
     let path = file.to_str().unwrap();
@@ -263,7 +263,7 @@ fn an_empty_program_needs_no_request() {
 
 // Promise of `a_large_program_is_written_by_its_user_within_the_limits_of_the_job`.
 #[test]
-fn the_oldest_programs_go_when_the_folder_is_full() {
+fn the_oldest_programs_are_removed_if_the_directory_is_full() {
     let (scratch, bytes) = (Scratch::new(), program(100));
     let cache = scratch.0.join("cache");
     for (name, seconds) in [("old", 1), ("new", 2)] {

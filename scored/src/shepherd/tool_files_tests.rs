@@ -84,9 +84,9 @@ fn files_modes_and_links_are_those_of_the_list() {
     assert_eq!(std::fs::read_link(path("missing")).unwrap(), Path::new("closed/none"));
 }
 
-// Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
+// Promise of `every_host_has_the_directory_and_it_is_removed_with_the_job`.
 #[test]
-fn a_hostile_list_creates_nothing() {
+fn a_hostile_list_creates_no_file() {
     let scratch = Scratch::new("hostile");
     for (entries, contents, reason) in [
         (vec![file("../out", 0o644, 1)], "x", "../out: its path"),
@@ -110,7 +110,7 @@ fn a_hostile_list_creates_nothing() {
     }
 }
 
-// Promise of `every_host_has_the_folder_and_it_goes_with_the_job`.
+// Promise of `every_host_has_the_directory_and_it_is_removed_with_the_job`.
 #[test]
 fn directories_that_were_exchanged_meanwhile_are_not_followed() {
     let scratch = Scratch::new("exchanged");
@@ -131,7 +131,7 @@ fn directories_that_were_exchanged_meanwhile_are_not_followed() {
 }
 
 #[test]
-fn too_little_room_is_refused_with_both_amounts() {
+fn too_little_disk_space_is_refused_with_both_amounts() {
     let job = std::env::temp_dir();
     assert_eq!(check_room(&job, 1, 1, None), Ok(()));
     let error = check_room(&job, 1 << 60, 1, None).unwrap_err();

@@ -13,7 +13,7 @@ fn the_group_of_this_process_is_found_in_both_kinds_of_hierarchy() {
     assert_eq!(find("memory"), None);
 }
 
-// Promise of `a_limit_that_is_exceeded_is_named_with_its_host_and_other_jobs_go_on`.
+// Promise of `an_exceeded_limit_is_named_with_its_host_and_other_jobs_continue`.
 #[test]
 fn a_group_counts_limits_and_kills_its_processes() {
     let cgroups = Cgroups::find(false);
@@ -184,7 +184,7 @@ fn a_frozen_group_of_a_dead_job_is_swept() {
 }
 
 #[test]
-fn a_process_starts_in_the_group_of_version_2_and_joins_others() {
+fn a_process_starts_in_the_version_2_group_and_joins_the_version_1_groups() {
     let Some(base) = TestBase::create("") else { return eprintln!("skipped: no version 2") };
     let v2 = ControllerPath { version: Version::Two, base: base.0.clone() };
     assert!(v2.probe_start().is_some());

@@ -400,7 +400,7 @@ mod tests {
 
     // Promise of `a_job_is_isolated_from_other_users`.
     #[test]
-    fn a_uid_with_another_name_on_this_host_is_refused_naming_both() {
+    fn a_uid_with_another_name_on_this_host_is_refused_with_both_names() {
         if !is_root() {
             return;
         }
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uid_without_name_where_the_job_was_submitted_is_not_the_user_of_this_host() {
+    fn a_uid_without_a_name_on_the_submitting_host_is_not_the_user_of_this_host() {
         if !is_root() {
             return;
         }
@@ -437,7 +437,7 @@ mod tests {
 
     // Promise of `a_job_is_isolated_from_other_users`.
     #[test]
-    fn limits_go_down_and_never_up() {
+    fn limits_are_lowered_and_never_raised() {
         assert!(in_child(|| {
             let initial = process::resource_limit(libc::RLIMIT_NOFILE);
             let claim = |soft, hard| Limit { resource: libc::RLIMIT_NOFILE, soft, hard };
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn the_opener_of_raw_sockets_is_the_user_and_can_open_them_and_nothing_of_roots() {
+    fn the_opener_of_raw_sockets_runs_as_the_user_and_cannot_open_files_of_root() {
         if !is_root() {
             return;
         }
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn an_accepted_connection_is_bound_to_the_file_of_its_listener_and_its_other_end_to_none() {
+    fn an_accepted_connection_is_bound_to_the_path_of_its_listener_and_its_peer_to_none() {
         if !is_root() {
             return;
         }

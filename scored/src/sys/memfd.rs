@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_untrusted_map_shows_the_writes_of_others() {
+    fn an_untrusted_map_shows_the_writes_of_other_processes() {
         let fd = memfd::create_sealed("score-test", 4096).unwrap();
         let map = UntrustedMap::new(fd.as_fd(), 4096).unwrap();
         File::from(fd).write_at(&0x0102_0304_0506_0708_u64.to_le_bytes(), 64).unwrap();

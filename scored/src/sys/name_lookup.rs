@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_there_once_the_child_has_closed_the_pipe() {
+    fn a_result_is_complete_once_the_child_has_closed_the_pipe() {
         let (mut lookup, writer) = lookup_with("known\na\n1", Instant::now() + NSS_TIMEOUT);
         assert_eq!(lookup.try_result(), None);
         drop(writer);

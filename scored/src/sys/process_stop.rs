@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stat_line_is_parsed_whatever_the_process_name() {
+    fn a_stat_line_is_parsed_with_any_process_name() {
         let stat =
             |state, parent| Some(ProcStat { state, parent, minor_faults: 2, threads: 3, cpu: 6 });
         let rest = "7 7 0 -1 1 2 3 4 5 6 7 8 9 20 0 3 0 99 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 17 6 0";

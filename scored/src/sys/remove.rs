@@ -178,7 +178,7 @@ mod tests {
 
     // Promise (several users): Root removes files that users leave, and follows no link of theirs.
     #[test]
-    fn a_tree_is_removed_whole_and_the_targets_of_its_links_stay() {
+    fn a_directory_tree_is_removed_and_the_targets_of_its_links_remain() {
         let base = scratch_dir("links");
         let outside = base.join("outside");
         fs::create_dir(&outside).unwrap();
@@ -200,7 +200,7 @@ mod tests {
         tree(&base).unwrap();
     }
 
-    // Promise of `a_tree_is_removed_whole_and_the_targets_of_its_links_stay`.
+    // Promise of `a_directory_tree_is_removed_and_the_targets_of_its_links_remain`.
     #[test]
     fn a_link_in_place_of_the_directory_is_not_followed() {
         let base = scratch_dir("top");
@@ -212,7 +212,7 @@ mod tests {
         tree(&base).unwrap();
     }
 
-    // Promise of `a_tree_is_removed_whole_and_the_targets_of_its_links_stay`.
+    // Promise of `a_directory_tree_is_removed_and_the_targets_of_its_links_remain`.
     #[test]
     fn a_tree_of_two_thousand_levels_is_removed() {
         let base = scratch_dir("deep");

@@ -46,7 +46,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn the_directory_stays_as_long_as_the_descriptor() {
+    fn the_directory_exists_as_long_as_the_descriptor() {
         let path = std::env::temp_dir().join(format!("score-on-close-{}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         std::fs::write(path.join("file"), "x").unwrap();

@@ -78,7 +78,7 @@ mod tests {
 
     // Promise of `a_cluster_whose_hosts_have_ipv6_addresses_only_runs_a_job`.
     #[test]
-    fn one_listener_takes_connections_of_both_ip_versions() {
+    fn one_listener_accepts_connections_of_both_ip_versions() {
         let listener = listen_on_all_addresses().unwrap();
         listener.set_nonblocking(false).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -93,7 +93,7 @@ mod tests {
 
     // Promise of `a_cluster_whose_hosts_have_ipv6_addresses_only_runs_a_job`.
     #[test]
-    fn a_connection_ends_if_its_peer_takes_nothing_for_the_timeout() {
+    fn a_connection_ends_if_its_peer_reads_no_byte_for_the_timeout() {
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         listener.set_nonblocking(false).unwrap();
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_of_one_address_is_not_reached_by_another() {
+    fn a_listener_of_one_address_is_not_reachable_by_another_address() {
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(TcpStream::connect(("127.0.0.1", port)).is_ok());

@@ -182,7 +182,7 @@ fn refusal(reply: Reply) -> String {
 }
 
 #[test]
-fn a_voucher_that_is_forged_or_outside_its_time_starts_nothing() {
+fn a_forged_expired_or_overlong_voucher_starts_no_job() {
     let Some(keeper) = TestKeeper::start() else { return };
     let mut changed = keeper.sealed(|_| {});
     changed[1] ^= 1;
@@ -345,7 +345,7 @@ fn has_processes(directory: &std::path::Path) -> bool {
 }
 
 #[test]
-fn nothing_is_left_of_jobs_when_the_daemon_is_killed() {
+fn no_process_or_file_of_a_job_remains_after_the_daemon_is_killed() {
     let Some(mut service) = Service::start(2) else { return };
     let (_client, directory) = running_job(&service);
     assert!(has_processes(&directory));
@@ -359,7 +359,7 @@ fn nothing_is_left_of_jobs_when_the_daemon_is_killed() {
 }
 
 #[test]
-fn a_service_ends_with_its_keeper_and_the_next_one_removes_what_is_left() {
+fn a_service_ends_with_its_keeper_and_the_next_service_removes_all_leftovers() {
     let Some(mut service) = Service::start(2) else { return };
     let (_client, directory) = running_job(&service);
     kill(Pid::from_raw(service.keeper_pid() as i32), Signal::SIGKILL).unwrap();
@@ -371,7 +371,7 @@ fn a_service_ends_with_its_keeper_and_the_next_one_removes_what_is_left() {
 }
 
 #[test]
-fn a_login_that_lasts_longer_than_its_voucher_gets_new_ones() {
+fn a_login_that_outlasts_its_voucher_gets_new_vouchers() {
     const VOUCHER_TTL: Duration = Duration::from_secs(2);
     let variables = [("SCORE_TEST_VOUCHER_TTL_S", "2")];
     let Some(service) = Service::start_two_hosts_with_variables(&variables) else { return };

@@ -122,7 +122,7 @@ fn create_files(directory: &File, end: Instant) -> u32 {
 }
 
 #[test]
-fn a_directory_in_which_its_user_goes_on_writing_is_removed_when_the_user_stops() {
+fn a_directory_with_new_files_of_its_user_is_removed_when_the_user_stops_writing() {
     let interval = [("SCORE_TEST_SWEEP_MS", "300")];
     let Some(mut service) = Service::start_two_hosts_with_variables(&interval) else { return };
     let command = format!("sleep 6{}", std::process::id());

@@ -11,7 +11,7 @@ use score_proto::message::JobRequest;
 use std::time::{Duration, Instant};
 
 #[test]
-fn a_process_traced_from_outside_does_not_hold_the_daemon_when_the_shepherd_is_killed() {
+fn an_externally_traced_process_does_not_block_the_daemon_after_a_killed_shepherd() {
     let Some(mut service) = Service::start_two_hosts() else { return };
     let mut client = Client::connect_as(&service.socket(), ALICE);
     // The number of seconds makes the command line unique.
@@ -80,7 +80,7 @@ fn signal_repeatedly(user: u32, pid: Pid, signal: Signal, duration: Duration) {
 }
 
 #[test]
-fn a_user_who_stops_a_shepherd_keeps_no_processors_in_time_sharing() {
+fn a_job_whose_shepherd_is_stopped_by_its_user_loses_its_processors() {
     const PHASE_WINDOW: Duration = Duration::from_secs(4);
     let Some(mut service) = Service::start_with(1, &["-ts", "100"]) else { return };
     let mut clients = Vec::new();

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn rpath_counts_only_without_runpath_and_the_order_is_the_loaders() {
+    fn rpath_is_used_only_without_runpath_and_in_the_order_of_the_loader() {
         let mut loader = LibrarySearchPath::new("/llp".into(), "/nonexistent".into());
         let mut info = ElfInfo { rpath: Some(b"/rp".to_vec()), ..ElfInfo::default() };
         let needed_by = Path::new("/bin/x");

@@ -70,7 +70,7 @@ fn read(path: &Path) -> Request {
 }
 
 #[test]
-fn a_program_without_notes_asks_for_nothing() {
+fn a_program_without_notes_requests_no_resources() {
     let scratch = Scratch::new("none");
     let path = scratch.compile("plain", MAIN, &[]);
     assert_eq!(read(&path), Request::default());
@@ -103,7 +103,7 @@ fn notes_are_read_dynamic_static_and_stripped() {
 }
 
 #[test]
-fn notes_of_needed_libraries_count_by_runpath_rpath_and_through_others() {
+fn notes_of_needed_libraries_are_read_by_runpath_rpath_and_indirectly() {
     let scratch = Scratch::new("libraries");
     fs::create_dir(scratch.path("lib")).unwrap();
     let shared = ["-shared", "-fPIC"];
@@ -131,7 +131,7 @@ fn notes_of_needed_libraries_count_by_runpath_rpath_and_through_others() {
 }
 
 #[test]
-fn a_needed_mpi_library_is_found_through_another_one() {
+fn a_needed_mpi_library_is_found_through_another_library() {
     let scratch = Scratch::new("mpi");
     let shared = |name: &str| format!("-Wl,-soname,{name}");
     scratch.compile(
@@ -160,7 +160,7 @@ fn a_needed_mpi_library_is_found_through_another_one() {
 }
 
 #[test]
-fn a_note_that_excludes_another_names_the_file() {
+fn an_error_about_conflicting_notes_names_the_file() {
     let scratch = Scratch::new("bad");
     let text = [
         note("one", score_proto::elf_note::NUM_NODES, &[1, 2]),

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_a_dead_debugger_has_left_is_reset_when_the_table_was_there() {
+    fn a_flag_of_a_dead_debugger_is_reset_after_the_table_was_published() {
         let mut starter = Starter::new(vec![1], false, 0);
         starter.on_accepted(1);
         starter.on_look(true, 5);

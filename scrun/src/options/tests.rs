@@ -30,7 +30,7 @@ fn options_end_at_the_first_word_without_a_minus() {
 }
 
 #[test]
-fn the_leftmost_of_equal_keys_wins_and_the_environment_comes_last() {
+fn the_leftmost_of_equal_keys_is_used_and_the_environment_is_used_last() {
     let (options, _) = parse("-nodes=2,nodes=3 -nodes=4 a", "nodes=5,message=quiet").unwrap();
     assert_eq!(options.get("nodes").unwrap().value.as_deref(), Some("2"));
     assert_eq!(options.level(), Level::Error);
@@ -121,7 +121,7 @@ fn errors_in_score_options_point_into_its_value() {
 }
 
 #[test]
-fn every_option_of_the_manual_is_known_with_a_value_it_takes() {
+fn every_option_of_the_manual_is_accepted_with_a_valid_value() {
     let line = "-nodes=2x2.i386.a.b,network=ethernet+shmem0,priority=3,monitor=ALL,debug=2,\
                 stat=detail,statistics=all,scored=host,group=pcc,file=hosts,restart,\
                 checkpoint=10m,cpulimit=4,memorylimit=100,disklimit=100,wait,message=concise,\

@@ -80,7 +80,7 @@ fn unusable_programs_get_the_exit_code_of_a_shell() {
 }
 
 #[test]
-fn system_takes_a_program_and_only_the_option_host() {
+fn system_accepts_a_program_and_only_the_option_host() {
     let tree = Tree::new("system");
     assert_eq!(tree.resolve("system ls -l"), Ok(Program::System { per_host: false, skip: 1 }));
     assert_eq!(tree.resolve("system -host ls"), Ok(Program::System { per_host: true, skip: 2 }));

@@ -20,7 +20,7 @@ fn check_with(programs: &[ProgramRequest], line: &str) -> (Option<String>, Vec<S
 }
 
 #[test]
-fn requests_of_several_programs_narrow_each_other() {
+fn requests_of_several_programs_are_intersected() {
     let programs = [
         program_asking("/a", |request| request.nodes = (1, 8)),
         program_asking("/b", |request| request.nodes = (4, 64)),

@@ -49,14 +49,14 @@ fn equal_output_of_neighbours_is_shown_once() {
 
 // Promise of `equal_output_of_neighbours_is_shown_once`.
 #[test]
-fn sorted_output_is_merged_wherever_it_comes_from() {
+fn sorted_output_is_merged_over_all_hosts() {
     let texts = ["b\n", "a\n", "b\n", "c\n"];
     assert_eq!(merged_text(new_merger(Order::Sort), texts), "n1:\na\nn[0,2]:\nb\nn3:\nc\n");
     assert_eq!(merged_text(new_merger(Order::Reverse), texts), "n3:\nc\nn[0,2]:\nb\nn1:\na\n");
 }
 
 #[test]
-fn output_beyond_the_buffer_is_passed_through_under_the_hosts_name() {
+fn output_beyond_the_buffer_is_forwarded_under_the_name_of_the_host() {
     let mut merger = new_merger(Order::Merge);
     let long = "x".repeat(MAX_HOST_BUFFER);
     assert_eq!(push_text(&mut merger, 1, "1\n"), None);
@@ -71,7 +71,7 @@ fn output_beyond_the_buffer_is_passed_through_under_the_hosts_name() {
 }
 
 #[test]
-fn output_is_passed_through_when_nothing_is_merged() {
+fn output_that_is_not_merged_is_forwarded() {
     let mut merger = new_merger(Order::Arrival);
     assert_eq!(push_text(&mut merger, 3, "a\n"), Some("n3:\na\n".into()));
     assert_eq!(push_text(&mut merger, 3, "b\n"), Some("b\n".into()));
@@ -80,7 +80,7 @@ fn output_is_passed_through_when_nothing_is_merged() {
 }
 
 #[test]
-fn the_streams_are_merged_each_by_itself() {
+fn each_stream_is_merged_separately() {
     let mut merger = new_merger(Order::Merge);
     for host in 0..4 {
         merger.push_output(JobHostId(host), Stream::Stdout, b"same\n".to_vec());

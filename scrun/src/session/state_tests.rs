@@ -35,7 +35,7 @@ fn send(message: JobRequest) -> Action {
 }
 
 #[test]
-fn signals_are_treated_as_table_3_1_says() {
+fn signals_are_treated_according_to_table_3_1() {
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGABRT, libc::SIGUSR1, libc::SIGUSR2] {
         assert_eq!(step(&mut session(), Event::Signal(signal)), [send(JobRequest::Signal(signal))]);
     }
@@ -51,7 +51,7 @@ fn signals_are_treated_as_table_3_1_says() {
 }
 
 #[test]
-fn sigquit_only_shows_one_line() {
+fn sigquit_only_prints_one_line() {
     let actions = step(&mut session(), Event::Signal(libc::SIGQUIT));
     assert!(matches!(&actions[..], [Action::Notice(Level::Warning, line)] if !line.contains('\n')));
 }
@@ -75,7 +75,7 @@ fn a_second_sigterm_ends_scrun_at_once() {
 }
 
 #[test]
-fn a_flush_is_answered_after_all_that_came_before_it_is_written() {
+fn a_flush_is_answered_after_all_earlier_output_is_written() {
     let mut session = session();
     step(&mut session, output(Stream::Stdout, b"12345"));
     step(&mut session, output(Stream::Stderr, b"123"));

@@ -91,7 +91,7 @@ fn a_start_loads_the_program_sets_a_breakpoint_in_main_and_answers_when_it_is_re
 }
 
 #[test]
-fn an_attach_takes_the_pid_of_its_rank_and_needs_no_order_of_result_and_stop() {
+fn an_attach_uses_the_pid_of_its_rank_and_accepts_result_and_stop_in_any_order() {
     for stop_first in [false, true] {
         let mut dialog = Dialog::new();
         dialog.begin(Operation::Attach { first: 2, pids: vec![70, 71, 72] });
@@ -119,7 +119,7 @@ fn an_attach_takes_the_pid_of_its_rank_and_needs_no_order_of_result_and_stop() {
 }
 
 #[test]
-fn an_operation_that_the_process_cannot_do_now_says_why() {
+fn an_operation_that_the_process_cannot_do_now_is_refused_with_the_reason() {
     let mut dialog = Dialog::new();
     assert_eq!(
         dialog.begin(Operation::Where),
@@ -142,7 +142,7 @@ fn an_operation_that_the_process_cannot_do_now_says_why() {
 }
 
 #[test]
-fn an_error_of_gdb_is_the_answer_and_gdb_goes_on() {
+fn an_error_of_gdb_is_the_answer_and_gdb_continues() {
     let mut dialog = Dialog::started();
     dialog.begin(Operation::Print { expression: "no\"thing".to_owned() });
     let actions = dialog.result("error,msg=\"No symbol \\\"no\\\" in current context.\"");
@@ -155,7 +155,7 @@ fn an_error_of_gdb_is_the_answer_and_gdb_goes_on() {
 }
 
 // Promise of
-// `a_gdb_that_is_killed_is_an_error_of_its_rank_and_a_process_that_runs_can_be_interrupted`.
+// `a_killed_gdb_is_an_error_of_its_rank_and_a_running_process_can_be_interrupted`.
 #[test]
 fn garbage_the_end_of_gdb_and_silence_are_errors_of_all_that_waits_and_the_next_start_is_fresh() {
     type Trouble = (fn(&mut Dialog) -> Vec<SessionAction>, &'static str);
@@ -233,7 +233,7 @@ fn a_kill_and_a_detach_end_gdb_and_answer_the_command_that_waits_for_a_stop() {
 
 proptest! {
     #[test]
-    fn each_operation_gets_one_answer_whatever_gdb_prints(
+    fn each_operation_gets_one_answer_for_any_output_of_gdb(
         lines in proptest::collection::vec(
             prop_oneof![
                 Just("(gdb)".to_owned()),

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_has_the_ids_that_it_is_given_and_names_a_tracer_before_all_else() {
+    fn an_error_shows_the_given_ids_and_prefers_a_tracer_to_other_causes() {
         let yama = || CaptureError::Yama { pid: 3, scope: 1 };
         let text = yama().with_ids(4711, None).to_string();
         assert!(text.starts_with("process 4711: kernel.yama.ptrace_scope is 1"), "{text}");

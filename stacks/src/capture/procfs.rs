@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_thread_shows_nothing() {
+    fn a_running_thread_has_no_system_call() {
         assert_eq!(parse_syscall("running\n"), None);
         assert_eq!(parse_syscall(""), None);
         let outside = parse_syscall("-1 0x10 0x20\n").unwrap();

@@ -392,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_watched_is_a_power_of_two_and_aligned() {
+    fn a_watched_range_is_aligned_and_its_length_is_a_power_of_two() {
         let length = |address, len| watched_range(Place { address, len }).map(|it| it.length);
         assert_eq!(length(0x1000, 4), Ok(4));
         assert_eq!(length(0x1000, 32), Ok(32));

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_is_answered_before_who_listens_and_both_in_time() {
+    fn a_request_is_answered_before_a_wait_and_both_in_time() {
         let target = |id| Target { element: 0, id: CommandId(id), node: 0 };
         let connection = ConnectionId(1);
         let (asks, listens) = (waiting(target(1), 0), waiting(target(2), u32::MAX));

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_proc_are_parsed_whatever_they_hold() {
+    fn lines_of_proc_are_parsed_with_any_content() {
         let line = "7f10-7f20 r-xs 00001000 08:01 99   /a b/c (deleted)";
         let mapping = parse_mapping(line).unwrap();
         assert_eq!((mapping.start, mapping.end), (0x7f10, 0x7f20));

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_checked_and_take_registers() {
+    fn ranges_are_checked_and_allocate_debug_registers() {
         let mut watchpoints = Watchpoints::default();
         for (address, length, error) in [
             (0x1000, 3, WatchError::Length),

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tool_and_the_way_to_end_its_control_are_named() {
+    fn an_error_names_the_tool_in_control_and_the_command_that_ends_the_control() {
         for (tool, tag, expected) in [
             (FIRST_OWN_TOOL + 4, CONSOLE_TAG, "another scdb has control of it; enter release or"),
             (FIRST_OWN_TOOL + 4, GDB_TAG, "a gdb of scdb JOB gdb has control of it; detach"),

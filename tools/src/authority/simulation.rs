@@ -638,7 +638,7 @@ impl Simulation {
 }
 
 #[test]
-fn four_tools_hold_to_the_rules_whatever_they_send() {
+fn any_messages_of_four_tools_violate_no_rule() {
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     for seed in 0..1_000 {
         let run = std::panic::catch_unwind(|| Simulation::new(seed).run());

@@ -290,7 +290,7 @@ fn an_attach_that_is_not_possible_gets_the_listed_code() {
 }
 
 #[test]
-fn a_message_for_another_job_is_refused_whatever_it_is() {
+fn a_message_of_any_type_for_another_job_is_refused() {
     let (mut service, snapshot, _) = Service::with_two_tools();
     let header = Header::new(JOB + 1, 0, snapshot.tool, 99);
     let body = attach_body(3, b"        ", ProcessSelect::RankInHeader);
@@ -339,7 +339,7 @@ fn the_socket_of_a_rank_reaches_this_rank_alone() {
 }
 
 #[test]
-fn an_attach_to_all_ranks_is_all_or_nothing() {
+fn an_attach_to_all_ranks_attaches_to_all_or_to_none() {
     let mut service = Service::new();
     let first = service.connect(1, 1);
     assert_eq!(service.attach(first, 2, 40, b"        "), ReturnCode::Success);
@@ -356,7 +356,7 @@ fn an_attach_to_all_ranks_is_all_or_nothing() {
 }
 
 #[test]
-fn a_process_that_ptrace_refuses_is_named_with_errno_and_none_is_attached() {
+fn a_process_that_ptrace_refuses_is_named_with_errno_and_no_process_is_attached() {
     let mut service = Service::new();
     let tool = service.connect(1, 1);
     let connection = tool.connection;
@@ -381,7 +381,7 @@ fn a_process_that_ptrace_refuses_is_named_with_errno_and_none_is_attached() {
 }
 
 #[test]
-fn a_tool_that_leaves_while_its_attach_waits_leaves_nothing_traced() {
+fn a_tool_that_disconnects_during_its_attach_leaves_no_process_traced() {
     let mut service = Service::new();
     let tool = service.connect(1, 1);
     let connection = tool.connection;
@@ -442,7 +442,7 @@ fn a_detach_names_the_ranks_and_asks_for_release_first() {
 }
 
 #[test]
-fn control_again_replaces_the_settings() {
+fn a_second_control_request_replaces_the_settings() {
     let (mut service, snapshot, _) = Service::with_two_tools();
     let new = Control { notify_set: 0, signal: SIGUSR1, ..settings() };
     let actions = service.send(snapshot, 0, ToolMessage::Control(new));
@@ -463,7 +463,7 @@ fn control_again_replaces_the_settings() {
 }
 
 #[test]
-fn control_with_what_x86_64_lacks_or_no_signal_is_refused() {
+fn control_with_features_that_x86_64_lacks_or_an_invalid_signal_is_refused() {
     let mut service = Service::new();
     let tool = service.connect(1, 1);
     assert_eq!(service.attach(tool, 0, 10, b"snapshot"), ReturnCode::Success);
@@ -480,7 +480,7 @@ fn control_with_what_x86_64_lacks_or_no_signal_is_refused() {
 }
 
 #[test]
-fn the_refused_tool_of_highest_priority_is_notified_and_nobody_else() {
+fn only_the_refused_tool_of_highest_priority_is_notified() {
     let (mut service, snapshot, debugger) = Service::with_two_tools();
     let profiler = service.connect(3, 3);
     assert_eq!(service.attach(profiler, 0, 50, b"profiler"), ReturnCode::Success);
@@ -506,7 +506,7 @@ fn the_refused_tool_of_highest_priority_is_notified_and_nobody_else() {
 }
 
 #[test]
-fn if_the_notified_tool_leaves_the_next_one_is_notified() {
+fn if_the_notified_tool_disconnects_the_next_tool_is_notified() {
     let (mut service, snapshot, debugger) = Service::with_two_tools();
     service.control(debugger, 0);
     let release = AuthorityCommand::Release(ReleaseNotify::Yes);
@@ -518,7 +518,7 @@ fn if_the_notified_tool_leaves_the_next_one_is_notified() {
 }
 
 #[test]
-fn notices_of_signals_come_one_after_the_other() {
+fn notices_of_signals_are_sent_one_after_the_other() {
     let (mut service, snapshot, debugger) = Service::with_two_tools();
     let first = stop(100, SIGTRAP, SignalReason::Breakpoint);
     let second = stop(101, SIGUSR1, SignalReason::Generic);
@@ -550,7 +550,7 @@ fn notices_of_signals_come_one_after_the_other() {
 }
 
 #[test]
-fn a_thread_that_reports_again_has_one_notice_the_later_one() {
+fn a_second_report_of_a_thread_replaces_its_notice() {
     let (mut service, snapshot, _) = Service::with_two_tools();
     service.signal(stop(100, SIGUSR1, SignalReason::Generic));
     service.signal(stop(101, SIGUSR1, SignalReason::Generic));
@@ -563,7 +563,7 @@ fn a_thread_that_reports_again_has_one_notice_the_later_one() {
 }
 
 #[test]
-fn signals_without_a_tool_that_wants_them_go_to_the_program() {
+fn signals_that_no_tool_has_requested_are_delivered_to_the_program() {
     let (mut service, snapshot, _) = Service::with_two_tools();
     let pass = |notice| vec![Action::Pass { rank: 0, notice }];
     for signal in [0, 1, 9, 64, 65, u32::MAX] {
@@ -602,7 +602,7 @@ fn a_step_moves_one_thread_and_ends_with_a_notice() {
 }
 
 #[test]
-fn release_control_lets_the_process_go_on() {
+fn release_control_continues_the_process() {
     let (mut service, snapshot, debugger) = Service::with_two_tools();
     service.control(debugger, 0);
     service.signal(stop(100, SIGUSR1, SignalReason::Generic));
@@ -616,7 +616,7 @@ fn release_control_lets_the_process_go_on() {
 }
 
 #[test]
-fn a_tool_that_dies_in_control_leaves_the_process_as_if_it_had_never_been_there() {
+fn the_death_of_a_tool_in_control_undoes_its_changes_to_the_process() {
     let (mut service, snapshot, debugger) = Service::with_two_tools();
     service.control(debugger, 0);
     // One notice that it has continued, one that it has read, and two that it has not read.
@@ -637,7 +637,7 @@ fn a_tool_that_dies_in_control_leaves_the_process_as_if_it_had_never_been_there(
 }
 
 #[test]
-fn an_exit_is_noticed_by_all_tools_and_ends_everything() {
+fn an_exit_is_reported_to_all_tools_and_later_requests_are_refused() {
     let (mut service, snapshot, debugger) = Service::with_two_tools();
     service.control(debugger, 0);
     service.signal(stop(100, SIGUSR1, SignalReason::Generic));
@@ -658,7 +658,7 @@ fn an_exit_is_noticed_by_all_tools_and_ends_everything() {
 }
 
 #[test]
-fn a_thread_that_ends_is_waited_for_by_nobody() {
+fn the_end_of_a_thread_completes_its_notices() {
     let (mut service, snapshot, _) = Service::with_two_tools();
     service.signal(stop(100, SIGUSR1, SignalReason::Generic));
     let second = stop(101, SIGUSR1, SignalReason::Generic);

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn different_bodies_of_one_hash_stay_apart() {
+    fn different_bodies_with_the_same_hash_are_not_merged() {
         let mut bodies = Bodies::<BuildHasherDefault<ConstantHasher>>::default();
         let answer = |text: &str| EventBody::Answer(text.into());
         for rank in 0..30 {

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_lines_merge_and_a_repeated_line_of_one_rank_does_not() {
+    fn equal_lines_of_ranks_are_merged_and_repeated_lines_of_one_rank_are_not() {
         let mut merger = OutputMerger::default();
         let now = Duration::from_secs(1);
         for (rank, text) in [(0, "a"), (1, "a"), (0, "b"), (0, "a"), (1, "b"), (1, "a")] {
@@ -145,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_lines_of_each_rank_are_all_there_and_in_order(
+        fn all_lines_of_each_rank_arrive_in_order(
             written in proptest::collection::vec((0u32..5, 0u8..3, any::<bool>()), 0..80)
         ) {
             let mut merger = OutputMerger::default();

@@ -107,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranks_are_taken_once(
+        fn each_rank_is_removed_once(
             all in sets(),
             parts in proptest::collection::vec(sets(), 0..5),
             offset in 0u32..100_000,

@@ -82,7 +82,7 @@ fn equal_bodies_become_one_event_when_the_last_rank_has_answered() {
 }
 
 #[test]
-fn after_the_timeout_a_late_event_goes_up_by_itself_and_none_is_lost() {
+fn after_the_timeout_a_late_event_is_sent_separately_and_no_event_is_lost() {
     let mut hop = Hop::new();
     hop.command(1, &[0, 1, 2, 5]);
     hop.event(0, &[0], answer("solve"));
@@ -97,7 +97,7 @@ fn after_the_timeout_a_late_event_goes_up_by_itself_and_none_is_lost() {
 }
 
 #[test]
-fn a_lost_branch_gives_an_error_event_with_its_ranks_now_and_for_later_commands() {
+fn a_lost_branch_causes_an_error_event_for_this_and_for_later_commands() {
     let mut hop = Hop::new();
     hop.command(1, &[0, 1, 2, 5]);
     hop.event(1, &[1], answer("solve"));
@@ -120,7 +120,7 @@ fn a_lost_branch_gives_an_error_event_with_its_ranks_now_and_for_later_commands(
 }
 
 #[test]
-fn a_source_speaks_once_and_for_its_own_ranks_only() {
+fn a_source_can_answer_only_once_and_for_its_own_ranks() {
     let mut hop = Hop::new();
     hop.command(1, &[0, 1, 2, 5]);
     let foreign = MergeRefusal::ForeignRanks;
@@ -136,7 +136,7 @@ fn a_source_speaks_once_and_for_its_own_ranks_only() {
 }
 
 #[test]
-fn bytes_of_a_command_are_bounded_and_what_is_dropped_is_counted() {
+fn bytes_of_a_command_are_bounded_and_dropped_bytes_are_counted() {
     let bounds = MergeBounds { command_bytes: 500, body_len: 100, ..MergeBounds::default() };
     let mut hop = Hop::with_bounds(bounds);
     hop.command(1, &[0, 1, 2, 3, 4, 5]);
@@ -170,7 +170,7 @@ fn bytes_of_a_command_are_bounded_and_what_is_dropped_is_counted() {
 }
 
 #[test]
-fn a_command_too_many_takes_the_place_of_the_oldest_late_one_or_is_refused() {
+fn an_excess_command_replaces_the_oldest_late_command_or_is_refused() {
     let mut hop = Hop::with_bounds(MergeBounds { open_commands: 2, ..MergeBounds::default() });
     let refused = |command, refusal| {
         vec![MergeAction::RefuseCommand { command: CommandId(command), refusal }]
@@ -186,7 +186,7 @@ fn a_command_too_many_takes_the_place_of_the_oldest_late_one_or_is_refused() {
 }
 
 #[test]
-fn a_command_for_no_rank_below_is_complete_and_one_without_timeout_holds_nothing() {
+fn a_command_for_no_rank_is_complete_and_without_timeout_no_event_is_held() {
     let mut hop = Hop::new();
     assert_eq!(hop.command(1, &[100]), [MergeAction::Complete(CommandId(1))]);
     let (command, ranks) = (CommandId(1), NodeSet::from(0..3));
@@ -195,7 +195,7 @@ fn a_command_for_no_rank_below_is_complete_and_one_without_timeout_holds_nothing
 }
 
 #[test]
-fn a_set_of_more_ranges_than_a_message_may_have_is_passed_in_parts() {
+fn a_set_with_too_many_ranges_for_one_message_is_sent_in_parts() {
     let ranks = NodeSet::from(0..300_000);
     let odd: NodeSet = (0..150_000).map(|rank| rank * 2 + 1).collect();
     let mut merger = Merger::new([ranks.clone()]);
@@ -284,7 +284,7 @@ proptest! {
     // ranks; the result of a tree is the union of the events of the ranks, whatever is late or
     // lost.
     #[test]
-    fn what_leaves_a_tree_is_the_plain_union_of_what_the_ranks_said(
+    fn a_tree_sends_the_union_of_the_events_of_its_ranks(
         plans in proptest::collection::vec(
             (0u8..4, 0u16..1200, any::<bool>())
                 .prop_map(|(body, answers_at, asked)| RankPlan { body, answers_at, asked }),
@@ -376,7 +376,7 @@ proptest! {
     // Promise (debug manager): A hostile branch of the tree can answer only once, only for its own
     // ranks, and only within the size limit of a command.
     #[test]
-    fn a_hostile_child_neither_speaks_for_others_nor_holds_more_than_the_bound(
+    fn a_hostile_child_cannot_answer_for_other_ranks_or_exceed_the_bound(
         events in proptest::collection::vec(
             (
                 0usize..4,

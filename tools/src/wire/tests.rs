@@ -80,7 +80,7 @@ fn resized(mut record: Vec<u8>, len: usize) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn every_command_reads_as_it_was_written(seed in any::<u64>()) {
+    fn every_command_is_decoded_unchanged(seed in any::<u64>()) {
         let mut random = random_from(seed);
         for kind in CommandKind::ALL {
             let commands = [valid_command(*kind, &mut random)];
@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn every_answer_reads_as_it_was_written(seed in any::<u64>()) {
+    fn every_answer_is_decoded_unchanged(seed in any::<u64>()) {
         let mut random = random_from(seed);
         for kinds in CommandKind::ALL.chunks(MAX_COMMANDS) {
             let mut writer = CommandWriter::new();
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn bodies_read_as_they_were_written(seed in any::<u64>()) {
+    fn bodies_are_decoded_unchanged(seed in any::<u64>()) {
         use super::field::Record;
         let mut random = random_from(seed);
         let body = Control::sample_fields(&mut random);
@@ -253,7 +253,7 @@ fn bodies_have_their_fields_at_the_listed_offsets() {
 }
 
 #[test]
-fn commands_lie_behind_sixteen_descriptors_at_the_listed_offsets() {
+fn commands_follow_sixteen_descriptors_at_the_listed_offsets() {
     let head = SetMemoryHead {
         address: 0x4000,
         access: SpeculativeAccess::Forbidden,
@@ -334,7 +334,7 @@ fn codes_have_the_listed_numbers() {
 }
 
 #[test]
-fn a_message_that_cannot_be_read_gets_the_listed_code() {
+fn a_malformed_message_gets_the_listed_code() {
     let good = query(&[get_memory(0, 1)]);
     let service = patched(good.clone(), 0, &[4]);
     let old = patched(good.clone(), 1, &[6]);
@@ -378,7 +378,7 @@ fn a_message_that_cannot_be_read_gets_the_listed_code() {
 }
 
 #[test]
-fn data_of_commands_lie_behind_the_list_aligned_apart_and_within_the_message() {
+fn data_of_commands_follow_the_list_and_are_aligned_separate_and_in_the_message() {
     let good = query(&[get_memory(0, 1), get_memory(8, 1)]);
     assert_eq!(codes_of(&good), [None, None]);
     let moved = |command: usize, offset: u32, length: u32| {
@@ -410,7 +410,7 @@ fn data_of_commands_lie_behind_the_list_aligned_apart_and_within_the_message() {
 }
 
 #[test]
-fn a_command_that_cannot_be_read_has_a_code_and_the_others_are_carried_out() {
+fn a_malformed_command_gets_a_code_and_other_commands_are_executed() {
     let good = query(&[get_memory(0, 1), get_memory(8, 1)]);
     let number = |number: u16| codes_of(&patched(good.clone(), 44, &number.to_ne_bytes()));
     let invalid = [Some(CommandCode::CommandInvalid), None];
@@ -429,7 +429,7 @@ fn a_command_that_cannot_be_read_has_a_code_and_the_others_are_carried_out() {
 }
 
 #[test]
-fn parameters_are_checked_before_anything_is_done() {
+fn parameters_are_checked_before_any_action() {
     use CommandCode::{
         AddressError, FileNotFound, HardwareUnavailable, LengthError, ParameterError,
     };
@@ -555,7 +555,7 @@ fn a_later_version_may_be_longer() {
 }
 
 #[test]
-fn what_does_not_fit_into_an_acknowledgement_is_an_allocation_error() {
+fn data_that_exceed_an_acknowledgement_are_an_allocation_error() {
     let mut writer = CommandWriter::new();
     let range = |length| MemoryRange { address: 1, length, access: SpeculativeAccess::Permitted };
     let fill = |bytes: &mut [u8]| {
@@ -632,7 +632,7 @@ fn each_record_has_one_layout() {
 }
 
 #[test]
-fn a_refused_attach_says_why_behind_an_empty_list_of_ranks() {
+fn a_refused_attach_has_its_reason_after_an_empty_list_of_ranks() {
     let refused = Header { return_code: ReturnCode::RequestFailed.number(), ..header() };
     let reason = "process 7 is traced by process 8 (gdb)";
     let record = ServiceMessage::AttachRefused(reason.to_owned()).encode(&refused);

@@ -119,7 +119,7 @@ fn records_are_unreadable_on_the_wire_and_never_repeat() {
 // Promise (cluster): Links with another key, another version, garbage, a slow handshake, changed or
 // repeated records, or oversized messages are reported and dropped, with bounded memory.
 #[test]
-fn another_key_is_refused_before_anything_is_answered() {
+fn a_peer_with_another_key_is_refused_without_an_answer() {
     let mut dialled = Link::dial(&key(1), TIMEOUTS, secs(0)).unwrap();
     let mut accepted = Link::accept(&key(2), TIMEOUTS, secs(0));
     assert_eq!(transfer(&mut dialled, &mut accepted, 9, secs(0)), Err(LinkError::WrongKey));
@@ -128,9 +128,9 @@ fn another_key_is_refused_before_anything_is_answered() {
     assert_eq!(dialled.send(&JobRequest::StdinEof, secs(0)), Err(SendError::Closed));
 }
 
-// Promise of `another_key_is_refused_before_anything_is_answered`.
+// Promise of `a_peer_with_another_key_is_refused_without_an_answer`.
 #[test]
-fn a_replayed_handshake_gets_no_further_than_the_answer() {
+fn a_replayed_handshake_fails_after_the_answer() {
     let dialled = Link::dial(&key(1), TIMEOUTS, secs(0)).unwrap();
     let replayed = dialled.outgoing().to_vec();
     let mut accepted = Link::accept(&key(1), TIMEOUTS, secs(0));
@@ -142,7 +142,7 @@ fn a_replayed_handshake_gets_no_further_than_the_answer() {
     assert_eq!(accepted.push(&proof, secs(0)), Err(LinkError::WrongKey));
 }
 
-// Promise of `another_key_is_refused_before_anything_is_answered`.
+// Promise of `a_peer_with_another_key_is_refused_without_an_answer`.
 #[test]
 fn both_sides_name_both_versions() {
     let mut accepted = Link::accept(&key(1), TIMEOUTS, secs(0));
@@ -157,7 +157,7 @@ fn both_sides_name_both_versions() {
     assert_eq!(dialled.outgoing(), []);
 }
 
-// Promise of `another_key_is_refused_before_anything_is_answered`.
+// Promise of `a_peer_with_another_key_is_refused_without_an_answer`.
 #[test]
 fn garbage_is_refused_after_eight_bytes_without_an_answer() {
     for garbage in [b"GET / HTTP/1.1\r\n".to_vec(), vec![0; 1 << 20], vec![0xff; 8]] {
@@ -168,7 +168,7 @@ fn garbage_is_refused_after_eight_bytes_without_an_answer() {
     }
 }
 
-// Promise of `another_key_is_refused_before_anything_is_answered`.
+// Promise of `a_peer_with_another_key_is_refused_without_an_answer`.
 #[test]
 fn a_slow_handshake_times_out_however_many_bytes_trickle_in() {
     let dialled = Link::dial(&key(1), TIMEOUTS, secs(0)).unwrap();
@@ -184,7 +184,7 @@ fn a_slow_handshake_times_out_however_many_bytes_trickle_in() {
     );
 }
 
-// Promise of `another_key_is_refused_before_anything_is_answered`.
+// Promise of `a_peer_with_another_key_is_refused_without_an_answer`.
 #[test]
 fn a_record_that_was_changed_cut_or_repeated_ends_the_link() {
     for change in 0..3 {
@@ -205,9 +205,9 @@ fn a_record_that_was_changed_cut_or_repeated_ends_the_link() {
     }
 }
 
-// Promise of `another_key_is_refused_before_anything_is_answered`.
+// Promise of `a_peer_with_another_key_is_refused_without_an_answer`.
 #[test]
-fn a_peer_that_violates_the_protocol_costs_bounded_memory() {
+fn a_peer_that_violates_the_protocol_uses_bounded_memory() {
     let (mut dialled, mut accepted) = pair(100);
     let mut fragments = 0;
     let error = loop {
@@ -386,7 +386,7 @@ fn keys_change_again_and_again_and_both_sides_stay_together() {
 }
 
 #[test]
-fn an_idle_link_holds_little_memory() {
+fn an_idle_link_uses_little_memory() {
     let (mut dialled, mut accepted) = pair(100);
     dialled.send(&JobRequest::Stdin(vec![0; MAX_BODY / 2]), secs(0)).unwrap();
     transfer(&mut dialled, &mut accepted, usize::MAX, secs(0)).unwrap();

@@ -53,7 +53,7 @@ mod tests {
     use super::has_word;
 
     #[test]
-    fn a_word_is_not_found_inside_another() {
+    fn a_word_is_not_found_inside_another_word() {
         assert!(has_word("run(\"system\")", "system"));
         assert!(!has_word("filesystem", "system"));
         assert!(!has_word("scorec++", "scorec"));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Tree;
 
 const DOCUMENT: &str = "docs/ARCHITECTURE.md";
-const TABLE_HEADING: &str = "| folder | what it is | may use |";
+const TABLE_HEADING: &str = "| directory | contents | may use |";
 
 /// For the directory of each package, the directories of the packages that it uses.
 type Graph = BTreeMap<String, BTreeSet<String>>;
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_names_a_folder_and_those_that_it_may_use() {
+    fn a_row_names_a_directory_and_the_directories_that_it_may_use() {
         let lines =
             [TABLE_HEADING, "|---|---|---|", "| `a/b/` | `x`, y | `c`, `d/e` as rlib |", ""];
         let graph = documented_graph(&lines.map(String::from));

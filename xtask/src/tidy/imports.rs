@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_found_over_imports_paths_and_reexports() {
+    fn a_cycle_is_found_over_imports_paths_and_reexports() {
         let circle =
             [("", "pub use b::B;"), ("a", "use crate::{x, B};"), ("b", "fn f(_: super::a::A) {}")];
         let names = |name: &str| vec![name.to_owned()];
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_children_and_tests_may_use_each_other() {
+    fn parent_modules_child_modules_and_tests_can_use_each_other() {
         let family = [("a", "pub use b::B; struct A;"), ("a::b", "use super::A;")];
         assert!(circles_of(&family).is_empty());
         let test = "struct A; #[cfg(test)] mod tests { use crate::b::B; }";

@@ -68,7 +68,7 @@ mod tests {
     use super::VmLinks;
 
     #[test]
-    fn each_end_of_a_link_names_the_other() {
+    fn each_end_of_a_link_names_the_other_end() {
         let links = VmLinks { ports: vec![[1, 2], [3, 4]] };
         let (a, b) = (links.qemu_arguments(1).join(" "), links.qemu_arguments(2).join(" "));
         assert!(a.contains("id=wire0,udp=127.0.0.1:3,localaddr=127.0.0.1:1"), "{a}");

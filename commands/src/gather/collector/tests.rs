@@ -49,7 +49,7 @@ fn output_is_ordered_by_node() {
 }
 
 #[test]
-fn one_node_alone_can_be_gathered_and_the_others_are_read_to_their_end() {
+fn input_of_one_node_can_be_gathered_and_other_input_is_read_to_its_end() {
     for chosen in [0, 2] {
         let got = gather(&[5000, 6000, 7000], &[chosen], usize::MAX, u64::MAX, 4);
         assert!(got == input(chosen, 5000 + 1000 * chosen as usize));

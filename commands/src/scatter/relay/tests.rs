@@ -50,7 +50,7 @@ fn a_node_whose_reader_has_closed_keeps_forwarding() {
 }
 
 #[test]
-fn an_endless_input_is_no_longer_read_when_the_last_reader_has_closed() {
+fn an_endless_input_is_read_until_the_last_reader_has_closed() {
     let bytes = text(5_000_000);
     let rng = SeededRng::new(4);
     let network = Network::new(3, 1024);
@@ -69,7 +69,7 @@ fn an_endless_input_is_no_longer_read_when_the_last_reader_has_closed() {
 }
 
 #[test]
-fn nodes_without_an_output_only_pass_on() {
+fn nodes_without_an_output_only_forward_bytes() {
     let bytes = text(100_000);
     let got = pipeline(&bytes, &[None, None, Some(usize::MAX), None], 1024, 5);
     assert!(got == [bytes]);

@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_watched_in_aligned_pieces() {
+    fn a_watchpoint_on_a_range_consists_of_aligned_pieces() {
         let pieces = |address, length| {
             let watch = Watch { address, length, kind: WatchKind::Write };
             let pieces = watch.pieces()?;

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_here_only_if_it_is_the_same() {
+    fn a_file_of_this_host_is_read_only_if_it_equals_the_file_of_the_rank() {
         let path = std::env::current_exe().unwrap();
         let path = path.as_os_str().as_bytes();
         let found = std::fs::metadata(OsStr::from_bytes(path)).unwrap();

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_is_private_and_goes_with_its_socket() {
+    fn the_directory_is_private_and_is_removed_with_its_socket() {
         let socket = DebuggerSocket::new().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let path = socket.path().to_owned();

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_the_protocol_and_come_back() {
+    fn signal_numbers_follow_the_protocol_and_convert_back() {
         for (linux, gdb) in [
             (libc::SIGBUS, Signal::SIGBUS),
             (libc::SIGUSR1, Signal::SIGUSR1),

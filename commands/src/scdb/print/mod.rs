@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_in_a_library_is_seen_from_the_program_and_a_stop_where_it_is() {
+    fn a_library_frame_is_skipped_for_a_waiting_thread_and_kept_for_a_stop() {
         let frames = outcome(
             "2^done,stack=[frame={level=\"0\",addr=\"0x7f10\",file=\"poll.c\"},\
              frame={level=\"1\",addr=\"0x10\"},\
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_are_one_with_their_ranks_and_control_characters_are_escaped() {
+    fn equal_values_are_one_line_with_ranks_and_control_characters_are_escaped() {
         let mut values = Values::default();
         for (rank, result) in [(3, Ok("1")), (0, Ok("{a = 1}")), (2, Ok("1")), (1, Err("no"))] {
             values.add(rank, result.map(str::to_owned).map_err(str::to_owned));

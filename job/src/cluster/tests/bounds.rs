@@ -50,7 +50,7 @@ fn users_log_in_on_hosts_that_are_up_and_at_daemons_that_still_run() {
 }
 
 #[test]
-fn a_waiting_job_knows_how_many_are_ahead_of_it() {
+fn a_waiting_job_shows_the_number_of_jobs_ahead_of_it() {
     let mut server = cluster(1, 1);
     assert_eq!(shares(&server.on(submit(1, 1, one_slot()), at_second(0))), [share(1, 1)]);
     for tag in 2..=4 {
@@ -61,7 +61,7 @@ fn a_waiting_job_knows_how_many_are_ahead_of_it() {
 }
 
 #[test]
-fn jobs_fill_the_bytes_of_a_user_and_of_the_server_to_the_last_one() {
+fn requests_can_use_all_bytes_of_a_user_and_of_the_server() {
     let mut config = cluster_config(1, 1);
     config.limits =
         ClusterLimits { spec_bytes: 300, spec_bytes_per_user: 200, ..ClusterLimits::default() };
@@ -83,7 +83,7 @@ fn jobs_fill_the_bytes_of_a_user_and_of_the_server_to_the_last_one() {
 }
 
 #[test]
-fn a_few_users_take_neither_all_logins_nor_all_bytes_nor_the_whole_queue() {
+fn a_few_users_cannot_use_all_logins_or_all_bytes_or_the_whole_queue() {
     let mut config = cluster_config(1, 1);
     config.limits = ClusterLimits {
         sessions: 100,

@@ -143,7 +143,7 @@ fn run_seed(seed: u64) -> Coverage {
 /// A daemon hung, was replaced, and resumed for just one more heartbeat. A child that had received
 /// this heartbeat took fifteen seconds to look for its parent, but was declared down after twelve.
 #[test]
-fn a_child_of_a_replaced_parent_is_not_blamed() {
+fn a_child_of_a_replaced_parent_is_not_reported_as_failed() {
     run_seed(1920);
 }
 
@@ -164,7 +164,7 @@ fn a_daemon_with_a_new_parent_reports_its_children_again() {
 // messages and server restarts: no slot is used twice, jobs start only on hosts that are up, every
 // submission has exactly one end, no host without a fault is reported, and the cluster becomes
 // idle.
-// Promise of `slots_are_shared_in_time_when_there_is_no_space_left`.
+// Promise of `slots_are_time_shared_when_all_slots_are_in_use`.
 #[test]
 fn random_faults_violate_no_invariant() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
@@ -195,7 +195,7 @@ fn busy_cluster(hosts: u32) -> Simulation {
 // Promise (cluster): A host that hangs or dies is named within the time limit; when it returns,
 // nothing of its jobs is left.
 #[test]
-fn a_hanging_host_is_named_within_the_limit_and_comes_back_clean() {
+fn a_hanging_host_is_named_within_the_limit_and_returns_without_jobs() {
     for host in [1, 5, 30].map(HostId) {
         let mut sim = busy_cluster(40);
         sim.run_until(seconds(3));
@@ -212,9 +212,9 @@ fn a_hanging_host_is_named_within_the_limit_and_comes_back_clean() {
     }
 }
 
-// Promise of `a_hanging_host_is_named_within_the_limit_and_comes_back_clean`.
+// Promise of `a_hanging_host_is_named_within_the_limit_and_returns_without_jobs`.
 #[test]
-fn a_host_that_dies_with_its_parent_is_named_within_the_limit_too() {
+fn a_host_that_dies_with_its_parent_is_also_named_within_the_limit() {
     let mut sim = started_cluster(75, 5);
     // By then, all hosts have found their own parents.
     sim.run_until(seconds(20));
@@ -261,7 +261,7 @@ fn a_daemon_restarted_while_its_parent_hangs_is_reported_to_the_server() {
 // Promise (cluster): Five seconds without network, a dead parent in the tree, a server that was
 // stopped for a while: no job is lost.
 #[test]
-fn a_network_outage_of_five_seconds_costs_nothing() {
+fn a_network_outage_of_five_seconds_loses_no_job_and_no_daemon() {
     let mut sim = busy_cluster(40);
     sim.run_until(seconds(3));
     let before: Vec<_> = (1..40).map(|host| sim.hosts[host].generation).collect();
@@ -278,9 +278,9 @@ fn a_network_outage_of_five_seconds_costs_nothing() {
     assert_eq!(before, after);
 }
 
-// Promise of `a_network_outage_of_five_seconds_costs_nothing`.
+// Promise of `a_network_outage_of_five_seconds_loses_no_job_and_no_daemon`.
 #[test]
-fn jobs_go_on_when_only_the_parent_in_the_tree_dies() {
+fn jobs_continue_if_only_the_parent_in_the_tree_dies() {
     for power in [false, true] {
         let mut sim = started_cluster(75, 9);
         // Host 1 is the parent of other hosts that run the only job.
@@ -316,7 +316,7 @@ fn jobs_go_on_when_only_the_parent_in_the_tree_dies() {
 // Promise (cluster): A restarted server accepts jobs as soon as its hosts have cleaned up; without
 // a server the hosts clean up by themselves.
 #[test]
-fn a_restarted_server_takes_jobs_as_soon_as_its_hosts_have_cleaned_up() {
+fn a_restarted_server_accepts_jobs_as_soon_as_its_hosts_have_cleaned_up() {
     let mut sim = busy_cluster(40);
     sim.run_until(seconds(3));
     sim.kill(SERVER, false);
@@ -338,9 +338,9 @@ fn a_restarted_server_takes_jobs_as_soon_as_its_hosts_have_cleaned_up() {
     assert_quiescent(&sim);
 }
 
-// Promise of `a_restarted_server_takes_jobs_as_soon_as_its_hosts_have_cleaned_up`.
+// Promise of `a_restarted_server_accepts_jobs_as_soon_as_its_hosts_have_cleaned_up`.
 #[test]
-fn a_server_that_does_not_come_back_leaves_no_job_on_any_host() {
+fn a_server_that_never_returns_leaves_no_job_on_any_host() {
     let mut sim = busy_cluster(40);
     sim.run_until(seconds(3));
     sim.kill(SERVER, true);
@@ -349,9 +349,9 @@ fn a_server_that_does_not_come_back_leaves_no_job_on_any_host() {
     assert!(cleaned);
 }
 
-// Promise of `a_network_outage_of_five_seconds_costs_nothing`.
+// Promise of `a_network_outage_of_five_seconds_loses_no_job_and_no_daemon`.
 #[test]
-fn a_server_that_was_stopped_for_less_than_the_limit_blames_no_host() {
+fn a_server_that_was_stopped_for_less_than_the_limit_reports_no_host() {
     let mut sim = busy_cluster(40);
     sim.run_until(seconds(3));
     sim.stop(SERVER, true);

@@ -151,9 +151,9 @@ pub(super) fn started(actions: &[ClusterAction]) -> Vec<JobId> {
     actions.iter().filter_map(job).collect()
 }
 
-// Promise of `a_hanging_host_is_named_within_the_limit_and_comes_back_clean`.
+// Promise of `a_hanging_host_is_named_within_the_limit_and_returns_without_jobs`.
 #[test]
-fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
+fn a_host_joins_runs_a_job_is_lost_and_returns_without_jobs() {
     let mut cluster = ServerState::new(cluster_config(1, 4), at_second(0));
     let host = HostId(1);
     let assignment = ParentAssignment {
@@ -328,7 +328,7 @@ pub(super) fn shares(actions: &[ClusterAction]) -> Vec<HostShare> {
 // loaded hosts, up to `-rows` jobs on each; a refused job could not have been placed (the
 // simulation checks this by counting); memory of a `memorylimit` is reserved once.
 #[test]
-fn slots_are_shared_in_time_when_there_is_no_space_left() {
+fn slots_are_time_shared_when_all_slots_are_in_use() {
     let mut config = cluster_config(2, 4);
     config.rows = 2;
     let mut cluster = ServerState::new(config, at_second(0));
@@ -371,7 +371,7 @@ fn slots_are_shared_in_time_when_there_is_no_space_left() {
     assert!(!cluster.wants_whole_hosts(JobId(5)));
 }
 
-// Promise of `slots_are_shared_in_time_when_there_is_no_space_left`.
+// Promise of `slots_are_time_shared_when_all_slots_are_in_use`.
 #[test]
 fn a_memorylimit_is_kept_free_for_its_job_and_is_waited_for() {
     let mut cluster =
@@ -555,7 +555,7 @@ fn only_its_user_root_and_operators_end_a_job() {
 }
 
 #[test]
-fn a_host_that_does_not_clean_up_keeps_its_slots_and_no_user_waiting() {
+fn a_host_that_does_not_clean_up_keeps_its_slots_and_delays_no_user() {
     let mut cluster = cluster(1, 2);
     cluster.on(submit(1, 1, request(AllocationRequest::FewestHosts(2), false)), at_second(0));
     let cancel = ClusterEvent::Cancel { session: session(1), tag: SessionJobId(1) };

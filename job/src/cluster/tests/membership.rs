@@ -93,7 +93,7 @@ fn is_reset(actions: &[ClusterAction], incarnation: u64) -> bool {
 }
 
 #[test]
-fn a_host_gets_the_nearest_ancestor_that_is_up_or_about_to_be() {
+fn a_host_is_assigned_the_nearest_ancestor_that_is_up_or_starting() {
     let mut server = deep_cluster();
     let parent_of = |server: &mut ServerState, attach| {
         assignments(&server.on(join(LEAF.0, 100, attach), at_second(0)))
@@ -121,7 +121,7 @@ fn cluster_with_branch() -> ServerState {
 }
 
 #[test]
-fn a_host_that_could_not_reach_a_parent_gets_one_above_it() {
+fn a_host_that_cannot_reach_its_parent_is_assigned_an_ancestor_of_the_parent() {
     let mut server = cluster_with_branch();
     let mut parent_without =
         |unreachable| assignments(&server.on(join_without(LEAF, 1, unreachable), at_second(0)));
@@ -137,7 +137,7 @@ fn a_host_that_could_not_reach_a_parent_gets_one_above_it() {
 }
 
 #[test]
-fn a_host_moves_back_when_the_parent_that_it_could_not_reach_was_restarted() {
+fn a_host_returns_to_an_unreachable_parent_after_the_restart_of_the_parent() {
     let mut server = cluster_with_branch();
     server.on(join_without(LEAF, 1, MIDDLE), at_second(0));
     server.on(joined(TOP, member(LEAF.0, 100, 2)), at_second(0));
@@ -296,7 +296,7 @@ fn hosts_below_a_lost_host_have_time_to_notice_and_to_dial() {
 }
 
 #[test]
-fn a_beat_goes_to_the_servers_own_children_every_third_of_the_silence_limit() {
+fn the_server_sends_its_children_a_beat_every_third_of_the_silence_limit() {
     let mut server = deep_cluster();
     server.on(child(TOP.0, 100, 1), at_second(0));
     server.on(joined(TOP, member(MIDDLE.0, 100, 1)), at_second(0));
@@ -332,7 +332,7 @@ fn a_host_that_its_parent_stops_reporting_is_suspect_after_four_silence_limits()
 }
 
 #[test]
-fn a_server_that_was_stopped_gives_each_host_that_time_in_addition() {
+fn a_server_extends_the_limit_of_each_host_by_the_time_it_was_stopped() {
     for (pause, is_extended) in [(3, false), (4, true)] {
         let mut server = cluster(2, 1);
         tick(&mut server, 0);

@@ -11,7 +11,7 @@ use super::lifecycle::{
 use crate::cluster::{ClusterAction, ClusterEvent, JobRequest, ServerState};
 
 #[test]
-fn spares_stand_in_for_missing_hosts_only_and_defect_ones_are_never_used() {
+fn spares_replace_missing_hosts_only_and_defective_spares_are_never_used() {
     let mut config = cluster_config(3, 2);
     config.hosts[3].spare_for = NodeSet::from(0..3);
     config.hosts[2].defect = true;
@@ -29,7 +29,7 @@ fn spares_stand_in_for_missing_hosts_only_and_defect_ones_are_never_used() {
 }
 
 #[test]
-fn a_spare_stands_in_for_its_own_hosts_only() {
+fn a_spare_replaces_only_the_hosts_that_it_is_a_spare_for() {
     let actions_without = |defect: usize| {
         let mut config = cluster_config(3, 2);
         config.hosts[3].spare_for = NodeSet::one(1);

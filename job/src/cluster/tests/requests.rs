@@ -28,7 +28,7 @@ fn login(server: &mut ServerState, number: u64, uid: u32) -> Vec<ClusterAction> 
 }
 
 #[test]
-fn a_refusal_counts_what_the_hosts_of_the_request_have() {
+fn an_error_shows_the_hosts_and_processors_that_the_request_could_use() {
     let mut server = cluster(4, 2);
     let mut refusal =
         |tag, request| reason(&server.on(submit(1, tag, request), at_second(0))).to_owned();
@@ -48,7 +48,7 @@ fn a_refusal_counts_what_the_hosts_of_the_request_have() {
 }
 
 #[test]
-fn a_host_whose_memory_is_unknown_takes_jobs_with_a_memorylimit() {
+fn a_host_whose_memory_is_unknown_accepts_jobs_with_a_memorylimit() {
     let mut server = cluster(1, 2);
     assert_eq!((server.memory(HostId(1)), server.memory(SERVER)), (None, None));
     let limited = JobRequest { memory: 1 << 40, ..hosts_by_procs(1, 1) };
@@ -64,7 +64,7 @@ fn a_host_whose_memory_is_unknown_takes_jobs_with_a_memorylimit() {
 }
 
 #[test]
-fn the_list_shows_each_job_with_its_hosts_or_what_it_waits_for() {
+fn the_list_shows_each_job_with_its_hosts_or_the_cause_of_its_wait() {
     let mut server = cluster(2, 2);
     server.on(submit(1, 1, hosts_by_procs(2, 2)), at_second(3));
     let urgent = JobRequest { priority: 2, ..waiting(hosts_by_procs(1, 2)) };
@@ -92,7 +92,7 @@ fn the_list_shows_each_job_with_its_hosts_or_what_it_waits_for() {
 }
 
 #[test]
-fn the_server_knows_its_jobs_users_and_daemons() {
+fn the_server_reports_its_jobs_users_and_daemons() {
     let mut server = cluster(1, 1);
     assert_eq!((server.job_count(), server.pending_count()), (0, 0));
     server.on(submit(1, 1, hosts_by_procs(1, 1)), at_second(0));
@@ -177,7 +177,7 @@ fn job_numbers_begin_again_after_the_largest_and_skip_those_in_use() {
 }
 
 #[test]
-fn the_user_is_told_who_has_ended_a_job() {
+fn the_reason_of_an_ended_job_names_the_user_that_ended_it() {
     let mut server = cluster(1, 1);
     (1..=4).for_each(|tag| {
         _ = server.on(submit(1, tag, waiting(hosts_by_procs(1, 1))), at_second(0));
@@ -250,7 +250,7 @@ fn a_host_that_is_down_ends_its_own_jobs_and_sessions_only() {
 }
 
 #[test]
-fn a_user_who_has_left_may_come_back_as_often_as_before() {
+fn after_a_logout_a_user_can_log_in_as_often_as_before() {
     let mut config = cluster_config(1, 1);
     config.limits = ClusterLimits { sessions_per_user: 2, ..ClusterLimits::default() };
     let mut server = ServerState::new(config, at_second(0));

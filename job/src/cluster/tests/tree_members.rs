@@ -218,7 +218,7 @@ fn messages_that_no_daemon_expects_are_logged() {
 }
 
 #[test]
-fn a_beat_goes_to_all_children_and_is_answered_with_the_hosts_that_they_have_reported() {
+fn a_beat_is_forwarded_to_all_children_and_answered_with_their_reported_hosts() {
     let mut daemon = daemon_with_child();
     daemon.on(received(CHILD, presence([CHILD.0, 8])), at(10));
     daemon.on(received(HostId(9), presence([9])), at(10));
@@ -245,7 +245,7 @@ fn a_beat_of_a_host_that_is_not_the_parent_detaches_the_daemon_from_it() {
 }
 
 #[test]
-fn a_beat_of_another_server_resets_the_daemon_for_which_it_is_meant() {
+fn a_beat_of_another_server_resets_the_daemon_that_it_addresses() {
     let other = Incarnation(8);
     let mut daemon = attached_daemon();
     let actions = daemon.on(received(PARENT, beat(other, Incarnation(99), 1)), at(1));
@@ -256,7 +256,7 @@ fn a_beat_of_another_server_resets_the_daemon_for_which_it_is_meant() {
 }
 
 #[test]
-fn a_daemon_without_beats_looks_for_another_parent_and_then_ends_all_its_jobs() {
+fn a_daemon_without_beats_requests_another_parent_and_then_ends_all_its_jobs() {
     let mut daemon = daemon_with_child();
     assert_eq!(daemon.deadline(), at(15_000), "one and a half times the silence limit");
     assert_eq!(daemon.on(MemberEvent::Tick, at(14_999)), []);
@@ -287,7 +287,7 @@ fn each_beat_and_each_assignment_keeps_the_jobs_for_another_period() {
 }
 
 #[test]
-fn a_daemon_that_resets_itself_answers_nobody_until_it_is_done() {
+fn a_daemon_answers_no_message_during_its_reset() {
     let mut daemon = daemon_with_child();
     let reset = || PeerMessage::Reset { incarnation: DAEMON, reason: "down".to_owned() };
     let lost = PeerMessage::ChildrenLost(vec![lost_child(HOST, 100, 1, "down")]);
@@ -315,7 +315,7 @@ fn a_daemon_that_resets_itself_answers_nobody_until_it_is_done() {
 }
 
 #[test]
-fn changes_of_children_wait_for_more_and_go_up_together() {
+fn changes_of_children_are_collected_and_sent_to_the_parent_together() {
     let mut daemon = attached_daemon();
     let actions = daemon.on(attach_child(CHILD, 200, 1), at(100));
     assert_eq!(actions, [send(CHILD, beat(SERVER_NOW, Incarnation(200), 1))]);
@@ -370,7 +370,7 @@ fn a_daemon_without_a_number_has_no_children() {
 }
 
 #[test]
-fn many_changes_go_up_in_several_messages_and_too_many_dissolve_the_subtree() {
+fn many_changes_are_sent_in_several_messages_and_too_many_detach_the_subtree() {
     let changes = |count: u32| -> Vec<_> {
         (0..count).map(|number| lost_child(HostId(10 + number), 1, 1, "closed")).collect()
     };

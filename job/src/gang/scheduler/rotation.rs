@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_a_rotation_belongs_to_its_jobs_turn_by_turn() {
+    fn the_time_of_a_rotation_is_charged_to_its_jobs_by_turns() {
         let slice = 10;
         for job_count in 1..=4 {
             let jobs = (1..=job_count).map(JobId).collect();

@@ -4,7 +4,7 @@ use super::*;
 use crate::transfers::copies::Copies;
 
 #[test]
-fn copies_have_a_bound_and_nothing_is_lost_of_those_that_were_accepted() {
+fn the_number_of_copies_is_bounded_and_no_accepted_message_is_lost() {
     const MAX_COPIED: usize = 5000;
     let mut world = World::new(1);
     // The seed decides how many nodes there are.

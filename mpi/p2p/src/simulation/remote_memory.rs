@@ -307,7 +307,7 @@ impl World {
 
 /// Two nodes alternate in operations on the same counter.
 #[test]
-fn each_node_fetches_another_value_of_a_counter() {
+fn each_node_fetches_a_different_value_of_a_counter() {
     for seed in super::seeds() {
         let mut world = World::new(seed);
         let key = world.programs[0].remote.regions[0].1;

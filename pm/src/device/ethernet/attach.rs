@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_list_reads_back_and_a_truncated_or_empty_one_is_refused() {
+    fn a_link_list_is_decoded_unchanged_and_a_truncated_or_empty_list_is_refused() {
         let links = vec![(vec![1, 2, 3], 1), (vec![4; 200], 3)];
         let good = encode(2, &links);
         assert_eq!(decode(&good), Ok((2, links)));

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_reads_back_and_a_truncated_or_foreign_one_is_refused() {
+    fn a_message_is_decoded_unchanged_and_a_truncated_or_foreign_message_is_refused() {
         let good = sample().encode(MAGIC);
         assert_eq!(NetworkAttachMessage::decode(MAGIC, &good), Ok(sample()));
         assert_eq!(NetworkAttachMessage::decode(MAGIC + 1, &good), Err(Error::Invalid));
@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_accepted_message_has_a_local_node_and_reads_back(
+        fn an_accepted_message_has_a_local_node_and_is_encoded_unchanged(
             flips in prop::collection::vec((0..100usize, any::<u8>()), 0..4)
         ) {
             let mut bytes = sample().encode(MAGIC);

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_apart_aligned_and_within_the_budget() {
+    fn buffers_are_separate_aligned_and_within_the_budget() {
         for mtu in [1024, 1411, 8911, 65_000] {
             let pool = ReceiveBuffers::new(mtu);
             assert!(pool.count().is_power_of_two() && pool.count() >= MIN_BUFFERS);

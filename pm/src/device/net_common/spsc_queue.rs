@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_come_out_as_they_went_in_and_no_more_than_fit() {
+    fn the_queue_returns_words_in_order_and_refuses_words_beyond_its_capacity() {
         let queue = SpscQueue::new(4);
         for lap in 0..3u64 {
             assert!(queue.is_empty() && queue.pop().is_none());

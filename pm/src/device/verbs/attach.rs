@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_address_reads_back_and_one_without_a_name_is_refused() {
+    fn a_port_address_is_decoded_unchanged_and_an_address_without_a_name_is_refused() {
         for gid in [Some(3), None] {
             let (adapter, partition) = ("mlx5_0".to_owned(), 0x8001);
             let port_address = PortParams { adapter, port: 2, gid, partition, service_level: 4 };

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_has_exited_gets_no_hello_but_the_owner_that_delivers_its_messages_is_answered() {
+    fn an_exited_peer_gets_no_hello_and_its_owner_gets_an_answer() {
         let mut world = World::new();
         world.event(0, ConnectionEvent::SendPending);
         world.run_until_connected();

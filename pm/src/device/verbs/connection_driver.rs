@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_reads_back_and_other_bytes_are_refused() {
+    fn an_address_is_decoded_unchanged_and_other_bytes_are_refused() {
         for text in ["10.0.0.2:4711", "[fe80::1]:1"] {
             let address: SocketAddr = text.parse().unwrap();
             assert_eq!(decode_address(&encode_address(address)), Some(address));

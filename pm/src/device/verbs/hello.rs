@@ -100,7 +100,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_hello_reads_back_and_any_other_length_is_refused() {
+    fn a_hello_is_decoded_unchanged_and_any_other_length_is_refused() {
         let qp_address = QpAddress { number: 17, psn: 0xabcdef, gid: [9; 16], lid: 4, mtu: 3 };
         let handshake = HandshakeState { self_epoch: 1 << 60, peer_epoch: 5, is_ready: true };
         let hello = Hello {

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_is_refused_leaves_the_others() {
+    fn a_refused_operation_does_not_affect_other_operations() {
         let mut queue = OutgoingQueue::default();
         queue.push(message(0));
         queue.push(operation(Direction::Write, 8));
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_a_few_works_is_signalled_and_a_completion_covers_all_before_it() {
+    fn the_first_and_every_eighth_work_request_are_signalled() {
         let mut queue = OutgoingQueue::default();
         let mut signalled = Vec::new();
         (0..40).for_each(|i| queue.push(message(i)));

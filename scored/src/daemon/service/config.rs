@@ -418,7 +418,7 @@ mod tests {
 
     // Promise of `a_job_can_request_kinds_of_hosts_whole_hosts_and_spares`.
     #[test]
-    fn spares_are_hosts_that_stand_in_for_others() {
+    fn spares_are_hosts_that_replace_other_hosts() {
         let db = "a address=127.0.0.1 cores=2 group=g spare=s,b\n\
                   b address=127.0.0.2 cores=2 group=g spare=s\n\
                   s address=127.0.0.3 cores=2\nx address=127.0.0.4 cores=2\n";
@@ -434,7 +434,7 @@ mod tests {
         assert!(read(db, options).unwrap_err().contains("-server s"));
     }
 
-    // Promise of `the_log_goes_to_a_syslog_receiver_too`.
+    // Promise of `the_log_is_also_sent_to_a_syslog_receiver`.
     #[test]
     fn the_daemons_reach_each_other_on_the_network_that_is_named() {
         let db = "lan type=ethernet\na address=127.0.0.1 cores=2 network=lan\n\

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_is_what_a_syslog_receiver_reads() {
+    fn a_packet_has_the_format_of_syslog() {
         assert_eq!(packet(4, "h", 7, "text"), "<28>1 - h scored 7 - - text");
         let long = packet(6, "h", 7, &"é".repeat(2000)).len();
         assert!((MAX_LINE_LEN - 1..=MAX_LINE_LEN).contains(&long), "{long}");

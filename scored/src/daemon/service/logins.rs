@@ -562,7 +562,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_user_with_the_most_clients_loses_the_oldest_ones_that_are_old_enough() {
+    fn the_user_with_the_most_clients_loses_the_oldest_expired_clients() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let key = |ms| SessionKey(ms as usize);

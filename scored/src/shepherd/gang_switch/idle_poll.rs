@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_leads_to_a_poll_but_no_sooner_than_one_interval_after_the_last() {
+    fn a_notification_causes_a_poll_at_least_one_interval_after_the_last_poll() {
         let now = Instant::now();
         let mut idle_poll = polled(now, false);
         assert_eq!(idle_poll.next_poll, now + LONG_INTERVAL);

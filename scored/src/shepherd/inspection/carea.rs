@@ -252,7 +252,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_process_is_idle_when_all_of_its_threads_wait_for_others() {
+    fn a_process_is_idle_when_all_of_its_threads_wait_for_other_processes() {
         let fixture = CAreaFixture::new();
         let is_idle = || fixture.areas.area(1).unwrap().is_idle();
         assert!(!is_idle(), "there is no thread");
@@ -271,7 +271,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_busy_slot_is_one_whose_thread_has_not_been_idle_recently() {
+    fn a_slot_is_busy_if_its_thread_has_not_been_idle_recently() {
         let fixture = CAreaFixture::new();
         let area = fixture.areas.area(0).unwrap();
         assert_eq!(area.busy_slot(u64::MAX), None, "there is no thread");

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbells_are_found_by_their_name_and_their_senders_by_having_none() {
+    fn doorbells_are_recognised_by_their_name_and_senders_by_the_absence_of_a_name() {
         let list = "Num RefCount Protocol Flags Type St Inode Path\n\
                     0: 00000002 00000000 00000000 0002 01 12 @score-pm-00ff-3\n\
                     0: 00000002 00000000 00000000 0002 01 13 /run/score-pm-1\n\
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoll_set_is_woken_by_pm_only_if_everything_in_it_is() {
+    fn an_epoll_set_is_woken_by_pm_only_if_pm_wakes_all_of_its_descriptors() {
         let name = format!("score-pm-test-{}", std::process::id());
         let doorbell_address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
         let doorbell = UnixDatagram::bind_addr(&doorbell_address).unwrap();

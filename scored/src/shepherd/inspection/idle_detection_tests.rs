@@ -90,7 +90,7 @@ fn a_process_that_changes_state_often_is_not_armed() {
 }
 
 #[test]
-fn all_processes_are_armed_when_all_have_been_idle_for_a_while_until_one_is_busy() {
+fn all_processes_are_armed_after_a_period_of_idleness_until_a_process_is_busy() {
     let mut fixture = Fixture::new();
     (0..2).for_each(|process| fixture.set(process, IDLE, NOW / 2));
     assert_eq!(fixture.poll_idle(), (true, NotifySource::AllProcesses));

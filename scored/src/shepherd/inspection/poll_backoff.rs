@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_element_that_stays_idle_is_polled_once_a_second_in_the_end() {
+    fn the_poll_interval_of_an_idle_element_grows_to_one_second() {
         let intervals = intervals(NotifySource::AllProcesses, 12);
         assert_eq!((intervals[0], intervals[1], intervals[11]), (6000, 12_000, 1_000_000));
         let mut backoff = PollBackoff::default();

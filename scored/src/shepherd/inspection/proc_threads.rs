@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn handlers_of_timer_and_io_signals_mean_that_a_process_may_wake_itself() {
+    fn a_process_with_handlers_of_timer_or_io_signals_may_wake_itself() {
         let state = signal_state(std::process::id() as i32).unwrap();
         assert!(!state.traced && !state.has_timers);
         let caught = |signal: i32| SignalState {

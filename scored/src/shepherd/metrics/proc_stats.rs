@@ -69,7 +69,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_running_process_uses_memory_and_time_and_an_exited_one_uses_none() {
+    fn a_running_process_uses_memory_and_time_and_an_exited_process_uses_none() {
         let self_pid = std::process::id() as i32;
         let exited_pid = 200_000_000;
         let memory_kib = |pid| MemoryReader::default().kib(pid, false);

@@ -148,7 +148,7 @@ mod tests {
         (samples, reports, busy_time)
     }
 
-    // Promise of `scmon_shows_a_users_own_jobs_and_an_operator_any`.
+    // Promise of `scmon_shows_users_their_own_jobs_and_operators_all_jobs`.
     #[test]
     fn a_job_without_subscribers_is_not_sampled() {
         let now = Instant::now();
@@ -164,7 +164,7 @@ mod tests {
         );
     }
 
-    // Promise of `scmon_shows_a_users_own_jobs_and_an_operator_any`.
+    // Promise of `scmon_shows_users_their_own_jobs_and_operators_all_jobs`.
     #[test]
     fn busy_shares_are_accurate_to_a_few_percent_with_a_bounded_number_of_samples() {
         let now = Instant::now();
@@ -188,7 +188,7 @@ mod tests {
         assert!((80..130).contains(&samples) && reports == 0, "{samples} {reports}");
     }
 
-    // Promise of `scmon_shows_a_users_own_jobs_and_an_operator_any`.
+    // Promise of `scmon_shows_users_their_own_jobs_and_operators_all_jobs`.
     #[test]
     fn stopped_time_is_not_counted() {
         let now = Instant::now();

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_without_raw_wires_is_named_and_all_take_udp() {
+    fn one_host_without_raw_wires_is_named_and_all_hosts_use_udp() {
         let good = offer(Some("AF_XDP over eth0"), None);
         let degraded = offer(Some("AF_PACKET over eth0"), Some("no room; AF_PACKET is used"));
         let unavailable = offer(None, Some("operation not permitted"));

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_has_what_is_set_and_the_job_ends_when_nobody_removes_it() {
+    fn the_list_has_the_set_breakpoints_and_the_job_ends_if_they_are_not_removed() {
         let mut list = BreakpointList::default();
         for (rank, address, byte) in [(1, 10, 5), (1, 10, 6), (1, 20, 7), (2, 10, 8)] {
             list.add(rank, address, byte);

@@ -118,6 +118,9 @@ const NO_TYPES: &[&str] = &[
     "Yours",
 ];
 
+/// Words that the name of a test may not contain, because its subjects and objects are nouns.
+const NO_TEST_WORDS: &[&str] = &["nobody", "what", "whatever", "where", "who"];
+
 /// Words that no identifier may contain, each with its replacement.
 pub type Words = BTreeMap<String, String>;
 
@@ -168,7 +171,7 @@ impl Rules {
                     type_fault(&one.name)
                 }
                 Kind::Constant => constant_fault(path, one),
-                Kind::Test => None,
+                Kind::Test => test_fault(&one.name),
             };
             if let Some(fault) = fault {
                 self.findings.push(format!("{path}:{}: {}: {fault}", one.line, one.name));
@@ -198,6 +201,13 @@ fn type_fault(name: &str) -> Option<String> {
     } else {
         None
     }
+}
+
+/// What is wrong with the name of a test, if anything.
+fn test_fault(name: &str) -> Option<String> {
+    let parts = segments(name);
+    let word = parts.iter().find(|part| NO_TEST_WORDS.contains(&part.as_str()))?;
+    Some(format!("the name of a test contains a noun or a clause with \"if\", not \"{word}\""))
 }
 
 /// What is wrong with the name of a constant, if anything.
@@ -355,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_variables_and_exit_codes_have_their_endings_and_their_place() {
+    fn environment_variables_end_in_env_and_exit_codes_are_in_one_file() {
         for (text, rule) in [
             ("const PACE: &str = \"SCORE_TEST_PACE\";", "_ENV"),
             ("const EXIT_USAGE: u8 = 2;", "exit_code.rs"),
@@ -370,13 +380,25 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_a_noun_and_shadows_nothing() {
+    fn a_type_is_a_noun_and_shadows_no_name_of_the_prelude() {
         for text in
             ["struct Whose;", "enum Copy { A }", "pub type Result<T> = X<T>;", "struct Said;"]
         {
             assert_eq!(judge(&[("a/src/lib.rs", text)]).len(), 1, "{text}");
         }
         assert!(judge(&[("a/src/lib.rs", "impl Iterator for A { type Item = u8; }")]).is_empty());
+    }
+
+    #[test]
+    fn a_pronoun_or_a_question_word_in_the_name_of_a_test_is_found() {
+        for name in ["who_asks_is_answered", "a_job_runs_where_it_fits", "nobody_waits", "what"] {
+            let text = format!("#[test]\nfn {name}() {{}}");
+            let found = judge(&[("a/src/lib.rs", text.as_str())]);
+            assert!(found.len() == 1 && found[0].contains("name of a test"), "{name}: {found:?}");
+        }
+        for text in ["#[test]\nfn a_whole_job_runs_somewhere() {}", "fn who() {}"] {
+            assert_eq!(judge(&[("a/src/lib.rs", text)]), [] as [String; 0], "{text}");
+        }
     }
 
     #[test]

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_type_and_text_of_a_constant_are_known() {
+    fn the_type_and_text_of_a_constant_are_read() {
         let source = parse("const A: [Duration; 2] = [X, Y];\npub const B: &str = \"SCORE_B\";\n");
         assert_eq!(source.definitions[0].of, ["Duration"]);
         assert_eq!(source.definitions[1].text.as_deref(), Some("SCORE_B"));

@@ -185,14 +185,14 @@ fn run(steps: &[TestAction]) -> (Node, Node, usize) {
 }
 
 #[test]
-fn a_message_does_not_overtake_one_that_waited_for_a_read_that_has_just_ended() {
+fn a_message_does_not_overtake_a_message_that_waited_for_an_ended_read() {
     use TestAction::*;
     run(&[Read(0, 0, 1), Send(true), Receive(true), Message, Send(false), Receive(false), Message]);
 }
 
 proptest! {
     #[test]
-    fn operations_change_the_target_as_if_they_were_done_one_after_the_other(
+    fn operations_change_the_target_in_a_serial_order(
         steps in prop::collection::vec(step(), 1..60)
     ) {
         // Reads are left out, because a program has to wait before it reads into memory that it
@@ -219,7 +219,7 @@ proptest! {
     }
 
     #[test]
-    fn every_operation_ends_whatever_is_mixed_and_messages_keep_their_order(
+    fn every_operation_ends_in_any_mix_and_messages_keep_their_order(
         steps in prop::collection::vec(step(), 1..60)
     ) {
         let (a, _, count) = run(&steps);
@@ -263,7 +263,7 @@ proptest! {
 }
 
 #[test]
-fn bytes_that_follow_lost_ones_are_discarded_until_the_next_frame() {
+fn bytes_that_follow_lost_bytes_are_discarded_until_the_next_frame() {
     let mut node = node(0);
     let protocol = &mut node.protocol;
     let fragment = |last, offset| Frame::WriteData { number: 0, last, handle: REGION + offset };
@@ -384,7 +384,7 @@ fn a_message_waits_for_the_pieces_of_a_write_and_for_the_answer_to_a_read() {
 }
 
 #[test]
-fn operations_on_an_exited_peer_fail_and_messages_go_on() {
+fn operations_on_an_exited_peer_fail_and_messages_continue() {
     let mut node = node(0);
     node.protocol.begin(1, operation(Direction::Read, 0, 0, 8));
     node.protocol.begin(1, operation(Direction::Write, 0, 0, 8));

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_happens_to_packets_without_loss() {
+    fn without_configured_faults_all_packets_arrive_in_order() {
         let (received, injected) = run("seed=1");
         assert!(received.iter().copied().eq(0..10_000));
         assert_eq!(injected, 0);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_repeats_and_another_does_not() {
+    fn equal_seeds_cause_equal_faults_and_other_seeds_do_not() {
         let all = "drop=0.1,duplicate=0.1,reorder=0.1,seed=";
         assert_eq!(run(&format!("{all}5")), run(&format!("{all}5")));
         assert_ne!(run(&format!("{all}5")).0, run(&format!("{all}6")).0);

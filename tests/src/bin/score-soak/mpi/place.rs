@@ -57,6 +57,9 @@ const KILL_GRACE_S: u32 = 20;
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
 /// The slice of the service, in milliseconds.
 const SLICE_MS: &str = "10";
+/// How much longer a program may take in time slices. Two jobs share the processors, and a rank
+/// that waits for another rank also uses its processor.
+const SLICES_TIMEOUT_FACTOR: u32 = 3;
 /// The hosts of the service.
 const HOSTS: [&str; 2] = ["a", "b"];
 /// The maximum number of virtual hosts.
@@ -190,9 +193,11 @@ impl RunFolder {
         Self(folder)
     }
 
-    /// Makes a job that runs a command line here with a time limit.
+    /// Makes a job that runs a command line here with a time limit. `uid` is the user of a job in
+    /// time slices.
     fn job(&self, env: &TestEnv, launch: &Launch, line: &str, uid: Option<u32>) -> Job {
-        let timeout_s = launch.program.timeout_s;
+        let factor = if uid.is_some() { SLICES_TIMEOUT_FACTOR } else { 1 };
+        let timeout_s = launch.program.timeout_s * factor;
         let variables = launch.program.variables;
         let script = format!("exec timeout -k {KILL_GRACE_S} {timeout_s} env {variables} {line}");
         let mut command = Command::new("/bin/sh");

@@ -202,7 +202,7 @@ impl RealProgram {
                     .map_err(|_| format!("{} has no module {module}", python.display()))?;
                 Ok(format!("{} {}", python.display(), copy_to(store, file)?.display()))
             }
-            ProgramSource::Mpi4py => mpi4py_command(library),
+            ProgramSource::Mpi4py => mpi4py_command(library, store),
             ProgramSource::Installed { program, args, prepare } => {
                 if !is_installed(program) {
                     return Err(format!("no {program}"));
@@ -231,12 +231,18 @@ fn installed_command(program: &str, args: &str, store: &Path) -> Result<String, 
 }
 
 /// Returns the command line of the test suite of the mpi4py in the library's Python.
-fn mpi4py_command(library: MpiLibrary) -> Result<String, String> {
+fn mpi4py_command(library: MpiLibrary, store: &Path) -> Result<String, String> {
+    // "spawn" excludes tests that need a launcher that starts more processes. "dynproc" excludes
+    // tests that connect programs: with Open MPI they need a launcher that publishes names. If such
+    // a test fails for two ranks, the other ranks wait for them in the test.
     let (version, program, options) = match library {
-        // "spawn" excludes tests that need a launcher that starts more processes. "dynproc"
-        // excludes tests that connect programs: with Open MPI they need a launcher that publishes
-        // names. If such a test fails for two ranks, the other ranks wait for them in the test.
-        MpiLibrary::OpenMpiDebian => ("3.1.4", "test/runtests.py", "-v -e spawn -e dynproc"),
+        // Over libfabric (pml cm) Open MPI 4.1.4 crashes in a persistent send from MPI_BOTTOM, and
+        // it does not find a synchronous message of a rank to itself by MPI_Iprobe. Both also
+        // happen with libfabric's tcp provider under mpirun. The second makes tests of p2p_obj and
+        // util_pkl5 wait for ever.
+        MpiLibrary::OpenMpiDebian => {
+            ("3.1.4", "test/runtests.py", "-v -e spawn -e dynproc -e p2p_obj -e util_pkl5")
+        }
         MpiLibrary::OpenMpi => ("4.1.2", "test/main.py", "-v -e spawn -e dynproc"),
         _ => ("4.1.2", "test/main.py", "-v -e spawn"),
     };
@@ -248,7 +254,14 @@ fn mpi4py_command(library: MpiLibrary) -> Result<String, String> {
     }
     run_quietly(Command::new(&python).args(["-c", "import mpi4py"]))
         .map_err(|_| format!("{} has no module mpi4py", python.display()))?;
-    Ok(format!("{} {} {options}", python.display(), program.display()))
+    let program = match library {
+        MpiLibrary::OpenMpiDebian => {
+            let suite = copy_to(store, "mpi4py_suite.py")?;
+            format!("{} testAlltoallwBottom {}", suite.display(), program.display())
+        }
+        _ => program.display().to_string(),
+    };
+    Ok(format!("{} {program} {options}", python.display()))
 }
 
 /// Copies a file of tests/programs. Returns the path of the copy.

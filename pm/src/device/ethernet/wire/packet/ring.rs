@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_follow_each_other_round_the_ring() {
+    fn frames_use_the_slots_of_the_ring_in_order() {
         for mtu in [1496, 8996, 65_531] {
             let ring = PacketRingGeometry::new(mtu);
             let mut offset = 0;

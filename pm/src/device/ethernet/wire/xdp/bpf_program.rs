@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_jump_leads_to_the_instruction_that_passes_the_frame_on() {
+    fn every_jump_targets_the_instruction_that_passes_the_frame_to_the_kernel() {
         let local = MacEndpoint { mac: [2, 0, 0, 0, 0, 1], port: 7 };
         for (secret, checks) in [(None, 4), (Some(9), 6)] {
             let program = program(local, secret, 3);
