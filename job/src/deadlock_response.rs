@@ -243,7 +243,7 @@ pub fn deadlock_report(
     waits: &[WaitState],
     placement: &Placement,
 ) -> Vec<String> {
-    let summary = format!("job {job}: deadlock: no process of {name} can go on");
+    let summary = format!("job {job}: deadlock: no process of {name} can continue");
     report(summary, waits, placement)
 }
 
@@ -466,7 +466,7 @@ mod tests {
         let call = MpiCall::MPI_Recv as u32;
         waits[2].mpi_call = Some(MpiCallRecord { call, arguments: [0, 7, 0x4400_0000, 0] });
         let lines = deadlock_report(JobId(7), "a.out", &waits, &placement);
-        assert_eq!(lines[0], "job 7: deadlock: no process of a.out can go on");
+        assert_eq!(lines[0], "job 7: deadlock: no process of a.out can continue");
         assert_eq!(
             lines[1],
             "node 0 on host h0 waits for a message since 20 ms; \

@@ -26,8 +26,9 @@ const TRIAL_RUN_TIMEOUT: Duration = Duration::from_secs(5);
 pub fn run_for_request(path: &Path, request: &mut Request) -> Result<(), StartError> {
     let name = printable(path.as_os_str());
     let start_error = |reason: String| StartError::plain(EXIT_USAGE, format!("{name}: {reason}"));
-    let io_error =
-        |error: std::io::Error| start_error(format!("cannot be run for its request: {error}"));
+    let io_error = |error: std::io::Error| {
+        start_error(format!("cannot be run to get its resource request: {error}"))
+    };
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|error| io_error(error.into()))?;
     let mut child = spawn(path, writer).map_err(io_error)?;
     let written = read_request(&reader, Instant::now() + TRIAL_RUN_TIMEOUT);

@@ -43,7 +43,7 @@ fn a_deadlock_is_found_on_every_network() {
             ("sleeper", &["waits for a message"]),
         ] {
             let Some(outcome) = run(&env, &[network, "PROGRAM", pattern], None) else { return };
-            let text = "deadlock: no process of deadlock can go on";
+            let text = "deadlock: no process of deadlock can continue";
             let outcome = outcome.assert_stderr(&[text]).assert_stderr(expected);
             let outcome = outcome.expect_code(EXIT_DEADLOCK);
             let (_, tree) = outcome.stderr.split_once("stacks of deadlock:\n").expect("a tree");
@@ -159,7 +159,7 @@ fn the_reported_waiting_time_excludes_the_time_that_the_job_was_stopped() {
     std::fs::write(env.dir().join("go"), "").unwrap();
     let outcome = job
         .wait()
-        .assert_stderr(&["deadlock: no process of deadlock can go on"])
+        .assert_stderr(&["deadlock: no process of deadlock can continue"])
         .expect_code(EXIT_DEADLOCK);
     let max_wait = started_at.elapsed() - stopped_time;
     let reported_text = outcome.stderr.split("node 0 waits for a message since ").nth(1);
@@ -201,7 +201,7 @@ fn jobs_that_share_processors_are_reported_only_for_a_deadlock() {
     };
     for pattern in ["alone", "mutual", "blocked", "barrier", "unread", "sleeper"] {
         let _ = run_with_neighbour(pattern)
-            .assert_stderr(&["deadlock: no process of deadlock can go on"])
+            .assert_stderr(&["deadlock: no process of deadlock can continue"])
             .expect_code(EXIT_DEADLOCK);
     }
     for pattern in ["never-idle", "late", "barriers", "helper", "helper-wakes", "mistake", "alarm"]

@@ -61,7 +61,8 @@ fn each_process_of_a_deadlock_is_named_with_its_call() {
     ] {
         let line = format!("scrun -nodes=2 {} {case}", program.display());
         let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run();
-        let outcome = outcome.assert_stderr(&["deadlock: no process of mpi_deadlocks can go on"]);
+        let outcome =
+            outcome.assert_stderr(&["deadlock: no process of mpi_deadlocks can continue"]);
         let outcome = outcome.assert_stderr(expected).expect_code(EXIT_DEADLOCK);
         // The stacks of all ranks follow, and are shown once.
         let (lines, tree) =

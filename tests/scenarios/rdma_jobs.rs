@@ -326,7 +326,7 @@ fn a_deadlock_is_reported_and_a_job_that_can_continue_is_not() {
     }
     let env = TestEnv::new();
     let deadlock = test_program_path(&env, "deadlock");
-    let text = "deadlock: no process of deadlock can go on";
+    let text = "deadlock: no process of deadlock can continue";
     for (args, expected) in [
         (&["mutual"][..], "sent 3, the last to node 1; received 3, the last from node"),
         (&["pin", "blocked"], "waits for a message"),

@@ -226,7 +226,7 @@ fn a_deadlock_is_reported_with_both_machines_and_a_job_that_can_continue_is_not(
         let deadlock = program(env, "deadlock");
         let outcome = job(cluster, ALICE, "roce", &[&deadlock, "mutual"]).run();
         let _ = outcome.expect_code(35).assert_stderr(&[
-            "deadlock: no process of deadlock can go on",
+            "deadlock: no process of deadlock can continue",
             "node 0 on host one waits for a message since",
             "node 1 on host two waits for a message since",
             "sent 3, the last to node 1; received 3, the last from node 1",

@@ -9,7 +9,8 @@ pub struct Rank {
     pub control: Option<Control>,
     /// What this tool has set in the process.
     pub traces: Vec<Trace>,
-    /// [`STOP_SIGNAL`](crate::connection::STOP_SIGNAL) was sent, and its notice has not arrived.
+    /// [`STOP_SIGNAL`](crate::connection::STOP_SIGNAL) was sent, and the notice of this signal has
+    /// not arrived.
     pub is_stop_coming: bool,
     /// Its process id on the host.
     pub pid: Option<i32>,

@@ -100,8 +100,8 @@ fn unknown_name_error<'a>(
     let mut candidates: Vec<&str> = candidates.collect();
     candidates.sort_unstable();
     match nearest(word, candidates.iter().copied()) {
-        Some(suggestion) => format!("no {kind} of this file; did you mean '{suggestion}'?"),
-        None => format!("no {kind} of this file; there are: {}", join_names(candidates)),
+        Some(suggestion) => format!("unknown {kind}; did you mean '{suggestion}'?"),
+        None => format!("unknown {kind} (this file has: {})", join_names(candidates)),
     }
 }
 
@@ -230,7 +230,8 @@ fn checked_values(
         if definition.value_type != ValueType::Words {
             if let Some(other) = first_seen.insert(name, attribute) {
                 let (before, line) = (&other.word.text, other.word.line);
-                let what = format!("one value is expected, and line {line} has {before}");
+                let what =
+                    format!("this attribute takes one value, but line {line} already has {before}");
                 return Err(word.error(&word.text, what));
             }
             if attribute.values.len() > 1 {

@@ -5,7 +5,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `keys.rs` | the numbers of links, sessions and jobs |
-//! | this file | each input, and the path of orders and reports between masters, trees and shepherds |
+//! | `mod.rs` | each input, and the path of orders and reports through this daemon |
 //! | `led_jobs.rs` | the masters of the jobs that this daemon leads, and their watchers |
 //! | `tree_positions.rs` | this daemon's positions in the range trees of jobs, and their links |
 //! | `gang_driver.rs` | the gang scheduler of the jobs that this daemon leads |
@@ -323,7 +323,8 @@ impl Jobs {
     }
 }
 
-/// The path of orders and reports between a master, the positions of this daemon in trees, and its shepherds.
+/// The path of orders and reports between a master, the positions of this daemon in trees, and its
+/// shepherds.
 impl Jobs {
     fn begin(&mut self, new_job: NewJob) {
         let NewJob { start, placement, client_job, allocations } = new_job;

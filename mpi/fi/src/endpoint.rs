@@ -37,6 +37,6 @@ pub(crate) struct Endpoint {
     pub(crate) min_multi_recv: usize,
     /// Whether a receive that names a source receives messages of this source only.
     pub(crate) is_directed: bool,
-    /// Its queues, which are in force from `FI_ENABLE` on.
+    /// The queues of the endpoint. They take effect with `FI_ENABLE`.
     pub(crate) queues: EndpointQueues,
 }

@@ -42,7 +42,7 @@ const SHARED: u64 = 8;
 /// The mapping that contains `address`, from an open `/proc/self/maps`. None: it is not mapped.
 ///
 /// # Errors
-/// ENOTTY: the kernel is older.
+/// ENOTTY: the kernel has no PROCMAP_QUERY (it is older than Linux 6.11).
 pub(super) fn mapping_at(maps: &File, address: usize) -> io::Result<Option<Mapping>> {
     let size = size_of::<Query>() as u64;
     let mut query = Query { size, address: address as u64, ..Query::default() };

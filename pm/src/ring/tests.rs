@@ -1,4 +1,5 @@
-//! Tests of the ring: compared with a queue, and with garbage in its memory.
+//! Tests of the ring. One compares its results with those of a queue. Another fills its memory with
+//! random bytes.
 
 use super::*;
 use proptest::prelude::*;

@@ -64,7 +64,9 @@ fn prepare(folder: &Path) -> io::Result<()> {
     }
     let data = fs::symlink_metadata(folder)?;
     if !data.is_dir() || data.uid() != geteuid().as_raw() || data.mode() & 0o022 != 0 {
-        return Err(io::Error::other("it must be a folder that only you can write"));
+        return Err(io::Error::other(
+            "it must be a directory that belongs to you and that only you can write",
+        ));
     }
     for entry in fs::read_dir(folder)?.flatten() {
         let is_key_file = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));

@@ -440,7 +440,7 @@ impl JobRunner {
         let stage = self.phase.job_info().map_or(0, |job_info| job_info.stage);
         self.outputs
             .add(logged, Stream::Stderr, (stage, element), registry, output_token)
-            .map_err(|error| format!("the output of scored-pmix: {error}"))
+            .map_err(|error| format!("cannot read the output of scored-pmix: {error}"))
     }
 
     fn on_spawn_error(&mut self, ProcessKey { element, node }: ProcessKey, error: StartError) {

@@ -94,7 +94,7 @@ impl PmixElement {
         let own_ranges: usize =
             self.subset_fences.keys().map(|fence| fence.members.ranges().len()).sum();
         let reason = if own_ranges + fence.members.ranges().len() > max_ranges {
-            format!("its PMIx fences have more than {max_ranges} ranges of nodes")
+            format!("the PMIx fences of the program have more than {max_ranges} ranges of nodes")
         } else if self.subset_fences.len() >= max_fences {
             format!("its processes on this host are in more than {max_fences} PMIx fences")
         } else if entries.len() > max_bytes || total_bytes > self.max_fence_bytes {

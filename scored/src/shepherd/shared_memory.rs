@@ -77,8 +77,9 @@ impl SharedMemory {
     ) -> Result<NetworkReport, String> {
         let node_count = placement.self_placement().map_or(0, |local_host| local_host.nodes);
         if self.board.is_none() {
-            let page = PublishedMap::new("score-board", BOARD_LEN)
-                .map_err(|error| format!("no memory for the board: {error}"))?;
+            let page = PublishedMap::new("score-board", BOARD_LEN).map_err(|error| {
+                format!("cannot allocate the memory that SCore shares with the job: {error}")
+            })?;
             page.store_u32(board::VERSION, PROTOCOL_VERSION);
             page.store_u64(board::STARTED_NS, super::monotonic_ns());
             let page = self.board.insert(Arc::new(page));

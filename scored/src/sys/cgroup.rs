@@ -140,8 +140,8 @@ fn find_self_group(controller: &str, mounts: &str, groups: &str) -> Option<PathB
 
 impl Cgroups {
     /// Probes which groups this host allows. If version 2 requires it, a persistent daemon moves
-    /// into a group of its own. For other processes, the list of controllers of version 2 is
-    /// trusted without a probe.
+    /// into a group of its own. For other processes, this function uses the list of controllers of
+    /// version 2 without a probe.
     pub fn find(is_daemon: bool) -> Self {
         let mut cgroups = Self::default();
         if let Ok(base) = self_group("") {

@@ -162,7 +162,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         (Required, " DIR"),
         value::anything,
         Full,
-        "copy a folder to every host for tools",
+        "copy a directory to every host for tools",
     ),
     row("help", (NoValue, ""), value::anything, Full, "this text"),
     row("version", (NoValue, ""), value::anything, Full, "the version"),

@@ -17,7 +17,7 @@ pub enum WatchKind {
 }
 
 impl WatchKind {
-    /// The bits of DR7. The processor has no kind for reads only.
+    /// The bits of DR7. The processor has no watchpoint for reads only.
     fn bits(self) -> u64 {
         match self {
             Self::Write => 0b01,

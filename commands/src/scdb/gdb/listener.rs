@@ -66,8 +66,8 @@ impl DebuggerSocket {
     /// # Errors
     /// One line with the reason.
     pub fn new() -> Result<Self, String> {
-        let folder =
-            PrivateFolder::new().map_err(|error| format!("a folder for the socket: {error}"))?;
+        let folder = PrivateFolder::new()
+            .map_err(|error| format!("cannot create a directory for the socket: {error}"))?;
         let path = folder.0.join(NAME);
         let listener = bind(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self { listener, path, _folder: folder })

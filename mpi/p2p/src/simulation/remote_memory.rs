@@ -43,8 +43,8 @@ pub(super) struct RemoteMemory {
     /// The fetched former values of the counters.
     fetched: Vec<(usize, u64)>,
     added: u64,
-    /// The number of writes with a number that have ended at the origin. `noted_writes` counts
-    /// those that have arrived here.
+    /// The number of writes with immediate data that this program has started. `noted_writes`
+    /// counts the writes with immediate data that have arrived here.
     pub(super) announced_writes: u64,
     pub(super) noted_writes: u64,
 }

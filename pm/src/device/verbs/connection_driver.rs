@@ -154,7 +154,7 @@ impl VerbsEngine {
         };
         let to = self.addresses.get(node as usize, self.identity.channel as usize, 0);
         let Some(to) = to.as_deref().and_then(decode_address) else { return };
-        // A later hello replaces one that cannot be sent now.
+        // If this hello cannot be sent now, a later hello replaces it.
         let _ = self.socket.send_to(&hello.encode(), to);
     }
 

@@ -340,7 +340,7 @@ fn network_of<'a>(name: &str, database: Option<&'a Database>) -> Result<&'a Netw
         let names: Vec<_> = networks.iter().map(|network| network.name.as_str()).collect();
         match names.is_empty() {
             true => format!("-network {name}: the database has no networks"),
-            false => format!("-network {name}: the database has {}", names.join(", ")),
+            false => format!("-network {name}: not in the database (it has: {})", names.join(", ")),
         }
     })
 }
@@ -446,7 +446,7 @@ mod tests {
         let addresses = (config.server.to_string(), config.address.to_string());
         assert_eq!(addresses, ("127.0.1.2:9901".to_owned(), "127.0.1.1:9901".to_owned()));
         let error = read(db, options_on("wan")).unwrap_err();
-        assert!(error.contains("-network wan: the database has lan"), "{error}");
+        assert!(error.contains("-network wan: not in the database (it has: lan"), "{error}");
         let error =
             read(&db.replace("lan/b address=127.0.1.2", ""), options_on("lan")).unwrap_err();
         assert!(error.contains("no record lan/b"), "{error}");

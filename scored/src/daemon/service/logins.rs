@@ -199,7 +199,9 @@ impl Daemon {
             let _ = send(client.socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL);
         }
         let service = self.service.as_mut();
-        let text = format!("uid {uid}: {count} clients have not logged in: another one is refused");
+        let text = format!(
+            "uid {uid}: connection refused: {count} connections of this user have not logged in"
+        );
         service.into_iter().for_each(|one| one.warn_about(LogTopic::User(uid), &text));
     }
 
