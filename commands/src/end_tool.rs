@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use nix::sys::signal::Signal;
-use score_proto::tool_start::{ToolAction, ToolId};
+use score_proto::job_control::Status;
+use score_proto::tool_start::{SignalOutcome, ToolAction, ToolActionAnswer, ToolId};
 
 use crate::args::Args;
 use crate::job_address::JobAddress;
@@ -14,8 +15,8 @@ use crate::tool_client::{self, ToolError};
 /// The text of `-help`.
 pub const USAGE: &str = "\
 usage: end_tool --id JOB | --pid SCRUN --tool N [--signal S] [--socket PATH]
-  Sends SIGTERM to the processes of a tool that start_tool or scrun -tool has started, on all hosts,
-  and returns when they have it. The tool may take its time to end.
+  Sends SIGTERM to the processes of a tool that start_tool or scrun -tool has started, on all hosts.
+  It waits up to a second, and prints how the tool has ended, or that it still runs.
   --id JOB      the job, by its number (scps), from any host of the cluster; or PID@HOST
   --pid SCRUN   the job of the scrun with this process id on this host
   --tool N      the number of the tool
@@ -95,8 +96,51 @@ impl EndTool {
             return Ok(USAGE.to_owned());
         };
         let action = ToolAction::Signal { tool, signal };
-        let tool = tool_client::request(address.find()?, action, socket.as_deref())?;
-        Ok(format!("tool {tool} has been stopped\n"))
+        let answer = tool_client::request(address.find()?, action, socket.as_deref())?;
+        let ToolActionAnswer::Signaled(outcome) = answer else {
+            return Err("scored has answered another request".into());
+        };
+        Ok(describe(tool, signal, &outcome))
+    }
+}
+
+/// The line for the user.
+fn describe(tool: ToolId, signal: i32, outcome: &SignalOutcome) -> String {
+    let on_hosts = |count: u32| match count {
+        1 => "on 1 host".to_owned(),
+        _ => format!("on {count} hosts"),
+    };
+    let status_text = |status: Status| match status {
+        Status::Exited(code) => format!("exit code {code}"),
+        Status::Signaled(signal) => format!("killed by {}", signal_name(signal)),
+    };
+    let ends = outcome.ended.iter().map(|(status, hosts)| (status_text(*status), *hosts));
+    let lost = (outcome.lost > 0).then(|| ("connection lost".to_owned(), outcome.lost));
+    let ends: Vec<(String, u32)> = ends.chain(lost).collect();
+    let list = || {
+        let ends = ends.iter().map(|(text, hosts)| format!("{text} {}", on_hosts(*hosts)));
+        ends.collect::<Vec<_>>().join(", ")
+    };
+    match (outcome.running, &ends[..]) {
+        (0, [(end, _)]) => format!("tool {tool} has ended: {end}\n"),
+        (0, _) => format!("tool {tool} has ended: {}\n", list()),
+        (running, ends) => {
+            let has_ended = if ends.is_empty() {
+                String::new()
+            } else {
+                format!(", and has ended: {}", list())
+            };
+            let (signal, running) = (signal_name(signal), on_hosts(running));
+            format!("{signal} was sent to tool {tool}, which still runs {running}{has_ended}\n")
+        }
+    }
+}
+
+/// The name of a signal, for a message.
+fn signal_name(signal: i32) -> String {
+    match Signal::try_from(signal) {
+        Ok(name) => name.as_str().to_owned(),
+        Err(_) => format!("signal {signal}"),
     }
 }
 
@@ -114,6 +158,36 @@ mod tests {
 
     fn parse(words: &[&str]) -> Result<EndTool, String> {
         EndTool::parse(&words.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    // Promise (tools): end_tool says how the tool has ended, or that it still runs.
+    #[test]
+    fn the_line_says_what_has_ended_and_what_still_runs() {
+        let (killed, exited) = (Status::Signaled(15), Status::Exited(3));
+        for (signal, running, ended, lost, line) in [
+            (15, 0, &[(killed, 1)][..], 0, "tool 2 has ended: killed by SIGTERM"),
+            (15, 0, &[(exited, 4)], 0, "tool 2 has ended: exit code 3"),
+            (
+                15,
+                0,
+                &[(killed, 2), (exited, 1)],
+                1,
+                "tool 2 has ended: killed by SIGTERM on 2 hosts, exit code 3 on 1 host, connection \
+                 lost on 1 host",
+            ),
+            (10, 1, &[], 0, "SIGUSR1 was sent to tool 2, which still runs on 1 host"),
+            (
+                40,
+                3,
+                &[(exited, 1)],
+                0,
+                "signal 40 was sent to tool 2, which still runs on 3 hosts, and has ended: exit \
+                 code 3 on 1 host",
+            ),
+        ] {
+            let outcome = SignalOutcome { running, ended: ended.to_vec(), lost };
+            assert_eq!(describe(ToolId(2), signal, &outcome), format!("{line}\n"));
+        }
     }
 
     #[test]

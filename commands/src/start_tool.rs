@@ -5,7 +5,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use score_proto::message::OsBytes;
-use score_proto::tool_start::{TOOL_FILES_PLACEHOLDER, ToolAction, ToolProgram, split_words};
+use score_proto::tool_start::{
+    TOOL_FILES_PLACEHOLDER, ToolAction, ToolActionAnswer, ToolProgram, split_words,
+};
 
 use crate::args::Args;
 use crate::job_address::JobAddress;
@@ -101,7 +103,10 @@ impl StartTool {
         score_mpir::begin();
         let path = String::from_utf8_lossy(&program.path.0).into_owned();
         let (target, action) = (address.find()?, ToolAction::Start { program, hosts });
-        let tool = tool_client::request(target, action, socket.as_deref())?;
+        let answer = tool_client::request(target, action, socket.as_deref())?;
+        let ToolActionAnswer::Started(tool) = answer else {
+            return Err("scored has answered another request".into());
+        };
         process_table::show(target, address.to_string(), socket.as_deref()).map_err(|error| {
             let reason = format!("tool {tool} ({path}) has been started, but {}", error.reason);
             ToolError { reason, ..error }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use score_proto::exit_code::{EXIT_IO_ERROR, EXIT_USAGE};
 use score_proto::message::ConsoleRequest;
-use score_proto::tool_start::{ScrunJob, ToolAction, ToolActionAnswer, ToolId};
+use score_proto::tool_start::{ScrunJob, ToolAction, ToolActionAnswer};
 
 use crate::job_address::JobAddress;
 use crate::scored_client::QueryStream;
@@ -50,7 +50,7 @@ pub fn parse_pid(value: &OsString) -> Result<JobAddress, String> {
     JobAddress::of_pid(&value.to_string_lossy()).map_err(|line| format!("--pid {line}"))
 }
 
-/// Sends a request to the job. Returns the number of the tool.
+/// Sends a request to the job. Returns its answer, which is no refusal.
 ///
 /// # Errors
 /// The reason why the request failed.
@@ -58,17 +58,17 @@ pub fn request(
     target: ScrunJob,
     action: ToolAction,
     socket: Option<&Path>,
-) -> Result<ToolId, ToolError> {
+) -> Result<ToolActionAnswer, ToolError> {
     let request = ConsoleRequest::ToolAction { job: target.job, action };
     let mut query = QueryStream::open_at(target, request, socket.map(Path::to_owned))?;
     let mut answer = None;
     while let Some(given) = query.next_reply()? {
         answer = Some(given);
     }
-    let answer = answer.ok_or_else(|| "scored has given no answer".to_owned())?;
     match answer {
-        ToolActionAnswer::Done(tool) => Ok(tool),
-        ToolActionAnswer::Refused { code, reason } => Err(ToolError { code, reason }),
+        Some(ToolActionAnswer::Refused { code, reason }) => Err(ToolError { code, reason }),
+        Some(answer) => Ok(answer),
+        None => Err("scored has given no answer".into()),
     }
 }
 

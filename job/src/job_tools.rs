@@ -11,8 +11,8 @@ use score_proto::job_control::{JobOrder, Order, Placement, Status};
 use score_proto::message::Level;
 use score_proto::nodeset::NodeSet;
 use score_proto::tool_start::{
-    MAX_TOOL_HOSTS, MAX_TOOLS, ToolAction, ToolActionAnswer, ToolEventKind, ToolId, ToolOrder,
-    ToolOrderKind, ToolProgram, ToolReport,
+    MAX_TOOL_HOSTS, MAX_TOOLS, SignalOutcome, ToolAction, ToolActionAnswer, ToolEventKind, ToolId,
+    ToolOrder, ToolOrderKind, ToolProgram, ToolReport,
 };
 
 use crate::cluster::MonotonicTime;
@@ -22,6 +22,8 @@ use crate::signal;
 
 /// How long the hosts may take to start a tool, or to deliver a signal to it.
 const HOST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the answer to end_tool waits for the end of the tool, after the signal was sent.
+const END_GRACE: Duration = Duration::from_secs(1);
 
 /// The origin of a request about a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,10 +57,33 @@ pub enum ToolStep {
 #[derive(Debug)]
 struct Waiting {
     requester: ToolRequester,
-    is_start: bool,
+    /// What the hosts have reported so far, if the request is a signal.
+    outcome: Option<SignalOutcome>,
     /// The hosts that have not answered.
     hosts: NodeSet,
     deadline: MonotonicTime,
+}
+
+impl Waiting {
+    fn is_start(&self) -> bool {
+        self.outcome.is_none()
+    }
+
+    /// Whether all hosts have sent the signal. The request then waits for the end of the tool.
+    fn is_signal_sent(&self) -> bool {
+        self.outcome.is_some() && self.hosts.is_empty()
+    }
+
+    /// The answer of a request that all hosts have answered. The tool runs on `running` hosts.
+    fn answer(self, tool: ToolId, running: u32) -> ToolStep {
+        ToolStep::Answer(
+            self.requester,
+            match self.outcome {
+                None => ToolActionAnswer::Started(tool),
+                Some(outcome) => ToolActionAnswer::Signaled(SignalOutcome { running, ..outcome }),
+            },
+        )
+    }
 }
 
 #[derive(Debug)]
@@ -71,6 +96,13 @@ struct Tool {
     debugs: Option<String>,
     /// The status on the host where the tool ended last.
     status: Option<Status>,
+}
+
+impl Tool {
+    /// The outcome of the signal for which a request waits.
+    fn outcome(&mut self) -> Option<&mut SignalOutcome> {
+        self.waiting.as_mut()?.outcome.as_mut()
+    }
 }
 
 /// See the [module](self).
@@ -180,7 +212,7 @@ impl JobTools {
         self.last_id.0 += 1;
         let (id, deadline) = (self.last_id, now + HOST_TIMEOUT);
         let path = String::from_utf8_lossy(&program.path.0).into_owned();
-        let waiting = Some(Waiting { requester, is_start: true, hosts: hosts.clone(), deadline });
+        let waiting = Some(Waiting { requester, outcome: None, hosts: hosts.clone(), deadline });
         let tool = Tool { path, hosts: hosts.clone(), waiting, debugs, status: None };
         self.tools.insert(id, tool);
         out.push(ToolStep::Order(order(id, hosts, ToolOrderKind::Start(program))));
@@ -200,11 +232,15 @@ impl JobTools {
         let tool = self.tools.get_mut(&id).ok_or_else(|| {
             format!("the job has no tool {id}: it was not started, or has ended on all hosts")
         })?;
+        if let Some(sent) = tool.waiting.take_if(|waiting| waiting.is_signal_sent()) {
+            out.push(sent.answer(id, tool.hosts.len()));
+        }
         if tool.waiting.is_some() {
             return Err(format!("tool {id}: another request for it is not done yet"));
         }
         let (hosts, deadline) = (tool.hosts.clone(), now + HOST_TIMEOUT);
-        let waiting = Waiting { requester, is_start: false, hosts: hosts.clone(), deadline };
+        let outcome = Some(SignalOutcome::default());
+        let waiting = Waiting { requester, outcome, hosts: hosts.clone(), deadline };
         tool.waiting = Some(waiting);
         out.push(ToolStep::Order(order(id, hosts, ToolOrderKind::Signal(signal))));
         Ok(())
@@ -215,6 +251,7 @@ impl JobTools {
         &mut self,
         report: ToolReport,
         placement: &Placement,
+        now: MonotonicTime,
         out: &mut Vec<ToolStep>,
     ) {
         let ToolReport { host, tool: id, kind } = report;
@@ -239,9 +276,12 @@ impl JobTools {
             ToolEventKind::Ended(status) => {
                 tool.hosts.remove(host.0);
                 tool.status = Some(status);
+                if let Some(outcome) = tool.outcome() {
+                    outcome.add_end(status);
+                }
                 if let Status::Signaled(signal) = status
                     && tool.debugs.is_none()
-                    && tool.waiting.as_ref().is_none_or(|waiting| !waiting.is_start)
+                    && tool.waiting.as_ref().is_none_or(|waiting| !waiting.is_start())
                 {
                     let path = &tool.path;
                     let signal = signal::name(signal);
@@ -250,17 +290,24 @@ impl JobTools {
                 }
             }
         }
-        self.on_answer(id, host.0, out);
+        self.on_answer(id, host.0, now, out);
     }
 
     /// A host has answered a pending request, or will not answer it.
-    fn on_answer(&mut self, id: ToolId, host: u32, out: &mut Vec<ToolStep>) {
+    fn on_answer(&mut self, id: ToolId, host: u32, now: MonotonicTime, out: &mut Vec<ToolStep>) {
         let Some(tool) = self.tools.get_mut(&id) else { return };
-        if let Some(waiting) = &mut tool.waiting {
-            waiting.hosts.remove(host);
+        if let Some(waiting) = &mut tool.waiting
+            && waiting.hosts.remove(host)
+            && waiting.is_signal_sent()
+        {
+            waiting.deadline = now + END_GRACE;
         }
-        if let Some(done) = tool.waiting.take_if(|waiting| waiting.hosts.is_empty()) {
-            out.push(ToolStep::Answer(done.requester, ToolActionAnswer::Done(id)));
+        let running = tool.hosts.len();
+        let is_done = |waiting: &mut Waiting| {
+            waiting.hosts.is_empty() && (waiting.is_start() || running == 0)
+        };
+        if let Some(done) = tool.waiting.take_if(is_done) {
+            out.push(done.answer(id, running));
         }
         if tool.hosts.is_empty() {
             out.push(ToolStep::Ended(id, tool.status));
@@ -286,6 +333,7 @@ impl JobTools {
         &mut self,
         hosts: std::ops::Range<u32>,
         placement: &Placement,
+        now: MonotonicTime,
         out: &mut Vec<ToolStep>,
     ) {
         let ids: Vec<ToolId> = self.tools.keys().copied().collect();
@@ -294,18 +342,24 @@ impl JobTools {
             if !tool.hosts.remove(host) {
                 continue;
             }
-            if tool.waiting.as_ref().is_some_and(|waiting| waiting.is_start) {
+            if let Some(outcome) = tool.outcome() {
+                outcome.lost += 1;
+            }
+            if tool.waiting.as_ref().is_some_and(Waiting::is_start) {
                 let reason = format!("host {} is lost", host_name(placement, host));
                 self.refuse_start(id, EXIT_FAILED, reason, out);
             }
-            self.on_answer(id, host, out);
+            self.on_answer(id, host, now, out);
         }
     }
 
     /// The job ends. Requesters that still wait get an answer.
     pub fn end(&mut self, out: &mut Vec<ToolStep>) {
-        for tool in self.tools.values_mut() {
-            if let Some(waiting) = tool.waiting.take() {
+        for (id, tool) in &mut self.tools {
+            let Some(waiting) = tool.waiting.take() else { continue };
+            if waiting.is_signal_sent() {
+                out.push(waiting.answer(*id, tool.hosts.len()));
+            } else {
                 let reason = "the job has ended".to_owned();
                 let answer = ToolActionAnswer::Refused { code: EXIT_FAILED, reason };
                 out.push(ToolStep::Answer(waiting.requester, answer));
@@ -318,7 +372,7 @@ impl JobTools {
         self.tools.values().filter_map(|tool| Some(tool.waiting.as_ref()?.deadline)).min()
     }
 
-    /// Gives up hosts that do not answer.
+    /// Gives up hosts that do not answer, and tools that do not end.
     pub fn on_tick(&mut self, placement: &Placement, now: MonotonicTime, out: &mut Vec<ToolStep>) {
         let ids: Vec<ToolId> = self.tools.keys().copied().collect();
         for id in ids {
@@ -326,9 +380,13 @@ impl JobTools {
             let Some(late) = tool.waiting.take_if(|waiting| waiting.deadline <= now) else {
                 continue;
             };
+            if late.is_signal_sent() {
+                out.push(late.answer(id, tool.hosts.len()));
+                continue;
+            }
             let name = late.hosts.first().map_or("?", |host| host_name(placement, host));
             let reason = format!("host {name} has not answered in {} s", HOST_TIMEOUT.as_secs());
-            if late.is_start {
+            if late.is_start() {
                 tool.waiting = Some(late);
                 self.refuse_start(id, EXIT_FAILED, reason, out);
             } else {

@@ -36,7 +36,7 @@ impl Tools {
     fn report(&mut self, host: u32, tool: u32, kind: ToolEventKind) -> Steps {
         let mut out = Vec::new();
         let report = ToolReport { host: JobHostId(host), tool: ToolId(tool), kind };
-        self.tools.on_report(report, &self.placement, &mut out);
+        self.tools.on_report(report, &self.placement, self.now, &mut out);
         out
     }
 
@@ -74,7 +74,7 @@ fn a_start_is_answered_when_the_tool_runs_on_all_hosts_that_were_asked_for() {
     assert_eq!(order.hosts, NodeSet::from_iter([0, 2]));
     assert_eq!(tools.report(2, 1, ToolEventKind::Started), []);
     assert_eq!(tools.report(1, 1, ToolEventKind::Started), [], "not asked for");
-    let done = answer(7, ToolActionAnswer::Done(ToolId(1)));
+    let done = answer(7, ToolActionAnswer::Started(ToolId(1)));
     assert_eq!(tools.report(0, 1, ToolEventKind::Started), [done]);
     let (code, reason) = {
         let steps = tools.act(7, start(&["d"]));
@@ -128,13 +128,61 @@ fn a_signal_is_sent_to_the_hosts_on_which_the_tool_runs() {
     let sent = order(ToolId(1), NodeSet::from_iter([0, 2]), ToolOrderKind::Signal(15));
     assert_eq!(steps, [ToolStep::Order(sent)]);
     assert_eq!(tools.report(0, 1, ToolEventKind::Signaled), []);
+    let steps = tools.act(5, signal(1, 9));
+    assert!(refusal(&steps).1.contains("not done yet"), "{steps:?}");
     // The tool has ended before the signal arrived. This counts as an answer too.
-    let steps = tools.report(2, 1, ToolEventKind::Ended(Status::Exited(0)));
-    assert_eq!(steps, [answer(3, ToolActionAnswer::Done(ToolId(1)))]);
+    assert_eq!(tools.report(2, 1, ToolEventKind::Ended(Status::Exited(0))), []);
+    let steps = tools.report(0, 1, ToolEventKind::Ended(Status::Exited(0)));
+    let outcome = SignalOutcome { ended: vec![(Status::Exited(0), 2)], ..Default::default() };
+    let done = answer(3, ToolActionAnswer::Signaled(outcome));
+    assert_eq!(steps, [done, ToolStep::Ended(ToolId(1), Some(Status::Exited(0)))]);
     for (wrong, line) in [(signal(2, 15), "no tool 2"), (signal(1, 65), "no signal 65")] {
         let steps = tools.act(3, wrong);
         assert!(refusal(&steps).1.contains(line), "{steps:?}");
     }
+}
+
+#[test]
+fn the_answer_to_a_signal_says_where_the_tool_has_ended_and_waits_a_second_at_most() {
+    let mut tools = three_hosts();
+    tools.start_everywhere();
+    let send = |signal| ToolAction::Signal { tool: ToolId(1), signal };
+    let signaled = |session, running, ended: &[(Status, u32)], lost| {
+        let outcome = SignalOutcome { running, ended: ended.to_vec(), lost };
+        answer(session, ToolActionAnswer::Signaled(outcome))
+    };
+    let is_sent = |tools: &mut Tools| {
+        (0..3).for_each(|host| assert_eq!(tools.report(host, 1, ToolEventKind::Signaled), []));
+    };
+    let tick = |tools: &mut Tools| {
+        let mut out = Vec::new();
+        tools.tools.on_tick(&tools.placement, tools.now, &mut out);
+        out
+    };
+    // The second begins when the last host has sent the signal.
+    tools.act(3, send(15));
+    tools.now = Duration::from_secs(20);
+    is_sent(&mut tools);
+    assert_eq!(tools.tools.deadline(), Some(tools.now + END_GRACE));
+    assert_eq!(tick(&mut tools), []);
+    tools.now += END_GRACE;
+    assert_eq!(tick(&mut tools), [signaled(3, 3, &[], 0)]);
+    // A further signal does not wait for the end of that second, and one end is no answer.
+    tools.act(4, send(15));
+    is_sent(&mut tools);
+    let killed = Status::Signaled(15);
+    assert_eq!(tools.report(1, 1, ToolEventKind::Ended(killed)).len(), 1, "the line for the user");
+    let steps = tools.act(5, send(9));
+    assert_eq!(steps[0], signaled(4, 2, &[(killed, 1)], 0));
+    for host in [0, 2] {
+        assert_eq!(tools.report(host, 1, ToolEventKind::Signaled), []);
+    }
+    let mut out = Vec::new();
+    tools.tools.on_hosts_lost(2..3, &tools.placement, tools.now, &mut out);
+    assert_eq!(out, []);
+    // The job ends: the signal was sent nevertheless.
+    tools.tools.end(&mut out);
+    assert_eq!(out, [signaled(5, 1, &[], 1)]);
 }
 
 #[test]
@@ -154,7 +202,7 @@ fn hosts_that_are_lost_or_silent_are_not_waited_for() {
     let mut tools = three_hosts();
     tools.act(7, start(&[]));
     let mut out = Vec::new();
-    tools.tools.on_hosts_lost(1..3, &tools.placement, &mut out);
+    tools.tools.on_hosts_lost(1..3, &tools.placement, tools.now, &mut out);
     assert_eq!(refusal(&out), (EXIT_FAILED, "host b is lost"));
     tools.act(8, start(&["b"]));
     let due = tools.tools.deadline().unwrap();

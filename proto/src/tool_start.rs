@@ -146,11 +146,34 @@ pub enum ToolAction {
     },
 }
 
+/// The state of a tool after a signal, on the hosts to which the signal was sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignalOutcome {
+    /// The number of hosts on which the tool still runs.
+    pub running: u32,
+    /// Each status with which the tool has ended, with the number of hosts.
+    pub ended: Vec<(Status, u32)>,
+    /// The number of hosts that were lost meanwhile.
+    pub lost: u32,
+}
+
+impl SignalOutcome {
+    /// The tool has ended on one more host.
+    pub fn add_end(&mut self, status: Status) {
+        match self.ended.iter_mut().find(|(other, _)| *other == status) {
+            Some((_, hosts)) => *hosts += 1,
+            None => self.ended.push((status, 1)),
+        }
+    }
+}
+
 /// The answer to a [`ToolAction`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolActionAnswer {
-    /// The tool runs on all hosts, or the signal was delivered.
-    Done(ToolId),
+    /// The tool runs on all hosts.
+    Started(ToolId),
+    /// The signal was sent on all hosts.
+    Signaled(SignalOutcome),
     /// Nothing was done, or everything that was done has been undone.
     Refused {
         /// The exit code of the command.

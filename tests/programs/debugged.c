@@ -13,6 +13,7 @@ volatile long watched;
 volatile long assisted;
 volatile int is_over;
 volatile int signals;
+_Thread_local volatile int mark;
 
 static void on_signal(int signal)
 {
@@ -43,6 +44,7 @@ static void *help(void *result)
     struct timespec pause = {0, 300000};
     long *calls = result;
 
+    mark = 2;
     pthread_setname_np(pthread_self(), "helper");
     while (!is_over) {
         assist();
@@ -59,6 +61,7 @@ int main(int count, char **arguments)
     long sum = 0, calls = 0;
     int round = 0;
 
+    mark = 1;
     signal(SIGUSR1, on_signal);
     if (count != 2 || pthread_create(&thread, NULL, help, &calls) != 0) return 1;
     printf("up\n");

@@ -153,6 +153,25 @@ fn gdb_stops_reads_steps_watches_and_changes_a_rank_and_detaches() {
     job.end(["answer 0, 0 signals right", "answer 42, 2 signals right"]);
 }
 
+// Promise of `the_variables_of_each_thread_of_this_process_are_found`.
+#[test]
+fn gdb_reads_and_changes_the_thread_local_variables_of_each_thread() {
+    let env = TestEnv::new();
+    let Some(job) = DebuggedJob::start(&env, "gdb") else { return };
+    let commands = "tbreak assist\ncontinue\nprint mark\nset variable mark = 7\nprint mark\n\
+                    print &mark\nthread 1\nprint mark\nprint (int)errno >= 0\ndetach\n";
+    for settings in ["", "set remote noack-packet off\n"] {
+        let text = job.gdb_with(settings, commands).run().expect_code(0).text();
+        assert_has(&text, &["$2 = 7", "$3 = (volatile int *) 0x", "$4 = 1", "$5 = 1"]);
+        // The first gdb has changed the variable of the second thread.
+        assert_has(&text, &[if settings.is_empty() { "$1 = 2" } else { "$1 = 7" }]);
+    }
+    // This starts a gdb for each rank.
+    let values = job.scdb(&["print", "mark"]).run().expect_code(0);
+    assert_eq!(values.text(), "ranks 0-1: 1\n");
+    job.end(["answer 0, 0 signals right", "answer 0, 0 signals right"]);
+}
+
 // Promise of `gdb_stops_reads_steps_watches_and_changes_a_rank_and_detaches`.
 #[test]
 fn a_killed_gdb_does_not_change_the_rank() {

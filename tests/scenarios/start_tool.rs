@@ -88,7 +88,7 @@ fn a_tool_starts_beside_a_job_and_sees_its_processes() {
     let outcome = end_tool(&env, &job, &["--tool", "2"]);
     assert!(outcome.code == 2 && outcome.stderr.contains("no tool 2"), "{outcome}");
     let outcome = end_tool(&env, &job, &["--tool", "1"]).expect_code(0);
-    assert_eq!(outcome.text(), "tool 1 has been stopped\n");
+    assert_eq!(outcome.text(), "tool 1 has ended: killed by SIGTERM\n");
     wait_until_ended(&env, "sleep 400");
     job.wait_for_stderr("was ended by SIGTERM");
     assert!(!status.exists());
@@ -99,6 +99,26 @@ fn a_tool_starts_beside_a_job_and_sees_its_processes() {
     let _ = end_tool(&env, &job, &["--tool", "2", "--signal", "KILL"]).expect_code(0);
     job.wait_for_stderr("tool 2 (sleep)");
     assert!(job.stderr().contains("was ended by SIGKILL"), "{}", job.stderr());
+    terminate(&env, job);
+}
+
+// Promise of `the_line_says_what_has_ended_and_what_still_runs`.
+#[test]
+fn end_tool_says_that_a_tool_still_runs_and_a_further_signal_ends_it() {
+    let env = TestEnv::new();
+    let mut job = start_job(&env, &["-group=local:2", "-nodes=2"]);
+    job.wait_for("/job-", 2);
+    let script = "-c 'trap \"\" TERM; echo caught; while sleep .05; do :; done'";
+    let _ = start_tool(&env, &job, &["--tool", "sh", "--args", script]).expect_code(0);
+    for host in ["local0", "local1"] {
+        job.wait_for_stderr(&format!("tool 1 on {host}: caught"));
+    }
+    let outcome = end_tool(&env, &job, &["--tool", "1"]).expect_code(0);
+    assert_eq!(outcome.text(), "SIGTERM was sent to tool 1, which still runs on 2 hosts\n");
+    let outcome = end_tool(&env, &job, &["--tool", "1", "--signal", "KILL"]).expect_code(0);
+    assert_eq!(outcome.text(), "tool 1 has ended: killed by SIGKILL\n");
+    let outcome = end_tool(&env, &job, &["--tool", "1"]);
+    assert!(outcome.code == 2 && outcome.stderr.contains("has ended on all hosts"), "{outcome}");
     terminate(&env, job);
 }
 
@@ -394,7 +414,8 @@ fn tools_of_users_are_reached_from_every_host_by_their_owner_only() {
     assert!(job.stderr().contains("tool 1 on a: 61001\n"), "{}", job.stderr());
     assert!(job.stderr().contains("CapEff:\t0000000000000000\n"), "{}", job.stderr());
     let outcome = tool(ALICE, "a", "end_tool", &["--id", &id, "--tool", "1"]);
-    assert_eq!((outcome.code, outcome.text().as_str()), (0, "tool 1 has been stopped\n"));
+    let line = "tool 1 has ended: killed by SIGTERM\n";
+    assert_eq!((outcome.code, outcome.text().as_str()), (0, line));
     wait_until_ended(&env, "sleep 400");
     // The tools end with the job.
     assert_eq!(tool(ALICE, "a", "start_tool", &start).code, 0);

@@ -62,12 +62,14 @@ impl JobMaster {
     /// The host of a process has started its debugger, or cannot start it.
     pub(super) fn on_debugger_answer(&mut self, node: DebuggedNode, answer: ToolActionAnswer) {
         match answer {
-            ToolActionAnswer::Done(tool) => {
+            ToolActionAnswer::Started(tool) => {
                 let debuggers = self.debuggers.as_mut();
                 if !debuggers.is_some_and(|debuggers| debuggers.on_started(node, tool)) {
                     self.kill_debugger(node, tool);
                 }
             }
+            // Only requests of users send signals.
+            ToolActionAnswer::Signaled(_) => {}
             ToolActionAnswer::Refused { reason, .. } => {
                 self.actions.push(notice(Level::Warning, format!("no debugger: {reason}")));
                 self.on_debugger_ended(node, true);

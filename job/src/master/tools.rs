@@ -120,11 +120,13 @@ impl JobMaster {
     }
 
     pub(super) fn on_tools_lost(&mut self, hosts: std::ops::Range<u32>) {
-        self.with_tools(|tools, placement, out| tools.on_hosts_lost(hosts, placement, out));
+        let now = self.now;
+        self.with_tools(|tools, placement, out| tools.on_hosts_lost(hosts, placement, now, out));
     }
 
     pub(super) fn on_tool_report(&mut self, report: ToolReport) {
-        self.with_tools(|tools, placement, out| tools.on_report(report, placement, out));
+        let now = self.now;
+        self.with_tools(|tools, placement, out| tools.on_report(report, placement, now, out));
     }
 
     pub(super) fn with_tools(
@@ -148,7 +150,7 @@ impl JobMaster {
         match (requester, answer) {
             (ToolRequester::Session(session_key), answer) => {
                 let code = match &answer {
-                    ToolActionAnswer::Done(_) => 0,
+                    ToolActionAnswer::Started(_) | ToolActionAnswer::Signaled(_) => 0,
                     ToolActionAnswer::Refused { code, .. } => *code,
                 };
                 let answer = ConsoleAnswer::ToolAction(answer);
@@ -159,7 +161,7 @@ impl JobMaster {
             (ToolRequester::Scrun, answer) => {
                 self.send_to_client(JobAnswer::ToolAction(answer));
             }
-            (ToolRequester::Job, ToolActionAnswer::Done(_)) if self.state == State::ToolDue => {
+            (ToolRequester::Job, ToolActionAnswer::Started(_)) if self.state == State::ToolDue => {
                 self.begin_stage(0);
             }
             (ToolRequester::Job, ToolActionAnswer::Refused { code, reason })

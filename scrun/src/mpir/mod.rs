@@ -135,7 +135,7 @@ impl Debugger {
     /// Handles the job's answer to the request to start servers.
     pub fn on_tool_answer(&mut self, answer: &ToolActionAnswer) -> Reaction {
         self.show(match answer {
-            ToolActionAnswer::Done(_) => None,
+            ToolActionAnswer::Started(_) | ToolActionAnswer::Signaled(_) => None,
             ToolActionAnswer::Refused { reason, .. } => {
                 Some(format!("MPIR_executable_path: the servers are not started: {reason}"))
             }

@@ -1,6 +1,7 @@
 //! Serves the files that a debugger reads: the program of the rank and its libraries, as the rank
 //! sees them. If this host has the same file at the same path, it is read here.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,6 +13,8 @@ use std::path::PathBuf;
 use gdbstub::target::ext::host_io::{HostIoErrno, HostIoOpenMode, HostIoStat};
 use score_proto::message::OsBytes;
 use score_proto::tool_command::{FileAnswer, FileAttributes, FileQuestion, MAX_FILE_PART};
+use score_stacks::address::address_of;
+use score_stacks::elf::{MAX_SECTION_LEN, ReadAt};
 
 use super::service::RankService;
 
@@ -148,7 +151,7 @@ impl RankFiles {
         let size = file.attributes.size;
         let there = match &mut file.place {
             Place::Here(file) => {
-                return file.read_at(bytes, at).map_err(|error| io_errno_of(&error));
+                return FileExt::read_at(file, bytes, at).map_err(|error| io_errno_of(&error));
             }
             Place::There(there) => there,
         };
@@ -185,9 +188,43 @@ impl RankFiles {
         })
     }
 
+    /// The address of a symbol, in the numbering of the file at this path.
+    pub fn symbol(&mut self, path: &[u8], name: &str) -> Option<u64> {
+        let number = self.open(path).ok()?;
+        let address = address_of(&ReadableFile { files: RefCell::new(self), number }, name);
+        self.open.remove(&number);
+        address
+    }
+
     /// The target of a symbolic link.
     pub fn link(&self, name: &[u8]) -> Result<Vec<u8>, HostIoErrno> {
         ask_bytes(&self.service, FileQuestion::Link(OsBytes(name.to_vec())))
+    }
+}
+
+/// An open file of a rank, to be searched for symbols.
+struct ReadableFile<'a> {
+    files: RefCell<&'a mut RankFiles>,
+    number: u32,
+}
+
+impl ReadAt for ReadableFile<'_> {
+    fn read_at(&self, offset: u64, len: u64) -> Option<Vec<u8>> {
+        let mut files = self.files.borrow_mut();
+        let size = files.open.get(&self.number)?.attributes.size;
+        if len > MAX_SECTION_LEN || offset.checked_add(len)? > size {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(len).ok()?];
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            match files.read(self.number, at, &mut bytes[done..]).ok()? {
+                0 => return None,
+                count => done += count,
+            }
+        }
+        Some(bytes)
     }
 }
 

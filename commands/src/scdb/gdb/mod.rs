@@ -11,6 +11,7 @@
 //! | `target.rs` | the requests of the protocol |
 //! | `run_control.rs` | steps, stops and signals |
 //! | `debug_registers.rs` | watchpoints and hardware breakpoints of all threads |
+//! | `thread_local.rs` | addresses of thread-local variables |
 //! | `registers.rs`, `signals.rs` | numbers and layouts |
 //! | `files.rs` | program and libraries |
 //! | `rank.rs` | messages to the tool control service |
@@ -27,6 +28,7 @@ mod service;
 mod session;
 mod signals;
 mod target;
+mod thread_local;
 
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;

@@ -12,6 +12,7 @@ use nix::unistd::{read, write};
 
 use super::rank::{Rank, RankError};
 use super::target::RankTarget;
+use super::thread_local::{self, ThreadLocalQuestion};
 
 /// Maximum length of a packet in bytes.
 const MAX_PACKET_LEN: usize = 32 << 10;
@@ -45,6 +46,14 @@ impl Debugger {
                 Err(errno) => return Err(errno.into()),
             }
         }
+    }
+}
+
+impl Debugger {
+    /// Sends bytes behind all that gdbstub has sent.
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)?;
+        self.flush()
     }
 }
 
@@ -118,11 +127,16 @@ fn with_all_threads(bytes: Vec<u8>) -> Vec<u8> {
     }
 }
 
+/// After this packet, packets are not acknowledged.
+const NO_ACKNOWLEDGEMENTS: &[u8] = b"$QStartNoAckMode#b0";
+
 /// Bytes that the debugger has sent and that are not yet handled.
 #[derive(Debug, Default)]
 struct Unread {
     bytes: Vec<u8>,
     next: usize,
+    /// Whether the debugger expects no acknowledgements.
+    is_unacknowledged: bool,
 }
 
 impl Unread {
@@ -134,8 +148,18 @@ impl Unread {
 
     /// Reads more bytes. Returns false if the debugger has closed the connection.
     fn fill(&mut self, debugger: &Debugger) -> io::Result<bool> {
-        *self = Self { bytes: with_all_threads(debugger.receive()?), next: 0 };
+        let bytes = debugger.receive()?;
+        self.is_unacknowledged |= bytes.ends_with(NO_ACKNOWLEDGEMENTS);
+        (self.bytes, self.next) = (with_all_threads(bytes), 0);
         Ok(!self.bytes.is_empty())
+    }
+
+    /// Takes a question for a thread-local variable, which gdbstub would not answer. A debugger
+    /// sends such a packet alone, because it waits for the reply.
+    fn take_thread_local_question(&mut self) -> Option<Option<ThreadLocalQuestion>> {
+        let (question, length) = ThreadLocalQuestion::take(&self.bytes[self.next..])?;
+        self.next += length;
+        Some(question)
     }
 }
 
@@ -151,10 +175,25 @@ pub fn serve(debugger: Debugger, target: &mut RankTarget) -> Result<(), String> 
     let mut unread = Unread::default();
     loop {
         let next = match machine {
-            GdbStubStateMachine::Idle(mut idle) => match unread.pop() {
-                Some(byte) => idle.incoming_data(target, byte),
-                None if unread.fill(idle.borrow_conn()).map_err(debugger_error)? => Ok(idle.into()),
-                None => return Ok(()),
+            GdbStubStateMachine::Idle(mut idle) => match unread.take_thread_local_question() {
+                Some(question) => {
+                    let address = match question {
+                        Some(question) => target.thread_local_address(question),
+                        None => Ok(None),
+                    };
+                    let address = address.map_err(|error| error.to_string())?;
+                    let acknowledgement = if unread.is_unacknowledged { &b""[..] } else { b"+" };
+                    let reply = [acknowledgement, &thread_local::reply(address)].concat();
+                    idle.borrow_conn().send(&reply).map_err(debugger_error)?;
+                    Ok(idle.into())
+                }
+                None => match unread.pop() {
+                    Some(byte) => idle.incoming_data(target, byte),
+                    None if unread.fill(idle.borrow_conn()).map_err(debugger_error)? => {
+                        Ok(idle.into())
+                    }
+                    None => return Ok(()),
+                },
             },
             GdbStubStateMachine::Running(mut running) => {
                 let stop = target.run.next_stop().map_err(|error| error.to_string())?;

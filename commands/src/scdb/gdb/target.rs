@@ -33,13 +33,14 @@ use gdbstub::target::ext::target_description_xml_override::{
 };
 use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOps};
 use gdbstub::target::{Target, TargetError, TargetResult};
-use score_tools::wire::{CommandCode, ReturnCode};
+use score_tools::wire::{CommandCode, ReturnCode, SpecialRegister};
 
 use super::debug_registers::Watch;
 use super::files::RankFiles;
 use super::rank::{Rank, RankError, RankResult};
 use super::registers::{RegisterBytes, RegisterMap, RegisterNumber, X86};
 use super::run_control::{RunControl, ThreadAction, is_exit};
+use super::thread_local::{LoadedProcess, ThreadLocalLayout, ThreadLocalQuestion};
 
 /// The target triple of GNU/Linux, for debuggers that request it.
 const TRIPLE: &str = "x86_64-pc-linux-gnu";
@@ -54,6 +55,27 @@ pub struct RankTarget {
     process: u32,
     auxiliary_vector: Vec<u8>,
     files: RankFiles,
+    /// The layout for thread-local variables, after the first question.
+    thread_local_layout: Option<ThreadLocalLayout>,
+}
+
+/// The memory and the files of a rank.
+struct RankImage<'a> {
+    rank: &'a mut Rank,
+    files: &'a mut RankFiles,
+}
+
+impl LoadedProcess for RankImage<'_> {
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> RankResult<()> {
+        match self.rank.read_memory(address, bytes)? == bytes.len() {
+            true => Ok(()),
+            false => Err(RankError::Command(CommandCode::AddressError)),
+        }
+    }
+
+    fn symbol(&mut self, path: &[u8], name: &str) -> Option<u64> {
+        self.files.symbol(path, name)
+    }
 }
 
 impl RankTarget {
@@ -79,7 +101,38 @@ impl RankTarget {
             process,
             files: RankFiles::new(rank.service().clone()),
             run: RunControl::new(rank),
+            thread_local_layout: None,
         })
+    }
+
+    /// The address of a thread-local variable. `None` if the thread has no such variable.
+    ///
+    /// # Errors
+    /// An error of the service.
+    pub fn thread_local_address(
+        &mut self,
+        question: ThreadLocalQuestion,
+    ) -> RankResult<Option<u64>> {
+        match self.find_thread_local(question) {
+            // A structure is not in memory, or the thread or the rank has ended.
+            Err(RankError::Command(_)) => Ok(None),
+            Err(error) if is_exit(&error) => Ok(None),
+            result => result,
+        }
+    }
+
+    fn find_thread_local(&mut self, question: ThreadLocalQuestion) -> RankResult<Option<u64>> {
+        let state = self.run.rank.registers(question.thread)?;
+        let thread_pointer = state.special[SpecialRegister::FsBase as usize];
+        let mut image = RankImage { rank: &mut self.run.rank, files: &mut self.files };
+        let layout = match self.thread_local_layout {
+            Some(layout) => layout,
+            None => match ThreadLocalLayout::find(&mut image, question.link_map())? {
+                Some(layout) => *self.thread_local_layout.insert(layout),
+                None => return Ok(None),
+            },
+        };
+        layout.address(&mut image, thread_pointer, question)
     }
 }
 
