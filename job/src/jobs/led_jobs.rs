@@ -14,7 +14,6 @@ use crate::cluster::{HostShare, MonotonicTime};
 use crate::host::tree_node::TreeNode;
 use crate::master::{GangRequest, JobMaster, MasterAction, MasterEvent};
 use crate::metrics_subscribers::Subscriber;
-use crate::validate;
 
 /// A job that this daemon leads.
 #[derive(Debug)]
@@ -56,7 +55,7 @@ impl Jobs {
         let NewJob { start, placement, client_job, allocations } = new_job;
         let job = start.job;
         let hosts = start.spec.hosts.iter().map(|host| host.name.clone()).collect();
-        let priority = validate::priority(&start.spec);
+        let priority = start.spec.terms.priority;
         let (master, order) = JobMaster::begin(start, placement.clone());
         let directories = BTreeMap::new();
         let led_job = LedJob { master, client_job, hosts, allocations, priority, directories };
