@@ -4,14 +4,13 @@
 #![allow(missing_docs, unsafe_code)]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use score_pm::{Context, ContextRef, Device};
+use score_pm::{CompositeOptions, Context, ContextRef, Device, ShmemOptions};
 use std::hint::black_box;
 
 /// Makes the composites of `nodes` nodes, and the contexts that must outlive them.
 fn composites(nodes: u32) -> (Vec<ContextRef>, Vec<ContextRef>) {
-    let count = nodes.to_string();
-    let shmem = Device::open("shmem", &["-nodes", &count]).unwrap();
-    let device = Device::open("composite", &["-nodes", &count]).unwrap();
+    let shmem = Device::open(ShmemOptions::new(nodes as usize)).unwrap();
+    let device = Device::open(CompositeOptions::new(nodes as usize)).unwrap();
     let node_pairs: Vec<_> = (0..nodes).map(|k| (k, k)).collect();
     let (mut contexts, mut keep_alive) = (Vec::new(), Vec::new());
     for k in 0..nodes {

@@ -9,7 +9,6 @@ use score_proto::message::{Input, JobSpec, MpiStart, Output, ProgramKind, StageS
 use score_proto::network_choice::MAX_SETS;
 use score_proto::tool_start::ToolProgram;
 
-use super::limits::JobLimits;
 use super::program_paths;
 
 /// Descriptors that the shepherd needs per process: two pipes, the control socket, and one for PM.
@@ -19,9 +18,6 @@ const DESCRIPTORS_PER_PROCESS: u64 = 4;
 const BASE_DESCRIPTORS: u64 = 64;
 /// The memory of the smallest process, including page tables and kernel stack.
 const BYTES_PER_PROCESS: u64 = 256 * 1024;
-
-/// The priority of a job that does not specify it (manual, scrun(1)).
-const DEFAULT_PRIORITY: u8 = 8;
 
 /// The largest number of parallel processes of a job, in all stages.
 pub const MAX_ELEMENTS: usize = 1024;
@@ -65,7 +61,7 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
     if spec.networks.len() > MAX_SETS {
         return Err(format!("{} network sets: {MAX_SETS} are the most", spec.networks.len()));
     }
-    JobLimits::from_options(&spec.options, true)?;
+    spec.terms.check()?;
     spec.tool.as_ref().map_or(Ok(()), ToolProgram::check)?;
     spec.debuggers.as_deref().map_or(Ok(()), DebuggerSpec::check)?;
     check_counts(spec)?;
@@ -74,12 +70,6 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
     }
     check_shape(spec)?;
     check_strings(spec)
-}
-
-/// The priority, 0 to 15. A smaller number gives a larger share of time (scrun(1), `priority`).
-pub fn priority(spec: &JobSpec) -> u8 {
-    let entry = spec.options.iter().find(|(key, _)| key == "priority");
-    entry.and_then(|(_, value)| value.as_deref()?.parse().ok()).unwrap_or(DEFAULT_PRIORITY)
 }
 
 /// Limits these counts, because each message about the job costs its daemons time in proportion.
@@ -211,7 +201,7 @@ pub fn check_limits(spec: &JobSpec, nodes: u32, host_limits: &HostLimits) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use score_proto::message::{ElementSpec, FileDigest, FileName, HostSpec, OsBytes};
+    use score_proto::message::{ElementSpec, FileDigest, FileName, HostSpec, JobTerms, OsBytes};
 
     const LARGE_HOST: HostLimits =
         HostLimits { processes: 1000, descriptors: 20_000, memory: 1 << 40 };
@@ -312,15 +302,11 @@ mod tests {
         let spec = JobSpec { tool_files: files(MAX_TREE_FILE + 1), ..spec };
         assert!(error_of(&spec).contains("tool-files: more than 4128 MB"));
     }
+
     #[test]
-    fn a_job_has_its_requested_priority_or_the_default_of_the_manual() {
-        let priority_of = |value: Option<&str>| {
-            let option = ("priority".to_owned(), value.map(str::to_owned));
-            priority(&JobSpec { options: vec![option], ..job(1, 1) })
-        };
-        assert_eq!((priority_of(Some("3")), priority_of(Some("15"))), (3, 15));
-        assert_eq!((priority_of(None), priority_of(Some("high"))), (8, 8));
-        assert_eq!(priority(&job(1, 1)), 8);
+    fn terms_out_of_range_are_refused() {
+        let terms = Box::new(JobTerms { priority: 16, ..JobTerms::default() });
+        assert!(error_of(&JobSpec { terms, ..job(1, 1) }).contains("priority=16"));
     }
 
     #[test]

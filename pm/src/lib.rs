@@ -70,7 +70,10 @@ pub mod rdma {
     pub use crate::device::verbs::{Unusable, Usable, probe_adapter};
 }
 #[cfg(not(loom))]
-pub use device::{DEVICE_TYPES, Device, type_list};
+pub use device::{
+    AdapterChoice, CompositeOptions, DEVICE_TYPES, Device, DeviceOptions, EthernetOptions,
+    NetworkOptions, ShmemOptions, VerbsOptions, type_list,
+};
 pub use error::{Error, PmResult};
 #[cfg(not(loom))]
 pub use idle::{IdleCallback, set_idle_word};

@@ -496,7 +496,7 @@ fn save_and_restore(kind: &str) {
         contexts.iter().enumerate().for_each(|(k, c)| c.bind_channel(0, k as u32).unwrap());
         contexts
     };
-    let device = Device::open(kind, &["-nodes", "3"]).unwrap();
+    let device = open_device(kind, 3, &[]);
     let senders = open_and_bind(&device);
     let messages: Vec<Vec<u8>> = (1..30).map(|i| vec![i as u8; i * 37 % 900 + 1]).collect();
     for (i, message) in messages.iter().enumerate() {
@@ -511,7 +511,7 @@ fn save_and_restore(kind: &str) {
     assert_eq!(senders[0].save(&mut saved[1..]), Err(Error::NoSpace));
     assert_eq!(senders[0].save(&mut saved), Ok(size));
 
-    let other = Device::open(kind, &["-nodes", "3"]).unwrap();
+    let other = open_device(kind, 3, &[]);
     let receivers = open_and_bind(&other);
     send(&receivers[1], 0, b"replaced").unwrap();
     // Wait until this message, which `restore` replaces, has arrived.
@@ -536,9 +536,9 @@ fn save_and_restore(kind: &str) {
 #[test]
 fn a_composite_of_opened_contexts_saves_and_restores_its_members() {
     let _dog = Watchdog::new(300);
-    let device = Device::open("shmem", &["-nodes", "2"]).unwrap();
+    let device = Device::open(ShmemOptions::new(2)).unwrap();
     let members: Vec<_> = (0..2).map(|k| device.open_context(k).unwrap()).collect();
-    let composites = Device::open("composite", &["-nodes", "2"]).unwrap();
+    let composites = Device::open(CompositeOptions::new(2)).unwrap();
     let composite = composites.open_context(0).unwrap();
     members.iter().enumerate().for_each(|(k, c)| c.bind_channel(0, k as u32).unwrap());
     composite.associate_nodes(&members[0], &[(0, 0), (1, 1)]).unwrap();

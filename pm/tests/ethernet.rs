@@ -284,11 +284,9 @@ fn packets_of_another_job_are_dropped_and_counted() {
     let hosts = Hosts::new(&[1, 1], &[]);
     let local = hosts.give(0).join();
     // The ports of the first job receive all packets of this device.
-    let foreign_device = Device::open(
-        "ethernet",
-        &["-nodes", "2", "-first", "1", "-local", "1", "-link", "127.0.0.1", "-secret", "bad"],
-    )
-    .unwrap();
+    let network = NetworkOptions { secret: Some(0xbad), ..NetworkOptions::new(2, 1..2) };
+    let options = EthernetOptions::udp(network, vec!["127.0.0.1".to_owned()]);
+    let foreign_device = Device::open(options).unwrap();
     let job_addresses = hosts.hosts[0].ethernet.addresses().unwrap();
     foreign_device
         .set_peers(&[job_addresses, foreign_device.addresses().unwrap()].concat())

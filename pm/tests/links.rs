@@ -18,7 +18,8 @@ fn open(hosts: &[Host; 2], options: &[&str]) -> [(Device, ContextRef); 2] {
         let first = k.to_string();
         let job_options = ["-nodes", "2", "-first", &first, "-local", "1", "-secret", "feed"];
         let all_options = [&job_options[..], options].concat();
-        hosts[k].within(|| Device::open("ethernet", &all_options).unwrap())
+        let parsed = DeviceOptions::parse("ethernet", &all_options).unwrap();
+        hosts[k].within(|| Device::open(parsed).unwrap())
     };
     let devices = [device(0), device(1)];
     let table = devices.iter().flat_map(|device| device.addresses().unwrap()).collect::<Vec<_>>();

@@ -10,26 +10,26 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use testbed::*;
 
-fn shmem(nodes: &str) -> Device {
-    Device::open("shmem", &["-nodes", nodes]).unwrap()
+fn shmem(nodes: usize) -> Device {
+    Device::open(ShmemOptions::new(nodes)).unwrap()
 }
 
 #[test]
 fn only_known_types_and_options_open() {
-    let adapter = Device::open("verbs", &["-nodes", "2"]).is_ok();
+    let adapter = Device::open(VerbsOptions::new(NetworkOptions::on_one_host(2))).is_ok();
     assert_eq!(type_list(), if adapter { &DEVICE_TYPES[..] } else { &DEVICE_TYPES[..3] });
     for unknown in ["myrinet", "sci", "ib-ts", "infiniband-fj", "ethernet-hxb", "x", ""] {
-        assert_eq!(Device::open(unknown, &[]).err(), Some(Error::NoDevice), "{unknown}");
+        assert_eq!(DeviceOptions::parse(unknown, &[]).err(), Some(Error::NoDevice), "{unknown}");
     }
-    assert_eq!(Device::open("shmem", &["-nodes", "0"]).err(), Some(Error::Invalid));
-    assert_eq!(Device::open("composite", &["-channels", "2"]).err(), Some(Error::Invalid));
-    let agent = Device::open("agent-udp", &["-nodes", "2"]).unwrap();
+    assert_eq!(Device::open(ShmemOptions::new(0)).err(), Some(Error::Invalid));
+    assert_eq!(DeviceOptions::parse("composite", &["-channels", "2"]).err(), Some(Error::Invalid));
+    let agent = Device::open(DeviceOptions::parse("agent-udp", &["-nodes", "2"]).unwrap()).unwrap();
     assert_eq!(agent.config().unwrap().kind, "ethernet");
 }
 
 #[test]
 fn a_device_closes_when_its_contexts_are_closed() {
-    let device = shmem("2");
+    let device = shmem(2);
     let context = device.open_context(1).unwrap();
     assert_eq!(device.open_context(1).err(), Some(Error::Busy));
     assert_eq!(device.open_context(2).err(), Some(Error::Invalid));
@@ -45,7 +45,7 @@ fn a_device_closes_when_its_contexts_are_closed() {
 
 #[test]
 fn contexts_of_one_channel_reach_each_other_and_no_other_channel() {
-    let device = Device::open("shmem", &["-nodes", "2", "-channels", "2"]).unwrap();
+    let device = Device::open(ShmemOptions { channels: 2, ..ShmemOptions::new(2) }).unwrap();
     let contexts: Vec<_> = (0..4).map(|k| device.open_context(k).unwrap()).collect();
     assert_eq!(contexts[0].self_node(), Err(Error::Invalid));
     assert_eq!(contexts[0].get_send_buffer(1, 1), Err(Error::Invalid));
@@ -72,7 +72,7 @@ fn contexts_of_one_channel_reach_each_other_and_no_other_channel() {
 
 #[test]
 fn a_context_that_was_handed_over_is_busy_until_it_is_unbound() {
-    let device = shmem("2");
+    let device = shmem(2);
     let context = device.open_context(0).unwrap();
     assert_eq!(context.create_attach_fd().err(), Some(Error::Invalid));
     context.bind_channel(0, 0).unwrap();
@@ -93,7 +93,8 @@ fn a_context_that_was_handed_over_is_busy_until_it_is_unbound() {
 
 #[test]
 fn an_internode_context_that_was_used_is_not_handed_over() {
-    let device = Device::open("ethernet", &["-nodes", "2"]).unwrap();
+    let device =
+        Device::open(EthernetOptions::udp(NetworkOptions::on_one_host(2), Vec::new())).unwrap();
     let contexts: Vec<_> = (0..2).map(|k| device.open_context(k).unwrap()).collect();
     for (node, context) in contexts.iter().enumerate() {
         context.bind_channel(0, node as u32).unwrap();
@@ -166,7 +167,7 @@ fn only_composites_have_members() {
 #[test]
 fn nodes_are_added_extracted_and_removed() {
     let bed = TestBed::new("shmem", 3);
-    let composites = Device::open("composite", &["-nodes", "3"]).unwrap();
+    let composites = Device::open(CompositeOptions::new(3)).unwrap();
     let c = composites.open_context(0).unwrap();
     let other = composites.open_context(1).unwrap();
     let member = &bed.attached[0];
@@ -225,7 +226,7 @@ fn a_composite_of_two_members_receives_from_both_in_turn() {
     let _dog = Watchdog::new(300);
     let one = TestBed::new("shmem", 2);
     let two = TestBed::new("shmem", 2);
-    let composites = Device::open("composite", &["-nodes", "3"]).unwrap();
+    let composites = Device::open(CompositeOptions::new(3)).unwrap();
     let c = composites.open_context(0).unwrap();
     c.associate_nodes(&one.attached[0], &[(0, 0), (1, 1)]).unwrap();
     c.add_node(2, &two.attached[0], 1).unwrap();
@@ -254,7 +255,7 @@ fn a_composite_of_two_members_receives_from_both_in_turn() {
 
 #[test]
 fn a_node_that_is_bound_again_starts_with_empty_queues() {
-    let device = shmem("2");
+    let device = shmem(2);
     let a = device.open_context(0).unwrap();
     let b = device.open_context(1).unwrap();
     a.bind_channel(0, 0).unwrap();

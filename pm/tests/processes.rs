@@ -23,7 +23,7 @@ struct TwoNodes {
 }
 
 fn composite(member: &ContextRef) -> ContextRef {
-    let device = Device::open("composite", &["-nodes", "2"]).unwrap();
+    let device = Device::open(CompositeOptions::new(2)).unwrap();
     let end = device.open_context(0).unwrap();
     end.associate_nodes(member, &[(0, 0), (1, 1)]).unwrap();
     end
@@ -31,7 +31,7 @@ fn composite(member: &ContextRef) -> ContextRef {
 
 impl TwoNodes {
     fn new() -> TwoNodes {
-        let device = Device::open("shmem", &["-nodes", "2"]).unwrap();
+        let device = Device::open(ShmemOptions::new(2)).unwrap();
         let opened: Vec<_> = (0..2).map(|k| device.open_context(k).unwrap()).collect();
         for (k, context) in opened.iter().enumerate() {
             context.bind_channel(0, k as u32).unwrap();
@@ -148,8 +148,8 @@ fn blocking_echo(end: &Context) {
 
 fn user(end: &Context) {
     assert_eq!(receive_surely(end), b"who are you?");
-    assert_eq!(Device::open("shmem", &[]).err(), Some(Error::Permission));
-    assert!(Device::open("composite", &[]).is_ok());
+    assert_eq!(Device::open(ShmemOptions::new(2)).err(), Some(Error::Permission));
+    assert!(Device::open(CompositeOptions::new(2)).is_ok());
     send_surely(end, 0, b"a user");
 }
 

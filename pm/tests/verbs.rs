@@ -2,7 +2,10 @@
 //! the host and in a virtual machine with an adapter. It runs them there once more after the
 //! adapter was removed.
 
-use score_pm::{Device, Error, OPT_REMOTE_READ, OPT_REMOTE_WRITE, verbs_probe};
+use score_pm::{
+    AdapterChoice, Device, DeviceOptions, Error, NetworkOptions, OPT_REMOTE_READ, OPT_REMOTE_WRITE,
+    VerbsOptions, verbs_probe,
+};
 use std::fs;
 
 /// Returns the names of the adapters, or None if the kernel has no RDMA support.
@@ -12,7 +15,7 @@ fn adapters() -> Option<Vec<String>> {
 }
 
 fn open(options: &[&str]) -> Result<(), Error> {
-    Device::open("verbs", options).map(drop)
+    Device::open(DeviceOptions::parse("verbs", options)?).map(drop)
 }
 
 // Promise (messages): Without RDMA the project builds and starts, and verbs returns ENODEV with the
@@ -49,7 +52,13 @@ fn check_rxe_adapter(description: &str) {
         description,
         "rxe0 port 1, RoCE, GID 1 ::ffff:10.9.0.1, MTU 1024, partition 0xffff, service level 0"
     );
-    let device = Device::open("verbs", &["-nodes", "2", "-device", "rxe0", "-port", "1"]).unwrap();
+    let adapter = AdapterChoice {
+        device: Some("rxe0".to_owned()),
+        port: Some(1),
+        ..AdapterChoice::default()
+    };
+    let options = VerbsOptions { adapter, ..VerbsOptions::new(NetworkOptions::on_one_host(2)) };
+    let device = Device::open(options).unwrap();
     let config = device.config().unwrap();
     assert_eq!((config.kind, config.nodes, config.contexts), ("verbs", 2, 2));
     assert_eq!(device.option_bits(), Ok(OPT_REMOTE_READ | OPT_REMOTE_WRITE));

@@ -8,7 +8,7 @@ mod testbed;
 use score_pm::*;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use testbed::*;
@@ -75,14 +75,15 @@ impl Node {
         let adapter = adapter().expect("an adapter");
         let (self_node, peer) = (machine - 1, 2 - machine);
         let mut side_channel = SideChannel::new(machine);
-        let first = self_node.to_string();
-        let link = format!("10.9.0.{machine}");
-        let job_options = ["-nodes", "2", "-local", "1", "-first", &first, "-secret", "5eed"];
-        let device = Device::open(
-            "verbs",
-            &[&job_options[..], &["-link", &link, "-device", adapter]].concat(),
-        );
-        let device = device.unwrap();
+        let first = self_node as usize;
+        let network =
+            NetworkOptions { secret: Some(0x5eed), ..NetworkOptions::new(2, first..first + 1) };
+        let options = VerbsOptions {
+            network,
+            link: Some(IpAddr::from([10, 9, 0, machine as u8])),
+            adapter: AdapterChoice { device: Some(adapter.to_owned()), ..Default::default() },
+        };
+        let device = Device::open(options).unwrap();
         let addresses = device.addresses().unwrap();
         side_channel.send(&addresses);
         let peer_addresses = side_channel.receive();

@@ -29,8 +29,7 @@ struct Nodes {
 
 impl Nodes {
     fn new(adapter: &str, count: usize) -> Nodes {
-        let options = ["-nodes", &count.to_string(), "-device", adapter];
-        let device = Device::open("verbs", &options).unwrap();
+        let device = open_device("verbs", count, &["-device", adapter]);
         let opened: Vec<_> = (0..count).map(|k| device.open_context(k).unwrap()).collect();
         for (k, context) in opened.iter().enumerate() {
             context.bind_channel(0, k as u32).unwrap();
@@ -305,8 +304,7 @@ impl Drop for Limits {
 /// more objects are allowed.
 fn check_limited_adapter(adapter: &str) {
     let limits = Limits::new();
-    let options = ["-nodes", "3", "-device", adapter];
-    let device = Device::open("verbs", &options).unwrap();
+    let device = open_device("verbs", 3, &["-device", adapter]);
     let opened: Vec<_> = (0..3).map(|k| device.open_context(k).unwrap()).collect();
     let attach = |(k, context): (usize, &ContextRef)| {
         context.bind_channel(0, k as u32).unwrap();
@@ -331,7 +329,7 @@ fn check_limited_adapter(adapter: &str) {
         assert_eq!(receive_surely(&ends[2]), i.to_le_bytes());
     }
     limits.allow(adapter, 3);
-    let second = Device::open("verbs", &options).unwrap();
+    let second = open_device("verbs", 3, &["-device", adapter]);
     let context = second.open_context(0).unwrap();
     context.bind_channel(0, 0).unwrap();
     let refused = Context::attach("verbs", context.create_attach_fd().unwrap());

@@ -11,6 +11,7 @@
 
 mod call;
 mod job_spec;
+mod job_terms;
 mod os_bytes;
 
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,7 @@ pub use job_spec::{
     ContentHash, ElementSpec, EnvVar, FileDigest, FileName, HostKind, HostSpec, Input, JobSpec,
     MPICH_LIBRARY_NAMES, MpiStart, NodeLocation, Output, ProgramKind, StageSpec,
 };
+pub use job_terms::{JobLimits, JobTerms};
 pub use os_bytes::OsBytes;
 
 /// Largest number of bytes of output or input in one message. It leaves space for the frame's own

@@ -13,7 +13,9 @@ use crate::usage::{StartError, printable};
 use nix::sys::stat::{Mode, umask};
 use score_proto::env::{CONTROL_FD_ENV, RESOURCE_FD_ENV, SCOUT_ENV};
 use score_proto::exit_code::EXIT_USAGE;
-use score_proto::message::{ElementSpec, Input, JobSpec, OsBytes, Output, ProgramKind, StageSpec};
+use score_proto::message::{
+    ElementSpec, Input, JobSpec, JobTerms, OsBytes, Output, ProgramKind, StageSpec,
+};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -117,6 +119,9 @@ pub fn build(
     let ResolvedPrograms { stages, .. } = programs;
     let first = stages.first().and_then(|stage| stage.elements.first());
     let stdin = first.is_some_and(|element| element.input == Input::Default);
+    let pairs = options.pairs();
+    let terms =
+        JobTerms::from_options(&pairs).map_err(|reason| StartError::plain(EXIT_USAGE, reason))?;
     Ok(JobSpec {
         hosts: assignment.hosts,
         stages,
@@ -124,7 +129,8 @@ pub fn build(
         rank_environment: options.rank_environment(),
         directory: OsBytes(search_path.directory.as_os_str().as_bytes().to_vec()),
         umask: current_umask(),
-        options: options.pairs(),
+        terms: Box::new(terms),
+        options: pairs,
         statistics: options.statistics() != Statistics::Off,
         reads_stdin: stdin,
         independent_nodes: false,

@@ -13,7 +13,9 @@
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use score_pm::{AddrHandle, Context, ContextRef, Device, Error, PmResult};
+use score_pm::{
+    AddrHandle, Context, ContextRef, Device, Error, NetworkOptions, PmResult, VerbsOptions,
+};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -141,7 +143,7 @@ struct Nodes {
 
 impl Nodes {
     fn start(count: u32, writes_only: bool) -> PmResult<Nodes> {
-        let device = Device::open("verbs", &["-nodes", &count.to_string()])?;
+        let device = Device::open(VerbsOptions::new(NetworkOptions::on_one_host(count as usize)))?;
         let opened: Vec<ContextRef> =
             (0..count as usize).map(|node| device.open_context(node)).collect::<PmResult<_>>()?;
         for (node, context) in (0..).zip(&opened) {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_ulong};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use score_pm::{Context, Device, Error, PmResult};
+use score_pm::{Context, Device, DeviceOptions, Error, PmResult};
 
 use crate::{array, in_out, int, name, non_negative, out, text, to_errno};
 
@@ -84,7 +84,7 @@ unsafe extern "C" fn pmOpenDevice(
         let args = unsafe { array(argv.cast_mut(), non_negative(argc)? as usize) }?;
         // SAFETY: the rule of the crate, for each word.
         let args: PmResult<Vec<&str>> = args.iter().map(|word| unsafe { text(*word) }).collect();
-        let device = Arc::new(Device::open(kind, &args?)?);
+        let device = Arc::new(Device::open(DeviceOptions::parse(kind, &args?)?)?);
         let address = Arc::as_ptr(&device);
         devices().insert(address.addr(), OpenDevice { device, process: std::process::id() });
         pmdp.write(address);

@@ -39,7 +39,6 @@ use crate::host::host_rotation::HostRotation;
 use crate::host::tree_node::{Outgoing, SHEPHERD_CHILD, TreeNode};
 use crate::master::{JobMaster, MasterAction, MasterEvent, PageStacks};
 use crate::metrics_subscribers::Subscriber;
-use crate::validate;
 pub use gang_driver::{GangDriver, SINGLE_USER_HOST};
 pub use keys::{ClientJob, JobTag, LinkId, SessionKey};
 use led_jobs::LedJob;
@@ -330,7 +329,7 @@ impl Jobs {
         let NewJob { start, placement, client_job, allocations } = new_job;
         let job = start.job;
         let hosts = start.spec.hosts.iter().map(|host| host.name.clone()).collect();
-        let priority = validate::priority(&start.spec);
+        let priority = start.spec.terms.priority;
         let (master, order) = JobMaster::begin(start, placement.clone());
         let directories = BTreeMap::new();
         let led_job = LedJob { master, client_job, hosts, allocations, priority, directories };

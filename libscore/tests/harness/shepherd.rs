@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::kill;
 use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use nix::sys::time::TimeVal;
-use score_pm::{ContextRef, Device};
+use score_pm::{ContextRef, Device, ShmemOptions};
 use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, area, board};
 use score_proto::ids::JobId;
 use score_proto::message::{Call, NetworkSet, Reply, Welcome};
@@ -217,7 +217,7 @@ fn network(nodes: u32) -> (Option<Device>, Vec<ContextRef>) {
     if nodes == 1 {
         return (None, Vec::new());
     }
-    let device = Device::open("shmem", &["-nodes", &nodes.to_string()]).unwrap();
+    let device = Device::open(ShmemOptions::new(nodes as usize)).unwrap();
     let bind = |node: u32| {
         let context = device.open_context(node as usize).unwrap();
         context.bind_channel(0, node).unwrap();

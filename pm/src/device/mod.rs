@@ -41,8 +41,17 @@ mod endpoint_holder;
 mod endpoint_ref;
 pub(crate) mod fd_passing;
 mod open;
+mod option_words;
+mod options;
+pub use composite::config::CompositeOptions;
+pub use ethernet::config::EthernetOptions;
 pub use open::{DEVICE_TYPES, Device, type_list};
-pub(crate) use open::{DeviceKind, DeviceState, refuse_kind};
+pub(crate) use open::{DeviceKind, DeviceState};
+pub use option_words::NetworkOptions;
+pub use options::DeviceOptions;
+pub(crate) use options::refuse_kind;
+pub use shmem::config::ShmemOptions;
+pub use verbs::config::{AdapterChoice, VerbsOptions};
 
 use crate::config::ContextConfig;
 use crate::error::{Error, PmResult};

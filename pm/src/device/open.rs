@@ -2,40 +2,22 @@
 
 #![forbid(unsafe_code)]
 
+use super::option_words::refuse_options;
+use super::options::DeviceOptions;
 use super::{composite, ethernet, shmem, verbs};
 use crate::config::{Counters, DeviceConfig};
-use crate::debug;
 use crate::error::{Error, PmResult};
 use crate::role;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Types of table 1.1 whose hardware is no longer built, and their replacements.
-const OBSOLETE_TYPES: [(&str, &str); 5] = [
-    ("myrinet", "ethernet"),
-    ("sci", "ethernet"),
-    ("ib-ts", "ethernet"),
-    ("infiniband-fj", "ethernet"),
-    ("ethernet-hxb", "ethernet"),
-];
 /// The implemented types of devices.
 pub const DEVICE_TYPES: [&str; 4] = ["composite", "shmem", "ethernet", "verbs"];
 
 /// The types that work on this machine (`pmGetTypeList`): verbs only if there is an adapter.
 pub fn type_list() -> &'static [&'static str] {
     if verbs::probe().is_ok() { &DEVICE_TYPES } else { &DEVICE_TYPES[..DEVICE_TYPES.len() - 1] }
-}
-
-/// Returns NoDevice, and logs the reason under PM_DEBUG.
-pub(crate) fn refuse_kind(kind: &str) -> Error {
-    debug::log(debug::ERROR, || match OBSOLETE_TYPES.iter().find(|(name, _)| *name == kind) {
-        Some((_, replacement)) => {
-            format!("device {kind}: this hardware is obsolete; use {replacement}")
-        }
-        None => format!("device {kind}: unknown; use composite, shmem, ethernet or verbs"),
-    });
-    Error::NoDevice
 }
 
 /// The state that a device and its contexts share.
@@ -108,54 +90,47 @@ pub struct Device(Arc<DeviceState>);
 impl Device {
     /// Opens a device.
     ///
-    /// Options: `-nodes N`, and on all types except composite `-channels C`. `docs/dev/pm.md`
-    /// describes the other options of ethernet, `docs/dev/verbs.md` those of verbs.
-    ///
     /// # Errors
-    /// NoDevice: this machine has no such type. Invalid: bad options. Permission: this is a user
-    /// process (it has attached a context) and the type is not `composite`.
-    pub fn open(kind: &str, options: &[&str]) -> PmResult<Device> {
-        let (kind, contexts) = match kind {
-            "composite" => {
-                let options = composite::config::CompositeOptions::parse(options)?;
+    /// NoDevice: this machine has no such type. Invalid: an option is missing or out of range.
+    /// Permission: this is a user process (it has attached a context) and the type is not
+    /// composite.
+    pub fn open(options: impl Into<DeviceOptions>) -> PmResult<Device> {
+        let (kind, contexts) = match options.into().checked()? {
+            DeviceOptions::Composite(options) => {
                 (DeviceKind::Composite(options), composite::config::MAX_CONTEXTS)
             }
-            "shmem" => {
-                let options = shmem::config::ShmemOptions::parse(options)?;
+            DeviceOptions::Shmem(options) => {
                 role::become_owner()?;
                 let channels = Box::new(shmem::open::ShmemChannels::new(options)?);
                 (DeviceKind::Shmem(channels), options.nodes * options.channels)
             }
-            "ethernet" | "agent-udp" => {
-                let options = ethernet::config::EthernetOptions::parse(kind, options)?;
+            DeviceOptions::Ethernet(options) => {
                 role::become_owner()?;
                 let channels = Arc::new(ethernet::open::EthernetChannels::new(&options)?);
                 let contexts = channels.contexts();
                 (DeviceKind::Ethernet(channels), contexts)
             }
-            "verbs" => {
-                let options = verbs::config::VerbsOptions::parse(options)?;
+            DeviceOptions::Verbs(options) => {
                 role::become_owner()?;
                 let channels = Arc::new(verbs::open::VerbsChannels::new(&options)?);
                 let contexts = channels.contexts();
                 (DeviceKind::Verbs(channels), contexts)
             }
-            other => return Err(refuse_kind(other)),
         };
         Ok(Device::with_contexts(kind, contexts))
     }
 
     /// Opens ethernet over sockets that a more privileged process has opened: for each local node
-    /// one for each `-link`.
+    /// one for each link of the options.
     ///
     /// # Errors
-    /// Invalid: bad options, or another number of sockets.
+    /// Invalid: an option is missing or out of range, or the number of sockets differs.
     #[doc(hidden)]
     pub fn open_with_sockets(
-        options: &[&str],
+        options: ethernet::config::EthernetOptions,
         links: Vec<Vec<ethernet::wire::WireEndpoint>>,
     ) -> PmResult<Device> {
-        let options = ethernet::config::EthernetOptions::parse("ethernet", options)?;
+        let options = options.checked().map_err(|reason| refuse_options("ethernet", &reason))?;
         role::become_owner()?;
         let channels = Arc::new(ethernet::open::EthernetChannels::from_endpoints(&options, links)?);
         let contexts = channels.contexts();

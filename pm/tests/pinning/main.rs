@@ -8,7 +8,7 @@
 mod stamps;
 
 use score_pm::pin::{self, Cache, CacheOptions, PAGE};
-use score_pm::{Context, Device, Error, PmResult};
+use score_pm::{Context, Device, Error, PmResult, ShmemOptions};
 use stamps::{
     ARENA, PRIVATE, Random, StampRegistrar, arena, cache, change, map, matches_pages, rounds,
     stamp, unmap,
@@ -144,7 +144,7 @@ fn memory_of_pm_itself_stays_pinned_until_pm_releases_it() {
 // Promise of `the_regions_behave_as_a_plain_list`.
 #[test]
 fn memory_of_pm_alloc_is_registered_as_memory_of_pm_until_it_is_freed() {
-    let device = Device::open("shmem", &["-nodes", "1"]).unwrap();
+    let device = Device::open(ShmemOptions::new(1)).unwrap();
     let opened = device.open_context(0).unwrap();
     opened.bind_channel(0, 0).unwrap();
     let end = Context::attach("shmem", opened.create_attach_fd().unwrap()).unwrap();

@@ -140,8 +140,8 @@ impl Host {
         if !options.contains(&"-link") {
             args.extend(["-link", "127.0.0.1"]);
         }
-        let ethernet = Device::open("ethernet", &args).unwrap();
-        let shmem = (local > 1).then(|| Device::open("shmem", &["-nodes", &l]).unwrap());
+        let ethernet = Device::open(DeviceOptions::parse("ethernet", &args).unwrap()).unwrap();
+        let shmem = (local > 1).then(|| Device::open(ShmemOptions::new(local as usize)).unwrap());
         let context = |k: u32| {
             let ethernet_context = ethernet.open_context(k as usize).unwrap();
             ethernet_context.bind_channel(0, first + k).unwrap();
@@ -171,7 +171,7 @@ impl InheritedNode {
     pub fn join(self) -> Node {
         let shmem = self.shmem.map(|fd| Context::attach("shmem", fd).unwrap());
         let ethernet = Context::attach("ethernet", self.ethernet).unwrap();
-        let device = Device::open("composite", &["-nodes", &self.nodes.to_string()]).unwrap();
+        let device = Device::open(CompositeOptions::new(self.nodes as usize)).unwrap();
         let end = device.open_context(0).unwrap();
         for node in 0..self.nodes {
             let local = (self.first..self.first + self.local).contains(&node);

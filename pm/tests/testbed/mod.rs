@@ -4,7 +4,9 @@
 
 pub mod hostile_segment;
 
-use score_pm::{Context, ContextRef, Counters, Device, Error, PmResult};
+use score_pm::{
+    CompositeOptions, Context, ContextRef, Counters, Device, DeviceOptions, Error, PmResult,
+};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -58,9 +60,15 @@ pub struct TestBed {
     pub contexts: Vec<ContextRef>,
 }
 
-fn open(kind: &str, nodes: usize, options: &[&str]) -> (Device, Vec<ContextRef>, Vec<ContextRef>) {
+/// Opens a device of this type that has all nodes. `words` are additional options.
+pub fn open_device(kind: &str, nodes: usize, words: &[&str]) -> Device {
     let count = nodes.to_string();
-    let device = Device::open(kind, &[&["-nodes", &count][..], options].concat()).unwrap();
+    let words = [&["-nodes", &count][..], words].concat();
+    Device::open(DeviceOptions::parse(kind, &words).unwrap()).unwrap()
+}
+
+fn open(kind: &str, nodes: usize, options: &[&str]) -> (Device, Vec<ContextRef>, Vec<ContextRef>) {
+    let device = open_device(kind, nodes, options);
     let opened: Vec<_> = (0..nodes).map(|k| device.open_context(k).unwrap()).collect();
     let attach = |(k, context): (usize, &ContextRef)| {
         context.bind_channel(0, k as u32).unwrap();
@@ -89,7 +97,7 @@ impl TestBed {
         let network = network(kind);
         let (device, opened, attached) = open(network, nodes, options);
         let second = kind.contains("both").then(|| open("shmem", nodes, &[]));
-        let composite = Device::open("composite", &["-nodes", &nodes.to_string()]).unwrap();
+        let composite = Device::open(CompositeOptions::new(nodes)).unwrap();
         let join = |(k, member): (usize, &ContextRef)| {
             let end = composite.open_context(k).unwrap();
             for peer in 0..nodes {

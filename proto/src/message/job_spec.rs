@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::OsBytes;
+use super::{JobTerms, OsBytes};
 use crate::debugger::DebuggerSpec;
 use crate::ids::JobHostId;
 use crate::network::HostNetwork;
@@ -28,6 +28,8 @@ pub struct JobSpec {
     pub umask: u32,
     /// All options as given, the leftmost one first. `score_get_opt` searches them.
     pub options: Vec<(String, Option<String>)>,
+    /// The options that scored obeys, in the form in which it needs them.
+    pub terms: Box<JobTerms>,
     /// Whether [`super::JobEnd`] contains statistics of each node (`stat`).
     pub statistics: bool,
     /// Whether scored may request scrun's standard input.

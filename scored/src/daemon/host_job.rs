@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use mio::{Registry, Token};
 use score_job::jobs::{Launch, LocalReport};
-use score_job::limits::{JobLimits, LimitKind};
+use score_job::limits::LimitKind;
 use score_job::{exit_code, program_paths, signal, validate};
 use score_keeper::record::{Action, StartRequest};
 use score_proto::PROTOCOL_VERSION;
@@ -21,7 +21,7 @@ use score_proto::job_control::{
     JobOrder, JobReport, JobStart, Placement, ShepherdOrder, ShepherdReport, Status, SwitchOrder,
     SwitchReport, SwitchSeq,
 };
-use score_proto::message::{HostKind, Level};
+use score_proto::message::{HostKind, JobLimits, Level};
 
 use super::host_limits;
 use super::host_tools::{HostTools, ToolTimes};
@@ -207,8 +207,9 @@ impl HostJob {
         let nodes = placement.self_placement().map_or(0, |local_host| local_host.nodes);
         validate::check_limits(&begin.spec, nodes, &host_limits::cached_limits())
             .map_err(|reason| (EXIT_REFUSED, reason))?;
-        self.limits = JobLimits::from_options(&begin.spec.options, begin.owner.is_some())
-            .map_err(|reason| (EXIT_FAILED, reason))?;
+        let terms = &begin.spec.terms;
+        terms.check().map_err(|reason| (EXIT_FAILED, reason))?;
+        self.limits = terms.limits.in_mode(begin.owner.is_some());
         let shepherd = match (context.keeper.cloned(), &begin.owner) {
             (None, None) => self.start_child(begin, context)?,
             (Some(keeper), Some(owner)) => {
@@ -580,7 +581,7 @@ impl HostJob {
             None if killed_for_memory && status == Some(Status::Signaled(libc::SIGKILL)) => {
                 let host =
                     self.placement.self_placement().map_or("?", |local_host| &local_host.name);
-                let (code, reason) = self.limits.exceeded_message(LimitKind::Memory, host);
+                let (code, reason) = LimitKind::Memory.exceeded_message(&self.limits, host);
                 LocalReport::Lost { code, reason }
             }
             None => {

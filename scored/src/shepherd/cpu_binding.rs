@@ -10,9 +10,6 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use score_proto::message::{JobSpec, ProgramKind};
 
-/// The option with which a user disables the binding.
-const NOBIND_OPTION: &str = "nobind";
-
 /// The number of OpenMP threads for each process of a stage: the processors of this host divided by
 /// the number of processes of the stage on this host, at least 1.
 pub fn threads_per_process(spec: &JobSpec, stage: usize, nodes: u32) -> usize {
@@ -25,7 +22,7 @@ pub fn threads_per_process(spec: &JobSpec, stage: usize, nodes: u32) -> usize {
 pub fn stage_cpu_sets(spec: &JobSpec, stage: usize, nodes: u32) -> Vec<CpuSet> {
     let [element] = &spec.stages[stage].elements[..] else { return Vec::new() };
     let is_one_per_node = element.kind != ProgramKind::System { per_host: true };
-    if !is_one_per_node || spec.options.iter().any(|(key, _)| key == NOBIND_OPTION) {
+    if !is_one_per_node || spec.terms.disables_binding {
         return Vec::new();
     }
     let Ok(allowed) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };

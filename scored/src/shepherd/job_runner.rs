@@ -476,7 +476,7 @@ impl JobRunner {
     /// The job has exceeded a limit: kills all of its processes on this host.
     fn on_limit_exceeded(&mut self, kind: LimitKind) {
         let host = self.phase.job_info().map_or_else(system_host_name, JobInfo::host_name);
-        let (code, reason) = self.limit_enforcer.limits().exceeded_message(kind, &host);
+        let (code, reason) = kind.exceeded_message(self.limit_enforcer.limits(), &host);
         self.reports.add(JobReport::JobFailed { code, reason });
         self.skip_unstarted(None);
         reaper::kill_all();

@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use score_job::limits::{JobLimits, LimitKind};
+use score_job::limits::LimitKind;
+use score_proto::message::JobLimits;
 
 use super::disk_usage;
 use crate::sys::{cgroup, process};

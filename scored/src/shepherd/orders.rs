@@ -6,7 +6,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use score_job::limits::JobLimits;
 use score_job::signal;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::EXIT_FAILED;
@@ -31,9 +30,6 @@ use super::output::DrainReason;
 use super::program_store::{ProgramStore, StorePaths};
 use super::spawn_queue;
 use crate::sys::process;
-
-/// The option with which a user disables the use of idle flags (manual 3.5.2).
-const NOIDLE_OPTION: &str = "noidle";
 
 impl JobRunner {
     /// Carries out an order.
@@ -213,17 +209,13 @@ impl JobRunner {
         let Some(placement) = self.phase.take_placement() else { return };
         let Some(local_host) = placement.self_placement().cloned() else { return };
         process::set_umask(job_start.spec.umask);
-        match JobLimits::from_options(&job_start.spec.options, self.context.multi_user) {
-            Ok(limits) => {
-                let cgroup_counters = self.context.cgroup_counters.clone();
-                self.limit_enforcer = LimitEnforcer::new(limits, cgroup_counters, Instant::now());
-            }
-            Err(reason) => self.fail_job(reason),
-        }
+        let limits = job_start.spec.terms.limits.in_mode(self.context.multi_user);
+        let cgroup_counters = self.context.cgroup_counters.clone();
+        self.limit_enforcer = LimitEnforcer::new(limits, cgroup_counters, Instant::now());
         if job_start.spec.statistics {
             self.metrics.keep_sampling(Instant::now());
         }
-        if job_start.spec.options.iter().any(|(name, _)| name == NOIDLE_OPTION) {
+        if job_start.spec.terms.ignores_idle_flags {
             self.inspector.disable();
         }
         if placement.self_host > JobHostId::FIRST {

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 use nix::unistd::geteuid;
-use score_job::limits::JobLimits;
 use score_job::program_paths::{self, TOOL_FILES_ARCHIVE};
 use score_proto::job_control::{FileRequest, JobReport, Placement, ProgramAnswer, ShepherdReport};
 use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CHUNK, OsBytes};
@@ -153,7 +152,7 @@ impl ProgramStore {
         }
         if let Some(content) = spec.tool_files.as_deref().copied() {
             let copies = if shares_disk { spec.hosts.len() as u64 } else { 1 };
-            let limits = JobLimits::from_options(&spec.options, is_multi_user)?;
+            let limits = spec.terms.limits.in_mode(is_multi_user);
             tool_files::check_room(paths.job, content.size, copies, limits.disk)?;
             store.tool_files = Some(ToolFiles {
                 archive: paths.job.join(TOOL_FILES_ARCHIVE),

@@ -7,7 +7,8 @@ use super::support::{
 };
 use nix::sys::signal::{Signal, kill};
 use score_proto::message::{
-    ConsoleRequest, ElementSpec, FileDigest, JobRequest, JobSpec, MAX_IO_CHUNK, StageSpec,
+    ConsoleRequest, ElementSpec, FileDigest, JobLimits, JobRequest, JobSpec, JobTerms,
+    MAX_IO_CHUNK, StageSpec,
 };
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -165,14 +166,16 @@ fn a_large_program_is_written_by_its_user_within_the_limits_of_the_job() {
         ..sh("true")
     };
     let stages = vec![StageSpec { elements: vec![element] }];
-    let limited = |name: &str, mib: &str| JobSpec {
-        options: vec![(name.to_owned(), Some(mib.to_owned()))],
+    let limited = |limits: JobLimits| JobSpec {
+        terms: Box::new(JobTerms { limits, ..JobTerms::default() }),
         stages: stages.clone(),
         ..spec("true", &[])
     };
+    let memory_limit = JobLimits { memory: Some(16 << 20), ..JobLimits::default() };
+    let disk_limit = JobLimits { disk: Some(4 << 20), ..JobLimits::default() };
     let wait = longest_wait(&service, || {
         let mut client = Client::connect_as(&service.socket_of("hosta"), ALICE);
-        client.request(ALICE, 1, limited("memorylimit", "16"));
+        client.request(ALICE, 1, limited(memory_limit));
         let mut sent_bytes = 0;
         while sent_bytes < 64 << 20 {
             assert!(client.receive(Duration::from_millis(50)), "{}", client.notices);
@@ -180,7 +183,7 @@ fn a_large_program_is_written_by_its_user_within_the_limits_of_the_job() {
         }
         // Chunks that were not requested are dropped.
         let mut flooder = Client::connect_as(&service.socket(), ALICE);
-        flooder.request(ALICE, 1, limited("memorylimit", "16"));
+        flooder.request(ALICE, 1, limited(memory_limit));
         for offset in 0..2000 {
             let bytes = vec![0; MAX_IO_CHUNK];
             flooder.send(&[JobRequest::FileChunk { hash: [2; 32], offset, bytes }]);
@@ -194,7 +197,7 @@ fn a_large_program_is_written_by_its_user_within_the_limits_of_the_job() {
         client.send(&[JobRequest::Kill]);
         client.until_ended();
         let mut client = Client::connect_as(&service.socket(), ALICE);
-        client.request(ALICE, 1, limited("disklimit", "4"));
+        client.request(ALICE, 1, limited(disk_limit));
         while client.code.is_none() {
             assert!(client.receive(Duration::from_millis(50)), "{}", client.notices);
             send_zeroes(&mut client);

@@ -339,8 +339,13 @@ pub fn login_named(uid: u32, name: &str) -> Sent {
 }
 
 pub fn spec(script: &str, options: &[&str]) -> JobSpec {
-    let options = options.iter().map(|name| ((*name).to_owned(), None)).collect();
-    JobSpec { options, environment: vec![bytes("PATH=/bin:/usr/bin")], ..job(1, vec![sh(script)]) }
+    let options: Vec<_> = options.iter().map(|name| ((*name).to_owned(), None)).collect();
+    JobSpec {
+        terms: Box::new(JobTerms::from_options(&options).unwrap()),
+        options,
+        environment: vec![bytes("PATH=/bin:/usr/bin")],
+        ..job(1, vec![sh(script)])
+    }
 }
 
 /// Calls `action` on a thread whose user is `uid` and that has no supplementary groups.

@@ -75,6 +75,7 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
         directory,
         umask: job::current_umask(),
         options: Vec::new(),
+        terms: Box::default(),
         // The statistics carry the exit code of every host.
         statistics: true,
         reads_stdin: options.stdin,

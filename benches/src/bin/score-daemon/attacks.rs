@@ -17,7 +17,7 @@ use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::JobMessage;
 use score_proto::ids::SessionJobId;
 use score_proto::message::{
-    ElementSpec, FileDigest, JobRequest, JobSpec, MAX_IO_CHUNK, UserRequest,
+    ElementSpec, FileDigest, JobRequest, JobSpec, JobTerms, MAX_IO_CHUNK, UserRequest,
 };
 use score_proto::server_message::JobAnswer;
 
@@ -317,7 +317,10 @@ fn options(options: &[(&str, &str)]) -> Vec<(String, Option<String>)> {
 
 /// Makes a job of one program with these options.
 pub fn with_options(program: &[&str], named: &[(&str, &str)]) -> JobSpec {
-    JobSpec { options: options(named), ..job_of_stages(vec![system_program(program)]) }
+    let options = options(named);
+    // The options are constants of this program.
+    let terms = Box::new(JobTerms::from_options(&options).expect("valid options"));
+    JobSpec { options, terms, ..job_of_stages(vec![system_program(program)]) }
 }
 
 fn request(

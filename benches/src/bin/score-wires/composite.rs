@@ -7,7 +7,7 @@
 use crate::BenchResult;
 use crate::hosts;
 use crate::raw_packets::SIZE;
-use score_pm::{Context, ContextRef, Device, Error};
+use score_pm::{CompositeOptions, Context, ContextRef, Device, Error, ShmemOptions};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ struct ContextPair {
 
 impl ContextPair {
     fn plain() -> BenchResult<ContextPair> {
-        let shmem = Device::open("shmem", &["-nodes", "2"])?;
+        let shmem = Device::open(ShmemOptions::new(2))?;
         let mut opened = Vec::new();
         let mut member = |k: u32| -> BenchResult<ContextRef> {
             let context = shmem.open_context(k as usize)?;
@@ -39,7 +39,7 @@ impl ContextPair {
 
     fn composite() -> BenchResult<ContextPair> {
         let ContextPair { contexts: members, mut _opened, mut _devices } = ContextPair::plain()?;
-        let device = Device::open("composite", &["-nodes", "2"])?;
+        let device = Device::open(CompositeOptions::new(2))?;
         let join = |k: usize| -> BenchResult<ContextRef> {
             let context = device.open_context(k)?;
             context.associate_nodes(&members[k], &[(0, 0), (1, 1)])?;

@@ -6,7 +6,12 @@
 use crate::BenchResult;
 use crate::controller::{exchange, write_line};
 use crate::raw_packets::{IDLE_TIMEOUT, RoundTripTimer, SIZE};
-use score_pm::{AddrHandle, Context, ContextRef, Device, Error};
+use score_pm::device::ethernet::wire::WirePreference;
+use score_pm::device::ethernet::wire::fault_injection::FaultConfig;
+use score_pm::{
+    AddrHandle, CompositeOptions, Context, ContextRef, Device, Error, EthernetOptions,
+    NetworkOptions,
+};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -30,14 +35,17 @@ impl UnconnectedDevice {
         links: &[String],
         loss: &str,
     ) -> BenchResult<UnconnectedDevice> {
-        let number = self_node.to_string();
-        let mut options = vec!["-nodes", "2", "-local", "1", "-first", &number, "-wire", wire];
-        options.extend(["-secret", "5c0e5c0e5c0e5c0e"]);
-        options.extend(links.iter().flat_map(|link| ["-link", link]));
-        if !loss.is_empty() {
-            options.extend(["-loss", loss]);
-        }
-        let device = Device::open("ethernet", &options)?;
+        let first = self_node as usize;
+        let network = NetworkOptions {
+            secret: Some(0x5c0e_5c0e_5c0e_5c0e),
+            ..NetworkOptions::new(2, first..first + 1)
+        };
+        let options = EthernetOptions {
+            wire: WirePreference::parse(wire)?,
+            loss: (!loss.is_empty()).then(|| FaultConfig::parse(loss)).transpose()?,
+            ..EthernetOptions::udp(network, links.to_vec())
+        };
+        let device = Device::open(options)?;
         if let Some(note) = device.wire_note()? {
             return Err(note.into());
         }
@@ -60,7 +68,7 @@ impl UnconnectedDevice {
         }
         device.set_peers(&table.concat())?;
         let member = Context::attach("ethernet", context.create_attach_fd()?)?;
-        let composite = Device::open("composite", &["-nodes", "2"])?;
+        let composite = Device::open(CompositeOptions::new(2))?;
         let composite_context = composite.open_context(0)?;
         for node in 0..2 {
             composite_context.add_node(node, &member, node)?;

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::config::{DeviceConfig, MAX_NODE};
-use crate::device::shmem::config::parse;
+use crate::device::option_words::{check_count, default_nodes, parse_pairs};
 use crate::error::PmResult;
 
 /// The number of contexts of one composite device.
@@ -11,24 +11,34 @@ pub(crate) const MAX_CONTEXTS: usize = 64;
 /// The largest number of member contexts of one composite.
 pub(crate) const MAX_MEMBERS: usize = 16;
 
-/// `-nodes N` (default: processors).
+/// The options of a composite device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CompositeOptions {
-    pub(crate) nodes: usize,
+pub struct CompositeOptions {
+    /// The number of nodes (`-nodes N`, default: processors).
+    pub nodes: usize,
 }
 
 impl CompositeOptions {
-    pub(crate) fn parse(options: &[&str]) -> PmResult<CompositeOptions> {
-        let nodes = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut parsed = CompositeOptions { nodes };
-        parse(options, |name, value| match name {
-            "-nodes" if value <= MAX_NODE => {
-                parsed.nodes = value;
-                true
+    /// A composite of `nodes` nodes.
+    pub fn new(nodes: usize) -> CompositeOptions {
+        CompositeOptions { nodes }
+    }
+
+    pub(in crate::device) fn parse(words: &[&str]) -> PmResult<CompositeOptions> {
+        let mut parsed = CompositeOptions::new(default_nodes());
+        parse_pairs(words, |name, value| {
+            match name {
+                "-nodes" => parsed.nodes = value.parse().ok()?,
+                _ => return None,
             }
-            _ => false,
+            Some(())
         })?;
         Ok(parsed)
+    }
+
+    pub(in crate::device) fn checked(self) -> Result<CompositeOptions, String> {
+        check_count("-nodes", self.nodes, MAX_NODE)?;
+        Ok(self)
     }
 
     pub(crate) fn config(self, contexts: usize) -> DeviceConfig {

@@ -27,8 +27,8 @@ impl EthernetChannels {
             };
             (0..options.links.len()).map(open).collect()
         };
-        let nodes = || options.first_node..options.first_node + options.local_nodes;
-        let sockets = (0..options.channels)
+        let nodes = || options.network.local.clone();
+        let sockets = (0..options.network.channels)
             .map(|_| nodes().map(open).collect::<PmResult<Vec<_>>>())
             .collect::<PmResult<Vec<_>>>()?;
         EthernetChannels::build(options, sockets)
@@ -41,8 +41,8 @@ impl EthernetChannels {
         node_links: Vec<Links>,
     ) -> PmResult<EthernetChannels> {
         let fits = |links: &Links| links.len() == options.links.len();
-        if options.channels != 1
-            || node_links.len() != options.local_nodes
+        if options.network.channels != 1
+            || node_links.len() != options.network.local.len()
             || !node_links.iter().all(fits)
         {
             return Err(Error::Invalid);
@@ -52,7 +52,7 @@ impl EthernetChannels {
                 let note = endpoint.note().map(str::to_owned);
                 endpoint.with_note_and_loss(
                     note,
-                    options.wire_options(link, options.first_node + node).loss,
+                    options.wire_options(link, options.network.local.start + node).loss,
                 )
             };
             links.into_iter().enumerate().map(with_faults).collect()
@@ -72,12 +72,13 @@ impl EthernetChannels {
             });
             return Err(Error::NoDevice);
         }
+        let network = &options.network;
         let geometry =
-            SlabGeometry::new(options.nodes, options.first_node, options.local_nodes, mtu)?;
+            SlabGeometry::new(network.nodes, network.local.start, network.local.len(), mtu)?;
         EthernetChannels::from_sockets(
             options.incarnation,
             geometry,
-            options.secret,
+            network.secret,
             options.links.len(),
             sockets,
         )

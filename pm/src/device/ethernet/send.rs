@@ -115,10 +115,10 @@ impl EthernetEndpoint {
 #[cfg(test)]
 mod tests {
     use super::super::EthernetContext;
-    use super::super::config::EthernetOptions;
     use super::super::open::EthernetChannels;
     use crate::device::ethernet::job_clock;
     use crate::device::net_common::{Engine as _, ProgressMode};
+    use crate::device::{EthernetOptions, NetworkOptions};
     use crate::device::{RmaInterface, SendInterface};
     use crate::rma::{AddrHandle, Direction, Region, RegionId, RmaOperation};
     use std::sync::{Arc, Barrier};
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn an_acknowledgement_that_waits_in_the_socket_prevents_the_time_out() {
         let options =
-            EthernetOptions::parse("ethernet", &["-nodes", "2", "-link", "127.0.0.1"]).unwrap();
+            EthernetOptions::udp(NetworkOptions::on_one_host(2), vec!["127.0.0.1".to_owned()]);
         let channels = Arc::new(EthernetChannels::new(&options).unwrap());
         let contexts: [EthernetContext; 2] =
             [0, 1].map(|node| EthernetContext::opened(node, &channels));
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_message_after_a_write_has_its_sequence_when_it_is_sent() {
         let options =
-            EthernetOptions::parse("ethernet", &["-nodes", "2", "-link", "127.0.0.1"]).unwrap();
+            EthernetOptions::udp(NetworkOptions::on_one_host(2), vec!["127.0.0.1".to_owned()]);
         let channels = Arc::new(EthernetChannels::new(&options).unwrap());
         let contexts: [EthernetContext; 2] =
             [0, 1].map(|node| EthernetContext::opened(node, &channels));

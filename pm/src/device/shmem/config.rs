@@ -3,55 +3,43 @@
 #![forbid(unsafe_code)]
 
 use crate::config::DeviceConfig;
-use crate::debug;
-use crate::error::{Error, PmResult};
+use crate::device::option_words::{MAX_CHANNELS, check_count, default_nodes, parse_pairs};
+use crate::error::PmResult;
 use crate::segment::layout::{MAX_NODES, SegmentGeometry};
 
-/// The largest number of channels of a device.
-const MAX_CHANNELS: usize = 64;
-
-/// `-nodes N` (default: processors) and `-channels C` (default 1).
+/// The options of a shmem device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ShmemOptions {
-    pub(crate) nodes: usize,
-    pub(crate) channels: usize,
+pub struct ShmemOptions {
+    /// The number of nodes (`-nodes N`, default: processors).
+    pub nodes: usize,
+    /// The number of channels (`-channels C`, default 1).
+    pub channels: usize,
 }
 
 impl ShmemOptions {
-    pub(crate) fn parse(options: &[&str]) -> PmResult<ShmemOptions> {
-        let nodes = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_NODES);
-        let mut parsed = ShmemOptions { nodes, channels: 1 };
-        parse(options, |name, value| match name {
-            "-nodes" if value <= MAX_NODES => {
-                parsed.nodes = value;
-                true
+    /// One channel for `nodes` nodes.
+    pub fn new(nodes: usize) -> ShmemOptions {
+        ShmemOptions { nodes, channels: 1 }
+    }
+
+    pub(in crate::device) fn parse(words: &[&str]) -> PmResult<ShmemOptions> {
+        let mut parsed = ShmemOptions::new(default_nodes().min(MAX_NODES));
+        parse_pairs(words, |name, value| {
+            match name {
+                "-nodes" => parsed.nodes = value.parse().ok()?,
+                "-channels" => parsed.channels = value.parse().ok()?,
+                _ => return None,
             }
-            "-channels" if value <= MAX_CHANNELS => {
-                parsed.channels = value;
-                true
-            }
-            _ => false,
+            Some(())
         })?;
         Ok(parsed)
     }
-}
 
-/// Reads `-name number` pairs; `set_option` returns false to reject a pair. Zero is never allowed.
-pub(crate) fn parse(
-    options: &[&str],
-    mut set_option: impl FnMut(&str, usize) -> bool,
-) -> PmResult<()> {
-    for pair in options.chunks(2) {
-        let is_accepted = match pair {
-            [name, value] => value.parse().is_ok_and(|v| v > 0 && set_option(name, v)),
-            _ => false,
-        };
-        if !is_accepted {
-            debug::log(debug::ERROR, || format!("device option {} is refused", pair.join(" ")));
-            return Err(Error::Invalid);
-        }
+    pub(in crate::device) fn checked(self) -> Result<ShmemOptions, String> {
+        check_count("-nodes", self.nodes, MAX_NODES)?;
+        check_count("-channels", self.channels, MAX_CHANNELS)?;
+        Ok(self)
     }
-    Ok(())
 }
 
 /// The properties that `pmGetDeviceConfig` returns.
@@ -73,21 +61,25 @@ pub(crate) fn device_config(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::DeviceOptions;
+    use crate::error::Error;
 
     #[test]
     fn options_are_pairs_of_a_known_name_and_a_number_in_range() {
-        let parsed = ShmemOptions::parse(&["-nodes", "4", "-channels", "2"]);
-        assert_eq!(parsed, Ok(ShmemOptions { nodes: 4, channels: 2 }));
+        let open = |words: &[&str]| DeviceOptions::parse("shmem", words)?.checked();
+        let parsed = open(&["-nodes", "4", "-channels", "2"]);
+        assert_eq!(parsed, Ok(ShmemOptions { nodes: 4, channels: 2 }.into()));
         for bad in [
             &["-nodes"][..],
             &["-nodes", "0"],
             &["-nodes", "-1"],
             &["-nodes", "x"],
             &["-nodes", "2049"],
+            &["-channels", "0"],
             &["-channels", "65"],
             &["-trunk", "1"],
         ] {
-            assert_eq!(ShmemOptions::parse(bad), Err(Error::Invalid), "{bad:?}");
+            assert_eq!(open(bad), Err(Error::Invalid), "{bad:?}");
         }
     }
 }

@@ -11,6 +11,7 @@ use super::open::describe;
 use super::port_selection::{self, SelectedPort};
 use super::queue_pair::QueuePair;
 use super::receive_buffers::SharedReceiveBuffers;
+use crate::device::NetworkOptions;
 use crate::device::net_common::layout::SlabGeometry;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
@@ -41,20 +42,20 @@ pub enum Unusable {
     Refused(String),
 }
 
-/// Creates the resources that `Device::open("verbs", options)` and its contexts would use, and
-/// releases them.
+/// Creates the resources that a device with these options and its contexts would use, and releases
+/// them.
 ///
 /// # Errors
 /// Why they cannot be created.
-pub fn probe_adapter(options: &[&str]) -> Result<Usable, Unusable> {
+pub fn probe_adapter(options: &VerbsOptions) -> Result<Usable, Unusable> {
     let refused = Unusable::Refused;
-    let options = VerbsOptions::parse(options).map_err(|error| refused(error.to_string()))?;
+    let options = options.clone().checked().map_err(refused)?;
     let adapters =
         Library::get().and_then(Library::adapters).map_err(|unavailable| match unavailable {
             Unavailable::QueryFailed(why) => Unusable::Refused(why),
             other => Unusable::Absent(other.to_string()),
         })?;
-    let chosen = port_selection::choose(&adapters, &options).map_err(Unusable::Absent)?;
+    let chosen = port_selection::choose(&adapters, &options.adapter).map_err(Unusable::Absent)?;
     let vendor = open_and_drop_resources(&chosen, &options).map_err(refused)?;
     let (kind, subnet) = if chosen.port.is_ethernet {
         ("RoCE", chosen.gid.and_then(|gid| subnet_of(ip_of_gid(gid.bytes))))
@@ -74,7 +75,8 @@ pub fn probe_adapter(options: &[&str]) -> Result<Usable, Unusable> {
 
 /// Creates and drops the resources of a process with one peer. Returns the adapter's vendor.
 fn open_and_drop_resources(chosen: &SelectedPort, options: &VerbsOptions) -> Result<u32, String> {
-    let geometry = SlabGeometry::new(options.nodes, options.first, options.local, MTU);
+    let NetworkOptions { nodes, local, .. } = &options.network;
+    let geometry = SlabGeometry::new(*nodes, local.start, local.len(), MTU);
     let geometry = geometry.map_err(|error| error.to_string())?;
     let mut receive_buffers = SharedReceiveBuffers::new(geometry.nodes, MTU);
     let sizes =
@@ -113,6 +115,7 @@ fn subnet_of(addr: IpAddr) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::AdapterChoice;
     use super::*;
 
     #[test]
@@ -128,9 +131,13 @@ mod tests {
 
     #[test]
     fn a_missing_adapter_is_absent_and_bad_options_are_refused() {
-        let bad = probe_adapter(&["-nodes", "0"]).unwrap_err();
+        let no_nodes = VerbsOptions::new(NetworkOptions::on_one_host(0));
+        let bad = probe_adapter(&no_nodes).unwrap_err();
         assert!(matches!(bad, Unusable::Refused(_)), "{bad:?}");
-        let absent = probe_adapter(&["-nodes", "2", "-device", "nowhere0"]).unwrap_err();
+        let device = Some("nowhere0".to_owned());
+        let adapter = AdapterChoice { device, ..AdapterChoice::default() };
+        let options = VerbsOptions { adapter, ..VerbsOptions::new(NetworkOptions::on_one_host(2)) };
+        let absent = probe_adapter(&options).unwrap_err();
         assert!(matches!(absent, Unusable::Absent(_)), "{absent:?}");
     }
 }

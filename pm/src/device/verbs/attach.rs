@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::config::VerbsOptions;
+use super::config::AdapterChoice;
 use super::port_selection::SelectedPort;
 use crate::error::{Error, PmResult};
 
@@ -60,15 +60,14 @@ impl PortParams {
         })
     }
 
-    /// The options to open the same adapter again.
-    pub(super) fn options(&self) -> VerbsOptions {
-        VerbsOptions {
-            adapter: Some(self.adapter.clone()),
+    /// The choice that opens the same adapter again.
+    pub(super) fn choice(&self) -> AdapterChoice {
+        AdapterChoice {
+            device: Some(self.adapter.clone()),
             port: Some(self.port),
             gid: self.gid,
             partition: Some(self.partition).filter(|&key| key != 0),
             service_level: self.service_level,
-            ..VerbsOptions::default()
         }
     }
 }

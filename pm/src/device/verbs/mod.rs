@@ -118,7 +118,7 @@ impl NetworkDevice for Verbs {
         let [socket] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Error::Invalid)?;
         let socket = UdpSocket::from(socket);
         socket.local_addr().map_err(|_| Error::Invalid)?;
-        Ok((open::choose(&port_address.options())?, socket, 1))
+        Ok((open::choose(&port_address.choice())?, socket, 1))
     }
 
     /// Opens an endpoint and starts its progress thread. NoMemory: the adapter or the kernel

@@ -3,10 +3,11 @@
 #![forbid(unsafe_code)]
 
 use super::Verbs;
-use super::config::{MTU, VerbsOptions};
+use super::config::{AdapterChoice, MTU, VerbsOptions};
 use super::ibverbs_library::Library;
 use super::port_selection::{self, SelectedPort};
 use crate::debug;
+use crate::device::NetworkOptions;
 use crate::device::net_common;
 use crate::device::net_common::layout::SlabGeometry;
 use crate::error::{Error, PmResult, from_errno};
@@ -24,19 +25,20 @@ impl VerbsChannels {
     /// Selects the adapter and opens the sockets. NoDevice: there is no usable adapter. With
     /// PM_DEBUG a line names the missing library, kernel module or adapter, or the bad option.
     pub(crate) fn new(options: &VerbsOptions) -> PmResult<VerbsChannels> {
-        let chosen = choose(options)?;
+        let chosen = choose(&options.adapter)?;
         debug::log(debug::INFO, || format!("device verbs: {}", describe(&chosen)));
-        let geometry = SlabGeometry::new(options.nodes, options.first, options.local, MTU)?;
+        let NetworkOptions { nodes, local, channels, secret } = &options.network;
+        let geometry = SlabGeometry::new(*nodes, local.start, local.len(), MTU)?;
         let bind_socket = |_| -> PmResult<UdpSocket> {
             let link = options.link.ok_or(Error::Invalid)?;
             let socket = UdpSocket::bind(SocketAddr::new(link, 0)).map_err(log_io_error)?;
             socket.set_nonblocking(true).map_err(log_io_error)?;
             Ok(socket)
         };
-        let sockets = (0..options.channels)
-            .map(|_| (0..options.local).map(bind_socket).collect::<PmResult<Vec<_>>>())
+        let sockets = (0..*channels)
+            .map(|_| local.clone().map(bind_socket).collect::<PmResult<Vec<_>>>())
             .collect::<PmResult<Vec<_>>>()?;
-        VerbsChannels::from_sockets(chosen, geometry, options.secret, 1, sockets)
+        VerbsChannels::from_sockets(chosen, geometry, *secret, 1, sockets)
     }
 
     /// A description as text for the user.
@@ -45,18 +47,18 @@ impl VerbsChannels {
     }
 }
 
-/// The port that the options select. NoDevice: there is none, and PM_DEBUG names the reason.
-pub(super) fn choose(options: &VerbsOptions) -> PmResult<SelectedPort> {
-    find_port(options).map_err(|why| {
+/// The port that is wanted. NoDevice: there is none, and PM_DEBUG names the reason.
+pub(super) fn choose(wanted: &AdapterChoice) -> PmResult<SelectedPort> {
+    find_port(wanted).map_err(|why| {
         debug::log(debug::ERROR, || format!("device verbs: {why}; use ethernet"));
         Error::NoDevice
     })
 }
 
-fn find_port(options: &VerbsOptions) -> std::result::Result<SelectedPort, String> {
+fn find_port(wanted: &AdapterChoice) -> std::result::Result<SelectedPort, String> {
     let library = Library::get().map_err(|unavailable| unavailable.to_string())?;
     let adapters = library.adapters().map_err(|unavailable| unavailable.to_string())?;
-    port_selection::choose(&adapters, options)
+    port_selection::choose(&adapters, wanted)
 }
 
 pub(super) fn describe(chosen: &SelectedPort) -> String {
@@ -76,12 +78,10 @@ pub(super) fn describe(chosen: &SelectedPort) -> String {
     })
 }
 
-/// Describes the port that `Device::open("verbs", ...)` without options would use. `scored -probe`
-/// calls it.
+/// Describes the port that a verbs device would use by default. `scored -probe` calls it.
 ///
 /// # Errors
 /// The library, kernel module or adapter that is missing.
 pub fn probe() -> std::result::Result<String, String> {
-    find_port(&VerbsOptions::parse(&[]).map_err(|error| error.to_string())?)
-        .map(|chosen| describe(&chosen))
+    find_port(&AdapterChoice::default()).map(|chosen| describe(&chosen))
 }

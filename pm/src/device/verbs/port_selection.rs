@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::bindings::TRANSPORT_IWARP;
-use super::config::VerbsOptions;
+use super::config::AdapterChoice;
 
 /// An adapter, as the library describes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,64 +57,64 @@ pub(crate) struct SelectedPort {
     pub(crate) service_level: u8,
 }
 
-/// The adapter and port that `options` select, otherwise the first usable one.
+/// The adapter and port that `wanted` selects, otherwise the first usable one.
 ///
 /// # Errors
 /// The part of the selection that does not exist.
 pub(crate) fn choose(
     adapters: &[AdapterInfo],
-    options: &VerbsOptions,
+    wanted: &AdapterChoice,
 ) -> Result<SelectedPort, String> {
-    let wanted =
-        |adapter: &&AdapterInfo| options.adapter.as_deref().is_none_or(|name| name == adapter.name);
+    let is_wanted =
+        |adapter: &&AdapterInfo| wanted.device.as_deref().is_none_or(|name| name == adapter.name);
     let mut reasons = Vec::new();
-    for adapter in adapters.iter().filter(wanted) {
-        match choose_port(adapter, options) {
+    for adapter in adapters.iter().filter(is_wanted) {
+        match choose_port(adapter, wanted) {
             Ok(chosen) => return Ok(chosen),
             Err(why) => reasons.push(format!("{}: {why}", adapter.name)),
         }
     }
     if reasons.is_empty() {
         let names: Vec<&str> = adapters.iter().map(|adapter| adapter.name.as_str()).collect();
-        let name = options.adapter.as_deref().unwrap_or_default();
+        let name = wanted.device.as_deref().unwrap_or_default();
         reasons.push(format!("there is no adapter {name}; there are {}", names.join(", ")));
     }
     Err(reasons.join("; "))
 }
 
-fn choose_port(adapter: &AdapterInfo, options: &VerbsOptions) -> Result<SelectedPort, String> {
+fn choose_port(adapter: &AdapterInfo, wanted: &AdapterChoice) -> Result<SelectedPort, String> {
     if adapter.transport == TRANSPORT_IWARP {
         return Err("iWARP is not supported".to_owned());
     }
-    let port = match options.port {
+    let port = match wanted.port {
         Some(number) => adapter.ports.iter().find(|port| port.number == number),
         None => adapter.ports.iter().find(|port| port.is_active),
     };
-    let port = match (port, options.port) {
+    let port = match (port, wanted.port) {
         (Some(port), _) if port.is_active => port,
         (Some(port), _) => return Err(format!("port {} is not active", port.number)),
         (None, Some(number)) => return Err(format!("there is no port {number}")),
         (None, None) => return Err("no port is active".to_owned()),
     };
-    let partition = match options.partition {
+    let partition = match wanted.partition {
         None => Some(0),
         Some(key) => port.partitions.iter().position(|&known| known == key),
     };
     let Some(partition_index) = partition else {
-        let key = options.partition.unwrap_or_default();
+        let key = wanted.partition.unwrap_or_default();
         return Err(format!("port {} is in no partition {key:#06x}", port.number));
     };
     Ok(SelectedPort {
         adapter: adapter.name.clone(),
-        gid: choose_gid(port, options)?,
+        gid: choose_gid(port, wanted)?,
         port: port.clone(),
         partition_index,
-        service_level: options.service_level,
+        service_level: wanted.service_level,
     })
 }
 
-fn choose_gid(port: &Port, options: &VerbsOptions) -> Result<Option<Gid>, String> {
-    if let Some(index) = options.gid {
+fn choose_gid(port: &Port, wanted: &AdapterChoice) -> Result<Option<Gid>, String> {
+    if let Some(index) = wanted.gid {
         let known = port.gids.iter().find(|gid| gid.index == index);
         let no_such_gid = || format!("port {} has no GID {index}", port.number);
         return known.copied().map(Some).ok_or_else(no_such_gid);
@@ -152,11 +152,17 @@ mod tests {
         AdapterInfo { name: name.to_owned(), transport: 0, ports }
     }
 
+    fn wanted(attributes: &[(&str, &str)]) -> AdapterChoice {
+        let mut choice = AdapterChoice::default();
+        attributes.iter().for_each(|(name, value)| choice.set(name, value).unwrap());
+        choice
+    }
+
     #[test]
     fn without_options_the_first_active_port_is_used_and_its_ipv4_gid() {
         let down = adapter("mlx5_0", vec![port(1, false)]);
         let up = adapter("mlx5_1", vec![port(1, false), port(2, true)]);
-        let chosen = choose(&[down, up], &VerbsOptions::default()).unwrap();
+        let chosen = choose(&[down, up], &AdapterChoice::default()).unwrap();
         assert_eq!((chosen.adapter.as_str(), chosen.port.number), ("mlx5_1", 2));
         assert_eq!(
             (chosen.gid.unwrap().index, chosen.partition_index, chosen.service_level),
@@ -164,7 +170,7 @@ mod tests {
         );
         let mut infiniband = adapter("ib0", vec![port(1, true)]);
         infiniband.ports[0].is_ethernet = false;
-        let chosen = choose(&[infiniband], &VerbsOptions::default()).unwrap();
+        let chosen = choose(&[infiniband], &AdapterChoice::default()).unwrap();
         assert_eq!(chosen.gid.unwrap().index, 0);
     }
 
@@ -173,9 +179,9 @@ mod tests {
         let mut iwarp = adapter("siw0", vec![port(1, true)]);
         iwarp.transport = TRANSPORT_IWARP;
         let roce = adapter("rxe0", vec![port(1, true)]);
-        let any = VerbsOptions::default();
+        let any = AdapterChoice::default();
         assert_eq!(choose(&[iwarp.clone(), roce], &any).unwrap().adapter, "rxe0");
-        let by_name = VerbsOptions::parse(&["-device", "siw0"]).unwrap();
+        let by_name = wanted(&[("device", "siw0")]);
         for options in [any, by_name] {
             let why = choose(std::slice::from_ref(&iwarp), &options).unwrap_err();
             assert_eq!(why, "siw0: iWARP is not supported");
@@ -186,23 +192,24 @@ mod tests {
     #[test]
     fn options_choose_each_part_and_a_missing_one_is_named_in_the_error() {
         let adapters = [adapter("a", vec![port(1, true), port(2, false)]), adapter("b", vec![])];
-        let choose_with = |words: &[&str]| choose(&adapters, &VerbsOptions::parse(words).unwrap());
-        let chosen = choose_with(&["-port", "1", "-gid", "1", "-partition", "8001", "-level", "3"]);
+        let choose_with = |attributes: &[(&str, &str)]| choose(&adapters, &wanted(attributes));
+        let chosen =
+            choose_with(&[("port", "1"), ("gid", "1"), ("partition", "8001"), ("level", "3")]);
         let chosen = chosen.unwrap();
         assert_eq!(
             (chosen.gid.unwrap().index, chosen.partition_index, chosen.service_level),
             (1, 1, 3)
         );
-        for (words, why) in [
-            (&["-device", "c"][..], "there is no adapter c; there are a, b"),
-            (&["-device", "b"], "b: no port is active"),
-            (&["-device", "a", "-port", "2"], "a: port 2 is not active"),
-            (&["-device", "a", "-port", "3"], "a: there is no port 3"),
-            (&["-device", "a", "-gid", "2"], "a: port 1 has no GID 2"),
-            (&["-device", "a", "-partition", "1"], "a: port 1 is in no partition 0x0001"),
-            (&["-port", "7"], "a: there is no port 7; b: there is no port 7"),
+        for (attributes, why) in [
+            (&[("device", "c")][..], "there is no adapter c; there are a, b"),
+            (&[("device", "b")], "b: no port is active"),
+            (&[("device", "a"), ("port", "2")], "a: port 2 is not active"),
+            (&[("device", "a"), ("port", "3")], "a: there is no port 3"),
+            (&[("device", "a"), ("gid", "2")], "a: port 1 has no GID 2"),
+            (&[("device", "a"), ("partition", "1")], "a: port 1 is in no partition 0x0001"),
+            (&[("port", "7")], "a: there is no port 7; b: there is no port 7"),
         ] {
-            assert_eq!(choose_with(words).unwrap_err(), why);
+            assert_eq!(choose_with(attributes).unwrap_err(), why);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Jobs of multi-user mode, from a user's request to the start on the allocated hosts.
 
 use score_job::cluster::{self, HostShare, JobRequest, SessionId};
-use score_job::limits::JobLimits;
 use score_job::validate;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::exit_code::EXIT_REFUSED;
@@ -32,23 +31,17 @@ impl Daemon {
         if let Err(reason) = checked {
             return self.refuse(client_job, reason, EXIT_REFUSED);
         }
-        let option = |name: &str| spec.options.iter().find(|(key, _)| key == name);
         let Some(service) = &self.service else { return };
         let pools = match service.config.pools(&spec.options) {
             Ok(pools) => pools,
             Err(reason) => return self.refuse(client_job, reason, EXIT_REFUSED),
         };
-        let limits = match JobLimits::from_options(&spec.options, true) {
-            Ok(limits) => limits,
-            Err(reason) => return self.refuse(client_job, reason, EXIT_REFUSED),
-        };
-        let memory = limits.memory.unwrap_or(0);
         let request = JobRequest {
             allocation: shape,
             pools,
-            wait: option("wait").is_some(),
-            priority: validate::priority(&spec),
-            memory,
+            wait: spec.terms.waits_for_hosts,
+            priority: spec.terms.priority,
+            memory: spec.terms.limits.memory.unwrap_or(0),
             spec_bytes: spec_size(&spec),
         };
         let Some(session) = self.sessions.get_mut(client_job.session_key) else { return };

@@ -13,7 +13,7 @@ mod sampler;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use score_job::limits::JobLimits;
+use score_proto::message::JobLimits;
 use score_proto::observation::{HostMetrics, Metrics, NodeMetrics};
 
 use super::disk_usage;

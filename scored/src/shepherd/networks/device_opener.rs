@@ -1,9 +1,12 @@
 //! Opens the devices with which a parallel process reaches other hosts, one network set after the
 //! other.
 
-use score_pm::device::ethernet::wire::WireEndpoint;
+use std::ops::Range;
+
+use score_pm::device::ethernet::wire::fault_injection::FaultConfig;
+use score_pm::device::ethernet::wire::{WireEndpoint, WirePreference};
 use score_pm::rdma::probe_adapter;
-use score_pm::{Device, Error};
+use score_pm::{Device, Error, EthernetOptions, NetworkOptions, VerbsOptions};
 use score_proto::job_control::{HostPlacement, Placement};
 
 use super::rdma;
@@ -45,8 +48,9 @@ impl DeviceOpener<'_> {
             let (name, links) = (&plan.name, plan.links.join(", "));
             format!("network {name}: no ethernet device on {links}: {error}")
         };
-        let udp =
-            self.open_ethernet(set_index, ("udp", &plan.links), None).map_err(ethernet_error)?;
+        let udp = self
+            .open_ethernet(set_index, (WirePreference::Udp, &plan.links), None)
+            .map_err(ethernet_error)?;
         let udp_table = udp.address_table().map_err(ethernet_error)?;
         let (mut raw_device, mut raw_note) = (None, None);
         match &plan.raw {
@@ -80,6 +84,16 @@ impl DeviceOpener<'_> {
         Ok((set, offer))
     }
 
+    /// The nodes of the job and of this host, with this secret.
+    fn network_options(&self, secret: u64) -> NetworkOptions {
+        let Range { start, end } = self.local_host.node_range();
+        let nodes = self.placement.nodes() as usize;
+        NetworkOptions {
+            secret: Some(secret),
+            ..NetworkOptions::new(nodes, start as usize..end as usize)
+        }
+    }
+
     /// Opens the RDMA device, if possible.
     fn open_rdma(
         &self,
@@ -87,30 +101,22 @@ impl DeviceOpener<'_> {
         plan: &rdma::RdmaProbe,
     ) -> Result<(OpenDevice, Adapter), RdmaUnavailable> {
         let PacketTag { secret, stage, element, .. } = self.tag;
-        let to_text = |number: u32| number.to_string();
         // Hello packets of other stages and elements must also be dropped.
         let secret_mask = u64::from(stage << 16 | element & 0xffff).rotate_left(32);
-        let mut options = vec![
-            "-nodes".to_owned(),
-            to_text(self.placement.nodes()),
-            "-first".to_owned(),
-            to_text(self.local_host.first_node),
-            "-local".to_owned(),
-            to_text(self.local_host.nodes),
-            "-link".to_owned(),
-            plan.address.to_string(),
-            "-secret".to_owned(),
-            format!("{:x}", secret_of(secret, set_index) ^ secret_mask),
-        ];
-        options.extend(plan.options.iter().cloned());
-        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let adapter =
+            plan.adapter.clone().map_err(|reason| RdmaUnavailable { reason, has_adapter: true })?;
+        let options = VerbsOptions {
+            network: self.network_options(secret_of(secret, set_index) ^ secret_mask),
+            link: Some(plan.address),
+            adapter,
+        };
         let probed = probe_adapter(&options)?;
         plan.check(&probed)?;
         let open_error = |error: Error| RdmaUnavailable {
             reason: format!("{}: {error}", probed.wires),
             has_adapter: true,
         };
-        let opened = Device::open("verbs", &options).and_then(|device| {
+        let opened = Device::open(options).and_then(|device| {
             OpenDevice::new(device, self.local_host.nodes, self.local_host.first_node)
         });
         let opened = opened.map_err(open_error)?;
@@ -138,7 +144,7 @@ impl DeviceOpener<'_> {
             (0..self.local_host.nodes).map(process).collect::<Result<Vec<_>, _>>()
         });
         let sockets = sockets.transpose().map_err(|reason| format!("{link_names}: {reason}"))?;
-        let wire = if is_exclusive { "raw" } else { "packet" };
+        let wire = if is_exclusive { WirePreference::Raw } else { WirePreference::Packet };
         let opened = self.open_ethernet(set_index, (wire, links), sockets).map_err(|error| {
             let hint = if error == Error::Permission { " (CAP_NET_RAW is needed)" } else { "" };
             format!("{link_names}: {error}{hint}")
@@ -155,32 +161,23 @@ impl DeviceOpener<'_> {
     fn open_ethernet(
         &self,
         set_index: u32,
-        (wire, links): (&str, &[String]),
+        (wire, links): (WirePreference, &[String]),
         sockets: Option<Vec<Vec<WireEndpoint>>>,
     ) -> score_pm::PmResult<OpenDevice> {
         let PacketTag { secret, stage, element, .. } = self.tag;
-        let to_text = |number: u32| number.to_string();
-        let options = [
-            "-nodes",
-            &to_text(self.placement.nodes()),
-            "-first",
-            &to_text(self.local_host.first_node),
-            "-local",
-            &to_text(self.local_host.nodes),
-            "-wire",
+        // Only a test sets the variable, so that a bad value need not be explained.
+        let loss = std::env::var(TEST_LOSS_ENV).ok();
+        let loss = loss.map(|loss| FaultConfig::parse(&loss).map_err(|_| Error::Invalid));
+        let options = EthernetOptions {
+            network: self.network_options(secret_of(secret, set_index)),
             wire,
-            "-secret",
-            &format!("{:x}", secret_of(secret, set_index)),
-            "-incarnation",
-            &to_text(stage << 16 | element & 0xffff),
-        ];
-        let loss_spec = std::env::var(TEST_LOSS_ENV).ok();
-        let loss = loss_spec.iter().flat_map(|loss| ["-loss", loss.as_str()]);
-        let links = links.iter().flat_map(|link| ["-link", link.as_str()]);
-        let options: Vec<&str> = options.into_iter().chain(links).chain(loss).collect();
+            links: links.to_vec(),
+            incarnation: stage << 16 | element & 0xffff,
+            loss: loss.transpose()?,
+        };
         let device = match sockets {
-            Some(sockets) => Device::open_with_sockets(&options, sockets)?,
-            None => Device::open("ethernet", &options)?,
+            Some(sockets) => Device::open_with_sockets(options, sockets)?,
+            None => Device::open(options)?,
         };
         OpenDevice::new(device, self.local_host.nodes, self.local_host.first_node)
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use score_pm::{ContextRef, Counters, Device};
+use score_pm::{ContextRef, Counters, Device, ShmemOptions};
 use score_proto::frame;
 use score_proto::ids::JobHostId;
 use score_proto::job_control::{HostNetworkAddress, Placement};
@@ -136,7 +136,7 @@ impl OpenDevice {
     }
 
     fn open_shmem(nodes: u32, oversubscribed: bool) -> Result<Self, String> {
-        let opened = Device::open("shmem", &["-nodes", &nodes.to_string()]).and_then(|device| {
+        let opened = Device::open(ShmemOptions::new(nodes as usize)).and_then(|device| {
             device.set_oversubscribed(oversubscribed)?;
             Self::new(device, nodes, 0)
         });

@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+use score_pm::AdapterChoice;
 use score_pm::rdma::Usable;
 use score_proto::job_control::Placement;
 use score_proto::message::Level;
@@ -15,8 +16,8 @@ use super::transport_offer::{Adapter, RdmaUnavailable, TransportOffer};
 pub struct RdmaProbe {
     /// Address to which processes of other hosts send their queue pair numbers.
     pub address: IpAddr,
-    /// Options of the device from the database.
-    pub options: Vec<String>,
+    /// The adapter that the database selects, or why the entry cannot be used.
+    pub adapter: Result<AdapterChoice, String>,
     /// Whether the user or the database requests RDMA. Otherwise RDMA is used only if it is certain
     /// to work.
     pub is_requested: bool,
@@ -230,7 +231,8 @@ mod tests {
             is_hardware,
         };
         let address = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-        let plan = |is_requested| RdmaProbe { address, options: Vec::new(), is_requested };
+        let adapter = Ok(AdapterChoice::default());
+        let plan = |is_requested| RdmaProbe { address, adapter: adapter.clone(), is_requested };
         assert!(
             plan(true).check(&probed(false)).is_ok() && plan(false).check(&probed(true)).is_ok()
         );

@@ -5,6 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use nix::ifaddrs::getifaddrs;
+use score_pm::AdapterChoice;
 use score_proto::job_control::Placement;
 use score_proto::message::{HostKind, JobSpec, Level};
 use score_proto::network::{ADDRESSING, AUTO, HostNetwork, NetworkTransport, SHMEM, UDP};
@@ -64,15 +65,21 @@ pub fn plan(name: &str, spec: &JobSpec, placement: &Placement) -> Result<Transpo
     });
     let is_requested = network.transport == NetworkTransport::Verbs;
     let rdma = (is_requested || network.transport == NetworkTransport::Auto)
-        .then(|| rdma::RdmaProbe { address, options: rdma_options(&network), is_requested });
+        .then(|| rdma::RdmaProbe { address, adapter: adapter_choice(&network), is_requested });
     Ok(TransportPlan { name: name.to_owned(), links, raw, rdma })
 }
 
-/// The settings of the adapter in the database, as options of the device.
-fn rdma_options(network: &HostNetwork) -> Vec<String> {
+/// The adapter that the database selects.
+///
+/// # Errors
+/// One line: the attribute whose value cannot be used.
+fn adapter_choice(network: &HostNetwork) -> Result<AdapterChoice, String> {
     let configured = |name: &&str| network.addressing.iter().find(|(known, _)| known == name);
-    let pairs = ADDRESSING.iter().filter_map(configured);
-    pairs.flat_map(|(name, value)| [format!("-{name}"), value.clone()]).collect()
+    let mut choice = AdapterChoice::default();
+    for (name, value) in ADDRESSING.iter().filter_map(configured) {
+        choice.set(name, value).map_err(|_| format!("{name}={value}: invalid value"))?;
+    }
+    Ok(choice)
 }
 
 /// The interfaces on this host for raw Ethernet, for each network set of a job. A set that does not
@@ -255,12 +262,19 @@ mod tests {
             let ib = HostNetwork::new("ib", "verbs", false, Vec::new())
                 .with_addressing(configured.into());
             host.networks.push(ib);
+            let typo = HostNetwork::new("typo", "verbs", false, Vec::new())
+                .with_addressing(vec![("port".to_owned(), "one".to_owned())]);
+            host.networks.push(typo);
         }
         let rdma = |name| plan_for(name, &spec, "10.0.0.1").rdma;
         let plan = rdma("ib").unwrap();
         assert_eq!((plan.address.to_string(), plan.is_requested), ("10.0.0.1".to_owned(), true));
-        assert_eq!(plan.options, ["-device", "mlx5_1", "-level", "3"]);
-        assert!(rdma("auto").is_some_and(|plan| !plan.is_requested && plan.options.is_empty()));
+        let device = Some("mlx5_1".to_owned());
+        let choice = AdapterChoice { device, service_level: 3, ..AdapterChoice::default() };
+        assert_eq!(plan.adapter, Ok(choice));
+        let auto = rdma("auto").unwrap();
+        assert_eq!((auto.adapter, auto.is_requested), (Ok(AdapterChoice::default()), false));
+        assert_eq!(rdma("typo").unwrap().adapter, Err("port=one: invalid value".to_owned()));
         assert_eq!((rdma("fast"), rdma("agent-udp")), (None, None));
     }
 
