@@ -2,7 +2,8 @@
 //! memory and the job's directory, and waits for the end of its standard input.
 //!
 //! `score-tool-memory DIRECTORY ADDRESS ROUNDS` reads that memory of rank 0 alternately through the
-//! tool control service (Copy Memory) and by process_vm_readv(2), and prints the microseconds of each round.
+//! tool control service (Copy Memory) and by process_vm_readv(2). It prints the microseconds of each
+//! round.
 
 use std::io::{self, IoSliceMut};
 use std::path::Path;

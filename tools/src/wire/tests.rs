@@ -155,7 +155,10 @@ proptest! {
     fn damaged_messages_are_read_or_refused(seed in any::<u64>(), cuts in 0usize..400) {
         let mut random = random_from(seed);
         let commands: Vec<Command> = (0..1 + random() % 16)
-            .map(|_| valid_command(CommandKind::ALL[random() as usize % CommandKind::ALL.len()], &mut random))
+            .map(|_| {
+                let kind = CommandKind::ALL[random() as usize % CommandKind::ALL.len()];
+                valid_command(kind, &mut random)
+            })
             .collect();
         let mut record = update(&commands);
         for _ in 0..random() % 12 {
