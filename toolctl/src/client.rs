@@ -35,10 +35,10 @@ pub struct ToolConnection {
 }
 
 /// The length of the shared memory.
-const SHARED_LEN: usize = 1 << 20;
+const SHARED_LEN: usize = 512 << 10;
 /// The most bytes that a message copies. While the service copies the next part, this tool copies
 /// the previous one out of the shared memory.
-const PART_LEN: usize = SHARED_LEN / 4;
+const PART_LEN: usize = SHARED_LEN / 2;
 
 /// Why memory of a process cannot be read.
 #[derive(Debug, thiserror::Error)]
