@@ -162,7 +162,7 @@ mod tests {
 
     // Promise (tools): end_tool says how the tool has ended, or that it still runs.
     #[test]
-    fn the_line_says_what_has_ended_and_what_still_runs() {
+    fn the_line_names_ended_and_running_hosts() {
         let (killed, exited) = (Status::Signaled(15), Status::Exited(3));
         for (signal, running, ended, lost, line) in [
             (15, 0, &[(killed, 1)][..], 0, "tool 2 has ended: killed by SIGTERM"),

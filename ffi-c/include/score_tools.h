@@ -16,6 +16,13 @@
  * with _TAIL at the end of its name is the offset of the first one, which may be within the padding
  * of the structure.
  *
+ * ShareMemory and Copy Memory are extensions of CDTI, for tools that read much memory. A tool sends
+ * ShareMemory, a header alone, with the descriptor of a memfd (SCM_RIGHTS). The memfd has 1 to
+ * SCORE_TOOLS_MAX_SHARED bytes of ordinary pages, can be written, and has the seals F_SEAL_SHRINK,
+ * F_SEAL_GROW and F_SEAL_SEAL. Copy Memory has the service copy memory of a process into it. The
+ * memory belongs to the connection; a further ShareMemory replaces it for the messages that follow.
+ * No other message may have a descriptor.
+ *
  * A later version of the service may append bytes; existing members keep their offsets. Members
  * named reserved are 0.
  */
@@ -86,6 +93,14 @@ struct score_tools_control_ack {
     uint8_t priority;                  /* Its priority. */
     uint8_t reserved;
     uint32_t controller;               /* Its number. */
+};
+
+/* The body of ShareMemoryAck. SCORE_TOOLS_RC_REQUEST_FAILED with EBADMSG: not one descriptor;
+ * EINVAL: not a memfd of ordinary pages; EPERM: a seal is missing, or it cannot be written; EFBIG:
+ * its size. */
+struct score_tools_shared_length {
+    struct score_tools_header header;
+    uint64_t length;                   /* Bytes that the service shares with the tool, or 0. */
 };
 
 /* A notice of a signal. The thread is stopped. */
@@ -209,6 +224,16 @@ struct score_tools_memory_head {
     uint32_t count;             /* Number of bytes. */
 };
 #define SCORE_TOOLS_MEMORY_HEAD_TAIL 20
+
+/* The memory that Copy Memory copies to the shared memory, and in the answer the memory that it has
+ * copied. SCORE_TOOLS_CC_LENGTH_ERROR: the bytes do not fit into the shared memory.
+ * SCORE_TOOLS_CC_ADDRESS_ERROR: the first byte cannot be read. */
+struct score_tools_memory_copy {
+    uint32_t thread, reserved;
+    uint64_t address;           /* The first byte. */
+    uint32_t length;            /* Bytes; in the answer those before a page that cannot be read. */
+    uint32_t offset;            /* Offset of the first byte in the shared memory. */
+};
 
 /* The head of memory to be written: number of bytes at 16, the bytes from 28. */
 struct score_tools_set_memory_head {
@@ -433,6 +458,7 @@ SCORE_TOOLS_AT_(control, watch_policy, 60); SCORE_TOOLS_SIZE_(control, 64);
 SCORE_TOOLS_AT_(control_ack, short_tool, 40); SCORE_TOOLS_AT_(control_ack, tag, 42);
 SCORE_TOOLS_AT_(control_ack, priority, 50); SCORE_TOOLS_AT_(control_ack, controller, 52);
 SCORE_TOOLS_SIZE_(control_ack, 56);
+SCORE_TOOLS_AT_(shared_length, length, 40); SCORE_TOOLS_SIZE_(shared_length, 48);
 SCORE_TOOLS_AT_(signal_notice, type, 40); SCORE_TOOLS_AT_(signal_notice, signal, 48);
 SCORE_TOOLS_AT_(signal_notice, thread, 52); SCORE_TOOLS_AT_(signal_notice, instruction, 56);
 SCORE_TOOLS_AT_(signal_notice, access, 64); SCORE_TOOLS_AT_(signal_notice, reason, 72);
@@ -464,6 +490,8 @@ SCORE_TOOLS_AT_(memory_range, address, 8); SCORE_TOOLS_AT_(memory_range, length,
 SCORE_TOOLS_AT_(memory_range, access, 20); SCORE_TOOLS_SIZE_(memory_range, 24);
 SCORE_TOOLS_AT_(memory_head, address, 8); SCORE_TOOLS_AT_(memory_head, count, 16);
 SCORE_TOOLS_SIZE_(memory_head, 24);
+SCORE_TOOLS_AT_(memory_copy, address, 8); SCORE_TOOLS_AT_(memory_copy, length, 16);
+SCORE_TOOLS_AT_(memory_copy, offset, 20); SCORE_TOOLS_SIZE_(memory_copy, 24);
 SCORE_TOOLS_AT_(set_memory_head, address, 8); SCORE_TOOLS_AT_(set_memory_head, count, 16);
 SCORE_TOOLS_AT_(set_memory_head, access, 20); SCORE_TOOLS_AT_(set_memory_head, shared, 24);
 SCORE_TOOLS_SIZE_(set_memory_head, 32);

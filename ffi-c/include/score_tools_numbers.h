@@ -14,6 +14,8 @@
 
 /* The largest number of bytes of memory or of a file in a command. */
 #define SCORE_TOOLS_MAX_MEMORY 65024
+/* The largest number of bytes of memory that a tool can share with the service. */
+#define SCORE_TOOLS_MAX_SHARED 4194304
 /* Bytes of a path in a command, including its NUL. */
 #define SCORE_TOOLS_PATH_LEN 128
 /* The highest priority, and the largest number of tools of a process. */
@@ -50,6 +52,9 @@ enum {
     SCORE_TOOLS_MSG_NOTIFY_ACK = 5012,   /* A tool may acknowledge Notify; this has no effect. */
     SCORE_TOOLS_MSG_CONTROL = 5013,      /* A tool requests Control authority. */
     SCORE_TOOLS_MSG_CONTROL_ACK = 5014,  /* The answer to Control. */
+    /* A tool shares memory with the service, for COPY_MEMORY. Not a message of CDTI. */
+    SCORE_TOOLS_MSG_SHARE_MEMORY = 5101,
+    SCORE_TOOLS_MSG_SHARE_MEMORY_ACK = 5102,  /* The answer to ShareMemory. */
 };
 
 /* Results of messages. Codes that only the daemons of Blue Gene/Q used are not here. */
@@ -136,6 +141,8 @@ enum {
     SCORE_TOOLS_CMD_GET_FILE_NAMES = 121,         /* no_data -> file_names_head */
     SCORE_TOOLS_CMD_GET_FILE_STAT = 123,          /* file_stat_path -> file_stat */
     SCORE_TOOLS_CMD_GET_FILE_CONTENTS = 125,      /* file_range -> file_contents_head */
+    /* memory_copy -> memory_copy. Not a command of CDTI. */
+    SCORE_TOOLS_CMD_COPY_MEMORY = 127,
 };
 
 /*

@@ -143,7 +143,7 @@ fn a_signal_is_sent_to_the_hosts_on_which_the_tool_runs() {
 }
 
 #[test]
-fn the_answer_to_a_signal_says_where_the_tool_has_ended_and_waits_a_second_at_most() {
+fn the_answer_to_a_signal_names_the_hosts_on_which_the_tool_has_ended_within_a_second() {
     let mut tools = three_hosts();
     tools.start_everywhere();
     let send = |signal| ToolAction::Signal { tool: ToolId(1), signal };

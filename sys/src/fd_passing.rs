@@ -70,19 +70,58 @@ pub fn try_receive(
     receive_with(socket.as_fd(), max_len, max_fds, libc::MSG_DONTWAIT)
 }
 
+/// A datagram in a buffer.
+#[derive(Debug)]
+pub struct Datagram {
+    /// The number of bytes in the buffer. 0: the peer has closed the socket.
+    pub len: usize,
+    /// The descriptors. None if the datagram is not complete.
+    pub fds: Vec<OwnedFd>,
+    /// Whether all of it is here. If not, it has more bytes than the buffer, or more descriptors
+    /// than the caller accepts, or this process may not have so many descriptors. All descriptors
+    /// of the datagram are closed then.
+    pub is_complete: bool,
+}
+
+/// Like [`try_receive`], into a buffer. Also returns the part of a longer datagram.
+///
+/// # Errors
+/// WouldBlock: no datagram has arrived.
+pub fn try_receive_into(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    max_fds: usize,
+) -> io::Result<Datagram> {
+    receive_into(socket.as_fd(), buffer, max_fds, libc::MSG_DONTWAIT)
+}
+
 fn receive_with(
     socket: BorrowedFd<'_>,
     max_len: usize,
     max_fds: usize,
     flags: i32,
 ) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    assert!(max_fds <= MAX_FDS);
     let mut bytes = vec![0; max_len];
+    let Datagram { len, fds, is_complete } = receive_into(socket, &mut bytes, max_fds, flags)?;
+    if !is_complete {
+        return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+    }
+    bytes.truncate(len);
+    Ok((bytes, fds))
+}
+
+fn receive_into(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    max_fds: usize,
+    flags: i32,
+) -> io::Result<Datagram> {
+    assert!(max_fds <= MAX_FDS);
     // SAFETY: computes a number.
     let control_len = unsafe { libc::CMSG_SPACE((max_fds * size_of::<RawFd>()) as u32) } as usize;
     // Of words, because a control message must be aligned.
     let mut control = vec![0_u64; control_len.div_ceil(size_of::<u64>())];
-    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: max_len };
+    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: a structure of numbers and pointers, for which zeroes are valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut iov;
@@ -97,12 +136,13 @@ fn receive_with(
     })?;
     // SAFETY: the kernel has filled the message, whose buffers still exist. Its descriptors are
     // taken this once.
-    let fds = unsafe { take_fds(&message) };
-    if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 || fds.len() > max_fds {
-        return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+    let mut fds = unsafe { take_fds(&message) };
+    let is_truncated = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
+    let is_complete = !is_truncated && fds.len() <= max_fds;
+    if !is_complete {
+        fds.clear();
     }
-    bytes.truncate(len);
-    Ok((bytes, fds))
+    Ok(Datagram { len, fds, is_complete })
 }
 
 /// Takes ownership of the descriptors in a received message, also of those in a truncated one.
@@ -187,6 +227,21 @@ mod tests {
             let error = receive(&socket, max_len, max_fds).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE), "{fds} {max_len} {max_fds}");
             assert_eq!(open_count(&file), 1, "{fds} {max_len} {max_fds}");
+        }
+    }
+
+    #[test]
+    fn the_first_bytes_of_a_longer_datagram_are_received_without_its_descriptors() {
+        for (fds, len, max_fds, is_complete) in
+            [(1, 10, 1, true), (1, 4, 1, false), (2, 10, 1, false), (3, 10, 1, false)]
+        {
+            let (socket, file) = datagram_with(fds);
+            let mut buffer = vec![0; len];
+            let datagram = try_receive_into(&socket, &mut buffer, max_fds).unwrap();
+            assert_eq!((datagram.len, datagram.is_complete), (len, is_complete), "{fds} {len}");
+            assert_eq!(buffer, b"some bytes"[..len]);
+            assert_eq!(datagram.fds.len(), usize::from(is_complete));
+            assert_eq!(open_count(&file), 1 + usize::from(is_complete), "{fds} {len}");
         }
     }
 

@@ -261,12 +261,17 @@ static psaddr_t allocate(uint64_t size)
 static psaddr_t large_memory(void)
 {
     static unsigned char out[LARGE], in[LARGE];
+    struct score_tools_memory_copy copy = {0, 0, 8, SCORE_TOOLS_MAX_SHARED, 0};
     psaddr_t memory = allocate(LARGE);
     size_t i;
 
     for (i = 0; i < LARGE; i++) out[i] = (unsigned char)(i * 7 + i / 251);
     CHECK(ps_pdwrite(process, memory, out, LARGE) == PS_OK);
     CHECK(ps_pdread(process, memory, in, LARGE) == PS_OK && memcmp(in, out, LARGE) == 0);
+    CHECK(ps_pdread(process, (psaddr_t)8, in, LARGE) == PS_BADADDR && says("CopyMemory"));
+    /* The library shares less memory than a tool may share. */
+    CHECK(command(0, SCORE_TOOLS_CMD_COPY_MEMORY, &copy, sizeof copy, NULL) ==
+          SCORE_TOOLS_CC_LENGTH_ERROR);
     return memory;
 }
 

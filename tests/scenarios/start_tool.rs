@@ -102,7 +102,7 @@ fn a_tool_starts_beside_a_job_and_sees_its_processes() {
     terminate(&env, job);
 }
 
-// Promise of `the_line_says_what_has_ended_and_what_still_runs`.
+// Promise of `the_line_names_ended_and_running_hosts`.
 #[test]
 fn end_tool_says_that_a_tool_still_runs_and_a_further_signal_ends_it() {
     let env = TestEnv::new();

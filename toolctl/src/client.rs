@@ -12,7 +12,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, socket,
 };
-use score_tools::wire::{Header, MAX_MESSAGE_LEN, MessageType, ToolRequest};
+use score_sys::fd_passing;
+use score_tools::wire::{
+    Command, CommandAnswer, CommandCode, CommandRequest, Header, MAX_MESSAGE_LEN, MemoryCopy,
+    MessageType, ReturnCode, ServiceMessage, ToolRequest,
+};
+
+use crate::shared_memory::SharedMemory;
 
 /// A connection to the tool control service of a host.
 #[derive(Debug)]
@@ -24,6 +30,28 @@ pub struct ToolConnection {
     last_sequence: u32,
     /// Notices that arrived before an awaited answer.
     notices: VecDeque<Vec<u8>>,
+    /// The memory that this tool shares with the service, for [`Self::read_memory`].
+    memory: Option<SharedMemory>,
+}
+
+/// The length of the shared memory.
+const SHARED_LEN: usize = 512 << 10;
+/// The most bytes that a message copies. While the service copies the next part, this tool copies
+/// the previous one out of the shared memory.
+const PART_LEN: usize = SHARED_LEN / 2;
+
+/// Why memory of a process cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadMemoryError {
+    /// The connection failed, or this tool has no memory to share.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The service refused a message.
+    #[error("the service refuses the message: code {}, error {}", .0.return_code, .0.error_code)]
+    Refused(Header),
+    /// The service did not copy the memory. The number is one of [`CommandCode`].
+    #[error("the service does not copy the memory: code {0}")]
+    Command(u32),
 }
 
 fn timed_out() -> io::Error {
@@ -39,7 +67,7 @@ impl ToolConnection {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
         connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
-        Ok(Self { socket, job, tool, last_sequence: 0, notices: VecDeque::new() })
+        Ok(Self { socket, job, tool, last_sequence: 0, notices: VecDeque::new(), memory: None })
     }
 
     /// The number of this tool.
@@ -118,6 +146,11 @@ impl ToolConnection {
         timeout: Duration,
     ) -> io::Result<Vec<u8>> {
         let sequence = self.send(rank, request)?;
+        self.answer_to(sequence, timeout)
+    }
+
+    /// Waits for the answer to the request with this number. Keeps notices that arrive before it.
+    fn answer_to(&mut self, sequence: u32, timeout: Duration) -> io::Result<Vec<u8>> {
         loop {
             let record = self.receive_record(timeout)?;
             let Some(header) = header_of(&record) else {
@@ -131,6 +164,85 @@ impl ToolConnection {
                 }
                 return Ok(record);
             }
+        }
+    }
+
+    /// Shares memory with the service, once.
+    fn share_memory(&mut self, timeout: Duration) -> Result<(), ReadMemoryError> {
+        if self.memory.is_some() {
+            return Ok(());
+        }
+        let (memory, memfd) = SharedMemory::create(SHARED_LEN)?;
+        self.last_sequence += 1;
+        let header = Header::new(self.job, 0, self.tool, self.last_sequence);
+        let record = ToolRequest::ShareMemory.encode(&header).map_err(io::Error::other)?;
+        fd_passing::send(&self.socket, &record, &[memfd.as_fd()])?;
+        let answer = self.answer_to(self.last_sequence, timeout)?;
+        match header_of(&answer).ok_or(io::ErrorKind::UnexpectedEof).map_err(io::Error::from)? {
+            header if header.code() == Some(ReturnCode::Success) => {
+                self.memory = Some(memory);
+                Ok(())
+            }
+            header => Err(ReadMemoryError::Refused(header)),
+        }
+    }
+
+    /// Reads memory of a rank to which this tool is attached, by Copy Memory. Reads all bytes or
+    /// fails. Keeps notices that arrive meanwhile.
+    ///
+    /// # Errors
+    /// See [`ReadMemoryError`]. `timeout` is the time limit for each answer.
+    pub fn read_memory(
+        &mut self,
+        rank: u32,
+        address: u64,
+        bytes: &mut [u8],
+        timeout: Duration,
+    ) -> Result<(), ReadMemoryError> {
+        self.share_memory(timeout)?;
+        let result = self.copy_parts(rank, address, bytes, timeout);
+        if matches!(result, Err(ReadMemoryError::Io(_))) {
+            // The service may still write to this memory, so that the next call needs other memory.
+            self.memory = None;
+        }
+        result
+    }
+
+    fn copy_parts(
+        &mut self,
+        rank: u32,
+        address: u64,
+        bytes: &mut [u8],
+        timeout: Duration,
+    ) -> Result<(), ReadMemoryError> {
+        let copy_of = |start: usize, len: usize| MemoryCopy {
+            address: address.wrapping_add(start as u64),
+            length: len as u32,
+            // Parts that are in progress at the same time have different places.
+            offset: (start % SHARED_LEN) as u32,
+        };
+        let (mut sent, mut result) = (0, Ok(()));
+        let mut pending = VecDeque::new();
+        let len = bytes.len();
+        loop {
+            while sent < len && pending.len() < SHARED_LEN / PART_LEN && result.is_ok() {
+                let part = sent..len.min(sent + PART_LEN);
+                sent = part.end;
+                let request = CommandRequest::CopyMemory(copy_of(part.start, part.len()));
+                let query = [Command { thread: 0, request }];
+                pending.push_back((self.send(rank, &ToolRequest::Query(&query))?, part));
+            }
+            // After an error the answers to the other messages are still awaited.
+            let Some((sequence, part)) = pending.pop_front() else { return result };
+            let record = self.answer_to(sequence, timeout)?;
+            let copied = copied_len(&record).and_then(|copied| match copied == part.len() {
+                true => Ok(()),
+                false => Err(ReadMemoryError::Command(CommandCode::AddressError.number())),
+            });
+            if let (Ok(()), Some(memory)) = (&copied, &self.memory) {
+                memory.read(part.start % SHARED_LEN, &mut bytes[part]);
+            }
+            result = result.and(copied);
         }
     }
 
@@ -163,8 +275,25 @@ impl AsFd for ToolConnection {
     }
 }
 
+/// The number of bytes that a Query of one Copy Memory has copied.
+fn copied_len(record: &[u8]) -> Result<usize, ReadMemoryError> {
+    let (header, message) = ServiceMessage::decode(record).map_err(io::Error::other)?;
+    let results = match message {
+        _ if header.code() != Some(ReturnCode::Success) => {
+            return Err(ReadMemoryError::Refused(header));
+        }
+        ServiceMessage::QueryAck(results) => results,
+        _ => Vec::new(),
+    };
+    match results.first().map(|result| (result.return_code, &result.answer)) {
+        Some((0, Some(CommandAnswer::CopyMemory(copy)))) => Ok(copy.length as usize),
+        Some((code, _)) if code != 0 => Err(ReadMemoryError::Command(code)),
+        _ => Err(io::Error::other("the answer does not belong to the request").into()),
+    }
+}
+
 /// The header of a record. `None`, if the record has no valid header.
 fn header_of(record: &[u8]) -> Option<Header> {
-    let (header, _) = score_tools::wire::ServiceMessage::decode(record).ok()?;
+    let (header, _) = ServiceMessage::decode(record).ok()?;
     Some(header)
 }

@@ -2,5 +2,6 @@
 //! Also the client end of its socket, for tools.
 
 pub mod client;
+pub mod shared_memory;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub mod tracer;

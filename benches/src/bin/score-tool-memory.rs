@@ -2,7 +2,8 @@
 //! memory and the job's directory, and waits for the end of its standard input.
 //!
 //! `score-tool-memory DIRECTORY ADDRESS ROUNDS` reads that memory of rank 0 alternately through the
-//! tool control service and by process_vm_readv(2), and prints the microseconds of each round.
+//! tool control service (Copy Memory) and by process_vm_readv(2). It prints the microseconds of
+//! each round.
 
 use std::io::{self, IoSliceMut};
 use std::path::Path;
@@ -13,14 +14,12 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use score_toolctl::client::ToolConnection;
 use score_tools::wire::{
-    Attach, Command, CommandAnswer, CommandRequest, MAX_MEMORY_LEN, MAX_MESSAGE_LEN, MemoryRange,
-    NoData, ProcessSelect, ServiceMessage, SpeculativeAccess, ToolRequest,
+    Attach, Command, CommandAnswer, CommandRequest, NoData, ProcessSelect, ServiceMessage,
+    ToolRequest,
 };
 
 const MEMORY_LEN: usize = 1 << 20;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// The number of messages whose answers are outstanding at the same time.
-const WINDOW: usize = 16;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -63,7 +62,8 @@ fn measure(directory: &Path, address: u64, rounds: u32) -> io::Result<()> {
     let (mut through_tool, mut direct) = (vec![0; MEMORY_LEN], vec![0; MEMORY_LEN]);
     for _ in 0..rounds {
         let begun = Instant::now();
-        read_through_tool(&mut tool, address, &mut through_tool)?;
+        tool.read_memory(0, address, &mut through_tool, ANSWER_TIMEOUT)
+            .map_err(io::Error::other)?;
         let tool_us = begun.elapsed().as_secs_f64() * 1e6;
         let begun = Instant::now();
         let remote = [RemoteIoVec { base: address as usize, len: MEMORY_LEN }];
@@ -73,39 +73,6 @@ fn measure(directory: &Path, address: u64, rounds: u32) -> io::Result<()> {
             return Err(io::Error::other("the two ways differ"));
         }
         println!("{tool_us:.1} {direct_us:.1}");
-    }
-    Ok(())
-}
-
-/// Reads memory by one message for each piece, with [`WINDOW`] messages in flight.
-fn read_through_tool(tool: &mut ToolConnection, address: u64, out: &mut [u8]) -> io::Result<()> {
-    let piece_len = MAX_MEMORY_LEN as usize;
-    let offsets: Vec<usize> = (0..out.len()).step_by(piece_len).collect();
-    let mut next = offsets.iter();
-    let mut ask = |tool: &mut ToolConnection| -> io::Result<()> {
-        let Some(offset) = next.next() else { return Ok(()) };
-        let range = MemoryRange {
-            address: address + *offset as u64,
-            length: piece_len.min(MEMORY_LEN - offset) as u32,
-            access: SpeculativeAccess::Permitted,
-        };
-        let command = [Command { thread: 0, request: CommandRequest::GetMemory(range) }];
-        tool.send(0, &ToolRequest::Query(&command)).map(drop)
-    };
-    for _ in 0..WINDOW {
-        ask(tool)?;
-    }
-    let mut buffer = vec![0; MAX_MESSAGE_LEN];
-    for piece in out.chunks_mut(piece_len) {
-        let len = tool.receive_into(&mut buffer, ANSWER_TIMEOUT)?;
-        ask(tool)?;
-        answer(&buffer[..len], |answer| match answer {
-            CommandAnswer::GetMemory(memory) => {
-                piece.copy_from_slice(&memory.bytes);
-                Some(())
-            }
-            _ => None,
-        })?;
     }
     Ok(())
 }

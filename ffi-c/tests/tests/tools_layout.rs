@@ -51,6 +51,7 @@ fn facts() -> Vec<(String, usize)> {
         ("DATA", wire::DATA_OFFSET),
         ("MAX_COMMANDS", wire::MAX_COMMANDS),
         ("MAX_MEMORY", wire::MAX_MEMORY_LEN as usize),
+        ("MAX_SHARED", wire::MAX_SHARED_LEN as usize),
         ("PATH_LEN", wire::PATH_LEN),
         ("MAX_PRIORITY", MAX_PRIORITY as usize),
         ("MAX_TOOLS", MAX_TOOLS),

@@ -15,11 +15,11 @@ use nix::fcntl::{OFlag, open};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::Mode;
 use score_proto::tool_start::{JOB_ID_ENV, TOOL_DIR_ENV, TOOL_ID_ENV};
-use score_toolctl::client::ToolConnection;
+use score_toolctl::client::{ReadMemoryError, ToolConnection};
 use score_tools::wire::{
-    Attach, Command, CommandAnswer, CommandCode, CommandRequest, CommandResult, CommandSet,
-    Control, ControlAck, Detach, Header, Notice, ProcessSelect, ReturnCode, ServiceMessage,
-    SignalReason, ToolRequest,
+    Attach, Command, CommandAnswer, CommandCode, CommandKind, CommandRequest, CommandResult,
+    CommandSet, Control, ControlAck, Detach, Header, Notice, ProcessSelect, ReturnCode,
+    ServiceMessage, SignalReason, ToolRequest,
 };
 
 use crate::failure::Failure;
@@ -276,6 +276,25 @@ impl Connection {
     ) -> Result<T, Failure> {
         self.succeed(rank, &[Command { thread, request }], |results| {
             read(results.first()?.answer.as_ref()?)
+        })
+    }
+
+    /// Reads memory by Copy Memory.
+    pub fn copy_memory(
+        &mut self,
+        rank: u32,
+        address: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), Failure> {
+        let result = self.service.read_memory(rank, address, buffer, ANSWER_TIMEOUT);
+        result.map_err(|error| match error {
+            ReadMemoryError::Io(error) => self.service_failure(error),
+            ReadMemoryError::Refused(Header { return_code: code, error_code: errno, .. }) => {
+                Failure::Refused { rank, code, errno }
+            }
+            ReadMemoryError::Command(code) => {
+                Failure::Command { rank, command: CommandKind::CopyMemory, code }
+            }
         })
     }
 

@@ -120,27 +120,29 @@ impl Connection {
         })
     }
 
-    /// Reads memory, in several messages if necessary.
+    /// Reads memory. More than a message can hold is copied to memory that this tool shares with
+    /// the service.
     pub fn read_memory(
         &mut self,
         rank: u32,
         address: u64,
         buffer: &mut [u8],
     ) -> Result<(), Failure> {
-        let mut address = address;
-        for part in buffer.chunks_mut(MAX_MEMORY_LEN as usize) {
-            let (length, access) = (part.len() as u32, SpeculativeAccess::Permitted);
-            let range = MemoryRange { address, length, access };
-            self.query(rank, 0, CommandRequest::GetMemory(range), |answer| match answer {
-                CommandAnswer::GetMemory(memory) if memory.bytes.len() == part.len() => {
-                    part.copy_from_slice(&memory.bytes);
-                    Some(())
-                }
-                _ => None,
-            })?;
-            address = address.wrapping_add(part.len() as u64);
+        if buffer.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        if buffer.len() > MAX_MEMORY_LEN as usize {
+            return self.copy_memory(rank, address, buffer);
+        }
+        let (length, access) = (buffer.len() as u32, SpeculativeAccess::Permitted);
+        let range = MemoryRange { address, length, access };
+        self.query(rank, 0, CommandRequest::GetMemory(range), |answer| match answer {
+            CommandAnswer::GetMemory(memory) if memory.bytes.len() == buffer.len() => {
+                buffer.copy_from_slice(&memory.bytes);
+                Some(())
+            }
+            _ => None,
+        })
     }
 
     /// Writes memory, in several messages if necessary.

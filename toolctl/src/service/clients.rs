@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 use nix::sys::socket::sockopt::{PeerCredentials, SndBuf};
-use nix::sys::socket::{MsgFlags, getsockopt, recv, send, setsockopt};
+use nix::sys::socket::{MsgFlags, getsockopt, send, setsockopt};
+use score_sys::fd_passing;
+use score_toolctl::shared_memory::SharedMemory;
 use score_tools::authority::ConnectionId;
 use score_tools::wire::MAX_MESSAGE_LEN;
 
@@ -43,15 +46,28 @@ struct Client {
     in_flight: usize,
     /// A message that waits until earlier ones are answered.
     deferred: Option<Vec<u8>>,
+    /// The memory that the tool shares with the service.
+    memory: Option<Rc<SharedMemory>>,
     /// Whether the connection is unusable.
     is_broken: bool,
+}
+
+/// The descriptors of a message.
+#[derive(Debug)]
+pub enum SentDescriptors {
+    /// None.
+    None,
+    /// One.
+    One(OwnedFd),
+    /// More. They are closed.
+    Several,
 }
 
 /// The result of reading from a connection.
 #[derive(Debug)]
 pub enum Received {
     /// A message.
-    Record(Vec<u8>),
+    Record(Vec<u8>, SentDescriptors),
     /// No message is available now.
     Nothing,
     /// The tool has closed the connection.
@@ -75,6 +91,7 @@ impl Client {
             outbox_bytes: 0,
             in_flight: 0,
             deferred: None,
+            memory: None,
             is_broken: false,
         }
     }
@@ -221,14 +238,35 @@ impl Clients {
         if !client.is_readable() || client.is_broken {
             return if is_ended { Received::End } else { Received::Nothing };
         }
-        let flags = MsgFlags::MSG_DONTWAIT;
-        match recv(socket.as_raw_fd(), &mut self.buffer, flags) {
+        match fd_passing::try_receive_into(socket, &mut self.buffer, 1) {
             // An empty record also means the end, because tools send no empty records.
-            Ok(0) => Received::End,
-            Ok(len) => Received::Record(self.buffer[..len].to_vec()),
-            Err(Errno::EAGAIN | Errno::EINTR) => Received::Nothing,
+            Ok(datagram) if datagram.len == 0 => Received::End,
+            Ok(mut datagram) => {
+                let record = self.buffer[..datagram.len].to_vec();
+                let descriptors = match (datagram.is_complete, datagram.fds.pop()) {
+                    (true, None) => SentDescriptors::None,
+                    (true, Some(fd)) => SentDescriptors::One(fd),
+                    // A record that is too long for a message is refused for its length.
+                    (false, _) => SentDescriptors::Several,
+                };
+                Received::Record(record, descriptors)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Received::Nothing,
             Err(_) => Received::End,
         }
+    }
+
+    /// Sets the memory that a tool shares with the service. Messages in progress keep the memory
+    /// that they have.
+    pub fn set_memory(&mut self, id: ConnectionId, memory: SharedMemory) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.memory = Some(Rc::new(memory));
+        }
+    }
+
+    /// The memory that a tool shares with the service.
+    pub fn memory(&self, id: ConnectionId) -> Option<Rc<SharedMemory>> {
+        self.clients.get(&id)?.memory.clone()
     }
 
     /// Keeps a message until earlier ones of its connection are answered.

@@ -13,9 +13,9 @@ use score_toolctl::tracer::{
 };
 use score_tools::wire::{
     AuxVector, AuxVectorHead, BreakpointKind, COMMUNICATION_THREAD, CommandAnswer, CommandCode,
-    CommandRequest, FrameEntry, NoData, OldBreakpoint, Preference, ProcessData, ReceivedCommand,
-    ThreadData, ThreadDataHead, ThreadEntry, ThreadList, ThreadListHead, ThreadState, ToolState,
-    WrittenMemory,
+    CommandRequest, FrameEntry, MemoryCopy, NoData, OldBreakpoint, Preference, ProcessData,
+    ReceivedCommand, ThreadData, ThreadDataHead, ThreadEntry, ThreadList, ThreadListHead,
+    ThreadState, ToolState, WrittenMemory,
 };
 
 use super::work::{self, Waiting, WaitingCommand, Work};
@@ -153,6 +153,7 @@ impl Service {
             None => {}
         }
         match request {
+            CommandRequest::CopyMemory(copy) => self.copy_memory(work, copy).into(),
             CommandRequest::GetThreadList(_) => self.thread_list(pid),
             CommandRequest::GetAuxVectors(_) => {
                 let list = procfs::auxiliary_vector(pid).ok_or(CommandCode::ProcessExiting);
@@ -296,6 +297,20 @@ impl Service {
             (_, answer) => answer,
         };
         work.push(number, (tid, outside), code, answer.as_ref());
+    }
+
+    /// Copies memory of a process to the memory that the tool shares.
+    fn copy_memory(
+        &self,
+        work: &Work,
+        copy: &MemoryCopy,
+    ) -> Result<Option<CommandAnswer<'static>>, CommandCode> {
+        let memory = work.memory.as_ref().ok_or(CommandCode::LengthError)?;
+        let start = copy.offset as usize;
+        let range = start..start.saturating_add(copy.length as usize);
+        let count = self.tracer.copy_memory(work.pid, copy.address, memory, range);
+        let length = count.map_err(convert::code_of)? as u32;
+        Ok(Some(CommandAnswer::CopyMemory(MemoryCopy { length, ..*copy })))
     }
 
     fn thread_list(&mut self, pid: Pid) -> Outcome {

@@ -316,6 +316,7 @@ impl Service {
                 | ServiceMessage::DetachAck(_)
                 | ServiceMessage::QueryAck(_)
                 | ServiceMessage::UpdateAck(_)
+                | ServiceMessage::ShareMemoryAck(_)
                 | ServiceMessage::ErrorAck => {}
             }
         }

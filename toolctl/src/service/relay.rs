@@ -16,6 +16,7 @@ use score_tools::authority::{ConnectionId, Event, Reach};
 use score_tools::wire::MAX_MESSAGE_LEN;
 
 use super::Service;
+use super::clients::SentDescriptors;
 use super::console::Target;
 
 /// An action that has no answer yet.
@@ -113,7 +114,7 @@ impl Service {
                         tool.asks = None;
                         return Err("this tool has too many unanswered messages");
                     }
-                    self.on_record(connection, record);
+                    self.on_record(connection, record, SentDescriptors::None);
                 }
                 Ok(())
             }

@@ -1,14 +1,18 @@
 //! Handling of messages of tools, actions of the authority, and events of the tracer.
 
+use std::os::fd::OwnedFd;
+
 use nix::poll::PollFlags;
 use score_proto::toolctl::ToolctlReport;
+use score_toolctl::shared_memory::SharedMemory;
 use score_toolctl::tracer::{self, SignalSet, Tid};
 use score_tools::authority::{Action, AuthorityCommand, ConnectionId, Event, Reach, SeizeFailure};
 use score_tools::wire::{
-    CommandCode, CommandSet, Notice, ServiceMessage, SignalReason, ToolMessage,
+    CommandCode, CommandSet, Fault, Header, Notice, Refusal, ReturnCode, ServiceMessage,
+    SharedLength, SignalReason, ToolMessage,
 };
 
-use super::clients::Received;
+use super::clients::{Received, SentDescriptors};
 use super::commands::Outcome;
 use super::work::{Waiting, Work};
 use super::{Service, convert};
@@ -30,7 +34,7 @@ impl Service {
         }
         let is_ended = flags.intersects(PollFlags::POLLHUP | PollFlags::POLLERR);
         match self.clients.receive(id, is_ended) {
-            Received::Record(record) => self.on_record(id, record),
+            Received::Record(record, descriptors) => self.on_record(id, record, descriptors),
             Received::Nothing => {}
             Received::End => self.disconnect(id),
         }
@@ -55,14 +59,28 @@ impl Service {
             ToolMessage::Attach(_) | ToolMessage::Detach(_) => {
                 is_attaching || self.works.has_any(connection, None)
             }
-            ToolMessage::NotifyAck => false,
+            // The memory is for the messages that follow.
+            ToolMessage::NotifyAck | ToolMessage::ShareMemory => false,
         }
     }
 
-    pub(super) fn on_record(&mut self, connection: ConnectionId, record: Vec<u8>) {
+    pub(super) fn on_record(
+        &mut self,
+        connection: ConnectionId,
+        record: Vec<u8>,
+        descriptors: SentDescriptors,
+    ) {
         let (header, message) = match ToolMessage::decode(&record) {
             Ok(read) => read,
             Err(refusal) => return self.clients.send(connection, refusal.answer()),
+        };
+        let mut memfd = match (message == ToolMessage::ShareMemory, descriptors) {
+            (true, SentDescriptors::One(fd)) => Some(fd),
+            (false, SentDescriptors::None) => None,
+            _ => {
+                let refusal = Refusal { header: Some(header), fault: Fault::Descriptors };
+                return self.clients.send(connection, refusal.answer());
+            }
         };
         if self.has_to_wait(connection, &message, header.rank) {
             return self.clients.defer(connection, record);
@@ -82,11 +100,37 @@ impl Service {
                     let pid = self.processes.get(&rank).map_or(0, |process| process.pid);
                     let record = record.take().unwrap_or_default();
                     self.clients.begin(connection);
-                    self.works.push(Work::new(connection, pid, header, set, record));
+                    let memory = self.clients.memory(connection);
+                    self.works.push(Work::new(connection, pid, header, set, record, memory));
+                }
+                Action::ShareMemory { connection } => {
+                    if let Some(memfd) = memfd.take() {
+                        self.share_memory(connection, &header, memfd);
+                    }
                 }
                 action => self.carry_out(vec![action]),
             }
         }
+    }
+
+    /// Maps the memory of a tool, and answers its message.
+    fn share_memory(&mut self, connection: ConnectionId, request: &Header, memfd: OwnedFd) {
+        let Header { job, rank, tool, sequence, .. } = *request;
+        let mut header = Header::new(job, rank, tool, sequence);
+        let length = match SharedMemory::of_tool(memfd) {
+            Ok(memory) => {
+                let len = memory.len() as u64;
+                self.clients.set_memory(connection, memory);
+                len
+            }
+            Err(errno) => {
+                header.return_code = ReturnCode::RequestFailed.number();
+                header.error_code = (errno as i32).cast_unsigned();
+                0
+            }
+        };
+        let message = ServiceMessage::ShareMemoryAck(SharedLength { length });
+        self.clients.send(connection, message.encode(&header));
     }
 
     /// Passes an event to the authority, and carries out the returned actions.
@@ -114,8 +158,8 @@ impl Service {
                     }
                     self.clients.send(connection, message.encode(&header));
                 }
-                // The authority returns this action only for messages, which `on_record` handles.
-                Action::Execute { .. } => {}
+                // The authority returns these actions only for messages, which `on_record` handles.
+                Action::Execute { .. } | Action::ShareMemory { .. } => {}
                 Action::Seize { connection, ranks } => {
                     self.seizing.push_back((connection, ranks));
                 }
@@ -224,7 +268,7 @@ impl Service {
                     self.clients.defer(connection, record);
                 } else {
                     is_done = false;
-                    self.on_record(connection, record);
+                    self.on_record(connection, record, SentDescriptors::None);
                 }
             }
             for connection in self.clients.broken() {

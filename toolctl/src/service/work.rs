@@ -2,7 +2,9 @@
 //! other. Different processes do not wait for each other.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
+use score_toolctl::shared_memory::SharedMemory;
 use score_toolctl::tracer::{Pid, Ticket, Tid};
 use score_tools::authority::{Action, ConnectionId, FailedThreads};
 use score_tools::wire::{
@@ -50,6 +52,8 @@ pub struct Work {
     /// The threads for which a command has failed.
     pub failed: FailedThreads,
     writer: CommandWriter,
+    /// The memory that the tool shared with the service when it sent the message.
+    pub memory: Option<Rc<SharedMemory>>,
     /// The actions to carry out after the answer.
     pub actions: Vec<Action>,
     /// Whether threads are kept stopped for it.
@@ -64,6 +68,7 @@ impl Work {
         header: Header,
         set: CommandSet,
         record: Vec<u8>,
+        memory: Option<Rc<SharedMemory>>,
     ) -> Self {
         Self {
             connection,
@@ -75,6 +80,7 @@ impl Work {
             waiting: None,
             failed: FailedThreads::default(),
             writer: CommandWriter::new(),
+            memory,
             actions: Vec::new(),
             has_pins: false,
         }

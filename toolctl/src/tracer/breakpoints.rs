@@ -114,15 +114,18 @@ impl Breakpoints {
         self.set.range(range).map(move |(place, _)| ((place - address) as usize, *place))
     }
 
+    /// The breakpoints in memory that was read: the offset, and the byte of the program that
+    /// replaces [`INT3`]. If another byte is there, the program has changed its text itself.
+    pub fn hidden(&self, address: u64, length: usize) -> impl Iterator<Item = (usize, u8)> {
+        let inserted = self.places(address, length).filter(|(_, place)| self.is_inserted(*place));
+        inserted.filter_map(|(offset, place)| Some((offset, self.original(place)?)))
+    }
+
     /// Replaces int3 bytes in memory that was read by the bytes of the program.
     pub fn hide(&self, address: u64, bytes: &mut [u8]) {
-        for (offset, place) in self.places(address, bytes.len()) {
-            // If the program has changed its text itself, its byte is already there.
-            if let Some(breakpoint) = self.set.get(&place)
-                && self.is_inserted(place)
-                && bytes[offset] == INT3
-            {
-                bytes[offset] = breakpoint.original;
+        for (offset, original) in self.hidden(address, bytes.len()) {
+            if bytes[offset] == INT3 {
+                bytes[offset] = original;
             }
         }
     }

@@ -3,11 +3,15 @@
 
 #![forbid(unsafe_code)]
 
+use std::ops::Range;
+
+use super::breakpoints::INT3;
 use super::error::TraceError;
 use super::kernel::Kernel;
 use super::process::{Preferences, Presence, Process};
 use super::request::Request;
 use super::{Pid, Tid, Tracer};
+use crate::shared_memory::SharedMemory;
 
 impl<K: Kernel> Tracer<K> {
     /// Whether the process is neither traced nor being detached.
@@ -46,6 +50,31 @@ impl<K: Kernel> Tracer<K> {
         }
         process.breakpoints.hide(address, buffer);
         Ok(())
+    }
+
+    /// Copies memory as the program sees it to a range of shared memory. Returns the number of
+    /// bytes, which is lower than the length of the range if the kernel cannot read the next page.
+    ///
+    /// # Errors
+    /// Returns `NoProcess`; `Length` if the range is not within the shared memory; `Address` if no
+    /// byte can be read.
+    pub fn copy_memory(
+        &self,
+        pid: Pid,
+        address: u64,
+        memory: &SharedMemory,
+        range: Range<usize>,
+    ) -> Result<usize, TraceError> {
+        let process = self.processes.get(&pid).ok_or(TraceError::NoProcess(pid))?;
+        if range.is_empty() || range.end > memory.len() {
+            return Err(TraceError::Length(range.len() as u64));
+        }
+        let start = range.start;
+        let count = memory.copy_from_process(range, pid, address);
+        for (offset, original) in process.breakpoints.hidden(address, count) {
+            memory.replace_byte(start + offset, INT3, original);
+        }
+        if count > 0 { Ok(count) } else { Err(TraceError::Address(address)) }
     }
 
     /// The breakpoints in a range: address, and byte of the program.

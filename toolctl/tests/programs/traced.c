@@ -36,6 +36,7 @@ volatile long __attribute__((aligned(64))) watched[8];
 volatile long fault_address;
 const char constant[16] = "constant bytes";
 static volatile long *shared;
+enum { BLOCK_LEN = 1 << 20 };
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* The function for breakpoints. Its first instruction is `push %rbp` or similar. */
@@ -243,6 +244,11 @@ int main(int argc, char **argv) {
     signal(SIGUSR1, count);
     pthread_mutex_lock(&mutex);
     shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    /* A block with a hole behind it. */
+    char *block = mmap(NULL, BLOCK_LEN + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                       -1, 0);
+    munmap(block + BLOCK_LEN, 4096);
+    printf("block %#lx\n", (long)block);
     printf("pid %#x\n", getpid());
     printf("spot %#lx\nown_trap %#lx\n", (long)spot, (long)own_trap);
     printf("trap_handler %#lx\ncount %#lx\n", (long)trap_handler, (long)count);

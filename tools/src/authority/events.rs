@@ -119,6 +119,11 @@ pub enum Action {
         /// The process.
         rank: u32,
     },
+    /// Share the memory of the message that was the event, and answer it.
+    ShareMemory {
+        /// The connection that gets the answer.
+        connection: ConnectionId,
+    },
     /// Trace these processes, all or none, and report the result by [`Event::Seized`].
     Seize {
         /// The connection of the tool that requests it.

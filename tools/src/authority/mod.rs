@@ -74,7 +74,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::wire::{
     Control, ControlAck, Detach, ExitNotice, Header, Notice, ProcessSelect, ReturnCode,
-    ServiceMessage, ToolMessage, TrapMode, errno,
+    ServiceMessage, SharedLength, ToolMessage, TrapMode, errno,
 };
 
 pub use control_conflict::{CONSOLE_TAG, GDB_TAG, describe_control_conflict};
@@ -231,11 +231,18 @@ impl Authority {
             ToolMessage::Attach(_) | ToolMessage::Detach(_) | ToolMessage::NotifyAck => {
                 return Ok(());
             }
-            ToolMessage::Control(_) | ToolMessage::Query(_) | ToolMessage::Update(_) => {}
+            ToolMessage::Control(_)
+            | ToolMessage::Query(_)
+            | ToolMessage::Update(_)
+            | ToolMessage::ShareMemory => {}
         }
         let tool = &self.connections[&connection];
         if tool.tool != Some(header.tool) {
             return Err(ReturnCode::ToolIdError);
+        }
+        if *message == ToolMessage::ShareMemory {
+            // The memory belongs to the connection, not to a process.
+            return Ok(());
         }
         let process = self.processes.get(&rank).filter(|_| tool.reaches(rank));
         let process = process.ok_or(ReturnCode::ProcessIdError)?;
@@ -269,6 +276,7 @@ impl Authority {
             ToolMessage::Query(_) | ToolMessage::Update(_) => {
                 actions.push(Action::Execute { connection, rank: header.rank });
             }
+            ToolMessage::ShareMemory => actions.push(Action::ShareMemory { connection }),
         }
     }
 
@@ -375,6 +383,7 @@ fn refusal(
         ToolMessage::Control(_) => ServiceMessage::ControlAck(ControlAck::nobody()),
         ToolMessage::Query(_) => ServiceMessage::QueryAck(Vec::new()),
         ToolMessage::Update(_) => ServiceMessage::UpdateAck(Vec::new()),
+        ToolMessage::ShareMemory => ServiceMessage::ShareMemoryAck(SharedLength { length: 0 }),
         ToolMessage::NotifyAck => return None,
     };
     Some(answer(connection, request, code, 0, message))

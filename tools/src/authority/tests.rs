@@ -300,6 +300,7 @@ fn a_message_of_any_type_for_another_job_is_refused() {
         ToolMessage::Control(settings()),
         ToolMessage::Query(Vec::new()),
         ToolMessage::Update(Vec::new()),
+        ToolMessage::ShareMemory,
     ] {
         let connection = snapshot.connection;
         let event = Event::Message { connection, header, message: &message };
@@ -318,6 +319,10 @@ fn a_message_before_attach_or_of_another_tool_is_refused() {
     assert_eq!(code_of(&service.query(new, 0)), ReturnCode::ToolIdError);
     assert_eq!(code_of(&service.control(new, 0)), ReturnCode::ToolIdError);
     assert_eq!(code_of(&service.update(new, 0)), ReturnCode::ToolIdError);
+    let refused = service.send(new, 0, ToolMessage::ShareMemory);
+    assert_eq!(code_of(&refused), ReturnCode::ToolIdError);
+    let shared = Action::ShareMemory { connection: snapshot.connection };
+    assert_eq!(service.send(snapshot, 0, ToolMessage::ShareMemory), [shared]);
     assert_eq!(service.send(new, 0, ToolMessage::NotifyAck), []);
     let other_number = Client { tool: 2, ..snapshot };
     assert_eq!(code_of(&service.update(other_number, 0)), ReturnCode::ToolIdError);

@@ -31,6 +31,10 @@ numbered! {
         5013 Control,
         /// The answer to Control.
         5014 ControlAck,
+        /// A tool shares memory with the service, for Copy Memory. It is not a message of CDTI.
+        5101 ShareMemory,
+        /// The answer to ShareMemory.
+        5102 ShareMemoryAck,
     }
 
     /// The results of messages. Codes that only the daemons of Blue Gene/Q used are omitted.

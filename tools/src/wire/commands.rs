@@ -13,6 +13,8 @@ use super::payload::{Counted, Payload, WithBytes, WithList};
 
 /// The most bytes of memory or of a file that a command can read or write.
 pub const MAX_MEMORY_LEN: u32 = 65_024;
+/// The most bytes of memory that a tool can share with the service.
+pub const MAX_SHARED_LEN: u32 = 4 << 20;
 /// The highest signal number.
 pub const MAX_SIGNAL: u32 = 64;
 /// The longest range of a watchpoint in bytes: four debug registers of 8 bytes.
@@ -93,6 +95,18 @@ record! {
     MemoryHead[20] {
         /// The address of the first byte.
         8 address: u64,
+    }
+
+    /// The memory that Copy Memory copies to the shared memory. In the answer, the memory that it
+    /// has copied.
+    MemoryCopy[24] {
+        /// The address of the first byte.
+        8 address: u64,
+        /// The number of bytes. The answer may have a lower number, if a page behind these bytes
+        /// cannot be read.
+        16 length: u32,
+        /// The offset of the first byte in the shared memory.
+        20 offset: u32,
     }
 
     /// The record before the new bytes of memory. Their number is at 16, and they start at 28.
@@ -516,6 +530,8 @@ commands! {
     123 GetFileStat (Query, Host) FileStatPath => FileStat;
     /// Get File Contents.
     125 GetFileContents (Query, Host) FileRange => FileContents<'a>;
+    /// Copy Memory: like Get Memory, to the memory that the tool shares with the service.
+    127 CopyMemory (Query, Process) MemoryCopy => MemoryCopy;
 
     /// Set General Purpose Register.
     201 SetGeneralRegister (Update, Thread) SetGeneral => NoData;
@@ -593,6 +609,7 @@ impl CommandRequest<'_> {
         match self {
             Self::GetMemory(range) => memory(range.length.into()),
             Self::SetMemory(contents) => memory(contents.bytes.len() as u64),
+            Self::CopyMemory(copy) => holds(copy.length > 0, CommandCode::LengthError),
             Self::GetFileStat(file) => path(&file.path),
             Self::GetFileContents(range) => path(&range.path).and(memory(range.number)),
             Self::SendSignal(number) | Self::SendSignalToProcess(number) => {

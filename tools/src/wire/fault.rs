@@ -102,6 +102,9 @@ pub enum Fault {
         /// The number of actions.
         actions: usize,
     },
+    /// The message has no descriptor and needs one, or it has descriptors that it does not need.
+    #[error("ShareMemory needs one file descriptor, other messages have none")]
+    Descriptors,
     /// The answer to a command is shorter than its contents require.
     #[error("the answer to command {command} is too short")]
     AnswerLength {
@@ -131,9 +134,10 @@ impl Fault {
             Self::Value { .. } => (RequestFailed, errno::EINVAL),
             Self::NoCommands => (RequestIncomplete, errno::EINVAL),
             Self::TooManyCommands { .. } => (ToolNumberOfCmdsExceeded, 0),
-            Self::DataRange { .. } | Self::DataOverlap { .. } | Self::AnswerLength { .. } => {
-                (RequestFailed, errno::EBADMSG)
-            }
+            Self::DataRange { .. }
+            | Self::DataOverlap { .. }
+            | Self::Descriptors
+            | Self::AnswerLength { .. } => (RequestFailed, errno::EBADMSG),
             Self::SeveralActions { .. } => (ToolConflictingCmds, 0),
         }
     }

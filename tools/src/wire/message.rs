@@ -88,6 +88,12 @@ record! {
         52 controller: u32,
     }
 
+    /// The body of ShareMemoryAck.
+    SharedLength[48] {
+        /// The bytes of memory that the service shares with the tool. 0 in an error.
+        40 length: u64,
+    }
+
     /// A notice of a signal.
     SignalNotice[112] {
         /// The signal.
@@ -194,6 +200,8 @@ pub enum ToolMessage<'a> {
     Update(Vec<ReceivedCommand<'a>>),
     /// Acknowledge a notice. It has no effect.
     NotifyAck,
+    /// Share memory with the service. The record has the descriptor of the memory.
+    ShareMemory,
 }
 
 /// A message of the service, decoded by a tool.
@@ -217,6 +225,8 @@ pub enum ServiceMessage<'a> {
     UpdateAck(Vec<CommandResult<'a>>),
     /// An event.
     Notify(Notice),
+    /// The memory that the service shares with the tool.
+    ShareMemoryAck(SharedLength),
 }
 
 /// A message that the service cannot read.
@@ -252,6 +262,9 @@ impl Refusal {
             Some(MessageType::Control) => ServiceMessage::ControlAck(ControlAck::nobody()),
             Some(MessageType::Query) => ServiceMessage::QueryAck(Vec::new()),
             Some(MessageType::Update) => ServiceMessage::UpdateAck(Vec::new()),
+            Some(MessageType::ShareMemory) => {
+                ServiceMessage::ShareMemoryAck(SharedLength { length: 0 })
+            }
             _ => ServiceMessage::ErrorAck,
         };
         body.encode(&header)
@@ -325,6 +338,7 @@ impl<'a> ToolMessage<'a> {
             Some(MessageType::Query) => Self::Query(read_commands(record, CommandSet::Query)?),
             Some(MessageType::Update) => Self::Update(read_commands(record, CommandSet::Update)?),
             Some(MessageType::NotifyAck) => Self::NotifyAck,
+            Some(MessageType::ShareMemory) => Self::ShareMemory,
             _ => return Err(Fault::MessageType { kind }),
         })
     }
@@ -345,6 +359,8 @@ pub enum ToolRequest<'a> {
     Update(&'a [Command<'a>]),
     /// Acknowledge a notice. It has no effect.
     NotifyAck,
+    /// Share memory with the service. The record needs the descriptor of a sealed memfd.
+    ShareMemory,
 }
 
 impl ToolRequest<'_> {
@@ -362,6 +378,7 @@ impl ToolRequest<'_> {
             Self::Query(list) => (MessageType::Query, commands(list)?),
             Self::Update(list) => (MessageType::Update, commands(list)?),
             Self::NotifyAck => (MessageType::NotifyAck, vec![0; BODY_OFFSET]),
+            Self::ShareMemory => (MessageType::ShareMemory, vec![0; BODY_OFFSET]),
         };
         Ok(with_header(bytes, header, kind))
     }
@@ -387,6 +404,7 @@ impl<'a> ServiceMessage<'a> {
             Some(MessageType::QueryAck) => Self::QueryAck(read_results(record)?),
             Some(MessageType::UpdateAck) => Self::UpdateAck(read_results(record)?),
             Some(MessageType::Notify) => Self::Notify(read_notice(record)?),
+            Some(MessageType::ShareMemoryAck) => Self::ShareMemoryAck(body(record)?),
             _ => return Err(Fault::MessageType { kind: header.kind }),
         };
         Ok((header, message))
@@ -405,6 +423,7 @@ impl<'a> ServiceMessage<'a> {
             Self::QueryAck(results) => (MessageType::QueryAck, result_bytes(results)),
             Self::UpdateAck(results) => (MessageType::UpdateAck, result_bytes(results)),
             Self::Notify(notice) => (MessageType::Notify, notice_bytes(notice)),
+            Self::ShareMemoryAck(body) => (MessageType::ShareMemoryAck, body_bytes(body)),
         };
         with_header(bytes, header, kind)
     }
@@ -479,13 +498,14 @@ fn notice_bytes(notice: &Notice) -> Vec<u8> {
 }
 
 /// The layouts of the header and the bodies.
-pub(super) const MESSAGE_LAYOUTS: [RecordLayout; 9] = [
+pub(super) const MESSAGE_LAYOUTS: [RecordLayout; 10] = [
     Header::LAYOUT,
     Attach::LAYOUT,
     Detach::LAYOUT,
     RankListHead::LAYOUT,
     Control::LAYOUT,
     ControlAck::LAYOUT,
+    SharedLength::LAYOUT,
     SignalNotice::LAYOUT,
     ExitNotice::LAYOUT,
     ControlNotice::LAYOUT,

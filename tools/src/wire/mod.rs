@@ -42,6 +42,10 @@
 //! assert_eq!(*memory.bytes, [0xCC; 4]);
 //! ```
 //!
+//! *Shared memory.* A tool that reads much memory shares a memfd with the service by
+//! [`ToolRequest::ShareMemory`]. [`CommandRequest::CopyMemory`] then has the bytes copied into it.
+//! Both are extensions of CDTI.
+//!
 //! A *tool* writes messages by [`ToolRequest::encode`] and reads them by
 //! [`ServiceMessage::decode`]. `score_tools.h` has equivalents for C programs. A test compares its
 //! structures with [`layouts`].
@@ -153,6 +157,7 @@ fn check_tool_message(header: &Header, message: &ToolMessage) {
         ToolMessage::Detach(body) => ToolRequest::Detach(*body),
         ToolMessage::Control(body) => ToolRequest::Control(*body),
         ToolMessage::NotifyAck => ToolRequest::NotifyAck,
+        ToolMessage::ShareMemory => ToolRequest::ShareMemory,
         ToolMessage::Query(list) | ToolMessage::Update(list) => {
             let readable = list.iter().filter_map(|command| {
                 let request = command.request.clone().ok()?;

@@ -22,6 +22,7 @@ fn valid_command<'a>(kind: CommandKind, random: &mut dyn FnMut() -> u64) -> Comm
     let mut request = CommandRequest::sample(kind, random);
     match &mut request {
         CommandRequest::GetMemory(range) => range.length = 1 + range.length % MAX_MEMORY_LEN,
+        CommandRequest::CopyMemory(copy) => copy.length |= 1,
         CommandRequest::GetFileContents(range) => range.number = 1 + range.number % 65_024,
         CommandRequest::SendSignal(number)
         | CommandRequest::SendSignalToProcess(number)
@@ -154,7 +155,10 @@ proptest! {
     fn damaged_messages_are_read_or_refused(seed in any::<u64>(), cuts in 0usize..400) {
         let mut random = random_from(seed);
         let commands: Vec<Command> = (0..1 + random() % 16)
-            .map(|_| valid_command(CommandKind::ALL[random() as usize % 38], &mut random))
+            .map(|_| {
+                let kind = CommandKind::ALL[random() as usize % CommandKind::ALL.len()];
+                valid_command(kind, &mut random)
+            })
             .collect();
         let mut record = update(&commands);
         for _ in 0..random() % 12 {
@@ -221,6 +225,10 @@ fn bodies_have_their_fields_at_the_listed_offsets() {
 
     let body = ServiceMessage::DetachAck(vec![3, 0x0102_0304]);
     assert_eq!(body.encode(&header())[40..], [2, 0, 0, 0, 3, 0, 0, 0, 4, 3, 2, 1]);
+
+    let body = ServiceMessage::ShareMemoryAck(SharedLength { length: 0x0102_0304 });
+    assert_eq!(body.encode(&header())[40..], [4, 3, 2, 1, 0, 0, 0, 0]);
+    assert_eq!(ToolRequest::ShareMemory.encode(&header()).unwrap().len(), 40);
 
     let notice = ControlNotice {
         tool: 9,
@@ -308,7 +316,8 @@ fn there_are_12_query_and_26_update_commands_with_the_listed_numbers() {
     };
     assert_eq!(
         numbers(CommandSet::Query),
-        [101, 103, 105, 107, 109, 111, 113, 115, 117, 121, 123, 125]
+        // Copy Memory, 127, is not a command of CDTI.
+        [101, 103, 105, 107, 109, 111, 113, 115, 117, 121, 123, 125, 127]
     );
     let update = numbers(CommandSet::Update);
     // Suspend Process, 255, is not a command of CDTI.
@@ -328,7 +337,9 @@ fn codes_have_the_listed_numbers() {
         [0, 1, 2, 3, 4, 5, 9, 27, 28, 29, 30, 31, 32, 33, 35, 36, 37, 44, 45, 51, 53, 54, 55, 57];
     assert_eq!(messages, listed);
     let types: Vec<u16> = MessageType::ALL.iter().map(|kind| kind.number()).collect();
-    assert_eq!(types, (5000..=5014).filter(|n| ![5009, 5010].contains(n)).collect::<Vec<u16>>());
+    let listed = (5000..=5014).filter(|n| ![5009, 5010].contains(n));
+    // ShareMemory and its answer are not messages of CDTI.
+    assert_eq!(types, listed.chain([5101, 5102]).collect::<Vec<u16>>());
     let commands: Vec<u32> = CommandCode::ALL.iter().map(|code| code.number()).collect();
     assert_eq!(commands, (0..=16).collect::<Vec<u32>>());
 }

@@ -163,8 +163,8 @@ fn stacks_of_job(bench: &Bench) -> BenchOutcome {
     Ok(rows.into_iter().chain(peers.into_iter().map(|(row, _)| row)).collect())
 }
 
-/// Measures reading 1 MiB of a process through the tool control service, and by one call of
-/// process_vm_readv(2).
+/// Measures reading 1 MiB of a process through the tool control service (Copy Memory), and by one
+/// call of process_vm_readv(2).
 fn memory_of_rank(bench: &Bench) -> BenchOutcome {
     let program = bench.command_words(MEMORY_PROGRAM).remove(0);
     let words = bench.command_words(&format!("scrun -nodes=1,message=quiet {program}"));
