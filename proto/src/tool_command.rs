@@ -242,7 +242,9 @@ pub enum ConsoleAction {
     /// Let a stopped process run.
     Continue,
     /// Let the stopped thread execute one instruction.
-    Step,
+    StepInstruction,
+    /// Let the stopped thread execute instructions until it is in another line of the source.
+    StepLine,
     /// Do nothing. The answer contains the state of the process.
     Look,
     /// The console has exited. Its processes are restored to the state without the console.

@@ -12,8 +12,10 @@ use score_tests::process::Process;
 use score_tests::service::{ALICE, BOB, Cluster};
 use score_tests::terminal::Terminal;
 use score_tests::tool::TargetJob;
-use score_tests::{Outcome, Running, TestEnv};
+use score_tests::{Outcome, Running, TestEnv, binaries};
 use score_tools::wire::ReturnCode;
+
+use crate::gdb_stub::DebuggedJob;
 
 const SCDB_TIMEOUT: Duration = Duration::from_secs(60);
 const PROGRAM: &str = "tool_target";
@@ -215,7 +217,7 @@ fn breakpoints_steps_and_watchpoints_stop_the_ranks_that_they_are_for() {
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 3) else { return };
     let tick = format!("tick in {PROGRAM} (thread 2)\n");
-    let commands = "break tick 0-1\nwait 0-1\nwhere 0-1\nstep 0\ncontinue 0-1\nclear tick 0-1\n\
+    let commands = "break tick 0-1\nwait 0-1\nwhere 0-1\nstepi 0\ncontinue 0-1\nclear tick 0-1\n\
                     watch watched 1\nrelease 0\ncontinue 1\n";
     let (_, outcome) = batch(&env, &target_job, commands, &[]);
     let text = outcome.expect_code(0).text();
@@ -241,6 +243,35 @@ fn breakpoints_steps_and_watchpoints_stop_the_ranks_that_they_are_for() {
     let _ = outcome.assert_stderr(&["rank 0: no stop within 1s"]);
     // The console leaves nothing in the process.
     target_job.end(0);
+}
+
+// Promise (tools): `step` of scdb runs a thread to another line of the source, `stepi` executes one
+// instruction.
+#[test]
+fn a_step_is_a_line_of_the_source_and_stepi_one_instruction() {
+    let env = TestEnv::new();
+    let Some(job) = DebuggedJob::start(&env, "gdb") else { return };
+    let source = std::fs::read_to_string(binaries::root().join("tests/programs/debugged.c"));
+    let source = source.unwrap();
+    let line_of = |text: &str| 1 + source.lines().position(|line| line.contains(text)).unwrap();
+    // Without a breakpoint the stepping process stays with the console.
+    let commands = "break work 0\ncontinue 0\nclear work 0\nstep 0\nstep 0\nstep 0\nstepi 0\n\
+                    step 0\nstep 0\n";
+    let file = env.write_file("commands", commands);
+    let outcome = job.scdb(&["-batch", file.to_str().unwrap()]).run().expect_code(0);
+    let text = outcome.text();
+    let mut rest = &text[..];
+    for (line, function) in [
+        (line_of("watched = twice + 1;"), "work"),
+        (line_of("return twice;"), "work"),
+        (line_of("sum += work(++round);"), "main"),
+    ] {
+        let place = format!("rank 0: stepped to debugged.c:{line} in {function}\n");
+        let at = rest.find(&place).unwrap_or_else(|| panic!("no {place:?} in\n{text}"));
+        rest = &rest[at..];
+    }
+    assert_eq!(text.matches("rank 0: stepped to ").count(), 6, "{text}");
+    job.end(["answer 0, 0 signals right", "answer 0, 0 signals right"]);
 }
 
 // Promise (tools): At a terminal the console has a history, and ^C ends only a command.

@@ -16,7 +16,8 @@ pub const COMMANDS: &str = "\
   watch LOCATION [RANKS]          stop after a write to a variable, or to *ADDRESS
   clear [LOCATION] [RANKS]        remove a breakpoint or watchpoint; without LOCATION all of them
   continue [RANKS] [&]            run on, and wait for the next stop; with & without waiting
-  step [RANKS]                    one instruction of the thread that has stopped
+  step [RANKS]                    run the thread that has stopped to another source line
+  stepi [RANKS]                   one instruction of this thread
   wait [RANKS]                    wait until the ranks have stopped or ended
   release [RANKS]                 undo all of these, and run on
   help                            this list
@@ -26,7 +27,7 @@ RANKS are ranks such as 0-3,7, or all; default: all.
 
 const NAMES: &[&str] = &[
     "stacks", "where", "threads", "print", "hold", "break", "watch", "clear", "continue", "step",
-    "wait", "release", "help", "quit",
+    "stepi", "wait", "release", "help", "quit",
 ];
 
 /// The ranks of a command. `None` means all ranks.
@@ -107,7 +108,8 @@ impl Command {
             "threads" => Self::Threads(words.ranks()?, ThreadDetail::TopFrames),
             "hold" => Self::Act(words.ranks()?, ConsoleAction::Hold),
             "release" => Self::Act(words.ranks()?, ConsoleAction::Release),
-            "step" => Self::Act(words.ranks()?, ConsoleAction::Step),
+            "step" => Self::Act(words.ranks()?, ConsoleAction::StepLine),
+            "stepi" => Self::Act(words.ranks()?, ConsoleAction::StepInstruction),
             "break" => {
                 let place = words.location()?.ok_or("break: the location is missing")?;
                 Self::Act(words.ranks()?, ConsoleAction::Break(place))

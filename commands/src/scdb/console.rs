@@ -98,8 +98,11 @@ impl Console {
                     self.session.ask(ranks, &ToolRequest::Threads(detail), interrupted)?;
                 Ok(self.outcome(line, &answers, |answers| render::threads_text(answers, detail)))
             }
-            Command::Act(ranks, ConsoleAction::Step) => {
-                let answers = self.session.act(ranks, ConsoleAction::Step, interrupted)?;
+            Command::Act(
+                ranks,
+                step @ (ConsoleAction::StepLine | ConsoleAction::StepInstruction),
+            ) => {
+                let answers = self.session.act(ranks, step, interrupted)?;
                 let stepping = self.wait_for(states(&answers), interrupted, print)?;
                 Ok(self.waited(line, answers, stepping))
             }

@@ -21,6 +21,7 @@ use score_tools::wire::{
 };
 
 use super::Service;
+use super::console_actions::LineStep;
 
 /// The priority of a console. If another tool has this priority, the next lower ones are tried.
 const PRIORITY: u8 = 50;
@@ -66,6 +67,10 @@ pub(super) struct ConsoleProcess {
     waiting: VecDeque<(Target, ConsoleAction)>,
     pub(super) is_held: bool,
     pub(super) stop: Option<StoppedThread>,
+    /// Whether a thread makes a step. A stop follows.
+    pub(super) is_stepping: bool,
+    /// The step by lines of which that step is a part.
+    pub(super) line_step: Option<LineStep>,
     /// The addresses of each breakpoint.
     pub(super) breakpoints: BTreeMap<Location, Vec<u64>>,
     /// The address of each watchpoint.
@@ -82,6 +87,8 @@ impl ConsoleProcess {
             waiting: VecDeque::new(),
             is_held: false,
             stop: None,
+            is_stepping: false,
+            line_step: None,
             breakpoints: BTreeMap::new(),
             watchpoints: BTreeMap::new(),
             requests: 0,
@@ -94,6 +101,7 @@ impl ConsoleProcess {
             && self.waiting.is_empty()
             && !self.is_held
             && self.stop.is_none()
+            && !self.is_stepping
             && self.breakpoints.is_empty()
             && self.watchpoints.is_empty()
             && self.requests == 0
@@ -214,7 +222,7 @@ impl Service {
             match (rank, action) {
                 (None, _) => self.fail_console(target, "it has ended"),
                 (Some(rank), _) if is_known => self.queue_action(session, rank, target, action),
-                (Some(_), ConsoleAction::Step) => {
+                (Some(_), ConsoleAction::StepInstruction | ConsoleAction::StepLine) => {
                     self.fail_console(
                         target,
                         "it has not stopped: only a stopped process can step",
@@ -376,6 +384,10 @@ impl Service {
             SignalReason::Generic => StopReason::Trap,
         };
         let Some(process) = self.consoles.process(session, rank) else { return };
+        process.is_stepping = false;
+        if reason != StopReason::Step {
+            process.line_step = None;
+        }
         let (pid, tid) = (process.pid, notice.thread.cast_signed());
         let waiting = process.stop.take().map(|stop| stop.waiting).unwrap_or_default();
         process.stop = Some(StoppedThread { reason, tid, stack: None, waiting });

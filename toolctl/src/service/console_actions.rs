@@ -2,6 +2,7 @@
 
 use score_proto::tool_command::{ConsoleAction, Location, ProcessState};
 use score_proto::toolctl::ToolctlReport;
+use score_stacks::frame::{Frame, SourceLine, Stack};
 use score_stacks::location::{Place, Purpose};
 use score_toolctl::tracer::error::TraceError;
 use score_toolctl::tracer::{
@@ -15,6 +16,44 @@ use super::console::{ConsoleRequest, PendingWatch, RequestUse, StoppedThread, Ta
 
 /// The longest memory of one watchpoint, in bytes: four debug registers.
 const MAX_WATCHED_LEN: u64 = 32;
+/// The most instructions of a step by lines. A loop on one line, and a long function without line
+/// numbers, end the step there.
+const MAX_STEP_INSTRUCTIONS: u32 = 20_000;
+
+/// A step by lines that is not over.
+#[derive(Debug)]
+pub(super) struct LineStep {
+    /// The line in which the step has begun.
+    from: SourceLine,
+    /// The number of instructions that may follow.
+    left: u32,
+}
+
+impl LineStep {
+    /// Begins a step at the innermost frame of a stack. `None` if it has no line.
+    fn begin(stack: &[u8]) -> Option<Self> {
+        Some(Self { from: source_line(stack)?, left: MAX_STEP_INSTRUCTIONS - 1 })
+    }
+
+    /// Whether another instruction follows, after one that has led to this stack. The step goes on
+    /// through code without line numbers.
+    fn goes_on(&mut self, stack: &[u8]) -> bool {
+        let is_in_line = source_line(stack).is_none_or(|line| line == self.from);
+        let goes_on = is_in_line && self.left > 0 && !stack.is_empty();
+        self.left = self.left.saturating_sub(1);
+        goes_on
+    }
+}
+
+/// The source line of the innermost frame of an encoded stack.
+fn source_line(stack: &[u8]) -> Option<SourceLine> {
+    let stack = Stack::decode(stack).ok()?;
+    match stack.frames.last()? {
+        // Compilers give the line 0 to instructions that belong to no line.
+        Frame::Function { source, .. } => source.clone().filter(|source| source.line != 0),
+        _ => None,
+    }
+}
 
 /// The text of an error of the tracer. It contains no ids, so that the texts of different processes
 /// can be merged.
@@ -63,6 +102,9 @@ impl Service {
     ) {
         let Some(process) = self.consoles.process(session, rank) else { return };
         let pid = process.pid;
+        if *action != ConsoleAction::Look {
+            (process.is_stepping, process.line_step) = (false, None);
+        }
         let result = match action {
             ConsoleAction::Hold => {
                 process.is_held = true;
@@ -107,7 +149,8 @@ impl Service {
                 self.go_on(session, rank);
                 Ok(())
             }
-            ConsoleAction::Step => self.step_console(session, rank),
+            ConsoleAction::StepInstruction => self.step_console(session, rank),
+            ConsoleAction::StepLine => self.step_line(session, rank),
             // The end of the console has already undone its work.
             ConsoleAction::Look | ConsoleAction::End => Ok(()),
         };
@@ -155,10 +198,17 @@ impl Service {
     }
 
     fn set_stop_stack(&mut self, session: u64, rank: u32, stack: Vec<u8>) {
-        let process = self.consoles.process(session, rank);
-        let Some(stop) = process.and_then(|process| process.stop.as_mut()) else { return };
+        let Some(process) = self.consoles.process(session, rank) else { return };
+        let Some(stop) = &mut process.stop else { return };
+        let goes_on = process.line_step.as_mut().is_some_and(|step| step.goes_on(&stack));
         stop.stack = Some(stack);
-        for target in std::mem::take(&mut stop.waiting) {
+        if goes_on && self.step_console(session, rank).is_ok() {
+            return;
+        }
+        let Some(process) = self.consoles.process(session, rank) else { return };
+        process.line_step = None;
+        let waiting = process.stop.as_mut().map(|stop| std::mem::take(&mut stop.waiting));
+        for target in waiting.unwrap_or_default() {
             self.answer_with_state(session, rank, target);
         }
     }
@@ -355,6 +405,24 @@ impl Service {
         }
     }
 
+    /// Lets the stopped thread run to another line. Without line numbers it executes one
+    /// instruction.
+    fn step_line(&mut self, session: u64, rank: u32) -> Result<(), String> {
+        let Some(process) = self.consoles.process(session, rank) else { return Ok(()) };
+        let stack = process.stop.as_ref().map(|stop| stop.stack.as_deref());
+        if stack == Some(None) {
+            return Err("its stack is being read; repeat the step".to_owned());
+        }
+        process.line_step = stack.flatten().and_then(LineStep::begin);
+        let begun = self.step_console(session, rank);
+        if begun.is_err()
+            && let Some(process) = self.consoles.process(session, rank)
+        {
+            process.line_step = None;
+        }
+        begun
+    }
+
     fn step_console(&mut self, session: u64, rank: u32) -> Result<(), String> {
         let Some(process) = self.consoles.process(session, rank) else { return Ok(()) };
         let (pid, is_held) = (process.pid, process.is_held);
@@ -375,14 +443,22 @@ impl Service {
             }
         };
         let thread = if command == AuthorityCommand::Step { tid } else { 0 };
-        let stop = self.consoles.process(session, rank).and_then(|process| process.stop.take());
+        let stop = self.consoles.process(session, rank).and_then(|process| {
+            process.is_stepping = true;
+            process.stop.take()
+        });
         let code = self.command_of_console(session, rank, thread, command);
         for target in stop.map(|stop| stop.waiting).unwrap_or_default() {
             self.answer_with_state(session, rank, target);
         }
         match code {
             CommandCode::Success | CommandCode::PendingNotify => Ok(()),
-            code => Err(format!("the step was refused ({code:?})")),
+            code => {
+                if let Some(process) = self.consoles.process(session, rank) {
+                    process.is_stepping = false;
+                }
+                Err(format!("the step was refused ({code:?})"))
+            }
         }
     }
 }
@@ -390,6 +466,30 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn stack(source: Option<(&str, u32)>) -> Vec<u8> {
+        let source = source.map(|(file, line)| SourceLine { file: file.to_owned(), line });
+        let (name, module) = ("f".to_owned(), "m".to_owned());
+        let frame = Frame::Function { name, module, source, is_inlined: false };
+        Stack { frames: vec![frame] }.encode().unwrap()
+    }
+
+    #[test]
+    fn a_step_by_lines_ends_in_another_line_or_after_many_instructions() {
+        let begin = || LineStep::begin(&stack(Some(("a.c", 7)))).unwrap();
+        let mut step = begin();
+        for same in [Some(("a.c", 7)), None, Some(("a.c", 0))] {
+            assert!(step.goes_on(&stack(same)), "{same:?}");
+        }
+        for other in [("a.c", 8), ("a.h", 7)] {
+            assert!(!begin().goes_on(&stack(Some(other))), "{other:?}");
+        }
+        assert!(!begin().goes_on(&[]), "the stack could not be read");
+        let mut endless = begin();
+        let count = (1..).find(|_| !endless.goes_on(&stack(Some(("a.c", 7)))));
+        assert_eq!(count, Some(MAX_STEP_INSTRUCTIONS));
+        assert!(LineStep::begin(&stack(None)).is_none());
+    }
 
     #[test]
     fn a_watched_range_is_aligned_and_its_length_is_a_power_of_two() {
