@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 /// The largest number of virtual hosts.
-pub const MAX_VIRTUAL: usize = 4096;
+pub const MAX_VIRTUAL: usize = 1024;
 
 /// The properties that virtual hosts inherit from this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -383,7 +383,7 @@ mod tests {
             ("all~all", "4: '~all' leaves no host"),
             ("local", "0: how many virtual hosts? local:4"),
             ("local@2", "0: how many virtual hosts? local:4"),
-            ("local:0", "6: '0' is not a number of virtual hosts from 1 to 4096"),
+            ("local:0", "6: '0' is not a number of virtual hosts from 1 to 1024"),
             ("local:5000", "6: '5000' is not a number"),
             ("local:comp1", "6: 'comp1' is not a number"),
             ("./gone", "0: ./gone: "),

@@ -21,7 +21,7 @@ use score_tools::wire::{
 };
 
 use super::Service;
-use super::console_actions::LineStep;
+use super::line_step::LineStep;
 
 /// The priority of a console. If another tool has this priority, the next lower ones are tried.
 const PRIORITY: u8 = 50;

@@ -2,7 +2,6 @@
 
 use score_proto::tool_command::{ConsoleAction, Location, ProcessState};
 use score_proto::toolctl::ToolctlReport;
-use score_stacks::frame::{Frame, SourceLine, Stack};
 use score_stacks::location::{Place, Purpose};
 use score_toolctl::tracer::error::TraceError;
 use score_toolctl::tracer::{
@@ -13,47 +12,10 @@ use score_tools::wire::CommandCode;
 
 use super::Service;
 use super::console::{ConsoleRequest, PendingWatch, RequestUse, StoppedThread, Target};
+use super::line_step::LineStep;
 
 /// The longest memory of one watchpoint, in bytes: four debug registers.
 const MAX_WATCHED_LEN: u64 = 32;
-/// The most instructions of a step by lines. A loop on one line, and a long function without line
-/// numbers, end the step there.
-const MAX_STEP_INSTRUCTIONS: u32 = 20_000;
-
-/// A step by lines that is not over.
-#[derive(Debug)]
-pub(super) struct LineStep {
-    /// The line in which the step has begun.
-    from: SourceLine,
-    /// The number of instructions that may follow.
-    left: u32,
-}
-
-impl LineStep {
-    /// Begins a step at the innermost frame of a stack. `None` if it has no line.
-    fn begin(stack: &[u8]) -> Option<Self> {
-        Some(Self { from: source_line(stack)?, left: MAX_STEP_INSTRUCTIONS - 1 })
-    }
-
-    /// Whether another instruction follows, after one that has led to this stack. The step goes on
-    /// through code without line numbers.
-    fn goes_on(&mut self, stack: &[u8]) -> bool {
-        let is_in_line = source_line(stack).is_none_or(|line| line == self.from);
-        let goes_on = is_in_line && self.left > 0 && !stack.is_empty();
-        self.left = self.left.saturating_sub(1);
-        goes_on
-    }
-}
-
-/// The source line of the innermost frame of an encoded stack.
-fn source_line(stack: &[u8]) -> Option<SourceLine> {
-    let stack = Stack::decode(stack).ok()?;
-    match stack.frames.last()? {
-        // Compilers give the line 0 to instructions that belong to no line.
-        Frame::Function { source, .. } => source.clone().filter(|source| source.line != 0),
-        _ => None,
-    }
-}
 
 /// The text of an error of the tracer. It contains no ids, so that the texts of different processes
 /// can be merged.
@@ -200,7 +162,7 @@ impl Service {
     fn set_stop_stack(&mut self, session: u64, rank: u32, stack: Vec<u8>) {
         let Some(process) = self.consoles.process(session, rank) else { return };
         let Some(stop) = &mut process.stop else { return };
-        let goes_on = process.line_step.as_mut().is_some_and(|step| step.goes_on(&stack));
+        let goes_on = process.line_step.as_mut().is_some_and(|step| step.continues(&stack));
         stop.stack = Some(stack);
         if goes_on && self.step_console(session, rank).is_ok() {
             return;
@@ -466,30 +428,6 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn stack(source: Option<(&str, u32)>) -> Vec<u8> {
-        let source = source.map(|(file, line)| SourceLine { file: file.to_owned(), line });
-        let (name, module) = ("f".to_owned(), "m".to_owned());
-        let frame = Frame::Function { name, module, source, is_inlined: false };
-        Stack { frames: vec![frame] }.encode().unwrap()
-    }
-
-    #[test]
-    fn a_step_by_lines_ends_in_another_line_or_after_many_instructions() {
-        let begin = || LineStep::begin(&stack(Some(("a.c", 7)))).unwrap();
-        let mut step = begin();
-        for same in [Some(("a.c", 7)), None, Some(("a.c", 0))] {
-            assert!(step.goes_on(&stack(same)), "{same:?}");
-        }
-        for other in [("a.c", 8), ("a.h", 7)] {
-            assert!(!begin().goes_on(&stack(Some(other))), "{other:?}");
-        }
-        assert!(!begin().goes_on(&[]), "the stack could not be read");
-        let mut endless = begin();
-        let count = (1..).find(|_| !endless.goes_on(&stack(Some(("a.c", 7)))));
-        assert_eq!(count, Some(MAX_STEP_INSTRUCTIONS));
-        assert!(LineStep::begin(&stack(None)).is_none());
-    }
 
     #[test]
     fn a_watched_range_is_aligned_and_its_length_is_a_power_of_two() {

@@ -32,6 +32,7 @@ mod convert;
 mod fault_stack;
 mod files;
 mod ids;
+mod line_step;
 mod process_files;
 mod relay;
 mod stacks;
