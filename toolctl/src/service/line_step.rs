@@ -21,8 +21,8 @@ impl LineStep {
         Some(Self { from: source_line(stack)?, left: MAX_STEP_INSTRUCTIONS - 1 })
     }
 
-    /// Whether another instruction follows, after one that has led to this stack. The step continues
-    /// through code without line numbers.
+    /// Whether another instruction follows, after one that has led to this stack. The step
+    /// continues through code without line numbers.
     pub fn continues(&mut self, stack: &[u8]) -> bool {
         let is_in_line = source_line(stack).is_none_or(|line| line == self.from);
         let continues = is_in_line && self.left > 0 && !stack.is_empty();
