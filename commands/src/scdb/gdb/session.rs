@@ -17,6 +17,9 @@ use super::thread_local::{self, ThreadLocalQuestion};
 /// Maximum length of a packet in bytes.
 const MAX_PACKET_LEN: usize = 32 << 10;
 
+/// How long a debugger may take to acknowledge the last packet, in milliseconds.
+const ACKNOWLEDGEMENT_TIMEOUT: u16 = 200;
+
 /// The connection to a debugger: the input for its packets, and the output for the answers.
 #[derive(Debug)]
 pub struct Debugger {
@@ -50,6 +53,15 @@ impl Debugger {
 }
 
 impl Debugger {
+    /// Waits for the acknowledgement of the last packet. Without it a debugger that writes it gets
+    /// EPIPE, and reports an error of the connection. Nothing depends on its content.
+    fn await_acknowledgement(&self) {
+        let mut fds = [PollFd::new(self.input.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut fds, ACKNOWLEDGEMENT_TIMEOUT).is_ok_and(|count| count > 0) {
+            let _ = self.receive();
+        }
+    }
+
     /// Sends bytes behind all that gdbstub has sent.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.write_all(bytes)?;
@@ -219,7 +231,12 @@ pub fn serve(debugger: Debugger, target: &mut RankTarget) -> Result<(), String> 
                 let stop = target.run.interrupt().map_err(|error| error.to_string())?;
                 interrupt.interrupt_handled(target, stop)
             }
-            GdbStubStateMachine::Disconnected(_) => return Ok(()),
+            GdbStubStateMachine::Disconnected(mut end) => {
+                if !unread.is_unacknowledged {
+                    end.borrow_conn().await_acknowledgement();
+                }
+                return Ok(());
+            }
         };
         machine = next.map_err(|error| error.to_string())?;
     }
