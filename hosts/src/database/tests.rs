@@ -168,7 +168,10 @@ fn an_error_names_file_line_word_and_remedy() {
         ),
         ("a cpugen=x,y", "db:1: cpugen=x,y: one value is expected"),
         ("a network=etherent", "db:1: etherent: unknown network; did you mean 'ethernet'?"),
-        ("a network=sci", "db:1: sci: unknown network (this file has: agent-udp, ethernet)"),
+        (
+            "a network=sci",
+            "db:1: sci: unknown network (this file has: agent-udp, ethernet, shmem, verbs)",
+        ),
         ("a spare=b", "db:1: b: unknown host; did you mean 'a'?"),
         ("a group=b\nb group=g", "db:1: b: a host has this name too"),
         ("local", "db:1: local: 'local' is reserved (local:N are virtual hosts)"),
