@@ -64,7 +64,7 @@ meanwhile.
 ";
 
 /// The directory for compiled programs and traces, relative to the top of the tree.
-const WORK_DIR: &str = "bench-results/work";
+const WORK_DIR: &str = "bench-results/programs";
 
 /// The document with the results.
 const DOCUMENT: &str = "docs/benchmarks.md";
