@@ -105,7 +105,12 @@ fn render(tree: &Tree) -> Result<String, Vec<String>> {
     }
     for (section, text, first) in &texts {
         let Some(position) = SECTIONS.iter().position(|known| known == section) else {
-            findings.push(format!("{}: {}: unknown section {section:?}", first.file, first.test));
+            findings.push(format!(
+                "{}: {}: unknown section {section:?} (valid: {})",
+                first.file,
+                first.test,
+                SECTIONS.join(", ")
+            ));
             continue;
         };
         let further = notes

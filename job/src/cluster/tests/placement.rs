@@ -8,18 +8,25 @@ use super::lifecycle::{
     at_second, child, cluster_config, finished, reason, released, request, session, share, submit,
     user,
 };
-use crate::cluster::{ClusterAction, ClusterEvent, JobRequest, ServerState};
+use crate::cluster::{ClusterAction, ClusterConfig, ClusterEvent, JobRequest, ServerState};
+
+/// A cluster of this configuration with all its hosts up. One user is logged in as session 1.
+fn cluster_of(config: ClusterConfig) -> ServerState {
+    let hosts = config.hosts.len() as u32;
+    let mut cluster = ServerState::new(config, at_second(0));
+    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+    for host in 1..hosts {
+        cluster.on(child(host, 100, 1), at_second(0));
+    }
+    cluster
+}
 
 #[test]
 fn spares_replace_missing_hosts_only_and_defective_spares_are_never_used() {
     let mut config = cluster_config(3, 2);
     config.hosts[3].spare_for = NodeSet::from(0..3);
     config.hosts[2].defect = true;
-    let mut cluster = ServerState::new(config, at_second(0));
-    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
-    for host in 1..=3 {
-        cluster.on(child(host, 100, 1), at_second(0));
-    }
+    let mut cluster = cluster_of(config);
     let two = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false);
     let three = request(AllocationRequest::HostsByProcs { hosts: 3, procs: 1 }, false);
     assert!(!reason(&cluster.on(submit(1, 1, three), at_second(0))).is_empty());
@@ -34,11 +41,7 @@ fn a_spare_replaces_only_the_hosts_that_it_is_a_spare_for() {
         let mut config = cluster_config(3, 2);
         config.hosts[3].spare_for = NodeSet::one(1);
         config.hosts[defect].defect = true;
-        let mut cluster = ServerState::new(config, at_second(0));
-        cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
-        for host in 1..=3 {
-            cluster.on(child(host, 100, 1), at_second(0));
-        }
+        let mut cluster = cluster_of(config);
         let two = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false);
         cluster.on(submit(1, 1, two), at_second(0))
     };
@@ -50,11 +53,7 @@ fn a_spare_replaces_only_the_hosts_that_it_is_a_spare_for() {
 
 #[test]
 fn a_job_has_hosts_of_one_pool_and_waits_for_the_first_pool_with_free_slots() {
-    let mut cluster = ServerState::new(cluster_config(4, 2), at_second(0));
-    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
-    for host in 1..=4 {
-        cluster.on(child(host, 100, 1), at_second(0));
-    }
+    let mut cluster = cluster_of(cluster_config(4, 2));
     let pools = vec![NodeSet::from(1..3), NodeSet::from(3..5)];
     let pooled = |procs| JobRequest {
         pools: pools.clone(),
@@ -88,11 +87,7 @@ fn a_job_has_hosts_of_one_pool_and_waits_for_the_first_pool_with_free_slots() {
 fn alone_in_single_user_mode_a_job_may_exceed_the_processors() {
     let mut config = cluster_config(2, 2);
     config.oversubscribe = true;
-    let mut cluster = ServerState::new(config, at_second(0));
-    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
-    for host in 1..=2 {
-        cluster.on(child(host, 100, 1), at_second(0));
-    }
+    let mut cluster = cluster_of(config);
     let actions =
         cluster.on(submit(1, 1, request(AllocationRequest::FewestHosts(9), false)), at_second(0));
     let [ClusterAction::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };

@@ -120,7 +120,7 @@ impl Place {
             }
             Self::TimeSlices => return run_in_slices(launch, &env),
         };
-        let outcome = folder.job(&env, launch, &line, None).run();
+        let outcome = folder.job(&env, launch, &line, launch.program.timeout_s, None).run();
         if self == Self::OwnLauncher {
             // Leftovers of other launchers are removed and not checked.
             env.processes().iter().for_each(|left| left.signal(nix::sys::signal::Signal::SIGKILL));
@@ -166,9 +166,10 @@ fn run_in_slices(launch: &Launch, env: &TestEnv) -> Vec<RunReport> {
         launch.library.scrun_options(),
         launch.command_line
     );
+    let timeout_s = launch.program.timeout_s * SLICES_TIMEOUT_FACTOR;
     let start = |(name, uid)| {
         let folder = RunFolder::new(env, name, Some(uid));
-        let running = folder.job(env, launch, &line, Some(uid)).start();
+        let running = folder.job(env, launch, &line, timeout_s, Some(uid)).start();
         (folder, running)
     };
     let jobs = [("first", ALICE), ("second", BOB)].map(start);
@@ -193,11 +194,15 @@ impl RunFolder {
         Self(folder)
     }
 
-    /// Makes a job that runs a command line here with a time limit. `uid` is the user of a job in
-    /// time slices.
-    fn job(&self, env: &TestEnv, launch: &Launch, line: &str, uid: Option<u32>) -> Job {
-        let factor = if uid.is_some() { SLICES_TIMEOUT_FACTOR } else { 1 };
-        let timeout_s = launch.program.timeout_s * factor;
+    /// Makes a job that runs a command line here, as another user if `uid` is given.
+    fn job(
+        &self,
+        env: &TestEnv,
+        launch: &Launch,
+        line: &str,
+        timeout_s: u32,
+        uid: Option<u32>,
+    ) -> Job {
         let variables = launch.program.variables;
         let script = format!("exec timeout -k {KILL_GRACE_S} {timeout_s} env {variables} {line}");
         let mut command = Command::new("/bin/sh");
