@@ -107,11 +107,6 @@ impl Segment {
         unsafe { self.ptr_at::<SegmentHeader>(0).as_ref() }
     }
 
-    /// 1: the host has more processes of the owner than processors.
-    pub(crate) fn oversubscribed(&self) -> &AtomicU32 {
-        &self.header().oversubscribed
-    }
-
     /// A node's counters and receiver state.
     pub(crate) fn node(&self, node: usize) -> &NodeRecord {
         assert!(node < self.geometry.nodes);

@@ -37,9 +37,6 @@ pub(crate) struct SlabHeader {
     pub(crate) size: AtomicU64,
     pub(crate) nonce: [AtomicU64; 2],
     pub(crate) pad: [u64; 4],
-    /// The owner may write this word at any time, so it has its own cache line.
-    pub(crate) oversubscribed: AtomicU32,
-    pub(crate) pad2: [u32; 15],
     /// The owner increments this word when it marks a node as exited, so it has its own cache line.
     pub(crate) exited_count: AtomicU64,
 }
@@ -122,7 +119,7 @@ impl SendSlotState {
 #[cfg(not(loom))]
 const _: () = {
     assert!(size_of::<SendSlotHeader>() == 64);
-    assert!(std::mem::offset_of!(SlabHeader, oversubscribed) == 64);
+    assert!(std::mem::offset_of!(SlabHeader, exited_count) == 64);
     assert!(std::mem::offset_of!(SlabHeader, exited_count) == 128);
     assert!(size_of::<SlabHeader>() <= PAGE);
     assert!(size_of::<LocalNodeRecord>().is_multiple_of(64));

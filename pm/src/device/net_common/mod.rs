@@ -326,8 +326,4 @@ impl<N: NetworkDevice> Endpoint for NetworkEndpoint<N> {
         }
         Ok(self.peer(node)?.mtu.get() as usize)
     }
-    #[inline(always)]
-    fn is_oversubscribed(&self) -> bool {
-        self.slab.oversubscribed().load(Ordering::Relaxed) != 0
-    }
 }

@@ -100,11 +100,6 @@ impl Slab {
         unsafe { self.ptr_at::<SlabHeader>(0).as_ref() }
     }
 
-    /// Not 0 if the owner has more processes than processors.
-    pub(crate) fn oversubscribed(&self) -> &AtomicU32 {
-        &self.header().oversubscribed
-    }
-
     /// The number of nodes that were marked as exited.
     #[inline(always)]
     pub(crate) fn exited_count(&self) -> &AtomicU64 {
