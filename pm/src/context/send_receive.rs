@@ -6,9 +6,7 @@
 
 use super::fast_path::FastReceive;
 use super::{Context, LiveContext};
-use crate::device::{
-    Endpoint, ReadySource, ReceiveInterface, SelectInterface, SendInterface, on_device,
-};
+use crate::device::{ReadySource, ReceiveInterface, SelectInterface, SendInterface, on_device};
 use crate::error::{Error, PmResult};
 use crate::idle;
 use crate::sync::{AtomicBool, Ordering, SingleWriterU64};

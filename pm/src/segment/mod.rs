@@ -10,7 +10,7 @@ use crate::error::{Error, PmResult, from_io};
 use crate::ring::Ring;
 use crate::rma::ArenaFile;
 use crate::shared_memory::{map, open_sealed};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 use attach::AttachMessage;
 use layout::{
     Activation, CacheAligned, MAGIC, NodeRecord, RegionTable, SegmentGeometry, SegmentHeader,

@@ -120,7 +120,6 @@ impl SendSlotState {
 const _: () = {
     assert!(size_of::<SendSlotHeader>() == 64);
     assert!(std::mem::offset_of!(SlabHeader, exited_count) == 64);
-    assert!(std::mem::offset_of!(SlabHeader, exited_count) == 128);
     assert!(size_of::<SlabHeader>() <= PAGE);
     assert!(size_of::<LocalNodeRecord>().is_multiple_of(64));
 };

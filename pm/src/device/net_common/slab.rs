@@ -17,7 +17,7 @@ use crate::config::CONTROL_MTU;
 use crate::error::{Error, PmResult, from_io};
 use crate::segment::new_nonce;
 use crate::shared_memory::{map, open_sealed};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 use memmap2::MmapRaw;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
