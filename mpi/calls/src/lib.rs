@@ -10,7 +10,7 @@
 //!
 //! A program that calls MPI_Test between computations polls the network without success, and yet
 //! does not wait. Therefore the provider asks this library for the current MPI call of a thread
-//! before it marks the thread idle (docs/dev/time-sharing.md, "Deadlock").
+//! before it marks the thread idle (docs/dev/deadlock.md).
 
 // UNSAFETY: replaces functions of C libraries.
 #![expect(unsafe_code)]

@@ -1,5 +1,5 @@
 //! Idle flags of threads that wait in an MPI call (manual 3.5.2). SCore detects deadlocks by these
-//! flags (docs/dev/time-sharing.md, "Deadlock").
+//! flags (docs/dev/deadlock.md).
 //!
 //! A thread is marked idle if it has polled without success for a while in the same MPI call, if
 //! only a message can end that call, and if it has nothing to send. `libscore-mpi.so` knows the
