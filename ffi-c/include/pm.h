@@ -109,7 +109,7 @@ int pmGetTypeList(char **types, int *ntypesp);
  *   type IN  its name: "shmem", "ethernet", "agent-udp", "verbs", "composite"
  *   argc, argv IN  its options, read during the call only. All devices: -nodes N (shmem: default is
  *              the number of processors); all except composite: -channels C (default 1).
- *              docs/dev/pm.md and docs/dev/verbs.md describe the options of ethernet and verbs.
+ *              docs/dev/c-abi.md describes the options of ethernet and verbs.
  *   pmdp OUT the device
  * ENODEV no such device, or not on this machine; EINVAL arguments; EIO it could not be set up;
  * ENOMEM, EMFILE not enough memory or descriptors.
