@@ -71,17 +71,14 @@ mod tests {
     #[test]
     fn calls_are_skipped_only_after_yields_that_found_no_other_process() {
         let short = Duration::from_nanos(300);
-        let (mut yields, mut skipped) = (0, 0);
-        for _ in 0..MIN_UNCONTENDED_YIELDS {
-            (yields, skipped) = after_yield(yields, short);
-            assert_eq!(skipped, 0);
-        }
-        for expected in (1..=MAX_SKIPPED_CALLS).chain([MAX_SKIPPED_CALLS; 3]) {
+        let mut yields = 0;
+        let none_skipped = [0; MIN_UNCONTENDED_YIELDS as usize];
+        for expected in none_skipped.into_iter().chain(1..=MAX_SKIPPED_CALLS).chain([255; 3]) {
+            let skipped;
             (yields, skipped) = after_yield(yields, short);
             assert_eq!(skipped, expected);
         }
-        (yields, skipped) = after_yield(yields, UNCONTENDED_YIELD_WINDOW);
-        assert_eq!((yields, skipped), (0, 0));
+        assert_eq!(after_yield(yields, UNCONTENDED_YIELD_WINDOW), (0, 0));
         assert_eq!(after_yield(u32::MAX, short), (u32::MAX, MAX_SKIPPED_CALLS));
     }
 }

@@ -8,6 +8,7 @@ use crate::error::{Error, PmResult};
 use crate::segment::layout::{CacheAligned, NodeRecord};
 use crate::sync::{AtomicU32, AtomicU64};
 use score_pm_reliability::packet_header::{PACKET_HEADER_LEN, PacketKind};
+use std::ops::Range;
 
 /// "SCPMETH" and the version of the layout.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x07");
@@ -146,16 +147,13 @@ pub(crate) struct SlabGeometry {
 }
 
 impl SlabGeometry {
-    /// Computes the layout. Returns `Invalid` if a number is out of range.
-    pub(crate) fn new(
-        nodes: usize,
-        first_node: usize,
-        local_nodes: usize,
-        mtu: usize,
-    ) -> PmResult<SlabGeometry> {
+    /// Computes the layout for the nodes `local` of a job with `nodes` nodes. Returns `Invalid` if a
+    /// number is out of range.
+    pub(crate) fn new(nodes: usize, local: Range<usize>, mtu: usize) -> PmResult<SlabGeometry> {
+        let (first_node, local_nodes) = (local.start, local.len());
         let fits = (1..=MAX_NODE).contains(&nodes)
-            && (1..=MAX_LOCAL.min(nodes)).contains(&local_nodes)
-            && first_node <= nodes - local_nodes
+            && (1..=MAX_LOCAL).contains(&local_nodes)
+            && local.end <= nodes
             && (MIN_MTU..=MAX_MTU).contains(&mtu);
         if !fits {
             return Err(Error::Invalid);
@@ -239,7 +237,7 @@ mod tests {
     fn the_parts_of_a_slab_do_not_overlap_and_are_inside_it() {
         for (nodes, first, local) in [(1, 0, 1), (2, 1, 1), (65, 3, 62), (4096, 4000, 96)] {
             for mtu in [1024, 1411, 8911, MAX_MTU] {
-                let g = SlabGeometry::new(nodes, first, local, mtu).unwrap();
+                let g = SlabGeometry::new(nodes, first..first + local, mtu).unwrap();
                 assert!(
                     g.record_offset(local - 1) + size_of::<LocalNodeRecord>()
                         <= g.exited_word_offset(0)
@@ -261,14 +259,14 @@ mod tests {
             (0, 0, 0, 1400),
             (2, 0, 3, 1400),
             (2, 1, 2, 1400),
-            (2, usize::MAX, 2, 1400),
+            (2, usize::MAX - 2, 2, 1400),
             (2, 0, 0, 1400),
             (2, 0, 2, 1023),
             (2, 0, 2, MAX_MTU + 1),
             (MAX_NODE + 1, 0, 1, 1400),
             (4096, 0, MAX_LOCAL + 1, 1400),
         ] {
-            assert_eq!(SlabGeometry::new(nodes, first, local, mtu), Err(Error::Invalid));
+            assert_eq!(SlabGeometry::new(nodes, first..first + local, mtu), Err(Error::Invalid));
         }
     }
 

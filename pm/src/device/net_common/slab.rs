@@ -312,7 +312,7 @@ mod tests {
     use score_pm_reliability::packet_header::PacketKind;
 
     fn slab() -> Slab {
-        Slab::create(SlabGeometry::new(6, 2, 3, 1400).unwrap()).unwrap()
+        Slab::create(SlabGeometry::new(6, 2..5, 1400).unwrap()).unwrap()
     }
 
     #[test]
@@ -330,7 +330,7 @@ mod tests {
         other.free(1, 3);
         assert_eq!(slab.content(1, 3), None);
         assert!(Slab::open(copy(), *slab.geometry(), [0, 0]).is_err());
-        let larger = SlabGeometry::new(6, 2, 4, 1400).unwrap();
+        let larger = SlabGeometry::new(6, 2..6, 1400).unwrap();
         assert!(Slab::open(copy(), larger, slab.nonce()).is_err());
     }
 
