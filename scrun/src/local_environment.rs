@@ -181,7 +181,7 @@ fn remove_defective(
     }
     if !available.missing.is_empty() {
         let missing = available.missing.join(", ");
-        warn(&format!("out of order, and without a spare: {missing}"));
+        warn(&format!("{missing}: out of order, and no spare is available"));
     }
     available.hosts
 }

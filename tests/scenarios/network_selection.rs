@@ -13,7 +13,7 @@ use score_tests::{Outcome, Running, TestEnv, binaries, skip, test_env};
 fn can_send_raw(test: &str) -> bool {
     let is_root = geteuid().is_root();
     if !is_root {
-        skip(test, "raw Ethernet is for root");
+        skip(test, "only root can use raw Ethernet");
     }
     is_root
 }

@@ -22,7 +22,7 @@ pub struct NetNs(File);
 /// Whether this machine lets tests enter virtual hosts. If not, records a skip.
 pub fn can_enter(test: &str) -> bool {
     let skip_reason = match (geteuid().is_root(), test_env::is_installed("ip")) {
-        (false, _) => Some("stepping onto virtual hosts is for root"),
+        (false, _) => Some("only root can enter virtual hosts"),
         (true, false) => Some("ip(8) is not installed"),
         (true, true) => None,
     };

@@ -49,7 +49,7 @@ impl TestEnv {
         let marker = format!("{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(format!("score-test-{marker}"));
         for name in ["", "run", "tmp", "home"] {
-            fs::create_dir_all(dir.join(name)).expect("the temporary folder can be written");
+            fs::create_dir_all(dir.join(name)).expect("the temporary directory can be written");
         }
         Self {
             marker,
@@ -72,7 +72,7 @@ impl TestEnv {
     /// Writes a file in the working directory.
     pub fn write_file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.dir.join(name);
-        fs::write(&path, content).expect("the scenario's folder can be written");
+        fs::write(&path, content).expect("the scenario's directory can be written");
         path
     }
 
@@ -82,11 +82,11 @@ impl TestEnv {
     pub fn write_script(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let source = self.write_file(".script", content);
         let path = self.dir.join(name);
-        fs::create_dir_all(path.parent().unwrap_or(&self.dir)).expect("the folder can be made");
+        fs::create_dir_all(path.parent().unwrap_or(&self.dir)).expect("the directory can be made");
         fs::set_permissions(&source, fs::Permissions::from_mode(0o755)).expect("the mode is set");
         let copied = Command::new("cp").arg("-p").arg(&source).arg(&path).status();
         assert!(copied.is_ok_and(|status| status.success()), "{}", path.display());
-        fs::remove_file(&source).expect("the scenario's folder can be written");
+        fs::remove_file(&source).expect("the scenario's directory can be written");
         path
     }
 
@@ -141,12 +141,12 @@ impl TestEnv {
         let program = folder.join(name);
         let mut compiled = COMPILED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if !compiled.contains(&program) {
-            fs::create_dir_all(&folder).expect("the build folder can be written");
+            fs::create_dir_all(&folder).expect("the build directory can be written");
             let source = binaries::root().join(format!("tests/programs/{name}.c"));
             let outcome = self
                 .command(binaries::program("scorecc"))
                 .args(&["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-                .arg(program.to_str().expect("the build folder has a plain name"))
+                .arg(program.to_str().expect("the build directory has a plain name"))
                 .arg(source.to_str().expect("the source tree has a plain name"))
                 .run();
             assert_eq!(outcome.code, 0, "scorecc {name}.c: {outcome}");

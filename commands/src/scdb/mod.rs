@@ -146,8 +146,8 @@ impl ScdbOptions {
                 let parsed = Command::parse(command)?;
                 if parsed.needs_console() {
                     return Err(format!(
-                        "{}: it lasts as long as scdb does: use it in the console (scdb {name}) \
-                         or with -batch",
+                        "{}: its effect ends with scdb: use it in the console (scdb {name}) or \
+                         with -batch",
                         command[0]
                     ));
                 }
@@ -250,7 +250,7 @@ mod tests {
             (&["7", "stacks", "-ranks", "3-1"], "3-1: not a set of ranks"),
             (&["7", "stacks", "-wait", "0"], "1 to 600 seconds"),
             (&["7", "stacks", "-dot", "-json"], "-dot excludes -json"),
-            (&["7", "hold", "0"], "hold: it lasts as long as scdb does"),
+            (&["7", "hold", "0"], "hold: its effect ends with scdb"),
             (&["7", "where", "-batch", "x"], "where: -batch has its own commands"),
             (&["7", "gdb"], "the rank is missing"),
             (&["7", "gdb", "x"], "x: not a rank"),

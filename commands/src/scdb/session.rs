@@ -242,7 +242,7 @@ impl Session {
                 self.link = Some((link, begun));
                 Ok(begun)
             }
-            Some(_) => Err("scored has answered another question".to_owned()),
+            Some(_) => Err("scored has sent an unexpected answer".to_owned()),
             None => Err("the job has ended".to_owned()),
         }
     }

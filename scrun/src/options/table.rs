@@ -155,7 +155,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         (Required, " \"WORD...\""),
         value::tool_arguments,
         Full,
-        "its arguments, as for a shell",
+        "arguments of the tool, quoted as in a shell",
     ),
     row(
         "tool-files",

@@ -77,7 +77,7 @@ fn refuse_nested(options: &ScoutOptions) -> Result<(), StartError> {
     // A session that no longer exists does not count.
     let Ok(connection) = scout_login::login(Path::new(&path)) else { return Ok(()) };
     let line = format!(
-        "this is inside a scout session on {}; leave it first, or say -force",
+        "this is inside a scout session on {}; leave it first, or use -force",
         describe_hosts(&connection.hosts)
     );
     Err(StartError::plain(EXIT_USAGE, line))
