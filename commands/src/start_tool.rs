@@ -123,7 +123,8 @@ fn set(slot: &mut Option<JobAddress>, address: JobAddress) -> Result<(), String>
 }
 
 /// Makes a path with a slash absolute, because the tool does not start in the directory of this
-/// command. A path in the job's tool files is left as it is: only the hosts know its directory.
+/// command. A path in the job's tool files is not changed, because its directory differs between
+/// hosts.
 fn absolute(tool: OsString) -> Result<OsString, String> {
     let is_in_files = tool.as_bytes().starts_with(TOOL_FILES_PLACEHOLDER.as_bytes());
     if is_in_files || !tool.as_bytes().contains(&b'/') {

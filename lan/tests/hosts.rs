@@ -1,4 +1,4 @@
-//! Tests how programs see the hosts of a LAN. A test runs itself again on every host through
+//! Tests what the hosts of a LAN are for programs. A test runs itself again on every host through
 //! score-lan. So it needs no privileges if users may have user namespaces.
 #![forbid(unsafe_code)]
 

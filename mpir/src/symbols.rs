@@ -70,10 +70,10 @@ pub static MPIR_proctable: AtomicPtr<MPIR_PROCDESC> = AtomicPtr::new(ptr::null_m
 /// Number of rows of [`MPIR_proctable`]. It is 0 unless the table is complete.
 #[unsafe(no_mangle)]
 pub static MPIR_proctable_size: AtomicI32 = AtomicI32::new(0);
-/// This symbol tells a debugger that this process starts the job and is not part of it.
+/// For a debugger, this symbol means that this process starts the job and is not part of it.
 #[unsafe(no_mangle)]
 pub static MPIR_i_am_starter: AtomicI32 = AtomicI32::new(1);
-/// This symbol tells a debugger that ranks to which it does not attach run on without its help.
+/// For a debugger, this symbol means that ranks to which it does not attach continue by themselves.
 #[unsafe(no_mangle)]
 pub static MPIR_partial_attach_ok: AtomicI32 = AtomicI32::new(1);
 /// The value for `start_tool --id`, a C string. Empty before the job exists.

@@ -8,7 +8,7 @@ use crate::wire::{Message, WireVersion, encode};
 pub enum Request {
     /// The first message: the version that the process uses.
     Init(WireVersion),
-    /// Version 2: the process asks for its rank. In version 1 the environment contains the rank.
+    /// Version 2: the process requests its rank. In version 1 the environment contains the rank.
     FullInit,
     /// The limits of names, keys and values.
     Maxes,

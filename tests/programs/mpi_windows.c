@@ -296,8 +296,8 @@ int main(int argc, char **argv)
     pieces();
     accumulate(MPI_INFO_NULL);
     fetch(MPI_INFO_NULL);
-    /* MPICH uses libfabric's atomic operations only if it knows that no other operation is used on
-     * a number at the same time. Otherwise it sends messages. */
+    /* MPICH uses libfabric's atomic operations only if the program declares that no other operation
+     * is used on a number at the same time. Otherwise it sends messages. */
     MPI_Info_create(&info);
     MPI_Info_set(info, "accumulate_ops", "same_op");
     accumulate(info);

@@ -17,7 +17,7 @@ ask 'init pmi_version=1 pmi_subversion=1'
 ask get_my_kvsname; kvs=${answer##*kvsname=}; kvs=${kvs%% *}
 ";
 
-/// Runs a shell script that speaks PMI, on two hosts with two nodes each.
+/// Runs a shell script that uses PMI, on two hosts with two nodes each.
 fn run_pmi(env: &TestEnv, script: &str) -> Outcome {
     let text = format!("{PMI_FUNCTIONS}{script}\n").replace("$PMI_FD", "4");
     let path = env.write_file("pmi.sh", text);

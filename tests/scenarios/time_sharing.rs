@@ -123,7 +123,7 @@ fn processors_stay_awake_as_long_as_jobs_take_turns() {
     }
     let env = TestEnv::new();
     let Some(cluster) = start_cluster(&env, 1, "10") else { return };
-    // Returns the limit of the whole machine in microseconds. Daemons of other tests set it, too.
+    // Returns the limit of the whole machine in microseconds. Daemons of other tests also set it.
     let limit_us = || {
         let mut limit_us = [0; 4];
         File::open(LATENCY).and_then(|mut file| file.read_exact(&mut limit_us)).unwrap();
@@ -277,7 +277,7 @@ fn a_suspended_job_does_not_run_while_other_jobs_take_turns() {
     let is_ticking_shell =
         |process: &Process| process.command.contains("echo tick") && process.program() != "scrun";
     wait_until_stopped(&env, MIN_STOPPED_SAMPLES, is_ticking_shell);
-    // The output was on its way when the job was stopped. scrun itself is stopped, too.
+    // The output was on its way when the job was stopped. scrun itself is also stopped.
     sleep(Duration::from_millis(200));
     let shown_len = job.stdout().len();
     sleep(Duration::from_millis(500));

@@ -106,7 +106,7 @@ fn every_host_has_the_directory_and_it_is_removed_with_the_job() {
     let (folder, shown) = make_folder(&env);
     let mut job = start_on_two_hosts(&env, &folder);
     let places = places(&mut job, 2, geteuid().as_raw(), &shown);
-    // A tool that is started later finds the files, too.
+    // A tool that is started later also finds the files.
     let pid = job.pid().to_string();
     let started = env.command(binaries::program("start_tool")).args(&["--pid", &pid]);
     let _ = started.args(&["--tool", "%{files}/bin/tool"]).run().expect_code(0);

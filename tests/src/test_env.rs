@@ -256,12 +256,12 @@ fn shared_files() -> Vec<String> {
     for folder in ["/dev/shm", "/tmp", "/var/scored"] {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            // Other scenarios and programs create files in /tmp, too.
+            // Other scenarios and programs also create files in /tmp.
             if folder == "/tmp" && !name.starts_with("scored") {
                 continue;
             }
             // A job's directory has the process id of its scored in its name. While that process
-            // lives, the directory does not count, because the job belongs to another scenario.
+            // runs, the directory does not count, because the job belongs to another scenario.
             let pid = name.strip_prefix("job-").and_then(|rest| rest.split('-').next());
             // Other entries belong to a service.
             if folder == "/var/scored"

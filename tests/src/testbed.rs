@@ -196,7 +196,7 @@ impl Testbed {
         Some(job.env("BED", &text(&testbed.folder)).env("SCENE", &prefix))
     }
 
-    /// Writes the names that the resolver must know.
+    /// Writes the names that the resolver must resolve.
     fn write_hosts_file(&self, nodes: u32) {
         let mut hosts = "127.0.0.1 localhost\n".to_owned();
         for node in 0..=nodes {

@@ -26,7 +26,7 @@ pub enum Support {
     NotImplemented,
 }
 
-/// One option that scrun knows.
+/// One option of scrun.
 #[derive(Debug)]
 pub struct OptionSpec {
     /// Its name.

@@ -115,7 +115,7 @@ impl Holder {
         self.threads.iter().filter(|thread| matches!(thread.stage, Stage::Stopping)).count()
     }
 
-    /// Seizes the threads that are not yet traced and asks them to stop. Returns their number.
+    /// Seizes the threads that are not yet traced and interrupts them. Returns their number.
     fn seize_new_threads(&mut self) -> Result<usize, CaptureError> {
         let pid = self.pid;
         let mut seized = Vec::new();

@@ -353,7 +353,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Sets a breakpoint. Tools do not see its byte when they read memory.
+    /// Sets a breakpoint. Tools that read memory get the original byte.
     pub fn set_breakpoint(&mut self, address: u64) -> RankResult<()> {
         let kind = BreakpointKind::Normal;
         self.update(0, CommandRequest::SetBreakpoint(NewBreakpoint { address, kind }))

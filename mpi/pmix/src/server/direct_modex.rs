@@ -25,7 +25,7 @@ struct Question {
 /// The questions that have no answer yet.
 #[derive(Debug, Default)]
 pub struct ModexQuestions {
-    /// The waiting calls, by the rank of another host that they ask about.
+    /// The waiting calls, by the rank of another host whose data they request.
     awaited: HashMap<Key, Vec<Question>>,
     /// The number of the last question.
     last_number: u64,
