@@ -169,7 +169,7 @@ impl LocalEnvironment<'_> {
     }
 }
 
-/// Replaces defective hosts by spares and warns the user.
+/// Replaces defective hosts with spares and warns the user.
 fn remove_defective(
     database: &Database,
     hosts: Vec<Host>,

@@ -35,7 +35,7 @@ pub enum Frame {
     Address {
         /// The file, or the memory region.
         module: String,
-        /// The address in the file's own numbering, or the offset in the region.
+        /// The link-time address in the file, or the offset in the region.
         offset: u64,
     },
     /// An address outside all mappings. The address differs between processes, so it is not stored.

@@ -40,7 +40,7 @@ struct LoadedModule {
     bias: u64,
 }
 
-/// The places of a location in one file, in the file's own numbering.
+/// The places of a location in one file, at link-time addresses.
 #[derive(Debug, Clone, Default)]
 struct OwnPlaces {
     places: Vec<Place>,

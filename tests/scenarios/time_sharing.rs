@@ -20,7 +20,7 @@ use score_tests::{Outcome, Running, TestEnv, skip};
 
 const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Starts a cluster of one host with so many processors, and slices of so many milliseconds.
+/// Starts a cluster of one host with `cores` processors, and slices of `slice` milliseconds.
 fn start_cluster<'a>(env: &'a TestEnv, cores: u32, slice: &str) -> Option<Cluster<'a>> {
     let database = format!("a address=127.0.0.1 cores={cores} group=all\n");
     Cluster::start_with_options(env, &["a"], &database, &["-ts", slice])
@@ -165,8 +165,8 @@ fn a_process_that_stopped_itself_stays_stopped() {
     assert_eq!(other.wait().code, 0);
 }
 
-/// Moves a process of many threads between two cgroups for so many seconds. Meanwhile the forks of
-/// the whole host wait after they have got their process ids. Returns `None` if this user cannot
+/// Moves a process of many threads between two cgroups for `seconds` seconds. Meanwhile the forks
+/// of the whole host wait after they have got their process ids. Returns `None` if this user cannot
 /// create cgroups.
 fn delay_forks(program: &str, seconds: u32) -> Option<()> {
     let root = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
@@ -291,11 +291,11 @@ fn a_suspended_job_does_not_run_while_other_jobs_take_turns() {
     assert_ne!(other.wait().code, 0);
 }
 
-/// In slices of 10 ms, so many stopped samples in a row cannot result from time sharing.
+/// In slices of 10 ms, this number of stopped samples in a row cannot result from time sharing.
 const MIN_STOPPED_SAMPLES: u32 = 40;
 
-/// Waits until processes that satisfy `predicate` are stopped in so many samples in a row. A shell
-/// that waits for a stopped child of vfork(2) also counts, because it does not run.
+/// Waits until processes that satisfy `predicate` are stopped in `sample_count` samples in a row. A
+/// shell that waits for a stopped child of vfork(2) also counts, because it does not run.
 fn wait_until_stopped(env: &TestEnv, sample_count: u32, predicate: impl Fn(&Process) -> bool) {
     let started_at = Instant::now();
     let mut stopped_samples = 0;

@@ -53,7 +53,7 @@ fn tool_options(folder: &Path) -> [String; 6] {
         .map(str::to_owned)
 }
 
-/// Waits until the tool has printed its files on so many hosts. Returns the directories of the
+/// Waits until the tool has printed its files on `hosts` hosts. Returns the directories of the
 /// files.
 fn places(job: &mut Running, hosts: usize, uid: u32, shown: &str) -> Vec<PathBuf> {
     let started_at = Instant::now();

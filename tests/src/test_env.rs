@@ -97,7 +97,7 @@ impl TestEnv {
         Job::new(self.marker.clone(), command)
     }
 
-    /// Gives a command this scenario's environment.
+    /// Sets the environment of this scenario for a command.
     pub fn configure(&self, command: &mut Command) {
         let path = std::env::var("PATH").unwrap_or_default();
         command

@@ -42,7 +42,7 @@ pub struct TargetJob {
 }
 
 impl TargetJob {
-    /// Starts the program on so many nodes.
+    /// Starts the program on `processes` nodes.
     pub fn start(env: &TestEnv, processes: usize) -> Option<Self> {
         let built = env.test_program("tool_target")?;
         let program = env.dir().join("tool_target");

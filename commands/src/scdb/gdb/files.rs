@@ -188,7 +188,7 @@ impl RankFiles {
         })
     }
 
-    /// The address of a symbol in the file at this path, before the file is loaded.
+    /// The link-time address of a symbol in the file at this path.
     pub fn symbol(&mut self, path: &[u8], name: &str) -> Option<u64> {
         let number = self.open(path).ok()?;
         let address = address_of(&ReadableFile { files: RefCell::new(self), number }, name);

@@ -1,5 +1,5 @@
 //! Controls a rank by its tool control service: attaches to it, stops it, reads and changes its
-//! state, and lets it go on.
+//! state, and lets it continue.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -372,7 +372,7 @@ impl Rank {
         self.update(0, CommandRequest::SuspendProcess(NoData {}))
     }
 
-    /// Lets all threads go on that are not held. If another notice is pending, the service sends it
+    /// Continues all threads that are not held. If another notice is pending, the service sends it
     /// instead.
     pub fn proceed(&mut self) -> RankResult<()> {
         self.update(0, CommandRequest::ContinueProcess(NoData {}))
