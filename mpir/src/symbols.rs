@@ -58,7 +58,7 @@ const _: () = assert!(
     "the layout that debuggers know"
 );
 
-/// A debugger that wants [`MPIR_proctable`] sets this to 1. It sets it to 0 when it leaves.
+/// A debugger that needs [`MPIR_proctable`] sets this to 1. It sets it to 0 when it leaves.
 #[unsafe(no_mangle)]
 pub static MPIR_being_debugged: AtomicI32 = AtomicI32::new(0);
 /// The reason why [`MPIR_Breakpoint`] is called: a [`DebugState`].
@@ -144,7 +144,7 @@ pub fn call_breakpoint(state: DebugState) {
     fence(Ordering::SeqCst);
 }
 
-/// Whether a debugger wants the table.
+/// Whether a debugger has requested the table.
 pub fn is_being_debugged() -> bool {
     MPIR_being_debugged.load(Ordering::SeqCst) != 0
 }

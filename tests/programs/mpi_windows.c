@@ -174,7 +174,7 @@ static void fetch(MPI_Info info)
     free(all);
 }
 
-/* Passive target: the target does not call MPI until it learns that all data has arrived. */
+/* Passive target: the target does not call MPI until all data has arrived. */
 static void passive(void)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size, token = 0;

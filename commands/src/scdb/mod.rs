@@ -37,11 +37,11 @@ const USAGE: [&str; 2] = [
     "\
 usage: scdb JOB [COMMAND | -batch FILE] [-json] [-wait SECONDS] [-socket PATH]
        scdb JOB gdb RANK [-listen] [-socket PATH]
-  Shows what the processes of your job are doing, holds and continues them. Without COMMAND it is a
-  console. Holds and breakpoints last until it ends; then the ranks run on.
+  Shows what the processes of your job are doing, holds and continues them. Without COMMAND, scdb is
+  a console. Holds and breakpoints last until scdb ends; then the ranks continue.
   gdb gives a debugger one rank of your job, on any host, by gdb's remote protocol:
       gdb -ex 'target remote | scdb 7 gdb 0'
-  The rank is stopped while the debugger requires it. It runs on when the debugger leaves or is
+  The rank is stopped while the debugger requires it. It continues when the debugger detaches or is
   killed.
   JOB           number of a job of the cluster (scps); without a cluster PROCESS@HOST, where
                 PROCESS is the scrun of the job

@@ -30,8 +30,8 @@ pub struct Debugger {
     starter: Starter,
     /// The programs, by stage and element.
     programs: Vec<Vec<Vec<u8>>>,
-    /// Whether the debugger has been asked for the servers it wants. Reset when the debugger
-    /// leaves.
+    /// Whether the servers that the debugger requests were started. Reset when the debugger
+    /// detaches.
     servers_requested: bool,
     is_abort_reported: bool,
 }
@@ -53,7 +53,7 @@ impl From<Vec<DebuggerRequest>> for Reaction {
 }
 
 /// Shows a debugger that this process has started and that the job does not exist yet. Returns
-/// whether the debugger wants the processes held.
+/// whether the debugger requests that the processes are held.
 pub fn begin() -> bool {
     score_mpir::begin();
     is_being_debugged()

@@ -54,7 +54,7 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Attaches to a rank, with control authority. The rank runs on.
+    /// Attaches to a rank, with control authority. The rank continues.
     ///
     /// # Errors
     /// One line with the reason.
