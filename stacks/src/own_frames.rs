@@ -1,6 +1,6 @@
 //! Shows the inside of SCore's shared libraries as one frame: the function that the program or its
-//! MPI library has called. Users look for their own functions, and ranks that wait in one call
-//! have one stack, wherever they are in it.
+//! MPI library has called. Users look for their own functions. Ranks that wait in the same call
+//! have equal stacks, although they may be at different places in the library.
 
 use crate::frame::Frame;
 

@@ -43,7 +43,7 @@ impl Selector {
 type Key = (u32, u64);
 
 /// Hashes by multiplication and folding. The keys are node numbers, tags and addresses that
-/// processes of the same job choose. They have no interest in collisions.
+/// processes of the same job choose. Collisions would only slow down that job.
 #[derive(Default)]
 pub(crate) struct KeyHasher(u64);
 

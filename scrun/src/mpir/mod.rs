@@ -79,7 +79,7 @@ impl Debugger {
         self.starter.is_traced().then_some(LOOK_INTERVAL)
     }
 
-    /// Reads the flag. `is_interrupted` says whether a signal or a tracer has interrupted a system
+    /// Reads the flag. `is_interrupted` is true if a signal or a tracer has interrupted a system
     /// call.
     pub fn look(&mut self, is_interrupted: bool) -> Reaction {
         let is_flag_set = is_being_debugged();

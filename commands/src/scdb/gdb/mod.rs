@@ -130,7 +130,7 @@ impl RankView {
     }
 
     /// Serves the debugger that connects to the path, until `look` returns. If the debugger has
-    /// connected, `look` must make it leave before it returns.
+    /// connected, `look` must make it detach before `look` returns.
     ///
     /// # Errors
     /// The error of the rank, if there is one, or the error of `look`.

@@ -226,7 +226,7 @@ impl ThreadLocalLayout {
         Ok(None)
     }
 
-    /// The address that a question is about. `None`: the module has no thread-local variables, or
+    /// The requested address. `None`: the module has no thread-local variables, or
     /// the thread has not used them yet. `thread_pointer` is the base of the segment register fs.
     pub fn address(
         &self,

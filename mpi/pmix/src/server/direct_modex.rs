@@ -1,5 +1,5 @@
 //! Direct modex: PMIx_Get of the data of a rank on another host, without a fence that has collected
-//! it. The PMIx server of the first host reports the question, the server of the other host gets it
+//! it. The PMIx server of the first host reports the request, the server of the other host gets it
 //! as an order, and the answer returns in the same way.
 
 use std::collections::{HashMap, HashSet};
