@@ -204,7 +204,7 @@ fn an_error_names_file_line_word_and_remedy() {
 }
 
 #[test]
-fn files_are_loaded_with_the_defects_beside_them() {
+fn files_are_loaded_with_the_defects_in_their_directory() {
     let read = |path: &Path| match path.to_str() {
         Some("etc/db") => Ok(b"a group=g\nb group=g\n".to_vec()),
         Some("etc/scorehosts.defects") => Ok(b"b\n".to_vec()),
