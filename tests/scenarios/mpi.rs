@@ -17,7 +17,7 @@ ask 'init pmi_version=1 pmi_subversion=1'
 ask get_my_kvsname; kvs=${answer##*kvsname=}; kvs=${kvs%% *}
 ";
 
-/// Runs a shell script that speaks PMI, on two hosts with two nodes each.
+/// Runs a shell script that uses PMI, on two hosts with two nodes each.
 fn run_pmi(env: &TestEnv, script: &str) -> Outcome {
     let text = format!("{PMI_FUNCTIONS}{script}\n").replace("$PMI_FD", "4");
     let path = env.write_file("pmi.sh", text);
@@ -298,7 +298,7 @@ fn jobs_of_two_users_take_turns_and_lose_no_message() {
     let Some(mpich) = mpich("mpich_users") else { return };
     let is_open = |path: &Path| path.metadata().is_ok_and(|it| it.permissions().mode() & 1 == 1);
     if !mpich.ancestors().all(is_open) {
-        return skip("mpich_users", "users may not enter the target folder");
+        return skip("mpich_users", "users may not enter the target directory");
     }
     let env = TestEnv::new();
     let program = compile_program(&env, &mpich, "mpi_messages");
@@ -398,12 +398,18 @@ fn a_program_of_debian_s_mpich_runs_with_the_library_of_a_directory() {
     let line = format!("scrun -mpi={} {}", env.dir().display(), program.display());
     let _ = env.sh(&line).run().expect_code(0);
     let outcome = env.sh(&format!("scrun -mpi=/nowhere {}", program.display())).run();
-    let _ = outcome.expect_code(2).assert_stderr(&["'/nowhere' has neither of libmpi.so.12"]);
+    let _ = outcome
+        .expect_code(2)
+        .assert_stderr(&["'/nowhere': no MPI library with the interface of MPICH"]);
     // A FIFO of that name would make the dynamic loader wait for ever.
     std::fs::create_dir(env.dir().join("fifo")).unwrap();
     mkfifo(&env.dir().join("fifo/libmpi.so.12"), Mode::S_IRWXU).unwrap();
     let line = format!("scrun -mpi={}/fifo {}", env.dir().display(), program.display());
-    let _ = env.sh(&line).run().expect_code(2).assert_stderr(&["has neither of libmpi.so.12"]);
+    let _ = env
+        .sh(&line)
+        .run()
+        .expect_code(2)
+        .assert_stderr(&["no MPI library with the interface of MPICH"]);
     // There are more entries than the shepherd reads.
     for number in 0..=65_536 {
         std::fs::File::create(folder.join(number.to_string())).unwrap();
@@ -414,7 +420,7 @@ fn a_program_of_debian_s_mpich_runs_with_the_library_of_a_directory() {
 }
 
 // Promise (MPI): A program that needs libmpich.so.12 sends over PM with the MPI library of a given
-// folder; the entries that are read of the folder, and the time for it, are bounded.
+// directory; the entries that are read of the directory, and the time for it, are bounded.
 #[test]
 fn a_program_that_needs_libmpich_uses_pm_with_the_library_of_a_directory() {
     let Some(mpich) = mpich("mpich_by_folder") else { return };
