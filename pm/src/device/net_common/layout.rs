@@ -147,8 +147,8 @@ pub(crate) struct SlabGeometry {
 }
 
 impl SlabGeometry {
-    /// Computes the layout for the nodes `local` of a job with `nodes` nodes. Returns `Invalid` if a
-    /// number is out of range.
+    /// Computes the layout for the nodes `local` of a job with `nodes` nodes. Returns `Invalid` if
+    /// a number is out of range.
     pub(crate) fn new(nodes: usize, local: Range<usize>, mtu: usize) -> PmResult<SlabGeometry> {
         let (first_node, local_nodes) = (local.start, local.len());
         let fits = (1..=MAX_NODE).contains(&nodes)
