@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use score_tests::service::{ALICE, BOB, Cluster};
@@ -37,6 +38,15 @@ pub struct Launch<'a> {
     pub ranks: u32,
     /// The command line of each rank.
     pub command_line: &'a str,
+}
+
+impl Launch<'_> {
+    /// The time limit in seconds under any launcher. Ranks that share a processor take turns, and
+    /// a rank that waits uses its turns, too.
+    fn timeout_s(&self) -> u32 {
+        let processors = available_parallelism().map_or(1, |count| count.get() as u32);
+        self.program.timeout_s * self.ranks.div_ceil(processors)
+    }
 }
 
 /// The result of a run.
@@ -120,7 +130,7 @@ impl Place {
             }
             Self::TimeSlices => return run_in_slices(launch, &env),
         };
-        let outcome = folder.job(&env, launch, &line, launch.program.timeout_s, None).run();
+        let outcome = folder.job(&env, launch, &line, launch.timeout_s(), None).run();
         if self == Self::OwnLauncher {
             // Leftovers of other launchers are removed and not checked.
             env.processes().iter().for_each(|left| left.signal(nix::sys::signal::Signal::SIGKILL));
@@ -166,7 +176,7 @@ fn run_in_slices(launch: &Launch, env: &TestEnv) -> Vec<RunReport> {
         launch.library.scrun_options(),
         launch.command_line
     );
-    let timeout_s = launch.program.timeout_s * SLICES_TIMEOUT_FACTOR;
+    let timeout_s = launch.timeout_s() * SLICES_TIMEOUT_FACTOR;
     let start = |(name, uid)| {
         let folder = RunFolder::new(env, name, Some(uid));
         let running = folder.job(env, launch, &line, timeout_s, Some(uid)).start();

@@ -19,7 +19,7 @@ pub struct RealProgram {
     pub ranks: &'static [u32],
     /// Which lines of its output are results.
     pub output: OutputKind,
-    /// Time limit in seconds under any launcher.
+    /// Time limit in seconds if each rank has a processor.
     pub timeout_s: u32,
     /// Whether the program can run on several hosts.
     pub spans_hosts: bool,
