@@ -1,14 +1,20 @@
 //! Decides which processes of a job get a debugger (manual 2.4.4; scrun(1), `debug`). A limited
 //! number of processes have one at a time, and the others wait. A debugger is a tool on the host of
-//! its process, or a program that scrun starts on its terminal.
+//! its process, or a program that scrun starts on its terminal. The job is held while it waits for
+//! the debuggers of a parallel process, so that other jobs get the processors.
 
 use std::collections::VecDeque;
 
 use score_proto::debugger::{DebuggerKind, DebuggerSpec};
-use score_proto::job_control::DebuggedProcess;
+use score_proto::job_control::{DebuggedProcess, JobOrder, Placement};
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
-use score_proto::tool_start::{ToolId, ToolProgram};
+use score_proto::tool_start::{ToolId, ToolOrder, ToolOrderKind, ToolProgram};
+
+use crate::gang::HoldReason;
+use crate::master::Outbox;
+use crate::scheduling::GangRequest;
+use crate::signal;
 
 /// A node of a parallel process of the running stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,9 +52,18 @@ enum Progress {
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Debuggers {
-    spec: DebuggerSpec,
+    /// None: the user wants no debuggers.
+    spec: Option<DebuggerSpec>,
     waiting: VecDeque<Target>,
     running: Vec<(Target, Progress)>,
+    hold: JobHold,
+}
+
+/// Whether the job is stopped because processes have debuggers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JobHold {
+    Free,
+    Held,
 }
 
 fn word(text: impl Into<String>) -> OsBytes {
@@ -89,16 +104,22 @@ impl Target {
 
 impl Debuggers {
     /// No process wants a debugger yet.
-    pub fn new(spec: DebuggerSpec) -> Self {
-        Self { spec, waiting: VecDeque::new(), running: Vec::new() }
+    pub fn new(spec: Option<DebuggerSpec>) -> Self {
+        Self { spec, waiting: VecDeque::new(), running: Vec::new(), hold: JobHold::Free }
+    }
+
+    /// Whether the user wants debuggers.
+    pub fn are_wanted(&self) -> bool {
+        self.spec.is_some()
     }
 
     /// A process wants a debugger. A second request of the same process is ignored.
     pub fn add(&mut self, node: DebuggedNode, label: String, process: DebuggedProcess) {
-        if self.nodes().any(|one| one == node) {
-            return;
-        }
-        let kind = match (&self.spec.kind, &process.display) {
+        let is_known = self.nodes().any(|one| one == node);
+        let Some(spec) = self.spec.as_ref().filter(|_| !is_known) else { return };
+        let display = process.display.filter(|text| text.len() <= 256 && !text.contains('\0'));
+        let process = DebuggedProcess { display, ..process };
+        let kind = match (&spec.kind, &process.display) {
             // The process has named a display itself.
             (DebuggerKind::Script(_) | DebuggerKind::Terminal, Some(_)) => DebuggerKind::Xterm,
             (kind, _) => kind.clone(),
@@ -110,7 +131,7 @@ impl Debuggers {
     pub fn start_next(&mut self) -> Option<Target> {
         let is_terminal = |target: &Target| target.kind == DebuggerKind::Terminal;
         let is_taken = self.running.iter().any(|(target, _)| is_terminal(target));
-        let has_room = self.running.len() < usize::from(self.spec.max_count);
+        let has_room = self.running.len() < usize::from(self.spec.as_ref()?.max_count);
         let may_start = |target: &Target| has_room && !(is_taken && is_terminal(target));
         let index = self.waiting.iter().position(may_start)?;
         let target = self.waiting.remove(index)?;
@@ -160,29 +181,55 @@ impl Debuggers {
         self.nodes().any(|node| node.element == element)
     }
 
-    /// Whether any node has a debugger, or waits for one.
-    pub fn is_any_busy(&self) -> bool {
-        self.nodes().next().is_some()
+    /// Stops the job while processes of an element have debuggers. Returns false if none has.
+    pub fn hold(&mut self, element: u32, out: &mut Outbox) -> bool {
+        if !self.is_busy(element) {
+            return false;
+        }
+        if std::mem::replace(&mut self.hold, JobHold::Held) == JobHold::Free {
+            out.gang(GangRequest::Hold(HoldReason::Debugger));
+        }
+        true
+    }
+
+    /// Lets the job run if no process has a debugger or waits for one.
+    pub fn release_if_idle(&mut self, out: &mut Outbox) {
+        if self.nodes().next().is_none() {
+            self.release(out);
+        }
+    }
+
+    /// Lets the job run, so that its processes can end.
+    pub fn release(&mut self, out: &mut Outbox) {
+        if std::mem::replace(&mut self.hold, JobHold::Free) == JobHold::Held {
+            out.gang(GangRequest::Release(HoldReason::Debugger));
+        }
+    }
+
+    /// An element has ended. Its debuggers are killed.
+    pub fn on_element_ended(&mut self, element: u32, placement: &Placement, out: &mut Outbox) {
+        if !self.is_busy(element) {
+            return;
+        }
+        // Each debugger runs on the host of one of these nodes.
+        let nodes = self.nodes().filter(|one| one.element == element);
+        let hosts: NodeSet = nodes.filter_map(|one| Some(placement.host_of(one.node)?.0)).collect();
+        for tool in self.remove_element(element) {
+            kill(tool, hosts.clone(), out);
+        }
+        self.release_if_idle(out);
     }
 
     /// Removes the nodes of an element that has ended. Returns the tools to kill.
-    pub fn on_element_ended(&mut self, element: u32) -> Vec<ToolId> {
+    fn remove_element(&mut self, element: u32) -> Vec<ToolId> {
         self.waiting.retain(|target| target.node.element != element);
-        let (ended, running) = std::mem::take(&mut self.running)
-            .into_iter()
-            .partition(|(target, _)| target.node.element == element);
-        self.running = running;
-        let tool = |(_, progress): &(Target, Progress)| match progress {
-            Progress::Tool(tool) => Some(*tool),
+        let is_ended = |(target, _): &mut (Target, Progress)| target.node.element == element;
+        let ended = self.running.extract_if(.., is_ended);
+        let tool = |(_, progress): (Target, Progress)| match progress {
+            Progress::Tool(tool) => Some(tool),
             Progress::Starting | Progress::OnTerminal => None,
         };
-        let ended: Vec<(Target, Progress)> = ended;
-        ended.iter().filter_map(tool).collect()
-    }
-
-    /// The nodes of an element that have a debugger or wait for one.
-    pub fn nodes_of(&self, element: u32) -> NodeSet {
-        self.nodes().filter(|one| one.element == element).map(|one| one.node).collect()
+        ended.filter_map(tool).collect()
     }
 
     fn nodes(&self) -> impl Iterator<Item = DebuggedNode> + '_ {
@@ -191,9 +238,19 @@ impl Debuggers {
     }
 }
 
+/// Kills the debugger that runs as this tool.
+pub fn kill(tool: ToolId, hosts: NodeSet, out: &mut Outbox) {
+    let kind = ToolOrderKind::Signal(signal::SIGKILL);
+    out.job_order(JobOrder::Tool(ToolOrder { tool, hosts, kind }));
+}
+
 #[cfg(test)]
 mod tests {
+    use score_proto::job_control::Order;
+    use score_proto::peer_message::JobIncarnation;
+
     use super::*;
+    use crate::master::MasterAction;
 
     fn process(display: Option<&str>) -> DebuggedProcess {
         DebuggedProcess { pid: 77, display: display.map(str::to_owned), boot_id: "boot".to_owned() }
@@ -204,7 +261,7 @@ mod tests {
     }
 
     fn debuggers(max_count: u8, kind: DebuggerKind, nodes: u32) -> Debuggers {
-        let mut debuggers = Debuggers::new(DebuggerSpec { max_count, kind });
+        let mut debuggers = Debuggers::new(Some(DebuggerSpec { max_count, kind }));
         (0..nodes).for_each(|one| debuggers.add(node(one), "a.out".to_owned(), process(None)));
         debuggers
     }
@@ -231,8 +288,8 @@ mod tests {
         assert_eq!(debuggers.start_next().unwrap().node, node(2));
         assert!(debuggers.on_started(node(2), ToolId(7)));
         assert!(debuggers.is_busy(0) && !debuggers.is_busy(1));
-        assert_eq!(debuggers.on_element_ended(0), [ToolId(7)]);
-        assert!(!debuggers.is_any_busy());
+        assert_eq!(debuggers.remove_element(0), [ToolId(7)]);
+        assert!(!debuggers.is_busy(0));
     }
 
     #[test]
@@ -243,7 +300,7 @@ mod tests {
         let target = debuggers.start_next().unwrap();
         assert_eq!(words(&target), "gdb -q -batch -p 77 -ex backtrace");
         assert!(!debuggers.on_ended(node(0), true));
-        assert!(!debuggers.is_any_busy());
+        assert!(!debuggers.is_busy(0));
     }
 
     #[test]
@@ -256,6 +313,47 @@ mod tests {
         assert_eq!(debuggers.start_next(), None);
         assert!(!debuggers.on_ended(node(0), false));
         assert_eq!(debuggers.start_next().unwrap().node, node(1));
-        assert_eq!(debuggers.nodes_of(0), NodeSet::from(1..3));
+    }
+
+    #[test]
+    fn the_job_is_held_until_no_process_has_a_debugger() {
+        let (mut debuggers, mut out) = (debuggers(2, DebuggerKind::Ddt, 2), Outbox::default());
+        let hold = MasterAction::Gang(GangRequest::Hold(HoldReason::Debugger));
+        let release = MasterAction::Gang(GangRequest::Release(HoldReason::Debugger));
+        assert!(!debuggers.hold(1, &mut out), "no process of this element has a debugger");
+        assert!(debuggers.hold(0, &mut out) && debuggers.hold(0, &mut out));
+        assert_eq!(out.take(), [hold]);
+        for _ in 0..2 {
+            debuggers.release_if_idle(&mut out);
+            assert_eq!(out.take(), []);
+            let target = debuggers.start_next().unwrap();
+            debuggers.on_ended(target.node, false);
+        }
+        debuggers.release_if_idle(&mut out);
+        debuggers.release(&mut out);
+        assert_eq!(out.take(), [release]);
+    }
+
+    #[test]
+    fn the_debuggers_of_an_element_that_ends_are_killed_on_the_hosts_of_its_nodes() {
+        let (mut debuggers, mut out) = (debuggers(2, DebuggerKind::Ddt, 2), Outbox::default());
+        let hosts = ["h0", "h1", "h2"].map(|name| (name.to_owned(), None, 1));
+        let placement = Placement::new(JobIncarnation(0), hosts);
+        debuggers.start_next().unwrap();
+        assert!(debuggers.on_started(node(0), ToolId(5)));
+        debuggers.on_element_ended(1, &placement, &mut out);
+        assert_eq!(out.take(), []);
+        debuggers.on_element_ended(0, &placement, &mut out);
+        let (hosts, kind) = (NodeSet::from(0..2), ToolOrderKind::Signal(signal::SIGKILL));
+        let order = JobOrder::Tool(ToolOrder { tool: ToolId(5), hosts, kind });
+        assert_eq!(out.take(), [MasterAction::Order(Order::Job(order))]);
+        assert!(!debuggers.is_busy(0));
+    }
+
+    #[test]
+    fn no_process_gets_a_debugger_if_the_user_wants_none() {
+        let mut debuggers = Debuggers::new(None);
+        debuggers.add(node(0), String::new(), process(None));
+        assert_eq!((debuggers.are_wanted(), debuggers.start_next()), (false, None));
     }
 }

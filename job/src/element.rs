@@ -11,7 +11,7 @@ use score_proto::message::{Level, ProgramKind};
 use score_proto::nodeset::NodeSet;
 
 use crate::exit_code::{self, ExitCodeSources};
-use crate::master::{MasterAction, notice};
+use crate::master::Outbox;
 use crate::signal;
 use crate::subset_fences::{SubsetFenceProgress, SubsetFences};
 
@@ -109,6 +109,11 @@ impl Element {
         Self { independent_nodes: !communicates, ..self }
     }
 
+    /// The name of the program for the user.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Whether it has a network and running nodes that may use it.
     pub fn is_communicating(&self) -> bool {
         matches!(self.phase, CommunicationPhase::Communicating { .. }) && !self.is_ended()
@@ -144,7 +149,7 @@ impl Element {
     }
 
     /// Ends the element, if it has not ended, for a reason that is reported elsewhere.
-    pub fn end(&mut self, failure: u8, out: &mut Vec<MasterAction>) {
+    pub fn end(&mut self, failure: u8, out: &mut Outbox) {
         if !self.is_ended() {
             self.fail(failure, out);
         }
@@ -159,54 +164,38 @@ impl Element {
         }
     }
 
-    fn fail(&mut self, failure: u8, out: &mut Vec<MasterAction>) {
+    fn fail(&mut self, failure: u8, out: &mut Outbox) {
         self.exit_summary.failure.get_or_insert(failure);
         self.stop(out);
     }
 
-    fn order(&self, order: ElementOrder) -> MasterAction {
-        MasterAction::Order(order.to(self.number))
-    }
-
-    fn stop(&mut self, out: &mut Vec<MasterAction>) {
+    fn stop(&mut self, out: &mut Outbox) {
         if !self.is_ending() {
             self.end = EndProgress::Ordered;
-            out.push(self.order(ElementOrder::End));
+            out.element_order(self.number, ElementOrder::End);
         }
     }
 
-    fn fail_with_notice(
-        &mut self,
-        failure: u8,
-        level: Level,
-        text: String,
-        out: &mut Vec<MasterAction>,
-    ) {
+    fn fail_with_notice(&mut self, failure: u8, level: Level, text: String, out: &mut Outbox) {
         if !self.is_ending() {
-            out.push(notice(level, text));
+            out.notice(level, text);
         }
         self.fail(failure, out);
     }
 
     /// The element cannot continue. `code` is its exit code. A code of 0 is replaced by 1.
-    pub fn on_broken(&mut self, code: u8, reason: &str, out: &mut Vec<MasterAction>) {
+    pub fn on_broken(&mut self, code: u8, reason: &str, out: &mut Outbox) {
         let text = format!("{}: {reason}", self.name);
         self.fail_with_notice(code.max(1), Level::Error, text, out);
     }
 
     /// The program could not be started on these nodes.
-    pub fn on_not_started(
-        &mut self,
-        nodes: &NodeSet,
-        code: u8,
-        reason: &str,
-        out: &mut Vec<MasterAction>,
-    ) {
+    pub fn on_not_started(&mut self, nodes: &NodeSet, code: u8, reason: &str, out: &mut Outbox) {
         if let Some(first) = self.mark_ended(nodes).first() {
             let text = format!("node {first}: {}: {reason}", self.name);
             if self.independent_nodes {
                 self.exit_summary.failure.get_or_insert(code);
-                return out.push(notice(Level::Error, text));
+                return out.notice(Level::Error, text);
             }
             self.fail_with_notice(code, Level::Error, text, out);
         }
@@ -218,7 +207,7 @@ impl Element {
         nodes: &NodeSet,
         status: Status,
         expected_signals: &[i32],
-        out: &mut Vec<MasterAction>,
+        out: &mut Outbox,
     ) {
         let newly_ended = self.mark_ended(nodes);
         let Some(first) = newly_ended.first() else { return };
@@ -253,12 +242,12 @@ impl Element {
     }
 
     /// The node has not died of the signal that it has received.
-    pub fn on_killed(&mut self, node: u32, signal: i32, out: &mut Vec<MasterAction>) {
+    pub fn on_killed(&mut self, node: u32, signal: i32, out: &mut Outbox) {
         let text = self.killed_by(node, signal);
         self.fail_with_notice(exit_code::of_signal(signal), Level::Error, text, out);
     }
 
-    fn on_exited(&mut self, nodes: &NodeSet, code: u8, out: &mut Vec<MasterAction>) {
+    fn on_exited(&mut self, nodes: &NodeSet, code: u8, out: &mut Outbox) {
         let unattached = match &self.phase {
             CommunicationPhase::Attaching { attached, .. } => {
                 nodes.iter().find(|node| !attached.contains(*node))
@@ -273,13 +262,13 @@ impl Element {
         }
         for node in nodes.iter().filter(|node| code != 0 && *node != 0) {
             let text = format!("node {node} of {} exited with code {code}", self.name);
-            out.push(notice(Level::Warning, text));
+            out.notice(Level::Warning, text);
         }
         self.check_waiters(out);
     }
 
     /// Ends the element if a node waits for a node that has ended.
-    fn check_waiters(&mut self, out: &mut Vec<MasterAction>) {
+    fn check_waiters(&mut self, out: &mut Outbox) {
         if self.is_ending() || self.ended_nodes.is_empty() || self.is_ended() {
             return;
         }
@@ -315,7 +304,7 @@ impl Element {
         &mut self,
         nodes: &NodeSet,
         addresses: Vec<HostNetworkAddress>,
-        out: &mut Vec<MasterAction>,
+        out: &mut Outbox,
     ) {
         if self.is_ending() || nodes.last().is_some_and(|last| last >= self.nodes) {
             return;
@@ -328,7 +317,7 @@ impl Element {
         if attached.len() == self.nodes {
             let peers = std::mem::take(peers);
             self.phase = CommunicationPhase::Communicating { in_barrier: NodeSet::new() };
-            out.push(self.order(ElementOrder::Welcome { peers }));
+            out.element_order(self.number, ElementOrder::Welcome { peers });
         } else {
             self.check_waiters(out);
         }
@@ -336,7 +325,7 @@ impl Element {
 
     /// These nodes have called sc_barrier. Returns whether the barrier is complete, so that all
     /// nodes continue.
-    pub fn on_in_barrier(&mut self, nodes: &NodeSet, out: &mut Vec<MasterAction>) -> bool {
+    pub fn on_in_barrier(&mut self, nodes: &NodeSet, out: &mut Outbox) -> bool {
         if self.is_ending() || nodes.last().is_some_and(|last| last >= self.nodes) {
             return false;
         }
@@ -348,7 +337,7 @@ impl Element {
         let is_complete = in_barrier.len() == self.nodes;
         if is_complete {
             *in_barrier = NodeSet::new();
-            out.push(self.order(ElementOrder::BarrierDone));
+            out.element_order(self.number, ElementOrder::BarrierDone);
         } else {
             self.check_waiters(out);
         }
@@ -356,7 +345,7 @@ impl Element {
     }
 
     /// These nodes are in a fence of PMI or PMIx. Their hosts send new entries for all other nodes.
-    pub fn on_in_fence(&mut self, nodes: &NodeSet, entries: Vec<u8>, out: &mut Vec<MasterAction>) {
+    pub fn on_in_fence(&mut self, nodes: &NodeSet, entries: Vec<u8>, out: &mut Outbox) {
         if self.is_ending() || nodes.last().is_some_and(|last| last >= self.nodes) {
             return;
         }
@@ -369,11 +358,11 @@ impl Element {
             return self.on_broken(EXIT_FAILED, &reason, out);
         }
         if !entries.is_empty() {
-            out.push(self.order(ElementOrder::FenceEntries(entries)));
+            out.element_order(self.number, ElementOrder::FenceEntries(entries));
         }
         if self.in_fence.len() == self.nodes {
             (self.in_fence, self.fence_bytes) = (NodeSet::new(), 0);
-            out.push(self.order(ElementOrder::FenceDone));
+            out.element_order(self.number, ElementOrder::FenceDone);
         } else {
             self.check_waiters(out);
         }
@@ -386,7 +375,7 @@ impl Element {
         fence: SubsetFence,
         nodes: &NodeSet,
         entries: Vec<u8>,
-        out: &mut Vec<MasterAction>,
+        out: &mut Outbox,
     ) {
         if self.is_ending() || fence.members.last().is_none_or(|last| last >= self.nodes) {
             return;
@@ -400,26 +389,26 @@ impl Element {
         }
         if !entries.is_empty() {
             let fence = fence.clone();
-            out.push(self.order(ElementOrder::SubsetFenceEntries { fence, entries }));
+            out.element_order(self.number, ElementOrder::SubsetFenceEntries { fence, entries });
         }
         match progress {
             SubsetFenceProgress::Done => {
-                out.push(self.order(ElementOrder::SubsetFenceDone(fence)));
+                out.element_order(self.number, ElementOrder::SubsetFenceDone(fence));
             }
             _ => self.check_waiters(out),
         }
     }
 
     /// A node has called sc_signal_bcast.
-    pub fn on_broadcast(&mut self, node: u32, signal: i32, out: &mut Vec<MasterAction>) {
+    pub fn on_broadcast(&mut self, node: u32, signal: i32, out: &mut Outbox) {
         let serial = self.next_broadcast;
         self.next_broadcast += 1;
         self.broadcasts.insert(serial, (node, NodeSet::new()));
-        out.push(self.order(ElementOrder::Broadcast { serial, signal }));
+        out.element_order(self.number, ElementOrder::Broadcast { serial, signal });
     }
 
     /// The hosts of these nodes have delivered a broadcast signal.
-    pub fn on_broadcast_sent(&mut self, serial: u64, nodes: &NodeSet, out: &mut Vec<MasterAction>) {
+    pub fn on_broadcast_sent(&mut self, serial: u64, nodes: &NodeSet, out: &mut Outbox) {
         let Some((node, sent_nodes)) = self.broadcasts.get_mut(&serial) else { return };
         if nodes.last().is_none_or(|last| last >= self.nodes) {
             return;
@@ -428,12 +417,12 @@ impl Element {
         if sent_nodes.len() == self.nodes {
             let order = ElementOrder::BroadcastDone { node: *node };
             self.broadcasts.remove(&serial);
-            out.push(self.order(order));
+            out.element_order(self.number, order);
         }
     }
 
     /// A node has called sc_exit.
-    pub fn on_exit(&mut self, code: i32, out: &mut Vec<MasterAction>) {
+    pub fn on_exit(&mut self, code: i32, out: &mut Outbox) {
         if !self.is_ending() {
             self.exit_summary.exit.get_or_insert((code & 0xff) as u8);
             self.stop(out);
@@ -441,7 +430,7 @@ impl Element {
     }
 
     /// A node has called sc_inspectme.
-    pub fn on_inspect(&mut self, signal: i32, text: String, out: &mut Vec<MasterAction>) {
+    pub fn on_inspect(&mut self, signal: i32, text: String, out: &mut Outbox) {
         let failure = match signal {
             1..=64 => exit_code::of_signal(signal),
             _ => 1,

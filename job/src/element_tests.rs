@@ -1,4 +1,5 @@
 use super::*;
+use crate::master::MasterAction;
 use score_proto::ids::JobHostId;
 use score_proto::message::MpiStart;
 
@@ -11,9 +12,9 @@ fn score_element(nodes: u32) -> Element {
 }
 
 fn attach(element: &mut Element, nodes: impl Into<NodeSet>) -> Vec<MasterAction> {
-    let mut out = Vec::new();
+    let mut out = Outbox::default();
     element.on_attached(&nodes.into(), Vec::new(), &mut out);
-    out
+    out.take()
 }
 
 fn attached_element(nodes: u32) -> Element {
@@ -31,16 +32,17 @@ fn end() -> MasterAction {
 }
 
 fn barrier(element: &mut Element, nodes: impl Into<NodeSet>) -> Vec<MasterAction> {
-    let mut out = Vec::new();
+    let mut out = Outbox::default();
     let is_complete = element.on_in_barrier(&nodes.into(), &mut out);
+    let out = out.take();
     assert_eq!(is_complete, out == [MasterAction::Order(ElementOrder::BarrierDone.to(0))]);
     out
 }
 
 fn ended(element: &mut Element, nodes: impl Into<NodeSet>, status: Status) -> Vec<MasterAction> {
-    let mut out = Vec::new();
+    let mut out = Outbox::default();
     element.on_ended(&nodes.into(), status, &[], &mut out);
-    out
+    out.take()
 }
 
 fn text(action: &MasterAction) -> &str {
@@ -63,11 +65,11 @@ fn the_network_is_announced_only_when_all_have_attached() {
 fn the_welcome_sends_the_addresses_of_all_hosts_to_all_hosts() {
     let mut element = score_element(2);
     let address = |host: JobHostId| HostNetworkAddress { host, address: vec![host.0 as u8] };
-    let mut out = Vec::new();
+    let mut out = Outbox::default();
     element.on_attached(&one(1), vec![address(JobHostId(1))], &mut out);
     element.on_attached(&one(0), vec![address(JobHostId(0))], &mut out);
     let peers = vec![address(JobHostId(1)), address(JobHostId(0))];
-    assert_eq!(out, [MasterAction::Order(ElementOrder::Welcome { peers }.to(0))]);
+    assert_eq!(out.take(), [MasterAction::Order(ElementOrder::Welcome { peers }.to(0))]);
 }
 
 #[test]
@@ -130,9 +132,9 @@ fn sigpipe_of_a_piped_element_ends_its_node_only() {
 #[test]
 fn sc_exit_takes_precedence_over_all_later_events() {
     let mut element = attached_element(2);
-    let mut out = Vec::new();
+    let mut out = Outbox::default();
     element.on_exit(258, &mut out);
-    assert_eq!(out, [end()]);
+    assert_eq!(out.take(), [end()]);
     assert_eq!(ended(&mut element, 0..1, Status::Signaled(11)), []);
     assert_eq!(element.code(), 2);
 }
@@ -160,14 +162,14 @@ fn a_node_number_that_does_not_exist_is_ignored() {
 fn a_broadcast_is_done_when_every_host_has_sent_it() {
     let mut element = attached_element(6);
     let call = |element: &mut Element, node| {
-        let mut out = Vec::new();
+        let mut out = Outbox::default();
         element.on_broadcast(node, 10, &mut out);
-        out
+        out.take()
     };
     let sent = |element: &mut Element, serial, nodes: std::ops::Range<u32>| {
-        let mut out = Vec::new();
+        let mut out = Outbox::default();
         element.on_broadcast_sent(serial, &nodes.into(), &mut out);
-        out
+        out.take()
     };
     let order = |serial| MasterAction::Order(ElementOrder::Broadcast { serial, signal: 10 }.to(0));
     let done = |node| MasterAction::Order(ElementOrder::BroadcastDone { node }.to(0));
@@ -186,8 +188,9 @@ fn a_broadcast_is_done_when_every_host_has_sent_it() {
 fn a_node_that_inspects_itself_ends_its_element_with_the_code_of_its_signal() {
     for (signal, code) in [(1, 129), (11, 139), (64, 192), (0, 1), (65, 1), (-1, 1)] {
         let mut element = attached_element(2);
-        let mut out = Vec::new();
+        let mut out = Outbox::default();
         element.on_inspect(signal, "stuck".to_owned(), &mut out);
+        let out = out.take();
         assert_eq!((text(&out[0]), &out[1]), ("stuck", &end()));
         assert_eq!((element.code(), out.len()), (code, 2));
     }
@@ -208,24 +211,26 @@ fn an_element_communicates_from_its_welcome_until_its_end() {
 #[test]
 fn an_element_is_ended_at_most_once_and_not_after_its_own_end() {
     let mut element = attached_element(2);
-    let mut out = Vec::new();
+    let mut out = Outbox::default();
     element.end(7, &mut out);
     element.end(8, &mut out);
     element.on_exit(9, &mut out);
     element.on_broken(1, "late", &mut out);
+    let out = out.take();
     assert_eq!((out.as_slice(), element.code()), ([end()].as_slice(), 7));
     let mut element = attached_element(2);
     ended(&mut element, 0..2, Status::Exited(0));
-    let mut out = Vec::new();
+    let mut out = Outbox::default();
     element.end(7, &mut out);
-    assert_eq!((out.len(), element.code()), (0, 0));
+    assert_eq!((out.take(), element.code()), (Vec::new(), 0));
 }
 
 #[test]
 fn an_element_that_cannot_continue_ends_with_its_name_and_the_reason() {
     let mut element = attached_element(2);
-    let mut out = Vec::new();
+    let mut out = Outbox::default();
     element.on_broken(1, "it cannot continue", &mut out);
+    let out = out.take();
     assert!(text(&out[0]).ends_with(": it cannot continue"), "{out:?}");
     assert_eq!((&out[1..], element.code()), ([end()].as_slice(), 1));
 }
@@ -236,8 +241,9 @@ fn nodes_that_are_independent_commands_end_independently() {
     let mut commands = element(ProgramKind::Plain);
     assert_eq!(ended(&mut commands, 0..1, Status::Exited(3)), []);
     assert_eq!(ended(&mut commands, 1..2, Status::Signaled(signal::SIGKILL)), []);
-    let mut out = Vec::new();
+    let mut out = Outbox::default();
     commands.on_not_started(&one(2), 127, "no such file", &mut out);
+    let out = out.take();
     assert_eq!((text(&out[0]), out.len()), ("node 2: ls: no such file", 1));
     assert!(commands.is_ended() && commands.code() == 127);
     // A SCore program fails as a whole: its nodes are not independent.
@@ -254,9 +260,9 @@ fn mpi_element(nodes: u32) -> Element {
 }
 
 fn fence(element: &mut Element, nodes: impl Into<NodeSet>, entries: &[u8]) -> Vec<MasterAction> {
-    let mut out = Vec::new();
+    let mut out = Outbox::default();
     element.on_in_fence(&nodes.into(), entries.to_vec(), &mut out);
-    out
+    out.take()
 }
 
 #[test]
@@ -297,10 +303,10 @@ fn a_fence_of_some_nodes_forwards_entries_and_ends_independently() {
     let mut element = mpi_element(4);
     let fence = SubsetFence { members: [0, 2].into_iter().collect(), tag: 1 };
     let enter = |element: &mut Element, node: u32, entries: &[u8]| {
-        let mut out = Vec::new();
+        let mut out = Outbox::default();
         let nodes = NodeSet::one(node);
         element.on_in_subset_fence(fence.clone(), &nodes, entries.to_vec(), &mut out);
-        out
+        out.take()
     };
     let entries = |bytes: &[u8]| {
         let (fence, entries) = (fence.clone(), bytes.to_vec());

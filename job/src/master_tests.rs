@@ -3,8 +3,12 @@ use proptest::prelude::*;
 use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::ids::JobHostId;
 use score_proto::ids::JobId;
-use score_proto::job_control::Status;
-use score_proto::message::{ElementSpec, HostSpec, MpiStart, StageSpec, Stream};
+use score_proto::job_control::{ElementOrder, Status};
+use score_proto::message::{
+    ElementSpec, HostSpec, JobSpec, MpiStart, OsBytes, ProgramKind, StageSpec, Stream,
+};
+use score_proto::nodeset::NodeSet;
+use score_proto::observation::Metrics;
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 use score_proto::peer_message::JobIncarnation;
 use score_proto::server_message::ReportedStacks;
@@ -30,6 +34,11 @@ fn job_of_commands(shape: &[usize], kind: ProgramKind, independent_nodes: bool) 
     let hosts = ["left", "right"].map(|name| (name.to_owned(), None, NODES / 2));
     let placement = Placement::new(JobIncarnation(0), hosts);
     JobMaster::begin(JobStart { job: JobId(7), secret: 1, spec, owner: None }, placement).0
+}
+
+/// A line for the user.
+fn notice(level: Level, text: String) -> MasterAction {
+    MasterAction::ToClient(JobAnswer::Notice { level, text })
 }
 
 const READY: Report = Report::Job(JobReport::Ready);
@@ -465,13 +474,8 @@ fn an_inspection_cut_short_by_a_slice_end_is_repeated_in_the_next() {
     assert!(round_of(&report(&mut job, idle_after(9))) > round);
 }
 
-#[test]
-fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
-    let mut job = started(&[1], ProgramKind::Score);
-    let round = held_for_inspection(&mut job);
-    let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
-    let actions = report(&mut job, ElementReport::SampleResult { round, sample: activity }.of(0));
-    assert_eq!(gang_requests(&actions), [GangRequest::Release(HoldReason::Inspection)]);
+/// What each process of an element waits for.
+fn all_waits() -> ElementReport {
     let wait = |node| WaitState {
         node,
         waiting_for: 1,
@@ -482,8 +486,17 @@ fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
         last_source: None,
         mpi_call: None,
     };
-    let waits = (0..NODES).map(wait).collect();
-    let actions = report(&mut job, ElementReport::WaitStates { waits }.of(0));
+    ElementReport::WaitStates { waits: (0..NODES).map(wait).collect() }
+}
+
+#[test]
+fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
+    let mut job = started(&[1], ProgramKind::Score);
+    let round = held_for_inspection(&mut job);
+    let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
+    let actions = report(&mut job, ElementReport::SampleResult { round, sample: activity }.of(0));
+    assert_eq!(gang_requests(&actions), [GangRequest::Release(HoldReason::Inspection)]);
+    let actions = report(&mut job, all_waits().of(0));
     assert_eq!(actions.len(), 3 + NODES as usize, "{actions:?}");
     let Some(MasterAction::Order(Order::Element {
         order: ElementOrder::ToolCommand(command), ..
@@ -511,6 +524,26 @@ fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
     );
     report(&mut job, DRAINED);
     assert_eq!(report(&mut job, FINISHED), [finished(EXIT_DEADLOCK)]);
+}
+
+#[test]
+fn a_report_of_stacks_that_a_stage_has_not_completed_does_not_affect_the_next_stage() {
+    let mut job = started(&[1, 1], ProgramKind::Score);
+    let round = held_for_inspection(&mut job);
+    let sample = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
+    report(&mut job, ElementReport::SampleResult { round, sample }.of(0));
+    report(&mut job, all_waits().of(0));
+    report(&mut job, ElementReport::Exit { code: 0 }.of(0));
+    assert_eq!(report(&mut job, ended(0, 0..NODES, 0)), [DRAIN]);
+    let next = report(&mut job, DRAINED);
+    assert_eq!(next.last(), Some(&MasterAction::Order(Order::Job(JobOrder::StartStage(1)))));
+    // The user has not seen the stacks of this stage.
+    let fault = ElementReport::Faulted { nodes: (0..NODES).into(), signal: 11 };
+    let actions = report(&mut job, fault.of(0));
+    let Some(MasterAction::Order(Order::Element { order, .. })) = actions.first() else {
+        panic!("{actions:?}")
+    };
+    assert!(matches!(order, ElementOrder::ToolCommand(_)), "{order:?}");
 }
 
 #[test]

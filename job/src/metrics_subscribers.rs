@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use score_proto::observation::Metrics;
+use score_proto::server_message::JobAnswer;
+
 use crate::jobs::SessionKey;
+use crate::master::{MasterAction, Outbox};
 
 /// A subscriber to metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,8 +40,19 @@ impl Subscribers {
         self.0.values().copied().min().unwrap_or(0)
     }
 
+    /// Sends metrics to the subscribers.
+    pub fn publish(&self, metrics: Metrics, out: &mut Outbox) {
+        let (scrun, others) = self.client_and_others();
+        if scrun {
+            out.to_client(JobAnswer::Metrics(metrics.clone()));
+        }
+        if others {
+            out.push(MasterAction::Metrics(metrics));
+        }
+    }
+
     /// Whether scrun has subscribed, and whether others have.
-    pub fn client_and_others(&self) -> (bool, bool) {
+    fn client_and_others(&self) -> (bool, bool) {
         let scrun = self.0.contains_key(&Subscriber::Scrun);
         (scrun, self.0.len() > usize::from(scrun))
     }

@@ -1,12 +1,18 @@
 //! The requests of debuggers of the whole job: processes of a stage wait before their first
 //! instruction, and the hosts list the processes. The hosts make one list at a time. Requests that
-//! arrive before a list begins share it.
+//! arrive before a list begins share it. A job whose processes all wait gives up its processors.
 
 use std::collections::BTreeSet;
 
-use score_proto::job_control::DebuggerOrder;
+use score_proto::ids::JobId;
+use score_proto::job_control::{DebuggerOrder, JobOrder, Placement, ProcessBlock};
+use score_proto::message::OsBytes;
+use score_proto::server_message::{ConsoleAnswer, JobAnswer, ListedProcesses};
 
+use crate::gang::HoldReason;
 use crate::jobs::SessionKey;
+use crate::master::Outbox;
+use crate::scheduling::GangRequest;
 
 /// Sessions that may wait for lists of a job at the same time.
 pub const MAX_LIST_SESSIONS: usize = 64;
@@ -18,6 +24,38 @@ pub enum Lister {
     Scrun,
     /// A session of start_tool, for its debugger.
     Session(SessionKey),
+}
+
+impl Lister {
+    fn session(self) -> Option<SessionKey> {
+        match self {
+            Self::Session(session_key) => Some(session_key),
+            Self::Scrun => None,
+        }
+    }
+}
+
+/// A stage whose processes are listed.
+#[derive(Debug)]
+pub struct ListedStage<'a> {
+    /// The number of the stage.
+    pub stage: u32,
+    /// The paths of its programs.
+    pub paths: &'a [OsBytes],
+    /// The hosts of the job.
+    pub placement: &'a Placement,
+}
+
+impl ListedStage<'_> {
+    fn processes(&self) -> u64 {
+        self.paths.len() as u64 * u64::from(self.placement.nodes())
+    }
+
+    /// The name of the host that reports a block. None: the stage has no such processes.
+    fn host_name(&self, block: &ProcessBlock) -> Option<String> {
+        let host = self.placement.hosts.get(block.host.index())?;
+        ((block.element as usize) < self.paths.len()).then(|| host.name.clone())
+    }
 }
 
 /// See the [module](self).
@@ -60,6 +98,118 @@ impl StageHold {
         }
     }
 
+    /// A stage is about to start. Its processes are held, if a debugger has requested that. Returns
+    /// the order for their list, if the list begins now.
+    pub fn before_start(&mut self, stage: &ListedStage, out: &mut Outbox) -> Option<DebuggerOrder> {
+        let (before, after) = self.on_stage_start(stage.processes());
+        send(before, out);
+        after
+    }
+
+    /// The order for the start of the stage was sent. `list` is the result of
+    /// [`StageHold::before_start`].
+    pub fn after_start(&self, list: Option<DebuggerOrder>, stage: &ListedStage, out: &mut Outbox) {
+        send(list, out);
+        self.announce_list(stage, out);
+    }
+
+    /// Ends the hold of the stage, and lets its processes run.
+    pub fn release_stage(&mut self, out: &mut Outbox) {
+        let order = self.end_hold(out);
+        send(order, out);
+    }
+
+    /// All processes of the stage have ended.
+    pub fn on_stage_end(&mut self, out: &mut Outbox) {
+        self.end_hold(out);
+    }
+
+    fn end_hold(&mut self, out: &mut Outbox) -> Option<DebuggerOrder> {
+        if self.is_held() {
+            out.gang(GangRequest::Release(HoldReason::HeldStage));
+        }
+        self.release()
+    }
+
+    /// A recipient requests the list of processes. `is_running`: the processes of the stage have
+    /// been started.
+    ///
+    /// # Errors
+    /// One line, if too many sessions wait for lists.
+    pub fn request_list(
+        &mut self,
+        lister: Lister,
+        is_running: bool,
+        stage: &ListedStage,
+        out: &mut Outbox,
+    ) -> Result<(), String> {
+        let order = self.list(lister, is_running)?;
+        if order.is_some() {
+            send(order, out);
+            self.announce_list(stage, out);
+        }
+        Ok(())
+    }
+
+    /// A list has begun. Each session gets its stage and programs. scrun knows the programs.
+    fn announce_list(&self, stage: &ListedStage, out: &mut Outbox) {
+        let (number, nodes) = (stage.stage, stage.placement.nodes());
+        for session_key in self.listers().filter_map(Lister::session) {
+            let programs = stage.paths.to_vec();
+            let begin = ListedProcesses::Stage { stage: number, programs, nodes };
+            out.to_session(session_key, ConsoleAnswer::Processes(begin));
+        }
+    }
+
+    /// Hosts have listed processes of the running stage.
+    pub fn on_processes(
+        &mut self,
+        blocks: Vec<ProcessBlock>,
+        stage: &ListedStage,
+        out: &mut Outbox,
+    ) {
+        let was_held = self.is_held();
+        for block in blocks {
+            if let Some(host_name) = stage.host_name(&block)
+                && self.on_listed(block.pids.len() as u64)
+            {
+                self.send_block(stage.stage, &host_name, &block, out);
+            }
+        }
+        if self.is_held() && !was_held {
+            // All processes of the stage wait. Meanwhile other jobs can use the processors.
+            out.gang(GangRequest::Hold(HoldReason::HeldStage));
+        }
+        let (finished, order) = self.finish_list();
+        for session_key in finished.into_iter().filter_map(Lister::session) {
+            out.to_session(session_key, ConsoleAnswer::Finished { code: 0 });
+        }
+        if order.is_some() {
+            send(order, out);
+            self.announce_list(stage, out);
+        }
+    }
+
+    fn send_block(&self, stage: u32, host_name: &str, block: &ProcessBlock, out: &mut Outbox) {
+        for lister in self.listers() {
+            let (host_name, block) = (host_name.to_owned(), block.clone());
+            match lister {
+                Lister::Scrun => out.to_client(JobAnswer::Processes { stage, host_name, block }),
+                Lister::Session(session_key) => {
+                    let part = ListedProcesses::Block { host_name, block };
+                    out.to_session(session_key, ConsoleAnswer::Processes(part));
+                }
+            }
+        }
+    }
+
+    /// The job ends, or has lost a host. Refuses the sessions that wait for a list.
+    pub fn refuse_sessions(&mut self, job: JobId, out: &mut Outbox) {
+        for session_key in self.take_sessions() {
+            out.refuse(session_key, format!("job {job} ends, or has lost a host"));
+        }
+    }
+
     /// Sets whether the processes of stages that start from now on are held.
     pub fn hold_stages(&mut self, hold: bool) {
         self.holds_stages = hold;
@@ -67,10 +217,7 @@ impl StageHold {
 
     /// A stage with this many processes starts. Returns the orders before and after the order for
     /// the start. If there are requests for a list, the list begins.
-    pub fn on_stage_start(
-        &mut self,
-        processes: u64,
-    ) -> (Option<DebuggerOrder>, Option<DebuggerOrder>) {
+    fn on_stage_start(&mut self, processes: u64) -> (Option<DebuggerOrder>, Option<DebuggerOrder>) {
         self.processes = processes;
         // The previous stage has ended before its list was complete.
         self.next_listers.append(&mut self.listers);
@@ -89,11 +236,7 @@ impl StageHold {
     ///
     /// # Errors
     /// One line, if too many sessions wait for lists.
-    pub fn list(
-        &mut self,
-        lister: Lister,
-        is_running: bool,
-    ) -> Result<Option<DebuggerOrder>, String> {
+    fn list(&mut self, lister: Lister, is_running: bool) -> Result<Option<DebuggerOrder>, String> {
         // scrun gets the list of a held stage anyway, when all processes of the stage wait.
         if self.state == State::Beginning && lister == Lister::Scrun && is_running {
             return Ok(None);
@@ -114,12 +257,12 @@ impl StageHold {
     }
 
     /// The recipients of the list that the hosts make now.
-    pub fn listers(&self) -> impl Iterator<Item = Lister> {
+    fn listers(&self) -> impl Iterator<Item = Lister> {
         self.listers.iter().copied()
     }
 
     /// The hosts have listed this many processes. Returns false if no list was requested.
-    pub fn on_listed(&mut self, count: u64) -> bool {
+    fn on_listed(&mut self, count: u64) -> bool {
         let Some(left) = self.unlisted.checked_sub(count) else { return false };
         self.unlisted = left;
         if left == 0 && self.state == State::Beginning {
@@ -130,7 +273,7 @@ impl StageHold {
 
     /// If the list is complete, returns its recipients, and the order for the next list if one
     /// begins.
-    pub fn finish_list(&mut self) -> (BTreeSet<Lister>, Option<DebuggerOrder>) {
+    fn finish_list(&mut self) -> (BTreeSet<Lister>, Option<DebuggerOrder>) {
         if self.unlisted > 0 {
             return (BTreeSet::new(), None);
         }
@@ -139,27 +282,28 @@ impl StageHold {
     }
 
     /// No list will become complete from now on. Returns the sessions that wait for one.
-    pub fn take_sessions(&mut self) -> Vec<SessionKey> {
-        let session = |lister: &Lister| match lister {
-            Lister::Session(session_key) => Some(*session_key),
-            Lister::Scrun => None,
-        };
-        let waiting = self.listers.iter().chain(&self.next_listers).filter_map(session).collect();
+    fn take_sessions(&mut self) -> Vec<SessionKey> {
+        let waiting = self.listers.iter().chain(&self.next_listers).copied();
+        let waiting = waiting.filter_map(Lister::session).collect();
         self.listers.retain(|lister| *lister == Lister::Scrun);
         self.next_listers.retain(|lister| *lister == Lister::Scrun);
         waiting
     }
 
-    /// The client lets a held stage run. Returns the order for the hosts if the stage was held.
-    pub fn release(&mut self) -> Option<DebuggerOrder> {
+    /// Ends the hold. Returns the order for the hosts if the stage was held.
+    fn release(&mut self) -> Option<DebuggerOrder> {
         let was_held = std::mem::replace(&mut self.state, State::Free) != State::Free;
         was_held.then_some(DebuggerOrder::ReleaseStage)
     }
 
     /// Whether all processes of the running stage wait.
-    pub fn is_held(&self) -> bool {
+    fn is_held(&self) -> bool {
         self.state == State::Held
     }
+}
+
+fn send(order: Option<DebuggerOrder>, out: &mut Outbox) {
+    order.into_iter().for_each(|order| out.job_order(JobOrder::Debugger(order)));
 }
 
 #[cfg(test)]

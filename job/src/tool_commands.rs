@@ -17,7 +17,7 @@ use score_proto::tool_command::{
 
 use crate::cluster::MonotonicTime;
 use crate::jobs::SessionKey;
-use crate::master::{MasterAction, PageStacks};
+use crate::master::{MasterAction, Outbox, PageStacks};
 
 /// How long the master waits for the last events after the time that the command names. Each hop
 /// waits for that time from the moment at which it gets the command.
@@ -150,7 +150,7 @@ impl ToolCommands {
         call: ToolCall,
         programs: StagePrograms,
         now: MonotonicTime,
-        out: &mut Vec<MasterAction>,
+        out: &mut Outbox,
     ) -> Result<(), String> {
         let wait = Duration::from_millis(call.wait_ms.into());
         if call.session.is_some_and(|session| !self.sessions.contains_key(&session)) {
@@ -193,7 +193,7 @@ impl ToolCommands {
         wait_ms: u32,
         body: &[u8],
         programs: &StagePrograms,
-        out: &mut Vec<MasterAction>,
+        out: &mut Outbox,
     ) -> CommandId {
         self.last_id += 1;
         let id = CommandId(self.last_id);
@@ -206,7 +206,7 @@ impl ToolCommands {
             if !nodes.is_empty() {
                 let command = ToolCommand { id, nodes, wait_ms, body: body.to_vec() };
                 let order: Order = ElementOrder::ToolCommand(command).to(element);
-                out.push(MasterAction::Order(order));
+                out.order(order);
             }
         }
         id
@@ -221,7 +221,7 @@ impl ToolCommands {
         key: SessionKey,
         session: ToolSession,
         programs: StagePrograms,
-        out: &mut Vec<MasterAction>,
+        out: &mut Outbox,
     ) -> Result<(), String> {
         let ToolSession { job, session, ranks, at_end } = session;
         if self.sessions.len() >= MAX_SESSIONS_PER_JOB {
@@ -241,12 +241,7 @@ impl ToolCommands {
     }
 
     /// A session of a tool has ended. Answers of the ranks to its last command are dropped.
-    pub fn end_session(
-        &mut self,
-        key: SessionKey,
-        programs: &StagePrograms,
-        out: &mut Vec<MasterAction>,
-    ) {
+    pub fn end_session(&mut self, key: SessionKey, programs: &StagePrograms, out: &mut Outbox) {
         let ended: Vec<u64> = self
             .sessions
             .iter()
@@ -263,16 +258,16 @@ impl ToolCommands {
     }
 
     /// The job ends: no session is needed any more.
-    pub fn finish_sessions(&mut self, out: &mut Vec<MasterAction>) {
+    pub fn finish_sessions(&mut self, out: &mut Outbox) {
         for session in std::mem::take(&mut self.sessions).into_values() {
             let end = ConsoleAnswer::Finished { code: 0 };
-            out.push(MasterAction::ToSession(session.key, end));
+            out.to_session(session.key, end);
         }
     }
 
     /// An event of nodes of an element has arrived. `first_rank` is the rank of the element's node
     /// 0.
-    pub fn on_event(&mut self, first_rank: u32, event: MergedEvent, out: &mut Vec<MasterAction>) {
+    pub fn on_event(&mut self, first_rank: u32, event: MergedEvent, out: &mut Outbox) {
         let Some(command) = self.running.get_mut(&event.command) else { return };
         let ranks = shifted(&event.ranks, first_rank);
         command.unanswered = command.unanswered.difference(&ranks);
@@ -292,7 +287,7 @@ impl ToolCommands {
         }
     }
 
-    fn finish(&mut self, id: CommandId, out: &mut Vec<MasterAction>) {
+    fn finish(&mut self, id: CommandId, out: &mut Outbox) {
         let Some(command) = self.running.remove(&id) else { return };
         if !command.unanswered.is_empty() {
             out.push(to_asker(command.asker, ToolAnswer::Missing(command.unanswered)));
@@ -300,7 +295,7 @@ impl ToolCommands {
         match command.asker {
             Asker::Session(session_key) => {
                 let end = ConsoleAnswer::Finished { code: 0 };
-                out.push(MasterAction::ToSession(session_key, end));
+                out.to_session(session_key, end);
             }
             Asker::Page => out.push(MasterAction::ToPage(PageStacks::End)),
             Asker::Fault(_) | Asker::Deadlock(_) => self.finished_reports.push(command.asker),
@@ -313,7 +308,7 @@ impl ToolCommands {
     }
 
     /// Ends all commands: the stage or the job has ended, so no rank answers any more.
-    pub fn finish_all(&mut self, out: &mut Vec<MasterAction>) {
+    pub fn finish_all(&mut self, out: &mut Outbox) {
         let ids: Vec<CommandId> = self.running.keys().copied().collect();
         ids.into_iter().for_each(|id| self.finish(id, out));
     }
@@ -324,7 +319,7 @@ impl ToolCommands {
     }
 
     /// Ends the commands whose time is over.
-    pub fn on_tick(&mut self, now: MonotonicTime, out: &mut Vec<MasterAction>) {
+    pub fn on_tick(&mut self, now: MonotonicTime, out: &mut Outbox) {
         let is_over = |command: &RunningCommand| command.deadline <= now;
         let over = self.running.iter().filter(|(_, command)| is_over(command));
         let ids: Vec<CommandId> = over.map(|(id, _)| *id).collect();
@@ -351,10 +346,10 @@ mod tests {
         call: ToolCall,
         programs: StagePrograms,
     ) -> Result<Vec<MasterAction>, String> {
-        let mut out = Vec::new();
+        let mut out = Outbox::default();
         commands
             .begin(Asker::Session(SESSION), call, programs, Duration::ZERO, &mut out)
-            .map(|()| out)
+            .map(|()| out.take())
     }
 
     fn answer(nodes: impl Into<NodeSet>, body: EventBody) -> MergedEvent {
@@ -388,11 +383,11 @@ mod tests {
         let ranks = NodeSet::from(2..7);
         let begun = begin(&mut commands, call(Some(ranks)), programs()).unwrap();
         assert_eq!(shown(&begun), ["to 0: 2-3", "to 1: 0-2", "scatter a.out x 4"]);
-        let mut out = Vec::new();
+        let mut out = Outbox::default();
         commands.on_event(4, answer(0..3, EventBody::Answer(vec![1])), &mut out);
-        assert_eq!(shown(&std::mem::take(&mut out)), ["4-6"]);
+        assert_eq!(shown(&out.take()), ["4-6"]);
         commands.on_event(0, answer(2..4, EventBody::Lost), &mut out);
-        assert_eq!(shown(&out), ["2-3: Lost", "end 0"]);
+        assert_eq!(shown(&out.take()), ["2-3: Lost", "end 0"]);
         assert_eq!(commands.deadline(), None);
     }
 
@@ -400,20 +395,20 @@ mod tests {
     fn a_command_ends_at_its_deadline_or_with_its_stage_and_lists_the_missing_nodes() {
         let mut commands = ToolCommands::default();
         begin(&mut commands, call(None), programs()).unwrap();
-        let mut out = Vec::new();
+        let mut out = Outbox::default();
         commands.on_event(0, answer(1..4, EventBody::Answer(Vec::new())), &mut out);
-        out.clear();
+        out.take();
         let deadline = commands.deadline().unwrap();
         commands.on_tick(deadline - Duration::from_millis(1), &mut out);
-        assert!(out.is_empty());
+        assert_eq!(out.take(), []);
         commands.on_tick(deadline, &mut out);
-        assert_eq!(shown(&std::mem::take(&mut out)), ["missing 0, 4-7", "end 0"]);
+        assert_eq!(shown(&out.take()), ["missing 0, 4-7", "end 0"]);
         begin(&mut commands, call(None), programs()).unwrap();
         commands.finish_all(&mut out);
-        assert_eq!(shown(&std::mem::take(&mut out)), ["missing 0-7", "end 0"]);
+        assert_eq!(shown(&out.take()), ["missing 0-7", "end 0"]);
         // A late event is dropped.
         commands.on_event(0, answer(0..4, EventBody::Lost), &mut out);
-        assert!(out.is_empty());
+        assert_eq!(out.take(), []);
     }
 
     #[test]
@@ -447,16 +442,16 @@ mod tests {
         let error = begin(&mut commands, of_session(), programs()).unwrap_err();
         assert!(error.contains("has ended"), "{error}");
         let session = ToolSession { job: JobId(3), session: 5, ranks: None, at_end: vec![7] };
-        let mut out = Vec::new();
+        let mut out = Outbox::default();
         commands.begin_session(SESSION, session.clone(), programs(), &mut out).unwrap();
-        assert_eq!(shown(&std::mem::take(&mut out)), ["scatter a.out x 4"]);
+        assert_eq!(shown(&out.take()), ["scatter a.out x 4"]);
         let again = commands.begin_session(SESSION, session.clone(), programs(), &mut out);
         assert!(again.unwrap_err().contains("of this number"));
         begin(&mut commands, of_session(), programs()).unwrap();
         commands.end_session(SessionKey(8), &programs(), &mut out);
-        assert!(out.is_empty());
+        assert_eq!(out.take(), []);
         commands.end_session(SESSION, &programs(), &mut out);
-        assert_eq!(shown(&std::mem::take(&mut out)), ["to 0: 0-3", "to 1: 0-3"]);
+        assert_eq!(shown(&out.take()), ["to 0: 0-3", "to 1: 0-3"]);
         assert!(begin(&mut commands, of_session(), programs()).is_err());
         // A session that changes some ranks only: the other ranks do not get its last command.
         let of_some =
@@ -464,14 +459,14 @@ mod tests {
         let beyond = commands.begin_session(SESSION, of_some(7..9), programs(), &mut out);
         assert!(beyond.unwrap_err().contains("rank 8: job 3 has ranks 0 to 7"));
         commands.begin_session(SESSION, of_some(2..4), programs(), &mut out).unwrap();
-        out.clear();
+        out.take();
         commands.end_session(SESSION, &programs(), &mut out);
-        assert_eq!(shown(&std::mem::take(&mut out)), ["to 0: 2-3"]);
+        assert_eq!(shown(&out.take()), ["to 0: 2-3"]);
         // The end of the job ends the connection.
         commands.begin_session(SESSION, session, programs(), &mut out).unwrap();
-        out.clear();
+        out.take();
         commands.finish_sessions(&mut out);
-        assert_eq!(shown(&out), ["end 0"]);
+        assert_eq!(shown(&out.take()), ["end 0"]);
     }
 
     #[test]
@@ -479,7 +474,7 @@ mod tests {
         let mut commands = ToolCommands::default();
         let mut begin = |session, at_end| {
             let session = ToolSession { job: JobId(3), session, ranks: None, at_end };
-            commands.begin_session(SESSION, session, programs(), &mut Vec::new())
+            commands.begin_session(SESSION, session, programs(), &mut Outbox::default())
         };
         let error = begin(0, vec![0; MAX_END_BODY + 1]).unwrap_err();
         assert!(error.contains("has at most"), "{error}");
@@ -493,22 +488,22 @@ mod tests {
     #[test]
     fn the_page_gets_the_answers_and_the_command_limit_of_a_session() {
         let mut commands = ToolCommands::default();
-        let mut begin_for_page = |out: &mut Vec<MasterAction>| {
+        let mut begin_for_page = |out: &mut Outbox| {
             commands.begin(Asker::Page, call(None), programs(), Duration::ZERO, out)
         };
-        let mut out = Vec::new();
+        let mut out = Outbox::default();
         begin_for_page(&mut out).unwrap();
         for _ in 1..MAX_TOOL_COMMANDS {
-            begin_for_page(&mut Vec::new()).unwrap();
+            begin_for_page(&mut Outbox::default()).unwrap();
         }
-        assert!(begin_for_page(&mut Vec::new()).unwrap_err().contains("wait for answers"));
+        assert!(begin_for_page(&mut Outbox::default()).unwrap_err().contains("wait for answers"));
         commands.on_event(0, answer(0..4, EventBody::Lost), &mut out);
         commands.on_event(4, answer(0..4, EventBody::Lost), &mut out);
         let for_page = |action: MasterAction| match action {
             MasterAction::ToPage(stacks) => Some(stacks),
             _ => None,
         };
-        let shown: Vec<PageStacks> = out.into_iter().filter_map(for_page).collect();
+        let shown: Vec<PageStacks> = out.take().into_iter().filter_map(for_page).collect();
         let lost =
             |ranks: Range<u32>| ToolAnswer::Event { ranks: ranks.into(), body: EventBody::Lost };
         let [PageStacks::Part(ToolAnswer::Programs { .. }), rest @ ..] = &shown[..] else {
@@ -523,9 +518,10 @@ mod tests {
     fn answers_beyond_the_bytes_of_a_command_are_counted_only() {
         let mut commands = ToolCommands::default();
         begin(&mut commands, call(None), programs()).unwrap();
-        let (body, mut out) = (EventBody::Answer(vec![0; MAX_TOOL_ANSWER_BYTES]), Vec::new());
+        let (body, mut out) =
+            (EventBody::Answer(vec![0; MAX_TOOL_ANSWER_BYTES]), Outbox::default());
         commands.on_event(0, answer(0..1, body.clone()), &mut out);
         commands.on_event(0, answer(1..2, body), &mut out);
-        assert_eq!(shown(&out), ["0", "1: Dropped { events: 1 }"]);
+        assert_eq!(shown(&out.take()), ["0", "1: Dropped { events: 1 }"]);
     }
 }

@@ -1,5 +1,11 @@
-//! The state of the server, and the dispatch of each event to the file that handles it: membership
-//! in `membership.rs`, logins and jobs in `jobs.rs`.
+//! The state of the server, and the dispatch of each event.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `membership.rs` | [`Membership`]: the hosts, and which of them are up |
+//! | `jobs.rs` | logins and jobs |
+//! | `host_selection.rs` | the selection of hosts for a job |
+//! | `queries.rs` | queries of the daemon |
 
 mod host_selection;
 mod jobs;
@@ -9,23 +15,19 @@ mod queries;
 use std::collections::BTreeMap;
 
 use score_proto::ids::{HostId, JobId};
-use score_proto::peer_message::{Incarnation, PeerMessage, SERVER};
+use score_proto::peer_message::{DaemonInfo, PeerMessage, SERVER};
 
 use super::pending_queue::PendingQueue;
 use super::{ClusterAction, ClusterConfig, ClusterEvent, MonotonicTime, SessionId};
 pub use jobs::Summary;
 use jobs::{ClusterJob, UserSession, UserUsage};
-use membership::ClusterHost;
+use membership::Membership;
 
 /// The server's view of its cluster.
 #[derive(Debug)]
 pub struct ServerState {
     pub(super) config: ClusterConfig,
-    pub(super) hosts: Vec<ClusterHost>,
-    pub(super) names: BTreeMap<String, HostId>,
-    /// A host has joined, so other hosts may have a nearer parent now.
-    pub(super) needs_rebalance: bool,
-    pub(super) next_beat_at: MonotonicTime,
+    pub(super) membership: Membership,
     /// The time of the last event.
     pub(super) now: MonotonicTime,
     pub(super) sessions: BTreeMap<SessionId, UserSession>,
@@ -42,13 +44,8 @@ pub struct ServerState {
 impl ServerState {
     /// The state of a server that has just started: no other host has joined.
     pub fn new(config: ClusterConfig, now: MonotonicTime) -> Self {
-        let names =
-            config.hosts.iter().map(|host| host.name.clone()).zip((0..).map(HostId)).collect();
         Self {
-            hosts: config.hosts.iter().cloned().map(ClusterHost::new).collect(),
-            names,
-            needs_rebalance: false,
-            next_beat_at: now,
+            membership: Membership::new(&config, now),
             now,
             sessions: BTreeMap::new(),
             users: BTreeMap::new(),
@@ -67,7 +64,9 @@ impl ServerState {
         self.now = now;
         match event {
             ClusterEvent::Received { from, message } => self.on_message(from, message, now),
-            ClusterEvent::LinkLost { host, reason } => self.on_link_lost(host, reason, now),
+            ClusterEvent::LinkLost { host, reason } => {
+                self.membership.on_link_lost(host, reason, now)
+            }
             ClusterEvent::Login { session, user } => self.on_login(session, user),
             ClusterEvent::Submit { session, tag, request } => self.on_submit(session, tag, request),
             ClusterEvent::Cancel { session, tag } => self.on_cancel(session, tag, now),
@@ -76,10 +75,12 @@ impl ServerState {
             ClusterEvent::Finished { job, code } => self.on_finished(job, code, now),
             ClusterEvent::KillJob(permit) => self.on_kill_job(&permit, now),
             ClusterEvent::Tick => {
-                self.tick_hosts(now);
+                self.membership.on_tick(now);
+                self.apply_membership(now);
                 self.tick_jobs(now);
             }
         }
+        self.apply_membership(now);
         if std::mem::take(&mut self.needs_scheduling) {
             self.schedule();
         }
@@ -88,7 +89,7 @@ impl ServerState {
 
     fn on_message(&mut self, from: HostId, message: PeerMessage, now: MonotonicTime) {
         match message {
-            PeerMessage::Join(join) => self.on_join(join, now),
+            PeerMessage::Join(join) => self.membership.on_join(join, now),
             PeerMessage::AttachChild(member) if member.host == from => {
                 self.on_joined(member, SERVER, now)
             }
@@ -98,9 +99,9 @@ impl ServerState {
                     .for_each(|child| self.on_joined(child.daemon, child.parent, now));
             }
             PeerMessage::ChildrenLost(lost_hosts) => {
-                lost_hosts.into_iter().for_each(|lost| self.on_lost(lost, now))
+                lost_hosts.into_iter().for_each(|lost| self.membership.on_lost(lost, now))
             }
-            PeerMessage::PresenceReport(hosts) => self.on_present(&hosts, now),
+            PeerMessage::PresenceReport(hosts) => self.membership.on_present(&hosts, now),
             // The new parent of a child that moves reports it again.
             PeerMessage::DetachChild => {}
             other => {
@@ -110,46 +111,52 @@ impl ServerState {
         }
     }
 
+    fn on_joined(&mut self, member: DaemonInfo, parent: HostId, now: MonotonicTime) {
+        self.needs_scheduling |= self.membership.on_joined(member, parent, now);
+    }
+
+    /// Takes the actions of the membership. When a host is down, its jobs and sessions end.
+    fn apply_membership(&mut self, now: MonotonicTime) {
+        for action in self.membership.take_actions() {
+            let down = match &action {
+                ClusterAction::HostDown { host, reason, .. } => Some((*host, reason.clone())),
+                _ => None,
+            };
+            self.actions.push(action);
+            if let Some((host, reason)) = down {
+                self.on_host_down(host, &reason, now);
+            }
+        }
+    }
+
     /// When [`ClusterEvent::Tick`] is due.
     pub fn deadline(&self) -> MonotonicTime {
-        let hosts = self.hosts.iter().filter_map(ClusterHost::deadline);
         let jobs = self.jobs.values().filter_map(ClusterJob::deadline);
-        hosts.chain(jobs).fold(self.next_beat_at, MonotonicTime::min)
+        jobs.fold(self.membership.deadline(), MonotonicTime::min)
     }
 
     /// The number of the host with this name.
     pub fn host_named(&self, name: &str) -> Option<HostId> {
-        self.names.get(name).copied()
+        self.membership.host_named(name)
     }
 
     /// The name of a host.
     pub fn name(&self, host: HostId) -> &str {
-        self.hosts.get(host.index()).map_or("?", |host| &host.config.name)
+        self.membership.name(host)
     }
 
     /// Whether jobs can be placed on a host now.
     pub fn is_up(&self, host: HostId) -> bool {
-        self.hosts.get(host.index()).is_some_and(|found| host == SERVER || found.is_up())
+        self.membership.is_up(host)
     }
 
     /// The address at which a host accepts links. The shares of a job use it to connect to each
     /// other.
     pub fn address(&self, host: HostId) -> Option<std::net::SocketAddr> {
-        Some(self.hosts.get(host.index())?.member.as_ref()?.address)
-    }
-
-    pub(super) fn incarnation(&self, host: HostId) -> Option<Incarnation> {
-        if host == SERVER {
-            return Some(self.config.server_incarnation);
-        }
-        Some(self.hosts.get(host.index())?.member.as_ref()?.incarnation)
+        self.membership.address(host)
     }
 
     pub(super) fn log(&mut self, line: String) {
         self.actions.push(ClusterAction::Log(line));
-    }
-
-    pub(super) fn send(&mut self, to: HostId, message: PeerMessage) {
-        self.actions.push(ClusterAction::Send { to, message });
     }
 }

@@ -54,7 +54,7 @@ impl GangSimulation {
             && let Some(job) = rotation.job(switch_seq)
         {
             self.start_share(host, job, seed);
-            self.turn_count += 1;
+            self.record.turn_count += 1;
             self.planned.insert((host, job), switch_seq);
             self.push_event(
                 self.now + length,
@@ -73,7 +73,7 @@ impl GangSimulation {
             self.acknowledge(host, job, switch_seq);
         } else if draw == 2 {
             // No job runs, and no message is sent.
-            self.lost_turns += 1;
+            self.record.lost_turns += 1;
         } else {
             let latency = US * (20 + self.random(200) as u32);
             self.push_event(self.now + latency, GangSimEvent::Turn { host, seq: switch_seq + 1 });
@@ -103,7 +103,7 @@ fn equal_jobs_on_one_host_rotate_with_hardly_any_orders() {
             run_times.iter().all(|time| (time / fair_share - 1.0).abs() < 0.01),
             "{jobs}, {slice}: {run_times:?}"
         );
-        let (turns, unordered) = (sim.turn_count, sim.timed_stops);
+        let (turns, unordered) = (sim.record.turn_count, sim.record.timed_stops);
         assert!(turns > unordered * 19 / 20, "{jobs} jobs, {slice} ms: {turns} of {unordered}");
     }
 }
@@ -125,7 +125,7 @@ fn only_equal_jobs_that_are_alone_on_a_host_rotate() {
         let event = other(&mut sim);
         sim.schedule_event(MonotonicTime::ZERO, event);
         sim.run(MS * 5_000, 43);
-        assert_eq!(sim.turn_count, 0, "{number}");
+        assert_eq!(sim.record.turn_count, 0, "{number}");
     }
 }
 
@@ -398,9 +398,9 @@ fn interrupted_rotations_never_put_two_jobs_on_a_processor() {
             assert!(share > 0.7, "seed {seed}: job {job} has {share} of its share: {:?}", sim.gang);
         }
         (turns, lost_turns, ordered_stops) = (
-            turns + sim.turn_count,
-            lost_turns + sim.lost_turns,
-            ordered_stops + sim.ordered_stops,
+            turns + sim.record.turn_count,
+            lost_turns + sim.record.lost_turns,
+            ordered_stops + sim.record.ordered_stops,
         );
     }
     println!(

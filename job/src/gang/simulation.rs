@@ -14,6 +14,23 @@ use super::*;
 pub const MS: Duration = Duration::from_millis(1);
 pub const US: Duration = Duration::from_micros(1);
 
+/// What tests check after a simulation.
+#[derive(Default)]
+pub struct SimRecord {
+    /// The number of turns, and how often a host has lost one.
+    pub turn_count: u64,
+    pub lost_turns: u64,
+    /// The number of stops that were ordered, and of those that were carried out without an order.
+    pub ordered_stops: u64,
+    pub timed_stops: u64,
+    run_time: BTreeMap<JobId, Duration>,
+    pub started_at: BTreeMap<JobId, MonotonicTime>,
+    pub entered_at: BTreeMap<JobId, MonotonicTime>,
+    pub row_count: u64,
+    pub late_jobs: Vec<JobId>,
+    pub held_jobs: Vec<JobId>,
+}
+
 pub struct GangSimulation {
     pub gang: GangScheduler,
     pub now: MonotonicTime,
@@ -26,25 +43,14 @@ pub struct GangSimulation {
     /// The number by which a host stops a job by its timer.
     pub planned: BTreeMap<(HostId, JobId), SwitchSeq>,
     pub rotations: BTreeMap<HostId, SimRotation>,
-    /// The number of turns, and how often a host has lost one.
-    pub turn_count: u64,
-    pub lost_turns: u64,
     /// On average, once in this many turns a host aborts the rotation or does not answer.
     pub fault_odds: u64,
-    /// The number of stops that were ordered, and of those that were carried out without an order.
-    pub ordered_stops: u64,
-    pub timed_stops: u64,
     /// The time of the last event that reaches a host, which keeps orders in order.
     last_arrival_at: BTreeMap<HostId, MonotonicTime>,
     pub slots: BTreeMap<HostId, u32>,
     /// The running shares of each host, with the time of their start.
     running: BTreeMap<(HostId, JobId), MonotonicTime>,
-    run_time: BTreeMap<JobId, Duration>,
-    pub started_at: BTreeMap<JobId, MonotonicTime>,
-    pub entered_at: BTreeMap<JobId, MonotonicTime>,
-    pub row_count: u64,
-    pub late_jobs: Vec<JobId>,
-    pub held_jobs: Vec<JobId>,
+    pub record: SimRecord,
     /// This host answers later than others by this time.
     pub slow_host: Option<(HostId, Duration)>,
     script: Vec<GangEvent>,
@@ -64,20 +70,11 @@ impl GangSimulation {
             missing_acks: BTreeMap::new(),
             planned: BTreeMap::new(),
             rotations: BTreeMap::new(),
-            turn_count: 0,
-            lost_turns: 0,
             fault_odds: u64::MAX,
-            ordered_stops: 0,
-            timed_stops: 0,
             last_arrival_at: BTreeMap::new(),
             slots,
             running: BTreeMap::new(),
-            run_time: BTreeMap::new(),
-            started_at: BTreeMap::new(),
-            entered_at: BTreeMap::new(),
-            row_count: 0,
-            late_jobs: Vec::new(),
-            held_jobs: Vec::new(),
+            record: SimRecord::default(),
             slow_host: None,
             script: Vec::new(),
         }
@@ -133,7 +130,7 @@ impl GangSimulation {
 
     fn step_gang(&mut self, event: GangEvent) {
         if let GangEvent::Enter { job, .. } = &event {
-            self.entered_at.insert(*job, self.now);
+            self.record.entered_at.insert(*job, self.now);
         }
         if let GangEvent::Leave(job) = &event {
             for share in self.shares[job].clone() {
@@ -142,11 +139,11 @@ impl GangSimulation {
         }
         let leaver = if let GangEvent::Leave(job) = &event { Some(*job) } else { None };
         let actions = self.gang.on(event, self.now);
-        self.row_count += u64::from(actions.iter().any(|action| self.starts_row(action)));
+        self.record.row_count += u64::from(actions.iter().any(|action| self.starts_row(action)));
         for action in actions {
             match action {
                 GangAction::Stop { job, switch_seq } => {
-                    self.ordered_stops += 1;
+                    self.record.ordered_stops += 1;
                     self.expect_acks(job, switch_seq);
                     for share in self.shares[&job].clone() {
                         self.send_to_host(
@@ -181,8 +178,8 @@ impl GangSimulation {
                     }
                 }
                 GangAction::RotationEnded { .. } => {}
-                GangAction::Held(job) => self.held_jobs.push(job),
-                GangAction::StopTimedOut(job) => self.late_jobs.push(job),
+                GangAction::Held(job) => self.record.held_jobs.push(job),
+                GangAction::StopTimedOut(job) => self.record.late_jobs.push(job),
             }
         }
         if let Some(job) = leaver {
@@ -204,7 +201,7 @@ impl GangSimulation {
 
     fn stop_share(&mut self, host: HostId, job: JobId) {
         if let Some(since) = self.running.remove(&(host, job)) {
-            *self.run_time.entry(job).or_default() += self.now - since;
+            *self.record.run_time.entry(job).or_default() += self.now - since;
         }
     }
 
@@ -228,7 +225,7 @@ impl GangSimulation {
         );
         let now = self.now;
         self.running.entry((host, job)).or_insert(now);
-        self.started_at.entry(job).or_insert(now);
+        self.record.started_at.entry(job).or_insert(now);
     }
 
     pub fn run(&mut self, until: MonotonicTime, seed: u64) {
@@ -281,7 +278,7 @@ impl GangSimulation {
                 GangSimEvent::SliceExpired { host, job, seq: switch_seq } => {
                     if self.planned.get(&(host, job)) == Some(&switch_seq) {
                         self.planned.remove(&(host, job));
-                        self.timed_stops += 1;
+                        self.record.timed_stops += 1;
                         self.stop_share(host, job);
                         let is_in_rotation = |rotation: &SimRotation| {
                             switch_seq >= rotation.params.0 && rotation.jobs.contains(&Some(job))
@@ -315,7 +312,7 @@ impl GangSimulation {
 
     /// The time that a job has run, by host.
     pub fn run_time(&self, job: JobId) -> Duration {
-        self.run_time.get(&job).copied().unwrap_or_default() / self.entered_hosts(job)
+        self.record.run_time.get(&job).copied().unwrap_or_default() / self.entered_hosts(job)
     }
 
     fn entered_hosts(&self, job: JobId) -> u32 {

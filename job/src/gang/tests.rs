@@ -23,7 +23,7 @@ fn a_job_alone_is_never_stopped() {
     }
     sim.run(MS * 10_000, 1);
     assert!(sim.run_time(JobId(1)) > MS * 9_999, "{:?}", sim.run_time(JobId(1)));
-    assert!(sim.row_count > 15);
+    assert!(sim.record.row_count > 15);
 }
 
 // Promise of `a_timed_stop_that_does_not_happen_is_ordered`.
@@ -41,7 +41,7 @@ fn two_jobs_share_evenly_and_lose_little() {
         assert!((one / two - 1.0).abs() < 0.02, "slice {slice}: {one} {two}");
         assert!(one + two > 60.0 * (1.0 - 0.7 / f64::from(slice)), "slice {slice}: {one} {two}");
         // Hardly any stop has to be ordered when a slice ends.
-        let (ordered, unordered) = (sim.ordered_stops, sim.timed_stops);
+        let (ordered, unordered) = (sim.record.ordered_stops, sim.record.timed_stops);
         assert!(ordered <= 2 + unordered / 100, "slice {slice}: {ordered} {unordered}");
     }
 }
@@ -157,7 +157,7 @@ fn a_newcomer_runs_within_20_ms_for_any_number_of_rows() {
         }
         sim.run(enters_at + MS * 1000, 11);
         for job in (rows + 1..rows + 20).map(JobId) {
-            let wait = sim.started_at[&job] - sim.entered_at[&job];
+            let wait = sim.record.started_at[&job] - sim.record.entered_at[&job];
             assert!(wait <= MS * 20, "{rows} rows: {wait:?}");
         }
     }
@@ -247,7 +247,7 @@ fn idle_jobs_do_not_preempt_other_idle_jobs() {
         }
     }
     sim.run(MS * 10_000, 19);
-    assert!(sim.row_count < 1_100, "{} switches in 10 s", sim.row_count);
+    assert!(sim.record.row_count < 1_100, "{} switches in 10 s", sim.record.row_count);
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn a_held_job_stops_on_all_hosts_and_runs_again_after_its_release() {
     sim.schedule_event(MS * 2000, GangEvent::Release(JobId(1), HoldReason::Inspection));
     sim.schedule_event(MS * 3000, GangEvent::Release(JobId(1), HoldReason::User));
     sim.run(MS * 2999, 23);
-    assert_eq!(sim.held_jobs, [JobId(1); 2]);
+    assert_eq!(sim.record.held_jobs, [JobId(1); 2]);
     assert!(
         sim.run_time(JobId(1)) < MS * 510 && sim.run_time(JobId(2)) > MS * 2480,
         "{:?}",
@@ -298,11 +298,11 @@ fn a_host_that_does_not_stop_delays_the_switch_and_is_reported() {
     sim.run(MS * 1010, 31);
     sim.slow_host = Some((HostId(2), MS * 1800));
     sim.run(MS * 8000, 31);
-    assert!(!sim.late_jobs.is_empty());
+    assert!(!sim.record.late_jobs.is_empty());
     sim.slow_host = None;
-    let rows = sim.row_count;
+    let rows = sim.record.row_count;
     sim.run(MS * 20_000, 31);
-    assert!(sim.row_count > rows + 80, "{} rows, before {rows}", sim.row_count);
+    assert!(sim.record.row_count > rows + 80, "{} rows, before {rows}", sim.record.row_count);
 }
 
 // Promise (time-sharing): Whatever happens, no processor has two jobs, and no job is left without a
@@ -360,7 +360,7 @@ fn no_processor_ever_has_two_jobs() {
             let gang = &sim.gang;
             assert!(sim.run_time(*job) > earlier, "seed {seed}: job {job} has no slice: {gang:?}");
         }
-        switches += sim.row_count;
+        switches += sim.record.row_count;
     }
     println!("{switches} switches");
 }
@@ -381,6 +381,6 @@ fn four_thousand_hosts_are_switched_in_time() {
         sim.schedule_event(MS * 10 * job.0, event);
     }
     sim.run(MS * 2_000, 37);
-    assert!(sim.row_count > 10);
+    assert!(sim.record.row_count > 10);
     assert!(sim.run_time(JobId(1)) > MS * 100 && sim.run_time(JobId(2)) > MS * 100);
 }

@@ -4,8 +4,8 @@
 //! not used here, because it is cold in the caches after each turn.
 //!
 //! A job starts only after this daemon has received the report that the previous job has stopped.
-//! Any other order to stop or run one of the jobs ends the rotation for all of them. Later orders
-//! are handled as without a rotation.
+//! Any other order to stop or run one of the jobs ends the rotation for all of them
+//! (`Jobs::on_switch_order`). Later orders are handled as without a rotation.
 
 use score_proto::ids::JobId;
 use score_proto::job_control::{self, StopCondition, SwitchOrder, SwitchSeq};
@@ -49,23 +49,6 @@ impl ActiveRotation {
 }
 
 impl HostRotation {
-    /// Handles an order for a job of this host. Returns the order to send instead, and the job
-    /// whose shepherd gets it.
-    pub fn on_order(&mut self, job: JobId, order: SwitchOrder) -> Option<(JobId, SwitchOrder)> {
-        match order {
-            SwitchOrder::Run {
-                stop_condition: StopCondition::LocalRotation(params),
-                idle_check_interval_us,
-                ..
-            } => self.join(job, idle_check_interval_us, params),
-            SwitchOrder::Run { stop_condition: StopCondition::Unchanged, .. } => Some((job, order)),
-            SwitchOrder::Run { .. } | SwitchOrder::Stop { .. } => {
-                self.end_with(job);
-                Some((job, order))
-            }
-        }
-    }
-
     /// Ends the rotation, independent of the current turn.
     pub fn end(&mut self) {
         self.rotation = None;
@@ -76,7 +59,9 @@ impl HostRotation {
         self.rotation.take_if(|rotation| rotation.jobs.contains(&Some(job)));
     }
 
-    fn join(
+    /// A job gets its order to take part. Returns the order for the job of the first turn, if all
+    /// jobs have got theirs.
+    pub fn join(
         &mut self,
         job: JobId,
         idle_check_interval_us: u32,
@@ -129,7 +114,7 @@ impl HostRotation {
 mod tests {
     use super::*;
 
-    fn rotation_order(position: u8) -> SwitchOrder {
+    fn join(rotation: &mut HostRotation, job: JobId, position: u8) -> Option<(JobId, SwitchOrder)> {
         let params = job_control::LocalRotation {
             first_switch_seq: SwitchSeq(10),
             turn_us: 5000,
@@ -137,10 +122,7 @@ mod tests {
             job_count: 2,
             position,
         };
-        SwitchOrder::Run {
-            idle_check_interval_us: 1500,
-            stop_condition: StopCondition::LocalRotation(params),
-        }
+        rotation.join(job, 1500, params)
     }
 
     fn run_order(stop: u64) -> SwitchOrder {
@@ -153,12 +135,9 @@ mod tests {
 
     fn started_rotation() -> HostRotation {
         let mut host_rotation = HostRotation::default();
-        assert_eq!(host_rotation.on_order(JobId(7), rotation_order(1)), None);
+        assert_eq!(join(&mut host_rotation, JobId(7), 1), None);
         assert_eq!(host_rotation.expected_stop(), None, "one is missing");
-        assert_eq!(
-            host_rotation.on_order(JobId(4), rotation_order(0)),
-            Some((JobId(4), run_order(10)))
-        );
+        assert_eq!(join(&mut host_rotation, JobId(4), 0), Some((JobId(4), run_order(10))));
         host_rotation
     }
 
@@ -172,29 +151,14 @@ mod tests {
         assert_eq!(host_rotation.next_turn(), None);
     }
 
-    // Promise of `interrupted_rotations_never_put_two_jobs_on_a_processor`.
     #[test]
-    fn a_run_or_stop_order_to_one_job_ends_the_rotation() {
-        let stop = SwitchOrder::Stop { switch_seq: SwitchSeq(20) };
-        let unlimited_run =
-            SwitchOrder::Run { idle_check_interval_us: 0, stop_condition: StopCondition::OnOrder };
-        for order in [stop, unlimited_run] {
-            let mut host_rotation = started_rotation();
-            assert_eq!(host_rotation.on_order(JobId(7), order), Some((JobId(7), order)));
-            assert_eq!((host_rotation.expected_stop(), host_rotation.next_turn()), (None, None));
-            // A rotation that is ordered late needs the orders for all its jobs.
-            assert_eq!(host_rotation.on_order(JobId(7), rotation_order(1)), None);
-        }
-        // Orders for other jobs do not end the rotation, nor does another interval.
-        let unchanged = SwitchOrder::Run {
-            idle_check_interval_us: 0,
-            stop_condition: StopCondition::Unchanged,
-        };
-        for (job, order) in [(JobId(5), stop), (JobId(7), unchanged)] {
-            let mut host_rotation = started_rotation();
-            assert_eq!(host_rotation.on_order(job, order), Some((job, order)));
-            assert_eq!(host_rotation.expected_stop(), Some((JobId(4), SwitchSeq(10))));
-        }
+    fn a_rotation_that_has_ended_needs_the_orders_for_all_its_jobs_again() {
+        let mut host_rotation = started_rotation();
+        host_rotation.end_with(JobId(5));
+        assert_eq!(host_rotation.expected_stop(), Some((JobId(4), SwitchSeq(10))));
+        host_rotation.end_with(JobId(7));
+        assert_eq!((host_rotation.expected_stop(), host_rotation.next_turn()), (None, None));
+        assert_eq!(join(&mut host_rotation, JobId(7), 1), None);
     }
 
     #[test]
@@ -208,12 +172,8 @@ mod tests {
                 job_count,
                 position,
             };
-            let order = SwitchOrder::Run {
-                idle_check_interval_us: 0,
-                stop_condition: StopCondition::LocalRotation(params),
-            };
             assert_eq!(
-                (host_rotation.on_order(JobId(1), order), host_rotation.expected_stop()),
+                (host_rotation.join(JobId(1), 0, params), host_rotation.expected_stop()),
                 (None, None),
                 "{params:?}"
             );

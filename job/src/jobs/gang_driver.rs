@@ -208,7 +208,7 @@ impl Jobs {
     /// Handles blocked output and everything that is due by the clock.
     pub(super) fn tick_gang(&mut self) {
         for job in self.led_job_ids() {
-            let is_blocked = self.led_node(job).is_some_and(|node| node.is_blocked());
+            let is_blocked = self.tree.led(job).is_some_and(|links| links.node.is_blocked());
             let request = self.gang.on_output(job, is_blocked, self.now);
             request.into_iter().for_each(|request| self.gang.queue(job, request));
         }
@@ -288,7 +288,7 @@ impl Jobs {
         if !self.gang.warned_jobs.insert(job) {
             return;
         }
-        let Some(node) = self.led_node(job) else { return };
+        let Some(node) = self.tree.led(job).map(|links| &links.node) else { return };
         let name = |range| late_host_name(node.placement(), range);
         let hosts: Vec<String> = node.unstopped_hosts().map(name).collect();
         let text = format!(

@@ -47,7 +47,7 @@ impl Jobs {
     /// The next deadline of a job master, or of a node of a job's tree.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         let masters = self.led_jobs.values().filter_map(|led_job| led_job.master.deadline());
-        masters.chain(self.tree_deadline()).min()
+        masters.chain(self.tree.deadline()).min()
     }
 
     pub(super) fn on_request(&mut self, job: JobId, request: JobRequest) {
@@ -91,8 +91,8 @@ impl Jobs {
             self.gang.queue(job, GangRequest::Leave);
             self.handle_gang_requests();
         }
-        self.abort_position(TreePosition::above_first_host(job));
-        self.abort_position(TreePosition::host(job));
+        self.tree.abort(TreePosition::above_first_host(job), &mut self.effects);
+        self.tree.abort(TreePosition::host(job), &mut self.effects);
     }
 
     pub(super) fn subscribe(&mut self, job: JobId, subscriber: Subscriber, period_ms: u32) {

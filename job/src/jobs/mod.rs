@@ -8,24 +8,26 @@
 //! | `mod.rs` | each input, and the path of orders and reports through this daemon |
 //! | `led_jobs.rs` | the masters of the jobs that this daemon leads, and their watchers |
 //! | `tree_positions.rs` | this daemon's positions in the range trees of jobs, and their links |
+//! | `rotation_turns.rs` | the turns of a rotation on this host |
 //! | `gang_driver.rs` | the gang scheduler of the jobs that this daemon leads |
 
 mod gang_driver;
 mod keys;
 mod led_jobs;
+mod rotation_turns;
 #[cfg(test)]
 mod step_tests;
 mod tree_positions;
 #[cfg(test)]
 mod world;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobOrder, JobReport, JobStart, Order, Placement, Report,
-    ShepherdOrder, ShepherdReport, SwitchOrder, SwitchReport,
+    ShepherdOrder, ShepherdReport, StopCondition, SwitchOrder, SwitchReport,
 };
 use score_proto::message::{JobRequest, ToolCall, ToolSession};
 use score_proto::observation::Metrics;
@@ -36,14 +38,14 @@ use score_proto::tool_start::ToolAction;
 use crate::cluster::{HostShare, MonotonicTime};
 use crate::gang::GangConfig;
 use crate::host::host_rotation::HostRotation;
-use crate::host::tree_node::{Outgoing, SHEPHERD_CHILD, TreeNode};
+use crate::host::tree_node::{Outgoing, SHEPHERD_CHILD};
 use crate::master::{JobMaster, MasterAction, MasterEvent, PageStacks};
 use crate::metrics_subscribers::Subscriber;
 pub use gang_driver::{GangDriver, SINGLE_USER_HOST};
 pub use keys::{ClientJob, JobTag, LinkId, SessionKey};
 use led_jobs::LedJob;
 pub use tree_positions::Parent;
-use tree_positions::{TreeLevel, TreeLinks, TreePosition, positions_of};
+use tree_positions::{PositionMessages, TreeLevel, TreePosition, TreePositions};
 
 /// A job that this daemon is to lead. All of its hosts are up.
 #[derive(Debug)]
@@ -216,11 +218,8 @@ pub struct Launch {
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Jobs {
-    identity: Option<HostIdentity>,
     led_jobs: BTreeMap<JobId, LedJob>,
-    positions: BTreeMap<TreePosition, TreeLinks>,
-    /// The positions whose nodes may have messages to move.
-    touched: BTreeSet<TreePosition>,
+    tree: TreePositions,
     gang: GangDriver,
     rotation: HostRotation,
     /// The session of each watcher, and the job.
@@ -237,10 +236,8 @@ impl Jobs {
     /// The state without jobs. `fixed_poll_us` is for tests; see [`GangDriver`].
     pub fn new(fixed_poll_us: Option<u32>) -> Self {
         Self {
-            identity: None,
             led_jobs: BTreeMap::new(),
-            positions: BTreeMap::new(),
-            touched: BTreeSet::new(),
+            tree: TreePositions::default(),
             gang: GangDriver::new(fixed_poll_us),
             rotation: HostRotation::default(),
             watchers: BTreeMap::new(),
@@ -253,7 +250,7 @@ impl Jobs {
 
     /// The daemon has links from now on, or a new incarnation.
     pub fn set_identity(&mut self, identity: HostIdentity) {
-        self.identity = Some(identity);
+        self.tree.set_identity(identity);
     }
 
     /// Hosts of jobs share this machine's disk. Directories of a lost host are removed here.
@@ -296,17 +293,26 @@ impl Jobs {
                 self.step_master(job, MasterEvent::ListProcesses(session_key))
             }
             Input::Fail { job, code, reason } => self.fail(job, code, reason),
-            Input::Order(link, tag, order) => self.on_order(link, tag, order),
-            Input::Report(link, tag, report) => self.on_report(link, tag, report),
-            Input::Connected { connection, result } => self.on_connected(connection, result),
-            Input::OrderTooLong(link, tag) => self.on_order_too_long(link, tag),
-            Input::LinkLost(link, reason) => self.on_link_lost(link, &reason),
+            Input::Order(link, tag, order) => {
+                self.tree.on_order((link, tag), order, now, &mut self.effects)
+            }
+            Input::Report(link, tag, report) => {
+                let directory = self.tree.on_report(link, tag, report, &mut self.effects);
+                directory.into_iter().for_each(|(host, path)| {
+                    self.note_directory(tag.job, host, path);
+                });
+            }
+            Input::Connected { connection, result } => self.tree.on_connected(connection, result),
+            Input::OrderTooLong(link, tag) => self.tree.on_order_too_long(link, tag),
+            Input::LinkLost(link, reason) => {
+                self.tree.on_link_lost(link, &reason, &mut self.effects)
+            }
             Input::Local(job, report) => self.on_local_report(job, report),
             Input::Abort(job) => self.abort(job),
-            Input::AbortAllHere => self.abort_all_here(),
+            Input::AbortAllHere => self.tree.abort_all(&mut self.effects),
             Input::Tick => {
                 self.tick_masters();
-                self.tick_tree();
+                self.tree.tick(now);
                 self.move_messages();
                 self.tick_gang();
             }
@@ -334,22 +340,8 @@ impl Jobs {
         let directories = BTreeMap::new();
         let led_job = LedJob { master, client_job, hosts, allocations, priority, directories };
         self.led_jobs.insert(job, led_job);
-        self.enter_led_tree(job, placement);
+        self.tree.enter_led(job, placement, &mut self.effects);
         self.on_master_order(job, order);
-    }
-
-    /// Enters the tree at the position of the master. The first host of the job may be this host or
-    /// another one.
-    fn enter_led_tree(&mut self, job: JobId, placement: Placement) {
-        let first_name = placement.hosts.first().map(|first| first.name.as_str());
-        let own_name = self.identity.as_ref().map(|identity| identity.name.as_str());
-        // A daemon without links only has jobs on its own host.
-        let is_above_first_host = own_name.is_some() && first_name != own_name;
-        let (position, tree_node) = match is_above_first_host {
-            true => (TreePosition::above_first_host(job), TreeNode::at_master(placement)),
-            false => (TreePosition::host(job), TreeNode::new(placement)),
-        };
-        self.enter_tree(position, tree_node, Parent::Master);
     }
 
     /// Passes an event to the master of a job, and carries out the resulting actions.
@@ -398,23 +390,17 @@ impl Jobs {
         self.handle_gang_requests();
     }
 
-    /// A job master of this daemon sends an order. It goes to the first host of the job.
+    /// The master of a job sends an order. It goes to the first host of the job.
     fn on_master_order(&mut self, job: JobId, order: Order) {
-        for position in positions_of(job) {
-            if let Some(links) = self.positions.get_mut(&position)
-                && links.parent == Parent::Master
-            {
-                links.node.set_time(self.now);
-                links.node.on_order(order);
-                self.touched.insert(position);
-                return;
-            }
+        if let Some(node) = self.tree.touch_led(job) {
+            node.set_time(self.now);
+            node.on_order(order);
         }
     }
 
+    /// A report of this host's part of a job.
     fn on_local_report(&mut self, job: JobId, report: LocalReport) {
-        let position = TreePosition::host(job);
-        let Some(TreeLinks { node, .. }) = self.positions.get_mut(&position) else { return };
+        let Some(node) = self.tree.touch(TreePosition::host(job)) else { return };
         match report {
             LocalReport::Shepherd(report) => node.on_shepherd_report(report),
             LocalReport::Switch(report) => node.on_report(SHEPHERD_CHILD, Report::Switch(report)),
@@ -422,51 +408,30 @@ impl Jobs {
             LocalReport::Lost { code, reason } => node.on_child_lost(SHEPHERD_CHILD, code, reason),
             LocalReport::Closed => node.close_child(SHEPHERD_CHILD),
         }
-        self.touched.insert(position);
     }
 
     /// Moves orders and reports until there are none left.
     fn move_messages(&mut self) {
-        while let Some(position) = self.next_touched() {
+        while let Some(outgoing) = self.tree.take_messages() {
+            let PositionMessages { position, parent, tag, messages, is_finished } = outgoing;
             let job = position.job;
-            let Some(links) = self.positions.get_mut(&position) else { continue };
-            let outgoing = links.node.take_outgoing();
-            let (is_finished, parent, tag) =
-                (links.node.is_finished(), links.parent, links.tag(job));
-            if !outgoing.is_empty() {
-                // Handing out a message may have made room for more.
-                self.touched.insert(position);
-            }
-            for message in outgoing {
+            for message in messages {
                 match message {
                     Outgoing::Parent(report) => self.send_to_parent(tag, parent, report),
                     Outgoing::Shepherd(order) => self.on_shepherd_order(job, order),
                     Outgoing::SwitchThread(order) => self.on_switch_order(job, order),
                     Outgoing::Child(child_index, order) => {
-                        let links = self.positions.get(&position);
+                        let links = self.tree.get(position);
                         let link = links.and_then(|links| links.child_links.get(&child_index));
                         let send = link.map(|link| Effect::SendOrder(*link, tag, order));
                         self.effects.extend(send);
                     }
                 }
             }
-            if is_finished
-                && self.positions.remove(&position).is_some()
-                && position.level == TreeLevel::Host
-            {
+            if is_finished && self.tree.leave(position) && position.level == TreeLevel::Host {
                 self.effects.push(Effect::EndedHere(job));
             }
         }
-    }
-
-    /// A position that may have messages to move and has its links.
-    fn next_touched(&mut self) -> Option<TreePosition> {
-        let is_connected = |position: &&TreePosition| {
-            self.positions.get(position).is_none_or(|links| links.connecting == 0)
-        };
-        let position = self.touched.iter().find(is_connected).copied()?;
-        self.touched.remove(&position);
-        Some(position)
     }
 
     fn send_to_parent(&mut self, tag: JobTag, parent: Parent, report: Report) {
@@ -483,16 +448,56 @@ impl Jobs {
         let ShepherdOrder::Job(JobOrder::StartJob(start)) = order else {
             return self.effects.push(Effect::ToShepherd(job, order));
         };
-        let Some(links) = self.positions.get(&TreePosition::host(job)) else { return };
+        let Some(links) = self.tree.get(TreePosition::host(job)) else { return };
         let client_job = self.led_jobs.get(&job).map(|led_job| led_job.client_job);
         let (placement, parent) = (links.node.placement().clone(), links.parent);
         let launch = Launch { start, placement, parent, client_job };
         self.effects.push(Effect::Launch(Box::new(launch)));
     }
 
+    /// An order for the switch thread of a shepherd of this host. The host passes it on, unless it
+    /// begins a rotation of jobs.
     fn on_switch_order(&mut self, job: JobId, order: SwitchOrder) {
-        if let Some((job, order)) = self.rotation.on_order(job, order) {
+        let passed_on = match order {
+            SwitchOrder::Run {
+                stop_condition: StopCondition::LocalRotation(params),
+                idle_check_interval_us,
+            } => self.rotation.join(job, idle_check_interval_us, params),
+            // Another interval of the idle check.
+            SwitchOrder::Run { stop_condition: StopCondition::Unchanged, .. } => Some((job, order)),
+            SwitchOrder::Run { .. } | SwitchOrder::Stop { .. } => {
+                self.rotation.end_with(job);
+                Some((job, order))
+            }
+        };
+        if let Some((job, order)) = passed_on {
             self.effects.push(Effect::ToSwitchThread(job, order));
         }
+    }
+}
+
+/// Queries of the daemon about trees.
+impl Jobs {
+    /// Whether this daemon neither leads a job nor takes part in one.
+    pub fn is_empty(&self) -> bool {
+        self.led_jobs.is_empty() && self.tree.is_empty()
+    }
+
+    /// The link to the parent of a job's part on this host, if the parent is another host.
+    pub fn parent_link(&self, job: JobId) -> Option<LinkId> {
+        match self.tree.get(TreePosition::host(job))?.parent {
+            Parent::Peer(link) => Some(link),
+            Parent::Master => None,
+        }
+    }
+
+    /// The links that carry orders of a led job.
+    pub fn led_links(&self, job: JobId) -> impl Iterator<Item = LinkId> + '_ {
+        self.tree.led_links(job)
+    }
+
+    /// Whether jobs use a link. While there are no jobs, every link counts as used.
+    pub fn uses_link(&self, link: LinkId) -> bool {
+        self.tree.uses_link(link)
     }
 }

@@ -545,7 +545,7 @@ fn a_job_whose_output_is_not_read_is_suspended_after_a_second() {
         is_partial_line: false,
     };
     let mut written = 0u64;
-    while !jobs.led_node(FIRST).unwrap().is_blocked() {
+    while !jobs.tree.led(FIRST).unwrap().node.is_blocked() {
         let report = LocalReport::Shepherd(ShepherdReport::Output(text()));
         step(&mut jobs, Input::Local(FIRST, report), 0);
         written += 1 << 20;
@@ -599,6 +599,21 @@ fn a_rotation_continues_while_all_of_its_jobs_exist_and_are_busy() {
     let next = jobs.next_rotation_turn(|_| true).map(|(job, _)| job);
     assert_eq!(next, Some(SECOND));
     assert_eq!(jobs.expected_rotation_stop(), Some((SECOND, SwitchSeq(11))));
+}
+
+// Promise of `interrupted_rotations_never_put_two_jobs_on_a_processor`.
+#[test]
+fn a_run_or_stop_order_to_one_job_ends_the_rotation() {
+    let stop = SwitchOrder::Stop { switch_seq: SwitchSeq(20) };
+    let unlimited_run = run_order(0, StopCondition::OnOrder);
+    let unchanged = run_order(0, StopCondition::Unchanged);
+    for (order, ends) in [(stop, true), (unlimited_run, true), (unchanged, false)] {
+        let mut jobs = jobs_in_rotation();
+        let input = Input::Order(PARENT_LINK, tag(SECOND), HopOrder::Tree(Order::Switch(order)));
+        assert_eq!(switch_orders(&step(&mut jobs, input, 1)), [(SECOND, order)]);
+        let expected_stop = (!ends).then_some((FIRST, SwitchSeq(10)));
+        assert_eq!(jobs.expected_rotation_stop(), expected_stop, "{order:?}");
+    }
 }
 
 #[test]

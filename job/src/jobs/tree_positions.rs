@@ -1,18 +1,16 @@
 //! A daemon's positions in the range trees of jobs, and the links to parents and children: they are
 //! opened, used by orders and reports of other hosts, and lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use score_proto::exit_code::EXIT_HOST_LOST;
-use score_proto::ids::JobId;
-use score_proto::job_control::{
-    HopOrder, HopReport, Placement, SwitchOrder, SwitchReport, SwitchSeq,
-};
+use score_proto::ids::{JobHostId, JobId};
+use score_proto::job_control::{HopOrder, HopReport, Placement};
 
-use super::{Connection, Effect, HostIdentity, JobTag, Jobs, LinkId, LocalReport};
+use super::{Connection, Effect, HostIdentity, JobTag, LinkId};
 use crate::cluster::MonotonicTime;
-use crate::host::tree_node::TreeNode;
+use crate::host::tree_node::{Outgoing, TreeNode};
 
 /// The level of a position in a job's range tree. A daemon may have both positions of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,14 +80,68 @@ impl TreeLinks {
     }
 }
 
-impl Jobs {
+/// The outgoing messages of a position.
+#[derive(Debug)]
+pub(super) struct PositionMessages {
+    pub(super) position: TreePosition,
+    pub(super) parent: Parent,
+    pub(super) tag: JobTag,
+    pub(super) messages: Vec<Outgoing>,
+    /// These are the last messages.
+    pub(super) is_finished: bool,
+}
+
+/// See the [module](self). Effects are added to `effects`.
+#[derive(Debug, Default)]
+pub(super) struct TreePositions {
+    /// None: a daemon without links.
+    identity: Option<HostIdentity>,
+    positions: BTreeMap<TreePosition, TreeLinks>,
+    /// The positions whose nodes may have messages to move.
+    touched: BTreeSet<TreePosition>,
+}
+
+impl TreePositions {
+    /// The daemon has links from now on, or a new incarnation.
+    pub(super) fn set_identity(&mut self, identity: HostIdentity) {
+        self.identity = Some(identity);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.positions.is_empty()
+    }
+
+    pub(super) fn get(&self, position: TreePosition) -> Option<&TreeLinks> {
+        self.positions.get(&position)
+    }
+
+    /// Enters the tree at the position of the master. The first host of the job may be this host or
+    /// another one.
+    pub(super) fn enter_led(
+        &mut self,
+        job: JobId,
+        placement: Placement,
+        effects: &mut Vec<Effect>,
+    ) {
+        let first_name = placement.hosts.first().map(|first| first.name.as_str());
+        let own_name = self.identity.as_ref().map(|identity| identity.name.as_str());
+        // A daemon without links only has jobs on its own host.
+        let is_above_first_host = own_name.is_some() && first_name != own_name;
+        let (position, node) = match is_above_first_host {
+            true => (TreePosition::above_first_host(job), TreeNode::at_master(placement)),
+            false => (TreePosition::host(job), TreeNode::new(placement)),
+        };
+        self.enter(position, node, Parent::Master, effects);
+    }
+
     /// Takes a position in a job's range tree. Requests links to the child hosts, and sends them
     /// the placement.
-    pub(super) fn enter_tree(
+    fn enter(
         &mut self,
         position: TreePosition,
         mut node: TreeNode,
         parent: Parent,
+        effects: &mut Vec<Effect>,
     ) {
         node.announce_placement();
         let hosts = &node.placement().hosts;
@@ -97,7 +149,7 @@ impl Jobs {
         for (child_index, host) in node.child_hosts() {
             let Some(host) = hosts.get(host.index()) else { continue };
             let connection = Connection { position, child_index };
-            self.effects.push(Effect::Connect(connection, host.clone()));
+            effects.push(Effect::Connect(connection, host.clone()));
             connecting += 1;
         }
         let child_links = BTreeMap::new();
@@ -120,7 +172,14 @@ impl Jobs {
         self.touched.insert(position);
     }
 
-    pub(super) fn on_order(&mut self, link: LinkId, tag: JobTag, order: HopOrder) {
+    /// An order of the parent has arrived over a link.
+    pub(super) fn on_order(
+        &mut self,
+        (link, tag): (LinkId, JobTag),
+        order: HopOrder,
+        now: MonotonicTime,
+        effects: &mut Vec<Effect>,
+    ) {
         let position = TreePosition::host(tag.job);
         // None: the job has just ended, or the sender is not its parent.
         let links = self
@@ -128,12 +187,14 @@ impl Jobs {
             .get_mut(&position)
             .filter(|links| links.tag(tag.job) == tag && links.parent == Parent::Peer(link));
         match (order, links) {
-            (HopOrder::SetPlacement(placement), _) => self.on_placement(link, tag, placement),
+            (HopOrder::SetPlacement(placement), _) => {
+                self.on_placement(link, tag, placement, effects)
+            }
             // Aborts only this host's part. If this daemon also leads the job, the master learns
             // from reports that hosts are lost.
-            (HopOrder::Abort, Some(_)) => self.abort_position(position),
+            (HopOrder::Abort, Some(_)) => self.abort(position, effects),
             (HopOrder::Tree(order), Some(links)) => {
-                links.node.set_time(self.now);
+                links.node.set_time(now);
                 links.node.on_order(order);
                 self.touched.insert(position);
             }
@@ -142,22 +203,36 @@ impl Jobs {
     }
 
     /// This host gets a part of a job.
-    fn on_placement(&mut self, link: LinkId, tag: JobTag, placement: Placement) {
+    fn on_placement(
+        &mut self,
+        link: LinkId,
+        tag: JobTag,
+        placement: Placement,
+        effects: &mut Vec<Effect>,
+    ) {
         let position = TreePosition::host(tag.job);
         // The job that has this number here belongs to a server that no longer runs.
         if self.positions.get(&position).is_some_and(|links| links.tag(tag.job) != tag) {
-            self.abort_position(position);
+            self.abort(position, effects);
         }
         if let Err(reason) = check_placement(&placement, tag, self.identity.as_ref()) {
             let report = HopReport::UnknownJob { reason };
-            return self.effects.push(Effect::SendReport(link, tag, report));
+            return effects.push(Effect::SendReport(link, tag, report));
         }
         if !self.positions.contains_key(&position) {
-            self.enter_tree(position, TreeNode::new(placement), Parent::Peer(link));
+            self.enter(position, TreeNode::new(placement), Parent::Peer(link), effects);
         }
     }
 
-    pub(super) fn on_report(&mut self, link: LinkId, tag: JobTag, report: HopReport) {
+    /// A report of a child has arrived over a link. Returns the path of the directory of a led job,
+    /// if it reports that.
+    pub(super) fn on_report(
+        &mut self,
+        link: LinkId,
+        tag: JobTag,
+        report: HopReport,
+        effects: &mut Vec<Effect>,
+    ) -> Option<(JobHostId, String)> {
         for position in positions_of(tag.job) {
             let links = self.positions.get_mut(&position);
             let Some(links) = links.filter(|links| links.tag(tag.job) == tag) else { continue };
@@ -165,19 +240,22 @@ impl Jobs {
             match report {
                 HopReport::UnknownJob { reason } => links.fail_child(child_index, &reason),
                 HopReport::Directory { host, path } => match links.parent {
-                    Parent::Master => return self.note_directory(tag.job, host, path),
+                    Parent::Master => return Some((host, path)),
                     Parent::Peer(link) => {
                         let report = HopReport::Directory { host, path };
-                        return self.effects.push(Effect::SendReport(link, tag, report));
+                        effects.push(Effect::SendReport(link, tag, report));
+                        return None;
                     }
                 },
                 HopReport::Tree(report) => links.node.on_report(child_index, report),
             }
             self.touched.insert(position);
-            return;
+            return None;
         }
+        None
     }
 
+    /// An order to a child was too long to be sent.
     pub(super) fn on_order_too_long(&mut self, link: LinkId, tag: JobTag) {
         for position in positions_of(tag.job) {
             let links = self.positions.get_mut(&position);
@@ -191,12 +269,12 @@ impl Jobs {
 
     /// A link is lost. Jobs whose parent is at its other end are aborted. Jobs that have a child
     /// there lose the child's hosts.
-    pub(super) fn on_link_lost(&mut self, link: LinkId, reason: &str) {
+    pub(super) fn on_link_lost(&mut self, link: LinkId, reason: &str, effects: &mut Vec<Effect>) {
         let positions: Vec<TreePosition> = self.positions.keys().copied().collect();
         for position in positions {
             let Some(links) = self.positions.get_mut(&position) else { continue };
             if links.parent == Parent::Peer(link) {
-                self.abort_position(position);
+                self.abort(position, effects);
             } else if let Some(child_index) = links.child_of_link(link) {
                 links.fail_child(child_index, reason);
                 self.touched.insert(position);
@@ -204,119 +282,114 @@ impl Jobs {
         }
     }
 
-    pub(super) fn abort_position(&mut self, position: TreePosition) {
+    /// Leaves a tree. This host, and the hosts below, end their part of the job without a report.
+    pub(super) fn abort(&mut self, position: TreePosition, effects: &mut Vec<Effect>) {
         let Some(links) = self.positions.remove(&position) else { return };
         self.touched.remove(&position);
         let job = position.job;
         for link in links.child_links.values() {
-            self.effects.push(Effect::SendOrder(*link, links.tag(job), HopOrder::Abort));
+            effects.push(Effect::SendOrder(*link, links.tag(job), HopOrder::Abort));
         }
         if position.level == TreeLevel::Host {
-            self.effects.push(Effect::AbortHere(job));
+            effects.push(Effect::AbortHere(job));
         }
     }
 
-    pub(super) fn abort_all_here(&mut self) {
-        let positions: Vec<TreePosition> = self.positions.keys().copied().collect();
-        for position in positions {
-            self.positions.remove(&position);
+    /// Leaves all trees.
+    pub(super) fn abort_all(&mut self, effects: &mut Vec<Effect>) {
+        for position in std::mem::take(&mut self.positions).into_keys() {
             if position.level == TreeLevel::Host {
-                self.effects.push(Effect::AbortHere(position.job));
+                effects.push(Effect::AbortHere(position.job));
             }
         }
         self.touched.clear();
     }
 
     /// The next deadline of a node.
-    pub(super) fn tree_deadline(&self) -> Option<MonotonicTime> {
+    pub(super) fn deadline(&self) -> Option<MonotonicTime> {
         self.positions.values().filter_map(|links| links.node.deadline()).min()
     }
 
-    pub(super) fn tick_tree(&mut self) {
+    /// Time has passed.
+    pub(super) fn tick(&mut self, now: MonotonicTime) {
         for (position, links) in &mut self.positions {
-            if links.node.deadline().is_some_and(|due| due <= self.now) {
-                links.node.set_time(self.now);
+            if links.node.deadline().is_some_and(|due| due <= now) {
+                links.node.set_time(now);
                 links.node.on_tick();
                 self.touched.insert(*position);
             }
         }
     }
-}
 
-/// The rotation of the jobs of this host, in which neither master nor scheduler takes part.
-impl Jobs {
-    /// The job whose turn it is, and the stop that it will report.
-    pub fn expected_rotation_stop(&self) -> Option<(JobId, SwitchSeq)> {
-        self.rotation.expected_stop()
+    /// A node that is about to handle an event, after which it may have messages to move.
+    pub(super) fn touch(&mut self, position: TreePosition) -> Option<&mut TreeNode> {
+        let links = self.positions.get_mut(&position)?;
+        self.touched.insert(position);
+        Some(&mut links.node)
     }
 
-    /// The job of the current turn has stopped. Returns the job of the next turn and its order, if
-    /// all jobs of the rotation can continue. `has_shepherd` returns whether a job has a shepherd.
-    pub fn next_rotation_turn(
-        &mut self,
-        has_shepherd: impl Fn(JobId) -> bool,
-    ) -> Option<(JobId, SwitchOrder)> {
-        let is_ready = |job: JobId| {
-            let links = self.positions.get(&TreePosition::host(job));
-            has_shepherd(job) && links.is_some_and(|links| !links.node.is_idle())
+    /// The node of a led job at its master, before it handles an order of the master.
+    pub(super) fn touch_led(&mut self, job: JobId) -> Option<&mut TreeNode> {
+        let is_led = |position: &TreePosition| {
+            self.get(*position).is_some_and(|links| links.parent == Parent::Master)
         };
-        if self.rotation.jobs().all(is_ready) { self.rotation.next_turn() } else { None }
+        let position = positions_of(job).into_iter().find(is_led)?;
+        self.touch(position)
     }
 
-    /// Ends the rotation with this stop, and reports the stop to the scheduler. The daemon calls
-    /// this for the last stop, if the rotation cannot continue, or if the scheduler has to decide
-    /// because a job may be idle.
-    pub fn end_rotation(&mut self, job: JobId, switch_seq: SwitchSeq) {
-        self.rotation.end();
-        self.on_local_report(job, LocalReport::Switch(SwitchReport::Stopped { switch_seq }));
-    }
-
-    /// The stop of a job was enforced. It ends the rotation of which the job is a part.
-    pub fn end_rotation_with(&mut self, job: JobId) {
-        self.rotation.end_with(job);
-    }
-}
-
-/// Queries of the daemon about positions.
-impl Jobs {
-    /// Whether this daemon neither leads a job nor takes part in one.
-    pub fn is_empty(&self) -> bool {
-        self.led_jobs.is_empty() && self.positions.is_empty()
-    }
-
-    /// The link to the parent of a job's part on this host, if the parent is another host.
-    pub fn parent_link(&self, job: JobId) -> Option<LinkId> {
-        match self.positions.get(&TreePosition::host(job))?.parent {
-            Parent::Peer(link) => Some(link),
-            Parent::Master => None,
+    /// The messages of a position that has its links, until there are none left.
+    pub(super) fn take_messages(&mut self) -> Option<PositionMessages> {
+        loop {
+            let position = self.next_touched()?;
+            let Some(links) = self.positions.get_mut(&position) else { continue };
+            let messages = links.node.take_outgoing();
+            let (is_finished, parent) = (links.node.is_finished(), links.parent);
+            let tag = links.tag(position.job);
+            if !messages.is_empty() {
+                // Handing out a message may have made room for more.
+                self.touched.insert(position);
+            }
+            return Some(PositionMessages { position, parent, tag, messages, is_finished });
         }
     }
 
+    /// A position that may have messages to move and has its links.
+    fn next_touched(&mut self) -> Option<TreePosition> {
+        let is_connected = |position: &&TreePosition| {
+            self.positions.get(position).is_none_or(|links| links.connecting == 0)
+        };
+        let position = self.touched.iter().find(is_connected).copied()?;
+        self.touched.remove(&position);
+        Some(position)
+    }
+
+    /// Leaves a tree after the last messages. Returns whether the daemon had this position.
+    pub(super) fn leave(&mut self, position: TreePosition) -> bool {
+        self.positions.remove(&position).is_some()
+    }
+
     /// The links that carry orders of a led job.
-    pub fn led_links(&self, job: JobId) -> impl Iterator<Item = LinkId> + '_ {
-        let positions = positions_of(job).into_iter().filter_map(|one| self.positions.get(&one));
-        let led = positions.filter(|links| links.parent == Parent::Master);
-        led.flat_map(|links| links.child_links.values().copied())
+    pub(super) fn led_links(&self, job: JobId) -> impl Iterator<Item = LinkId> + '_ {
+        self.led(job).into_iter().flat_map(|links| links.child_links.values().copied())
+    }
+
+    /// The node of a led job at its master, with its links.
+    pub(super) fn led(&self, job: JobId) -> Option<&TreeLinks> {
+        let mut positions = positions_of(job).into_iter().filter_map(|one| self.get(one));
+        positions.find(|links| links.parent == Parent::Master)
     }
 
     /// Whether jobs use a link. While there are no jobs, every link counts as used.
-    pub fn uses_link(&self, link: LinkId) -> bool {
+    pub(super) fn uses_link(&self, link: LinkId) -> bool {
         let uses_link = |links: &TreeLinks| {
             links.parent == Parent::Peer(link) || links.child_of_link(link).is_some()
         };
         self.positions.is_empty() || self.positions.values().any(uses_link)
     }
-
-    /// The node of a led job at its master.
-    pub(super) fn led_node(&self, job: JobId) -> Option<&TreeNode> {
-        let mut positions =
-            positions_of(job).into_iter().filter_map(|one| self.positions.get(&one));
-        positions.find(|links| links.parent == Parent::Master).map(|links| &links.node)
-    }
 }
 
 /// The positions that a daemon can have in the trees of a job.
-pub(super) fn positions_of(job: JobId) -> [TreePosition; 2] {
+fn positions_of(job: JobId) -> [TreePosition; 2] {
     [TreePosition::above_first_host(job), TreePosition::host(job)]
 }
 

@@ -1,14 +1,18 @@
-//! The master's part of deadlock detection: it carries out the actions that the detection of each
-//! parallel process requests.
+//! Deadlock detection of the elements of a stage: events reach the response of each element, and
+//! the actions of the response are carried out.
 
 use std::time::Duration;
 
 use score_proto::exit_code::EXIT_DEADLOCK;
+use score_proto::job_control::SwitchSeq;
 use score_proto::message::Level;
+use score_proto::nodeset::NodeSet;
+use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 use score_proto::server_message::{JobAnswer, ReportedStacks};
 use score_proto::tool_command::ToolRequest;
 
-use super::{JobMaster, StageElement, notice};
+use super::Outbox;
+use super::stage_elements::{StageElement, StageElements, StageRequest};
 use crate::cluster::MonotonicTime;
 use crate::deadlock_response::{self, DeadlockResponse, ResponseAction};
 use crate::gang::HoldReason;
@@ -19,28 +23,65 @@ use crate::tool_commands::Asker;
 /// busy host first reads the symbols of an MPI library.
 const STACKS_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl StageElement {
-    /// When the next tick for this element is due.
-    pub(super) fn deadline(&self) -> Option<MonotonicTime> {
-        match self.element.is_ended() {
-            true => None,
-            false if self.faults.is_active() => self.faults.deadline(),
-            false => self.deadlock_response.deadline(),
-        }
-    }
-}
-
-impl JobMaster {
-    /// Whether a parallel process of the job seems to hang, but no deadlock can be proved.
+impl StageElements {
+    /// Whether an element seems to hang, but no deadlock can be proved.
     pub fn suspects_hang(&self, now: MonotonicTime) -> bool {
         let suspects = |part: &StageElement| part.deadlock_response.suspects_hang(now);
         self.elements.iter().any(|part| !part.element.is_ended() && suspects(part))
+    }
+
+    /// The job is stopped.
+    pub fn on_stopped(&mut self, switch_seq: SwitchSeq, out: &mut Outbox) {
+        for number in self.numbers() {
+            self.update_response(number, out, |response, now| response.on_stopped(switch_seq, now));
+        }
+    }
+
+    /// All hosts have stopped the job, possibly for another reason than the inspection of an
+    /// element.
+    pub fn on_gang_stopped(&mut self, out: &mut Outbox) {
+        for number in self.numbers() {
+            if self.elements[number as usize].holds_job {
+                self.update_response(number, out, DeadlockResponse::on_gang_stopped);
+            }
+        }
+    }
+
+    /// Time has passed.
+    pub fn on_tick(&mut self, out: &mut Outbox) {
+        for number in self.numbers() {
+            self.update_response(number, out, DeadlockResponse::on_tick);
+        }
+    }
+
+    /// The combined idle report of all hosts.
+    pub fn on_idle_summary(&mut self, number: u32, summary: IdleSummary, out: &mut Outbox) {
+        self.update_response(number, out, |response, now| response.on_idle_report(summary, now));
+    }
+
+    /// All hosts have taken their snapshot of an element.
+    pub fn on_sample(
+        &mut self,
+        number: u32,
+        round: SampleRound,
+        sample: ActivitySample,
+        out: &mut Outbox,
+    ) {
+        self.update_response(number, out, |response, now| {
+            response.on_round_done(round, sample, now)
+        });
+    }
+
+    /// Some hosts report what processes of an element wait for.
+    pub fn on_wait_states(&mut self, number: u32, waits: Vec<WaitState>, out: &mut Outbox) {
+        self.update_response(number, out, |response, _| response.on_explanations(waits));
     }
 
     /// Passes an event to the deadlock detection of an element.
     pub(super) fn update_response(
         &mut self,
         number: u32,
+        out: &mut Outbox,
         handler: impl FnOnce(&mut DeadlockResponse, MonotonicTime) -> Vec<ResponseAction>,
     ) {
         let part = self.elements.get_mut(number as usize);
@@ -49,73 +90,60 @@ impl JobMaster {
             |part: &&mut StageElement| !part.element.is_ended() && !part.faults.is_active();
         let Some(part) = part.filter(is_watched) else { return };
         for step in handler(&mut part.deadlock_response, self.now) {
-            match step {
-                ResponseAction::Order(order) => self.send_order(order.to(number)),
-                ResponseAction::StopGang => {
-                    self.elements[number as usize].holds_job = true;
-                    self.send_to_gang(GangRequest::Hold(HoldReason::Inspection));
-                }
-                ResponseAction::Release => self.release_hold(number),
-                ResponseAction::DeclareDeadlock(waits) => {
-                    let name = self.element_name(number);
-                    let lines = deadlock_response::deadlock_report(
-                        self.number,
-                        &name,
-                        &waits,
-                        &self.placement,
-                    );
-                    self.actions.extend(lines.into_iter().map(|text| notice(Level::Error, text)));
-                    self.elements[number as usize].element.mark_failed(EXIT_DEADLOCK);
-                }
-                ResponseAction::ReadStacks => self.read_deadlock_stacks(number),
-                ResponseAction::ReportSuspicion(waits) => {
-                    let name = self.element_name(number);
-                    let lines = deadlock_response::suspicion_report(
-                        self.number,
-                        &name,
-                        &waits,
-                        &self.placement,
-                    );
-                    self.actions.extend(lines.into_iter().map(|text| notice(Level::Warning, text)));
-                }
-                ResponseAction::Kill => {
-                    self.elements[number as usize].element.end(EXIT_DEADLOCK, &mut self.actions)
-                }
-            }
+            self.apply_response(number, step, out);
         }
     }
 
-    fn read_deadlock_stacks(&mut self, number: u32) {
-        let nodes = self.elements[number as usize].element.running_nodes();
-        let (asker, request) = (Asker::Deadlock(number), ToolRequest::Stacks { lines: true });
-        if self.read_stacks(asker, number, &nodes, &request, STACKS_TIMEOUT).is_err() {
-            self.update_response(number, DeadlockResponse::on_stacks_read);
+    fn apply_response(&mut self, number: u32, step: ResponseAction, out: &mut Outbox) {
+        let part = &mut self.elements[number as usize];
+        match step {
+            ResponseAction::Order(order) => out.element_order(number, order),
+            ResponseAction::StopGang => {
+                part.holds_job = true;
+                out.gang(GangRequest::Hold(HoldReason::Inspection));
+            }
+            ResponseAction::Release => self.release_hold(number, out),
+            ResponseAction::DeclareDeadlock(waits) => {
+                let (job, name) = (self.job, part.element.name());
+                let lines = deadlock_response::deadlock_report(job, name, &waits, &self.placement);
+                lines.into_iter().for_each(|text| out.notice(Level::Error, text));
+                part.element.mark_failed(EXIT_DEADLOCK);
+            }
+            ResponseAction::ReadStacks => {
+                let nodes = part.element.running_nodes();
+                let request = ToolRequest::Stacks { lines: true };
+                self.read_stacks(Asker::Deadlock(number), number, &nodes, request, STACKS_TIMEOUT);
+            }
+            ResponseAction::ReportSuspicion(waits) => {
+                let (job, name) = (self.job, part.element.name());
+                let lines = deadlock_response::suspicion_report(job, name, &waits, &self.placement);
+                lines.into_iter().for_each(|text| out.notice(Level::Warning, text));
+            }
+            ResponseAction::Kill => part.element.end(EXIT_DEADLOCK, out),
         }
+    }
+
+    /// Requests the stacks of nodes of an element, for the user.
+    pub(super) fn read_stacks(
+        &mut self,
+        asker: Asker,
+        number: u32,
+        nodes: &NodeSet,
+        request: ToolRequest,
+        timeout: Duration,
+    ) {
+        let first = number.saturating_mul(self.placement.nodes());
+        let ranks = nodes.iter().map(|node| first.saturating_add(node)).collect();
+        self.requests.push(StageRequest::ReadStacks { asker, ranks, request, timeout });
     }
 
     /// The stacks of an element with a deadlock have been read.
-    pub(super) fn on_deadlock_stacks_read(&mut self, number: u32) {
-        let title = format!("stacks of {}", self.element_name(number));
-        self.send_to_client(JobAnswer::Stacks(ReportedStacks::End { title }));
+    pub(super) fn on_deadlock_stacks_read(&mut self, number: u32, out: &mut Outbox) {
+        let title = format!("stacks of {}", self.name(number));
+        out.to_client(JobAnswer::Stacks(ReportedStacks::End { title }));
         if let Some(part) = self.elements.get_mut(number as usize) {
             part.faults.on_stacks_shown();
         }
-        self.update_response(number, DeadlockResponse::on_stacks_read);
-    }
-
-    /// Releases the element's hold of the job.
-    pub(super) fn release_hold(&mut self, number: u32) {
-        let held = std::mem::take(&mut self.elements[number as usize].holds_job);
-        if held && !self.elements.iter().any(|part| part.holds_job) {
-            self.send_to_gang(GangRequest::Release(HoldReason::Inspection));
-        }
-    }
-
-    /// Reports to the gang scheduler when all running elements become idle, and when that ends.
-    pub(super) fn report_idle(&mut self) {
-        let mut running = self.elements.iter().filter(|part| !part.element.is_ended()).peekable();
-        let all_idle = running.peek().is_some()
-            && running.all(|part| part.deadlock_response.needs_no_processor());
-        self.with_gang(|scheduling| scheduling.report_idle(all_idle));
+        self.update_response(number, out, DeadlockResponse::on_stacks_read);
     }
 }

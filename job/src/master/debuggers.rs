@@ -1,45 +1,28 @@
-//! The master's part of debuggers for processes that wait after a fault.
+//! The master's part of debuggers for processes that wait after a fault. It connects the elements,
+//! which decide when their processes may end, [`Debuggers`](crate::debuggers::Debuggers), and the
+//! tools of the job.
 
-use score_proto::job_control::{DebuggedProcess, JobOrder, Order, Status};
+use score_proto::job_control::{DebuggedProcess, Status};
 use score_proto::message::Level;
 use score_proto::nodeset::NodeSet;
 use score_proto::server_message::{JobAnswer, TerminalDebugger};
-use score_proto::tool_start::{ToolActionAnswer, ToolId, ToolOrder, ToolOrderKind};
+use score_proto::tool_start::{ToolActionAnswer, ToolId};
 
-use super::{JobMaster, notice};
-use crate::debuggers::{DebuggedNode, Target};
-use crate::gang::HoldReason;
-use crate::scheduling::GangRequest;
-use crate::signal;
+use super::JobMaster;
+use crate::debuggers::{self, DebuggedNode, Target};
 
 impl JobMaster {
     /// A process wants a debugger. The process has reported the reason before.
     pub(super) fn on_debugger_wanted(&mut self, number: u32, node: u32, process: DebuggedProcess) {
-        let process = DebuggedProcess {
-            display: process.display.filter(|text| text.len() <= 256 && !text.contains('\0')),
-            ..process
-        };
-        let Some(part) = self.elements.get(number as usize) else { return };
-        let is_waiting = part.element.may_go_on() && part.faults.waits(node);
-        let label = format!("node {node} of {}", self.element_name(number));
-        let Some(debuggers) = self.debuggers.as_mut().filter(|_| is_waiting) else { return };
-        debuggers.add(DebuggedNode { element: number, node }, label, process);
-        self.start_debuggers();
-    }
-
-    /// Stops the job, so that other jobs get the processors while processes have debuggers.
-    pub(super) fn hold_for_debuggers(&mut self, number: u32) {
-        if self.debuggers.as_ref().is_none_or(|debuggers| !debuggers.is_busy(number)) {
-            // The hosts of these processes cannot identify them for a debugger.
-            return self.on_debugged(number);
-        }
-        if !std::mem::replace(&mut self.is_held_for_debuggers, true) {
-            self.send_to_gang(GangRequest::Hold(HoldReason::Debugger));
+        if self.elements.waits_for_debugger(number, node) {
+            let label = format!("node {node} of {}", self.elements.name(number));
+            self.debuggers.add(DebuggedNode { element: number, node }, label, process);
+            self.start_debuggers();
         }
     }
 
     fn start_debuggers(&mut self) {
-        while let Some(target) = self.debuggers.as_mut().and_then(|one| one.start_next()) {
+        while let Some(target) = self.debuggers.start_next() {
             match target.tool() {
                 Some(program) => {
                     let Target { node, label, .. } = target;
@@ -53,7 +36,7 @@ impl JobMaster {
                     let Target { node: DebuggedNode { element, node }, label, process, .. } =
                         target;
                     let debugger = TerminalDebugger { element, node, title: label, process };
-                    self.send_to_client(JobAnswer::OpenDebugger(debugger));
+                    self.actions.to_client(JobAnswer::OpenDebugger(debugger));
                 }
             }
         }
@@ -63,15 +46,16 @@ impl JobMaster {
     pub(super) fn on_debugger_answer(&mut self, node: DebuggedNode, answer: ToolActionAnswer) {
         match answer {
             ToolActionAnswer::Started(tool) => {
-                let debuggers = self.debuggers.as_mut();
-                if !debuggers.is_some_and(|debuggers| debuggers.on_started(node, tool)) {
-                    self.kill_debugger(node, tool);
+                if !self.debuggers.on_started(node, tool)
+                    && let Some(host) = self.placement.host_of(node.node)
+                {
+                    debuggers::kill(tool, NodeSet::one(host.0), &mut self.actions);
                 }
             }
             // Only requests of users send signals.
             ToolActionAnswer::Signaled(_) => {}
             ToolActionAnswer::Refused { reason, .. } => {
-                self.actions.push(notice(Level::Warning, format!("no debugger: {reason}")));
+                self.actions.notice(Level::Warning, format!("no debugger: {reason}"));
                 self.on_debugger_ended(node, true);
             }
         }
@@ -79,8 +63,7 @@ impl JobMaster {
 
     /// A tool has ended on its last host.
     pub(super) fn on_tool_ended(&mut self, tool: ToolId, status: Option<Status>) {
-        let node = self.debuggers.as_ref().and_then(|debuggers| debuggers.node_of(tool));
-        if let Some(node) = node {
+        if let Some(node) = self.debuggers.node_of(tool) {
             // For example, an xterm that cannot reach its display.
             let has_failed = matches!(status, Some(Status::Exited(1..)));
             self.on_debugger_ended(node, has_failed);
@@ -89,58 +72,12 @@ impl JobMaster {
 
     /// The debugger of a node has ended, or there was none.
     pub(super) fn on_debugger_ended(&mut self, node: DebuggedNode, is_refused: bool) {
-        let Some(debuggers) = &mut self.debuggers else { return };
-        debuggers.on_ended(node, is_refused);
+        self.debuggers.on_ended(node, is_refused);
         self.start_debuggers();
-        self.check_debuggers(node.element);
-    }
-
-    /// Continues the end of an element when its last debugger has ended.
-    fn check_debuggers(&mut self, number: u32) {
-        if self.debuggers.as_ref().is_some_and(|debuggers| debuggers.is_busy(number)) {
-            return;
+        // The end of the element continues after its last debugger.
+        if !self.debuggers.is_busy(node.element) {
+            self.debuggers.release_if_idle(&mut self.actions);
+            self.elements.on_debugged(node.element, &mut self.actions);
         }
-        self.release_debugged();
-        self.on_debugged(number);
-    }
-
-    /// Lets the job run again if no process has a debugger.
-    fn release_debugged(&mut self) {
-        if self.debuggers.as_ref().is_none_or(|debuggers| !debuggers.is_any_busy()) {
-            self.resume_for_end();
-        }
-    }
-
-    /// Lets the job run, so that its processes can end.
-    pub(super) fn resume_for_end(&mut self) {
-        if std::mem::take(&mut self.is_held_for_debuggers) {
-            self.send_to_gang(GangRequest::Release(HoldReason::Debugger));
-        }
-    }
-
-    /// An element has ended. Its debuggers are killed.
-    pub(super) fn end_debuggers_of(&mut self, number: u32) {
-        let Some(debuggers) = &mut self.debuggers else { return };
-        if !debuggers.is_busy(number) {
-            return;
-        }
-        let nodes = debuggers.nodes_of(number);
-        let tools = debuggers.on_element_ended(number);
-        // Each debugger runs on the host of one of these nodes.
-        let hosts: NodeSet =
-            nodes.iter().filter_map(|node| Some(self.placement.host_of(node)?.0)).collect();
-        for tool in tools {
-            let kind = ToolOrderKind::Signal(signal::SIGKILL);
-            let order = ToolOrder { tool, hosts: hosts.clone(), kind };
-            self.send_order(Order::Job(JobOrder::Tool(order)));
-        }
-        self.release_debugged();
-    }
-
-    fn kill_debugger(&mut self, node: DebuggedNode, tool: ToolId) {
-        let Some(host) = self.placement.host_of(node.node) else { return };
-        let kind = ToolOrderKind::Signal(signal::SIGKILL);
-        let order = ToolOrder { tool, hosts: NodeSet::one(host.0), kind };
-        self.send_order(Order::Job(JobOrder::Tool(order)));
     }
 }

@@ -1,92 +1,107 @@
-//! The master's part of the response to processes that are about to die of a fault, or that have
-//! called sc_inspectme.
+//! Processes that are about to die of a fault, or that have called sc_inspectme: events reach the
+//! response of their element, and the actions of the response are carried out.
 
 use score_proto::job_control::ElementOrder;
 use score_proto::nodeset::NodeSet;
 use score_proto::server_message::{JobAnswer, ReportedStacks};
 use score_proto::tool_command::ToolRequest;
 
-use super::{JobMaster, StageElement};
+use super::Outbox;
+use super::stage_elements::{StageElements, StageRequest};
 use crate::cluster::MonotonicTime;
 use crate::deadlock_response::DeadlockResponse;
 use crate::fault_response::{FaultAction, FaultResponse, READ_TIMEOUT};
 use crate::tool_commands::Asker;
 
-impl JobMaster {
+impl StageElements {
     /// These nodes are about to die of a signal.
-    pub(super) fn on_faulted(&mut self, number: u32, nodes: &NodeSet, signal: i32) {
+    pub(super) fn on_faulted(
+        &mut self,
+        number: u32,
+        nodes: &NodeSet,
+        signal: i32,
+        out: &mut Outbox,
+    ) {
         let nodes = nodes.within(0..self.placement.nodes());
         // The user knows the origin of a signal that the user has sent.
         if self.expected_signals.contains(&signal) {
-            return self.send_order(ElementOrder::ReleaseFaults { nodes }.to(number));
+            return out.element_order(number, ElementOrder::ReleaseFaults { nodes });
         }
-        self.update_response(number, DeadlockResponse::on_busy);
-        self.update_faults(number, |faults, running, now| {
+        self.update_response(number, out, DeadlockResponse::on_busy);
+        self.update_faults(number, out, |faults, running, now| {
             faults.on_fault(&nodes, signal, running, now)
         });
     }
 
     /// A node has called sc_inspectme.
-    pub(super) fn on_inspect(&mut self, number: u32, node: u32, signal: i32, text: String) {
-        self.update_response(number, DeadlockResponse::on_busy);
-        self.update_faults(number, |faults, running, now| {
+    pub(super) fn on_inspect(
+        &mut self,
+        number: u32,
+        node: u32,
+        signal: i32,
+        text: String,
+        out: &mut Outbox,
+    ) {
+        self.update_response(number, out, DeadlockResponse::on_busy);
+        self.update_faults(number, out, |faults, running, now| {
             faults.on_inspect(node, signal, text, running, now)
         });
     }
 
     /// Time has passed.
-    pub(super) fn tick_faults(&mut self) {
-        self.element_numbers().for_each(|number| {
-            self.update_faults(number, |faults, _, now| faults.on_tick(now));
-        });
+    pub fn tick_faults(&mut self, out: &mut Outbox) {
+        for number in self.numbers() {
+            self.update_faults(number, out, |faults, _, now| faults.on_tick(now));
+        }
     }
 
-    pub(super) fn on_stacks_read(&mut self, number: u32) {
-        let name = self.element_name(number);
-        self.update_faults(number, |faults, _, now| faults.on_stacks_read(&name, now));
+    /// Whether a node waits after a fault, so that a debugger can be started for it.
+    pub fn waits_for_debugger(&self, number: u32, node: u32) -> bool {
+        let part = self.elements.get(number as usize);
+        part.is_some_and(|part| part.element.may_go_on() && part.faults.waits(node))
     }
 
-    /// The last debugger of an element has ended.
-    pub(super) fn on_debugged(&mut self, number: u32) {
-        self.update_faults(number, |faults, _, now| faults.on_debugged(now));
+    /// The last debugger of an element has ended, or no process of it has one.
+    pub fn on_debugged(&mut self, number: u32, out: &mut Outbox) {
+        self.update_faults(number, out, |faults, _, now| faults.on_debugged(now));
+    }
+
+    /// The stacks of the nodes with a fault have been read.
+    pub(super) fn on_fault_stacks_read(&mut self, number: u32, out: &mut Outbox) {
+        let name = self.name(number);
+        self.update_faults(number, out, |faults, _, now| faults.on_stacks_read(&name, now));
     }
 
     /// Passes an event to the fault response of an element, with the element's running nodes.
     fn update_faults(
         &mut self,
         number: u32,
+        out: &mut Outbox,
         handler: impl FnOnce(&mut FaultResponse, &NodeSet, MonotonicTime) -> Vec<FaultAction>,
     ) {
-        let part = self.elements.get(number as usize);
+        let part = self.elements.get_mut(number as usize);
         let Some(part) = part.filter(|part| part.element.may_go_on()) else { return };
         let running = part.element.running_nodes();
-        let steps = handler(&mut self.elements[number as usize].faults, &running, self.now);
-        steps.into_iter().for_each(|step| self.apply_fault_step(number, step));
+        let steps = handler(&mut part.faults, &running, self.now);
+        steps.into_iter().for_each(|step| self.apply_fault_step(number, step, out));
     }
 
-    fn apply_fault_step(&mut self, number: u32, step: FaultAction) {
+    fn apply_fault_step(&mut self, number: u32, step: FaultAction, out: &mut Outbox) {
+        let element = &mut self.elements[number as usize].element;
         match step {
             FaultAction::ReadStacks(nodes) => {
                 let (asker, request) = (Asker::Fault(number), ToolRequest::FaultStack);
-                if self.read_stacks(asker, number, &nodes, &request, READ_TIMEOUT).is_err() {
-                    self.on_stacks_read(number);
-                }
+                self.read_stacks(asker, number, &nodes, request, READ_TIMEOUT);
             }
             FaultAction::Title(title) => {
-                self.send_to_client(JobAnswer::Stacks(ReportedStacks::End { title }));
+                out.to_client(JobAnswer::Stacks(ReportedStacks::End { title }));
             }
-            FaultAction::Hold => self.hold_for_debuggers(number),
+            FaultAction::Hold => self.requests.push(StageRequest::HoldForDebuggers(number)),
             FaultAction::Release(nodes) => {
-                self.send_order(ElementOrder::ReleaseFaults { nodes }.to(number));
+                out.element_order(number, ElementOrder::ReleaseFaults { nodes });
             }
-            FaultAction::EndInspected { signal, text } => {
-                let StageElement { element, .. } = &mut self.elements[number as usize];
-                element.on_inspect(signal, text, &mut self.actions);
-            }
-            FaultAction::EndKilled { node, signal } => {
-                let StageElement { element, .. } = &mut self.elements[number as usize];
-                element.on_killed(node, signal, &mut self.actions);
-            }
+            FaultAction::EndInspected { signal, text } => element.on_inspect(signal, text, out),
+            FaultAction::EndKilled { node, signal } => element.on_killed(node, signal, out),
         }
     }
 }

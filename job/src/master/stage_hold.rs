@@ -1,14 +1,12 @@
-//! The master's part of stages that are held for a debugger of the whole job (MPIR). The master
-//! releases them, and passes on the lists of processes.
+//! The master's part of stages that are held or listed for a debugger of the whole job (MPIR). It
+//! adds the state of the job to the requests, which [`StageHold`](crate::stage_hold::StageHold)
+//! handles.
 
-use score_proto::job_control::{DebuggerOrder, JobOrder, ProcessBlock};
+use score_proto::job_control::ProcessBlock;
 use score_proto::message::DebuggerRequest;
-use score_proto::server_message::{ConsoleAnswer, JobAnswer, ListedProcesses};
 
-use super::{JobMaster, MasterAction, State};
-use crate::gang::HoldReason;
+use super::{JobMaster, State};
 use crate::jobs::SessionKey;
-use crate::scheduling::GangRequest;
 use crate::stage_hold::Lister;
 
 impl JobMaster {
@@ -16,116 +14,38 @@ impl JobMaster {
     pub(super) fn on_debugger_request(&mut self, request: DebuggerRequest) {
         match request {
             DebuggerRequest::HoldStages(hold) => self.hold.hold_stages(hold),
-            DebuggerRequest::ReleaseStage => {
-                let order = self.end_hold();
-                self.send_debugger_order(order);
-            }
+            DebuggerRequest::ReleaseStage => self.hold.release_stage(&mut self.actions),
             DebuggerRequest::ListProcesses => {
                 // A second request of scrun for the same list is redundant.
-                let _ = self.begin_list(Lister::Scrun);
+                let _ = self.request_list(Lister::Scrun);
             }
         }
     }
 
     /// A session requests the list of processes.
     pub(super) fn on_session_list(&mut self, session_key: SessionKey) {
-        let has_hosts = matches!(
-            self.state,
-            State::ToolDue | State::StageDue | State::Running | State::Draining
-        );
         // A job that continues without a lost host is also ended early: its list would be
         // incomplete.
-        let begun = match has_hosts && self.kill_code.is_none() {
-            true => self.begin_list(Lister::Session(session_key)),
+        let begun = match self.state.has_hosts() && self.kill_code.is_none() {
+            true => self.request_list(Lister::Session(session_key)),
             false => Err(format!("job {} has no processes: it starts, or ends", self.number)),
         };
         if let Err(reason) = begun {
-            self.actions.push(MasterAction::RefuseTool(session_key, reason));
+            self.actions.refuse(session_key, reason);
         }
     }
 
-    fn begin_list(&mut self, lister: Lister) -> Result<(), String> {
-        if let Some(order) = self.hold.list(lister, self.state == State::Running)? {
-            self.send_debugger_order(Some(order));
-            self.announce_list();
-        }
-        Ok(())
-    }
-
-    pub(super) fn send_debugger_order(&mut self, order: Option<DebuggerOrder>) {
-        order.into_iter().for_each(|order| self.send_job_order(JobOrder::Debugger(order)));
-    }
-
-    /// A list has begun. Each session gets its stage and programs. scrun knows the programs.
-    pub(super) fn announce_list(&mut self) {
-        let stage = self.stage as u32;
-        for lister in self.hold.listers() {
-            if let Lister::Session(session_key) = lister {
-                let programs = self.program_paths[self.stage].clone();
-                let begin =
-                    ListedProcesses::Stage { stage, programs, nodes: self.placement.nodes() };
-                let answer = ConsoleAnswer::Processes(begin);
-                self.actions.push(MasterAction::ToSession(session_key, answer));
-            }
-        }
-    }
-
-    /// Ends the hold of the running stage. Returns the order for the hosts if the stage was held.
-    pub(super) fn end_hold(&mut self) -> Option<DebuggerOrder> {
-        if self.hold.is_held() {
-            self.send_to_gang(GangRequest::Release(HoldReason::HeldStage));
-        }
-        self.hold.release()
+    fn request_list(&mut self, lister: Lister) -> Result<(), String> {
+        let is_running = self.state == State::Running;
+        let stage = self.programs.listed_stage(&self.placement);
+        self.hold.request_list(lister, is_running, &stage, &mut self.actions)
     }
 
     /// Hosts have listed processes of a stage, which may have ended meanwhile.
-    pub(super) fn on_processes(&mut self, stage: u32, blocks: Vec<ProcessBlock>) {
-        if self.state != State::Running || stage as usize != self.stage {
-            return;
-        }
-        let was_held = self.hold.is_held();
-        for block in blocks {
-            let host = self.placement.hosts.get(block.host.index());
-            if (block.element as usize) < self.elements.len()
-                && let Some(host_name) = host.map(|host| host.name.clone())
-                && self.hold.on_listed(block.pids.len() as u64)
-            {
-                self.actions.extend(self.hold.listers().map(|lister| {
-                    let (host_name, block) = (host_name.clone(), block.clone());
-                    match lister {
-                        Lister::Scrun => {
-                            MasterAction::ToClient(JobAnswer::Processes { stage, host_name, block })
-                        }
-                        Lister::Session(session_key) => {
-                            let part = ListedProcesses::Block { host_name, block };
-                            MasterAction::ToSession(session_key, ConsoleAnswer::Processes(part))
-                        }
-                    }
-                }));
-            }
-        }
-        if self.hold.is_held() && !was_held {
-            // All processes of the stage wait. Meanwhile other jobs can use the processors.
-            self.send_to_gang(GangRequest::Hold(HoldReason::HeldStage));
-        }
-        let (finished, order) = self.hold.finish_list();
-        for lister in finished {
-            if let Lister::Session(session_key) = lister {
-                let end = ConsoleAnswer::Finished { code: 0 };
-                self.actions.push(MasterAction::ToSession(session_key, end));
-            }
-        }
-        if order.is_some() {
-            self.send_debugger_order(order);
-            self.announce_list();
-        }
-    }
-
-    /// The job ends, or has lost a host. Refuses the sessions that wait for a list.
-    pub(super) fn end_lists(&mut self) {
-        for session_key in self.hold.take_sessions() {
-            let reason = format!("job {} ends, or has lost a host", self.number);
-            self.actions.push(MasterAction::RefuseTool(session_key, reason));
+    pub(super) fn on_processes(&mut self, number: u32, blocks: Vec<ProcessBlock>) {
+        let stage = self.programs.listed_stage(&self.placement);
+        if self.state == State::Running && number == stage.stage {
+            self.hold.on_processes(blocks, &stage, &mut self.actions);
         }
     }
 }
@@ -134,15 +54,20 @@ impl JobMaster {
 mod tests {
     use score_proto::ids::{JobHostId, JobId};
     use score_proto::job_control::{
-        JobReport, JobStart, Order, Placement, Report, StopCondition, SwitchOrder,
+        DebuggerOrder, JobOrder, JobReport, JobStart, Order, Placement, Report, StopCondition,
+        SwitchOrder,
     };
     use score_proto::message::{
         ElementSpec, HostSpec, JobRequest, JobSpec, OsBytes, ProgramKind, StageSpec,
     };
     use score_proto::peer_message::JobIncarnation;
 
-    use super::super::MasterEvent;
+    use score_proto::server_message::{ConsoleAnswer, JobAnswer, ListedProcesses};
+
+    use super::super::{MasterAction, MasterEvent};
     use super::*;
+    use crate::gang::HoldReason;
+    use crate::scheduling::GangRequest;
 
     /// A job of two nodes on each of two hosts, whose stages are held, in its first slice.
     fn held_job() -> JobMaster {

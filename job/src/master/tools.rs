@@ -9,7 +9,7 @@ use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 use score_proto::tool_command::ToolRequest;
 use score_proto::tool_start::{ToolAction, ToolActionAnswer, ToolReport};
 
-use super::{JobMaster, MasterAction, PageStacks, State, notice};
+use super::{JobMaster, MasterAction, PageStacks, State};
 use crate::job_tools::{JobTools, ToolRequester, ToolStep};
 use crate::jobs::SessionKey;
 use crate::tool_commands::{Asker, StagePrograms};
@@ -21,7 +21,7 @@ impl JobMaster {
     /// A session sends a command of a tool.
     pub(super) fn on_tool_call(&mut self, session_key: SessionKey, call: ToolCall) {
         if let Err(reason) = self.begin_tool_command(Asker::Session(session_key), call) {
-            self.actions.push(MasterAction::RefuseTool(session_key, reason));
+            self.actions.refuse(session_key, reason);
         }
     }
 
@@ -35,50 +35,30 @@ impl JobMaster {
         }
     }
 
-    pub(super) fn begin_tool_command(
-        &mut self,
-        asker: Asker,
-        call: ToolCall,
-    ) -> Result<(), String> {
+    fn begin_tool_command(&mut self, asker: Asker, call: ToolCall) -> Result<(), String> {
         let programs = self.running_programs();
         self.tool_commands.begin(asker, call, programs, self.now, &mut self.actions)
     }
 
-    /// Continues with the parallel processes whose stacks have been read.
-    pub(super) fn finish_reading_stacks(&mut self) {
-        for asker in self.tool_commands.take_finished_reports() {
-            match asker {
-                Asker::Fault(number) => self.on_stacks_read(number),
-                Asker::Deadlock(number) => self.on_deadlock_stacks_read(number),
-                Asker::Session(_) | Asker::Page => {}
-            }
-        }
-    }
-
-    /// Requests the stacks of nodes of an element, for the user.
+    /// Reads stacks of ranks, for the user.
     pub(super) fn read_stacks(
         &mut self,
         asker: Asker,
-        number: u32,
-        nodes: &NodeSet,
+        ranks: NodeSet,
         request: &ToolRequest,
         timeout: Duration,
     ) -> Result<(), String> {
-        let first = number.saturating_mul(self.placement.nodes());
-        let ranks = nodes.iter().map(|node| first.saturating_add(node)).collect();
         let wait_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-        let body = request.encode();
-        let (job, session) = (self.number, None);
+        let (job, body, session) = (self.number, request.encode(), None);
         let call = ToolCall { job, ranks: Some(ranks), wait_ms, body, session };
         self.begin_tool_command(asker, call)
     }
 
     fn running_programs(&self) -> StagePrograms {
         let names = match self.state {
-            State::Running => &self.stage_programs[self.stage][..],
-            _ => &[],
+            State::Running => self.elements.names(),
+            _ => Vec::new(),
         };
-        let names = names.iter().map(|(name, _)| name.clone()).collect();
         StagePrograms { names, nodes: self.placement.nodes() }
     }
 
@@ -88,7 +68,7 @@ impl JobMaster {
         let begun =
             self.tool_commands.begin_session(session_key, session, programs, &mut self.actions);
         if let Err(reason) = begun {
-            self.actions.push(MasterAction::RefuseTool(session_key, reason));
+            self.actions.refuse(session_key, reason);
         }
     }
 
@@ -100,11 +80,7 @@ impl JobMaster {
 
     /// A requester starts a tool, or sends a signal to a tool.
     pub(super) fn on_tool_action(&mut self, requester: ToolRequester, action: ToolAction) {
-        let takes_tools = matches!(
-            self.state,
-            State::ToolDue | State::StageDue | State::Running | State::Draining
-        );
-        let now = self.now;
+        let (takes_tools, now) = (self.state.has_hosts(), self.now);
         self.with_tools(|tools, placement, out| {
             tools.on_action(requester, action, takes_tools.then_some(placement), now, out);
         });
@@ -137,9 +113,9 @@ impl JobMaster {
         update(&mut self.tools, &self.placement, &mut steps);
         for step in steps {
             match step {
-                ToolStep::Order(order) => self.send_order(order),
-                ToolStep::Notice(level, text) => self.actions.push(notice(level, text)),
-                ToolStep::Output(text) => self.send_to_client(JobAnswer::ToolOutput(text)),
+                ToolStep::Order(order) => self.actions.order(order),
+                ToolStep::Notice(level, text) => self.actions.notice(level, text),
+                ToolStep::Output(text) => self.actions.to_client(JobAnswer::ToolOutput(text)),
                 ToolStep::Answer(requester, answer) => self.answer_tool_action(requester, answer),
                 ToolStep::Ended(tool, status) => self.on_tool_ended(tool, status),
             }
@@ -153,13 +129,11 @@ impl JobMaster {
                     ToolActionAnswer::Started(_) | ToolActionAnswer::Signaled(_) => 0,
                     ToolActionAnswer::Refused { code, .. } => *code,
                 };
-                let answer = ConsoleAnswer::ToolAction(answer);
-                let end = ConsoleAnswer::Finished { code };
-                let answers = [answer, end].map(|one| MasterAction::ToSession(session_key, one));
-                self.actions.extend(answers);
+                self.actions.to_session(session_key, ConsoleAnswer::ToolAction(answer));
+                self.actions.to_session(session_key, ConsoleAnswer::Finished { code });
             }
             (ToolRequester::Scrun, answer) => {
-                self.send_to_client(JobAnswer::ToolAction(answer));
+                self.actions.to_client(JobAnswer::ToolAction(answer));
             }
             (ToolRequester::Job, ToolActionAnswer::Started(_)) if self.state == State::ToolDue => {
                 self.begin_stage(0);

@@ -6,7 +6,6 @@
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::ids::{HostId, JobId};
 use score_proto::nodeset::NodeSet;
-use score_proto::peer_message::SERVER;
 
 use super::ServerState;
 use crate::cluster::JobRequest;
@@ -53,7 +52,7 @@ impl ServerState {
         let (min_nodes, rows) = (request.allocation.min_slots(), self.rows(scope));
         if scope == HostScope::AvailableNow && !self.config.oversubscribe {
             // A shortcut: most searches end here when the cluster is full.
-            let free = self.hosts.iter().map(|host| {
+            let free = self.membership.hosts.iter().map(|host| {
                 let capacity = u64::from(host.config.slots) * u64::from(rows);
                 capacity.saturating_sub(host.used_slots.into())
             });
@@ -69,8 +68,8 @@ impl ServerState {
         };
         let mut searches = (1..=rows).flat_map(|row| pools.iter().map(move |pool| (row, pool)));
         let found = searches.find_map(|(row, pool)| fit(request.allocation, pool.as_ref()?, row));
-        let is_idle =
-            scope != HostScope::AvailableNow || self.hosts.iter().all(|host| host.used_slots == 0);
+        let is_idle = scope != HostScope::AvailableNow
+            || self.membership.hosts.iter().all(|host| host.used_slots == 0);
         if found.is_none() && self.config.oversubscribe && is_idle {
             let oversubscribed = |pool: &Vec<Candidate>| {
                 let candidates: Vec<_> =
@@ -110,19 +109,22 @@ impl ServerState {
     fn candidates(&self, pool: Option<&NodeSet>, scope: HostScope) -> Vec<Candidate> {
         let mut missing = NodeSet::new();
         let (mut hosts, mut spares) = (Vec::new(), Vec::new());
-        for (id, host) in (0..).map(HostId).zip(&self.hosts) {
+        for (id, host) in (0..).map(HostId).zip(&self.membership.hosts) {
             let is_allowed = pool.is_none_or(|allowed| allowed.contains(id.0));
             let slots = host.config.slots;
             if !is_allowed || slots == 0 {
                 continue;
             }
-            let usable = !host.config.defect && (scope == HostScope::AllUsable || self.is_up(id));
+            let usable =
+                !host.config.defect && (scope == HostScope::AllUsable || self.membership.is_up(id));
             let (used_slots, promised_memory) = match scope {
                 HostScope::AvailableNow => (host.used_slots, host.promised_memory),
                 HostScope::AllUp | HostScope::AllUsable => (0, 0),
             };
-            let free_memory =
-                self.memory(id).map_or(u64::MAX, |all| all.saturating_sub(promised_memory));
+            let free_memory = self
+                .membership
+                .memory(id)
+                .map_or(u64::MAX, |all| all.saturating_sub(promised_memory));
             let candidate = Candidate { host: id, slots, used_slots, free_memory };
             match (host.config.spare_for.is_empty(), usable) {
                 (true, true) => hosts.push(candidate),
@@ -132,7 +134,7 @@ impl ServerState {
             }
         }
         for spare in spares {
-            let replaceable = &self.hosts[spare.host.index()].config.spare_for;
+            let replaceable = &self.membership.hosts[spare.host.index()].config.spare_for;
             if let Some(replaced) = replaceable.iter().find(|host| missing.contains(*host)) {
                 missing.remove(replaced);
                 hosts.push(spare);
@@ -141,19 +143,11 @@ impl ServerState {
         hosts
     }
 
-    /// Bytes of memory of a host, if known.
-    pub(in crate::cluster) fn memory(&self, host: HostId) -> Option<u64> {
-        let bytes = match host {
-            SERVER => self.config.memory,
-            _ => self.hosts.get(host.index())?.member.as_ref()?.memory,
-        };
-        (bytes > 0).then_some(bytes)
-    }
-
     /// The hosts that a job shares with other jobs.
     pub fn shared_hosts(&self, job: JobId) -> Vec<HostId> {
         let shares = self.shares(job).unwrap_or_default().iter();
-        let shared = shares.filter(|share| self.hosts[share.host.index()].used_slots > share.procs);
+        let shared = shares
+            .filter(|share| self.membership.hosts[share.host.index()].used_slots > share.procs);
         shared.map(|share| share.host).collect()
     }
 

@@ -140,7 +140,7 @@ impl ServerState {
 
     pub(super) fn on_login(&mut self, session: SessionId, user: User) {
         let (limits, uid) = (self.config.limits, user.uid);
-        let is_current = self.incarnation(session.host) == Some(session.incarnation);
+        let is_current = self.membership.incarnation(session.host) == Some(session.incarnation);
         let user_sessions = self.users.get(&uid).map_or(0, |usage| usage.session_count);
         let reason = if !is_current || !(session.host == SERVER || self.is_up(session.host)) {
             format!("host {} is not in the cluster", self.name(session.host))
@@ -245,7 +245,7 @@ impl ServerState {
             return Err(format!("priority {}: at most {LOWEST_PRIORITY}", request.priority));
         }
         let last = request.pools.iter().filter_map(NodeSet::last).max();
-        if last.is_some_and(|last| last as usize >= self.hosts.len()) {
+        if last.is_some_and(|last| last as usize >= self.membership.hosts.len()) {
             return Err("a requested host is not in the cluster".to_owned());
         }
         let left = limits.spec_bytes.saturating_sub(self.spec_bytes);
@@ -287,7 +287,7 @@ impl ServerState {
             let State::Waiting { bypass_count: MAX_BYPASSES.., .. } = job.state else { continue };
             // If a waiting job needs hosts that are down, it does not delay other jobs.
             if self.search(&job.request, HostScope::AllUp, &reserved).is_some() {
-                let all_hosts = || NodeSet::from(0..self.hosts.len() as u32);
+                let all_hosts = || NodeSet::from(0..self.membership.hosts.len() as u32);
                 reserved.union(&job.request.allowed_hosts().unwrap_or_else(all_hosts));
             }
         }
@@ -318,7 +318,7 @@ impl ServerState {
                     started = true;
                 } else if is_starved && self.search(request, HostScope::AllUp, &reserved).is_some()
                 {
-                    let all_hosts = || NodeSet::from(0..self.hosts.len() as u32);
+                    let all_hosts = || NodeSet::from(0..self.membership.hosts.len() as u32);
                     reserved.union(&request.allowed_hosts().unwrap_or_else(all_hosts));
                 }
             }
@@ -346,7 +346,7 @@ impl ServerState {
         });
         let memory = job.request.memory;
         for share in &shares {
-            self.hosts[share.host.index()].allocate(share.procs, memory);
+            self.membership.hosts[share.host.index()].allocate(share.procs, memory);
         }
         for other in self.pending.heads().collect::<Vec<_>>() {
             let Some(other) = self.jobs.get_mut(&other) else { continue };
@@ -360,8 +360,10 @@ impl ServerState {
                 *bypass_count += 1;
             }
         }
-        let incarnations =
-            shares.iter().map(|share| self.incarnation(share.host).unwrap_or_default()).collect();
+        let incarnations = shares
+            .iter()
+            .map(|share| self.membership.incarnation(share.host).unwrap_or_default())
+            .collect();
         self.actions.push(ClusterAction::Start { session, tag, job: number, shares, incarnations });
     }
 
@@ -387,7 +389,7 @@ impl ServerState {
         };
         for (index, share) in (0..).zip(&run.shares) {
             if hosts.contains(index) && run.unreleased_shares.remove(index) {
-                self.hosts[share.host.index()].release(share.procs, request.memory);
+                self.membership.hosts[share.host.index()].release(share.procs, request.memory);
                 self.needs_scheduling = true;
             }
         }
@@ -500,7 +502,7 @@ impl ServerState {
             {
                 for (index, share) in (0..).zip(&run.shares) {
                     if share.host == host && run.unreleased_shares.remove(index) {
-                        self.hosts[host.index()].release(share.procs, request.memory);
+                        self.membership.hosts[host.index()].release(share.procs, request.memory);
                     }
                 }
             }

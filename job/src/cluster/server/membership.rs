@@ -11,7 +11,8 @@
 //! An incarnation that was declared down never joins again. Its daemon has to clean up and join
 //! under a new incarnation.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use score_proto::ids::HostId;
@@ -22,8 +23,7 @@ use score_proto::peer_message::{
 };
 use score_tree::range_tree::Subtree;
 
-use super::ServerState;
-use crate::cluster::{ClusterAction, HostConfig, MonotonicTime};
+use crate::cluster::{ClusterAction, ClusterConfig, HostConfig, MonotonicTime, Timeouts};
 
 /// The largest number of fenced incarnations that are remembered per host.
 const MAX_FENCED_INCARNATIONS: usize = 8;
@@ -125,7 +125,94 @@ impl ClusterHost {
     }
 }
 
-impl ServerState {
+/// The hosts of a cluster and their states. Its actions include [`ClusterAction::HostDown`], after
+/// which the server ends the jobs of the host.
+#[derive(Debug)]
+pub struct Membership {
+    pub hosts: Vec<ClusterHost>,
+    names: BTreeMap<String, HostId>,
+    server_incarnation: Incarnation,
+    /// Bytes of memory of the server's own host; 0 if unknown.
+    server_memory: u64,
+    times: Timeouts,
+    /// A host has joined, so other hosts may have a nearer parent now.
+    needs_rebalance: bool,
+    next_beat_at: MonotonicTime,
+    actions: Vec<ClusterAction>,
+}
+
+impl Membership {
+    /// No host but the server's own has joined.
+    pub fn new(config: &ClusterConfig, now: MonotonicTime) -> Self {
+        let names = config.hosts.iter().map(|host| host.name.clone()).zip((0..).map(HostId));
+        Self {
+            hosts: config.hosts.iter().cloned().map(ClusterHost::new).collect(),
+            names: names.collect(),
+            server_incarnation: config.server_incarnation,
+            server_memory: config.memory,
+            times: config.times,
+            needs_rebalance: false,
+            next_beat_at: now,
+            actions: Vec::new(),
+        }
+    }
+
+    /// The actions since the last call.
+    pub fn take_actions(&mut self) -> Vec<ClusterAction> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When [`Membership::on_tick`] is due.
+    pub fn deadline(&self) -> MonotonicTime {
+        let hosts = self.hosts.iter().filter_map(ClusterHost::deadline);
+        hosts.fold(self.next_beat_at, MonotonicTime::min)
+    }
+
+    /// The number of the host with this name.
+    pub fn host_named(&self, name: &str) -> Option<HostId> {
+        self.names.get(name).copied()
+    }
+
+    /// The name of a host.
+    pub fn name(&self, host: HostId) -> &str {
+        self.hosts.get(host.index()).map_or("?", |host| &host.config.name)
+    }
+
+    /// Whether jobs can be placed on a host now.
+    pub fn is_up(&self, host: HostId) -> bool {
+        self.hosts.get(host.index()).is_some_and(|found| host == SERVER || found.is_up())
+    }
+
+    /// The address at which a host accepts links.
+    pub fn address(&self, host: HostId) -> Option<SocketAddr> {
+        Some(self.hosts.get(host.index())?.member.as_ref()?.address)
+    }
+
+    /// The incarnation of a host's daemon.
+    pub fn incarnation(&self, host: HostId) -> Option<Incarnation> {
+        if host == SERVER {
+            return Some(self.server_incarnation);
+        }
+        Some(self.hosts.get(host.index())?.member.as_ref()?.incarnation)
+    }
+
+    /// Bytes of memory of a host, if known.
+    pub fn memory(&self, host: HostId) -> Option<u64> {
+        let bytes = match host {
+            SERVER => self.server_memory,
+            _ => self.hosts.get(host.index())?.member.as_ref()?.memory,
+        };
+        (bytes > 0).then_some(bytes)
+    }
+
+    fn log(&mut self, line: String) {
+        self.actions.push(ClusterAction::Log(line));
+    }
+
+    fn send(&mut self, to: HostId, message: PeerMessage) {
+        self.actions.push(ClusterAction::Send { to, message });
+    }
+
     /// The nearest ancestor in the tree that can be a parent.
     fn parent_for(&self, host: HostId) -> HostId {
         let unreachable = self.hosts[host.index()].unreachable_parent;
@@ -157,7 +244,7 @@ impl ServerState {
         incarnation: Incarnation,
         server: Option<Incarnation>,
     ) -> bool {
-        let is_other_server = server.is_some_and(|server| server != self.config.server_incarnation);
+        let is_other_server = server.is_some_and(|server| server != self.server_incarnation);
         let is_fenced = self.hosts[host.index()].fenced.contains(&incarnation);
         if is_other_server || is_fenced {
             let reason = if is_other_server {
@@ -170,7 +257,8 @@ impl ServerState {
         is_other_server || is_fenced
     }
 
-    pub(super) fn on_join(&mut self, join: JoinRequest, now: MonotonicTime) {
+    /// A daemon requests a parent.
+    pub fn on_join(&mut self, join: JoinRequest, now: MonotonicTime) {
         let Some(host) = self.host_named(&join.name).filter(|host| *host != SERVER) else {
             let name: String = join.name.chars().take(100).collect();
             return self.log(format!("join refused: {name:?} is not a host of this cluster"));
@@ -178,7 +266,7 @@ impl ServerState {
         if self.must_reset(host, join.incarnation, join.server_incarnation) {
             return;
         }
-        let deadline = now + self.config.times.silence + self.config.times.grace;
+        let deadline = now + self.times.silence + self.times.grace;
         let was_up = self.hosts[host.index()].is_up();
         let found = &mut self.hosts[host.index()];
         let mut same_incarnation = false;
@@ -218,7 +306,7 @@ impl ServerState {
                 Some(earlier.map_or(unreachable, |earlier| earlier.min(unreachable)));
         }
         if same_incarnation && was_up {
-            self.suspect_descendants(host, self.config.times.silence, now);
+            self.suspect_descendants(host, self.times.silence, now);
         }
         self.assign_parent(host);
     }
@@ -228,27 +316,29 @@ impl ServerState {
         let address = self.address(parent);
         let assignment = ParentAssignment {
             host,
-            server_incarnation: self.config.server_incarnation,
+            server_incarnation: self.server_incarnation,
             parent,
             parent_address: address,
         };
         self.send(host, PeerMessage::AssignParent(assignment));
     }
 
-    /// A parent, or the server itself, has accepted this daemon as its child.
-    pub(super) fn on_joined(&mut self, member: DaemonInfo, parent: HostId, now: MonotonicTime) {
+    /// A parent, or the server itself, has accepted this daemon as its child. Returns whether jobs
+    /// can be placed on the host from now on.
+    pub fn on_joined(&mut self, member: DaemonInfo, parent: HostId, now: MonotonicTime) -> bool {
         let host = member.host;
         let is_host = host != SERVER && host.index() < self.hosts.len();
         if !is_host || !self.is_ancestor(parent, host) {
-            return self.log(format!("host {host} cannot be a child of host {parent}"));
+            self.log(format!("host {host} cannot be a child of host {parent}"));
+            return false;
         }
         if self.must_reset(host, member.incarnation, member.server_incarnation) {
-            return;
+            return false;
         }
         let found = &self.hosts[host.index()];
         let known = found.member.as_ref().filter(|known| known.incarnation == member.incarnation);
         if known.is_some_and(|known| known.attach_seq >= member.attach_seq) {
-            return;
+            return false;
         }
         if known.is_none() && found.may_have_jobs() {
             let old_incarnation = self.incarnation(host).unwrap_or_default();
@@ -273,10 +363,12 @@ impl ServerState {
             }
             self.actions.push(ClusterAction::HostUp { host, incarnation });
         }
-        (self.needs_rebalance, self.needs_scheduling) = (true, true);
+        self.needs_rebalance = true;
+        true
     }
 
-    pub(super) fn on_lost(&mut self, lost: ChildLost, now: MonotonicTime) {
+    /// A parent has lost the link to a child.
+    pub fn on_lost(&mut self, lost: ChildLost, now: MonotonicTime) {
         let Some(found) = self.hosts.get(lost.host.index()) else { return };
         let known = found.member.as_ref();
         let is_current = known.is_some_and(|member| {
@@ -287,14 +379,16 @@ impl ServerState {
         }
     }
 
-    pub(super) fn on_link_lost(&mut self, host: HostId, reason: String, now: MonotonicTime) {
+    /// The server has lost the link to a child.
+    pub fn on_link_lost(&mut self, host: HostId, reason: String, now: MonotonicTime) {
         let Some(found) = self.hosts.get(host.index()) else { return };
         if found.is_up() && found.parent == SERVER {
             self.mark_suspect(host, reason, now);
         }
     }
 
-    pub(super) fn on_present(&mut self, hosts: &NodeSet, now: MonotonicTime) {
+    /// Parents report these hosts.
+    pub fn on_present(&mut self, hosts: &NodeSet, now: MonotonicTime) {
         for host in hosts.iter() {
             let Some(found) = self.hosts.get_mut(host as usize) else { break };
             found.last_reported_at = now;
@@ -304,15 +398,15 @@ impl ServerState {
     fn mark_suspect(&mut self, host: HostId, reason: String, now: MonotonicTime) {
         let name = self.name(host).to_owned();
         self.log(format!("host {name} is lost: {reason}"));
-        let deadline = now + self.config.times.grace;
+        let deadline = now + self.times.grace;
         self.hosts[host.index()].state = HostState::Suspect { deadline, reason };
-        self.suspect_descendants(host, self.config.times.silence, now);
+        self.suspect_descendants(host, self.times.silence, now);
     }
 
     /// All descendants of this host have lost their parent, or will notice the loss within
     /// `detection_time`. Each of them dials separately.
     fn suspect_descendants(&mut self, host: HostId, detection_time: Duration, now: MonotonicTime) {
-        let deadline = now + detection_time + self.config.times.grace;
+        let deadline = now + detection_time + self.times.grace;
         let name = self.name(host).to_owned();
         let mut is_descendant = vec![false; self.hosts.len()];
         is_descendant[host.index()] = true;
@@ -327,7 +421,7 @@ impl ServerState {
         }
     }
 
-    /// Ends all jobs and sessions that depend on this incarnation of the host.
+    /// The server ends all jobs and sessions that depend on this incarnation of the host.
     fn declare_down(&mut self, host: HostId, reason: &str, now: MonotonicTime) {
         let Some(incarnation) = self.incarnation(host) else { return };
         let text = format!("host {}: {reason}", self.name(host));
@@ -337,11 +431,10 @@ impl ServerState {
             found.fenced.pop_front();
         }
         found.fenced.push_back(incarnation);
-        self.actions.push(ClusterAction::HostDown { host, incarnation, reason: text.clone() });
-        self.on_host_down(host, &text, now);
+        self.actions.push(ClusterAction::HostDown { host, incarnation, reason: text });
         // A daemon that was suspended and replaced may just have sent a heartbeat. The loss of
         // other daemons is already known.
-        self.suspect_descendants(host, self.config.times.silence * 3 / 2, now);
+        self.suspect_descendants(host, self.times.silence * 3 / 2, now);
     }
 
     /// The server itself did not run for some time. This time is not counted against any host.
@@ -356,9 +449,10 @@ impl ServerState {
         }
     }
 
-    pub(super) fn tick_hosts(&mut self, now: MonotonicTime) {
+    /// Time has passed.
+    pub fn on_tick(&mut self, now: MonotonicTime) {
         let delay = now.saturating_sub(self.next_beat_at);
-        if delay > self.config.times.silence / 3 {
+        if delay > self.times.silence / 3 {
             self.extend_deadlines(delay);
         }
         for host in self.host_ids() {
@@ -378,9 +472,9 @@ impl ServerState {
             }
         }
         if now >= self.next_beat_at {
-            self.next_beat_at = now + self.config.times.silence / 3;
-            let server = self.config.server_incarnation;
-            let report_timeout = self.config.times.silence * LOST_AFTER_SILENCE_LIMITS;
+            self.next_beat_at = now + self.times.silence / 3;
+            let server = self.server_incarnation;
+            let report_timeout = self.times.silence * LOST_AFTER_SILENCE_LIMITS;
             for host in self.host_ids() {
                 let found = &self.hosts[host.index()];
                 if found.is_up() && found.last_reported_at + report_timeout < now {

@@ -15,7 +15,7 @@ impl ServerState {
 
     /// The incarnation of another host, while the host belongs to the cluster.
     pub fn incarnation_of(&self, host: HostId) -> Option<Incarnation> {
-        if host == SERVER { None } else { self.incarnation(host) }
+        if host == SERVER { None } else { self.membership.incarnation(host) }
     }
 
     /// The number of waiting jobs.

@@ -55,7 +55,13 @@ fn assert_quiescent(sim: &Simulation) {
     }
     assert_eq!(server.jobs.len(), 0);
     assert_eq!((server.pending.len(), server.spec_bytes), (0, 0));
-    assert!(server.hosts.iter().all(|host| host.used_slots == 0 && host.promised_memory == 0));
+    assert!(
+        server
+            .membership
+            .hosts
+            .iter()
+            .all(|host| host.used_slots == 0 && host.promised_memory == 0)
+    );
     assert!(server.sessions.is_empty() && server.users.is_empty());
     assert!(sim.in_flight_count() < 20 * sim.hosts.len() + 100, "{}", sim.in_flight_count());
 }
@@ -203,7 +209,7 @@ fn a_hanging_host_is_named_within_the_limit_and_returns_without_jobs() {
         sim.run_until(sim.now + DETECTION_BOUND);
         assert!(!sim.server.as_ref().unwrap().is_up(host));
         let name = format!("host c{host} is lost: no data received");
-        assert!(sim.log_lines.contains(&name), "{:?}", sim.log_lines);
+        assert!(sim.log.lines.contains(&name), "{:?}", sim.log.lines);
         let old_incarnation = sim.hosts[host.index()].member.as_ref().unwrap().incarnation();
         sim.stop(host, false);
         sim.run_until(sim.now + seconds(15));
@@ -228,9 +234,9 @@ fn a_host_that_dies_with_its_parent_is_also_named_within_the_limit() {
     assert_eq!(missing, [HostId(1), child]);
     let reason = "it did not dial again after c1, its parent, was lost";
     assert!(
-        sim.declared_down.contains(&format!("host c{child}: {reason}")),
+        sim.log.declared_down.contains(&format!("host c{child}: {reason}")),
         "{:?}",
-        sim.declared_down
+        sim.log.declared_down
     );
 }
 
@@ -273,7 +279,7 @@ fn a_network_outage_of_five_seconds_loses_no_job_and_no_daemon() {
         sim.cut(host, 0);
     }
     sim.run_until(sim.now + seconds(60));
-    assert!(sim.log_lines.is_empty(), "{:?}", sim.log_lines);
+    assert!(sim.log.lines.is_empty(), "{:?}", sim.log.lines);
     let after: Vec<_> = (1..40).map(|host| sim.hosts[host].generation).collect();
     assert_eq!(before, after);
 }
@@ -358,7 +364,7 @@ fn a_server_that_was_stopped_for_less_than_the_limit_reports_no_host() {
     sim.run_until(sim.now + seconds(9));
     sim.stop(SERVER, false);
     sim.run_until(sim.now + seconds(60));
-    assert!(sim.log_lines.is_empty(), "{:?}", sim.log_lines);
+    assert!(sim.log.lines.is_empty(), "{:?}", sim.log.lines);
 }
 
 #[test]

@@ -225,7 +225,7 @@ proptest! {
                 }
             }
             prop_assert!(cluster.sessions.len() <= 6 && cluster.pending.len() <= 6);
-            for (number, host) in (0..).zip(&cluster.hosts) {
+            for (number, host) in (0..).zip(&cluster.membership.hosts) {
                 prop_assert!(host.used_slots <= host.config.slots * rows, "c{}", number);
             }
             let held = cluster.list().filter(|job| !job.shares.is_empty()).count();

@@ -50,7 +50,10 @@ fn an_error_shows_the_hosts_and_processors_that_the_request_could_use() {
 #[test]
 fn a_host_whose_memory_is_unknown_accepts_jobs_with_a_memorylimit() {
     let mut server = cluster(1, 2);
-    assert_eq!((server.memory(HostId(1)), server.memory(SERVER)), (None, None));
+    assert_eq!(
+        (server.membership.memory(HostId(1)), server.membership.memory(SERVER)),
+        (None, None)
+    );
     let limited = JobRequest { memory: 1 << 40, ..hosts_by_procs(1, 1) };
     assert_eq!(shares(&server.on(submit(1, 1, limited), at_second(0))), [share(1, 1)]);
     // Without its limit the job would have to wait too, because processors are missing.
@@ -60,7 +63,10 @@ fn a_host_whose_memory_is_unknown_accepts_jobs_with_a_memorylimit() {
     let mut config = cluster_config(1, 2);
     config.memory = 64;
     let server = ServerState::new(config, at_second(0));
-    assert_eq!((server.memory(SERVER), server.memory(HostId(9))), (Some(64), None));
+    assert_eq!(
+        (server.membership.memory(SERVER), server.membership.memory(HostId(9))),
+        (Some(64), None)
+    );
 }
 
 #[test]
@@ -229,7 +235,12 @@ fn a_host_that_is_down_ends_its_own_jobs_and_sessions_only() {
     server.on(submit(1, 2, on_hosts(2, 3, 1)), at_second(0));
     server.on(submit(1, 3, on_hosts(1, 3, 2)), at_second(0));
     let occupied = |server: &ServerState| {
-        [1, 2].map(|host| (server.hosts[host].used_slots, server.hosts[host].promised_memory))
+        [1, 2].map(|host| {
+            (
+                server.membership.hosts[host].used_slots,
+                server.membership.hosts[host].promised_memory,
+            )
+        })
     };
     assert_eq!(occupied(&server), [(2, 14); 2]);
     // The third job has already left host 1.

@@ -205,7 +205,7 @@ fn thousands_of_hosts_join_whichever_side_dials_first() {
         assert_eq!(missing, 0, "of {count}");
         if by_parent {
             // The server receives merged messages, a few from each of its children.
-            let message_count = sim.server_message_count;
+            let message_count = sim.log.server_message_count;
             assert!(
                 message_count <= 8 * u64::from(FAN_OUT),
                 "{message_count} messages from {count} hosts"

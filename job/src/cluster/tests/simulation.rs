@@ -179,6 +179,15 @@ pub struct Coverage {
     pub resets: u64,
 }
 
+/// What the daemons have logged, and the server has received.
+#[derive(Debug, Default)]
+pub struct SimLog {
+    pub lines: Vec<String>,
+    /// The reasons why hosts were declared down.
+    pub declared_down: Vec<String>,
+    pub server_message_count: u64,
+}
+
 pub struct Simulation {
     pub now: MonotonicTime,
     pub random: Random,
@@ -195,10 +204,7 @@ pub struct Simulation {
     pub duplicate_percent: u64,
     /// The time within which a fault must be detected.
     pub detection_bound: MonotonicTime,
-    pub server_message_count: u64,
-    pub log_lines: Vec<String>,
-    /// The reasons why hosts were declared down.
-    pub declared_down: Vec<String>,
+    pub log: SimLog,
     pub coverage: Coverage,
     pub verbose: bool,
 }
@@ -258,9 +264,7 @@ impl Simulation {
             sessions: BTreeSet::new(),
             duplicate_percent: 0,
             detection_bound: DETECTION_BOUND,
-            server_message_count: 0,
-            log_lines: Vec::new(),
-            declared_down: Vec::new(),
+            log: SimLog::default(),
             coverage: Coverage::default(),
             verbose: std::env::var_os("SCORE_SIM_TRACE").is_some(),
         }
@@ -492,7 +496,7 @@ impl Simulation {
         self.trace(|| format!("c{from} -> c{to} {message:?}"));
         match message {
             Message::Peer(message) if to == SERVER => {
-                self.server_message_count += 1;
+                self.log.server_message_count += 1;
                 self.deliver_to_server(ClusterEvent::Received { from, message });
             }
             Message::Peer(message) => {
@@ -543,7 +547,7 @@ impl Simulation {
                     self.schedule(now + delay, SimEvent::ResetDone { host, generation });
                 }
                 tree_member::MemberAction::SetAddress { .. } => {}
-                tree_member::MemberAction::Log(line) => self.log_lines.push(line),
+                tree_member::MemberAction::Log(line) => self.log.lines.push(line),
             }
         }
         self.schedule_tick(host);
@@ -659,7 +663,8 @@ impl Simulation {
                 let fault_ended =
                     since.is_some() && self.hosts[host.index()].unreachable_since != since;
                 let server = self.server.as_ref().unwrap();
-                let up = server.is_up(host) && server.incarnation(host) == Some(incarnation);
+                let up =
+                    server.is_up(host) && server.membership.incarnation(host) == Some(incarnation);
                 // A server that was unreachable itself may not know the fault.
                 let excused = fault_ended || self.hosts[0].last_fault_at > MonotonicTime::ZERO;
                 assert!(

@@ -103,7 +103,7 @@ impl Simulation {
                 for (index, share) in (0..).zip(&shares) {
                     let server = self.server.as_ref().unwrap();
                     assert!(server.is_up(share.host), "job {job} on c{}", share.host);
-                    let host = &server.hosts[share.host.index()];
+                    let host = &server.membership.hosts[share.host.index()];
                     assert!(share.procs <= host.config.slots && host.promised_memory <= MEMORY);
                     let incarnation = incarnations[index as usize];
                     let procs = share.procs;
@@ -126,7 +126,7 @@ impl Simulation {
             }
             ClusterAction::HostDown { host, reason, .. } => {
                 self.coverage.declared_down += 1;
-                self.declared_down.push(reason);
+                self.log.declared_down.push(reason);
                 for master in self.masters.values_mut() {
                     for (index, share) in (0..).zip(&master.shares) {
                         if share.host == host {
@@ -157,7 +157,7 @@ impl Simulation {
             }
             ClusterAction::SessionClosed { session, .. } => _ = self.sessions.remove(&session),
             ClusterAction::HostUp { .. } => {}
-            ClusterAction::Log(line) => self.log_lines.push(line),
+            ClusterAction::Log(line) => self.log.lines.push(line),
         }
     }
 
@@ -292,7 +292,8 @@ impl Simulation {
         }
         let free_slots = |pool: Option<&NodeSet>| {
             let allowed = |host: &HostId| pool.is_none_or(|pool| pool.contains(host.0));
-            let hosts = (0..).map(HostId).zip(&server.hosts).filter(|(id, _)| allowed(id));
+            let hosts =
+                (0..).map(HostId).zip(&server.membership.hosts).filter(|(id, _)| allowed(id));
             let usable = hosts.filter(|(id, host)| {
                 server.is_up(*id) && host.config.spare_for.is_empty() && !host.config.defect
             });
