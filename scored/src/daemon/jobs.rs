@@ -25,9 +25,10 @@ use score_sys::host_name::system_host_name;
 use score_sys::random::random_u64;
 
 use super::daemon_bringup::{self, DaemonBringup};
+use super::event_sources::TokenOwner;
 use super::host_job::{HostJob, IsOnlyReport, NO_OWNER, StartContext};
 use super::host_tools::ToolTimes;
-use super::{Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, service};
+use super::{Daemon, STALE_SWEEP_INTERVAL, job_directory, service};
 
 /// Environment variable for tests: a fixed interval of the idle check, in microseconds.
 const POLL_INTERVAL_ENV: &str = "SCORE_TEST_PACE";
@@ -318,11 +319,11 @@ impl Daemon {
             Effect::AbortHere(job) => {
                 let host_job = self.host_jobs.remove(&job);
                 host_job.into_iter().for_each(|host_job| self.end_host_job(host_job));
-                self.release_shepherd_tokens(job);
+                self.sources.release_job(job);
             }
             Effect::EndedHere(job) => {
                 self.host_jobs.remove(&job);
-                self.release_shepherd_tokens(job);
+                self.sources.release_job(job);
             }
             Effect::HostsLost(names) => {
                 let bringup = self.bringup.iter_mut();
@@ -361,17 +362,17 @@ impl Daemon {
 
     fn link_to_host(&mut self, host_placement: &HostPlacement) -> Result<LinkId, String> {
         let name = &host_placement.name;
-        let token = self.allocate_token(TokenOwner::Peer);
+        let token = self.sources.allocate(TokenOwner::Peer);
         let Some(peers) = &mut self.peers else {
             return Err(format!("host {name}: this daemon has no links"));
         };
         if let Some(link_id) = peers.link_to(name) {
-            self.token_owners.remove(&token);
+            self.sources.release(token);
             return Ok(link_id);
         }
         let address = host_placement.address.ok_or(format!("host {name}: it has no address"))?;
         peers
-            .dial(address, Some(name.clone()), self.poll.registry(), token)
+            .dial(address, Some(name.clone()), self.sources.registry(), token)
             .map_err(|error| format!("host {name} at {address}: {error}"))?;
         Ok(LinkId(token.0))
     }
@@ -449,7 +450,7 @@ impl Daemon {
     fn launch(&mut self, launch: &Launch) {
         let job = launch.start.job;
         let [token, switch_token] = [TokenOwner::Shepherd(job), TokenOwner::SwitchThread(job)]
-            .map(|owner| self.allocate_token(owner));
+            .map(|owner| self.sources.allocate(owner));
         let Some(host_job) = self.host_jobs.get_mut(&job) else { return };
         let job_incarnation = launch.placement.job_incarnation;
         let mut session = launch.client_job.and_then(|ClientJob { session_key, job }| {
@@ -482,7 +483,7 @@ impl Daemon {
         }
         let context = StartContext {
             no_namespace: self.options.no_namespace,
-            registry: self.poll.registry(),
+            registry: self.sources.registry(),
             token,
             switch_token,
             known_children: self.known_children.clone(),
@@ -506,24 +507,14 @@ impl Daemon {
             |(job, host_job): (&JobId, &HostJob)| host_job.has_startable_tools().then_some(*job);
         let jobs: Vec<JobId> = self.host_jobs.iter().filter_map(with_tools).collect();
         for job in jobs {
-            let token = self.allocate_token(TokenOwner::Tool(job));
+            let token = self.sources.allocate(TokenOwner::Tool(job));
             let Some(host_job) = self.host_jobs.get_mut(&job) else { continue };
             let started_at = Instant::now();
-            host_job.start_tools(self.poll.registry(), token);
+            host_job.start_tools(self.sources.registry(), token);
             if let Some(uid) = host_job.owner_uid() {
                 self.usage.charge_time(uid, started_at.elapsed());
             }
         }
-    }
-
-    fn release_shepherd_tokens(&mut self, job: JobId) {
-        let is_of_job = |owner: &TokenOwner| match owner {
-            TokenOwner::Shepherd(owner)
-            | TokenOwner::SwitchThread(owner)
-            | TokenOwner::Tool(owner) => *owner == job,
-            _ => false,
-        };
-        self.token_owners.retain(|_, owner| !is_of_job(owner));
     }
 
     /// Ends the local part of a job without a report. Keeps it until its shepherd has been reaped.
@@ -547,7 +538,7 @@ impl Daemon {
         let has_shepherd =
             |job: JobId| host_jobs.get(&job).is_some_and(|host_job| host_job.shepherd.is_some());
         let next = self.jobs.next_rotation_turn(has_shepherd);
-        let registry = self.poll.registry();
+        let registry = self.sources.registry();
         if let Some((next, order)) = next
             && let Some(host_job) = self.host_jobs.get_mut(&next)
             && host_job.start_turn(order, registry)

@@ -7,6 +7,7 @@ mod authorization_tests;
 mod client_request;
 mod daemon_bringup;
 mod deadlines;
+mod event_sources;
 mod host_job;
 mod host_limits;
 mod host_tools;
@@ -27,7 +28,7 @@ mod stop_enforcer;
 mod submit;
 mod tool_listener;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
@@ -35,7 +36,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use score_job::cluster::MonotonicTime;
@@ -55,6 +56,10 @@ use crate::sys::process::{self, WaitResult};
 use crate::sys::timer::Timer;
 use crate::sys::{descriptor, realtime};
 use daemon_bringup::{CONNECT_TIMEOUT, DaemonBringup};
+use event_sources::{
+    EventSources, HTTP_LISTENER, KEEPER, LISTENER, PARENT_STDIN, SCOUT_LISTENER, SERVICE_LISTENER,
+    SIGNALS, SLICE_TIMER, TOOL_LISTENER, TokenOwner,
+};
 use host_job::HostJob;
 use keeper_client::SharedKeeper;
 use peers::{PeerEvent, Peers};
@@ -65,28 +70,6 @@ use session::ClientSession;
 use sessions::Sessions;
 use shepherd_handle::{KnownChildren, kill_orphans};
 use tool_listener::ToolListener;
-
-const SIGNALS: Token = Token(0);
-const LISTENER: Token = Token(1);
-/// Output of other daemons and of their launchers.
-const LAUNCHER_OUTPUT: Token = Token(2);
-/// The standard input of a daemon that another daemon has started. It is closed when the server
-/// ends.
-const PARENT_STDIN: Token = Token(3);
-/// The local socket of a scout session, to which clients connect.
-const SCOUT_LISTENER: Token = Token(4);
-/// The local socket of a service, to which clients connect.
-const SERVICE_LISTENER: Token = Token(5);
-/// The slice timer.
-const SLICE_TIMER: Token = Token(6);
-/// The port of the status page.
-const HTTP_LISTENER: Token = Token(7);
-/// The socket on which the keeper sends events.
-const KEEPER: Token = Token(8);
-/// The socket of single-user mode, to which tools connect.
-const TOOL_LISTENER: Token = Token(9);
-/// The first token that is given to sessions, shepherds and links.
-const FIRST_DYNAMIC_TOKEN: usize = 10;
 
 /// How often the daemon decides which links may send less frequent heartbeats.
 const HEARTBEAT_RATE_INTERVAL: Duration = Duration::from_secs(1);
@@ -143,7 +126,7 @@ pub fn run(options: SingleUserOptions) -> io::Result<()> {
     // the socket open.
     process::die_with_parent(libc::SIGTERM);
     daemon.add_session(options.control)?;
-    daemon.tool_listener = ToolListener::open(daemon.poll.registry(), TOOL_LISTENER);
+    daemon.tool_listener = ToolListener::open(daemon.sources.registry(), TOOL_LISTENER);
     daemon.run_loop()
 }
 
@@ -161,13 +144,13 @@ pub fn run_host(options: HostDaemonOptions) -> io::Result<()> {
         // Standard input cannot be watched if it is not a pipe. The link then shows the end of the
         // server.
         let _ =
-            daemon.poll.registry().register(&mut SourceFd(&0), PARENT_STDIN, Interest::READABLE);
+            daemon.sources.registry().register(&mut SourceFd(&0), PARENT_STDIN, Interest::READABLE);
     }
     let stream = options.connect.connect(CONNECT_TIMEOUT).map_err(io::Error::other)?;
     let local_ip = stream.local_addr()?.ip();
-    let mut peers = Peers::new(key, name.clone(), daemon.poll.registry(), LISTENER)?;
-    let token = daemon.allocate_token(TokenOwner::Peer);
-    peers.adopt(stream, daemon.poll.registry(), token)?;
+    let mut peers = Peers::new(key, name.clone(), daemon.sources.registry(), LISTENER)?;
+    let token = daemon.sources.allocate(TokenOwner::Peer);
+    peers.adopt(stream, daemon.sources.registry(), token)?;
     let address = SocketAddr::new(local_ip, peers.port()?);
     let incarnation = peers.incarnation();
     let join = JoinRequest {
@@ -194,28 +177,10 @@ fn setup_process() -> io::Result<()> {
     Ok(())
 }
 
-/// The owner of the socket that a token identifies.
-#[derive(Debug, Clone, Copy)]
-enum TokenOwner {
-    Session(SessionKey),
-    /// The control socket of this job's shepherd.
-    Shepherd(JobId),
-    /// The switch thread of this job's shepherd.
-    SwitchThread(JobId),
-    /// The supervisors of this job's tools.
-    Tool(JobId),
-    /// Another daemon.
-    Peer,
-    /// A client of the status page.
-    HttpConnection,
-}
-
 struct Daemon {
-    poll: Poll,
+    sources: EventSources,
     signals: SignalFd,
     options: CommonOptions,
-    token_owners: HashMap<Token, TokenOwner>,
-    next_token: usize,
     sessions: Sessions,
     /// Links to other daemons, if this daemon has any.
     peers: Option<Peers>,
@@ -268,7 +233,7 @@ struct Daemon {
 
 impl Daemon {
     fn new(options: CommonOptions) -> io::Result<Self> {
-        let poll = Poll::new()?;
+        let sources = EventSources::new()?;
         let mut signal_set = SigSet::from(Signal::SIGCHLD);
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
             signal_set.add(signal);
@@ -276,15 +241,13 @@ impl Daemon {
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals = SignalFd::with_flags(&signal_set, flags)?;
         let mut source = SourceFd(&signals.as_raw_fd());
-        poll.registry().register(&mut source, SIGNALS, Interest::READABLE)?;
-        let slice_timer = Timer::new(poll.registry(), SLICE_TIMER)?;
+        sources.registry().register(&mut source, SIGNALS, Interest::READABLE)?;
+        let slice_timer = Timer::new(sources.registry(), SLICE_TIMER)?;
         let known_children = KnownChildren::default();
         Ok(Self {
-            poll,
+            sources,
             signals,
             options,
-            token_owners: HashMap::new(),
-            next_token: FIRST_DYNAMIC_TOKEN,
             sessions: Sessions::default(),
             peers: None,
             server_link: None,
@@ -315,13 +278,6 @@ impl Daemon {
         })
     }
 
-    fn allocate_token(&mut self, owner: TokenOwner) -> Token {
-        let token = Token(self.next_token);
-        self.next_token += 1;
-        self.token_owners.insert(token, owner);
-        token
-    }
-
     /// The name of this host in jobs.
     fn name(&self) -> String {
         self.peers.as_ref().map_or_else(system_host_name, |peers| peers.name().to_owned())
@@ -329,9 +285,9 @@ impl Daemon {
 
     /// Adds the session of a client that has connected. Returns the session's key.
     fn add_session(&mut self, socket: OwnedFd) -> io::Result<SessionKey> {
-        let session_key = SessionKey(self.next_token);
-        let token = self.allocate_token(TokenOwner::Session(session_key));
-        self.sessions.insert(session_key, ClientSession::new(socket, self.poll.registry(), token)?);
+        let (session_key, token) = self.sources.allocate_session();
+        let session = ClientSession::new(socket, self.sources.registry(), token)?;
+        self.sessions.insert(session_key, session);
         Ok(session_key)
     }
 
@@ -349,13 +305,10 @@ impl Daemon {
             let timeout =
                 self.timeout(turn_clock.map_or_else(Instant::now, TurnClock::phase_started_at));
             self.end_turn();
-            match self.poll.poll(&mut events, timeout) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                other => other?,
-            }
+            self.sources.wait(&mut events, timeout)?;
             self.turn_clock.iter_mut().for_each(|clock| clock.start_turn(Instant::now()));
             let signalled = self.mark_ready(&events);
-            if self.advance_rotation() && self.is_only_switch_threads(&events) {
+            if self.advance_rotation() && self.sources.is_only_switch_threads(&events) {
                 self.set_slice_timer();
                 continue;
             }
@@ -363,7 +316,7 @@ impl Daemon {
             // A gang switch is urgent. Therefore, other sources are polled only if they have
             // events, and at intervals.
             let turn_started_at = Instant::now();
-            let has_other_events = !self.is_only_slice_or_switch(&events)
+            let has_other_events = !self.sources.is_only_slice_or_switch(&events)
                 || turn_started_at > others_polled_at + FULL_POLL_INTERVAL
                 || self.accept_pause_end().is_some_and(|end| end <= turn_started_at);
             if has_other_events {
@@ -445,21 +398,6 @@ impl Daemon {
         self.ending_host_jobs.retain_mut(|host_job| !host_job.abort());
     }
 
-    /// Whether all events come from the slice timer or from switch threads.
-    fn is_only_slice_or_switch(&self, events: &Events) -> bool {
-        let is_switch = |token: Token| token == SLICE_TIMER || self.is_switch_thread(token);
-        !events.is_empty() && events.iter().all(|event| is_switch(event.token()))
-    }
-
-    /// Whether all events come from switch threads.
-    fn is_only_switch_threads(&self, events: &Events) -> bool {
-        events.iter().all(|event| self.is_switch_thread(event.token()))
-    }
-
-    fn is_switch_thread(&self, token: Token) -> bool {
-        matches!(self.token_owners.get(&token), Some(TokenOwner::SwitchThread(_)))
-    }
-
     /// Handles all sources except shepherds, and does what is due.
     fn poll_other_sources(&mut self) {
         self.accept_clients();
@@ -481,7 +419,7 @@ impl Daemon {
     fn mark_ready(&mut self, events: &Events) -> bool {
         let mut signalled = false;
         for event in events {
-            match (event.token(), self.token_owners.get(&event.token())) {
+            match (event.token(), self.sources.owner(event.token())) {
                 (SIGNALS, _) => signalled = true,
                 (LISTENER, _) => self.accept(),
                 (SCOUT_LISTENER, _) => self.on_listener_ready(),
@@ -499,7 +437,7 @@ impl Daemon {
                 // The daemon receives the keeper's events in each turn that has any event.
                 (KEEPER, _) | (_, None) => {}
                 (_, Some(TokenOwner::Session(session_key))) => {
-                    if let Some(session) = self.sessions.get_mut(*session_key) {
+                    if let Some(session) = self.sessions.get_mut(session_key) {
                         session.mark_readable();
                         if event.is_read_closed() {
                             session.mark_hung_up();
@@ -507,17 +445,17 @@ impl Daemon {
                     }
                 }
                 (_, Some(TokenOwner::Shepherd(job))) => {
-                    let host_job = self.host_jobs.get_mut(job);
+                    let host_job = self.host_jobs.get_mut(&job);
                     let shepherd = host_job.and_then(|host_job| host_job.shepherd.as_mut());
                     shepherd.into_iter().for_each(|one| one.control_link.mark_readable());
                 }
                 (_, Some(TokenOwner::SwitchThread(job))) => {
-                    let host_job = self.host_jobs.get_mut(job);
+                    let host_job = self.host_jobs.get_mut(&job);
                     let shepherd = host_job.and_then(|host_job| host_job.shepherd.as_mut());
                     shepherd.into_iter().for_each(|one| one.switch_link.mark_readable());
                 }
                 (_, Some(TokenOwner::Tool(job))) => {
-                    let host_job = self.host_jobs.get_mut(job).into_iter();
+                    let host_job = self.host_jobs.get_mut(&job).into_iter();
                     host_job.for_each(|host_job| host_job.tools_mut().mark_readable());
                 }
                 (Token(number), Some(TokenOwner::Peer)) => {
@@ -534,10 +472,10 @@ impl Daemon {
 
     fn accept(&mut self) {
         loop {
-            let token = self.allocate_token(TokenOwner::Peer);
+            let token = self.sources.allocate(TokenOwner::Peer);
             let Some(peers) = &mut self.peers else { return };
-            if !peers.accept(self.poll.registry(), token) {
-                self.token_owners.remove(&token);
+            if !peers.accept(self.sources.registry(), token) {
+                self.sources.release(token);
                 return;
             }
         }
@@ -569,7 +507,7 @@ impl Daemon {
                 PeerEvent::Message(message) => self.on_cluster_message(link_id, message),
                 PeerEvent::WrongHost(reason) => self.warn_of_peer(&reason),
                 PeerEvent::Lost(name, reason) => {
-                    self.token_owners.remove(&Token(link_id.0));
+                    self.sources.release_link(link_id);
                     self.on_link_lost(link_id, name, &reason);
                 }
             }
@@ -630,16 +568,16 @@ impl Daemon {
     /// Writes as much as the sockets accept. Returns whether a session has ended.
     fn flush(&mut self) -> bool {
         for host_job in self.host_jobs.values_mut() {
-            host_job.tools_mut().flush(self.poll.registry());
+            host_job.tools_mut().flush(self.sources.registry());
             if let Some(shepherd) = &mut host_job.shepherd {
-                shepherd.flush(self.poll.registry());
+                shepherd.flush(self.sources.registry());
             }
         }
         self.peers.iter_mut().for_each(Peers::flush);
         for session_key in self.sessions.active_keys() {
             let Some(session) = self.sessions.get_mut(session_key) else { continue };
             session.flush();
-            session.update_interest(self.poll.registry());
+            session.update_interest(self.sources.registry());
             if let Some((uid, before, now)) = session.take_usage_change() {
                 self.usage.change_session_bytes(uid, before, now);
             }
@@ -668,8 +606,7 @@ impl Daemon {
             let jobs = session.as_ref().map(ClientSession::job_ids).unwrap_or_default();
             jobs.into_iter().for_each(|job| self.drop_job(job));
             session.into_iter().for_each(|session| self.on_session_end(&session));
-            // The key of a session with a socket is also its token.
-            self.token_owners.remove(&Token(session_key.0));
+            self.sources.release_session(session_key);
         }
         any_closed
     }

@@ -9,9 +9,10 @@ use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
 use score_proto::server_message::{ScoutAnswer, ServerMessage};
 
+use super::event_sources::SCOUT_LISTENER;
 use super::job_directory::JobDirectory;
 use super::local_listener::{LONG_QUEUE, LocalListener};
-use super::{Daemon, SCOUT_LISTENER, daemon_bringup};
+use super::{Daemon, daemon_bringup};
 use score_job::jobs::{ClientJob, SessionKey};
 
 /// The maximum number of simultaneous connections to the socket.
@@ -74,7 +75,7 @@ impl Daemon {
                 &path,
                 0o600,
                 LONG_QUEUE,
-                self.poll.registry(),
+                self.sources.registry(),
                 SCOUT_LISTENER,
             )?;
             scout.directory = Some(directory);

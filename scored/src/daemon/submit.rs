@@ -14,11 +14,12 @@ use score_proto::message::{HostKind, JobRequest, JobSpec, Level};
 use score_proto::peer_message::{JoinRequest, SERVER};
 use score_proto::server_message::ServerMessage;
 
+use super::Daemon;
 use super::client_request::{ClientRequest, Readiness};
 use super::daemon_bringup::{BringupProgress, DaemonBringup};
+use super::event_sources::{LAUNCHER_OUTPUT, LISTENER};
 use super::host_job::HostJob;
 use super::session::ClientSession;
-use super::{Daemon, LAUNCHER_OUTPUT, LISTENER};
 
 /// The maximum number of messages of one session that are handled in a turn of the loop.
 const REQUESTS_PER_TURN: usize = 64;
@@ -218,7 +219,7 @@ impl Daemon {
 
     /// Starts the daemons of a job or a scout session.
     pub(super) fn bring_up(&mut self, client_job: ClientJob, spec: JobSpec) {
-        let registry = self.poll.registry();
+        let registry = self.sources.registry();
         let tokens = [LISTENER, LAUNCHER_OUTPUT];
         let result = DaemonBringup::new(client_job, spec, &self.options, registry, tokens);
         match result {

@@ -12,10 +12,9 @@ use mio::{Interest, Registry, Token};
 use nix::unistd::geteuid;
 use score_proto::env::tool_socket_name;
 
+use super::Daemon;
 use super::session::ClientSession;
-use super::{Daemon, TokenOwner};
 use crate::sys::credentials;
-use score_job::jobs::SessionKey;
 
 /// The maximum number of simultaneous connections of tools.
 const MAX_TOOL_SESSIONS: usize = 64;
@@ -67,9 +66,8 @@ impl Daemon {
             if self.sessions.tool_session_count() >= MAX_TOOL_SESSIONS {
                 continue;
             }
-            let session_key = SessionKey(self.next_token);
-            let token = self.allocate_token(TokenOwner::Session(session_key));
-            if let Ok(session) = ClientSession::of_tool(socket, self.poll.registry(), token) {
+            let (session_key, token) = self.sources.allocate_session();
+            if let Ok(session) = ClientSession::of_tool(socket, self.sources.registry(), token) {
                 self.sessions.insert(session_key, session);
             }
         }

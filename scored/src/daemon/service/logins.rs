@@ -16,10 +16,10 @@ use score_proto::message::{Login, UserRequest};
 use score_proto::peer_message::{PeerMessage, SERVER, User};
 use score_proto::server_message::{ServerMessage, SessionAnswer};
 
+use super::super::Daemon;
 use super::super::local_listener::AcceptedClient;
 use super::super::session::ClientSession;
 use super::super::session_state::{LoggedInUser, LoginClaim, SessionState};
-use super::super::{Daemon, TokenOwner};
 use super::vouchers::renewal_time;
 use super::{LogTopic, Role, Service, info};
 use score_job::jobs::{ClientJob, SessionKey};
@@ -167,10 +167,9 @@ impl Daemon {
     }
 
     fn add_client(&mut self, client: AcceptedClient) {
-        let session_key = SessionKey(self.next_token);
-        let token = self.allocate_token(TokenOwner::Session(session_key));
+        let (session_key, token) = self.sources.allocate_session();
         let AcceptedClient { socket, credentials } = client;
-        match ClientSession::unauthenticated(socket, credentials, self.poll.registry(), token) {
+        match ClientSession::unauthenticated(socket, credentials, self.sources.registry(), token) {
             Ok(mut session) => {
                 if !self.usage.has_time(credentials.0) {
                     // The session will not be read in this turn, so mio can report meanwhile
@@ -179,7 +178,7 @@ impl Daemon {
                 }
                 self.sessions.insert(session_key, session);
             }
-            Err(_) => _ = self.token_owners.remove(&token),
+            Err(_) => self.sources.release(token),
         }
     }
 
@@ -483,8 +482,7 @@ impl Daemon {
                 return self.send_to_host(from, PeerMessage::SessionEnded { session, reason });
             }
         };
-        let session_key = SessionKey(self.next_token);
-        self.next_token += 1;
+        let session_key = self.sources.allocate_remote_session();
         let Some(service) = &mut self.service else { return };
         let Role::Server(cluster) = &service.role else { return };
         let Some(incarnation) = cluster.incarnation_of(from) else { return };

@@ -13,7 +13,8 @@ use score_proto::peer_message::{Incarnation, PeerMessage, SERVER};
 use score_proto::server_message::ServerMessage;
 use score_sys::random::random_u64;
 
-use super::super::{Daemon, TokenOwner};
+use super::super::Daemon;
+use super::super::event_sources::TokenOwner;
 use super::{LogTopic, Role, info, warn};
 
 /// How long a reset of this host waits for the end of killed shepherds.
@@ -209,7 +210,7 @@ impl Daemon {
 
     /// Sends a message to a host. Connects to the host if there is no link.
     pub fn send_to_host(&mut self, to: HostId, message: PeerMessage) {
-        let token = self.allocate_token(TokenOwner::Peer);
+        let token = self.sources.allocate(TokenOwner::Peer);
         let new_link = LinkId(token.0);
         let (Some(service), Some(peers)) = (&mut self.service, &mut self.peers) else { return };
         let Some(name) = service.name(to).map(str::to_owned) else { return };
@@ -223,7 +224,7 @@ impl Daemon {
                 } else {
                     service.host_addresses.get(&to).copied()
                 };
-                let registry = self.poll.registry();
+                let registry = self.sources.registry();
                 known_address.ok_or_else(|| "its address is not known".to_owned()).and_then(
                     |address| {
                         let dialled = peers.dial(address, Some(name.clone()), registry, token);
@@ -233,7 +234,7 @@ impl Daemon {
             }
         };
         if link_id != Ok(new_link) {
-            self.token_owners.remove(&token);
+            self.sources.release(token);
         }
         match link_id {
             Ok(link_id) => _ = peers.send(link_id, message),

@@ -45,8 +45,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use mio::Interest;
 use mio::unix::SourceFd;
+use mio::{Interest, Registry};
 use score_job::cluster::tree_member::{self, Member};
 use score_job::cluster::{self, ClusterLimits, ServerState, SessionId, Timeouts};
 use score_job::host::turn_times::{TurnClock, TurnPhase};
@@ -56,11 +56,10 @@ use score_proto::peer_message::{Incarnation, SERVER};
 use score_sys::random::random_u64;
 use score_tree::key::Key;
 
+use super::event_sources::{KEEPER, LISTENER, SERVICE_LISTENER};
 use super::local_listener::{LocalListener, SHORTEST_QUEUE};
 use super::peers::Peers;
-use super::{
-    CommonOptions, Daemon, KEEPER, LISTENER, SERVICE_LISTENER, host_limits, setup_process,
-};
+use super::{CommonOptions, Daemon, host_limits, setup_process};
 use crate::sys::cgroup::Cgroups;
 use crate::sys::realtime::{self, Inherit};
 use crate::sys::{descriptor, probe, process};
@@ -168,26 +167,19 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     // This moves the process into a cgroup. The cgroups of jobs become siblings of that cgroup.
     Cgroups::find(true);
     let path = options.socket.clone().unwrap_or_else(|| config::DEFAULT_SOCKET_PATH.into());
-    if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
-        let result = DirBuilder::new().recursive(true).mode(0o755).create(directory);
-        result.map_err(|error| to_error(format!("{}: {error}", directory.display())))?;
-    }
-    // All users may connect, because the kernel reports the user of each connection.
-    let listener =
-        LocalListener::open(&path, 0o666, SHORTEST_QUEUE, daemon.poll.registry(), SERVICE_LISTENER)
-            .map_err(to_error)?;
+    let listener = open_listener(&path, daemon.sources.registry()).map_err(to_error)?;
     let local_name = config.hosts[config.local_index].name.clone();
     let link_key = daemon.start_keeper(options, &config, user, (&listener, &path));
     let link_key = link_key.map_err(to_error)?;
     if let Some(key) = link_key.map(Key::from_bytes) {
-        let registry = daemon.poll.registry();
+        let registry = daemon.sources.registry();
         let peers = Peers::bind(config.address, key, local_name.clone(), registry, LISTENER);
         let with_address = |error: io::Error| to_error(format!("{}: {error}", config.address));
         daemon.peers = Some(peers.map_err(with_address)?);
     }
     let is_server = config.local_index == SERVER.index();
     let page = options.page.address().filter(|_| is_server);
-    let registry = daemon.poll.registry();
+    let registry = daemon.sources.registry();
     let open_page = |address| Page::open(address, &local_name, daemon.options.gang.slice, registry);
     let page = page.map(open_page).transpose().map_err(to_error)?;
     // Gang switches on every host pass through this loop. If this fails, `gang_settings` has
@@ -237,6 +229,16 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     result
 }
 
+/// Opens the socket to which clients connect, and creates its directory if necessary.
+fn open_listener(path: &Path, registry: &Registry) -> Result<LocalListener, String> {
+    if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
+        let result = DirBuilder::new().recursive(true).mode(0o755).create(directory);
+        result.map_err(|error| format!("{}: {error}", directory.display()))?;
+    }
+    // All users may connect, because the kernel reports the user of each connection.
+    LocalListener::open(path, 0o666, SHORTEST_QUEUE, registry, SERVICE_LISTENER)
+}
+
 fn initial_role(
     config: &Config,
     incarnation: Option<Incarnation>,
@@ -280,7 +282,7 @@ impl Daemon {
         let listener = listener.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
         let (client, link_key) = keeper_start::start(options, config, user, (&listener, path))?;
         let mut events = SourceFd(&client.events_fd().as_raw_fd());
-        let registered = self.poll.registry().register(&mut events, KEEPER, Interest::READABLE);
+        let registered = self.sources.registry().register(&mut events, KEEPER, Interest::READABLE);
         registered.map_err(|error| error.to_string())?;
         self.keeper = Some(Rc::new(RefCell::new(client)));
         Ok(link_key)

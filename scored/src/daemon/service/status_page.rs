@@ -16,7 +16,8 @@ use score_proto::peer_message::SERVER;
 use score_proto::server_message::PageAddress;
 use score_sys::random::random_u64;
 
-use super::super::{Daemon, HTTP_LISTENER, TokenOwner};
+use super::super::Daemon;
+use super::super::event_sources::HTTP_LISTENER;
 use super::console::JobsAtTime;
 use super::http_connections::HttpConnections;
 use super::page_metrics::{JobMetrics, PageMetrics};
@@ -236,14 +237,7 @@ impl Daemon {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
         let Some(page) = &mut service.page else { return };
-        let (token_owners, next_token) = (&mut self.token_owners, &mut self.next_token);
-        let new_token = || {
-            let token = Token(*next_token);
-            *next_token += 1;
-            token_owners.insert(token, TokenOwner::HttpConnection);
-            token
-        };
-        let mut closed = page.connections.accept_new(self.poll.registry(), now, new_token);
+        let mut closed = page.connections.accept_new(&mut self.sources, now);
         let mut readings = Vec::new();
         for (connection_id, parsed) in page.connections.next_requests(now) {
             let result = parsed.and_then(|request| {
@@ -276,9 +270,7 @@ impl Daemon {
         }
         let page = service.page.as_mut();
         closed.extend(page.map(|page| page.connections.flush(now)).unwrap_or_default());
-        closed
-            .into_iter()
-            .for_each(|connection_id| _ = self.token_owners.remove(&Token(connection_id)));
+        closed.into_iter().for_each(|connection_id| self.sources.release(Token(connection_id)));
         readings.into_iter().for_each(|job| self.on_job_input(Input::PageStacks(job)));
     }
 }
