@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use score_job::cluster::{HostShare, JobPermit, MonotonicTime};
+use score_job::cluster::{HostShare, JobPermit};
 use score_job::jobs::{
-    ClientJob, Effect, HostIdentity, Input, JobTag, Launch, LinkId, LocalReport, NewJob, Parent,
+    ClientJob, Effect, HostIdentity, Input, JobTag, Launch, LinkId, NewJob, Parent,
     SINGLE_USER_HOST, SessionKey,
 };
 use score_job::metrics_subscribers::Subscriber;
@@ -14,8 +14,8 @@ use score_proto::exit_code::{EXIT_HOST_LOST, EXIT_REFUSED};
 use score_proto::frame;
 use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::{
-    HopOrder, HopReport, HostPlacement, JobOrder, JobReport, JobStart, Owner as JobOwner,
-    Placement, Report, ShepherdOrder, StopCondition, SwitchOrder,
+    HopOrder, HopReport, HostPlacement, JobReport, JobStart, Owner as JobOwner, Placement, Report,
+    StopCondition, SwitchOrder,
 };
 use score_proto::message::{HostSpec, JobSpec, Level, ToolCall, ToolSession};
 use score_proto::peer_message::{JobIncarnation, PeerMessage};
@@ -26,9 +26,8 @@ use score_sys::random::random_u64;
 
 use super::daemon_bringup::{self, DaemonBringup};
 use super::event_sources::TokenOwner;
-use super::host_job::{HostJob, IsOnlyReport, NO_OWNER, StartContext};
-use super::host_tools::ToolTimes;
-use super::{Daemon, STALE_SWEEP_INTERVAL, job_directory, service};
+use super::host_job::{IsOnlyReport, NO_OWNER};
+use super::{Daemon, job_directory, service};
 
 /// Environment variable for tests: a fixed interval of the idle check, in microseconds.
 const POLL_INTERVAL_ENV: &str = "SCORE_TEST_PACE";
@@ -225,19 +224,9 @@ impl Daemon {
 
 /// Inputs and effects.
 impl Daemon {
-    /// The current time of the jobs' clock.
-    pub fn job_time(&self) -> MonotonicTime {
-        self.to_job_time(Instant::now())
-    }
-
-    /// Converts a moment to the time of the jobs' clock.
-    pub fn to_job_time(&self, moment: Instant) -> MonotonicTime {
-        moment.saturating_duration_since(self.started_at)
-    }
-
     /// Passes an input to the jobs. [`Daemon::dispatch_pending`] carries out the effects.
     pub fn on_job_input(&mut self, input: Input) {
-        self.jobs.on(input, self.started_at.elapsed());
+        self.jobs.on(input, self.job_clock.now());
     }
 
     /// Updates the jobs' view of this host after the daemon has got links or a new incarnation.
@@ -271,7 +260,7 @@ impl Daemon {
     pub fn dispatch_pending(&mut self) {
         loop {
             self.collect_local_reports();
-            let effects = self.jobs.take_effects(self.job_time());
+            let effects = self.jobs.take_effects(self.job_clock.now());
             if effects.is_empty() {
                 return;
             }
@@ -280,11 +269,9 @@ impl Daemon {
     }
 
     fn collect_local_reports(&mut self) {
-        let now = self.job_time();
-        for (job, host_job) in &mut self.host_jobs {
-            for report in host_job.take_reports() {
-                self.jobs.on(Input::Local(*job, report), now);
-            }
+        let now = self.job_clock.now();
+        for (job, report) in self.host_jobs.take_reports() {
+            self.jobs.on(Input::Local(job, report), now);
         }
     }
 
@@ -309,20 +296,18 @@ impl Daemon {
             }
             Effect::SendOrder(link_id, tag, order) => self.send_order(link_id, tag, &order),
             Effect::SendReport(link_id, tag, report) => self.send_report(link_id, tag, &report),
-            Effect::Launch(launch) => {
-                let times = ToolTimes::new(self.options.tool_cleanup);
-                let host_job = HostJob::new(launch, times, self.known_children.clone());
-                self.host_jobs.insert(host_job.job(), host_job);
+            Effect::Launch(launch) => self.host_jobs.add(launch),
+            Effect::ToShepherd(job, order) => {
+                let report = self.host_jobs.on_order(job, &order);
+                report.into_iter().for_each(|one| self.on_job_input(Input::Local(job, one)));
             }
-            Effect::ToShepherd(job, order) => self.on_shepherd_order(job, &order),
             Effect::ToSwitchThread(job, order) => self.on_switch_order(job, order),
             Effect::AbortHere(job) => {
-                let host_job = self.host_jobs.remove(&job);
-                host_job.into_iter().for_each(|host_job| self.end_host_job(host_job));
+                self.host_jobs.abort(job);
                 self.sources.release_job(job);
             }
             Effect::EndedHere(job) => {
-                self.host_jobs.remove(&job);
+                self.host_jobs.remove(job);
                 self.sources.release_job(job);
             }
             Effect::HostsLost(names) => {
@@ -342,7 +327,7 @@ impl Daemon {
             }
             Effect::RowStarted => self.record_row(),
             Effect::Rotated(jobs, turn_count, since) => {
-                self.record_rotation(&jobs, turn_count, self.started_at + since);
+                self.record_rotation(&jobs, turn_count, self.job_clock.moment_of(since));
             }
         }
     }
@@ -404,18 +389,6 @@ impl Daemon {
 
 /// The local parts of jobs.
 impl Daemon {
-    /// Handles an order for the shepherd of this host.
-    fn on_shepherd_order(&mut self, job: JobId, order: &ShepherdOrder) {
-        match self.host_jobs.get_mut(&job) {
-            Some(host_job) => host_job.on_order(order),
-            // The job ends before it has begun on this host.
-            None if matches!(order, ShepherdOrder::Job(JobOrder::Finish)) => {
-                self.on_job_input(Input::Local(job, LocalReport::Closed));
-            }
-            None => {}
-        }
-    }
-
     /// Handles an order for the switch thread of this host's shepherd.
     fn on_switch_order(&mut self, job: JobId, order: SwitchOrder) {
         if let SwitchOrder::Run {
@@ -426,122 +399,54 @@ impl Daemon {
         {
             self.log_if_verbose("the processors stay awake: jobs take turns");
         }
-        let host_job = self.host_jobs.get_mut(&job);
-        host_job.into_iter().for_each(|host_job| host_job.on_switch_order(order));
+        self.host_jobs.on_switch_order(job, order);
     }
 
     /// Begins the jobs that this host has been ordered to begin. Returns false if there were none.
     /// Call it after the orders to the child hosts have been sent, so that the hosts start in
     /// parallel.
     pub fn begin_pending_jobs(&mut self) -> bool {
-        let host_jobs = self.host_jobs.values_mut();
-        let launches: Vec<Box<Launch>> =
-            host_jobs.filter_map(|host_job| host_job.pending_launch.take()).collect();
-        for launch in &launches {
-            let started_at = Instant::now();
-            self.launch(launch);
-            let owner = launch.start.owner.iter();
-            owner.for_each(|owner| self.usage.charge_time(owner.uid, started_at.elapsed()));
-        }
-        !launches.is_empty()
-    }
-
-    /// Begins the local part of a job.
-    fn launch(&mut self, launch: &Launch) {
-        let job = launch.start.job;
-        let [token, switch_token] = [TokenOwner::Shepherd(job), TokenOwner::SwitchThread(job)]
-            .map(|owner| self.sources.allocate(owner));
-        let Some(host_job) = self.host_jobs.get_mut(&job) else { return };
-        let job_incarnation = launch.placement.job_incarnation;
-        let mut session = launch.client_job.and_then(|ClientJob { session_key, job }| {
-            Some((self.sessions.get_mut(session_key)?, job))
-        });
-        let peers = &mut self.peers;
+        let (sessions, peers) = (&mut self.sessions, &mut self.peers);
         // The path is reported before the directory exists.
-        let is_multi_user = launch.start.owner.is_some();
-        let mut announce_path = |path: &str| match (launch.parent, &mut session, &mut *peers) {
+        let mut announce_path = |launch: &Launch, path: &str| match (launch.parent, &mut *peers) {
             // A user could not remove the directory. The next scored removes it.
-            _ if is_multi_user => {}
-            (Parent::Master, Some((session, job)), _) => {
-                let answer = JobAnswer::Directory(path.to_owned());
-                session.send(&ServerMessage::job_answer(*job, answer));
-                session.flush();
+            _ if launch.start.owner.is_some() => {}
+            (Parent::Master, _) => {
+                let Some(ClientJob { session_key, job }) = launch.client_job else { return };
+                if let Some(session) = sessions.get_mut(session_key) {
+                    let answer = JobAnswer::Directory(path.to_owned());
+                    session.send(&ServerMessage::job_answer(job, answer));
+                    session.flush();
+                }
             }
-            (Parent::Peer(link_id), _, Some(peers)) => {
+            (Parent::Peer(link_id), Some(peers)) => {
                 let host = launch.placement.self_host;
                 let report = HopReport::Directory { host, path: path.to_owned() };
                 if let Ok(body) = frame::encode_datagram(&report) {
+                    let job_incarnation = launch.placement.job_incarnation;
+                    let job = launch.start.job;
                     peers.send(link_id, PeerMessage::Report { job, job_incarnation, body });
                     peers.flush();
                 }
             }
-            _ => {}
+            (Parent::Peer(_), None) => {}
         };
-        let sweep_due = self.last_sweep_at.is_none_or(|last| last.elapsed() > STALE_SWEEP_INTERVAL);
-        if sweep_due {
-            self.last_sweep_at = Some(Instant::now());
-        }
-        let context = StartContext {
-            no_namespace: self.options.no_namespace,
-            registry: self.sources.registry(),
-            token,
-            switch_token,
-            known_children: self.known_children.clone(),
-            program_folders: &mut self.program_folders,
-            keeper: self.keeper.as_ref(),
-            sweep_due,
-            announce_path: &mut announce_path,
-        };
-        host_job.begin(&launch.start, context);
-    }
-
-    /// Receives the reports of tools.
-    pub fn advance_tools(&mut self) {
-        let now = Instant::now();
-        self.host_jobs.values_mut().for_each(|host_job| host_job.advance_tools(now));
-    }
-
-    /// Starts the tools that can be started now.
-    pub fn start_tools(&mut self) {
-        let with_tools =
-            |(job, host_job): (&JobId, &HostJob)| host_job.has_startable_tools().then_some(*job);
-        let jobs: Vec<JobId> = self.host_jobs.iter().filter_map(with_tools).collect();
-        for job in jobs {
-            let token = self.sources.allocate(TokenOwner::Tool(job));
-            let Some(host_job) = self.host_jobs.get_mut(&job) else { continue };
-            let started_at = Instant::now();
-            host_job.start_tools(self.sources.registry(), token);
-            if let Some(uid) = host_job.owner_uid() {
-                self.usage.charge_time(uid, started_at.elapsed());
-            }
-        }
-    }
-
-    /// Ends the local part of a job without a report. Keeps it until its shepherd has been reaped.
-    pub fn end_host_job(&mut self, mut host_job: HostJob) {
-        if !host_job.abort() {
-            self.ending_host_jobs.push(host_job);
-        }
+        self.host_jobs.begin_pending(&mut self.sources, &mut self.usage, &mut announce_path)
     }
 
     /// If the running job of a rotation has stopped, starts the next job. Returns true if the stop
     /// was the shepherd's only report.
     pub fn advance_rotation(&mut self) -> bool {
         let Some((job, switch_seq)) = self.jobs.expected_rotation_stop() else { return false };
-        let Some(host_job) = self.host_jobs.get_mut(&job) else { return false };
-        let Some(IsOnlyReport(is_only_report)) = host_job.read_rotation_stop(switch_seq) else {
+        let Some(IsOnlyReport(is_only_report)) = self.host_jobs.read_rotation_stop(job, switch_seq)
+        else {
             return false;
         };
         // The idle states that came with the stop decide whether the rotation continues.
         self.collect_local_reports();
-        let host_jobs = &self.host_jobs;
-        let has_shepherd =
-            |job: JobId| host_jobs.get(&job).is_some_and(|host_job| host_job.shepherd.is_some());
-        let next = self.jobs.next_rotation_turn(has_shepherd);
-        let registry = self.sources.registry();
+        let next = self.jobs.next_rotation_turn(|job| self.host_jobs.has_shepherd(job));
         if let Some((next, order)) = next
-            && let Some(host_job) = self.host_jobs.get_mut(&next)
-            && host_job.start_turn(order, registry)
+            && self.host_jobs.start_turn(next, order, self.sources.registry())
         {
             return is_only_report;
         }
@@ -567,23 +472,16 @@ impl Daemon {
 
     /// Sets the slice timer to the earliest of three times: the next deadline of the gang
     /// scheduler, the time at which a stop is enforced, and the end of a pause between clients.
-    /// poll(2) is too coarse for them because it rounds time-outs to milliseconds.
     pub fn set_slice_timer(&mut self) {
         let gang_deadline = self.jobs.gang().deadline();
-        let pause_end = self.accept_pause_end().map(|end| self.to_job_time(end));
-        let deadlines = [gang_deadline, self.stop_enforcement_deadline(), pause_end];
-        let due = deadlines.into_iter().flatten().min();
-        // A timer that has expired is set again, even if the deadline is the same.
-        let now = self.job_time();
-        if due != self.slice_deadline || due.is_some_and(|due| due <= now) {
-            self.slice_timer.set(due.map(|due| due.saturating_sub(now)));
-            self.slice_deadline = due;
-        }
+        let moments = [self.accept_pause_end(), self.host_jobs.stop_deadline()];
+        let times = moments.into_iter().flatten().map(|moment| self.job_clock.time_of(moment));
+        self.slice_timer.set(times.chain(gang_deadline).min(), self.job_clock.now());
     }
 
     /// The time until the next deadline of a job master.
     pub fn led_jobs_timeout(&self) -> Option<Duration> {
         let due = self.jobs.deadline()?;
-        Some(due.saturating_sub(self.job_time()))
+        Some(due.saturating_sub(self.job_clock.now()))
     }
 }

@@ -9,12 +9,14 @@ mod daemon_bringup;
 mod deadlines;
 mod event_sources;
 mod host_job;
+mod host_jobs;
 mod host_limits;
 mod host_tools;
 pub mod job_directory;
 mod jobs;
 mod keeper_client;
 mod local_listener;
+mod loop_clock;
 mod peers;
 pub mod program_folders;
 mod rejected_connections;
@@ -24,11 +26,11 @@ mod session;
 mod session_state;
 mod sessions;
 pub mod shepherd_handle;
+mod slice_timer;
 mod stop_enforcer;
 mod submit;
 mod tool_listener;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
@@ -39,42 +41,37 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use score_job::cluster::MonotonicTime;
 use score_job::gang;
-use score_job::host::turn_times::{TurnClock, TurnPhase};
+use score_job::host::turn_times::TurnPhase;
 use score_job::host::usage::Usage;
 use score_job::jobs::{Input, JobTag, Jobs, LinkId, SessionKey};
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobId;
-use score_proto::job_control::Status;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
 use score_sys::host_name::system_host_name;
 
 use crate::launch::{ConnectList, LaunchOptions};
 use crate::sys::cpu_latency::CpuLatencyHold;
 use crate::sys::process::{self, WaitResult};
-use crate::sys::timer::Timer;
 use crate::sys::{descriptor, realtime};
 use daemon_bringup::{CONNECT_TIMEOUT, DaemonBringup};
 use event_sources::{
     EventSources, HTTP_LISTENER, KEEPER, LISTENER, PARENT_STDIN, SCOUT_LISTENER, SERVICE_LISTENER,
     SIGNALS, SLICE_TIMER, TOOL_LISTENER, TokenOwner,
 };
-use host_job::HostJob;
+use host_jobs::HostJobs;
 use keeper_client::SharedKeeper;
+use loop_clock::LoopClock;
 use peers::{PeerEvent, Peers};
-use program_folders::ProgramFolders;
 use scout::Scout;
 use service::Service;
 use session::ClientSession;
 use sessions::Sessions;
-use shepherd_handle::{KnownChildren, kill_orphans};
+use slice_timer::{JobClock, SliceTimer};
 use tool_listener::ToolListener;
 
 /// How often the daemon decides which links may send less frequent heartbeats.
 const HEARTBEAT_RATE_INTERVAL: Duration = Duration::from_secs(1);
-/// The shortest time between two searches for directories that earlier jobs have left.
-const STALE_SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest time for which the loop serves only gang switches.
 const FULL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long daemons of other hosts may take to exit.
@@ -194,41 +191,26 @@ struct Daemon {
     tool_listener: Option<ToolListener>,
     /// Decides about the jobs that this daemon leads, and about the local parts of other jobs.
     jobs: Jobs,
-    slice_timer: Timer,
-    /// The time for which the slice timer is set.
-    slice_deadline: Option<MonotonicTime>,
+    slice_timer: SliceTimer,
+    job_clock: JobClock,
     /// Keeps the wake-up latency of the processors low while jobs share them in time.
     latency_hold: CpuLatencyHold,
-    /// The local parts of jobs, by job number.
-    host_jobs: BTreeMap<JobId, HostJob>,
-    /// Local parts of jobs whose shepherds have been killed but not reaped yet.
-    ending_host_jobs: Vec<HostJob>,
+    host_jobs: HostJobs,
     /// The time at which a reset of this host completes, even if a killed shepherd has not ended.
     reset_deadline: Option<Instant>,
-    known_children: KnownChildren,
     /// The keeper, in multi-user mode.
     keeper: Option<SharedKeeper>,
     /// The time at which the first voucher of a session has to be renewed.
     next_renewal_at: Option<Instant>,
-    program_folders: ProgramFolders,
     next_job: JobId,
-    /// The origin of the job masters' clock.
-    started_at: Instant,
     /// What each user consumes in this daemon.
     usage: Usage,
-    /// The time that requests of sessions have taken in this turn of the loop.
-    request_time: Duration,
-    /// The time that everything else took in the last turn.
-    turn_overhead: Duration,
+    loop_clock: LoopClock,
     /// The number of connections that were dropped before the peer had authenticated.
     rejected_count: u64,
     is_ending: bool,
-    /// The time of the last search for directories that earlier jobs have left.
-    last_sweep_at: Option<Instant>,
     /// The state of multi-user mode.
     service: Option<Service>,
-    /// Measures the loop, in multi-user mode.
-    turn_clock: Option<TurnClock>,
 }
 
 impl Daemon {
@@ -242,8 +224,8 @@ impl Daemon {
         let signals = SignalFd::with_flags(&signal_set, flags)?;
         let mut source = SourceFd(&signals.as_raw_fd());
         sources.registry().register(&mut source, SIGNALS, Interest::READABLE)?;
-        let slice_timer = Timer::new(sources.registry(), SLICE_TIMER)?;
-        let known_children = KnownChildren::default();
+        let slice_timer = SliceTimer::new(sources.registry(), SLICE_TIMER)?;
+        let host_jobs = HostJobs::new(&options);
         Ok(Self {
             sources,
             signals,
@@ -256,25 +238,18 @@ impl Daemon {
             tool_listener: None,
             jobs: Jobs::new(jobs::fixed_poll_interval_us()),
             slice_timer,
-            slice_deadline: None,
+            job_clock: JobClock::start(),
             latency_hold: CpuLatencyHold::default(),
-            host_jobs: BTreeMap::new(),
-            ending_host_jobs: Vec::new(),
+            host_jobs,
             reset_deadline: None,
             keeper: None,
             next_renewal_at: None,
-            known_children,
-            program_folders: ProgramFolders::default(),
             next_job: JobId(1),
-            started_at: Instant::now(),
             usage: Usage::new(Instant::now()),
-            request_time: Duration::ZERO,
-            turn_overhead: Duration::ZERO,
+            loop_clock: LoopClock::default(),
             rejected_count: 0,
             is_ending: false,
-            last_sweep_at: None,
             service: None,
-            turn_clock: None,
         })
     }
 
@@ -300,19 +275,18 @@ impl Daemon {
                 || self.service.is_some()
                 || self.sessions.has_front_end())
         {
-            // A stored time saves a clock read on the path of gang switches.
-            let turn_clock = self.turn_clock.as_ref();
-            let timeout =
-                self.timeout(turn_clock.map_or_else(Instant::now, TurnClock::phase_started_at));
-            self.end_turn();
+            let timeout = self.timeout(self.loop_clock.recent_time());
+            if let Some(line) = self.loop_clock.end_turn() {
+                self.warn_rate_limited(&line);
+            }
             self.sources.wait(&mut events, timeout)?;
-            self.turn_clock.iter_mut().for_each(|clock| clock.start_turn(Instant::now()));
+            self.loop_clock.start_turn();
             let signalled = self.mark_ready(&events);
             if self.advance_rotation() && self.sources.is_only_switch_threads(&events) {
                 self.set_slice_timer();
                 continue;
             }
-            self.end_phase(TurnPhase::Events);
+            self.loop_clock.end_phase(TurnPhase::Events);
             // A gang switch is urgent. Therefore, other sources are polled only if they have
             // events, and at intervals.
             let turn_started_at = Instant::now();
@@ -322,32 +296,33 @@ impl Daemon {
             if has_other_events {
                 self.poll_other_sources();
                 others_polled_at = Instant::now();
-                self.end_phase(TurnPhase::Messages);
+                self.loop_clock.end_phase(TurnPhase::Messages);
             }
-            self.receive_reports();
-            self.end_phase(TurnPhase::Reports);
+            let (jobs, peers) = (&self.jobs, self.peers.as_ref());
+            self.host_jobs.receive_reports(|job| is_parent_slow(job, jobs, peers));
+            self.loop_clock.end_phase(TurnPhase::Reports);
             if signalled {
                 self.on_signals();
-                self.end_phase(TurnPhase::Signals);
+                self.loop_clock.end_phase(TurnPhase::Signals);
             }
             self.enforce_stops();
-            self.advance_tools();
+            self.host_jobs.advance_tools();
             self.dispatch_pending();
             self.on_job_input(Input::Tick);
             self.dispatch_pending();
             if self.latency_hold.release_if_expired(Instant::now()) {
                 self.log_if_verbose("the processors may sleep: no jobs take turns");
             }
-            self.program_folders.remove_unused(Instant::now());
+            self.host_jobs.remove_unused_folders();
             if heartbeats_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
                 // This is done at intervals, because doing it at each launch would delay jobs.
                 self.tune_heartbeats();
                 heartbeats_tuned_at = Instant::now();
             }
-            self.end_phase(TurnPhase::Jobs);
+            self.loop_clock.end_phase(TurnPhase::Jobs);
             loop {
                 self.send_outboxes();
-                self.start_tools();
+                self.host_jobs.start_tools(&mut self.sources, &mut self.usage);
                 let has_closed_sessions = self.flush();
                 if !self.begin_pending_jobs() && !has_closed_sessions {
                     break;
@@ -356,46 +331,30 @@ impl Daemon {
                 self.dispatch_pending();
             }
             self.sessions.settle(|uid| self.usage.has_time(uid));
-            self.end_phase(TurnPhase::Sending);
+            self.loop_clock.end_phase(TurnPhase::Sending);
             if has_other_events {
                 // All orders have been sent by now, so the page does not delay them.
                 self.serve_http();
-                self.end_phase(TurnPhase::Page);
-                self.turn_overhead = turn_started_at.elapsed().saturating_sub(self.request_time);
+                self.loop_clock.end_phase(TurnPhase::Page);
+                self.loop_clock.set_turn_time(turn_started_at.elapsed());
             }
             self.set_slice_timer();
         }
         self.close_scout();
         self.on_job_input(Input::AbortAllHere);
         self.dispatch_pending();
-        self.wait_for_ending_jobs();
-        self.program_folders.close(&self.known_children);
+        self.host_jobs.wait_for_ending(SHUTDOWN_TIMEOUT);
+        self.host_jobs.close_folders();
         self.peers.iter_mut().for_each(|peers| peers.send_goodbyes("its work is done"));
         // Ask the daemons that this one has started to exit, then wait for them.
         self.bringup.iter_mut().for_each(DaemonBringup::close);
-        let child_pids: Vec<i32> = self.known_children.borrow_mut().drain().collect();
-        process::wait_or_kill(&child_pids, SHUTDOWN_TIMEOUT);
+        process::wait_or_kill(&self.host_jobs.take_children(), SHUTDOWN_TIMEOUT);
         // Remove the remains of jobs of ended sessions that killed daemons could not remove.
         self.jobs.led_job_ids().into_iter().for_each(|job| self.on_job_input(Input::Abort(job)));
         self.dispatch_pending();
-        self.wait_for_ending_jobs();
+        self.host_jobs.wait_for_ending(SHUTDOWN_TIMEOUT);
         self.keeper.iter().for_each(|keeper| keeper.borrow_mut().close());
         Ok(())
-    }
-
-    /// Waits until killed shepherds have ended, at most `SHUTDOWN_TIMEOUT`.
-    fn wait_for_ending_jobs(&mut self) {
-        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
-        while !self.ending_host_jobs.is_empty() && Instant::now() < deadline {
-            self.keeper.iter().for_each(|keeper| keeper.borrow_mut().receive_events());
-            self.reap_ending_jobs();
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        self.ending_host_jobs.drain(..).for_each(|mut host_job| host_job.abandon());
-    }
-
-    fn reap_ending_jobs(&mut self) {
-        self.ending_host_jobs.retain_mut(|host_job| !host_job.abort());
     }
 
     /// Handles all sources except shepherds, and does what is due.
@@ -444,19 +403,15 @@ impl Daemon {
                         }
                     }
                 }
-                (_, Some(TokenOwner::Shepherd(job))) => {
-                    let host_job = self.host_jobs.get_mut(&job);
-                    let shepherd = host_job.and_then(|host_job| host_job.shepherd.as_mut());
-                    shepherd.into_iter().for_each(|one| one.control_link.mark_readable());
-                }
-                (_, Some(TokenOwner::SwitchThread(job))) => {
-                    let host_job = self.host_jobs.get_mut(&job);
-                    let shepherd = host_job.and_then(|host_job| host_job.shepherd.as_mut());
-                    shepherd.into_iter().for_each(|one| one.switch_link.mark_readable());
-                }
-                (_, Some(TokenOwner::Tool(job))) => {
-                    let host_job = self.host_jobs.get_mut(&job).into_iter();
-                    host_job.for_each(|host_job| host_job.tools_mut().mark_readable());
+                (
+                    _,
+                    Some(
+                        owner @ (TokenOwner::Shepherd(_)
+                        | TokenOwner::SwitchThread(_)
+                        | TokenOwner::Tool(_)),
+                    ),
+                ) => {
+                    self.host_jobs.mark_readable(owner);
                 }
                 (Token(number), Some(TokenOwner::Peer)) => {
                     self.peers.iter_mut().for_each(|peers| peers.mark_ready(LinkId(number)));
@@ -478,16 +433,6 @@ impl Daemon {
                 self.sources.release(token);
                 return;
             }
-        }
-    }
-
-    /// Receives the reports of all shepherds.
-    fn receive_reports(&mut self) {
-        let peers = self.peers.as_ref();
-        for (job, host_job) in &mut self.host_jobs {
-            let parent_link = self.jobs.parent_link(*job);
-            let is_slow = |link| peers.is_some_and(|peers| peers.is_slow(link));
-            host_job.receive_reports(parent_link.is_some_and(is_slow));
         }
     }
 
@@ -542,11 +487,10 @@ impl Daemon {
             self.is_ending |= signal.ssi_signo == libc::SIGTERM as u32;
         }
         loop {
-            self.host_jobs.values_mut().for_each(HostJob::check_shepherd_exit);
-            self.reap_ending_jobs();
+            self.host_jobs.check_exits();
             self.finish_reset();
             let Some(pid) = process::first_exited_child() else { return };
-            if self.is_shepherd(pid) {
+            if self.host_jobs.is_shepherd(pid) {
                 // The shepherd has exited since the check above. The next iteration handles it.
                 continue;
             }
@@ -554,11 +498,7 @@ impl Daemon {
             else {
                 return;
             };
-            let was_known = self.known_children.borrow_mut().remove(&pid);
-            if was_known && matches!(reaped.status, Status::Signaled(_)) {
-                // A killed supervisor may leave processes of its tool.
-                kill_orphans(&self.known_children.borrow());
-            }
+            self.host_jobs.on_child_exit(pid, reaped.status);
             let progress =
                 self.bringup.as_mut().and_then(|bringup| bringup.on_child_exit(pid, reaped.status));
             self.report_bringup_progress(progress.unwrap_or_default());
@@ -567,12 +507,7 @@ impl Daemon {
 
     /// Writes as much as the sockets accept. Returns whether a session has ended.
     fn flush(&mut self) -> bool {
-        for host_job in self.host_jobs.values_mut() {
-            host_job.tools_mut().flush(self.sources.registry());
-            if let Some(shepherd) = &mut host_job.shepherd {
-                shepherd.flush(self.sources.registry());
-            }
-        }
+        self.host_jobs.flush(self.sources.registry());
         self.peers.iter_mut().for_each(Peers::flush);
         for session_key in self.sessions.active_keys() {
             let Some(session) = self.sessions.get_mut(session_key) else { continue };
@@ -613,14 +548,6 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Whether a child of this process is the shepherd of a job, also of a job that is ending.
-    fn is_shepherd(&self, pid: i32) -> bool {
-        let mut host_jobs = self.host_jobs.values().chain(&self.ending_host_jobs);
-        host_jobs.any(|host_job| {
-            host_job.shepherd.as_ref().is_some_and(|one| one.child_pid() == Some(pid))
-        })
-    }
-
     /// Releases the resources of a session that ends from its user's account.
     fn release_usage(&mut self, session: &mut ClientSession) {
         if let Some((uid, before, now)) = session.take_last_usage_change() {
@@ -630,4 +557,10 @@ impl Daemon {
             self.usage.on_forwarded_handled(uid, session.take_forwarded_cost(u64::MAX));
         }
     }
+}
+
+/// Whether messages wait for the link over which the orders for a job arrive.
+fn is_parent_slow(job: JobId, jobs: &Jobs, peers: Option<&Peers>) -> bool {
+    let parent_link = jobs.parent_link(job);
+    parent_link.zip(peers).is_some_and(|(link, peers)| peers.is_slow(link))
 }

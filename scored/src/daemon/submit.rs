@@ -18,21 +18,10 @@ use super::Daemon;
 use super::client_request::{ClientRequest, Readiness};
 use super::daemon_bringup::{BringupProgress, DaemonBringup};
 use super::event_sources::{LAUNCHER_OUTPUT, LISTENER};
-use super::host_job::HostJob;
 use super::session::ClientSession;
 
 /// The maximum number of messages of one session that are handled in a turn of the loop.
 const REQUESTS_PER_TURN: usize = 64;
-/// After this time of work for a user, the daemon handles no further message of the user in the
-/// same turn of the loop. If the rest of a turn takes longer because there are very many sessions,
-/// the limit is that time, up to the second value.
-const USER_TURN_WINDOW_RANGE: [Duration; 2] =
-    [Duration::from_micros(200), Duration::from_millis(2)];
-
-/// Additional charge for each turn in which messages arrived. They have woken the daemon and have
-/// interrupted another process, and the daemon's own clock does not measure most of that cost.
-const WAKE_UP_LATENCY: Duration = Duration::from_micros(20);
-
 /// The result of an attempt to receive a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Received {
@@ -49,11 +38,9 @@ impl Daemon {
     /// limited, so that the others do not wait long.
     pub(super) fn receive_from_sessions(&mut self) {
         let mut user_time_left: HashMap<u32, Duration> = HashMap::new();
-        let [min_window, max_window] = USER_TURN_WINDOW_RANGE;
-        let user_window = self.turn_overhead.clamp(min_window, max_window);
+        let user_window = self.loop_clock.user_window();
         let now = Instant::now();
-        let uids_of_jobs = self.host_jobs.values().filter_map(HostJob::owner_uid);
-        self.usage.refill_time(now, uids_of_jobs);
+        self.usage.refill_time(now, self.host_jobs.owner_uids());
         self.sessions.wake(|uid| self.usage.has_time(uid), REQUESTS_PER_TURN);
         let has_work = |session: &ClientSession| {
             session.may_have_more() || session.frame_deadline().is_some_and(|due| due <= now)
@@ -82,17 +69,9 @@ impl Daemon {
                 }
             }
         }
-        self.request_time = now.elapsed();
-        self.charge_turn(user_time_left.into_keys());
-    }
-
-    /// Charges the users whose messages were handled in this turn with the overhead of a turn. The
-    /// part of the overhead that is due to very many sessions is not charged, because the sessions
-    /// may belong to other users.
-    fn charge_turn(&mut self, uids: impl ExactSizeIterator<Item = u32>) {
-        let charged_overhead = self.turn_overhead.min(USER_TURN_WINDOW_RANGE[0]) + WAKE_UP_LATENCY;
-        let Some(share) = charged_overhead.checked_div(uids.len() as u32) else { return };
-        uids.for_each(|uid| self.usage.charge_time(uid, share));
+        self.loop_clock.set_request_time(now.elapsed());
+        let share = self.loop_clock.overhead_share(user_time_left.len());
+        user_time_left.into_keys().for_each(|uid| self.usage.charge_time(uid, share));
     }
 
     /// Receives and handles the next request of a session.
@@ -181,9 +160,8 @@ impl Daemon {
 
     /// Whether many orders for a job wait for a shepherd, or any for a link to another host.
     fn is_slow_to_take_orders(&self, job_id: JobId) -> bool {
-        let host_job = self.host_jobs.get(&job_id);
         let is_led_here = self.jobs.parent_link(job_id).is_none();
-        is_led_here && host_job.is_some_and(HostJob::has_order_backlog)
+        is_led_here && self.host_jobs.has_order_backlog(job_id)
             || self.jobs.led_links(job_id).any(|link| self.is_slow_link(link))
     }
 
@@ -263,7 +241,7 @@ impl Daemon {
     pub(super) fn advance_bringup(&mut self) {
         let Some(bringup) = &mut self.bringup else { return };
         let progress = bringup.advance(Instant::now());
-        self.known_children.borrow_mut().extend(bringup.processes());
+        self.host_jobs.add_children(bringup.processes());
         self.report_bringup_progress(progress);
     }
 

@@ -52,14 +52,14 @@ impl Daemon {
             return;
         };
         // A session with a uid exists only in a service, and only the server handles its requests.
-        let now = self.job_time();
+        let now = self.job_clock.now();
         let Some(service) = &mut self.service else { return };
         let Role::Server(cluster) = &service.role else { return };
         match console {
             ConsoleRequest::List => {
                 let lines = service.job_lines(uid, JobsAtTime { jobs: &self.jobs, now });
                 let permit = authorize_statistics(cluster.requester(uid));
-                let clock = self.turn_clock.as_ref();
+                let clock = self.loop_clock.phases();
                 let statistics =
                     permit.and_then(|permit| Some(clock?.statistics(&permit, Instant::now())));
                 for chunk in lines.chunks(MAX_JOBS_PER_MESSAGE) {

@@ -177,7 +177,7 @@ impl Daemon {
     /// passed.
     pub(in super::super) fn finish_reset(&mut self) {
         let Some(deadline) = self.reset_deadline else { return };
-        if !self.ending_host_jobs.is_empty() && Instant::now() < deadline {
+        if self.host_jobs.is_ending() && Instant::now() < deadline {
             return;
         }
         self.reset_deadline = None;

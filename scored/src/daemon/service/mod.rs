@@ -49,7 +49,6 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry};
 use score_job::cluster::tree_member::{self, Member};
 use score_job::cluster::{self, ClusterLimits, ServerState, SessionId, Timeouts};
-use score_job::host::turn_times::{TurnClock, TurnPhase};
 use score_job::jobs::SessionKey;
 use score_proto::ids::{HostId, JobId};
 use score_proto::peer_message::{Incarnation, SERVER};
@@ -220,7 +219,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         log_windows: HashMap::new(),
     });
     daemon.update_identity();
-    daemon.turn_clock = Some(TurnClock::new(Instant::now()));
+    daemon.loop_clock.record_phases();
     daemon.service.iter_mut().for_each(Service::notify_ready);
     let result = daemon.run_loop();
     if options.verbose && daemon.jobs.gang().switch_latency.count() > 0 {
@@ -284,22 +283,10 @@ impl Daemon {
         let mut events = SourceFd(&client.events_fd().as_raw_fd());
         let registered = self.sources.registry().register(&mut events, KEEPER, Interest::READABLE);
         registered.map_err(|error| error.to_string())?;
-        self.keeper = Some(Rc::new(RefCell::new(client)));
+        let keeper = Rc::new(RefCell::new(client));
+        self.host_jobs.set_keeper(keeper.clone());
+        self.keeper = Some(keeper);
         Ok(link_key)
-    }
-
-    /// Records the end of a phase of the loop's turn.
-    pub fn end_phase(&mut self, phase: TurnPhase) {
-        if let Some(clock) = &mut self.turn_clock {
-            clock.end_phase(phase, Instant::now());
-        }
-    }
-
-    /// Records the end of a turn of the loop. A wait for events follows.
-    pub fn end_turn(&mut self) {
-        let Some(clock) = &mut self.turn_clock else { return };
-        let Some(line) = clock.end_turn(Instant::now()) else { return };
-        self.warn_rate_limited(&line);
     }
 
     /// Logs a line if `-v` is set, in multi-user mode.

@@ -233,7 +233,7 @@ impl Daemon {
 
     /// Accepts connections to the page and answers requests.
     pub fn serve_http(&mut self) {
-        let job_time = self.job_time();
+        let job_time = self.job_clock.now();
         let Some(service) = &mut self.service else { return };
         let now = service.now();
         let Some(page) = &mut service.page else { return };
@@ -253,7 +253,7 @@ impl Daemon {
                         response::ok(ContentType::Json, answer.as_bytes(), request.close)
                     }
                     None => {
-                        let clock = self.turn_clock.as_ref();
+                        let clock = self.loop_clock.phases();
                         let led_jobs = JobsAtTime { jobs: &self.jobs, now: job_time };
                         service.respond(uid, &request, led_jobs, clock)?
                     }

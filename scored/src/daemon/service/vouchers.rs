@@ -12,7 +12,6 @@ use score_proto::peer_message::PeerMessage;
 use score_proto::peer_message::SERVER;
 
 use super::super::Daemon;
-use super::super::host_job::HostJob;
 use super::super::keeper_client::{KeeperError, VouchResult};
 use super::super::session::ClientSession;
 use super::super::session_state::LoginClaim;
@@ -77,8 +76,7 @@ impl Daemon {
         let (results, is_lost) = (client.take_vouch_results(), client.is_lost());
         drop(client);
         if has_new_outcomes {
-            self.host_jobs.values_mut().for_each(HostJob::check_shepherd_exit);
-            self.reap_ending_jobs();
+            self.host_jobs.check_exits();
             self.finish_reset();
         }
         results.into_iter().for_each(|result| self.on_vouch_result(result));
