@@ -43,12 +43,7 @@ impl Daemon {
         let led_jobs_timeout = self.led_jobs_timeout();
         let sessions = self.sessions.active();
         let frame_deadlines = sessions.filter_map(|(_, session)| session.frame_deadline());
-        let deadlines = [
-            self.host_jobs.deadline(),
-            self.reset_deadline,
-            frame_deadlines.min(),
-            self.next_renewal_at,
-        ];
+        let deadlines = [self.host_jobs.deadline(), frame_deadlines.min()];
         let deadline = deadlines.into_iter().flatten().min();
         let deadline_timeout = deadline.map(|due| due.saturating_duration_since(now));
         let timeouts = [
@@ -59,9 +54,9 @@ impl Daemon {
             led_jobs_timeout,
             hold_timeout,
             deadline_timeout,
-            self.control_deadline(now),
+            self.sessions.control_deadline(now),
             self.usage.next_refill(),
-            self.login_deadline(now),
+            self.service.as_ref().and_then(|service| service.login_deadline(&self.sessions, now)),
             self.service.as_ref().and_then(|service| service.systemd_deadline(now)),
         ];
         timeouts.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
@@ -69,6 +64,11 @@ impl Daemon {
 }
 
 impl Daemon {
+    /// If a client is waiting that can be accepted after a pause: the end of the pause.
+    pub(super) fn accept_pause_end(&self) -> Option<Instant> {
+        self.service.as_ref()?.accept_pause_end(&self.sessions)
+    }
+
     /// Enforces the stops whose deadlines have passed. Logs the first one of each job.
     pub fn enforce_stops(&mut self) {
         for EnforcedStop { job, owner_uid, enforcement } in

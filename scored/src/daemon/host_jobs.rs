@@ -337,6 +337,11 @@ impl HostJobs {
         self.program_folders.close(&self.known_children);
     }
 
+    /// Ends the keeper and waits for it, because the daemon ends.
+    pub fn close_keeper(&self) {
+        self.keeper.iter().for_each(|keeper| keeper.borrow_mut().close());
+    }
+
     /// Takes the children of this process that are left.
     pub fn take_children(&mut self) -> Vec<i32> {
         self.known_children.borrow_mut().drain().collect()

@@ -62,7 +62,7 @@ impl Daemon {
         owner: Option<JobOwner>,
     ) {
         if self.service.is_some() && owner.is_none() {
-            return self.refuse(client_job, NO_OWNER.to_owned(), EXIT_REFUSED);
+            return self.sessions.refuse(client_job, NO_OWNER.to_owned(), EXIT_REFUSED);
         }
         let session = self.sessions.get_mut(client_job.session_key);
         if !session.is_some_and(|session| session.set_job_id(client_job.job, job_id)) {
@@ -98,13 +98,6 @@ impl Daemon {
     /// of each host.
     pub fn set_host_slots(&mut self, slots: BTreeMap<HostId, u32>) {
         self.jobs.set_gang(self.options.gang, slots);
-    }
-
-    /// Sends one line to the user of a session.
-    pub fn notice(&mut self, client_job: ClientJob, level: Level, text: String) {
-        if let Some(session) = self.sessions.get_mut(client_job.session_key) {
-            session.send(&ServerMessage::notice(client_job.job, level, text));
-        }
     }
 }
 
@@ -281,12 +274,10 @@ impl Daemon {
                 self.send_to_client(job, client_job, answer)
             }
             Effect::ToSession(session_key, answer) => {
-                if let Some(session) = self.sessions.get_mut(session_key) {
-                    session.send(&ServerMessage::Console(answer));
-                }
+                self.sessions.answer_console(session_key, answer);
             }
             Effect::RefuseSession(session_key, reason) => {
-                self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
+                self.sessions.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
             }
             Effect::PageStacks(job, stacks) => self.update_page_stacks(job, stacks),
             Effect::PageMetrics(job, metrics) => self.update_page_metrics(job, &metrics),
@@ -323,7 +314,7 @@ impl Daemon {
                     service::warn(&text);
                 }
                 let client_job = client_job.into_iter();
-                client_job.for_each(|one| self.notice(one, Level::Warning, text.clone()));
+                client_job.for_each(|one| self.sessions.notice(one, Level::Warning, text.clone()));
             }
             Effect::RowStarted => self.record_row(),
             Effect::Rotated(jobs, turn_count, since) => {

@@ -60,7 +60,6 @@ use event_sources::{
     SIGNALS, SLICE_TIMER, TOOL_LISTENER, TokenOwner,
 };
 use host_jobs::HostJobs;
-use keeper_client::SharedKeeper;
 use loop_clock::LoopClock;
 use peers::{PeerEvent, Peers};
 use scout::Scout;
@@ -196,12 +195,6 @@ struct Daemon {
     /// Keeps the wake-up latency of the processors low while jobs share them in time.
     latency_hold: CpuLatencyHold,
     host_jobs: HostJobs,
-    /// The time at which a reset of this host completes, even if a killed shepherd has not ended.
-    reset_deadline: Option<Instant>,
-    /// The keeper, in multi-user mode.
-    keeper: Option<SharedKeeper>,
-    /// The time at which the first voucher of a session has to be renewed.
-    next_renewal_at: Option<Instant>,
     next_job: JobId,
     /// What each user consumes in this daemon.
     usage: Usage,
@@ -241,9 +234,6 @@ impl Daemon {
             job_clock: JobClock::start(),
             latency_hold: CpuLatencyHold::default(),
             host_jobs,
-            reset_deadline: None,
-            keeper: None,
-            next_renewal_at: None,
             next_job: JobId(1),
             usage: Usage::new(Instant::now()),
             loop_clock: LoopClock::default(),
@@ -353,7 +343,7 @@ impl Daemon {
         self.jobs.led_job_ids().into_iter().for_each(|job| self.on_job_input(Input::Abort(job)));
         self.dispatch_pending();
         self.host_jobs.wait_for_ending(SHUTDOWN_TIMEOUT);
-        self.keeper.iter().for_each(|keeper| keeper.borrow_mut().close());
+        self.host_jobs.close_keeper();
         Ok(())
     }
 
@@ -361,12 +351,16 @@ impl Daemon {
     fn poll_other_sources(&mut self) {
         self.accept_clients();
         self.accept_tools();
-        self.accept_local_clients();
+        if let Some(service) = &mut self.service {
+            service.accept_clients(&mut self.sessions, &mut self.sources, &mut self.usage);
+        }
         self.receive_from_peers();
         self.receive_from_keeper();
         self.renew_vouchers();
         self.receive_from_sessions();
-        self.drop_unauthenticated_clients();
+        if let Some(service) = &mut self.service {
+            service.drop_late_clients(&mut self.sessions);
+        }
         self.advance_bringup();
         self.tick_cluster();
         self.finish_reset();
@@ -471,7 +465,7 @@ impl Daemon {
         let (Some(name), Some(bringup)) = (name, &self.bringup) else { return };
         if bringup.spec.is_some() {
             let client_job = bringup.client_job;
-            self.refuse(
+            self.sessions.refuse(
                 client_job,
                 format!("host {name}: its daemon is lost: {reason}"),
                 EXIT_FAILED,
@@ -509,14 +503,7 @@ impl Daemon {
     fn flush(&mut self) -> bool {
         self.host_jobs.flush(self.sources.registry());
         self.peers.iter_mut().for_each(Peers::flush);
-        for session_key in self.sessions.active_keys() {
-            let Some(session) = self.sessions.get_mut(session_key) else { continue };
-            session.flush();
-            session.update_interest(self.sources.registry());
-            if let Some((uid, before, now)) = session.take_usage_change() {
-                self.usage.change_session_bytes(uid, before, now);
-            }
-        }
+        self.sessions.flush(self.sources.registry(), &mut self.usage);
         let now = Instant::now();
         // If a client has disconnected and its last messages cannot be read soon, the session ends
         // now.
@@ -534,28 +521,13 @@ impl Daemon {
             self.is_ending |=
                 self.scout.as_ref().is_some_and(|scout| scout.control_session == session_key);
             self.end_subscriptions(session_key);
-            let mut session = self.sessions.remove(session_key);
-            if let Some(session) = &mut session {
-                self.release_usage(session);
-            }
+            let session = self.sessions.end(session_key, &mut self.usage);
             let jobs = session.as_ref().map(ClientSession::job_ids).unwrap_or_default();
             jobs.into_iter().for_each(|job| self.drop_job(job));
             session.into_iter().for_each(|session| self.on_session_end(&session));
             self.sources.release_session(session_key);
         }
         any_closed
-    }
-}
-
-impl Daemon {
-    /// Releases the resources of a session that ends from its user's account.
-    fn release_usage(&mut self, session: &mut ClientSession) {
-        if let Some((uid, before, now)) = session.take_last_usage_change() {
-            self.usage.change_session_bytes(uid, before, now);
-        }
-        if let Some(uid) = session.uid() {
-            self.usage.on_forwarded_handled(uid, session.take_forwarded_cost(u64::MAX));
-        }
     }
 }
 

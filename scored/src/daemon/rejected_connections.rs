@@ -21,7 +21,7 @@ impl Daemon {
             count => format!("{reason} ({count} such connections so far)"),
         };
         match self.bringup.as_ref().map(|bringup| bringup.client_job) {
-            Some(client_job) => self.notice(client_job, Level::Warning, text),
+            Some(client_job) => self.sessions.notice(client_job, Level::Warning, text),
             // The daemon that started this one reads its standard error. That of a service is the
             // log.
             None => {

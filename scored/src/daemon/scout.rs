@@ -40,10 +40,18 @@ impl Daemon {
             || self.sessions.len() - self.sessions.tool_session_count() != 1
         {
             let reason = "there is a session or job here already".to_owned();
-            return self.refuse(ClientJob::session_itself(control_session), reason, EXIT_FAILED);
+            return self.sessions.refuse(
+                ClientJob::session_itself(control_session),
+                reason,
+                EXIT_FAILED,
+            );
         }
         if let Err(reason) = check(&hosts) {
-            return self.refuse(ClientJob::session_itself(control_session), reason, EXIT_REFUSED);
+            return self.sessions.refuse(
+                ClientJob::session_itself(control_session),
+                reason,
+                EXIT_REFUSED,
+            );
         }
         let (daemons, listener, directory) = (None, None, None);
         let is_local_only = hosts.len() == 1 && hosts[0].kind == HostKind::Local;
@@ -108,7 +116,7 @@ impl Daemon {
             let Ok(session_key) = self.add_session(client.socket) else { continue };
             if self.sessions.len() > MAX_LOGINS {
                 let reason = format!("{MAX_LOGINS} commands run in this scout session already");
-                self.refuse(ClientJob::session_itself(session_key), reason, EXIT_FAILED);
+                self.sessions.refuse(ClientJob::session_itself(session_key), reason, EXIT_FAILED);
             } else if let Some(session) = self.sessions.get_mut(session_key) {
                 session.hosts = Some(hosts);
             }
@@ -125,7 +133,7 @@ impl Daemon {
     pub fn submit_in_scout(&mut self, client_job: ClientJob, mut spec: JobSpec) {
         let Some(scout) = &self.scout else { return };
         if client_job.session_key == scout.control_session || scout.listener.is_none() {
-            return self.refuse(
+            return self.sessions.refuse(
                 client_job,
                 "the session takes jobs at its socket".to_owned(),
                 EXIT_FAILED,
@@ -137,12 +145,12 @@ impl Daemon {
             let Some(index) = scout.hosts.iter().position(|host| host.name == host_spec.name)
             else {
                 let reason = format!("host {}: not in this scout session", host_spec.name);
-                return self.refuse(client_job, reason, EXIT_REFUSED);
+                return self.sessions.refuse(client_job, reason, EXIT_REFUSED);
             };
             // This condition also excludes a host that is given twice.
             if last_index.is_some_and(|last| index <= last) {
                 let reason = format!("host {}: not in the session's order", host_spec.name);
-                return self.refuse(client_job, reason, EXIT_REFUSED);
+                return self.sessions.refuse(client_job, reason, EXIT_REFUSED);
             }
             last_index = Some(index);
             let HostSpec { address, kind, .. } = &scout.hosts[index];
@@ -161,7 +169,11 @@ impl Daemon {
                 "host {name} is lost: {reason}. Commands on it fail; leave this session and open \
                  another"
             );
-            self.notice(ClientJob::session_itself(scout.control_session), Level::Warning, text);
+            self.sessions.notice(
+                ClientJob::session_itself(scout.control_session),
+                Level::Warning,
+                text,
+            );
         }
     }
 

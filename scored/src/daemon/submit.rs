@@ -12,7 +12,6 @@ use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::ids::JobId;
 use score_proto::message::{HostKind, JobRequest, JobSpec, Level};
 use score_proto::peer_message::{JoinRequest, SERVER};
-use score_proto::server_message::ServerMessage;
 
 use super::Daemon;
 use super::client_request::{ClientRequest, Readiness};
@@ -170,17 +169,10 @@ impl Daemon {
         self.peers.as_ref().is_some_and(|peers| peers.is_slow(link_id))
     }
 
-    /// The time until the first session that has exceeded its rate limit may be read again.
-    pub(super) fn control_deadline(&self, now: Instant) -> Option<Duration> {
-        let sessions = self.sessions.active().filter(|(_, session)| session.may_have_more());
-        let next_at = sessions.filter_map(|(_, session)| session.next_control_at(now)).min()?;
-        Some(next_at.saturating_duration_since(now))
-    }
-
     /// Starts or refuses a job of single-user mode.
     pub(super) fn submit(&mut self, client_job: ClientJob, spec: JobSpec) {
         if let Err(reason) = validate::check(&spec) {
-            return self.refuse(client_job, reason, EXIT_REFUSED);
+            return self.sessions.refuse(client_job, reason, EXIT_REFUSED);
         }
         if self.scout.is_some() {
             return self.submit_in_scout(client_job, spec);
@@ -190,7 +182,7 @@ impl Daemon {
         }
         match self.bringup.as_ref().map(|bringup| bringup.endpoints_of(&spec.hosts)) {
             Some(Ok(daemons)) => self.begin(client_job, spec, Some(daemons)),
-            Some(Err(reason)) => self.refuse(client_job, reason, EXIT_REFUSED),
+            Some(Err(reason)) => self.sessions.refuse(client_job, reason, EXIT_REFUSED),
             None => self.bring_up(client_job, spec),
         }
     }
@@ -201,19 +193,15 @@ impl Daemon {
         let tokens = [LISTENER, LAUNCHER_OUTPUT];
         let result = DaemonBringup::new(client_job, spec, &self.options, registry, tokens);
         match result {
-            Err(reason) => self.refuse(client_job, reason, EXIT_FAILED),
+            Err(reason) => self.sessions.refuse(client_job, reason, EXIT_FAILED),
             Ok((bringup, peers, notice)) => {
                 self.bringup = Some(bringup);
                 self.peers = Some(peers);
                 self.update_identity();
-                notice.into_iter().for_each(|text| self.notice(client_job, Level::Info, text));
+                notice
+                    .into_iter()
+                    .for_each(|text| self.sessions.notice(client_job, Level::Info, text));
             }
-        }
-    }
-
-    pub(super) fn refuse(&mut self, client_job: ClientJob, reason: String, code: u8) {
-        if let Some(session) = self.sessions.get_mut(client_job.session_key) {
-            session.send(&ServerMessage::refusal(client_job.job, reason, code));
         }
     }
 
@@ -231,7 +219,7 @@ impl Daemon {
             true => "cancelled while the job waited for hosts",
             false => "cancelled before all hosts were up",
         };
-        self.refuse(client_job, reason.to_owned(), exit_code::of_signal(signal));
+        self.sessions.refuse(client_job, reason.to_owned(), exit_code::of_signal(signal));
         if let Some(session) = session_id {
             self.cancel_request(session, client_job.job);
         }
@@ -249,10 +237,10 @@ impl Daemon {
         let Some(bringup) = &self.bringup else { return };
         let (client_job, has_begun) = (bringup.client_job, bringup.spec.is_none());
         for line in progress.lines {
-            self.notice(client_job, Level::Warning, line);
+            self.sessions.notice(client_job, Level::Warning, line);
         }
         if !has_begun && !progress.failures.is_empty() {
-            self.refuse(client_job, progress.failures.join("\n"), EXIT_FAILED);
+            self.sessions.refuse(client_job, progress.failures.join("\n"), EXIT_FAILED);
         }
     }
 

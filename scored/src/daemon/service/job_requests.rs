@@ -29,12 +29,12 @@ impl Daemon {
         spec.hosts = vec![HostSpec::local(1)];
         let checked = validate::check(&spec).and_then(|()| self.check_networks(&spec.networks));
         if let Err(reason) = checked {
-            return self.refuse(client_job, reason, EXIT_REFUSED);
+            return self.sessions.refuse(client_job, reason, EXIT_REFUSED);
         }
         let Some(service) = &self.service else { return };
         let pools = match service.config.pools(&spec.options) {
             Ok(pools) => pools,
-            Err(reason) => return self.refuse(client_job, reason, EXIT_REFUSED),
+            Err(reason) => return self.sessions.refuse(client_job, reason, EXIT_REFUSED),
         };
         let request = JobRequest {
             allocation: shape,
@@ -117,7 +117,7 @@ impl Daemon {
         match network_choice::choose(&spec.hosts, &spec.networks, spec.network_sets) {
             Ok(networks) => spec.networks = networks,
             Err(reason) => {
-                self.refuse(client_job, reason, EXIT_REFUSED);
+                self.sessions.refuse(client_job, reason, EXIT_REFUSED);
                 return self.release_hosts(job, EXIT_REFUSED, allocations.len() as u32);
             }
         }
@@ -142,7 +142,7 @@ impl Daemon {
             shared.len(),
             cluster.name(*first)
         );
-        self.notice(client_job, Level::Info, text);
+        self.sessions.notice(client_job, Level::Info, text);
     }
 
     /// Notifies the user that the job is queued, because the cluster cannot allocate its hosts yet.
@@ -155,7 +155,7 @@ impl Daemon {
             (cluster.jobs_ahead(job).unwrap_or(0), cluster.pending_count());
         let text =
             format!("job {job} is queued: {ahead} jobs ahead, {waiting_count} waiting in total");
-        self.notice(client_job, Level::Info, text);
+        self.sessions.notice(client_job, Level::Info, text);
     }
 
     /// Reports the end of a job that was never started. A job that has run reports its own end.
@@ -169,7 +169,7 @@ impl Daemon {
         let session = self.sessions.get(client_job.session_key);
         if session.is_some_and(|session| session.is_pending(client_job.job)) {
             let reason = reason.unwrap_or_else(|| "it was ended".to_owned());
-            self.refuse(
+            self.sessions.refuse(
                 client_job,
                 format!("job {job} has not been started: {reason}"),
                 EXIT_REFUSED,

@@ -169,18 +169,20 @@ impl Daemon {
             let reason = format!("the cluster was lost: {reason}");
             session.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_SERVER_LOST));
         }
-        self.reset_deadline = Some(Instant::now() + RESET_GRACE);
+        let service = self.service.iter_mut();
+        service.for_each(|one| one.reset_deadline = Some(Instant::now() + RESET_GRACE));
         self.finish_reset();
     }
 
     /// Begins the new incarnation once the jobs of the old one have ended or `RESET_GRACE` has
     /// passed.
     pub(in super::super) fn finish_reset(&mut self) {
-        let Some(deadline) = self.reset_deadline else { return };
+        let Some(service) = &mut self.service else { return };
+        let Some(deadline) = service.reset_deadline else { return };
         if self.host_jobs.is_ending() && Instant::now() < deadline {
             return;
         }
-        self.reset_deadline = None;
+        service.reset_deadline = None;
         let incarnation = Incarnation(random_u64());
         self.peers.iter_mut().for_each(|peers| peers.reset_incarnation(incarnation));
         self.update_identity();

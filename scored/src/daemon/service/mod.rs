@@ -3,6 +3,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `client_admission.rs` | which clients of the local socket are accepted |
 //! | `config.rs` | the configuration of the cluster, from the database |
 //! | `console.rs` | requests that address jobs by their numbers in the cluster |
 //! | `log.rs` | the log |
@@ -18,6 +19,7 @@
 //! | `systemd.rs` | messages to systemd |
 //! | `vouchers.rs` | the vouchers of users, which keepers issue |
 
+mod client_admission;
 pub mod config;
 mod console;
 mod gang_settings;
@@ -49,26 +51,30 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry};
 use score_job::cluster::tree_member::{self, Member};
 use score_job::cluster::{self, ClusterLimits, ServerState, SessionId, Timeouts};
+use score_job::host::usage::Usage;
 use score_job::jobs::SessionKey;
 use score_proto::ids::{HostId, JobId};
 use score_proto::peer_message::{Incarnation, SERVER};
 use score_sys::random::random_u64;
 use score_tree::key::Key;
 
-use super::event_sources::{KEEPER, LISTENER, SERVICE_LISTENER};
+use super::event_sources::{EventSources, KEEPER, LISTENER, SERVICE_LISTENER};
+use super::keeper_client::SharedKeeper;
 use super::local_listener::{LocalListener, SHORTEST_QUEUE};
 use super::peers::Peers;
+use super::sessions::Sessions;
 use super::{CommonOptions, Daemon, host_limits, setup_process};
 use crate::sys::cgroup::Cgroups;
 use crate::sys::realtime::{self, Inherit};
 use crate::sys::{descriptor, probe, process};
+use client_admission::ClientAdmission;
 use config::{Config, ServiceOptions};
 use job_ids::JobIdAllocator;
 use keeper_start::SystemUser;
 pub use log::{forward_warning, info, warn};
-use logins::{AcceptPauses, CrowdingUsers};
 use status_page::Page;
 use systemd::SystemdNotifier;
+use vouchers::Vouchers;
 
 /// Time-outs of the cluster for its daemons. `silence` is the same as that of the links.
 const TIMEOUTS: Timeouts = Timeouts {
@@ -105,12 +111,11 @@ pub enum LogTopic {
 #[derive(Debug)]
 pub struct Service {
     config: Config,
-    listener: LocalListener,
-    /// The maximum number of clients that have not logged in.
-    max_unauthenticated: usize,
-    accept_pauses: AcceptPauses,
-    crowding_users: CrowdingUsers,
+    admission: ClientAdmission,
+    vouchers: Vouchers,
     role: Role,
+    /// The time at which a reset of this host completes, even if a killed shepherd has not ended.
+    reset_deadline: Option<Instant>,
     started_at: Instant,
     /// The known addresses of other hosts' daemons. The server has announced them.
     host_addresses: HashMap<HostId, SocketAddr>,
@@ -168,8 +173,8 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     let path = options.socket.clone().unwrap_or_else(|| config::DEFAULT_SOCKET_PATH.into());
     let listener = open_listener(&path, daemon.sources.registry()).map_err(to_error)?;
     let local_name = config.hosts[config.local_index].name.clone();
-    let link_key = daemon.start_keeper(options, &config, user, (&listener, &path));
-    let link_key = link_key.map_err(to_error)?;
+    let started = daemon.start_keeper(options, &config, user, (&listener, &path));
+    let (keeper, link_key) = started.map_err(to_error)?;
     if let Some(key) = link_key.map(Key::from_bytes) {
         let registry = daemon.sources.registry();
         let peers = Peers::bind(config.address, key, local_name.clone(), registry, LISTENER);
@@ -201,11 +206,10 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     info(&format!("ready: {role_text}; scruns connect to {}", path.display()));
     daemon.service = Some(Service {
         config,
-        listener,
-        max_unauthenticated: logins::max_unauthenticated(descriptor_limit),
-        accept_pauses: AcceptPauses::new(Instant::now()),
-        crowding_users: CrowdingUsers::default(),
+        admission: ClientAdmission::new(listener, descriptor_limit),
+        vouchers: Vouchers::new(keeper),
         role,
+        reset_deadline: None,
         started_at: Instant::now(),
         host_addresses: HashMap::new(),
         remote_sessions: HashMap::new(),
@@ -270,14 +274,14 @@ fn initial_role(
 }
 
 impl Daemon {
-    /// Starts the keeper. Returns the key of the links to other daemons.
+    /// Starts the keeper. Also returns the key of the links to other daemons.
     fn start_keeper(
         &mut self,
         options: &ServiceOptions,
         config: &Config,
         user: SystemUser,
         (listener, path): (&LocalListener, &Path),
-    ) -> Result<Option<[u8; 32]>, String> {
+    ) -> Result<(SharedKeeper, Option<[u8; 32]>), String> {
         let listener = listener.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
         let (client, link_key) = keeper_start::start(options, config, user, (&listener, path))?;
         let mut events = SourceFd(&client.events_fd().as_raw_fd());
@@ -285,8 +289,7 @@ impl Daemon {
         registered.map_err(|error| error.to_string())?;
         let keeper = Rc::new(RefCell::new(client));
         self.host_jobs.set_keeper(keeper.clone());
-        self.keeper = Some(keeper);
-        Ok(link_key)
+        Ok((keeper, link_key))
     }
 
     /// Logs a line if `-v` is set, in multi-user mode.
@@ -347,15 +350,16 @@ impl Service {
 
     /// The time until the service has work to do without an event.
     pub fn deadline(&self, now: Instant) -> Duration {
-        let wake_timeout = self.listener.wake_deadline();
-        let wake_timeout = wake_timeout.map(|due| due.saturating_duration_since(now));
+        let moments =
+            [self.admission.wake_deadline(), self.vouchers.deadline(), self.reset_deadline];
+        let timeouts = moments.into_iter().flatten().map(|due| due.saturating_duration_since(now));
         let now = now.saturating_duration_since(self.started_at);
         let deadline = match &self.role {
             Role::Server(cluster) => cluster.deadline(),
             Role::Host(member) => member.deadline(),
         };
         let page = self.page.as_ref().and_then(|page| page.deadline(now));
-        let timeouts = page.into_iter().chain(wake_timeout);
+        let timeouts = page.into_iter().chain(timeouts);
         timeouts.fold(deadline.saturating_sub(now), Duration::min)
     }
 
@@ -368,8 +372,35 @@ impl Service {
         }
     }
 
+    /// Accepts clients of the local socket while there is room.
+    pub fn accept_clients(
+        &mut self,
+        sessions: &mut Sessions,
+        sources: &mut EventSources,
+        usage: &mut Usage,
+    ) {
+        let lines = self.admission.accept_clients(sessions, sources, usage);
+        lines.iter().for_each(|line| self.warn_about(LogTopic::User(line.uid), &line.text));
+    }
+
+    /// The time until a login times out or the next client can be accepted.
+    pub fn login_deadline(&self, sessions: &Sessions, now: Instant) -> Option<Duration> {
+        self.admission.deadline(sessions, now)
+    }
+
+    /// If a client is waiting that can be accepted after a pause: the end of the pause.
+    pub fn accept_pause_end(&self, sessions: &Sessions) -> Option<Instant> {
+        self.admission.pause_end(sessions)
+    }
+
     /// Records that mio has reported a connection to the local socket.
     pub fn on_listener_ready(&mut self) {
-        self.listener.may_accept = true;
+        self.admission.on_listener_ready();
+    }
+
+    /// Drops clients whose login has timed out, or for whom there is no room.
+    pub fn drop_late_clients(&mut self, sessions: &mut Sessions) {
+        let lines = self.admission.drop_late_clients(sessions);
+        lines.iter().for_each(|line| self.warn_about(LogTopic::User(line.uid), &line.text));
     }
 }
