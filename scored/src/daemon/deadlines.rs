@@ -5,15 +5,12 @@ use std::time::{Duration, Instant};
 
 use score_job::jobs::SessionKey;
 
-use super::daemon_bringup::DaemonBringup;
+use super::client_request::Readiness;
 use super::host_jobs::EnforcedStop;
 use super::peers::Peers;
 use super::service::LogTopic;
 use super::session::ClientSession;
 use super::{Daemon, is_parent_slow};
-
-/// The delay before the next accept(2) after the process has run out of descriptors.
-const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Daemon {
     /// The time until the earliest deadline of all parts of the daemon. Zero if there is work
@@ -21,35 +18,34 @@ impl Daemon {
     pub(super) fn timeout(&self, now: Instant) -> Option<Duration> {
         let (jobs, peers) = (&self.jobs, self.peers.as_ref());
         let may_have_more = |(key, session): (SessionKey, &ClientSession)| {
-            session.may_have_more() && self.can_read_session(key, now)
+            session.may_have_more() && self.readiness(key, now) == Readiness::Ready
         };
         if self.sessions.active().any(may_have_more)
             || self.sessions.can_wake(|uid| self.usage.has_time(uid))
             || self.host_jobs.may_have_more(|job| is_parent_slow(job, jobs, peers))
             || self.peers.as_ref().is_some_and(Peers::may_have_more)
-            || self.bringup.as_ref().is_some_and(DaemonBringup::may_have_more)
+            || self.single_user.may_have_more()
         {
             return Some(Duration::ZERO);
         }
-        let accept_retry = self.has_pending_clients().then_some(ACCEPT_RETRY_INTERVAL);
         let link_timeout = self.peers.as_ref().and_then(|peers| peers.deadline(now));
-        let bringup_timeout = self.bringup.as_ref().and_then(DaemonBringup::deadline);
-        let bringup_timeout = bringup_timeout.map(|due| due.saturating_duration_since(now));
         let service_timeout = self.service.as_ref().map(|service| service.deadline(now));
         let hold_timeout = self.latency_hold.deadline();
         let hold_timeout = hold_timeout.map(|due| due.saturating_duration_since(now));
         // epoll counts milliseconds. The time-out is rounded up; otherwise the loop would spin
         // until the deadline.
-        let led_jobs_timeout = self.led_jobs_timeout();
+        let led_jobs_deadline = self.jobs.deadline();
+        let led_jobs_timeout =
+            led_jobs_deadline.map(|due| due.saturating_sub(self.job_clock.now()));
         let sessions = self.sessions.active();
         let frame_deadlines = sessions.filter_map(|(_, session)| session.frame_deadline());
-        let deadlines = [self.host_jobs.deadline(), frame_deadlines.min()];
+        let deadlines =
+            [self.host_jobs.deadline(), self.single_user.deadline(), frame_deadlines.min()];
         let deadline = deadlines.into_iter().flatten().min();
         let deadline_timeout = deadline.map(|due| due.saturating_duration_since(now));
         let timeouts = [
             link_timeout,
-            bringup_timeout,
-            accept_retry,
+            self.single_user.accept_retry(),
             service_timeout,
             led_jobs_timeout,
             hold_timeout,

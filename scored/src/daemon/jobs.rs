@@ -2,7 +2,7 @@
 //! resulting effects.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use score_job::cluster::{HostShare, JobPermit};
 use score_job::jobs::{
@@ -14,19 +14,20 @@ use score_proto::exit_code::{EXIT_HOST_LOST, EXIT_REFUSED};
 use score_proto::frame;
 use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::{
-    HopOrder, HopReport, HostPlacement, JobReport, JobStart, Owner as JobOwner, Placement, Report,
-    StopCondition, SwitchOrder,
+    HopOrder, HopReport, HostPlacement, JobStart, Owner as JobOwner, Placement, StopCondition,
+    SwitchOrder,
 };
 use score_proto::message::{HostSpec, JobSpec, Level, ToolCall, ToolSession};
-use score_proto::peer_message::{JobIncarnation, PeerMessage};
+use score_proto::peer_message::JobIncarnation;
 use score_proto::server_message::{JobAnswer, ServerMessage};
 use score_proto::tool_start::ToolAction;
 use score_sys::host_name::system_host_name;
 use score_sys::random::random_u64;
 
 use super::daemon_bringup::{self, DaemonBringup};
-use super::event_sources::TokenOwner;
+use super::event_sources::EventSources;
 use super::host_job::{IsOnlyReport, NO_OWNER};
+use super::peers::Peers;
 use super::{Daemon, job_directory, service};
 
 /// Environment variable for tests: a fixed interval of the idle check, in microseconds.
@@ -46,8 +47,7 @@ impl Daemon {
         spec: JobSpec,
         daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>,
     ) {
-        let job_id = self.next_job;
-        self.next_job.0 += 1;
+        let job_id = self.single_user.allocate_job();
         self.begin_with_id(client_job, job_id, spec, daemons, None);
     }
 
@@ -77,21 +77,13 @@ impl Daemon {
             JobIncarnation(random_u64()),
             spec.hosts.iter().enumerate().map(to_host),
         );
-        let allocations = self.host_allocations(&spec);
+        let allocations = match &self.service {
+            Some(service) => service.allocations(&spec),
+            None => vec![HostShare { host: SINGLE_USER_HOST, procs: 1 }],
+        };
         let start = JobStart { job: job_id, secret: random_u64(), spec, owner };
         let new_job = NewJob { start, placement, client_job, allocations };
         self.on_job_input(Input::Begin(Box::new(new_job)));
-    }
-
-    /// The hosts and processors of a job for the gang scheduler.
-    fn host_allocations(&self, spec: &JobSpec) -> Vec<HostShare> {
-        let Some(service) = &self.service else {
-            return vec![HostShare { host: SINGLE_USER_HOST, procs: 1 }];
-        };
-        let allocation_on = |host: &HostSpec| {
-            Some(HostShare { host: service.host_named(&host.name)?, procs: host.procs })
-        };
-        spec.hosts.iter().filter_map(allocation_on).collect()
     }
 
     /// Enables the sharing of hosts between jobs (multi-user mode). `slots` is the number of slots
@@ -227,7 +219,7 @@ impl Daemon {
         let Some(peers) = &self.peers else { return };
         let (name, incarnation) = (peers.name().to_owned(), peers.incarnation());
         self.jobs.set_identity(HostIdentity { name, incarnation });
-        if self.bringup.as_ref().is_some_and(DaemonBringup::is_virtual) {
+        if self.single_user.bringup.as_ref().is_some_and(DaemonBringup::is_virtual) {
             self.jobs.set_shared_disk();
         }
     }
@@ -279,14 +271,20 @@ impl Daemon {
             Effect::RefuseSession(session_key, reason) => {
                 self.sessions.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
             }
-            Effect::PageStacks(job, stacks) => self.update_page_stacks(job, stacks),
-            Effect::PageMetrics(job, metrics) => self.update_page_metrics(job, &metrics),
             Effect::Connect(connection, host) => {
-                let result = self.link_to_host(&host);
+                let result = link_to(&host, self.peers.as_mut(), &mut self.sources);
                 self.on_job_input(Input::Connected { connection, result });
             }
-            Effect::SendOrder(link_id, tag, order) => self.send_order(link_id, tag, &order),
-            Effect::SendReport(link_id, tag, report) => self.send_report(link_id, tag, &report),
+            Effect::SendOrder(link_id, tag, order) => {
+                let peers = self.peers.as_mut();
+                let is_sent = peers.is_none_or(|peers| peers.send_order(link_id, tag, &order));
+                if !is_sent && !matches!(order, HopOrder::Abort) {
+                    self.on_job_input(Input::OrderTooLong(link_id, tag));
+                }
+            }
+            Effect::SendReport(link_id, tag, report) => {
+                self.peers.iter_mut().for_each(|one| one.send_report(link_id, tag, &report));
+            }
             Effect::Launch(launch) => self.host_jobs.add(launch),
             Effect::ToShepherd(job, order) => {
                 let report = self.host_jobs.on_order(job, &order);
@@ -302,7 +300,7 @@ impl Daemon {
                 self.sources.release_job(job);
             }
             Effect::HostsLost(names) => {
-                let bringup = self.bringup.iter_mut();
+                let bringup = self.single_user.bringup.iter_mut();
                 bringup.for_each(|bringup| names.iter().for_each(|name| bringup.kill_daemon(name)));
             }
             Effect::RemoveDirectories(paths) => {
@@ -316,10 +314,24 @@ impl Daemon {
                 let client_job = client_job.into_iter();
                 client_job.for_each(|one| self.sessions.notice(one, Level::Warning, text.clone()));
             }
-            Effect::RowStarted => self.record_row(),
+            Effect::PageStacks(..)
+            | Effect::PageMetrics(..)
+            | Effect::RowStarted
+            | Effect::Rotated(..) => self.show_on_page(effect),
+        }
+    }
+
+    /// Passes an effect to the status page, if there is one.
+    fn show_on_page(&mut self, effect: Effect) {
+        let Some(service) = &mut self.service else { return };
+        match effect {
+            Effect::PageStacks(job, stacks) => service.update_page_stacks(job, stacks),
+            Effect::PageMetrics(job, metrics) => service.update_page_metrics(job, &metrics),
+            Effect::RowStarted => service.record_row(self.jobs.gang().running()),
             Effect::Rotated(jobs, turn_count, since) => {
-                self.record_rotation(&jobs, turn_count, self.job_clock.moment_of(since));
+                service.record_rotation(&jobs, turn_count, self.job_clock.moment_of(since));
             }
+            _ => {}
         }
     }
 
@@ -327,53 +339,13 @@ impl Daemon {
     /// dropped if the session has since given the number to another job.
     fn send_to_client(&mut self, job_id: JobId, client_job: ClientJob, answer: JobAnswer) {
         if let JobAnswer::Stacks(stacks) = &answer {
-            self.keep_reported_stacks(job_id, stacks);
+            let service = self.service.iter_mut();
+            service.for_each(|service| service.keep_reported_stacks(job_id, stacks));
         }
         if let Some(session) = self.sessions.get_mut(client_job.session_key)
             && session.job_id(client_job.job) == Some(job_id)
         {
             session.send(&ServerMessage::job_answer(client_job.job, answer));
-        }
-    }
-
-    fn link_to_host(&mut self, host_placement: &HostPlacement) -> Result<LinkId, String> {
-        let name = &host_placement.name;
-        let token = self.sources.allocate(TokenOwner::Peer);
-        let Some(peers) = &mut self.peers else {
-            return Err(format!("host {name}: this daemon has no links"));
-        };
-        if let Some(link_id) = peers.link_to(name) {
-            self.sources.release(token);
-            return Ok(link_id);
-        }
-        let address = host_placement.address.ok_or(format!("host {name}: it has no address"))?;
-        peers
-            .dial(address, Some(name.clone()), self.sources.registry(), token)
-            .map_err(|error| format!("host {name} at {address}: {error}"))?;
-        Ok(LinkId(token.0))
-    }
-
-    fn send_order(&mut self, link_id: LinkId, tag: JobTag, order: &HopOrder) {
-        let Some(peers) = &mut self.peers else { return };
-        let is_sent = frame::encode_datagram(order).is_ok_and(|body| {
-            let (job, job_incarnation) = (tag.job, tag.incarnation);
-            peers.send(link_id, PeerMessage::Order { job, job_incarnation, body })
-        });
-        if !is_sent && !matches!(order, HopOrder::Abort) {
-            self.on_job_input(Input::OrderTooLong(link_id, tag));
-        }
-    }
-
-    fn send_report(&mut self, link_id: LinkId, tag: JobTag, report: &HopReport) {
-        let is_slow = self.peers.as_ref().is_some_and(|peers| peers.is_slow(link_id));
-        let is_metrics = matches!(report, HopReport::Tree(Report::Job(JobReport::Metrics(_))));
-        if is_slow && is_metrics {
-            // Metrics are superseded by newer ones, so these can be dropped.
-            return;
-        }
-        if let (Ok(body), Some(peers)) = (frame::encode_datagram(report), &mut self.peers) {
-            let (job, job_incarnation) = (tag.job, tag.incarnation);
-            peers.send(link_id, PeerMessage::Report { job, job_incarnation, body });
         }
     }
 }
@@ -413,12 +385,10 @@ impl Daemon {
             (Parent::Peer(link_id), Some(peers)) => {
                 let host = launch.placement.self_host;
                 let report = HopReport::Directory { host, path: path.to_owned() };
-                if let Ok(body) = frame::encode_datagram(&report) {
-                    let job_incarnation = launch.placement.job_incarnation;
-                    let job = launch.start.job;
-                    peers.send(link_id, PeerMessage::Report { job, job_incarnation, body });
-                    peers.flush();
-                }
+                let incarnation = launch.placement.job_incarnation;
+                let tag = JobTag { job: launch.start.job, incarnation };
+                peers.send_report(link_id, tag, &report);
+                peers.flush();
             }
             (Parent::Peer(_), None) => {}
         };
@@ -445,22 +415,6 @@ impl Daemon {
         false
     }
 
-    /// Sets how often links send heartbeats in single-user mode. Each daemon has a link to the
-    /// server. While a job runs, the links of its range tree detect lost hosts. The other links
-    /// send fewer heartbeats, because the heartbeats of many idle hosts would keep a processor
-    /// busy.
-    pub fn tune_heartbeats(&mut self) {
-        let Some(peers) = &mut self.peers else { return };
-        let link_ids = match (self.server_link, &self.bringup) {
-            (Some(link_id), _) => vec![link_id],
-            (None, Some(_)) => peers.link_ids(),
-            (None, None) => return,
-        };
-        for link_id in link_ids {
-            peers.set_sparse_heartbeats(link_id, !self.jobs.uses_link(link_id));
-        }
-    }
-
     /// Sets the slice timer to the earliest of three times: the next deadline of the gang
     /// scheduler, the time at which a stop is enforced, and the end of a pause between clients.
     pub fn set_slice_timer(&mut self) {
@@ -469,10 +423,20 @@ impl Daemon {
         let times = moments.into_iter().flatten().map(|moment| self.job_clock.time_of(moment));
         self.slice_timer.set(times.chain(gang_deadline).min(), self.job_clock.now());
     }
+}
 
-    /// The time until the next deadline of a job master.
-    pub fn led_jobs_timeout(&self) -> Option<Duration> {
-        let due = self.jobs.deadline()?;
-        Some(due.saturating_sub(self.job_clock.now()))
+/// The link to a host of a job. Connects to the host if there is no link.
+fn link_to(
+    host: &HostPlacement,
+    peers: Option<&mut Peers>,
+    sources: &mut EventSources,
+) -> Result<LinkId, String> {
+    let name = &host.name;
+    let peers = peers.ok_or_else(|| format!("host {name}: this daemon has no links"))?;
+    if let Some(link_id) = peers.link_to(name) {
+        return Ok(link_id);
     }
+    let address = host.address.ok_or_else(|| format!("host {name}: it has no address"))?;
+    let linked = peers.connect(name, address, sources);
+    linked.map_err(|error| format!("host {name} at {address}: {error}"))
 }

@@ -26,13 +26,14 @@ mod session;
 mod session_state;
 mod sessions;
 pub mod shepherd_handle;
+mod single_user;
 mod slice_timer;
 mod stop_enforcer;
 mod submit;
 mod tool_listener;
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -44,9 +45,11 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use score_job::gang;
 use score_job::host::turn_times::TurnPhase;
 use score_job::host::usage::Usage;
-use score_job::jobs::{Input, JobTag, Jobs, LinkId, SessionKey};
+use score_job::jobs::{ClientJob, Input, JobTag, Jobs, LinkId, SessionKey};
+use score_job::metrics_subscribers::Subscriber;
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobId;
+use score_proto::message::Level;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
 use score_sys::host_name::system_host_name;
 
@@ -63,9 +66,10 @@ use host_jobs::HostJobs;
 use loop_clock::LoopClock;
 use peers::{PeerEvent, Peers};
 use scout::Scout;
-use service::Service;
+use service::{JobsAtTime, LogTopic, Service};
 use session::ClientSession;
 use sessions::Sessions;
+use single_user::SingleUser;
 use slice_timer::{JobClock, SliceTimer};
 use tool_listener::ToolListener;
 
@@ -122,7 +126,7 @@ pub fn run(options: SingleUserOptions) -> io::Result<()> {
     // the socket open.
     process::die_with_parent(libc::SIGTERM);
     daemon.add_session(options.control)?;
-    daemon.tool_listener = ToolListener::open(daemon.sources.registry(), TOOL_LISTENER);
+    daemon.single_user.tool_listener = ToolListener::open(daemon.sources.registry(), TOOL_LISTENER);
     daemon.run_loop()
 }
 
@@ -161,7 +165,7 @@ pub fn run_host(options: HostDaemonOptions) -> io::Result<()> {
     peers.send(server_link, PeerMessage::Join(join));
     daemon.peers = Some(peers);
     daemon.update_identity();
-    daemon.server_link = Some(server_link);
+    daemon.single_user.server_link = Some(server_link);
     daemon.run_loop()
 }
 
@@ -180,14 +184,8 @@ struct Daemon {
     sessions: Sessions,
     /// Links to other daemons, if this daemon has any.
     peers: Option<Peers>,
-    /// The link to the server that started this daemon.
-    server_link: Option<LinkId>,
-    /// The daemons that were started for a session.
-    bringup: Option<DaemonBringup>,
-    /// The scout session that this daemon serves.
-    scout: Option<Scout>,
-    /// The socket to which tools connect in single-user mode.
-    tool_listener: Option<ToolListener>,
+    /// The state of single-user mode.
+    single_user: SingleUser,
     /// Decides about the jobs that this daemon leads, and about the local parts of other jobs.
     jobs: Jobs,
     slice_timer: SliceTimer,
@@ -195,12 +193,9 @@ struct Daemon {
     /// Keeps the wake-up latency of the processors low while jobs share them in time.
     latency_hold: CpuLatencyHold,
     host_jobs: HostJobs,
-    next_job: JobId,
     /// What each user consumes in this daemon.
     usage: Usage,
     loop_clock: LoopClock,
-    /// The number of connections that were dropped before the peer had authenticated.
-    rejected_count: u64,
     is_ending: bool,
     /// The state of multi-user mode.
     service: Option<Service>,
@@ -225,19 +220,14 @@ impl Daemon {
             options,
             sessions: Sessions::default(),
             peers: None,
-            server_link: None,
-            bringup: None,
-            scout: None,
-            tool_listener: None,
+            single_user: SingleUser::default(),
             jobs: Jobs::new(jobs::fixed_poll_interval_us()),
             slice_timer,
             job_clock: JobClock::start(),
             latency_hold: CpuLatencyHold::default(),
             host_jobs,
-            next_job: JobId(1),
             usage: Usage::new(Instant::now()),
             loop_clock: LoopClock::default(),
-            rejected_count: 0,
             is_ending: false,
             service: None,
         })
@@ -261,7 +251,7 @@ impl Daemon {
         let mut events = Events::with_capacity(64);
         let (mut heartbeats_tuned_at, mut others_polled_at) = (Instant::now(), Instant::now());
         while !self.is_ending
-            && (self.server_link.is_some()
+            && (self.single_user.server_link.is_some()
                 || self.service.is_some()
                 || self.sessions.has_front_end())
         {
@@ -306,7 +296,9 @@ impl Daemon {
             self.host_jobs.remove_unused_folders();
             if heartbeats_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
                 // This is done at intervals, because doing it at each launch would delay jobs.
-                self.tune_heartbeats();
+                if let Some(peers) = &mut self.peers {
+                    self.single_user.tune_heartbeats(peers, |link| self.jobs.uses_link(link));
+                }
                 heartbeats_tuned_at = Instant::now();
             }
             self.loop_clock.end_phase(TurnPhase::Jobs);
@@ -324,20 +316,20 @@ impl Daemon {
             self.loop_clock.end_phase(TurnPhase::Sending);
             if has_other_events {
                 // All orders have been sent by now, so the page does not delay them.
-                self.serve_http();
+                self.serve_page();
                 self.loop_clock.end_phase(TurnPhase::Page);
                 self.loop_clock.set_turn_time(turn_started_at.elapsed());
             }
             self.set_slice_timer();
         }
-        self.close_scout();
+        self.single_user.close_scout();
         self.on_job_input(Input::AbortAllHere);
         self.dispatch_pending();
         self.host_jobs.wait_for_ending(SHUTDOWN_TIMEOUT);
         self.host_jobs.close_folders();
         self.peers.iter_mut().for_each(|peers| peers.send_goodbyes("its work is done"));
         // Ask the daemons that this one has started to exit, then wait for them.
-        self.bringup.iter_mut().for_each(DaemonBringup::close);
+        self.single_user.bringup.iter_mut().for_each(DaemonBringup::close);
         process::wait_or_kill(&self.host_jobs.take_children(), SHUTDOWN_TIMEOUT);
         // Remove the remains of jobs of ended sessions that killed daemons could not remove.
         self.jobs.led_job_ids().into_iter().for_each(|job| self.on_job_input(Input::Abort(job)));
@@ -347,10 +339,20 @@ impl Daemon {
         Ok(())
     }
 
+    /// Answers the requests of the status page's readers.
+    fn serve_page(&mut self) {
+        let Some(service) = &mut self.service else { return };
+        let led_jobs = JobsAtTime { jobs: &self.jobs, now: self.job_clock.now() };
+        let readings = service.serve_http(&mut self.sources, led_jobs, self.loop_clock.phases());
+        readings.into_iter().for_each(|job| self.on_job_input(Input::PageStacks(job)));
+    }
+
     /// Handles all sources except shepherds, and does what is due.
     fn poll_other_sources(&mut self) {
-        self.accept_clients();
-        self.accept_tools();
+        self.accept_scout_clients();
+        if let Some(listener) = &mut self.single_user.tool_listener {
+            listener.accept_sessions(&mut self.sessions, &mut self.sources);
+        }
         if let Some(service) = &mut self.service {
             service.accept_clients(&mut self.sessions, &mut self.sources, &mut self.usage);
         }
@@ -364,8 +366,14 @@ impl Daemon {
         self.advance_bringup();
         self.tick_cluster();
         self.finish_reset();
-        self.update_page_subscriptions();
-        self.notify_watchdog();
+        if let Some(service) = &mut self.service {
+            for (job, period_ms) in service.page_subscriptions(&self.jobs) {
+                let subscriber = Subscriber::Page;
+                let input = Input::Subscribe { job, subscriber, period_ms };
+                self.jobs.on(input, self.job_clock.now());
+            }
+            service.notify_watchdog();
+        }
     }
 
     /// Marks the sources of mio's events as ready. Returns whether there are signals.
@@ -374,15 +382,22 @@ impl Daemon {
         for event in events {
             match (event.token(), self.sources.owner(event.token())) {
                 (SIGNALS, _) => signalled = true,
-                (LISTENER, _) => self.accept(),
-                (SCOUT_LISTENER, _) => self.on_listener_ready(),
+                (LISTENER, _) => {
+                    self.peers.iter_mut().for_each(|one| one.accept_all(&mut self.sources));
+                }
+                (SCOUT_LISTENER, _) => {
+                    self.single_user.scout.iter_mut().for_each(Scout::mark_ready);
+                }
                 (TOOL_LISTENER, _) => {
-                    self.tool_listener.iter_mut().for_each(ToolListener::mark_ready)
+                    self.single_user.tool_listener.iter_mut().for_each(ToolListener::mark_ready);
                 }
                 (PARENT_STDIN, _) => self.is_ending = true,
-                (HTTP_LISTENER, _) => self.mark_page_ready(None),
+                (HTTP_LISTENER, _) => {
+                    self.service.iter_mut().for_each(|one| one.mark_page_ready(None));
+                }
                 (Token(connection_id), Some(TokenOwner::HttpConnection)) => {
-                    self.mark_page_ready(Some(connection_id))
+                    let service = self.service.iter_mut();
+                    service.for_each(|one| one.mark_page_ready(Some(connection_id)));
                 }
                 (SERVICE_LISTENER, _) => {
                     self.service.iter_mut().for_each(Service::on_listener_ready)
@@ -415,21 +430,6 @@ impl Daemon {
         signalled
     }
 
-    fn mark_page_ready(&mut self, connection_id: Option<usize>) {
-        self.service.iter_mut().for_each(|service| service.mark_page_ready(connection_id));
-    }
-
-    fn accept(&mut self) {
-        loop {
-            let token = self.sources.allocate(TokenOwner::Peer);
-            let Some(peers) = &mut self.peers else { return };
-            if !peers.accept(self.sources.registry(), token) {
-                self.sources.release(token);
-                return;
-            }
-        }
-    }
-
     fn receive_from_peers(&mut self) {
         let events = self.peers.as_mut().map(Peers::receive_events).unwrap_or_default();
         for (link_id, event) in events {
@@ -444,7 +444,11 @@ impl Daemon {
                     self.on_join(link_id, &join);
                 }
                 PeerEvent::Message(message) => self.on_cluster_message(link_id, message),
-                PeerEvent::WrongHost(reason) => self.warn_of_peer(&reason),
+                PeerEvent::WrongHost(reason) => {
+                    let text = format!("a connection was refused: {reason}");
+                    let service = self.service.iter_mut();
+                    service.for_each(|one| one.warn_about(LogTopic::DaemonPort, &text));
+                }
                 PeerEvent::Lost(name, reason) => {
                     self.sources.release_link(link_id);
                     self.on_link_lost(link_id, name, &reason);
@@ -454,15 +458,16 @@ impl Daemon {
     }
 
     fn on_link_lost(&mut self, link_id: LinkId, name: Option<String>, reason: &str) {
-        if self.server_link == Some(link_id) {
+        if self.single_user.server_link == Some(link_id) {
             // The server that started this daemon has ended, so this daemon is not needed any more.
             self.is_ending = true;
         } else if name.is_none() && self.service.is_none() {
-            self.report_rejected_connection(reason);
+            let text = self.single_user.rejected_connections.add(reason);
+            text.iter().for_each(|text| self.report_rejected_connection(text));
         }
         self.on_job_input(Input::LinkLost(link_id, reason.to_owned()));
         self.on_cluster_link_lost(name.as_deref(), reason);
-        let (Some(name), Some(bringup)) = (name, &self.bringup) else { return };
+        let (Some(name), Some(bringup)) = (name, &self.single_user.bringup) else { return };
         if bringup.spec.is_some() {
             let client_job = bringup.client_job;
             self.sessions.refuse(
@@ -470,8 +475,21 @@ impl Daemon {
                 format!("host {name}: its daemon is lost: {reason}"),
                 EXIT_FAILED,
             );
-        } else {
-            self.notify_host_lost(&name, reason);
+        } else if let Some(scout) = &self.single_user.scout
+            && let Some(text) = scout.host_lost_text(&name, reason)
+        {
+            let client_job = ClientJob::session_itself(scout.control_session);
+            self.sessions.notice(client_job, Level::Warning, text);
+        }
+    }
+
+    /// Reports a connection that was dropped before the peer had authenticated.
+    fn report_rejected_connection(&mut self, text: &str) {
+        match self.single_user.client_job() {
+            Some(client_job) => self.sessions.notice(client_job, Level::Warning, text.to_owned()),
+            // The daemon that started this one reads its standard error. That of a service is the
+            // log.
+            None => _ = writeln!(io::stderr(), "scored on {}: {text}", self.name()),
         }
     }
 
@@ -493,8 +511,11 @@ impl Daemon {
                 return;
             };
             self.host_jobs.on_child_exit(pid, reaped.status);
-            let progress =
-                self.bringup.as_mut().and_then(|bringup| bringup.on_child_exit(pid, reaped.status));
+            let progress = self
+                .single_user
+                .bringup
+                .as_mut()
+                .and_then(|bringup| bringup.on_child_exit(pid, reaped.status));
             self.report_bringup_progress(progress.unwrap_or_default());
         }
     }
@@ -518,8 +539,7 @@ impl Daemon {
             .collect();
         let any_closed = !closed_sessions.is_empty();
         for session_key in closed_sessions {
-            self.is_ending |=
-                self.scout.as_ref().is_some_and(|scout| scout.control_session == session_key);
+            self.is_ending |= self.single_user.is_controlled_by(session_key);
             self.end_subscriptions(session_key);
             let session = self.sessions.end(session_key, &mut self.usage);
             let jobs = session.as_ref().map(ClientSession::job_ids).unwrap_or_default();

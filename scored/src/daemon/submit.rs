@@ -103,10 +103,10 @@ impl Daemon {
             ClientRequest::Forward(message) => {
                 self.forward_to_server(session_key, &JobMessage { job, message })
             }
-            ClientRequest::ToJob(message) if job_id.is_none() => {
-                self.cancel_before_start(client_job, &message)
-            }
-            ClientRequest::ToJob(message) => self.on_job_request(job_id, message),
+            ClientRequest::ToJob(message) => match job_id {
+                Some(job) => self.on_job_input(Input::FromSession(job, message)),
+                None => self.cancel_before_start(client_job, &message),
+            },
             ClientRequest::Handled => {}
             ClientRequest::ProtocolError => {
                 let jobs = session.job_ids();
@@ -123,11 +123,6 @@ impl Daemon {
             Some(_) => self.on_job_input(Input::FromSession(job, JobRequest::Kill)),
             None => self.on_job_input(Input::Abort(job)),
         }
-    }
-
-    fn on_job_request(&mut self, job_id: Option<JobId>, request: JobRequest) {
-        let Some(job) = job_id else { return };
-        self.on_job_input(Input::FromSession(job, request));
     }
 
     /// Whether the daemon can handle the next message of a session. If it cannot, the client waits.
@@ -147,43 +142,37 @@ impl Daemon {
         }
         // The message or the login may be forwarded to the server.
         let may_go_to_server = session.is_forwarded() || session.owner().is_none();
-        let is_blocked = may_go_to_server && self.is_slow(SERVER)
+        let is_blocked = may_go_to_server && self.is_slow_to(SERVER)
             || session.job_ids().into_iter().any(|job| self.is_slow_to_take_orders(job));
         if is_blocked { Readiness::Blocked } else { Readiness::Ready }
-    }
-
-    /// Whether the next message of a session can be handled now.
-    pub(super) fn can_read_session(&self, session_key: SessionKey, now: Instant) -> bool {
-        self.readiness(session_key, now) == Readiness::Ready
     }
 
     /// Whether many orders for a job wait for a shepherd, or any for a link to another host.
     fn is_slow_to_take_orders(&self, job_id: JobId) -> bool {
         let is_led_here = self.jobs.parent_link(job_id).is_none();
+        let is_slow = |link| self.peers.as_ref().is_some_and(|peers| peers.is_slow(link));
         is_led_here && self.host_jobs.has_order_backlog(job_id)
-            || self.jobs.led_links(job_id).any(|link| self.is_slow_link(link))
-    }
-
-    /// Whether messages wait for a link.
-    pub(super) fn is_slow_link(&self, link_id: LinkId) -> bool {
-        self.peers.as_ref().is_some_and(|peers| peers.is_slow(link_id))
+            || self.jobs.led_links(job_id).any(is_slow)
     }
 
     /// Starts or refuses a job of single-user mode.
-    pub(super) fn submit(&mut self, client_job: ClientJob, spec: JobSpec) {
+    pub(super) fn submit(&mut self, client_job: ClientJob, mut spec: JobSpec) {
         if let Err(reason) = validate::check(&spec) {
             return self.sessions.refuse(client_job, reason, EXIT_REFUSED);
         }
-        if self.scout.is_some() {
-            return self.submit_in_scout(client_job, spec);
+        if let Some(scout) = &self.single_user.scout {
+            return match scout.place(client_job.session_key, &mut spec) {
+                Ok(daemons) => self.begin(client_job, spec, daemons),
+                Err((reason, code)) => self.sessions.refuse(client_job, reason, code),
+            };
         }
         if spec.hosts.iter().all(|host| host.kind == HostKind::Local) && spec.hosts.len() == 1 {
             return self.begin(client_job, spec, None);
         }
-        match self.bringup.as_ref().map(|bringup| bringup.endpoints_of(&spec.hosts)) {
-            Some(Ok(daemons)) => self.begin(client_job, spec, Some(daemons)),
-            Some(Err(reason)) => self.sessions.refuse(client_job, reason, EXIT_REFUSED),
-            None => self.bring_up(client_job, spec),
+        match self.single_user.endpoints_of(&spec) {
+            Ok(Some(daemons)) => self.begin(client_job, spec, Some(daemons)),
+            Ok(None) => self.bring_up(client_job, spec),
+            Err(reason) => self.sessions.refuse(client_job, reason, EXIT_REFUSED),
         }
     }
 
@@ -195,7 +184,7 @@ impl Daemon {
         match result {
             Err(reason) => self.sessions.refuse(client_job, reason, EXIT_FAILED),
             Ok((bringup, peers, notice)) => {
-                self.bringup = Some(bringup);
+                self.single_user.bringup = Some(bringup);
                 self.peers = Some(peers);
                 self.update_identity();
                 notice
@@ -227,14 +216,14 @@ impl Daemon {
 
     /// Continues the start of the daemons on the hosts of a job.
     pub(super) fn advance_bringup(&mut self) {
-        let Some(bringup) = &mut self.bringup else { return };
+        let Some(bringup) = &mut self.single_user.bringup else { return };
         let progress = bringup.advance(Instant::now());
         self.host_jobs.add_children(bringup.processes());
         self.report_bringup_progress(progress);
     }
 
     pub(super) fn report_bringup_progress(&mut self, progress: BringupProgress) {
-        let Some(bringup) = &self.bringup else { return };
+        let Some(bringup) = &self.single_user.bringup else { return };
         let (client_job, has_begun) = (bringup.client_job, bringup.spec.is_none());
         for line in progress.lines {
             self.sessions.notice(client_job, Level::Warning, line);
@@ -249,14 +238,14 @@ impl Daemon {
         let peers = self.peers.as_ref();
         let remote_ip = peers.and_then(|peers| peers.address(link_id));
         let reached_at = peers.and_then(|peers| peers.local_address(link_id));
-        let Some(bringup) = &mut self.bringup else { return };
+        let Some(bringup) = &mut self.single_user.bringup else { return };
         // Other daemons connect to the IP address that this daemon sees and to the port in `join`.
         let address = remote_ip.map_or(join.address, |ip| SocketAddr::new(ip, join.address.port()));
         bringup.on_join(&join.name, (address, join.incarnation), reached_at);
         let Some(daemons) = bringup.daemons() else { return };
         let client_job = bringup.client_job;
         match bringup.spec.take() {
-            Some(_) if self.scout.is_some() => self.on_hosts_ready(Some(daemons)),
+            Some(_) if self.single_user.scout.is_some() => self.on_hosts_ready(Some(daemons)),
             Some(spec) => self.begin(client_job, spec, Some(daemons)),
             None => {}
         }

@@ -12,8 +12,9 @@ use mio::{Interest, Registry, Token};
 use nix::unistd::geteuid;
 use score_proto::env::tool_socket_name;
 
-use super::Daemon;
+use super::event_sources::EventSources;
 use super::session::ClientSession;
+use super::sessions::Sessions;
 use crate::sys::credentials;
 
 /// The maximum number of simultaneous connections of tools.
@@ -57,18 +58,16 @@ impl ToolListener {
     pub fn mark_ready(&mut self) {
         self.may_accept = true;
     }
-}
 
-impl Daemon {
     /// Accepts the waiting tools.
-    pub(super) fn accept_tools(&mut self) {
-        while let Some(socket) = self.tool_listener.as_mut().and_then(ToolListener::accept) {
-            if self.sessions.tool_session_count() >= MAX_TOOL_SESSIONS {
+    pub fn accept_sessions(&mut self, sessions: &mut Sessions, sources: &mut EventSources) {
+        while let Some(socket) = self.accept() {
+            if sessions.tool_session_count() >= MAX_TOOL_SESSIONS {
                 continue;
             }
-            let (session_key, token) = self.sources.allocate_session();
-            if let Ok(session) = ClientSession::of_tool(socket, self.sources.registry(), token) {
-                self.sessions.insert(session_key, session);
+            let (session_key, token) = sources.allocate_session();
+            if let Ok(session) = ClientSession::of_tool(socket, sources.registry(), token) {
+                sessions.insert(session_key, session);
             }
         }
     }

@@ -5,7 +5,7 @@ use score_job::host::usage::forward_cost;
 use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::frame;
-use score_proto::ids::{HostId, SessionJobId};
+use score_proto::ids::HostId;
 use score_proto::job_control::Owner;
 use score_proto::message::{Login, UserRequest};
 use score_proto::peer_message::{PeerMessage, SERVER, User};
@@ -14,7 +14,7 @@ use score_proto::server_message::ServerMessage;
 use super::super::Daemon;
 use super::super::session::ClientSession;
 use super::super::session_state::{LoggedInUser, LoginClaim, SessionState};
-use super::{LogTopic, Role, Service, info};
+use super::{LogTopic, Role, info};
 use score_job::jobs::{ClientJob, SessionKey};
 
 /// The longest user name, in bytes.
@@ -174,8 +174,8 @@ impl Daemon {
         from: HostId,
         session: u64,
     ) -> Option<&mut ClientSession> {
-        let session_key = self.service.as_ref()?.remote_sessions.get(&(from, session))?;
-        self.sessions.get_mut(*session_key)
+        let session_key = self.service.as_ref()?.remote_sessions.key(from, session)?;
+        self.sessions.get_mut(session_key)
     }
 
     fn log_in_remote(&mut self, from: HostId, session: u64, voucher: Vec<u8>) {
@@ -195,7 +195,7 @@ impl Daemon {
         let id = SessionId { host: from, incarnation, number: session };
         let user = User { uid: owner.uid, gid: owner.gid, name: owner.name.clone() };
         let remote = ClientSession::remote(LoggedInUser { owner, id });
-        service.remote_sessions.insert((from, session), session_key);
+        service.remote_sessions.insert(id, session_key);
         self.sessions.insert(session_key, remote);
         self.step_server(cluster::ClusterEvent::Login { session: id, user });
     }
@@ -209,14 +209,14 @@ impl Daemon {
             let id = self.sessions.get(session_key).and_then(ClientSession::id);
             let Some(SessionId { host, number: session, .. }) = id else { continue };
             // All users share the link. Messages that it does not accept stay in their session.
-            while !self.is_slow(host)
+            while !self.is_slow_to(host)
                 && let Some(session_of_host) = self.sessions.get_mut(session_key)
                 && let Some(body) = session_of_host.pop_outbox()
             {
                 self.send_to_host(host, PeerMessage::SessionServerMessage { session, body });
             }
         }
-        let credits = self.service.as_mut().map(Service::take_forward_credits);
+        let credits = self.service.as_mut().map(|service| service.remote_sessions.take_credits());
         for ((host, session), cost) in credits.unwrap_or_default() {
             self.send_to_host(host, PeerMessage::ForwardCredit { session, cost });
         }
@@ -226,39 +226,12 @@ impl Daemon {
     pub fn on_session_end(&mut self, session: &ClientSession) {
         let Some(service) = &mut self.service else { return };
         let Some(id) = session.id() else { return };
-        service.remote_sessions.remove(&(id.host, id.number));
+        service.remote_sessions.remove(id);
         if session.is_forwarded() {
             let reason = "its scrun has disconnected".to_owned();
             self.send_to_host(SERVER, PeerMessage::SessionEnded { session: id.number, reason });
         } else {
             self.step_server(cluster::ClusterEvent::Logout { session: id });
-        }
-    }
-
-    /// The key of a session, given its id in the cluster.
-    pub(super) fn session_key(&self, id: SessionId) -> Option<SessionKey> {
-        let service = self.service.as_ref()?;
-        match id.host {
-            SERVER => SessionKey::from_number(id.number),
-            host => service.remote_sessions.get(&(host, id.number)).copied(),
-        }
-    }
-
-    /// The job with this tag in a session, given the session's id in the cluster.
-    pub(super) fn client_job(&self, id: SessionId, tag: SessionJobId) -> Option<ClientJob> {
-        let session_key = self.session_key(id)?;
-        Some(ClientJob { session_key, job: tag })
-    }
-
-    pub(super) fn refuse_client_job(
-        &mut self,
-        id: SessionId,
-        tag: SessionJobId,
-        reason: &str,
-        code: u8,
-    ) {
-        if let Some(client_job) = self.client_job(id, tag) {
-            self.sessions.refuse(client_job, reason.to_owned(), code);
         }
     }
 }

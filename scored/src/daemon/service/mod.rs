@@ -16,6 +16,7 @@
 //! | `http_connections.rs` | the connections of the status page |
 //! | `page_metrics.rs` | metrics of jobs for the status page |
 //! | `keeper_start.rs` | the start of the keeper, and the drop of privileges |
+//! | `remote_sessions.rs` | in the server: sessions whose clients are on other hosts |
 //! | `systemd.rs` | messages to systemd |
 //! | `vouchers.rs` | the vouchers of users, which keepers issue |
 
@@ -32,6 +33,7 @@ mod logins;
 mod membership;
 mod page_metrics;
 mod page_stacks;
+mod remote_sessions;
 mod status_page;
 mod systemd;
 mod vouchers;
@@ -50,10 +52,11 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry};
 use score_job::cluster::tree_member::{self, Member};
-use score_job::cluster::{self, ClusterLimits, ServerState, SessionId, Timeouts};
+use score_job::cluster::{self, ClusterLimits, HostShare, ServerState, SessionId, Timeouts};
 use score_job::host::usage::Usage;
-use score_job::jobs::SessionKey;
-use score_proto::ids::{HostId, JobId};
+use score_job::jobs::{ClientJob, SessionKey};
+use score_proto::ids::{HostId, JobId, SessionJobId};
+use score_proto::message::{HostSpec, JobSpec};
 use score_proto::peer_message::{Incarnation, SERVER};
 use score_sys::random::random_u64;
 use score_tree::key::Key;
@@ -69,9 +72,11 @@ use crate::sys::realtime::{self, Inherit};
 use crate::sys::{descriptor, probe, process};
 use client_admission::ClientAdmission;
 use config::{Config, ServiceOptions};
+pub use console::JobsAtTime;
 use job_ids::JobIdAllocator;
 use keeper_start::SystemUser;
 pub use log::{forward_warning, info, warn};
+use remote_sessions::RemoteSessions;
 use status_page::Page;
 use systemd::SystemdNotifier;
 use vouchers::Vouchers;
@@ -119,12 +124,8 @@ pub struct Service {
     started_at: Instant,
     /// The known addresses of other hosts' daemons. The server has announced them.
     host_addresses: HashMap<HostId, SocketAddr>,
-    /// In the server: sessions of other hosts. Maps the host and its number of the session to the
-    /// key in this daemon.
-    remote_sessions: HashMap<(HostId, u64), SessionKey>,
-    /// In the server: the cost of handled messages, by the host that forwarded them and its number
-    /// of the session.
-    forward_credits: HashMap<(HostId, u64), u64>,
+    /// In the server: sessions of other hosts.
+    remote_sessions: RemoteSessions,
     /// The number of hosts of each job that has been placed.
     placed_host_counts: HashMap<JobId, u32>,
     /// Hosts that could not be reached. The next tick reports them to the cluster state machine.
@@ -212,8 +213,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         reset_deadline: None,
         started_at: Instant::now(),
         host_addresses: HashMap::new(),
-        remote_sessions: HashMap::new(),
-        forward_credits: HashMap::new(),
+        remote_sessions: RemoteSessions::default(),
         placed_host_counts: HashMap::new(),
         unreachable_hosts: Vec::new(),
         job_id_allocator,
@@ -321,14 +321,24 @@ impl Service {
 
     /// Records that messages of a session were handled that its host has forwarded.
     pub fn add_forward_credit(&mut self, id: SessionId, cost: u64) {
-        if cost > 0 {
-            *self.forward_credits.entry((id.host, id.number)).or_default() += cost;
-        }
+        self.remote_sessions.add_credit(id, cost);
     }
 
-    /// Takes the credits: the cost that each host may forward again.
-    pub fn take_forward_credits(&mut self) -> HashMap<(HostId, u64), u64> {
-        std::mem::take(&mut self.forward_credits)
+    /// The job with this tag in a session, given the session's id in the cluster.
+    fn client_job(&self, id: SessionId, tag: SessionJobId) -> Option<ClientJob> {
+        let session_key = match id.host {
+            SERVER => SessionKey::from_number(id.number),
+            host => self.remote_sessions.key(host, id.number),
+        };
+        Some(ClientJob { session_key: session_key?, job: tag })
+    }
+
+    /// The hosts and processors of a job for the gang scheduler.
+    pub fn allocations(&self, spec: &JobSpec) -> Vec<HostShare> {
+        let allocation_on = |host: &HostSpec| {
+            Some(HostShare { host: self.host_named(&host.name)?, procs: host.procs })
+        };
+        spec.hosts.iter().filter_map(allocation_on).collect()
     }
 
     fn is_server(&self) -> bool {
