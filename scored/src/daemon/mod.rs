@@ -24,6 +24,7 @@ mod scout;
 pub mod service;
 mod session;
 mod session_state;
+mod session_transport;
 mod sessions;
 pub mod shepherd_handle;
 mod single_user;

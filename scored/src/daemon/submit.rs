@@ -18,6 +18,7 @@ use super::client_request::{ClientRequest, Readiness};
 use super::daemon_bringup::{BringupProgress, DaemonBringup};
 use super::event_sources::{LAUNCHER_OUTPUT, LISTENER};
 use super::session::ClientSession;
+use super::session_transport::RemoteClient;
 
 /// The maximum number of messages of one session that are handled in a turn of the loop.
 const REQUESTS_PER_TURN: usize = 64;
@@ -79,7 +80,7 @@ impl Daemon {
         let Some(session) = self.sessions.get_mut(session_key) else { return Received::NotRead };
         let is_read = readiness == Readiness::Ready && session.is_reading();
         let request = session.next_request(readiness, now);
-        let handled_cost = session.take_handled_cost();
+        let handled_cost = session.remote_mut().map_or(0, RemoteClient::take_handled_cost);
         if let (Some(service), Some(id)) = (&mut self.service, session.id()) {
             service.add_forward_credit(id, handled_cost);
         }

@@ -14,6 +14,7 @@ use score_proto::server_message::ServerMessage;
 use super::super::Daemon;
 use super::super::session::ClientSession;
 use super::super::session_state::{LoggedInUser, LoginClaim, SessionState};
+use super::super::session_transport::RemoteClient;
 use super::{LogTopic, Role, info};
 use score_job::jobs::{ClientJob, SessionKey};
 
@@ -120,7 +121,11 @@ impl Daemon {
                 let cost = forward_cost(body.len());
                 let remote = self.remote_session(from, session);
                 match (remote, frame::decode_datagram(&body)) {
-                    (Some(remote), Ok(message)) => remote.deliver(message, cost),
+                    (Some(remote), Ok(message)) => {
+                        if let Some(remote) = remote.remote_mut() {
+                            remote.deliver(message, cost);
+                        }
+                    }
                     (Some(remote), Err(error)) => {
                         let reason = format!("from scrun: {error}");
                         remote.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_FAILED));
@@ -151,7 +156,9 @@ impl Daemon {
             }
             PeerMessage::SessionEnded { session, reason } => {
                 match self.remote_session(from, session) {
-                    Some(remote) => remote.mark_closed(),
+                    Some(remote) => {
+                        remote.remote_mut().into_iter().for_each(RemoteClient::mark_closed);
+                    }
                     None if from == SERVER => {
                         let Some(session_key) = SessionKey::from_number(session) else { return };
                         if self.sessions.get(session_key).is_some_and(ClientSession::is_forwarded) {
@@ -211,7 +218,7 @@ impl Daemon {
             // All users share the link. Messages that it does not accept stay in their session.
             while !self.is_slow_to(host)
                 && let Some(session_of_host) = self.sessions.get_mut(session_key)
-                && let Some(body) = session_of_host.pop_outbox()
+                && let Some(body) = session_of_host.remote_mut().and_then(RemoteClient::pop_outbox)
             {
                 self.send_to_host(host, PeerMessage::SessionServerMessage { session, body });
             }
