@@ -413,19 +413,11 @@ impl Daemon {
                         }
                     }
                 }
-                (
-                    _,
-                    Some(
-                        owner @ (TokenOwner::Shepherd(_)
-                        | TokenOwner::SwitchThread(_)
-                        | TokenOwner::Tool(_)),
-                    ),
-                ) => {
-                    self.host_jobs.mark_readable(owner);
-                }
                 (Token(number), Some(TokenOwner::Peer)) => {
                     self.peers.iter_mut().for_each(|peers| peers.mark_ready(LinkId(number)));
                 }
+                // Shepherds and tools.
+                (_, Some(owner)) => self.host_jobs.mark_readable(owner),
             }
         }
         signalled

@@ -100,7 +100,7 @@ impl Transport {
 
     /// Writes as much as the socket accepts.
     pub fn flush(&mut self) {
-        self.link_mut().into_iter().for_each(|link| _ = link.flush());
+        self.link_mut().into_iter().for_each(FramedSocket::flush);
     }
 
     /// If bytes wait to be sent, makes `registry` report when the socket is writable.

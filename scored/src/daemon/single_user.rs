@@ -36,8 +36,7 @@ impl SingleUser {
         JobId(self.job_count)
     }
 
-    /// The daemons of the hosts of a job, if they are up already. `None`: the job runs on this host
-    /// only, or the daemons have to be started.
+    /// The daemons of the hosts of a job. `None`: no daemon has been started yet.
     ///
     /// # Errors
     /// One line: a host is not up, or does not belong to the first job of the login.

@@ -9,8 +9,9 @@ use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::SERVER;
 
 use super::ServerState;
-use crate::cluster::JobRequest;
+use super::membership::ClusterHost;
 use crate::cluster::placement::{self, HostShare, HostSlots, PlacementPolicy};
+use crate::cluster::{ClusterConfig, JobRequest};
 
 /// Bytes of a MB, as the manual counts.
 const MB: u64 = 1 << 20;
@@ -42,9 +43,21 @@ impl Candidate {
     }
 }
 
-impl ServerState {
+/// A search for the hosts of a job. It does not change the state of the cluster.
+#[derive(Clone, Copy)]
+pub(in crate::cluster) struct HostSearch<'a> {
+    config: &'a ClusterConfig,
+    hosts: &'a [ClusterHost],
+}
+
+impl<'a> HostSearch<'a> {
+    /// Creates a search in these hosts of the cluster.
+    pub(super) fn new(config: &'a ClusterConfig, hosts: &'a [ClusterHost]) -> Self {
+        Self { config, hosts }
+    }
+
     /// Finds hosts for the processes of a request.
-    pub(super) fn search(
+    pub(super) fn find(
         &self,
         request: &JobRequest,
         scope: HostScope,
@@ -110,13 +123,14 @@ impl ServerState {
     fn candidates(&self, pool: Option<&NodeSet>, scope: HostScope) -> Vec<Candidate> {
         let mut missing = NodeSet::new();
         let (mut hosts, mut spares) = (Vec::new(), Vec::new());
-        for (id, host) in (0..).map(HostId).zip(&self.hosts) {
+        for (id, host) in (0..).map(HostId).zip(self.hosts) {
             let is_allowed = pool.is_none_or(|allowed| allowed.contains(id.0));
             let slots = host.config.slots;
             if !is_allowed || slots == 0 {
                 continue;
             }
-            let usable = !host.config.defect && (scope == HostScope::AllUsable || self.is_up(id));
+            let usable = !host.config.defect
+                && (scope == HostScope::AllUsable || id == SERVER || host.is_up());
             let (used_slots, promised_memory) = match scope {
                 HostScope::AvailableNow => (host.used_slots, host.promised_memory),
                 HostScope::AllUp | HostScope::AllUsable => (0, 0),
@@ -150,19 +164,11 @@ impl ServerState {
         (bytes > 0).then_some(bytes)
     }
 
-    /// The hosts that a job shares with other jobs.
-    pub fn shared_hosts(&self, job: JobId) -> Vec<HostId> {
-        let shares = self.shares(job).unwrap_or_default().iter();
-        let shared = shares.filter(|share| self.hosts[share.host.index()].used_slots > share.procs);
-        shared.map(|share| share.host).collect()
-    }
-
     /// One line: the requested resources and the available ones.
     pub(super) fn shortage(&self, request: &JobRequest, scope: HostScope) -> String {
         let without_memorylimit = JobRequest { memory: 0, ..request.clone() };
         let hosts = self.candidates(request.allowed_hosts().as_ref(), scope);
-        if request.memory > 0 && self.search(&without_memorylimit, scope, &NodeSet::new()).is_some()
-        {
+        if request.memory > 0 && self.find(&without_memorylimit, scope, &NodeSet::new()).is_some() {
             return memory_shortage(request, &hosts, scope);
         }
         let rows = self.rows(scope);
@@ -190,6 +196,20 @@ impl ServerState {
                  on one"
             ),
         }
+    }
+}
+
+impl ServerState {
+    /// A search for the hosts of a job.
+    pub(in crate::cluster) fn host_search(&self) -> HostSearch<'_> {
+        HostSearch::new(&self.config, &self.hosts)
+    }
+
+    /// The hosts that a job shares with other jobs.
+    pub fn shared_hosts(&self, job: JobId) -> Vec<HostId> {
+        let shares = self.shares(job).unwrap_or_default().iter();
+        let shared = shares.filter(|share| self.hosts[share.host.index()].used_slots > share.procs);
+        shared.map(|share| share.host).collect()
     }
 }
 

@@ -183,12 +183,13 @@ impl ServerState {
         }
         self.check_limits(uid, &request)?;
         let reserved = self.reserved_hosts();
-        let free_shares = self.search(&request, HostScope::AvailableNow, &reserved);
+        let free_shares = self.host_search().find(&request, HostScope::AvailableNow, &reserved);
         if free_shares.is_none() {
-            self.search(&request, HostScope::AllUsable, &NodeSet::new())
-                .ok_or_else(|| self.shortage(&request, HostScope::AllUsable))?;
+            self.host_search()
+                .find(&request, HostScope::AllUsable, &NodeSet::new())
+                .ok_or_else(|| self.host_search().shortage(&request, HostScope::AllUsable))?;
             if !request.wait {
-                return Err(self.shortage(&request, HostScope::AvailableNow));
+                return Err(self.host_search().shortage(&request, HostScope::AvailableNow));
             }
             let (limits, total_pending, user_pending) =
                 (self.config.limits, self.pending.len(), self.pending.user_job_count(uid));
@@ -231,8 +232,8 @@ impl ServerState {
 
     fn unsatisfiable_reason(&self, job: JobId) -> Option<String> {
         let request = &self.jobs.get(&job)?.request;
-        let found = self.search(request, HostScope::AllUsable, &NodeSet::new());
-        found.is_none().then(|| self.shortage(request, HostScope::AllUsable))
+        let found = self.host_search().find(request, HostScope::AllUsable, &NodeSet::new());
+        found.is_none().then(|| self.host_search().shortage(request, HostScope::AllUsable))
     }
 
     fn check_limits(&self, uid: u32, request: &JobRequest) -> Result<(), String> {
@@ -286,7 +287,7 @@ impl ServerState {
             let job = &self.jobs[&job];
             let State::Waiting { bypass_count: MAX_BYPASSES.., .. } = job.state else { continue };
             // If a waiting job needs hosts that are down, it does not delay other jobs.
-            if self.search(&job.request, HostScope::AllUp, &reserved).is_some() {
+            if self.host_search().find(&job.request, HostScope::AllUp, &reserved).is_some() {
                 let all_hosts = || NodeSet::from(0..self.hosts.len() as u32);
                 reserved.union(&job.request.allowed_hosts().unwrap_or_else(all_hosts));
             }
@@ -313,10 +314,13 @@ impl ServerState {
                 .chain(others.into_iter().map(|j| (j, false)))
             {
                 let request = &self.jobs[&job].request;
-                if let Some(shares) = self.search(request, HostScope::AvailableNow, &reserved) {
+                if let Some(shares) =
+                    self.host_search().find(request, HostScope::AvailableNow, &reserved)
+                {
                     self.start(job, shares);
                     started = true;
-                } else if is_starved && self.search(request, HostScope::AllUp, &reserved).is_some()
+                } else if is_starved
+                    && self.host_search().find(request, HostScope::AllUp, &reserved).is_some()
                 {
                     let all_hosts = || NodeSet::from(0..self.hosts.len() as u32);
                     reserved.union(&request.allowed_hosts().unwrap_or_else(all_hosts));

@@ -125,6 +125,29 @@ impl ClusterHost {
     }
 }
 
+/// The positions above a host in the tree of `host_count` hosts, from the root.
+fn ancestors(host: HostId, host_count: usize) -> impl DoubleEndedIterator<Item = HostId> {
+    Subtree::whole(host_count as u32).ancestors(host.0).into_iter().map(HostId)
+}
+
+/// All of `host_count` hosts but the server.
+fn all_but_server(host_count: usize) -> impl Iterator<Item = HostId> {
+    (1..host_count as u32).map(HostId)
+}
+
+/// Extends the deadlines of hosts by the time for which the server itself did not run. This time is
+/// not counted against any host.
+fn extend_deadlines(hosts: &mut [ClusterHost], delay: MonotonicTime) {
+    for host in hosts {
+        host.last_reported_at += delay;
+        if let HostState::Joining { deadline, .. } | HostState::Suspect { deadline, .. } =
+            &mut host.state
+        {
+            *deadline += delay;
+        }
+    }
+}
+
 impl ServerState {
     /// The nearest ancestor in the tree that can be a parent.
     fn parent_for(&self, host: HostId) -> HostId {
@@ -133,21 +156,7 @@ impl ServerState {
             unreachable.is_none_or(|unreachable| *ancestor < unreachable)
                 && self.hosts[ancestor.index()].can_be_parent()
         };
-        self.ancestors(host).rev().find(is_candidate).unwrap_or(SERVER)
-    }
-
-    /// The positions above a host in the tree, from the root.
-    fn ancestors(&self, host: HostId) -> impl DoubleEndedIterator<Item = HostId> + use<> {
-        Subtree::whole(self.hosts.len() as u32).ancestors(host.0).into_iter().map(HostId)
-    }
-
-    /// All hosts but the server.
-    fn host_ids(&self) -> impl Iterator<Item = HostId> + use<> {
-        (1..self.hosts.len() as u32).map(HostId)
-    }
-
-    fn is_ancestor(&self, ancestor: HostId, host: HostId) -> bool {
-        self.ancestors(host).any(|found| found == ancestor)
+        ancestors(host, self.hosts.len()).rev().find(is_candidate).unwrap_or(SERVER)
     }
 
     /// Whether this daemon has to clean up before it can join.
@@ -239,7 +248,7 @@ impl ServerState {
     pub(super) fn on_joined(&mut self, member: DaemonInfo, parent: HostId, now: MonotonicTime) {
         let host = member.host;
         let is_host = host != SERVER && host.index() < self.hosts.len();
-        if !is_host || !self.is_ancestor(parent, host) {
+        if !is_host || !ancestors(host, self.hosts.len()).any(|ancestor| ancestor == parent) {
             return self.log(format!("host {host} cannot be a child of host {parent}"));
         }
         if self.must_reset(host, member.incarnation, member.server_incarnation) {
@@ -344,24 +353,12 @@ impl ServerState {
         self.suspect_descendants(host, self.config.times.silence * 3 / 2, now);
     }
 
-    /// The server itself did not run for some time. This time is not counted against any host.
-    fn extend_deadlines(&mut self, delay: MonotonicTime) {
-        for host in &mut self.hosts {
-            host.last_reported_at += delay;
-            if let HostState::Joining { deadline, .. } | HostState::Suspect { deadline, .. } =
-                &mut host.state
-            {
-                *deadline += delay;
-            }
-        }
-    }
-
     pub(super) fn tick_hosts(&mut self, now: MonotonicTime) {
         let delay = now.saturating_sub(self.next_beat_at);
         if delay > self.config.times.silence / 3 {
-            self.extend_deadlines(delay);
+            extend_deadlines(&mut self.hosts, delay);
         }
-        for host in self.host_ids() {
+        for host in all_but_server(self.hosts.len()) {
             let found = &mut self.hosts[host.index()];
             match &mut found.state {
                 HostState::Suspect { deadline, reason } if *deadline <= now => {
@@ -381,7 +378,7 @@ impl ServerState {
             self.next_beat_at = now + self.config.times.silence / 3;
             let server = self.config.server_incarnation;
             let report_timeout = self.config.times.silence * LOST_AFTER_SILENCE_LIMITS;
-            for host in self.host_ids() {
+            for host in all_but_server(self.hosts.len()) {
                 let found = &self.hosts[host.index()];
                 if found.is_up() && found.last_reported_at + report_timeout < now {
                     self.mark_suspect(
@@ -414,7 +411,7 @@ impl ServerState {
     /// moves at most one batch.
     fn rebalance(&mut self) {
         let mut move_count = 0;
-        for host in self.host_ids() {
+        for host in all_but_server(self.hosts.len()) {
             let found = &self.hosts[host.index()];
             if !found.is_up() {
                 continue;

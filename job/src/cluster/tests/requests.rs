@@ -50,7 +50,10 @@ fn an_error_shows_the_hosts_and_processors_that_the_request_could_use() {
 #[test]
 fn a_host_whose_memory_is_unknown_accepts_jobs_with_a_memorylimit() {
     let mut server = cluster(1, 2);
-    assert_eq!((server.memory(HostId(1)), server.memory(SERVER)), (None, None));
+    assert_eq!(
+        (server.host_search().memory(HostId(1)), server.host_search().memory(SERVER)),
+        (None, None)
+    );
     let limited = JobRequest { memory: 1 << 40, ..hosts_by_procs(1, 1) };
     assert_eq!(shares(&server.on(submit(1, 1, limited), at_second(0))), [share(1, 1)]);
     // Without its limit the job would have to wait too, because processors are missing.
@@ -60,7 +63,10 @@ fn a_host_whose_memory_is_unknown_accepts_jobs_with_a_memorylimit() {
     let mut config = cluster_config(1, 2);
     config.memory = 64;
     let server = ServerState::new(config, at_second(0));
-    assert_eq!((server.memory(SERVER), server.memory(HostId(9))), (Some(64), None));
+    assert_eq!(
+        (server.host_search().memory(SERVER), server.host_search().memory(HostId(9))),
+        (Some(64), None)
+    );
 }
 
 #[test]
