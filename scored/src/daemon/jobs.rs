@@ -269,7 +269,7 @@ impl Daemon {
                 self.sessions.answer_console(session_key, answer);
             }
             Effect::RefuseSession(session_key, reason) => {
-                self.sessions.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
+                self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
             }
             Effect::Connect(connection, host) => {
                 let result = link_to(&host, self.peers.as_mut(), &mut self.sources);

@@ -18,7 +18,6 @@ use super::daemon_bringup::DaemonEndpoint;
 use super::event_sources::SCOUT_LISTENER;
 use super::job_directory::JobDirectory;
 use super::local_listener::{LONG_QUEUE, LocalListener};
-use super::single_user::SingleUser;
 use score_job::jobs::{ClientJob, SessionKey};
 
 /// The delay before the next accept(2) after the process has run out of descriptors.
@@ -146,10 +145,8 @@ impl Scout {
 impl Daemon {
     /// Opens a scout session and brings its hosts up.
     pub fn open_scout(&mut self, control_session: SessionKey, hosts: Vec<HostSpec>) {
-        let SingleUser { scout, bringup, server_link, .. } = &self.single_user;
-        let is_used = scout.is_some() || bringup.is_some() || server_link.is_some();
         let client_job = ClientJob::session_itself(control_session);
-        if is_used
+        if self.single_user.is_in_use()
             || !self.jobs.led_job_ids().is_empty()
             || self.sessions.len() - self.sessions.tool_session_count() != 1
         {

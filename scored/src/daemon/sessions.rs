@@ -36,6 +36,11 @@ impl Sessions {
         }
     }
 
+    /// Refuses a session itself.
+    pub fn refuse_session(&mut self, session_key: SessionKey, reason: String, code: u8) {
+        self.refuse(ClientJob::session_itself(session_key), reason, code);
+    }
+
     /// Sends one line to the user of a session.
     pub fn notice(&mut self, client_job: ClientJob, level: Level, text: String) {
         if let Some(session) = self.get_mut(client_job.session_key) {

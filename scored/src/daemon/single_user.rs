@@ -44,6 +44,11 @@ impl SingleUser {
         self.bringup.as_ref().map(|bringup| bringup.endpoints_of(&spec.hosts)).transpose()
     }
 
+    /// Whether the daemon has started daemons, was started by one, or serves a scout session.
+    pub fn is_in_use(&self) -> bool {
+        self.scout.is_some() || self.bringup.is_some() || self.server_link.is_some()
+    }
+
     /// The job or scout session for which daemons were started.
     pub fn client_job(&self) -> Option<ClientJob> {
         self.bringup.as_ref().map(|bringup| bringup.client_job)
@@ -69,8 +74,8 @@ impl SingleUser {
         self.scout.as_ref().and_then(Scout::accept_retry)
     }
 
-    /// Sets how often links send heartbeats. Each daemon has a link to the server. While a job runs,
-    /// the links of its range tree detect lost hosts. The other links send fewer heartbeats,
+    /// Sets how often links send heartbeats. Each daemon has a link to the server. While a job
+    /// runs, the links of its range tree detect lost hosts. The other links send fewer heartbeats,
     /// because the heartbeats of many idle hosts would keep a processor busy.
     pub fn tune_heartbeats(&self, peers: &mut Peers, is_used: impl Fn(LinkId) -> bool) {
         let link_ids = match (self.server_link, &self.bringup) {

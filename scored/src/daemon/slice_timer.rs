@@ -1,5 +1,5 @@
-//! The clock of the jobs that this daemon leads, and the timer of the gang scheduler. poll(2) is too
-//! coarse for gang switches, because it rounds time-outs to milliseconds.
+//! The clock of the jobs that this daemon leads, and the timer of the gang scheduler. poll(2) is
+//! too coarse for gang switches, because it rounds time-outs to milliseconds.
 
 use std::io;
 use std::time::Instant;

@@ -32,7 +32,6 @@ type Excess = (String, String, Part, usize);
 /// The types that still exceed a limit, with their present counts. Lower or remove the line of a
 /// type that has been divided. Do not add lines.
 const EXCEPTIONS: &[(&str, &str, Part, usize)] = &[
-    ("job/src/cluster/server.rs", "ServerState", Part::Methods, 68),
     ("job/src/jobs/mod.rs", "Jobs", Part::Methods, 61),
     ("job/src/master.rs", "JobMaster", Part::Fields, 24),
     ("job/src/master.rs", "JobMaster", Part::Methods, 81),
@@ -42,11 +41,7 @@ const EXCEPTIONS: &[(&str, &str, Part, usize)] = &[
     ("pm/src/device/verbs/engine.rs", "VerbsEngine", Part::Fields, 30),
     ("pm-reliability/src/receive.rs", "PacketReceiver", Part::Fields, 17),
     ("pm-reliability/src/send.rs", "PacketSender", Part::Fields, 19),
-    ("scored/src/daemon/mod.rs", "Daemon", Part::Fields, 30),
-    ("scored/src/daemon/mod.rs", "Daemon", Part::Methods, 156),
-    ("scored/src/daemon/service/mod.rs", "Service", Part::Fields, 17),
-    ("scored/src/daemon/session.rs", "ClientSession", Part::Methods, 61),
-    ("scored/src/options.rs", "Args", Part::Fields, 24),
+    ("scored/src/daemon/mod.rs", "Daemon", Part::Methods, 91),
     ("scored/src/shepherd/job_runner.rs", "JobRunner", Part::Fields, 22),
     ("scored/src/shepherd/job_runner.rs", "JobRunner", Part::Methods, 62),
     ("scrun/src/session/mod.rs", "EventLoop", Part::Fields, 21),

@@ -16,7 +16,7 @@ use score_proto::server_message::{ConsoleAnswer, ListAnswer};
 use super::super::Daemon;
 use super::super::session::ClientSession;
 use super::{LogTopic, Role, Service, info};
-use score_job::jobs::{ClientJob, Jobs, SessionKey};
+use score_job::jobs::{Jobs, SessionKey};
 
 impl Daemon {
     /// Handles a request about jobs.
@@ -46,11 +46,7 @@ impl Daemon {
         };
         if self.sessions.get(session_key).is_some_and(ClientSession::is_tool) {
             let reason = "single-user mode has no list of jobs".to_owned();
-            return self.sessions.refuse(
-                ClientJob::session_itself(session_key),
-                reason,
-                EXIT_REFUSED,
-            );
+            return self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
         }
         let Some(uid) = self.sessions.get(session_key).and_then(ClientSession::uid) else {
             return;
@@ -78,11 +74,7 @@ impl Daemon {
                 let address = match service.page_address(uid) {
                     Ok(address) => address,
                     Err(reason) => {
-                        return self.sessions.refuse(
-                            ClientJob::session_itself(session_key),
-                            reason,
-                            EXIT_REFUSED,
-                        );
+                        return self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
                     }
                 };
                 self.sessions.answer_console(session_key, ConsoleAnswer::Page(address));
@@ -92,11 +84,7 @@ impl Daemon {
                 let watched =
                     permit.and_then(|permit| self.watch_job(session_key, &permit, period_ms));
                 if let Err(reason) = watched {
-                    self.sessions.refuse(
-                        ClientJob::session_itself(session_key),
-                        reason,
-                        EXIT_REFUSED,
-                    );
+                    self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
                 }
                 // The subscription lasts until the job or the session ends.
                 return;
@@ -110,11 +98,7 @@ impl Daemon {
                 Err(reason) => {
                     let text = format!("uid {uid} wants job {job} ended: {reason}");
                     service.warn_about(LogTopic::User(uid), &text);
-                    return self.sessions.refuse(
-                        ClientJob::session_itself(session_key),
-                        reason,
-                        EXIT_REFUSED,
-                    );
+                    return self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
                 }
                 Ok(permit) => {
                     info(&format!("uid {uid} has job {job} ended"));
@@ -134,7 +118,7 @@ impl Daemon {
     ) {
         let permit = self.authorize_tool(session_key, job);
         if let Err(reason) = permit.and_then(|permit| send(self, &permit)) {
-            self.sessions.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
+            self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
         }
     }
 

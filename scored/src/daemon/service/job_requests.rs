@@ -185,7 +185,7 @@ impl Service {
         }
     }
 
-    /// A line for the user, if a job that requested whole hosts shares some of them with other jobs.
+    /// A line for the user, if a job that requested whole hosts shares some with other jobs.
     fn shared_hosts_text(&self, job: JobId) -> Option<String> {
         let Role::Server(cluster) = &self.role else { return None };
         let shared = cluster.shared_hosts(job);

@@ -16,7 +16,7 @@ use super::super::session::ClientSession;
 use super::super::session_state::{LoggedInUser, LoginClaim, SessionState};
 use super::super::session_transport::RemoteClient;
 use super::{LogTopic, Role, info};
-use score_job::jobs::{ClientJob, SessionKey};
+use score_job::jobs::SessionKey;
 
 /// The longest user name, in bytes.
 const MAX_USER_NAME_LEN: usize = 256;
@@ -25,8 +25,8 @@ impl Daemon {
     /// Checks the claims of a login, and requests a voucher for the client.
     pub fn log_in(&mut self, session_key: SessionKey, login: Login) {
         let Some(service) = &mut self.service else {
-            return self.sessions.refuse(
-                ClientJob::session_itself(session_key),
+            return self.sessions.refuse_session(
+                session_key,
                 "this scored serves one user only".to_owned(),
                 EXIT_REFUSED,
             );
@@ -43,11 +43,7 @@ impl Daemon {
             service.config.check(&login.cluster).err()
         };
         if let Some(reason) = refusal {
-            return self.sessions.refuse(
-                ClientJob::session_itself(session_key),
-                reason,
-                EXIT_REFUSED,
-            );
+            return self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
         }
         self.request_voucher(session_key, LoginClaim { uid, gid, name: login.name });
     }
@@ -73,7 +69,7 @@ impl Daemon {
                 let server = service.name(SERVER).unwrap_or_default();
                 let reason =
                     format!("the scored of this host has no connection to the server, {server}");
-                self.sessions.refuse(ClientJob::session_itself(session_key), reason, EXIT_FAILED);
+                self.sessions.refuse_session(session_key, reason, EXIT_FAILED);
             }
             Role::Host(member) => {
                 let id = id(member.host().unwrap_or(SERVER), member.incarnation());
@@ -102,11 +98,7 @@ impl Daemon {
                 let session = session_key.number();
                 self.send_to_host(SERVER, PeerMessage::SessionClientMessage { session, body });
             }
-            Err(error) => self.sessions.refuse(
-                ClientJob::session_itself(session_key),
-                error.to_string(),
-                EXIT_FAILED,
-            ),
+            Err(error) => self.sessions.refuse_session(session_key, error.to_string(), EXIT_FAILED),
         }
     }
 
@@ -162,11 +154,7 @@ impl Daemon {
                     None if from == SERVER => {
                         let Some(session_key) = SessionKey::from_number(session) else { return };
                         if self.sessions.get(session_key).is_some_and(ClientSession::is_forwarded) {
-                            self.sessions.refuse(
-                                ClientJob::session_itself(session_key),
-                                reason,
-                                EXIT_FAILED,
-                            );
+                            self.sessions.refuse_session(session_key, reason, EXIT_FAILED);
                         }
                     }
                     None => {}

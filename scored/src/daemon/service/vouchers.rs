@@ -18,7 +18,7 @@ use super::super::session_state::LoginClaim;
 use super::super::sessions::Sessions;
 use super::{LogTopic, warn};
 use crate::sys::wall_clock::unix_seconds;
-use score_job::jobs::{ClientJob, SessionKey};
+use score_job::jobs::SessionKey;
 
 /// The delay before a failed renewal is tried again.
 const RENEWAL_RETRY_INTERVAL: Duration = Duration::from_secs(30);
@@ -220,7 +220,7 @@ impl Daemon {
         let session = self.sessions.get_mut(session_key);
         session.map(|session| session.take_claim());
         let reason = format!("login refused: {reason}");
-        self.sessions.refuse(ClientJob::session_itself(session_key), reason, code);
+        self.sessions.refuse_session(session_key, reason, code);
     }
 
     /// Renews the vouchers of this host's sessions that are due.
