@@ -3,72 +3,56 @@
 
 use std::time::{Duration, Instant};
 
-use score_job::cluster::MonotonicTime;
 use score_job::jobs::SessionKey;
-use score_proto::ids::JobId;
 
-use super::Daemon;
-use super::daemon_bringup::DaemonBringup;
-use super::host_job::HostJob;
+use super::client_request::Readiness;
+use super::host_jobs::EnforcedStop;
 use super::peers::Peers;
 use super::service::LogTopic;
 use super::session::ClientSession;
-
-/// The delay before the next accept(2) after the process has run out of descriptors.
-const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+use super::{Daemon, is_parent_slow};
 
 impl Daemon {
     /// The time until the earliest deadline of all parts of the daemon. Zero if there is work
     /// already.
     pub(super) fn timeout(&self, now: Instant) -> Option<Duration> {
-        let has_more = |(job, host_job): (&JobId, &HostJob)| {
-            let parent_link = self.jobs.parent_link(*job);
-            let is_parent_slow = parent_link.is_some_and(|link| self.is_slow_link(link));
-            host_job.may_have_more(is_parent_slow)
-        };
+        let (jobs, peers) = (&self.jobs, self.peers.as_ref());
         let may_have_more = |(key, session): (SessionKey, &ClientSession)| {
-            session.may_have_more() && self.can_read_session(key, now)
+            session.may_have_more() && self.readiness(key, now) == Readiness::Ready
         };
         if self.sessions.active().any(may_have_more)
             || self.sessions.can_wake(|uid| self.usage.has_time(uid))
-            || self.host_jobs.iter().any(has_more)
+            || self.host_jobs.may_have_more(|job| is_parent_slow(job, jobs, peers))
             || self.peers.as_ref().is_some_and(Peers::may_have_more)
-            || self.bringup.as_ref().is_some_and(DaemonBringup::may_have_more)
+            || self.single_user.may_have_more()
         {
             return Some(Duration::ZERO);
         }
-        let accept_retry = self.has_pending_clients().then_some(ACCEPT_RETRY_INTERVAL);
         let link_timeout = self.peers.as_ref().and_then(|peers| peers.deadline(now));
-        let bringup_timeout = self.bringup.as_ref().and_then(DaemonBringup::deadline);
-        let bringup_timeout = bringup_timeout.map(|due| due.saturating_duration_since(now));
         let service_timeout = self.service.as_ref().map(|service| service.deadline(now));
         let hold_timeout = self.latency_hold.deadline();
         let hold_timeout = hold_timeout.map(|due| due.saturating_duration_since(now));
         // epoll counts milliseconds. The time-out is rounded up; otherwise the loop would spin
         // until the deadline.
-        let led_jobs_timeout = self.led_jobs_timeout();
+        let led_jobs_deadline = self.jobs.deadline();
+        let led_jobs_timeout =
+            led_jobs_deadline.map(|due| due.saturating_sub(self.job_clock.now()));
         let sessions = self.sessions.active();
         let frame_deadlines = sessions.filter_map(|(_, session)| session.frame_deadline());
-        let deadlines = [
-            self.program_folders.deadline(),
-            self.reset_deadline,
-            frame_deadlines.min(),
-            self.host_jobs.values().filter_map(HostJob::tool_deadline).min(),
-            self.next_renewal_at,
-        ];
+        let deadlines =
+            [self.host_jobs.deadline(), self.single_user.deadline(), frame_deadlines.min()];
         let deadline = deadlines.into_iter().flatten().min();
         let deadline_timeout = deadline.map(|due| due.saturating_duration_since(now));
         let timeouts = [
             link_timeout,
-            bringup_timeout,
-            accept_retry,
+            self.single_user.accept_retry(),
             service_timeout,
             led_jobs_timeout,
             hold_timeout,
             deadline_timeout,
-            self.control_deadline(now),
+            self.sessions.control_deadline(now),
             self.usage.next_refill(),
-            self.login_deadline(now),
+            self.service.as_ref().and_then(|service| service.login_deadline(&self.sessions, now)),
             self.service.as_ref().and_then(|service| service.systemd_deadline(now)),
         ];
         timeouts.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
@@ -76,26 +60,21 @@ impl Daemon {
 }
 
 impl Daemon {
+    /// If a client is waiting that can be accepted after a pause: the end of the pause.
+    pub(super) fn accept_pause_end(&self) -> Option<Instant> {
+        self.service.as_ref()?.accept_pause_end(&self.sessions)
+    }
+
     /// Enforces the stops whose deadlines have passed. Logs the first one of each job.
     pub fn enforce_stops(&mut self) {
-        let now = Instant::now();
-        for (job, host_job) in &mut self.host_jobs {
-            let started_at = Instant::now();
-            let Some(enforcement) = host_job.enforce_stop(now) else { continue };
-            if let Some(uid) = host_job.owner_uid() {
-                self.usage.charge_time(uid, started_at.elapsed());
-            }
-            self.jobs.end_rotation_with(*job);
+        for EnforcedStop { job, owner_uid, enforcement } in
+            self.host_jobs.enforce_stops(&mut self.usage)
+        {
+            self.jobs.end_rotation_with(job);
             if let (Some(service), Some(text)) = (&mut self.service, enforcement.log_text()) {
-                let topic = host_job.owner_uid().map_or(LogTopic::Daemon, LogTopic::User);
+                let topic = owner_uid.map_or(LogTopic::Daemon, LogTopic::User);
                 service.warn_about(topic, &format!("job {job}: {text}"));
             }
         }
-    }
-
-    /// The time of the next enforcement, on the jobs' clock.
-    pub fn stop_enforcement_deadline(&self) -> Option<MonotonicTime> {
-        let due = self.host_jobs.values().filter_map(HostJob::stop_deadline).min()?;
-        Some(self.to_job_time(due))
     }
 }

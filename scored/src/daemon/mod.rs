@@ -7,13 +7,16 @@ mod authorization_tests;
 mod client_request;
 mod daemon_bringup;
 mod deadlines;
+mod event_sources;
 mod host_job;
+mod host_jobs;
 mod host_limits;
 mod host_tools;
 pub mod job_directory;
 mod jobs;
 mod keeper_client;
 mod local_listener;
+mod loop_clock;
 mod peers;
 pub mod program_folders;
 mod rejected_connections;
@@ -21,77 +24,58 @@ mod scout;
 pub mod service;
 mod session;
 mod session_state;
+mod session_transport;
 mod sessions;
 pub mod shepherd_handle;
+mod single_user;
+mod slice_timer;
 mod stop_enforcer;
 mod submit;
 mod tool_listener;
 
-use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use score_job::cluster::MonotonicTime;
 use score_job::gang;
-use score_job::host::turn_times::{TurnClock, TurnPhase};
+use score_job::host::turn_times::TurnPhase;
 use score_job::host::usage::Usage;
-use score_job::jobs::{Input, JobTag, Jobs, LinkId, SessionKey};
+use score_job::jobs::{ClientJob, Input, JobTag, Jobs, LinkId, SessionKey};
+use score_job::metrics_subscribers::Subscriber;
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobId;
-use score_proto::job_control::Status;
+use score_proto::message::Level;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
 use score_sys::host_name::system_host_name;
 
 use crate::launch::{ConnectList, LaunchOptions};
 use crate::sys::cpu_latency::CpuLatencyHold;
 use crate::sys::process::{self, WaitResult};
-use crate::sys::timer::Timer;
 use crate::sys::{descriptor, realtime};
 use daemon_bringup::{CONNECT_TIMEOUT, DaemonBringup};
-use host_job::HostJob;
-use keeper_client::SharedKeeper;
+use event_sources::{
+    EventSources, HTTP_LISTENER, KEEPER, LISTENER, PARENT_STDIN, SCOUT_LISTENER, SERVICE_LISTENER,
+    SIGNALS, SLICE_TIMER, TOOL_LISTENER, TokenOwner,
+};
+use host_jobs::HostJobs;
+use loop_clock::LoopClock;
 use peers::{PeerEvent, Peers};
-use program_folders::ProgramFolders;
 use scout::Scout;
-use service::Service;
+use service::{JobsAtTime, LogTopic, Service};
 use session::ClientSession;
 use sessions::Sessions;
-use shepherd_handle::{KnownChildren, kill_orphans};
+use single_user::SingleUser;
+use slice_timer::{JobClock, SliceTimer};
 use tool_listener::ToolListener;
-
-const SIGNALS: Token = Token(0);
-const LISTENER: Token = Token(1);
-/// Output of other daemons and of their launchers.
-const LAUNCHER_OUTPUT: Token = Token(2);
-/// The standard input of a daemon that another daemon has started. It is closed when the server
-/// ends.
-const PARENT_STDIN: Token = Token(3);
-/// The local socket of a scout session, to which clients connect.
-const SCOUT_LISTENER: Token = Token(4);
-/// The local socket of a service, to which clients connect.
-const SERVICE_LISTENER: Token = Token(5);
-/// The slice timer.
-const SLICE_TIMER: Token = Token(6);
-/// The port of the status page.
-const HTTP_LISTENER: Token = Token(7);
-/// The socket on which the keeper sends events.
-const KEEPER: Token = Token(8);
-/// The socket of single-user mode, to which tools connect.
-const TOOL_LISTENER: Token = Token(9);
-/// The first token that is given to sessions, shepherds and links.
-const FIRST_DYNAMIC_TOKEN: usize = 10;
 
 /// How often the daemon decides which links may send less frequent heartbeats.
 const HEARTBEAT_RATE_INTERVAL: Duration = Duration::from_secs(1);
-/// The shortest time between two searches for directories that earlier jobs have left.
-const STALE_SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest time for which the loop serves only gang switches.
 const FULL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long daemons of other hosts may take to exit.
@@ -143,7 +127,7 @@ pub fn run(options: SingleUserOptions) -> io::Result<()> {
     // the socket open.
     process::die_with_parent(libc::SIGTERM);
     daemon.add_session(options.control)?;
-    daemon.tool_listener = ToolListener::open(daemon.poll.registry(), TOOL_LISTENER);
+    daemon.single_user.tool_listener = ToolListener::open(daemon.sources.registry(), TOOL_LISTENER);
     daemon.run_loop()
 }
 
@@ -161,13 +145,13 @@ pub fn run_host(options: HostDaemonOptions) -> io::Result<()> {
         // Standard input cannot be watched if it is not a pipe. The link then shows the end of the
         // server.
         let _ =
-            daemon.poll.registry().register(&mut SourceFd(&0), PARENT_STDIN, Interest::READABLE);
+            daemon.sources.registry().register(&mut SourceFd(&0), PARENT_STDIN, Interest::READABLE);
     }
     let stream = options.connect.connect(CONNECT_TIMEOUT).map_err(io::Error::other)?;
     let local_ip = stream.local_addr()?.ip();
-    let mut peers = Peers::new(key, name.clone(), daemon.poll.registry(), LISTENER)?;
-    let token = daemon.allocate_token(TokenOwner::Peer);
-    peers.adopt(stream, daemon.poll.registry(), token)?;
+    let mut peers = Peers::new(key, name.clone(), daemon.sources.registry(), LISTENER)?;
+    let token = daemon.sources.allocate(TokenOwner::Peer);
+    peers.adopt(stream, daemon.sources.registry(), token)?;
     let address = SocketAddr::new(local_ip, peers.port()?);
     let incarnation = peers.incarnation();
     let join = JoinRequest {
@@ -182,7 +166,7 @@ pub fn run_host(options: HostDaemonOptions) -> io::Result<()> {
     peers.send(server_link, PeerMessage::Join(join));
     daemon.peers = Some(peers);
     daemon.update_identity();
-    daemon.server_link = Some(server_link);
+    daemon.single_user.server_link = Some(server_link);
     daemon.run_loop()
 }
 
@@ -194,81 +178,33 @@ fn setup_process() -> io::Result<()> {
     Ok(())
 }
 
-/// The owner of the socket that a token identifies.
-#[derive(Debug, Clone, Copy)]
-enum TokenOwner {
-    Session(SessionKey),
-    /// The control socket of this job's shepherd.
-    Shepherd(JobId),
-    /// The switch thread of this job's shepherd.
-    SwitchThread(JobId),
-    /// The supervisors of this job's tools.
-    Tool(JobId),
-    /// Another daemon.
-    Peer,
-    /// A client of the status page.
-    HttpConnection,
-}
-
 struct Daemon {
-    poll: Poll,
+    sources: EventSources,
     signals: SignalFd,
     options: CommonOptions,
-    token_owners: HashMap<Token, TokenOwner>,
-    next_token: usize,
     sessions: Sessions,
     /// Links to other daemons, if this daemon has any.
     peers: Option<Peers>,
-    /// The link to the server that started this daemon.
-    server_link: Option<LinkId>,
-    /// The daemons that were started for a session.
-    bringup: Option<DaemonBringup>,
-    /// The scout session that this daemon serves.
-    scout: Option<Scout>,
-    /// The socket to which tools connect in single-user mode.
-    tool_listener: Option<ToolListener>,
+    /// The state of single-user mode.
+    single_user: SingleUser,
     /// Decides about the jobs that this daemon leads, and about the local parts of other jobs.
     jobs: Jobs,
-    slice_timer: Timer,
-    /// The time for which the slice timer is set.
-    slice_deadline: Option<MonotonicTime>,
+    slice_timer: SliceTimer,
+    job_clock: JobClock,
     /// Keeps the wake-up latency of the processors low while jobs share them in time.
     latency_hold: CpuLatencyHold,
-    /// The local parts of jobs, by job number.
-    host_jobs: BTreeMap<JobId, HostJob>,
-    /// Local parts of jobs whose shepherds have been killed but not reaped yet.
-    ending_host_jobs: Vec<HostJob>,
-    /// The time at which a reset of this host completes, even if a killed shepherd has not ended.
-    reset_deadline: Option<Instant>,
-    known_children: KnownChildren,
-    /// The keeper, in multi-user mode.
-    keeper: Option<SharedKeeper>,
-    /// The time at which the first voucher of a session has to be renewed.
-    next_renewal_at: Option<Instant>,
-    program_folders: ProgramFolders,
-    next_job: JobId,
-    /// The origin of the job masters' clock.
-    started_at: Instant,
+    host_jobs: HostJobs,
     /// What each user consumes in this daemon.
     usage: Usage,
-    /// The time that requests of sessions have taken in this turn of the loop.
-    request_time: Duration,
-    /// The time that everything else took in the last turn.
-    turn_overhead: Duration,
-    /// The number of connections that were dropped before the peer had authenticated.
-    rejected_count: u64,
+    loop_clock: LoopClock,
     is_ending: bool,
-    /// The time of the last search for directories that earlier jobs have left.
-    last_sweep_at: Option<Instant>,
     /// The state of multi-user mode.
     service: Option<Service>,
-    /// Measures the loop, in multi-user mode.
-    turn_clock: Option<TurnClock>,
 }
 
 impl Daemon {
     fn new(options: CommonOptions) -> io::Result<Self> {
-        let poll = Poll::new()?;
+        let sources = EventSources::new()?;
         let mut signal_set = SigSet::from(Signal::SIGCHLD);
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
             signal_set.add(signal);
@@ -276,50 +212,26 @@ impl Daemon {
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals = SignalFd::with_flags(&signal_set, flags)?;
         let mut source = SourceFd(&signals.as_raw_fd());
-        poll.registry().register(&mut source, SIGNALS, Interest::READABLE)?;
-        let slice_timer = Timer::new(poll.registry(), SLICE_TIMER)?;
-        let known_children = KnownChildren::default();
+        sources.registry().register(&mut source, SIGNALS, Interest::READABLE)?;
+        let slice_timer = SliceTimer::new(sources.registry(), SLICE_TIMER)?;
+        let host_jobs = HostJobs::new(&options);
         Ok(Self {
-            poll,
+            sources,
             signals,
             options,
-            token_owners: HashMap::new(),
-            next_token: FIRST_DYNAMIC_TOKEN,
             sessions: Sessions::default(),
             peers: None,
-            server_link: None,
-            bringup: None,
-            scout: None,
-            tool_listener: None,
+            single_user: SingleUser::default(),
             jobs: Jobs::new(jobs::fixed_poll_interval_us()),
             slice_timer,
-            slice_deadline: None,
+            job_clock: JobClock::start(),
             latency_hold: CpuLatencyHold::default(),
-            host_jobs: BTreeMap::new(),
-            ending_host_jobs: Vec::new(),
-            reset_deadline: None,
-            keeper: None,
-            next_renewal_at: None,
-            known_children,
-            program_folders: ProgramFolders::default(),
-            next_job: JobId(1),
-            started_at: Instant::now(),
+            host_jobs,
             usage: Usage::new(Instant::now()),
-            request_time: Duration::ZERO,
-            turn_overhead: Duration::ZERO,
-            rejected_count: 0,
+            loop_clock: LoopClock::default(),
             is_ending: false,
-            last_sweep_at: None,
             service: None,
-            turn_clock: None,
         })
-    }
-
-    fn allocate_token(&mut self, owner: TokenOwner) -> Token {
-        let token = Token(self.next_token);
-        self.next_token += 1;
-        self.token_owners.insert(token, owner);
-        token
     }
 
     /// The name of this host in jobs.
@@ -329,9 +241,9 @@ impl Daemon {
 
     /// Adds the session of a client that has connected. Returns the session's key.
     fn add_session(&mut self, socket: OwnedFd) -> io::Result<SessionKey> {
-        let session_key = SessionKey(self.next_token);
-        let token = self.allocate_token(TokenOwner::Session(session_key));
-        self.sessions.insert(session_key, ClientSession::new(socket, self.poll.registry(), token)?);
+        let (session_key, token) = self.sources.allocate_session();
+        let session = ClientSession::new(socket, self.sources.registry(), token)?;
+        self.sessions.insert(session_key, session);
         Ok(session_key)
     }
 
@@ -340,61 +252,60 @@ impl Daemon {
         let mut events = Events::with_capacity(64);
         let (mut heartbeats_tuned_at, mut others_polled_at) = (Instant::now(), Instant::now());
         while !self.is_ending
-            && (self.server_link.is_some()
+            && (self.single_user.server_link.is_some()
                 || self.service.is_some()
                 || self.sessions.has_front_end())
         {
-            // A stored time saves a clock read on the path of gang switches.
-            let turn_clock = self.turn_clock.as_ref();
-            let timeout =
-                self.timeout(turn_clock.map_or_else(Instant::now, TurnClock::phase_started_at));
-            self.end_turn();
-            match self.poll.poll(&mut events, timeout) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                other => other?,
+            let timeout = self.timeout(self.loop_clock.recent_time());
+            if let Some(line) = self.loop_clock.end_turn() {
+                self.warn_rate_limited(&line);
             }
-            self.turn_clock.iter_mut().for_each(|clock| clock.start_turn(Instant::now()));
+            self.sources.wait(&mut events, timeout)?;
+            self.loop_clock.start_turn();
             let signalled = self.mark_ready(&events);
-            if self.advance_rotation() && self.is_only_switch_threads(&events) {
+            if self.advance_rotation() && self.sources.is_only_switch_threads(&events) {
                 self.set_slice_timer();
                 continue;
             }
-            self.end_phase(TurnPhase::Events);
+            self.loop_clock.end_phase(TurnPhase::Events);
             // A gang switch is urgent. Therefore, other sources are polled only if they have
             // events, and at intervals.
             let turn_started_at = Instant::now();
-            let has_other_events = !self.is_only_slice_or_switch(&events)
+            let has_other_events = !self.sources.is_only_slice_or_switch(&events)
                 || turn_started_at > others_polled_at + FULL_POLL_INTERVAL
                 || self.accept_pause_end().is_some_and(|end| end <= turn_started_at);
             if has_other_events {
                 self.poll_other_sources();
                 others_polled_at = Instant::now();
-                self.end_phase(TurnPhase::Messages);
+                self.loop_clock.end_phase(TurnPhase::Messages);
             }
-            self.receive_reports();
-            self.end_phase(TurnPhase::Reports);
+            let (jobs, peers) = (&self.jobs, self.peers.as_ref());
+            self.host_jobs.receive_reports(|job| is_parent_slow(job, jobs, peers));
+            self.loop_clock.end_phase(TurnPhase::Reports);
             if signalled {
                 self.on_signals();
-                self.end_phase(TurnPhase::Signals);
+                self.loop_clock.end_phase(TurnPhase::Signals);
             }
             self.enforce_stops();
-            self.advance_tools();
+            self.host_jobs.advance_tools();
             self.dispatch_pending();
             self.on_job_input(Input::Tick);
             self.dispatch_pending();
             if self.latency_hold.release_if_expired(Instant::now()) {
                 self.log_if_verbose("the processors may sleep: no jobs take turns");
             }
-            self.program_folders.remove_unused(Instant::now());
+            self.host_jobs.remove_unused_folders();
             if heartbeats_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
                 // This is done at intervals, because doing it at each launch would delay jobs.
-                self.tune_heartbeats();
+                if let Some(peers) = &mut self.peers {
+                    self.single_user.tune_heartbeats(peers, |link| self.jobs.uses_link(link));
+                }
                 heartbeats_tuned_at = Instant::now();
             }
-            self.end_phase(TurnPhase::Jobs);
+            self.loop_clock.end_phase(TurnPhase::Jobs);
             loop {
                 self.send_outboxes();
-                self.start_tools();
+                self.host_jobs.start_tools(&mut self.sources, &mut self.usage);
                 let has_closed_sessions = self.flush();
                 if !self.begin_pending_jobs() && !has_closed_sessions {
                     break;
@@ -403,95 +314,91 @@ impl Daemon {
                 self.dispatch_pending();
             }
             self.sessions.settle(|uid| self.usage.has_time(uid));
-            self.end_phase(TurnPhase::Sending);
+            self.loop_clock.end_phase(TurnPhase::Sending);
             if has_other_events {
                 // All orders have been sent by now, so the page does not delay them.
-                self.serve_http();
-                self.end_phase(TurnPhase::Page);
-                self.turn_overhead = turn_started_at.elapsed().saturating_sub(self.request_time);
+                self.serve_page();
+                self.loop_clock.end_phase(TurnPhase::Page);
+                self.loop_clock.set_turn_time(turn_started_at.elapsed());
             }
             self.set_slice_timer();
         }
-        self.close_scout();
+        self.single_user.close_scout();
         self.on_job_input(Input::AbortAllHere);
         self.dispatch_pending();
-        self.wait_for_ending_jobs();
-        self.program_folders.close(&self.known_children);
+        self.host_jobs.wait_for_ending(SHUTDOWN_TIMEOUT);
+        self.host_jobs.close_folders();
         self.peers.iter_mut().for_each(|peers| peers.send_goodbyes("its work is done"));
         // Ask the daemons that this one has started to exit, then wait for them.
-        self.bringup.iter_mut().for_each(DaemonBringup::close);
-        let child_pids: Vec<i32> = self.known_children.borrow_mut().drain().collect();
-        process::wait_or_kill(&child_pids, SHUTDOWN_TIMEOUT);
+        self.single_user.bringup.iter_mut().for_each(DaemonBringup::close);
+        process::wait_or_kill(&self.host_jobs.take_children(), SHUTDOWN_TIMEOUT);
         // Remove the remains of jobs of ended sessions that killed daemons could not remove.
         self.jobs.led_job_ids().into_iter().for_each(|job| self.on_job_input(Input::Abort(job)));
         self.dispatch_pending();
-        self.wait_for_ending_jobs();
-        self.keeper.iter().for_each(|keeper| keeper.borrow_mut().close());
+        self.host_jobs.wait_for_ending(SHUTDOWN_TIMEOUT);
+        self.host_jobs.close_keeper();
         Ok(())
     }
 
-    /// Waits until killed shepherds have ended, at most `SHUTDOWN_TIMEOUT`.
-    fn wait_for_ending_jobs(&mut self) {
-        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
-        while !self.ending_host_jobs.is_empty() && Instant::now() < deadline {
-            self.keeper.iter().for_each(|keeper| keeper.borrow_mut().receive_events());
-            self.reap_ending_jobs();
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        self.ending_host_jobs.drain(..).for_each(|mut host_job| host_job.abandon());
-    }
-
-    fn reap_ending_jobs(&mut self) {
-        self.ending_host_jobs.retain_mut(|host_job| !host_job.abort());
-    }
-
-    /// Whether all events come from the slice timer or from switch threads.
-    fn is_only_slice_or_switch(&self, events: &Events) -> bool {
-        let is_switch = |token: Token| token == SLICE_TIMER || self.is_switch_thread(token);
-        !events.is_empty() && events.iter().all(|event| is_switch(event.token()))
-    }
-
-    /// Whether all events come from switch threads.
-    fn is_only_switch_threads(&self, events: &Events) -> bool {
-        events.iter().all(|event| self.is_switch_thread(event.token()))
-    }
-
-    fn is_switch_thread(&self, token: Token) -> bool {
-        matches!(self.token_owners.get(&token), Some(TokenOwner::SwitchThread(_)))
+    /// Answers the requests of the status page's readers.
+    fn serve_page(&mut self) {
+        let Some(service) = &mut self.service else { return };
+        let led_jobs = JobsAtTime { jobs: &self.jobs, now: self.job_clock.now() };
+        let readings = service.serve_http(&mut self.sources, led_jobs, self.loop_clock.phases());
+        readings.into_iter().for_each(|job| self.on_job_input(Input::PageStacks(job)));
     }
 
     /// Handles all sources except shepherds, and does what is due.
     fn poll_other_sources(&mut self) {
-        self.accept_clients();
-        self.accept_tools();
-        self.accept_local_clients();
+        self.accept_scout_clients();
+        if let Some(listener) = &mut self.single_user.tool_listener {
+            listener.accept_sessions(&mut self.sessions, &mut self.sources);
+        }
+        if let Some(service) = &mut self.service {
+            service.accept_clients(&mut self.sessions, &mut self.sources, &mut self.usage);
+        }
         self.receive_from_peers();
         self.receive_from_keeper();
         self.renew_vouchers();
         self.receive_from_sessions();
-        self.drop_unauthenticated_clients();
+        if let Some(service) = &mut self.service {
+            service.drop_late_clients(&mut self.sessions);
+        }
         self.advance_bringup();
         self.tick_cluster();
         self.finish_reset();
-        self.update_page_subscriptions();
-        self.notify_watchdog();
+        if let Some(service) = &mut self.service {
+            for (job, period_ms) in service.page_subscriptions(&self.jobs) {
+                let subscriber = Subscriber::Page;
+                let input = Input::Subscribe { job, subscriber, period_ms };
+                self.jobs.on(input, self.job_clock.now());
+            }
+            service.notify_watchdog();
+        }
     }
 
     /// Marks the sources of mio's events as ready. Returns whether there are signals.
     fn mark_ready(&mut self, events: &Events) -> bool {
         let mut signalled = false;
         for event in events {
-            match (event.token(), self.token_owners.get(&event.token())) {
+            match (event.token(), self.sources.owner(event.token())) {
                 (SIGNALS, _) => signalled = true,
-                (LISTENER, _) => self.accept(),
-                (SCOUT_LISTENER, _) => self.on_listener_ready(),
+                (LISTENER, _) => {
+                    self.peers.iter_mut().for_each(|one| one.accept_all(&mut self.sources));
+                }
+                (SCOUT_LISTENER, _) => {
+                    self.single_user.scout.iter_mut().for_each(Scout::mark_ready);
+                }
                 (TOOL_LISTENER, _) => {
-                    self.tool_listener.iter_mut().for_each(ToolListener::mark_ready)
+                    self.single_user.tool_listener.iter_mut().for_each(ToolListener::mark_ready);
                 }
                 (PARENT_STDIN, _) => self.is_ending = true,
-                (HTTP_LISTENER, _) => self.mark_page_ready(None),
+                (HTTP_LISTENER, _) => {
+                    self.service.iter_mut().for_each(|one| one.mark_page_ready(None));
+                }
                 (Token(connection_id), Some(TokenOwner::HttpConnection)) => {
-                    self.mark_page_ready(Some(connection_id))
+                    let service = self.service.iter_mut();
+                    service.for_each(|one| one.mark_page_ready(Some(connection_id)));
                 }
                 (SERVICE_LISTENER, _) => {
                     self.service.iter_mut().for_each(Service::on_listener_ready)
@@ -499,58 +406,21 @@ impl Daemon {
                 // The daemon receives the keeper's events in each turn that has any event.
                 (KEEPER, _) | (_, None) => {}
                 (_, Some(TokenOwner::Session(session_key))) => {
-                    if let Some(session) = self.sessions.get_mut(*session_key) {
+                    if let Some(session) = self.sessions.get_mut(session_key) {
                         session.mark_readable();
                         if event.is_read_closed() {
                             session.mark_hung_up();
                         }
                     }
                 }
-                (_, Some(TokenOwner::Shepherd(job))) => {
-                    let host_job = self.host_jobs.get_mut(job);
-                    let shepherd = host_job.and_then(|host_job| host_job.shepherd.as_mut());
-                    shepherd.into_iter().for_each(|one| one.control_link.mark_readable());
-                }
-                (_, Some(TokenOwner::SwitchThread(job))) => {
-                    let host_job = self.host_jobs.get_mut(job);
-                    let shepherd = host_job.and_then(|host_job| host_job.shepherd.as_mut());
-                    shepherd.into_iter().for_each(|one| one.switch_link.mark_readable());
-                }
-                (_, Some(TokenOwner::Tool(job))) => {
-                    let host_job = self.host_jobs.get_mut(job).into_iter();
-                    host_job.for_each(|host_job| host_job.tools_mut().mark_readable());
-                }
                 (Token(number), Some(TokenOwner::Peer)) => {
                     self.peers.iter_mut().for_each(|peers| peers.mark_ready(LinkId(number)));
                 }
+                // Shepherds and tools.
+                (_, Some(owner)) => self.host_jobs.mark_readable(owner),
             }
         }
         signalled
-    }
-
-    fn mark_page_ready(&mut self, connection_id: Option<usize>) {
-        self.service.iter_mut().for_each(|service| service.mark_page_ready(connection_id));
-    }
-
-    fn accept(&mut self) {
-        loop {
-            let token = self.allocate_token(TokenOwner::Peer);
-            let Some(peers) = &mut self.peers else { return };
-            if !peers.accept(self.poll.registry(), token) {
-                self.token_owners.remove(&token);
-                return;
-            }
-        }
-    }
-
-    /// Receives the reports of all shepherds.
-    fn receive_reports(&mut self) {
-        let peers = self.peers.as_ref();
-        for (job, host_job) in &mut self.host_jobs {
-            let parent_link = self.jobs.parent_link(*job);
-            let is_slow = |link| peers.is_some_and(|peers| peers.is_slow(link));
-            host_job.receive_reports(parent_link.is_some_and(is_slow));
-        }
     }
 
     fn receive_from_peers(&mut self) {
@@ -567,9 +437,13 @@ impl Daemon {
                     self.on_join(link_id, &join);
                 }
                 PeerEvent::Message(message) => self.on_cluster_message(link_id, message),
-                PeerEvent::WrongHost(reason) => self.warn_of_peer(&reason),
+                PeerEvent::WrongHost(reason) => {
+                    let text = format!("a connection was refused: {reason}");
+                    let service = self.service.iter_mut();
+                    service.for_each(|one| one.warn_about(LogTopic::DaemonPort, &text));
+                }
                 PeerEvent::Lost(name, reason) => {
-                    self.token_owners.remove(&Token(link_id.0));
+                    self.sources.release_link(link_id);
                     self.on_link_lost(link_id, name, &reason);
                 }
             }
@@ -577,24 +451,38 @@ impl Daemon {
     }
 
     fn on_link_lost(&mut self, link_id: LinkId, name: Option<String>, reason: &str) {
-        if self.server_link == Some(link_id) {
+        if self.single_user.server_link == Some(link_id) {
             // The server that started this daemon has ended, so this daemon is not needed any more.
             self.is_ending = true;
         } else if name.is_none() && self.service.is_none() {
-            self.report_rejected_connection(reason);
+            let text = self.single_user.rejected_connections.add(reason);
+            text.iter().for_each(|text| self.report_rejected_connection(text));
         }
         self.on_job_input(Input::LinkLost(link_id, reason.to_owned()));
         self.on_cluster_link_lost(name.as_deref(), reason);
-        let (Some(name), Some(bringup)) = (name, &self.bringup) else { return };
+        let (Some(name), Some(bringup)) = (name, &self.single_user.bringup) else { return };
         if bringup.spec.is_some() {
             let client_job = bringup.client_job;
-            self.refuse(
+            self.sessions.refuse(
                 client_job,
                 format!("host {name}: its daemon is lost: {reason}"),
                 EXIT_FAILED,
             );
-        } else {
-            self.notify_host_lost(&name, reason);
+        } else if let Some(scout) = &self.single_user.scout
+            && let Some(text) = scout.host_lost_text(&name, reason)
+        {
+            let client_job = ClientJob::session_itself(scout.control_session);
+            self.sessions.notice(client_job, Level::Warning, text);
+        }
+    }
+
+    /// Reports a connection that was dropped before the peer had authenticated.
+    fn report_rejected_connection(&mut self, text: &str) {
+        match self.single_user.client_job() {
+            Some(client_job) => self.sessions.notice(client_job, Level::Warning, text.to_owned()),
+            // The daemon that started this one reads its standard error. That of a service is the
+            // log.
+            None => _ = writeln!(io::stderr(), "scored on {}: {text}", self.name()),
         }
     }
 
@@ -604,11 +492,10 @@ impl Daemon {
             self.is_ending |= signal.ssi_signo == libc::SIGTERM as u32;
         }
         loop {
-            self.host_jobs.values_mut().for_each(HostJob::check_shepherd_exit);
-            self.reap_ending_jobs();
+            self.host_jobs.check_exits();
             self.finish_reset();
             let Some(pid) = process::first_exited_child() else { return };
-            if self.is_shepherd(pid) {
+            if self.host_jobs.is_shepherd(pid) {
                 // The shepherd has exited since the check above. The next iteration handles it.
                 continue;
             }
@@ -616,34 +503,21 @@ impl Daemon {
             else {
                 return;
             };
-            let was_known = self.known_children.borrow_mut().remove(&pid);
-            if was_known && matches!(reaped.status, Status::Signaled(_)) {
-                // A killed supervisor may leave processes of its tool.
-                kill_orphans(&self.known_children.borrow());
-            }
-            let progress =
-                self.bringup.as_mut().and_then(|bringup| bringup.on_child_exit(pid, reaped.status));
+            self.host_jobs.on_child_exit(pid, reaped.status);
+            let progress = self
+                .single_user
+                .bringup
+                .as_mut()
+                .and_then(|bringup| bringup.on_child_exit(pid, reaped.status));
             self.report_bringup_progress(progress.unwrap_or_default());
         }
     }
 
     /// Writes as much as the sockets accept. Returns whether a session has ended.
     fn flush(&mut self) -> bool {
-        for host_job in self.host_jobs.values_mut() {
-            host_job.tools_mut().flush(self.poll.registry());
-            if let Some(shepherd) = &mut host_job.shepherd {
-                shepherd.flush(self.poll.registry());
-            }
-        }
+        self.host_jobs.flush(self.sources.registry());
         self.peers.iter_mut().for_each(Peers::flush);
-        for session_key in self.sessions.active_keys() {
-            let Some(session) = self.sessions.get_mut(session_key) else { continue };
-            session.flush();
-            session.update_interest(self.poll.registry());
-            if let Some((uid, before, now)) = session.take_usage_change() {
-                self.usage.change_session_bytes(uid, before, now);
-            }
-        }
+        self.sessions.flush(self.sources.registry(), &mut self.usage);
         let now = Instant::now();
         // If a client has disconnected and its last messages cannot be read soon, the session ends
         // now.
@@ -658,39 +532,20 @@ impl Daemon {
             .collect();
         let any_closed = !closed_sessions.is_empty();
         for session_key in closed_sessions {
-            self.is_ending |=
-                self.scout.as_ref().is_some_and(|scout| scout.control_session == session_key);
+            self.is_ending |= self.single_user.is_controlled_by(session_key);
             self.end_subscriptions(session_key);
-            let mut session = self.sessions.remove(session_key);
-            if let Some(session) = &mut session {
-                self.release_usage(session);
-            }
+            let session = self.sessions.end(session_key, &mut self.usage);
             let jobs = session.as_ref().map(ClientSession::job_ids).unwrap_or_default();
             jobs.into_iter().for_each(|job| self.drop_job(job));
             session.into_iter().for_each(|session| self.on_session_end(&session));
-            // The key of a session with a socket is also its token.
-            self.token_owners.remove(&Token(session_key.0));
+            self.sources.release_session(session_key);
         }
         any_closed
     }
 }
 
-impl Daemon {
-    /// Whether a child of this process is the shepherd of a job, also of a job that is ending.
-    fn is_shepherd(&self, pid: i32) -> bool {
-        let mut host_jobs = self.host_jobs.values().chain(&self.ending_host_jobs);
-        host_jobs.any(|host_job| {
-            host_job.shepherd.as_ref().is_some_and(|one| one.child_pid() == Some(pid))
-        })
-    }
-
-    /// Releases the resources of a session that ends from its user's account.
-    fn release_usage(&mut self, session: &mut ClientSession) {
-        if let Some((uid, before, now)) = session.take_last_usage_change() {
-            self.usage.change_session_bytes(uid, before, now);
-        }
-        if let Some(uid) = session.uid() {
-            self.usage.on_forwarded_handled(uid, session.take_forwarded_cost(u64::MAX));
-        }
-    }
+/// Whether messages wait for the link over which the orders for a job arrive.
+fn is_parent_slow(job: JobId, jobs: &Jobs, peers: Option<&Peers>) -> bool {
+    let parent_link = jobs.parent_link(job);
+    parent_link.zip(peers).is_some_and(|(link, peers)| peers.is_slow(link))
 }

@@ -5,14 +5,18 @@ use std::io::{self, Read, Write};
 use std::net::{self, IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::sys::tcp;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
-use score_job::jobs::LinkId;
+use score_job::jobs::{JobTag, LinkId};
+use score_proto::frame;
+use score_proto::job_control::{HopOrder, HopReport, JobReport, Report};
 use score_proto::peer_message::{Hello, Incarnation, PeerMessage};
 use score_sys::random::random_u64;
 use score_tree::key::Key;
 use score_tree::link::{Link, LinkTimeouts, SendError};
+
+use super::event_sources::{EventSources, TokenOwner};
+use crate::sys::tcp;
 
 /// How long a peer may take to prove that it has the key, and how long a peer may be silent. TCP
 /// doubles its retransmission time-out, so after 5 s without a connection the silence may last 10
@@ -169,8 +173,18 @@ impl Peers {
         self.started_at.elapsed()
     }
 
+    /// Accepts the waiting connections.
+    pub fn accept_all(&mut self, sources: &mut EventSources) {
+        loop {
+            let token = sources.allocate(TokenOwner::Peer);
+            if !self.accept(sources.registry(), token) {
+                return sources.release(token);
+            }
+        }
+    }
+
     /// Accepts a connection. Returns false if there is none left to accept.
-    pub fn accept(&mut self, registry: &Registry, token: Token) -> bool {
+    fn accept(&mut self, registry: &Registry, token: Token) -> bool {
         let Ok((stream, _)) = self.listener.accept() else { return false };
         self.evict_unauthenticated();
         let link = Link::accept(&self.key, LINK_TIMEOUTS, self.now());
@@ -205,11 +219,25 @@ impl Peers {
         }
     }
 
-    /// Connects to a daemon. Messages to the daemon wait until it has answered.
+    /// Connects to the daemon of a host. Messages to the daemon wait until it has answered.
     ///
     /// # Errors
     /// See connect(2).
-    pub fn dial(
+    pub fn connect(
+        &mut self,
+        name: &str,
+        address: SocketAddr,
+        sources: &mut EventSources,
+    ) -> io::Result<LinkId> {
+        let token = sources.allocate(TokenOwner::Peer);
+        let dialled = self.dial(address, Some(name.to_owned()), sources.registry(), token);
+        if dialled.is_err() {
+            sources.release(token);
+        }
+        dialled.map(|()| LinkId(token.0))
+    }
+
+    fn dial(
         &mut self,
         mut address: SocketAddr,
         name: Option<String>,
@@ -349,6 +377,32 @@ impl Peers {
             Ok(()) | Err(SendError::Closed) => {}
         }
         true
+    }
+
+    /// Sends an order for a job. Returns false if the order is too long to be sent.
+    pub fn send_order(&mut self, link_id: LinkId, tag: JobTag, order: &HopOrder) -> bool {
+        frame::encode_datagram(order).is_ok_and(|body| {
+            let (job, job_incarnation) = (tag.job, tag.incarnation);
+            self.send(link_id, PeerMessage::Order { job, job_incarnation, body })
+        })
+    }
+
+    /// Sends a report about a job. Metrics are dropped if the link is slow, because newer ones
+    /// follow.
+    pub fn send_report(&mut self, link_id: LinkId, tag: JobTag, report: &HopReport) {
+        let is_metrics = matches!(report, HopReport::Tree(Report::Job(JobReport::Metrics(_))));
+        if is_metrics && self.is_slow(link_id) {
+            return;
+        }
+        if let Ok(body) = frame::encode_datagram(report) {
+            let (job, job_incarnation) = (tag.job, tag.incarnation);
+            self.send(link_id, PeerMessage::Report { job, job_incarnation, body });
+        }
+    }
+
+    /// Whether messages wait for the link to a host.
+    pub fn is_slow_to(&self, name: &str) -> bool {
+        self.link_to(name).is_some_and(|link_id| self.is_slow(link_id))
     }
 
     /// Whether messages wait because the link does not accept them now.

@@ -1,32 +1,34 @@
-//! Reports of rejected connections: the peer has no key, uses another protocol version, or sends
+//! Counts rejected connections: the peer has no key, uses another protocol version, or sends
 //! nothing.
 
-use std::io::Write;
+/// The connections that were dropped before the peer had authenticated as a daemon of this cluster.
+#[derive(Debug, Default)]
+pub struct RejectedConnections {
+    count: u64,
+}
 
-use score_proto::message::Level;
-
-use super::Daemon;
-
-impl Daemon {
-    /// Reports a connection that was dropped before the peer had authenticated as a daemon of this
-    /// cluster. Only the first, second, fourth, eighth ... connection is reported, so that a flood
-    /// does not fill the log.
-    pub fn report_rejected_connection(&mut self, reason: &str) {
-        self.rejected_count += 1;
-        if !self.rejected_count.is_power_of_two() {
-            return;
-        }
-        let text = match self.rejected_count {
+impl RejectedConnections {
+    /// Adds a connection. Returns the line to report. Only the first, second, fourth, eighth ...
+    /// connection is reported, so that a flood does not fill the log.
+    pub fn add(&mut self, reason: &str) -> Option<String> {
+        self.count += 1;
+        let text = match self.count {
             1 => reason.to_owned(),
             count => format!("{reason} ({count} such connections so far)"),
         };
-        match self.bringup.as_ref().map(|bringup| bringup.client_job) {
-            Some(client_job) => self.notice(client_job, Level::Warning, text),
-            // The daemon that started this one reads its standard error. That of a service is the
-            // log.
-            None => {
-                let _ = writeln!(std::io::stderr(), "scored on {}: {text}", self.name());
-            }
-        }
+        self.count.is_power_of_two().then_some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_rejected_connections_is_reported_rarely() {
+        let mut rejected = RejectedConnections::default();
+        let lines: Vec<String> = (0..1000).filter_map(|_| rejected.add("no key")).collect();
+        assert_eq!(lines.len(), 10);
+        assert_eq!(lines[..2], ["no key", "no key (2 such connections so far)"]);
     }
 }

@@ -1,13 +1,12 @@
 //! The session of a client, usually scrun, and its jobs. In multi-user mode the client logs in
 //! first. If it runs on another host, a link between daemons carries the session's messages.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
-use score_client::FramedSocket;
 use score_job::cluster::SessionId;
 use score_job::host::rate_limit::TokenBucket;
 use score_proto::PROTOCOL_VERSION;
@@ -23,6 +22,7 @@ use score_proto::server_message::{JobAnswer, ScoutHosts, ServerMessage, SessionA
 
 use super::client_request::{ClientRequest, Readiness};
 use super::session_state::{self, ClientMessage, LoggedInUser, LoginClaim, SessionState};
+use super::session_transport::{RemoteClient, Transport};
 
 /// Limit of the bytes that wait for a scrun that does not read, in addition to the windows of its
 /// jobs.
@@ -47,24 +47,6 @@ const SLOW_READER_BYTES: usize = 256 << 10;
 /// each interval. Without the limit, a user could flood the links between the hosts of the job.
 const CONTROL_BURST: u32 = 64;
 const CONTROL_INTERVAL: Duration = Duration::from_millis(10);
-
-#[derive(Debug)]
-enum Transport {
-    /// The scrun is connected by a socket.
-    Local(FramedSocket),
-    /// The scrun is on another host.
-    Remote {
-        /// Messages of scrun, and what each message costs of the user's window.
-        inbox: VecDeque<(JobMessage<UserRequest>, u64)>,
-        inbox_cost: u64,
-        /// The cost of the messages that were taken from the inbox but not credited yet.
-        handled_cost: u64,
-        /// Encoded messages for scrun.
-        outbox: VecDeque<Vec<u8>>,
-        outbox_bytes: usize,
-        is_closed: bool,
-    },
-}
 
 /// A job of a session.
 #[derive(Debug, Default)]
@@ -105,9 +87,7 @@ impl ClientSession {
     /// # Errors
     /// See fcntl(2) and epoll_ctl(2).
     pub fn new(socket: OwnedFd, registry: &Registry, token: Token) -> io::Result<Self> {
-        let mut link = FramedSocket::new(socket)?;
-        link.register(registry, token)?;
-        Ok(Self::with_transport(Transport::Local(link)))
+        Ok(Self::with_transport(Transport::local(socket, registry, token)?))
     }
 
     /// Creates the session of a tool in single-user mode. The tool runs as this daemon's user.
@@ -137,23 +117,15 @@ impl ClientSession {
     ) -> io::Result<Self> {
         let mut session = Self::new(socket, registry, token)?;
         session.state = SessionState::Unauthenticated { uid, gid };
-        session.set_max_message_len(MAX_UNAUTHENTICATED_MESSAGE_LEN);
+        session.transport.set_max_message_len(MAX_UNAUTHENTICATED_MESSAGE_LEN);
         Ok(session)
     }
 
     /// Creates the session of a user's scrun on another host. The daemon of that host has exchanged
     /// the greetings.
     pub fn remote(user: LoggedInUser) -> Self {
-        let transport = Transport::Remote {
-            inbox: VecDeque::new(),
-            inbox_cost: 0,
-            handled_cost: 0,
-            outbox: VecDeque::new(),
-            outbox_bytes: 0,
-            is_closed: false,
-        };
         let state = SessionState::User(user);
-        Self { has_greeted: true, state, ..Self::with_transport(transport) }
+        Self { has_greeted: true, state, ..Self::with_transport(Transport::remote()) }
     }
 
     fn with_transport(transport: Transport) -> Self {
@@ -175,10 +147,7 @@ impl ClientSession {
 
     /// The socket of the client, if it is on this host.
     pub fn local_socket(&self) -> Option<BorrowedFd<'_>> {
-        match &self.transport {
-            Transport::Local(link) => Some(link.as_fd()),
-            Transport::Remote { .. } => None,
-        }
+        self.transport.socket()
     }
 
     /// The time at which this daemon has to renew the voucher of the login, if it has to.
@@ -232,12 +201,6 @@ impl ClientSession {
         self.has_hung_up && (self.unauthenticated_ids().is_some() || !is_read_soon())
     }
 
-    fn set_max_message_len(&mut self, len: usize) {
-        if let Transport::Local(link) = &mut self.transport {
-            link.set_max_message_len(len);
-        }
-    }
-
     /// The user who has logged in.
     pub fn owner(&self) -> Option<&Owner> {
         Some(&self.state.user()?.owner)
@@ -246,7 +209,7 @@ impl ClientSession {
     /// Completes the login. This daemon or the server on another host serves the user.
     pub fn log_in(&mut self, state: SessionState) {
         self.state = state;
-        self.set_max_message_len(frame::MAX_BODY);
+        self.transport.set_max_message_len(frame::MAX_BODY);
     }
 
     /// The uid and gid of a client that has to log in and has not done so.
@@ -280,59 +243,35 @@ impl ClientSession {
 
     /// Records that mio has reported the socket as readable.
     pub fn mark_readable(&mut self) {
-        if let Transport::Local(link) = &mut self.transport {
-            link.mark_readable();
-        }
+        self.transport.mark_readable();
     }
 
     /// Stops reading until mio reports that the socket is readable.
     pub fn wait_until_readable(&mut self) {
-        if let Transport::Local(link) = &mut self.transport {
-            link.wait_until_readable();
-        }
+        self.transport.wait_until_readable();
     }
 
     /// Whether [`ClientSession::next_request`] may find a request without a further report of mio.
     pub fn may_have_more(&self) -> bool {
-        let more = match &self.transport {
-            Transport::Local(link) => link.may_have_more() && link.backlog() < self.max_backlog(),
-            Transport::Remote { inbox, outbox_bytes, .. } => {
-                !inbox.is_empty() && *outbox_bytes < self.max_backlog()
-            }
-        };
-        self.is_reading() && more
-    }
-
-    /// Whether messages wait for a link. For a socket, the system reports when it can be written.
-    fn has_outbox(&self) -> bool {
-        matches!(&self.transport, Transport::Remote { outbox, .. } if !outbox.is_empty())
+        self.is_reading()
+            && self.transport.may_have_more()
+            && self.transport.backlog() < self.max_backlog()
     }
 
     /// Whether the daemon has to serve the session again even if no event arrives for it.
     pub fn goes_on_without_event(&self) -> bool {
-        let goes_on = self.has_outbox() || self.has_hung_up || self.may_have_more();
+        let goes_on = self.transport.has_outbox() || self.has_hung_up || self.may_have_more();
         goes_on || self.frame_deadline().is_some()
     }
 
     /// Whether reading is the only pending work of the session.
     pub fn only_reads(&self) -> bool {
-        self.may_have_more() && !self.has_hung_up && !self.has_outbox()
+        self.may_have_more() && !self.has_hung_up && !self.transport.has_outbox()
     }
 
-    /// Adds a message of a scrun on another host, and its cost of the user's window, to the inbox.
-    pub fn deliver(&mut self, message: JobMessage<UserRequest>, cost: u64) {
-        if let Transport::Remote { inbox, inbox_cost, .. } = &mut self.transport {
-            inbox.push_back((message, cost));
-            *inbox_cost += cost;
-        }
-    }
-
-    /// The cost of the messages of a remote scrun that were handled since the last call.
-    pub fn take_handled_cost(&mut self) -> u64 {
-        match &mut self.transport {
-            Transport::Local(_) => 0,
-            Transport::Remote { handled_cost, .. } => std::mem::take(handled_cost),
-        }
+    /// The messages of a scrun on another host, if the client is one.
+    pub fn remote_mut(&mut self) -> Option<&mut RemoteClient> {
+        self.transport.remote_mut()
     }
 
     /// Records that a message of this cost was forwarded to the server.
@@ -351,13 +290,7 @@ impl ClientSession {
     /// If the memory for the session's messages has changed since the last call: the user, and the
     /// bytes before and now.
     pub fn take_usage_change(&mut self) -> Option<(u32, u64, u64)> {
-        let now = match &self.transport {
-            Transport::Local(link) => link.pending() + link.backlog(),
-            Transport::Remote { inbox_cost, outbox_bytes, .. } => {
-                *inbox_cost as usize + *outbox_bytes
-            }
-        };
-        self.set_charged_bytes(now as u64)
+        self.set_charged_bytes(self.transport.waiting_bytes() as u64)
     }
 
     /// Like [`ClientSession::take_usage_change`], for a session that ends.
@@ -370,23 +303,6 @@ impl ClientSession {
         let uid = self.uid().filter(|_| before != now)?;
         self.charged_bytes = now;
         Some((uid, before, now))
-    }
-
-    /// Records that the scrun on another host has closed its connection.
-    pub fn mark_closed(&mut self) {
-        if let Transport::Remote { is_closed, .. } = &mut self.transport {
-            *is_closed = true;
-        }
-    }
-
-    /// Takes the next encoded message for a scrun on another host.
-    pub fn pop_outbox(&mut self) -> Option<Vec<u8>> {
-        let Transport::Remote { outbox, outbox_bytes, .. } = &mut self.transport else {
-            return None;
-        };
-        let body = outbox.pop_front()?;
-        *outbox_bytes -= body.len();
-        Some(body)
     }
 
     /// If this many bytes wait for the scrun, the session reads no requests.
@@ -406,10 +322,8 @@ impl ClientSession {
             }
             Transport::Local(link) if self.has_greeted => self.state.receive(link).transpose(),
             Transport::Local(link) => session_state::receive_greeting(link).transpose(),
-            Transport::Remote { inbox, inbox_cost, handled_cost, .. } => {
-                let (JobMessage { job, message }, cost) = inbox.pop_front()?;
-                *inbox_cost -= cost;
-                *handled_cost += cost;
+            Transport::Remote(remote) => {
+                let JobMessage { job, message } = remote.receive()?;
                 Some(Ok((job, ClientMessage::User(message))))
             }
         }
@@ -424,7 +338,7 @@ impl ClientSession {
         match readiness {
             _ if !self.is_reading() => return None,
             Readiness::Blocked | Readiness::NoTime => {
-                self.pause_reading();
+                self.transport.pause_reading();
                 return None;
             }
             // Incomplete messages occupy the user's memory, so their time-out continues.
@@ -452,14 +366,11 @@ impl ClientSession {
 
     /// The time by which a user must complete a message whose first part has arrived.
     pub fn frame_deadline(&self) -> Option<Instant> {
-        match &self.transport {
-            // A client that has not logged in has a shorter time-out. Single-user mode has no other
-            // users.
-            Transport::Local(link) if self.owner().is_some() && !self.is_closing => {
-                Some(link.frame_begun_at()? + UNFINISHED_FRAME_TIMEOUT)
-            }
-            Transport::Local(_) | Transport::Remote { .. } => None,
-        }
+        // A client that has not logged in has a shorter time-out. Single-user mode has no other
+        // users.
+        let has_timeout = self.owner().is_some() && !self.is_closing;
+        let begun_at = self.transport.frame_begun_at().filter(|_| has_timeout)?;
+        Some(begun_at + UNFINISHED_FRAME_TIMEOUT)
     }
 
     /// Refuses an incomplete message whose time is over. Call it after all arrived data was read.
@@ -468,12 +379,6 @@ impl ClientSession {
         let seconds = UNFINISHED_FRAME_TIMEOUT.as_secs();
         self.refuse(format!("from scrun: a message was not finished within {seconds} s"));
         Some((SESSION_JOB, ClientRequest::ProtocolError))
-    }
-
-    fn pause_reading(&mut self) {
-        if let Transport::Local(link) = &mut self.transport {
-            link.pause_reading();
-        }
     }
 
     /// Handles messages that the session can answer alone, and returns the others as requests.
@@ -592,49 +497,25 @@ impl ClientSession {
     /// session. The last message about the session ends the session.
     pub fn send(&mut self, message: &ServerMessage) {
         // A scrun that reads slowly skips metrics rather than receiving outdated ones.
-        if self.is_closing || (message.has_metrics() && self.is_slow()) {
+        let is_slow = self.transport.backlog() > SLOW_READER_BYTES;
+        if self.is_closing || (message.has_metrics() && is_slow) {
             return;
         }
-        match (&mut self.transport, message) {
-            (Transport::Local(link), ServerMessage::Session(answer)) if !self.has_greeted => {
-                link.queue(answer);
-            }
-            (Transport::Local(link), message) => link.queue(message),
-            (Transport::Remote { outbox, outbox_bytes, .. }, message) => {
-                // Encoding cannot fail, because no message of a server exceeds the limit of a
-                // frame.
-                if let Ok(body) = frame::encode_datagram(message) {
-                    *outbox_bytes += body.len();
-                    outbox.push_back(body);
-                }
-            }
-        }
+        self.transport.queue(message, self.has_greeted);
         if let Some(job) = message.ended_job() {
             self.jobs.remove(&job);
             self.is_closing = job == SESSION_JOB;
         }
     }
 
-    /// Whether so many bytes wait for the client that it receives no metrics.
-    fn is_slow(&self) -> bool {
-        match &self.transport {
-            Transport::Local(link) => link.backlog() > SLOW_READER_BYTES,
-            Transport::Remote { outbox_bytes, .. } => *outbox_bytes > SLOW_READER_BYTES,
-        }
-    }
-
     /// Writes as much as the socket accepts.
     pub fn flush(&mut self) {
-        if let Transport::Local(link) = &mut self.transport {
-            link.flush();
-        }
+        self.transport.flush();
     }
 
     /// If bytes wait to be sent, makes `registry` report when the socket is writable.
     pub fn update_interest(&mut self, registry: &Registry) {
-        if let Transport::Local(link) = &mut self.transport {
-            link.update_interest(registry);
-        }
+        self.transport.update_interest(registry);
     }
 
     /// Whether the session's last message has been queued.
@@ -645,19 +526,11 @@ impl ClientSession {
     /// Whether the session is over: the scrun has closed the connection or does not read, or the
     /// session has sent its last message.
     pub fn is_closed(&self) -> bool {
-        match &self.transport {
-            Transport::Local(link) => {
-                let overflows = link.backlog() > 2 * self.max_backlog() + 2 * MAX_SEND_QUEUE_BYTES;
-                // The daemon does not wait until a client without a login has read the last
-                // message.
-                let is_last_sent = link.backlog() == 0 || self.unauthenticated_ids().is_some();
-                link.is_closed() || overflows || (self.is_closing && is_last_sent)
-            }
-            Transport::Remote { outbox, outbox_bytes, is_closed, .. } => {
-                let overflows = *outbox_bytes > 2 * self.max_backlog() + 2 * MAX_SEND_QUEUE_BYTES;
-                *is_closed || overflows || (self.is_closing && outbox.is_empty())
-            }
-        }
+        let backlog = self.transport.backlog();
+        let overflows = backlog > 2 * self.max_backlog() + 2 * MAX_SEND_QUEUE_BYTES;
+        // The daemon does not wait until a client without a login has read the last message.
+        let is_last_sent = backlog == 0 || self.unauthenticated_ids().is_some();
+        self.transport.is_closed() || overflows || (self.is_closing && is_last_sent)
     }
 }
 

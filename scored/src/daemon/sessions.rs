@@ -3,8 +3,13 @@
 //! are parked until the user has time again. They cost no time either.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
 
-use score_job::jobs::SessionKey;
+use mio::Registry;
+use score_job::host::usage::Usage;
+use score_job::jobs::{ClientJob, SessionKey};
+use score_proto::message::Level;
+use score_proto::server_message::{ConsoleAnswer, ServerMessage};
 
 use super::session::ClientSession;
 
@@ -24,6 +29,52 @@ pub struct Sessions {
 }
 
 impl Sessions {
+    /// Refuses a job of a session, or the session itself.
+    pub fn refuse(&mut self, client_job: ClientJob, reason: String, code: u8) {
+        if let Some(session) = self.get_mut(client_job.session_key) {
+            session.send(&ServerMessage::refusal(client_job.job, reason, code));
+        }
+    }
+
+    /// Refuses a session itself.
+    pub fn refuse_session(&mut self, session_key: SessionKey, reason: String, code: u8) {
+        self.refuse(ClientJob::session_itself(session_key), reason, code);
+    }
+
+    /// Sends one line to the user of a session.
+    pub fn notice(&mut self, client_job: ClientJob, level: Level, text: String) {
+        if let Some(session) = self.get_mut(client_job.session_key) {
+            session.send(&ServerMessage::notice(client_job.job, level, text));
+        }
+    }
+
+    /// Answers a request that addresses jobs by their numbers in the cluster.
+    pub fn answer_console(&mut self, session_key: SessionKey, answer: ConsoleAnswer) {
+        if let Some(session) = self.get_mut(session_key) {
+            session.send(&ServerMessage::Console(answer));
+        }
+    }
+
+    /// Writes as much as the sockets of the active sessions accept, and charges the users with the
+    /// memory that the sessions use.
+    pub fn flush(&mut self, registry: &Registry, usage: &mut Usage) {
+        for session_key in self.active_keys() {
+            let Some(session) = self.get_mut(session_key) else { continue };
+            session.flush();
+            session.update_interest(registry);
+            if let Some((uid, before, now)) = session.take_usage_change() {
+                usage.change_session_bytes(uid, before, now);
+            }
+        }
+    }
+
+    /// The time until the first session that has exceeded its rate limit may be read again.
+    pub fn control_deadline(&self, now: Instant) -> Option<Duration> {
+        let sessions = self.active().filter(|(_, session)| session.may_have_more());
+        let next_at = sessions.filter_map(|(_, session)| session.next_control_at(now)).min()?;
+        Some(next_at.saturating_duration_since(now))
+    }
+
     /// Adds a session. The keys of later sessions must be larger.
     pub fn insert(&mut self, session_key: SessionKey, session: ClientSession) {
         self.active.insert(session_key);
@@ -52,6 +103,18 @@ impl Sessions {
         self.parked_keys.remove(&session_key);
         self.unauthenticated.remove(&session_key);
         self.by_key.remove(&session_key)
+    }
+
+    /// Removes a session that has ended, and what it uses from its user's account.
+    pub fn end(&mut self, session_key: SessionKey, usage: &mut Usage) -> Option<ClientSession> {
+        let mut session = self.remove(session_key)?;
+        if let Some((uid, before, now)) = session.take_last_usage_change() {
+            usage.change_session_bytes(uid, before, now);
+        }
+        if let Some(uid) = session.uid() {
+            usage.on_forwarded_handled(uid, session.take_forwarded_cost(u64::MAX));
+        }
+        Some(session)
     }
 
     /// Returns a session.

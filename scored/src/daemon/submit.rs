@@ -12,26 +12,16 @@ use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::ids::JobId;
 use score_proto::message::{HostKind, JobRequest, JobSpec, Level};
 use score_proto::peer_message::{JoinRequest, SERVER};
-use score_proto::server_message::ServerMessage;
 
+use super::Daemon;
 use super::client_request::{ClientRequest, Readiness};
 use super::daemon_bringup::{BringupProgress, DaemonBringup};
-use super::host_job::HostJob;
+use super::event_sources::{LAUNCHER_OUTPUT, LISTENER};
 use super::session::ClientSession;
-use super::{Daemon, LAUNCHER_OUTPUT, LISTENER};
+use super::session_transport::RemoteClient;
 
 /// The maximum number of messages of one session that are handled in a turn of the loop.
 const REQUESTS_PER_TURN: usize = 64;
-/// After this time of work for a user, the daemon handles no further message of the user in the
-/// same turn of the loop. If the rest of a turn takes longer because there are very many sessions,
-/// the limit is that time, up to the second value.
-const USER_TURN_WINDOW_RANGE: [Duration; 2] =
-    [Duration::from_micros(200), Duration::from_millis(2)];
-
-/// Additional charge for each turn in which messages arrived. They have woken the daemon and have
-/// interrupted another process, and the daemon's own clock does not measure most of that cost.
-const WAKE_UP_LATENCY: Duration = Duration::from_micros(20);
-
 /// The result of an attempt to receive a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Received {
@@ -48,11 +38,9 @@ impl Daemon {
     /// limited, so that the others do not wait long.
     pub(super) fn receive_from_sessions(&mut self) {
         let mut user_time_left: HashMap<u32, Duration> = HashMap::new();
-        let [min_window, max_window] = USER_TURN_WINDOW_RANGE;
-        let user_window = self.turn_overhead.clamp(min_window, max_window);
+        let user_window = self.loop_clock.user_window();
         let now = Instant::now();
-        let uids_of_jobs = self.host_jobs.values().filter_map(HostJob::owner_uid);
-        self.usage.refill_time(now, uids_of_jobs);
+        self.usage.refill_time(now, self.host_jobs.owner_uids());
         self.sessions.wake(|uid| self.usage.has_time(uid), REQUESTS_PER_TURN);
         let has_work = |session: &ClientSession| {
             session.may_have_more() || session.frame_deadline().is_some_and(|due| due <= now)
@@ -81,17 +69,9 @@ impl Daemon {
                 }
             }
         }
-        self.request_time = now.elapsed();
-        self.charge_turn(user_time_left.into_keys());
-    }
-
-    /// Charges the users whose messages were handled in this turn with the overhead of a turn. The
-    /// part of the overhead that is due to very many sessions is not charged, because the sessions
-    /// may belong to other users.
-    fn charge_turn(&mut self, uids: impl ExactSizeIterator<Item = u32>) {
-        let charged_overhead = self.turn_overhead.min(USER_TURN_WINDOW_RANGE[0]) + WAKE_UP_LATENCY;
-        let Some(share) = charged_overhead.checked_div(uids.len() as u32) else { return };
-        uids.for_each(|uid| self.usage.charge_time(uid, share));
+        self.loop_clock.set_request_time(now.elapsed());
+        let share = self.loop_clock.overhead_share(user_time_left.len());
+        user_time_left.into_keys().for_each(|uid| self.usage.charge_time(uid, share));
     }
 
     /// Receives and handles the next request of a session.
@@ -100,7 +80,7 @@ impl Daemon {
         let Some(session) = self.sessions.get_mut(session_key) else { return Received::NotRead };
         let is_read = readiness == Readiness::Ready && session.is_reading();
         let request = session.next_request(readiness, now);
-        let handled_cost = session.take_handled_cost();
+        let handled_cost = session.remote_mut().map_or(0, RemoteClient::take_handled_cost);
         if let (Some(service), Some(id)) = (&mut self.service, session.id()) {
             service.add_forward_credit(id, handled_cost);
         }
@@ -124,10 +104,10 @@ impl Daemon {
             ClientRequest::Forward(message) => {
                 self.forward_to_server(session_key, &JobMessage { job, message })
             }
-            ClientRequest::ToJob(message) if job_id.is_none() => {
-                self.cancel_before_start(client_job, &message)
-            }
-            ClientRequest::ToJob(message) => self.on_job_request(job_id, message),
+            ClientRequest::ToJob(message) => match job_id {
+                Some(job) => self.on_job_input(Input::FromSession(job, message)),
+                None => self.cancel_before_start(client_job, &message),
+            },
             ClientRequest::Handled => {}
             ClientRequest::ProtocolError => {
                 let jobs = session.job_ids();
@@ -144,11 +124,6 @@ impl Daemon {
             Some(_) => self.on_job_input(Input::FromSession(job, JobRequest::Kill)),
             None => self.on_job_input(Input::Abort(job)),
         }
-    }
-
-    fn on_job_request(&mut self, job_id: Option<JobId>, request: JobRequest) {
-        let Some(job) = job_id else { return };
-        self.on_job_input(Input::FromSession(job, request));
     }
 
     /// Whether the daemon can handle the next message of a session. If it cannot, the client waits.
@@ -168,73 +143,55 @@ impl Daemon {
         }
         // The message or the login may be forwarded to the server.
         let may_go_to_server = session.is_forwarded() || session.owner().is_none();
-        let is_blocked = may_go_to_server && self.is_slow(SERVER)
+        let is_blocked = may_go_to_server && self.is_slow_to(SERVER)
             || session.job_ids().into_iter().any(|job| self.is_slow_to_take_orders(job));
         if is_blocked { Readiness::Blocked } else { Readiness::Ready }
     }
 
-    /// Whether the next message of a session can be handled now.
-    pub(super) fn can_read_session(&self, session_key: SessionKey, now: Instant) -> bool {
-        self.readiness(session_key, now) == Readiness::Ready
-    }
-
     /// Whether many orders for a job wait for a shepherd, or any for a link to another host.
     fn is_slow_to_take_orders(&self, job_id: JobId) -> bool {
-        let host_job = self.host_jobs.get(&job_id);
         let is_led_here = self.jobs.parent_link(job_id).is_none();
-        is_led_here && host_job.is_some_and(HostJob::has_order_backlog)
-            || self.jobs.led_links(job_id).any(|link| self.is_slow_link(link))
-    }
-
-    /// Whether messages wait for a link.
-    pub(super) fn is_slow_link(&self, link_id: LinkId) -> bool {
-        self.peers.as_ref().is_some_and(|peers| peers.is_slow(link_id))
-    }
-
-    /// The time until the first session that has exceeded its rate limit may be read again.
-    pub(super) fn control_deadline(&self, now: Instant) -> Option<Duration> {
-        let sessions = self.sessions.active().filter(|(_, session)| session.may_have_more());
-        let next_at = sessions.filter_map(|(_, session)| session.next_control_at(now)).min()?;
-        Some(next_at.saturating_duration_since(now))
+        let is_slow = |link| self.peers.as_ref().is_some_and(|peers| peers.is_slow(link));
+        is_led_here && self.host_jobs.has_order_backlog(job_id)
+            || self.jobs.led_links(job_id).any(is_slow)
     }
 
     /// Starts or refuses a job of single-user mode.
-    pub(super) fn submit(&mut self, client_job: ClientJob, spec: JobSpec) {
+    pub(super) fn submit(&mut self, client_job: ClientJob, mut spec: JobSpec) {
         if let Err(reason) = validate::check(&spec) {
-            return self.refuse(client_job, reason, EXIT_REFUSED);
+            return self.sessions.refuse(client_job, reason, EXIT_REFUSED);
         }
-        if self.scout.is_some() {
-            return self.submit_in_scout(client_job, spec);
+        if let Some(scout) = &self.single_user.scout {
+            return match scout.place(client_job.session_key, &mut spec) {
+                Ok(daemons) => self.begin(client_job, spec, daemons),
+                Err((reason, code)) => self.sessions.refuse(client_job, reason, code),
+            };
         }
         if spec.hosts.iter().all(|host| host.kind == HostKind::Local) && spec.hosts.len() == 1 {
             return self.begin(client_job, spec, None);
         }
-        match self.bringup.as_ref().map(|bringup| bringup.endpoints_of(&spec.hosts)) {
-            Some(Ok(daemons)) => self.begin(client_job, spec, Some(daemons)),
-            Some(Err(reason)) => self.refuse(client_job, reason, EXIT_REFUSED),
-            None => self.bring_up(client_job, spec),
+        match self.single_user.endpoints_of(&spec) {
+            Ok(Some(daemons)) => self.begin(client_job, spec, Some(daemons)),
+            Ok(None) => self.bring_up(client_job, spec),
+            Err(reason) => self.sessions.refuse(client_job, reason, EXIT_REFUSED),
         }
     }
 
     /// Starts the daemons of a job or a scout session.
     pub(super) fn bring_up(&mut self, client_job: ClientJob, spec: JobSpec) {
-        let registry = self.poll.registry();
+        let registry = self.sources.registry();
         let tokens = [LISTENER, LAUNCHER_OUTPUT];
         let result = DaemonBringup::new(client_job, spec, &self.options, registry, tokens);
         match result {
-            Err(reason) => self.refuse(client_job, reason, EXIT_FAILED),
+            Err(reason) => self.sessions.refuse(client_job, reason, EXIT_FAILED),
             Ok((bringup, peers, notice)) => {
-                self.bringup = Some(bringup);
+                self.single_user.bringup = Some(bringup);
                 self.peers = Some(peers);
                 self.update_identity();
-                notice.into_iter().for_each(|text| self.notice(client_job, Level::Info, text));
+                notice
+                    .into_iter()
+                    .for_each(|text| self.sessions.notice(client_job, Level::Info, text));
             }
-        }
-    }
-
-    pub(super) fn refuse(&mut self, client_job: ClientJob, reason: String, code: u8) {
-        if let Some(session) = self.sessions.get_mut(client_job.session_key) {
-            session.send(&ServerMessage::refusal(client_job.job, reason, code));
         }
     }
 
@@ -252,7 +209,7 @@ impl Daemon {
             true => "cancelled while the job waited for hosts",
             false => "cancelled before all hosts were up",
         };
-        self.refuse(client_job, reason.to_owned(), exit_code::of_signal(signal));
+        self.sessions.refuse(client_job, reason.to_owned(), exit_code::of_signal(signal));
         if let Some(session) = session_id {
             self.cancel_request(session, client_job.job);
         }
@@ -260,20 +217,20 @@ impl Daemon {
 
     /// Continues the start of the daemons on the hosts of a job.
     pub(super) fn advance_bringup(&mut self) {
-        let Some(bringup) = &mut self.bringup else { return };
+        let Some(bringup) = &mut self.single_user.bringup else { return };
         let progress = bringup.advance(Instant::now());
-        self.known_children.borrow_mut().extend(bringup.processes());
+        self.host_jobs.add_children(bringup.processes());
         self.report_bringup_progress(progress);
     }
 
     pub(super) fn report_bringup_progress(&mut self, progress: BringupProgress) {
-        let Some(bringup) = &self.bringup else { return };
+        let Some(bringup) = &self.single_user.bringup else { return };
         let (client_job, has_begun) = (bringup.client_job, bringup.spec.is_none());
         for line in progress.lines {
-            self.notice(client_job, Level::Warning, line);
+            self.sessions.notice(client_job, Level::Warning, line);
         }
         if !has_begun && !progress.failures.is_empty() {
-            self.refuse(client_job, progress.failures.join("\n"), EXIT_FAILED);
+            self.sessions.refuse(client_job, progress.failures.join("\n"), EXIT_FAILED);
         }
     }
 
@@ -282,14 +239,14 @@ impl Daemon {
         let peers = self.peers.as_ref();
         let remote_ip = peers.and_then(|peers| peers.address(link_id));
         let reached_at = peers.and_then(|peers| peers.local_address(link_id));
-        let Some(bringup) = &mut self.bringup else { return };
+        let Some(bringup) = &mut self.single_user.bringup else { return };
         // Other daemons connect to the IP address that this daemon sees and to the port in `join`.
         let address = remote_ip.map_or(join.address, |ip| SocketAddr::new(ip, join.address.port()));
         bringup.on_join(&join.name, (address, join.incarnation), reached_at);
         let Some(daemons) = bringup.daemons() else { return };
         let client_job = bringup.client_job;
         match bringup.spec.take() {
-            Some(_) if self.scout.is_some() => self.on_hosts_ready(Some(daemons)),
+            Some(_) if self.single_user.scout.is_some() => self.on_hosts_ready(Some(daemons)),
             Some(spec) => self.begin(client_job, spec, Some(daemons)),
             None => {}
         }

@@ -12,10 +12,10 @@ use mio::{Interest, Registry, Token};
 use nix::unistd::geteuid;
 use score_proto::env::tool_socket_name;
 
+use super::event_sources::EventSources;
 use super::session::ClientSession;
-use super::{Daemon, TokenOwner};
+use super::sessions::Sessions;
 use crate::sys::credentials;
-use score_job::jobs::SessionKey;
 
 /// The maximum number of simultaneous connections of tools.
 const MAX_TOOL_SESSIONS: usize = 64;
@@ -58,19 +58,16 @@ impl ToolListener {
     pub fn mark_ready(&mut self) {
         self.may_accept = true;
     }
-}
 
-impl Daemon {
     /// Accepts the waiting tools.
-    pub(super) fn accept_tools(&mut self) {
-        while let Some(socket) = self.tool_listener.as_mut().and_then(ToolListener::accept) {
-            if self.sessions.tool_session_count() >= MAX_TOOL_SESSIONS {
+    pub fn accept_sessions(&mut self, sessions: &mut Sessions, sources: &mut EventSources) {
+        while let Some(socket) = self.accept() {
+            if sessions.tool_session_count() >= MAX_TOOL_SESSIONS {
                 continue;
             }
-            let session_key = SessionKey(self.next_token);
-            let token = self.allocate_token(TokenOwner::Session(session_key));
-            if let Ok(session) = ClientSession::of_tool(socket, self.poll.registry(), token) {
-                self.sessions.insert(session_key, session);
+            let (session_key, token) = sources.allocate_session();
+            if let Ok(session) = ClientSession::of_tool(socket, sources.registry(), token) {
+                sessions.insert(session_key, session);
             }
         }
     }

@@ -12,6 +12,7 @@ mod modules;
 mod names;
 mod sizes;
 mod test_matrix;
+mod types;
 mod unsafety;
 
 use std::path::{Path, PathBuf};
@@ -107,6 +108,7 @@ const RULES: &[Rule] = &[
     ("every command has a man page and a test that names it", commands::check),
     ("names are the field's (docs/dev/names.md)", names::check),
     ("files, functions and lines fit a screen", sizes::check),
+    ("types have at most 16 fields and 60 methods", types::check),
     ("nothing is left to do, no path of one machine", forbidden_strings::check),
     ("every dependency is used and has its line", dependencies::check),
     ("packages use what docs/ARCHITECTURE.md allows", crate_graph::check),

@@ -11,12 +11,12 @@ use score_proto::exit_code::EXIT_REFUSED;
 use score_proto::ids::JobId;
 use score_proto::job_list::{JobDetail, JobEntry, JobState, MAX_HOST_NAMES, MAX_JOBS_PER_MESSAGE};
 use score_proto::message::ConsoleRequest;
-use score_proto::server_message::{ConsoleAnswer, ListAnswer, ServerMessage};
+use score_proto::server_message::{ConsoleAnswer, ListAnswer};
 
 use super::super::Daemon;
 use super::super::session::ClientSession;
 use super::{LogTopic, Role, Service, info};
-use score_job::jobs::{ClientJob, Jobs, SessionKey};
+use score_job::jobs::{Jobs, SessionKey};
 
 impl Daemon {
     /// Handles a request about jobs.
@@ -46,49 +46,45 @@ impl Daemon {
         };
         if self.sessions.get(session_key).is_some_and(ClientSession::is_tool) {
             let reason = "single-user mode has no list of jobs".to_owned();
-            return self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
+            return self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
         }
         let Some(uid) = self.sessions.get(session_key).and_then(ClientSession::uid) else {
             return;
         };
         // A session with a uid exists only in a service, and only the server handles its requests.
-        let now = self.job_time();
+        let now = self.job_clock.now();
         let Some(service) = &mut self.service else { return };
         let Role::Server(cluster) = &service.role else { return };
         match console {
             ConsoleRequest::List => {
                 let lines = service.job_lines(uid, JobsAtTime { jobs: &self.jobs, now });
                 let permit = authorize_statistics(cluster.requester(uid));
-                let clock = self.turn_clock.as_ref();
+                let clock = self.loop_clock.phases();
                 let statistics =
                     permit.and_then(|permit| Some(clock?.statistics(&permit, Instant::now())));
                 for chunk in lines.chunks(MAX_JOBS_PER_MESSAGE) {
                     let jobs = ListAnswer::Jobs(chunk.to_vec());
-                    self.answer_console(session_key, ConsoleAnswer::List(jobs));
+                    self.sessions.answer_console(session_key, ConsoleAnswer::List(jobs));
                 }
                 if let Some(statistics) = statistics.map(ListAnswer::Statistics) {
-                    self.answer_console(session_key, ConsoleAnswer::List(statistics));
+                    self.sessions.answer_console(session_key, ConsoleAnswer::List(statistics));
                 }
             }
             ConsoleRequest::Page => {
                 let address = match service.page_address(uid) {
                     Ok(address) => address,
                     Err(reason) => {
-                        return self.refuse(
-                            ClientJob::session_itself(session_key),
-                            reason,
-                            EXIT_REFUSED,
-                        );
+                        return self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
                     }
                 };
-                self.answer_console(session_key, ConsoleAnswer::Page(address));
+                self.sessions.answer_console(session_key, ConsoleAnswer::Page(address));
             }
             ConsoleRequest::SubscribeMetrics { job, period_ms } => {
                 let permit = cluster.authorize(uid, JobAction::Watch, job);
                 let watched =
                     permit.and_then(|permit| self.watch_job(session_key, &permit, period_ms));
                 if let Err(reason) = watched {
-                    self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
+                    self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
                 }
                 // The subscription lasts until the job or the session ends.
                 return;
@@ -102,11 +98,7 @@ impl Daemon {
                 Err(reason) => {
                     let text = format!("uid {uid} wants job {job} ended: {reason}");
                     service.warn_about(LogTopic::User(uid), &text);
-                    return self.refuse(
-                        ClientJob::session_itself(session_key),
-                        reason,
-                        EXIT_REFUSED,
-                    );
+                    return self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
                 }
                 Ok(permit) => {
                     info(&format!("uid {uid} has job {job} ended"));
@@ -114,7 +106,7 @@ impl Daemon {
                 }
             },
         }
-        self.answer_console(session_key, ConsoleAnswer::Finished { code: 0 });
+        self.sessions.answer_console(session_key, ConsoleAnswer::Finished { code: 0 });
     }
 
     /// Forwards a request of a tool to a job if the user may debug the job. The job master answers.
@@ -126,7 +118,7 @@ impl Daemon {
     ) {
         let permit = self.authorize_tool(session_key, job);
         if let Err(reason) = permit.and_then(|permit| send(self, &permit)) {
-            self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
+            self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
         }
     }
 
@@ -144,12 +136,6 @@ impl Daemon {
             }
             // No other session can send such a request.
             _ => Err(format!("job {job}: this daemon has no jobs")),
-        }
-    }
-
-    fn answer_console(&mut self, session_key: SessionKey, answer: ConsoleAnswer) {
-        if let Some(session) = self.sessions.get_mut(session_key) {
-            session.send(&ServerMessage::Console(answer));
         }
     }
 }

@@ -10,6 +10,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 use score_job::cluster::MonotonicTime;
 
+use super::super::event_sources::{EventSources, TokenOwner};
 use crate::http::request::MAX_HEAD_LEN;
 use crate::http::response::Status;
 use crate::http::{AllowedHosts, Connection, HttpRequest, response};
@@ -103,23 +104,17 @@ impl HttpConnections {
         }
     }
 
-    /// Accepts new connections. `new_token` allocates a token for each. Returns the connections
-    /// that were closed to make room.
-    pub fn accept_new(
-        &mut self,
-        registry: &Registry,
-        now: MonotonicTime,
-        mut new_token: impl FnMut() -> Token,
-    ) -> Vec<usize> {
+    /// Accepts new connections. Returns the connections that were closed to make room.
+    pub fn accept_new(&mut self, sources: &mut EventSources, now: MonotonicTime) -> Vec<usize> {
         let mut closed = Vec::new();
         for _ in 0..ACCEPTS_PER_TICK {
             let Some(mut stream) = self.accept() else { break };
             if self.connections.len() >= MAX_CONNECTIONS {
                 closed.extend(self.evict());
             }
-            let token = new_token();
+            let token = sources.allocate(TokenOwner::HttpConnection);
             let interest = Interest::READABLE | Interest::WRITABLE;
-            if registry.register(&mut stream, token, interest).is_err() {
+            if sources.registry().register(&mut stream, token, interest).is_err() {
                 closed.push(token.0);
                 continue;
             }

@@ -12,7 +12,7 @@ use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{Incarnation, SERVER};
 
 use super::super::Daemon;
-use super::{Role, info};
+use super::{Role, Service, info};
 use score_job::jobs::ClientJob;
 
 impl Daemon {
@@ -27,14 +27,14 @@ impl Daemon {
         let Some(id) = session.id() else { return };
         // The hosts are chosen later, so a placeholder is checked. Everything else must be valid.
         spec.hosts = vec![HostSpec::local(1)];
-        let checked = validate::check(&spec).and_then(|()| self.check_networks(&spec.networks));
-        if let Err(reason) = checked {
-            return self.refuse(client_job, reason, EXIT_REFUSED);
-        }
         let Some(service) = &self.service else { return };
+        let checked = validate::check(&spec).and_then(|()| service.check_networks(&spec.networks));
+        if let Err(reason) = checked {
+            return self.sessions.refuse(client_job, reason, EXIT_REFUSED);
+        }
         let pools = match service.config.pools(&spec.options) {
             Ok(pools) => pools,
-            Err(reason) => return self.refuse(client_job, reason, EXIT_REFUSED),
+            Err(reason) => return self.sessions.refuse(client_job, reason, EXIT_REFUSED),
         };
         let request = JobRequest {
             allocation: shape,
@@ -53,25 +53,6 @@ impl Daemon {
     /// Cancels a job that is queued.
     pub fn cancel_request(&mut self, session: SessionId, job: SessionJobId) {
         self.step_server(cluster::ClusterEvent::Cancel { session, tag: job });
-    }
-
-    /// Checks that each network has a host. Otherwise the job would wait for ever.
-    fn check_networks(&self, names: &[String]) -> Result<(), String> {
-        let Some(service) = &self.service else { return Ok(()) };
-        let host_networks = service.config.networks.iter();
-        let hosts: Vec<HostSpec> = host_networks
-            .map(|networks| HostSpec { networks: networks.clone(), ..HostSpec::local(1) })
-            .collect();
-        let is_configured = |name: &&String| {
-            *name == SHMEM || hosts.iter().any(|host| host.network(name).is_some())
-        };
-        match names.iter().find(|name| !is_configured(name)) {
-            // This returns the error, which lists the existing networks.
-            Some(unknown) => {
-                network_choice::choose(&hosts, std::slice::from_ref(unknown), 1).map(drop)
-            }
-            None => Ok(()),
-        }
     }
 
     /// Starts a job on the hosts that the cluster has allocated.
@@ -117,7 +98,7 @@ impl Daemon {
         match network_choice::choose(&spec.hosts, &spec.networks, spec.network_sets) {
             Ok(networks) => spec.networks = networks,
             Err(reason) => {
-                self.refuse(client_job, reason, EXIT_REFUSED);
+                self.sessions.refuse(client_job, reason, EXIT_REFUSED);
                 return self.release_hosts(job, EXIT_REFUSED, allocations.len() as u32);
             }
         }
@@ -128,21 +109,10 @@ impl Daemon {
             info(&format!("job {job} of uid {} on {}", owner.uid, hosts.join(", ")));
         }
         self.begin_with_id(client_job, job, *spec, Some(daemons), Some(owner));
-        self.notify_shared_hosts(client_job, job);
-    }
-
-    /// Notifies the user if a job that requested whole hosts shares some of them with other jobs.
-    fn notify_shared_hosts(&mut self, client_job: ClientJob, job: JobId) {
-        let Some(service) = &self.service else { return };
-        let Role::Server(cluster) = &service.role else { return };
-        let shared = cluster.shared_hosts(job);
-        let Some(first) = shared.first().filter(|_| cluster.wants_whole_hosts(job)) else { return };
-        let text = format!(
-            "{} of the hosts of job {job} ({} first) run other jobs, too: they take turns",
-            shared.len(),
-            cluster.name(*first)
-        );
-        self.notice(client_job, Level::Info, text);
+        let service = self.service.as_ref();
+        if let Some(text) = service.and_then(|service| service.shared_hosts_text(job)) {
+            self.sessions.notice(client_job, Level::Info, text);
+        }
     }
 
     /// Notifies the user that the job is queued, because the cluster cannot allocate its hosts yet.
@@ -155,7 +125,7 @@ impl Daemon {
             (cluster.jobs_ahead(job).unwrap_or(0), cluster.pending_count());
         let text =
             format!("job {job} is queued: {ahead} jobs ahead, {waiting_count} waiting in total");
-        self.notice(client_job, Level::Info, text);
+        self.sessions.notice(client_job, Level::Info, text);
     }
 
     /// Reports the end of a job that was never started. A job that has run reports its own end.
@@ -169,7 +139,7 @@ impl Daemon {
         let session = self.sessions.get(client_job.session_key);
         if session.is_some_and(|session| session.is_pending(client_job.job)) {
             let reason = reason.unwrap_or_else(|| "it was ended".to_owned());
-            self.refuse(
+            self.sessions.refuse(
                 client_job,
                 format!("job {job} has not been started: {reason}"),
                 EXIT_REFUSED,
@@ -193,6 +163,38 @@ impl Daemon {
             job,
             hosts: NodeSet::from(0..host_count),
         });
+    }
+}
+
+impl Service {
+    /// Checks that each network has a host. Otherwise the job would wait for ever.
+    fn check_networks(&self, names: &[String]) -> Result<(), String> {
+        let host_networks = self.config.networks.iter();
+        let hosts: Vec<HostSpec> = host_networks
+            .map(|networks| HostSpec { networks: networks.clone(), ..HostSpec::local(1) })
+            .collect();
+        let is_configured = |name: &&String| {
+            *name == SHMEM || hosts.iter().any(|host| host.network(name).is_some())
+        };
+        match names.iter().find(|name| !is_configured(name)) {
+            // This returns the error, which lists the existing networks.
+            Some(unknown) => {
+                network_choice::choose(&hosts, std::slice::from_ref(unknown), 1).map(drop)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A line for the user, if a job that requested whole hosts shares some with other jobs.
+    fn shared_hosts_text(&self, job: JobId) -> Option<String> {
+        let Role::Server(cluster) = &self.role else { return None };
+        let shared = cluster.shared_hosts(job);
+        let first = shared.first().filter(|_| cluster.wants_whole_hosts(job))?;
+        Some(format!(
+            "{} of the hosts of job {job} ({} first) run other jobs, too: they take turns",
+            shared.len(),
+            cluster.name(*first)
+        ))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Passes messages between the links and the cluster state machines, and carries out the actions of
 //! the state machines.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use score_job::cluster::{self, tree_member};
@@ -13,8 +14,10 @@ use score_proto::peer_message::{Incarnation, PeerMessage, SERVER};
 use score_proto::server_message::ServerMessage;
 use score_sys::random::random_u64;
 
-use super::super::{Daemon, TokenOwner};
-use super::{LogTopic, Role, info, warn};
+use super::super::Daemon;
+use super::super::event_sources::EventSources;
+use super::super::peers::Peers;
+use super::{LogTopic, Role, Service, info, warn};
 
 /// How long a reset of this host waits for the end of killed shepherds.
 const RESET_GRACE: Duration = Duration::from_secs(1);
@@ -91,14 +94,6 @@ impl Daemon {
         }
     }
 
-    /// Logs that the connection to the daemon of another host was refused.
-    pub fn warn_of_peer(&mut self, reason: &str) {
-        if let Some(service) = &mut self.service {
-            service
-                .warn_about(LogTopic::DaemonPort, &format!("a connection was refused: {reason}"));
-        }
-    }
-
     /// Passes an event to the server's state machine and carries out its actions.
     pub fn step_server(&mut self, event: cluster::ClusterEvent) {
         let Some(service) = &mut self.service else { return };
@@ -111,31 +106,41 @@ impl Daemon {
 
     fn apply_server_action(&mut self, action: cluster::ClusterAction) {
         use cluster::ClusterAction;
+        let Some(service) = &mut self.service else { return };
         match action {
             ClusterAction::Send { to, message } => self.send_to_host(to, message),
-            ClusterAction::HostUp { host, .. } => self.log_host(host, "is up"),
+            ClusterAction::HostUp { host, .. } => {
+                info(&format!("host {} is up", service.name(host).unwrap_or("?")));
+            }
             ClusterAction::HostDown { host, reason, .. } => {
                 warn(&reason);
-                self.close_links_to_host(host, &reason);
+                if let (Some(name), Some(peers)) = (service.name(host), &mut self.peers) {
+                    peers.close_links_to(name, &reason);
+                }
             }
             ClusterAction::Queued { session, tag, job } => {
-                self.on_job_queued(self.client_job(session, tag), job)
+                let client_job = service.client_job(session, tag);
+                self.on_job_queued(client_job, job);
             }
             ClusterAction::Refused { session, tag, reason } => {
-                self.refuse_client_job(session, tag, &reason, 2);
+                let client_job = service.client_job(session, tag).into_iter();
+                client_job.for_each(|one| self.sessions.refuse(one, reason.clone(), 2));
             }
             ClusterAction::Start { session, tag, job, shares: allocations, incarnations } => {
-                self.start_job(self.client_job(session, tag), job, &allocations, &incarnations);
+                let client_job = service.client_job(session, tag);
+                self.start_job(client_job, job, &allocations, &incarnations);
             }
             ClusterAction::End { job, reason } => {
                 let reason = format!("job {job} is ended: {reason}");
                 self.on_job_input(Input::Fail { job, code: EXIT_SERVER_LOST, reason });
             }
             ClusterAction::Ended { session, tag, job, code: _, reason } => {
-                self.on_job_ended(self.client_job(session, tag), job, reason);
+                let client_job = service.client_job(session, tag);
+                self.on_job_ended(client_job, job, reason);
             }
             ClusterAction::SessionClosed { session, reason } => {
-                self.refuse_client_job(session, SESSION_JOB, &reason, 2);
+                let client_job = service.client_job(session, SESSION_JOB).into_iter();
+                client_job.for_each(|one| self.sessions.refuse(one, reason.clone(), 2));
             }
             ClusterAction::Log(line) => warn(&line),
         }
@@ -168,18 +173,20 @@ impl Daemon {
             let reason = format!("the cluster was lost: {reason}");
             session.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_SERVER_LOST));
         }
-        self.reset_deadline = Some(Instant::now() + RESET_GRACE);
+        let service = self.service.iter_mut();
+        service.for_each(|one| one.reset_deadline = Some(Instant::now() + RESET_GRACE));
         self.finish_reset();
     }
 
     /// Begins the new incarnation once the jobs of the old one have ended or `RESET_GRACE` has
     /// passed.
     pub(in super::super) fn finish_reset(&mut self) {
-        let Some(deadline) = self.reset_deadline else { return };
-        if !self.ending_host_jobs.is_empty() && Instant::now() < deadline {
+        let Some(service) = &mut self.service else { return };
+        let Some(deadline) = service.reset_deadline else { return };
+        if self.host_jobs.is_ending() && Instant::now() < deadline {
             return;
         }
-        self.reset_deadline = None;
+        service.reset_deadline = None;
         let incarnation = Incarnation(random_u64());
         self.peers.iter_mut().for_each(|peers| peers.reset_incarnation(incarnation));
         self.update_identity();
@@ -200,56 +207,48 @@ impl Daemon {
     }
 
     /// Whether messages wait for the link to a host.
-    pub(in super::super) fn is_slow(&self, to: HostId) -> bool {
+    pub(in super::super) fn is_slow_to(&self, to: HostId) -> bool {
         let name = self.service.as_ref().and_then(|service| service.name(to));
-        let peers = self.peers.as_ref();
-        let link_id = peers.and_then(|peers| Some((peers, peers.link_to(name?)?)));
-        link_id.is_some_and(|(peers, link_id)| peers.is_slow(link_id))
+        name.zip(self.peers.as_ref()).is_some_and(|(name, peers)| peers.is_slow_to(name))
     }
 
     /// Sends a message to a host. Connects to the host if there is no link.
     pub fn send_to_host(&mut self, to: HostId, message: PeerMessage) {
-        let token = self.allocate_token(TokenOwner::Peer);
-        let new_link = LinkId(token.0);
-        let (Some(service), Some(peers)) = (&mut self.service, &mut self.peers) else { return };
-        let Some(name) = service.name(to).map(str::to_owned) else { return };
-        let link_id = match peers.link_to(&name) {
-            Some(link_id) => Ok(link_id),
-            None => {
-                let known_address = if to == SERVER && !service.is_server() {
-                    Some(service.config.server)
-                } else if let Role::Server(cluster) = &service.role {
-                    cluster.address(to)
-                } else {
-                    service.host_addresses.get(&to).copied()
-                };
-                let registry = self.poll.registry();
-                known_address.ok_or_else(|| "its address is not known".to_owned()).and_then(
-                    |address| {
-                        let dialled = peers.dial(address, Some(name.clone()), registry, token);
-                        dialled.map(|()| new_link).map_err(|error| format!("{address}: {error}"))
-                    },
-                )
-            }
-        };
-        if link_id != Ok(new_link) {
-            self.token_owners.remove(&token);
+        if let (Some(service), Some(peers)) = (&mut self.service, &mut self.peers) {
+            service.send(to, message, peers, &mut self.sources);
         }
+    }
+}
+
+impl Service {
+    fn send(
+        &mut self,
+        to: HostId,
+        message: PeerMessage,
+        peers: &mut Peers,
+        sources: &mut EventSources,
+    ) {
+        let Some(name) = self.name(to) else { return };
+        let link_id = peers.link_to(name).map_or_else(
+            || {
+                let address = self.address(to).ok_or("its address is not known")?;
+                let linked = peers.connect(name, address, sources);
+                linked.map_err(|error| format!("{address}: {error}"))
+            },
+            Ok,
+        );
         match link_id {
             Ok(link_id) => _ = peers.send(link_id, message),
-            Err(reason) => service.unreachable_hosts.push((to, reason)),
+            Err(reason) => self.unreachable_hosts.push((to, reason)),
         }
     }
 
-    fn close_links_to_host(&mut self, host: HostId, reason: &str) {
-        let name = self.service.as_ref().and_then(|service| service.name(host));
-        if let (Some(name), Some(peers)) = (name.map(str::to_owned), &mut self.peers) {
-            peers.close_links_to(&name, reason);
+    /// The address of the daemon of a host, if it is known.
+    fn address(&self, host: HostId) -> Option<SocketAddr> {
+        match &self.role {
+            Role::Server(cluster) => cluster.address(host),
+            Role::Host(_) if host == SERVER => Some(self.config.server),
+            Role::Host(_) => self.host_addresses.get(&host).copied(),
         }
-    }
-
-    fn log_host(&self, host: HostId, status: &str) {
-        let name = self.service.as_ref().and_then(|service| service.name(host));
-        info(&format!("host {} {status}", name.unwrap_or("?")));
     }
 }

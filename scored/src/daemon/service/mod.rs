@@ -3,6 +3,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `client_admission.rs` | which clients of the local socket are accepted |
 //! | `config.rs` | the configuration of the cluster, from the database |
 //! | `console.rs` | requests that address jobs by their numbers in the cluster |
 //! | `log.rs` | the log |
@@ -15,9 +16,11 @@
 //! | `http_connections.rs` | the connections of the status page |
 //! | `page_metrics.rs` | metrics of jobs for the status page |
 //! | `keeper_start.rs` | the start of the keeper, and the drop of privileges |
+//! | `remote_sessions.rs` | in the server: sessions whose clients are on other hosts |
 //! | `systemd.rs` | messages to systemd |
 //! | `vouchers.rs` | the vouchers of users, which keepers issue |
 
+mod client_admission;
 pub mod config;
 mod console;
 mod gang_settings;
@@ -30,6 +33,7 @@ mod logins;
 mod membership;
 mod page_metrics;
 mod page_stacks;
+mod remote_sessions;
 mod status_page;
 mod systemd;
 mod vouchers;
@@ -45,32 +49,37 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use mio::Interest;
 use mio::unix::SourceFd;
+use mio::{Interest, Registry};
 use score_job::cluster::tree_member::{self, Member};
-use score_job::cluster::{self, ClusterLimits, ServerState, SessionId, Timeouts};
-use score_job::host::turn_times::{TurnClock, TurnPhase};
-use score_job::jobs::SessionKey;
-use score_proto::ids::{HostId, JobId};
+use score_job::cluster::{self, ClusterLimits, HostShare, ServerState, SessionId, Timeouts};
+use score_job::host::usage::Usage;
+use score_job::jobs::{ClientJob, SessionKey};
+use score_proto::ids::{HostId, JobId, SessionJobId};
+use score_proto::message::{HostSpec, JobSpec};
 use score_proto::peer_message::{Incarnation, SERVER};
 use score_sys::random::random_u64;
 use score_tree::key::Key;
 
+use super::event_sources::{EventSources, KEEPER, LISTENER, SERVICE_LISTENER};
+use super::keeper_client::SharedKeeper;
 use super::local_listener::{LocalListener, SHORTEST_QUEUE};
 use super::peers::Peers;
-use super::{
-    CommonOptions, Daemon, KEEPER, LISTENER, SERVICE_LISTENER, host_limits, setup_process,
-};
+use super::sessions::Sessions;
+use super::{CommonOptions, Daemon, host_limits, setup_process};
 use crate::sys::cgroup::Cgroups;
 use crate::sys::realtime::{self, Inherit};
 use crate::sys::{descriptor, probe, process};
+use client_admission::ClientAdmission;
 use config::{Config, ServiceOptions};
+pub use console::JobsAtTime;
 use job_ids::JobIdAllocator;
 use keeper_start::SystemUser;
 pub use log::{forward_warning, info, warn};
-use logins::{AcceptPauses, CrowdingUsers};
+use remote_sessions::RemoteSessions;
 use status_page::Page;
 use systemd::SystemdNotifier;
+use vouchers::Vouchers;
 
 /// Time-outs of the cluster for its daemons. `silence` is the same as that of the links.
 const TIMEOUTS: Timeouts = Timeouts {
@@ -107,21 +116,16 @@ pub enum LogTopic {
 #[derive(Debug)]
 pub struct Service {
     config: Config,
-    listener: LocalListener,
-    /// The maximum number of clients that have not logged in.
-    max_unauthenticated: usize,
-    accept_pauses: AcceptPauses,
-    crowding_users: CrowdingUsers,
+    admission: ClientAdmission,
+    vouchers: Vouchers,
     role: Role,
+    /// The time at which a reset of this host completes, even if a killed shepherd has not ended.
+    reset_deadline: Option<Instant>,
     started_at: Instant,
     /// The known addresses of other hosts' daemons. The server has announced them.
     host_addresses: HashMap<HostId, SocketAddr>,
-    /// In the server: sessions of other hosts. Maps the host and its number of the session to the
-    /// key in this daemon.
-    remote_sessions: HashMap<(HostId, u64), SessionKey>,
-    /// In the server: the cost of handled messages, by the host that forwarded them and its number
-    /// of the session.
-    forward_credits: HashMap<(HostId, u64), u64>,
+    /// In the server: sessions of other hosts.
+    remote_sessions: RemoteSessions,
     /// The number of hosts of each job that has been placed.
     placed_host_counts: HashMap<JobId, u32>,
     /// Hosts that could not be reached. The next tick reports them to the cluster state machine.
@@ -168,26 +172,19 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     // This moves the process into a cgroup. The cgroups of jobs become siblings of that cgroup.
     Cgroups::find(true);
     let path = options.socket.clone().unwrap_or_else(|| config::DEFAULT_SOCKET_PATH.into());
-    if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
-        let result = DirBuilder::new().recursive(true).mode(0o755).create(directory);
-        result.map_err(|error| to_error(format!("{}: {error}", directory.display())))?;
-    }
-    // All users may connect, because the kernel reports the user of each connection.
-    let listener =
-        LocalListener::open(&path, 0o666, SHORTEST_QUEUE, daemon.poll.registry(), SERVICE_LISTENER)
-            .map_err(to_error)?;
+    let listener = open_listener(&path, daemon.sources.registry()).map_err(to_error)?;
     let local_name = config.hosts[config.local_index].name.clone();
-    let link_key = daemon.start_keeper(options, &config, user, (&listener, &path));
-    let link_key = link_key.map_err(to_error)?;
+    let started = daemon.start_keeper(options, &config, user, (&listener, &path));
+    let (keeper, link_key) = started.map_err(to_error)?;
     if let Some(key) = link_key.map(Key::from_bytes) {
-        let registry = daemon.poll.registry();
+        let registry = daemon.sources.registry();
         let peers = Peers::bind(config.address, key, local_name.clone(), registry, LISTENER);
         let with_address = |error: io::Error| to_error(format!("{}: {error}", config.address));
         daemon.peers = Some(peers.map_err(with_address)?);
     }
     let is_server = config.local_index == SERVER.index();
     let page = options.page.address().filter(|_| is_server);
-    let registry = daemon.poll.registry();
+    let registry = daemon.sources.registry();
     let open_page = |address| Page::open(address, &local_name, daemon.options.gang.slice, registry);
     let page = page.map(open_page).transpose().map_err(to_error)?;
     // Gang switches on every host pass through this loop. If this fails, `gang_settings` has
@@ -210,15 +207,13 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     info(&format!("ready: {role_text}; scruns connect to {}", path.display()));
     daemon.service = Some(Service {
         config,
-        listener,
-        max_unauthenticated: logins::max_unauthenticated(descriptor_limit),
-        accept_pauses: AcceptPauses::new(Instant::now()),
-        crowding_users: CrowdingUsers::default(),
+        admission: ClientAdmission::new(listener, descriptor_limit),
+        vouchers: Vouchers::new(keeper),
         role,
+        reset_deadline: None,
         started_at: Instant::now(),
         host_addresses: HashMap::new(),
-        remote_sessions: HashMap::new(),
-        forward_credits: HashMap::new(),
+        remote_sessions: RemoteSessions::default(),
         placed_host_counts: HashMap::new(),
         unreachable_hosts: Vec::new(),
         job_id_allocator,
@@ -228,13 +223,23 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         log_windows: HashMap::new(),
     });
     daemon.update_identity();
-    daemon.turn_clock = Some(TurnClock::new(Instant::now()));
+    daemon.loop_clock.record_phases();
     daemon.service.iter_mut().for_each(Service::notify_ready);
     let result = daemon.run_loop();
     if options.verbose && daemon.jobs.gang().switch_latency.count() > 0 {
         info(&daemon.jobs.gang().switch_latency.to_string());
     }
     result
+}
+
+/// Opens the socket to which clients connect, and creates its directory if necessary.
+fn open_listener(path: &Path, registry: &Registry) -> Result<LocalListener, String> {
+    if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
+        let result = DirBuilder::new().recursive(true).mode(0o755).create(directory);
+        result.map_err(|error| format!("{}: {error}", directory.display()))?;
+    }
+    // All users may connect, because the kernel reports the user of each connection.
+    LocalListener::open(path, 0o666, SHORTEST_QUEUE, registry, SERVICE_LISTENER)
 }
 
 fn initial_role(
@@ -269,35 +274,22 @@ fn initial_role(
 }
 
 impl Daemon {
-    /// Starts the keeper. Returns the key of the links to other daemons.
+    /// Starts the keeper. Also returns the key of the links to other daemons.
     fn start_keeper(
         &mut self,
         options: &ServiceOptions,
         config: &Config,
         user: SystemUser,
         (listener, path): (&LocalListener, &Path),
-    ) -> Result<Option<[u8; 32]>, String> {
+    ) -> Result<(SharedKeeper, Option<[u8; 32]>), String> {
         let listener = listener.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
         let (client, link_key) = keeper_start::start(options, config, user, (&listener, path))?;
         let mut events = SourceFd(&client.events_fd().as_raw_fd());
-        let registered = self.poll.registry().register(&mut events, KEEPER, Interest::READABLE);
+        let registered = self.sources.registry().register(&mut events, KEEPER, Interest::READABLE);
         registered.map_err(|error| error.to_string())?;
-        self.keeper = Some(Rc::new(RefCell::new(client)));
-        Ok(link_key)
-    }
-
-    /// Records the end of a phase of the loop's turn.
-    pub fn end_phase(&mut self, phase: TurnPhase) {
-        if let Some(clock) = &mut self.turn_clock {
-            clock.end_phase(phase, Instant::now());
-        }
-    }
-
-    /// Records the end of a turn of the loop. A wait for events follows.
-    pub fn end_turn(&mut self) {
-        let Some(clock) = &mut self.turn_clock else { return };
-        let Some(line) = clock.end_turn(Instant::now()) else { return };
-        self.warn_rate_limited(&line);
+        let keeper = Rc::new(RefCell::new(client));
+        self.host_jobs.set_keeper(keeper.clone());
+        Ok((keeper, link_key))
     }
 
     /// Logs a line if `-v` is set, in multi-user mode.
@@ -329,14 +321,24 @@ impl Service {
 
     /// Records that messages of a session were handled that its host has forwarded.
     pub fn add_forward_credit(&mut self, id: SessionId, cost: u64) {
-        if cost > 0 {
-            *self.forward_credits.entry((id.host, id.number)).or_default() += cost;
-        }
+        self.remote_sessions.add_credit(id, cost);
     }
 
-    /// Takes the credits: the cost that each host may forward again.
-    pub fn take_forward_credits(&mut self) -> HashMap<(HostId, u64), u64> {
-        std::mem::take(&mut self.forward_credits)
+    /// The job with this tag in a session, given the session's id in the cluster.
+    fn client_job(&self, id: SessionId, tag: SessionJobId) -> Option<ClientJob> {
+        let session_key = match id.host {
+            SERVER => SessionKey::from_number(id.number),
+            host => self.remote_sessions.key(host, id.number),
+        };
+        Some(ClientJob { session_key: session_key?, job: tag })
+    }
+
+    /// The hosts and processors of a job for the gang scheduler.
+    pub fn allocations(&self, spec: &JobSpec) -> Vec<HostShare> {
+        let allocation_on = |host: &HostSpec| {
+            Some(HostShare { host: self.host_named(&host.name)?, procs: host.procs })
+        };
+        spec.hosts.iter().filter_map(allocation_on).collect()
     }
 
     fn is_server(&self) -> bool {
@@ -358,15 +360,16 @@ impl Service {
 
     /// The time until the service has work to do without an event.
     pub fn deadline(&self, now: Instant) -> Duration {
-        let wake_timeout = self.listener.wake_deadline();
-        let wake_timeout = wake_timeout.map(|due| due.saturating_duration_since(now));
+        let moments =
+            [self.admission.wake_deadline(), self.vouchers.deadline(), self.reset_deadline];
+        let timeouts = moments.into_iter().flatten().map(|due| due.saturating_duration_since(now));
         let now = now.saturating_duration_since(self.started_at);
         let deadline = match &self.role {
             Role::Server(cluster) => cluster.deadline(),
             Role::Host(member) => member.deadline(),
         };
         let page = self.page.as_ref().and_then(|page| page.deadline(now));
-        let timeouts = page.into_iter().chain(wake_timeout);
+        let timeouts = page.into_iter().chain(timeouts);
         timeouts.fold(deadline.saturating_sub(now), Duration::min)
     }
 
@@ -379,8 +382,35 @@ impl Service {
         }
     }
 
+    /// Accepts clients of the local socket while there is room.
+    pub fn accept_clients(
+        &mut self,
+        sessions: &mut Sessions,
+        sources: &mut EventSources,
+        usage: &mut Usage,
+    ) {
+        let lines = self.admission.accept_clients(sessions, sources, usage);
+        lines.iter().for_each(|line| self.warn_about(LogTopic::User(line.uid), &line.text));
+    }
+
+    /// The time until a login times out or the next client can be accepted.
+    pub fn login_deadline(&self, sessions: &Sessions, now: Instant) -> Option<Duration> {
+        self.admission.deadline(sessions, now)
+    }
+
+    /// If a client is waiting that can be accepted after a pause: the end of the pause.
+    pub fn accept_pause_end(&self, sessions: &Sessions) -> Option<Instant> {
+        self.admission.pause_end(sessions)
+    }
+
     /// Records that mio has reported a connection to the local socket.
     pub fn on_listener_ready(&mut self) {
-        self.listener.may_accept = true;
+        self.admission.on_listener_ready();
+    }
+
+    /// Drops clients whose login has timed out, or for whom there is no room.
+    pub fn drop_late_clients(&mut self, sessions: &mut Sessions) {
+        let lines = self.admission.drop_late_clients(sessions);
+        lines.iter().for_each(|line| self.warn_about(LogTopic::User(line.uid), &line.text));
     }
 }

@@ -5,14 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use score_job::cluster::MonotonicTime;
-use score_job::jobs::Input;
-use score_job::metrics_subscribers::Subscriber;
+use score_job::jobs::Jobs;
 use score_monitor::{JobView, Metric, Process};
 use score_proto::ids::JobId;
 use score_proto::observation::Metrics;
 
-use super::super::Daemon;
-use super::Role;
+use super::{Role, Service};
 use crate::http::status_json::Shares;
 
 /// How often metrics are sampled.
@@ -122,38 +120,34 @@ fn permille(share: f32) -> u16 {
     (share.clamp(0.0, 1.0) * 1000.0).round() as u16
 }
 
-impl Daemon {
-    /// Subscribes to the metrics of the jobs that readers of the page may see, and unsubscribes
-    /// from those of all other jobs.
-    pub fn update_page_subscriptions(&mut self) {
-        let Some(service) = &mut self.service else { return };
-        let now = service.now();
-        let Role::Server(cluster) = &service.role else { return };
-        let Some(page) = &mut service.page else { return };
+impl Service {
+    /// Determines the jobs that readers of the page may see, if it is time. Returns the added and
+    /// removed jobs, each with the period of its metrics in milliseconds, which is 0 for a removed
+    /// job.
+    pub fn page_subscriptions(&mut self, led_jobs: &Jobs) -> Vec<(JobId, u32)> {
+        let now = self.now();
+        let (Role::Server(cluster), Some(page)) = (&self.role, &mut self.page) else {
+            return Vec::new();
+        };
         if page.metrics.deadline(now) != Some(Duration::ZERO) {
-            return;
+            return Vec::new();
         }
         page.metrics.tick(now);
         let readers = &page.metrics.readers;
         let reads_all_jobs = readers.keys().any(|uid| cluster.is_operator(*uid));
-        let led_jobs = cluster.list().filter(|job| self.jobs.leads(job.job));
+        let led_jobs = cluster.list().filter(|job| led_jobs.leads(job.job));
         let visible_jobs = led_jobs.filter(|job| reads_all_jobs || readers.contains_key(&job.uid));
         let wanted: BTreeSet<JobId> = visible_jobs.map(|job| job.job).collect();
         let (added, removed) = page.metrics.set_watched_jobs(&wanted);
         let period_ms = u32::try_from(SAMPLE_INTERVAL.as_millis()).unwrap_or(u32::MAX);
-        for (jobs, period_ms) in [(added, period_ms), (removed, 0)] {
-            for job in jobs {
-                let subscriber = Subscriber::Page;
-                self.on_job_input(Input::Subscribe { job, subscriber, period_ms });
-            }
-        }
+        let added = added.into_iter().map(|job| (job, period_ms));
+        added.chain(removed.into_iter().map(|job| (job, 0))).collect()
     }
 
     /// Stores new metrics of a job for the readers of the page.
     pub fn update_page_metrics(&mut self, job: JobId, metrics: &Metrics) {
-        let Some(service) = &mut self.service else { return };
-        let now = service.now();
-        service.page.iter_mut().for_each(|page| page.metrics.update(job, metrics, now));
+        let now = self.now();
+        self.page.iter_mut().for_each(|page| page.metrics.update(job, metrics, now));
     }
 }
 

@@ -7,7 +7,6 @@ use score_job::master::PageStacks;
 use score_proto::ids::JobId;
 use score_proto::server_message::ReportedStacks;
 
-use super::super::Daemon;
 use super::{Role, Service};
 use crate::http::response::Status;
 use crate::sys::wall_clock::unix_seconds;
@@ -51,21 +50,18 @@ impl Service {
     }
 }
 
-impl Daemon {
+impl Service {
     /// Stores stacks of a job that a reader of the page has requested.
     pub fn update_page_stacks(&mut self, job: JobId, stacks: PageStacks) {
-        if let Some(page) = self.service.as_mut().and_then(|service| service.page.as_mut()) {
+        if let Some(page) = &mut self.page {
             page.stacks.on_stacks(job, stacks);
         }
     }
 
     /// Keeps the stacks of a job that its user gets with a deadlock or crash report, for the page.
     pub fn keep_reported_stacks(&mut self, job: JobId, stacks: &ReportedStacks) {
-        let Some(service) = &mut self.service else { return };
-        let now = service.now();
-        let (Role::Server(cluster), Some(page)) = (&service.role, &mut service.page) else {
-            return;
-        };
+        let now = self.now();
+        let (Role::Server(cluster), Some(page)) = (&self.role, &mut self.page) else { return };
         let owner = || cluster.list().find(|line| line.job == job).map(|line| line.uid);
         page.stacks.on_report(job, owner, stacks, now, unix_seconds());
     }

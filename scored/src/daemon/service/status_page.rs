@@ -9,14 +9,13 @@ use mio::{Registry, Token};
 use score_job::cluster::MonotonicTime;
 use score_job::cluster::authorization::{StatisticsPermit, authorize_statistics};
 use score_job::host::turn_times::TurnClock;
-use score_job::jobs::Input;
 use score_proto::ids::{HostId, JobId};
 use score_proto::job_list::JobEntry;
 use score_proto::peer_message::SERVER;
 use score_proto::server_message::PageAddress;
 use score_sys::random::random_u64;
 
-use super::super::{Daemon, HTTP_LISTENER, TokenOwner};
+use super::super::event_sources::{EventSources, HTTP_LISTENER};
 use super::console::JobsAtTime;
 use super::http_connections::HttpConnections;
 use super::page_metrics::{JobMetrics, PageMetrics};
@@ -209,64 +208,45 @@ impl Service {
     }
 }
 
-impl Daemon {
+impl Service {
     /// Records the jobs that run now, after a decision of the gang scheduler.
-    pub fn record_row(&mut self) {
-        let Some(service) = &mut self.service else { return };
-        let now = service.now();
-        let page = service.page.as_mut();
-        page.into_iter().for_each(|page| page.history.record(self.jobs.gang().running(), now));
+    pub fn record_row(&mut self, running: impl Iterator<Item = JobId>) {
+        let now = self.now();
+        if let Some(page) = &mut self.page {
+            page.history.record(running, now);
+        }
     }
 
     /// Records a rotation: since `start`, these jobs have had this number of turns. The first turn
     /// has been recorded already.
     pub fn record_rotation(&mut self, jobs: &[JobId], turns: u32, start: Instant) {
-        let Some(service) = &mut self.service else { return };
-        let (now, elapsed) = (service.now(), start.elapsed());
-        let Some(page) = &mut service.page else { return };
+        let (now, elapsed) = (self.now(), start.elapsed());
+        let Some(page) = &mut self.page else { return };
         for (turn, job) in (0..turns).zip(jobs.iter().cycle()).skip(1) {
             let turn_time = now.saturating_sub(elapsed * (turns - turn) / turns);
             page.history.record([*job].into_iter(), turn_time);
         }
     }
 
-    /// Accepts connections to the page and answers requests.
-    pub fn serve_http(&mut self) {
-        let job_time = self.job_time();
-        let Some(service) = &mut self.service else { return };
-        let now = service.now();
-        let Some(page) = &mut service.page else { return };
-        let (token_owners, next_token) = (&mut self.token_owners, &mut self.next_token);
-        let new_token = || {
-            let token = Token(*next_token);
-            *next_token += 1;
-            token_owners.insert(token, TokenOwner::HttpConnection);
-            token
-        };
-        let mut closed = page.connections.accept_new(self.poll.registry(), now, new_token);
+    /// Accepts connections to the page and answers requests. Returns the jobs whose stacks are to
+    /// be read.
+    pub fn serve_http(
+        &mut self,
+        sources: &mut EventSources,
+        led_jobs: JobsAtTime<'_>,
+        clock: Option<&TurnClock>,
+    ) -> Vec<JobId> {
+        let now = self.now();
         let mut readings = Vec::new();
+        let Some(page) = &mut self.page else { return readings };
+        let mut closed = page.connections.accept_new(sources, now);
         for (connection_id, parsed) in page.connections.next_requests(now) {
             let result = parsed.and_then(|request| {
-                let page = service.page.as_ref().ok_or(Status::NotFound)?;
-                let token = request.token.as_deref().ok_or(Status::Forbidden)?;
-                let uid = page.tokens.user_of(token).ok_or(Status::Forbidden)?;
-                let response = match request.path.strip_prefix(request::STACKS_PATH) {
-                    Some(job) => {
-                        let reads = request.method == Method::Post;
-                        let (answer, reading) =
-                            service.stacks_response(uid, job, reads, &self.jobs)?;
-                        readings.extend(reading);
-                        response::ok(ContentType::Json, answer.as_bytes(), request.close)
-                    }
-                    None => {
-                        let clock = self.turn_clock.as_ref();
-                        let led_jobs = JobsAtTime { jobs: &self.jobs, now: job_time };
-                        service.respond(uid, &request, led_jobs, clock)?
-                    }
-                };
+                let (response, uid) =
+                    self.respond_to_token(&request, led_jobs, clock, &mut readings)?;
                 Ok((response, request.close, uid))
             });
-            let Some(page) = &mut service.page else { return };
+            let Some(page) = &mut self.page else { return readings };
             match result {
                 Ok((response, should_close, uid)) => {
                     page.connections.answer(connection_id, response, should_close, uid, now)
@@ -274,12 +254,33 @@ impl Daemon {
                 Err(status) => page.connections.refuse(connection_id, status, now),
             }
         }
-        let page = service.page.as_mut();
+        let page = self.page.as_mut();
         closed.extend(page.map(|page| page.connections.flush(now)).unwrap_or_default());
-        closed
-            .into_iter()
-            .for_each(|connection_id| _ = self.token_owners.remove(&Token(connection_id)));
-        readings.into_iter().for_each(|job| self.on_job_input(Input::PageStacks(job)));
+        closed.into_iter().for_each(|connection_id| sources.release(Token(connection_id)));
+        readings
+    }
+
+    /// Returns the response to a request, and the user whom its token identifies.
+    fn respond_to_token(
+        &mut self,
+        request: &HttpRequest,
+        led_jobs: JobsAtTime<'_>,
+        clock: Option<&TurnClock>,
+        readings: &mut Vec<JobId>,
+    ) -> Result<(Vec<u8>, u32), Status> {
+        let page = self.page.as_ref().ok_or(Status::NotFound)?;
+        let token = request.token.as_deref().ok_or(Status::Forbidden)?;
+        let uid = page.tokens.user_of(token).ok_or(Status::Forbidden)?;
+        let response = match request.path.strip_prefix(request::STACKS_PATH) {
+            Some(job) => {
+                let reads = request.method == Method::Post;
+                let (answer, reading) = self.stacks_response(uid, job, reads, led_jobs.jobs)?;
+                readings.extend(reading);
+                response::ok(ContentType::Json, answer.as_bytes(), request.close)
+            }
+            None => self.respond(uid, request, led_jobs, clock)?,
+        };
+        Ok((response, uid))
     }
 }
 

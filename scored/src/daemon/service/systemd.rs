@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use score_proto::ids::HostId;
 
-use super::super::Daemon;
 use super::{Role, Service, warn};
 
 /// The address of systemd's socket. systemd sets these variables.
@@ -88,20 +87,19 @@ impl Service {
     }
 }
 
-impl Daemon {
+impl Service {
     /// Notifies systemd at intervals that the loop runs.
     pub fn notify_watchdog(&mut self) {
-        let Some(service) = &mut self.service else { return };
-        let watchdog = service.systemd.as_mut().and_then(|systemd| systemd.watchdog.as_mut());
+        let watchdog = self.systemd.as_mut().and_then(|systemd| systemd.watchdog.as_mut());
         let Some(watchdog) = watchdog else { return };
         let now = Instant::now();
         if watchdog.due_at > now {
             return;
         }
         watchdog.due_at = now + watchdog.interval;
-        let text = format!("WATCHDOG=1\nSTATUS={}", service.status());
+        let text = format!("WATCHDOG=1\nSTATUS={}", self.status());
         // An error can be ignored: it is temporary, or systemd ends this process.
-        let _ = service.systemd.as_ref().map(|systemd| systemd.send(&text));
+        let _ = self.systemd.as_ref().map(|systemd| systemd.send(&text));
     }
 }
 

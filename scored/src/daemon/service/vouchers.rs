@@ -12,16 +12,37 @@ use score_proto::peer_message::PeerMessage;
 use score_proto::peer_message::SERVER;
 
 use super::super::Daemon;
-use super::super::host_job::HostJob;
-use super::super::keeper_client::{KeeperError, VouchResult};
+use super::super::keeper_client::{KeeperError, SharedKeeper, VouchResult};
 use super::super::session::ClientSession;
 use super::super::session_state::LoginClaim;
+use super::super::sessions::Sessions;
 use super::{LogTopic, warn};
 use crate::sys::wall_clock::unix_seconds;
-use score_job::jobs::{ClientJob, SessionKey};
+use score_job::jobs::SessionKey;
 
 /// The delay before a failed renewal is tried again.
 const RENEWAL_RETRY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The vouchers of this host's users.
+#[derive(Debug)]
+pub struct Vouchers {
+    keeper: SharedKeeper,
+    /// The time at which the first voucher of a session has to be renewed.
+    next_renewal_at: Option<Instant>,
+}
+
+/// An attempt to renew the voucher of a session.
+#[derive(Debug)]
+pub struct Renewal {
+    /// The session.
+    pub session_key: SessionKey,
+    /// The user of the session.
+    pub uid: Option<u32>,
+    /// Whether the session is forwarded to the server.
+    pub is_forwarded: bool,
+    /// The new voucher, or why there is none.
+    pub result: Result<Vec<u8>, KeeperError>,
+}
 
 /// Reads the user from a voucher, without a check of the voucher.
 ///
@@ -44,41 +65,117 @@ pub fn owner_of(voucher: Vec<u8>) -> Result<Owner, String> {
 }
 
 /// The time at which a voucher has to be renewed: after half of its remaining validity.
-pub fn renewal_time(voucher: &[u8], now: Instant) -> Instant {
+fn renewal_time(voucher: &[u8], now: Instant) -> Instant {
     let expires_at = Voucher::read_unverified(voucher).map_or(0, |voucher| voucher.expires_at);
     now + Duration::from_secs(expires_at.saturating_sub(unix_seconds())) / 2
+}
+
+impl Vouchers {
+    /// Creates the state without sessions.
+    pub fn new(keeper: SharedKeeper) -> Self {
+        Self { keeper, next_renewal_at: None }
+    }
+
+    /// Requests a voucher for the client of a session. It arrives as a [`VouchResult`].
+    ///
+    /// # Errors
+    /// The reason and the exit code for the client.
+    fn request(
+        &self,
+        session_key: SessionKey,
+        session: &mut ClientSession,
+        claim: LoginClaim,
+    ) -> Result<(), (String, u8)> {
+        let Some(socket) = session.local_socket() else { return Ok(()) };
+        let requested = self.keeper.borrow_mut().vouch(session_key.number(), socket);
+        session.set_claim(claim);
+        requested.map_err(|error| match error {
+            KeeperError::Refused(reason) => (reason, EXIT_REFUSED),
+            error => (error.to_string(), EXIT_FAILED),
+        })
+    }
+
+    /// Sets the time at which the voucher of a session that has logged in is renewed.
+    pub(super) fn schedule_renewal(&mut self, session: &mut ClientSession, voucher: &[u8]) {
+        let renewal_at = renewal_time(voucher, Instant::now());
+        session.set_renewal_at(renewal_at);
+        self.next_renewal_at =
+            Some(self.next_renewal_at.map_or(renewal_at, |due| due.min(renewal_at)));
+    }
+
+    /// The time of the next call of [`Vouchers::renew_due`].
+    pub fn deadline(&self) -> Option<Instant> {
+        self.next_renewal_at
+    }
+
+    /// Renews the vouchers of this host's sessions that are due.
+    fn renew_due(&mut self, sessions: &mut Sessions) -> Vec<Renewal> {
+        let now = Instant::now();
+        if self.next_renewal_at.is_none_or(|due| now < due) {
+            return Vec::new();
+        }
+        let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
+        let due = sessions.iter().filter(|(_, session)| is_due(session.renewal_at()));
+        let due: Vec<SessionKey> = due.map(|(session_key, _)| session_key).collect();
+        let renew = |session_key| {
+            let session = sessions.get_mut(session_key)?;
+            self.renew(session_key, session, now)
+        };
+        let renewals = due.into_iter().filter_map(renew).collect();
+        self.next_renewal_at = sessions.iter().filter_map(|(_, one)| one.renewal_at()).min();
+        renewals
+    }
+
+    fn renew(
+        &self,
+        session_key: SessionKey,
+        session: &mut ClientSession,
+        now: Instant,
+    ) -> Option<Renewal> {
+        let socket = session.local_socket()?;
+        let old = session.owner()?.voucher.clone();
+        let result = self.keeper.borrow_mut().renew(socket, old);
+        match &result {
+            Ok(voucher) => {
+                session.set_voucher(voucher.clone(), Some(renewal_time(voucher, now)));
+            }
+            Err(_) => session.set_renewal_at(now + RENEWAL_RETRY_INTERVAL),
+        }
+        let (uid, is_forwarded) = (session.uid(), session.is_forwarded());
+        Some(Renewal { session_key, uid, is_forwarded, result })
+    }
+
+    /// The user of a voucher from another host, if the keeper of this host accepts the voucher.
+    ///
+    /// # Errors
+    /// The voucher is not valid, or the keeper has failed.
+    pub fn verified_owner(&self, voucher: Vec<u8>) -> Result<Owner, String> {
+        let verified = self.keeper.borrow_mut().verify(voucher.clone());
+        verified.map_err(|error| error.to_string())?;
+        owner_of(voucher)
+    }
 }
 
 impl Daemon {
     /// Requests a voucher for a client that logs in.
     pub(super) fn request_voucher(&mut self, session_key: SessionKey, claim: LoginClaim) {
-        let (Some(keeper), Some(session)) = (&self.keeper, self.sessions.get_mut(session_key))
-        else {
-            return;
-        };
-        let Some(socket) = session.local_socket() else { return };
-        let requested = keeper.borrow_mut().vouch(session_key.number(), socket);
-        session.set_claim(claim);
-        match requested {
-            Ok(()) => {}
-            Err(KeeperError::Refused(reason)) => {
-                self.refuse_login(session_key, &reason, EXIT_REFUSED)
-            }
-            Err(error) => self.refuse_login(session_key, &error.to_string(), EXIT_FAILED),
+        let Some(service) = &self.service else { return };
+        let Some(session) = self.sessions.get_mut(session_key) else { return };
+        if let Err((reason, code)) = service.vouchers.request(session_key, session, claim) {
+            self.refuse_login(session_key, &reason, code);
         }
     }
 
     /// Handles the events of the keeper.
     pub fn receive_from_keeper(&mut self) {
-        let Some(keeper) = self.keeper.clone() else { return };
-        let mut client = keeper.borrow_mut();
+        let Some(service) = &self.service else { return };
+        let mut client = service.vouchers.keeper.borrow_mut();
         client.receive_events();
         let has_new_outcomes = client.take_has_new_outcomes();
         let (results, is_lost) = (client.take_vouch_results(), client.is_lost());
         drop(client);
         if has_new_outcomes {
-            self.host_jobs.values_mut().for_each(HostJob::check_shepherd_exit);
-            self.reap_ending_jobs();
+            self.host_jobs.check_exits();
             self.finish_reset();
         }
         results.into_iter().for_each(|result| self.on_vouch_result(result));
@@ -123,63 +220,33 @@ impl Daemon {
         let session = self.sessions.get_mut(session_key);
         session.map(|session| session.take_claim());
         let reason = format!("login refused: {reason}");
-        self.refuse(ClientJob::session_itself(session_key), reason, code);
+        self.sessions.refuse_session(session_key, reason, code);
     }
 
     /// Renews the vouchers of this host's sessions that are due.
     pub fn renew_vouchers(&mut self) {
-        let now = Instant::now();
-        if self.next_renewal_at.is_none_or(|due| now < due) {
-            return;
-        }
-        let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
-        let sessions = self.sessions.iter().filter(|(_, session)| is_due(session.renewal_at()));
-        let due: Vec<SessionKey> = sessions.map(|(session_key, _)| session_key).collect();
-        due.into_iter().for_each(|session_key| self.renew_voucher(session_key, now));
-        self.next_renewal_at =
-            self.sessions.iter().filter_map(|(_, session)| session.renewal_at()).min();
-    }
-
-    fn renew_voucher(&mut self, session_key: SessionKey, now: Instant) {
-        let (Some(keeper), Some(session)) = (&self.keeper, self.sessions.get_mut(session_key))
-        else {
-            return;
-        };
-        let Some(socket) = session.local_socket() else { return };
-        let Some(old) = session.owner().map(|owner| owner.voucher.clone()) else { return };
-        let renewed = keeper.borrow_mut().renew(socket, old);
-        match renewed {
-            Ok(voucher) => {
-                let is_forwarded = session.is_forwarded();
-                session.set_voucher(voucher.clone(), Some(renewal_time(&voucher, now)));
-                if is_forwarded {
-                    let session = session_key.number();
+        let Some(service) = &mut self.service else { return };
+        for renewal in service.vouchers.renew_due(&mut self.sessions) {
+            match renewal.result {
+                Ok(voucher) if renewal.is_forwarded => {
+                    let session = renewal.session_key.number();
                     self.send_to_host(SERVER, PeerMessage::RenewVoucher { session, voucher });
                 }
-            }
-            Err(error) => {
-                session.set_renewal_at(now + RENEWAL_RETRY_INTERVAL);
-                let topic = session.uid().map_or(LogTopic::Daemon, LogTopic::User);
-                let text = format!("the voucher of a login cannot be renewed: {error}");
-                let service = self.service.as_mut();
-                service.into_iter().for_each(|service| {
-                    service.warn_about(topic, &text);
-                });
+                Ok(_) => {}
+                Err(error) => {
+                    let topic = renewal.uid.map_or(LogTopic::Daemon, LogTopic::User);
+                    let text = format!("the voucher of a login cannot be renewed: {error}");
+                    let service = self.service.iter_mut();
+                    service.for_each(|service| service.warn_about(topic, &text));
+                }
             }
         }
-    }
-
-    /// The user of a voucher from another host, if the keeper of this host accepts the voucher.
-    pub(super) fn verified_owner(&self, voucher: Vec<u8>) -> Result<Owner, String> {
-        let keeper = self.keeper.as_ref().ok_or("there is no keeper")?;
-        let verified = keeper.borrow_mut().verify(voucher.clone());
-        verified.map_err(|error| error.to_string())?;
-        owner_of(voucher)
     }
 
     /// Stores the renewed voucher that another host has sent for one of its sessions.
     pub(super) fn on_renewed_voucher(&mut self, from: HostId, session: u64, voucher: Vec<u8>) {
-        let owner = self.verified_owner(voucher);
+        let Some(service) = &self.service else { return };
+        let owner = service.vouchers.verified_owner(voucher);
         let Some(remote) = self.remote_session(from, session) else { return };
         match owner {
             Ok(owner) if remote.uid() == Some(owner.uid) => remote.set_voucher(owner.voucher, None),
