@@ -32,15 +32,11 @@ type Excess = (String, String, Part, usize);
 /// The types that still exceed a limit, with their present counts. Lower or remove the line of a
 /// type that has been divided. Do not add lines.
 const EXCEPTIONS: &[(&str, &str, Part, usize)] = &[
-    ("job/src/jobs/mod.rs", "Jobs", Part::Methods, 61),
-    ("job/src/master.rs", "JobMaster", Part::Fields, 24),
-    ("job/src/master.rs", "JobMaster", Part::Methods, 81),
     ("mpi/p2p/src/state.rs", "State", Part::Fields, 18),
-    ("pm/src/device/composite/mod.rs", "Composite", Part::Methods, 82),
+    ("pm/src/device/composite/mod.rs", "Composite", Part::Methods, 81),
     ("pm/src/device/ethernet/engine.rs", "EthernetEngine", Part::Fields, 21),
-    ("pm/src/device/verbs/engine.rs", "VerbsEngine", Part::Fields, 30),
-    ("pm-reliability/src/receive.rs", "PacketReceiver", Part::Fields, 17),
-    ("pm-reliability/src/send.rs", "PacketSender", Part::Fields, 19),
+    ("pm/src/device/verbs/engine.rs", "VerbsEngine", Part::Fields, 29),
+    ("pm-reliability/src/send.rs", "PacketSender", Part::Fields, 18),
     ("scored/src/daemon/mod.rs", "Daemon", Part::Methods, 91),
     ("scored/src/shepherd/job_runner.rs", "JobRunner", Part::Fields, 22),
     ("scored/src/shepherd/job_runner.rs", "JobRunner", Part::Methods, 62),

@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::engine::VerbsEngine;
+use super::engine::{AdapterState, VerbsEngine};
 use super::outgoing_queue::{MessageClass, QueuedMessage};
 use super::receive_buffers;
 use crate::device::net_common::endpoint_queues::EndpointQueues;
@@ -43,7 +43,7 @@ impl net_common::Orphan for VerbsOrphan {
     /// Whether no message is left to deliver: all have arrived, or their receivers have exited, or
     /// the adapter was removed.
     fn is_drained(&self) -> bool {
-        self.engine.is_idle() || self.engine.is_adapter_removed()
+        self.engine.is_idle() || self.engine.adapter_state == AdapterState::Removed
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {

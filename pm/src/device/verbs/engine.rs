@@ -99,10 +99,6 @@ pub(super) fn warn_no_memory(why: String) -> Error {
 }
 
 impl VerbsEngine {
-    pub(super) fn is_adapter_removed(&self) -> bool {
-        self.adapter_state == AdapterState::Removed
-    }
-
     /// Creates the engine and the resources of the adapter. NoMemory: the adapter or the kernel
     /// refuses a resource. A warning to the user names it.
     pub(super) fn new(
@@ -417,7 +413,7 @@ impl net_common::Engine for VerbsEngine {
 
     fn dump(&mut self, out: &mut dyn Write) -> std::io::Result<()> {
         let name = &self.adapter.chosen.adapter;
-        let suffix = if self.is_adapter_removed() { " (removed)" } else { "" };
+        let suffix = if self.adapter_state == AdapterState::Removed { " (removed)" } else { "" };
         let refused_count = self.refused_rdma_count;
         let refused_text =
             if refused_count > 0 { format!(", {refused_count} refused") } else { String::new() };

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::VerbsEndpoint;
-use super::engine::VerbsEngine;
+use super::engine::{AdapterState, VerbsEngine};
 use crate::debug;
 use crate::device::StateInterface;
 use crate::device::net_common::{Engine as _, ProgressMode};
@@ -76,7 +76,9 @@ impl VerbsEndpoint {
             engine.service(&self.queues);
             must_wake |= engine.progress(&self.queues, ProgressMode::All)
                 && self.queues.wakeup_flag.take_wakeup();
-            self.net.broken.store(u64::from(engine.is_adapter_removed()), Ordering::Release);
+            self.net
+                .broken
+                .store(u64::from(engine.adapter_state == AdapterState::Removed), Ordering::Release);
             if !engine.is_idle() {
                 max_sleep = MAX_BUSY_SLEEP_INTERVAL;
             }
