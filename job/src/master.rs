@@ -24,6 +24,7 @@ use score_proto::message::{
 use score_proto::nodeset::NodeSet;
 use score_proto::observation::Metrics;
 use score_proto::server_message::JobAnswer;
+use score_proto::tool_files::ToolFileChunk;
 use score_proto::tool_start::{ToolAction, ToolProgram};
 
 use crate::cluster::MonotonicTime;
@@ -77,9 +78,11 @@ pub enum MasterEvent {
     PageStacks,
     /// A session starts a tool for the job, or sends a signal to a tool.
     ToolAction(SessionKey, ToolAction),
+    /// A session sends bytes of the files of the tool that it starts.
+    ToolFile(SessionKey, ToolFileChunk),
     /// A session of a tool begins.
     ToolSession(SessionKey, ToolSession),
-    /// A session of a tool has ended.
+    /// A session of a tool, or one that sends files, has ended.
     ToolSessionEnded(SessionKey),
     /// A session requests the list of processes.
     ListProcesses(SessionKey),
@@ -246,6 +249,7 @@ impl JobMaster {
             MasterEvent::Tool(session_key, call) => self.on_tool_call(session_key, call),
             MasterEvent::PageStacks => self.on_page_stacks(),
             MasterEvent::ToolAction(key, action) => self.on_session_tool_action(key, action),
+            MasterEvent::ToolFile(key, chunk) => self.on_tool_file(key, chunk),
             MasterEvent::ToolSession(key, session) => self.on_tool_session(key, session),
             MasterEvent::ToolSessionEnded(key) => self.on_tool_session_end(key),
             MasterEvent::ListProcesses(key) => self.on_session_list(key),
@@ -386,11 +390,13 @@ impl JobMaster {
         }
     }
 
-    fn on_file_request(&mut self, FileRequest { hash, offset, length }: FileRequest) {
-        if self.state == State::Starting {
-            self.requested_file_bytes = self.requested_file_bytes.saturating_add(length);
-            self.send_to_client(JobAnswer::FileRequest { hash, offset, length });
+    fn on_file_request(&mut self, request: FileRequest) {
+        if self.state != State::Starting {
+            return self.on_tool_file_request(request);
         }
+        let FileRequest { hash, offset, length } = request;
+        self.requested_file_bytes = self.requested_file_bytes.saturating_add(length);
+        self.send_to_client(JobAnswer::FileRequest { hash, offset, length });
     }
 
     fn on_output_report(&mut self, report: OutputReport) {
@@ -451,7 +457,7 @@ impl JobMaster {
             None => self.begin_stage(0),
             Some(program) => {
                 self.state = State::ToolDue;
-                let action = ToolAction::Start { program, hosts: Vec::new() };
+                let action = ToolAction::Start { program, hosts: Vec::new(), files: None };
                 self.on_tool_action(ToolRequester::Job, action);
             }
         }

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::allocation_request::AllocationRequest;
 use crate::ids::JobId;
 use crate::nodeset::NodeSet;
+use crate::tool_files::ToolFileChunk;
 use crate::tool_start::ToolAction;
 pub use call::{
     Call, NetworkDevice, NetworkMember, NetworkSet, NodeMapping, Reply, Welcome, encode_exit,
@@ -195,6 +196,9 @@ pub enum ConsoleRequest {
         /// The action.
         action: ToolAction,
     },
+    /// A part of the files that the session sends for the tool that it starts. Only
+    /// [`crate::server_message::ConsoleAnswer::ToolFileRequest`] permits it.
+    ToolFile(ToolFileChunk),
     /// Begin the session of a tool that leaves changes in processes of a job:
     /// [`crate::server_message::ToolAnswer::Programs`], and
     /// [`crate::server_message::ConsoleAnswer::Finished`] at the end of the job.

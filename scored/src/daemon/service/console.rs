@@ -32,6 +32,12 @@ impl Daemon {
                     daemon.send_tool_action(session_key, permit, action)
                 });
             }
+            ConsoleRequest::ToolFile(chunk) => {
+                return self.on_tool_request(session_key, chunk.job, |daemon, permit| {
+                    daemon.send_tool_file(session_key, permit, chunk);
+                    Ok(())
+                });
+            }
             ConsoleRequest::ToolSession(session) => {
                 return self.on_tool_request(session_key, session.job, |daemon, permit| {
                     daemon.begin_tool_session(session_key, permit, session)
@@ -96,6 +102,7 @@ impl Daemon {
             // The first match has handled these requests.
             ConsoleRequest::Tool(_)
             | ConsoleRequest::ToolAction { .. }
+            | ConsoleRequest::ToolFile(_)
             | ConsoleRequest::ToolSession(_)
             | ConsoleRequest::Processes(_) => return,
             ConsoleRequest::Kill(job) => match cluster.authorize(uid, JobAction::Kill, job) {
