@@ -77,7 +77,7 @@ fn cache_misses(c: &mut Criterion) {
 
 fn with_threads(c: &mut Criterion) {
     threads::spawn("ours", 64 << 10, || std::thread::sleep(Duration::from_secs(600))).unwrap();
-    bench_watched_hits(c, "beside a thread of PM");
+    bench_watched_hits(c, "with a thread of PM");
     let (stop_sender, stop_receiver) = channel::<()>();
     let idle_thread = std::thread::spawn(move || stop_receiver.recv());
     bench_watched_hits(c, "in a process of several threads");

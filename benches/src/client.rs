@@ -1,4 +1,4 @@
-//! Clients of scored that speak scrun's protocol.
+//! Clients of scored that use the protocol of scrun.
 
 use std::io;
 use std::os::fd::AsFd;

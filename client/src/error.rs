@@ -37,7 +37,7 @@ pub enum ConnectionError {
     },
     /// The scored is of another release.
     #[error(
-        "scored speaks protocol {0}, this program {PROTOCOL_VERSION}: use both from one release"
+        "scored uses protocol {0}, this program {PROTOCOL_VERSION}: install both from one release"
     )]
     OtherVersion(u32),
     /// The scored has closed the connection.

@@ -98,7 +98,7 @@ impl EndTool {
         let action = ToolAction::Signal { tool, signal };
         let answer = tool_client::request(address.find()?, action, socket.as_deref())?;
         let ToolActionAnswer::Signaled(outcome) = answer else {
-            return Err("scored has answered another request".into());
+            return Err("scored has sent an unexpected answer".into());
         };
         Ok(describe(tool, signal, &outcome))
     }

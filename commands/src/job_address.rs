@@ -38,7 +38,7 @@ impl JobAddress {
         let Some((pid, host)) = text.split_once('@') else {
             let number = text.parse().ok().filter(|number| *number > 0);
             let number = number.ok_or_else(|| {
-                format!("{text}: neither a job's number (scps) nor PID@HOST of a scrun")
+                format!("{text}: neither the number of a job (scps) nor PID@HOST of a scrun")
             })?;
             return Ok(Self::Cluster(JobId(number)));
         };

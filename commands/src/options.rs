@@ -20,7 +20,7 @@ pub struct NodeOptions {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OptionError {
     /// An unknown option.
-    #[error("{0:?} is not an option; there are -node N, -file NAME and -help")]
+    #[error("{0:?}: unknown option (valid: -node N, -file NAME, -help)")]
     Unknown(OsString),
     /// The option's value is missing.
     #[error("{0} needs a value: {1}")]

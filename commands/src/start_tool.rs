@@ -19,12 +19,12 @@ use crate::tool_files::ToolFiles;
 pub const USAGE: &str = "\
 usage: start_tool --id JOB | --pid SCRUN --tool PATH [--args \"WORD WORD...\"] [--hosts H,H...]
                   [--files DIR] [--socket PATH]
-  Starts a tool beside a running job of yours, one process on each host, and returns when it runs
-  on all of them.
+  Starts a tool for a running job of yours, one process on each host. It returns when the tool runs
+  on all of these hosts.
   --id JOB      the job, by its number (scps), from any host of the cluster; or PID@HOST
   --pid SCRUN   the job of the scrun with this process id on this host
-  --tool PATH   the tool, the same path on each host; without a slash it is searched in PATH
-  --args WORDS  its arguments: blanks, quotes and backslashes as for a shell
+  --tool PATH   the tool, the same path on each host; PATH is searched if it has no slash
+  --args WORDS  arguments of the tool: blanks, quotes and backslashes as in a shell
   --hosts H,H   only on these hosts of the job
   --files DIR   copy this directory to the hosts before the tool starts, and remove it there when
                 the tool has ended; %{files} in PATH and WORDS is the path of the copy
@@ -119,7 +119,7 @@ impl StartTool {
             }
         };
         let ToolActionAnswer::Started(tool) = answer else {
-            return Err("scored has answered another request".into());
+            return Err("scored has sent an unexpected answer".into());
         };
         process_table::show(target, address.to_string(), socket.as_deref()).map_err(|error| {
             let reason = format!("tool {tool} ({path}) has been started, but {}", error.reason);
@@ -137,7 +137,8 @@ fn set(slot: &mut Option<JobAddress>, address: JobAddress) -> Result<(), String>
 }
 
 /// Makes a path with a slash absolute, because the tool does not start in the directory of this
-/// command. A path in the job's tool files is left as it is: only the hosts know its directory.
+/// command. A path in the job's tool files is not changed, because its directory differs between
+/// hosts.
 fn absolute(tool: OsString) -> Result<OsString, String> {
     let is_in_files = tool.as_bytes().starts_with(TOOL_FILES_PLACEHOLDER.as_bytes());
     if is_in_files || !tool.as_bytes().contains(&b'/') {
@@ -162,7 +163,7 @@ mod tests {
             (&["--tol", "x"][..], "did you mean -tool?"),
             (&["--tool", "x"], "--id JOB or --pid SCRUN is missing"),
             (&["--id", "7"], "--tool PATH is missing"),
-            (&["--id", "x", "--tool", "t"], "--id x: neither a job's number"),
+            (&["--id", "x", "--tool", "t"], "--id x: neither the number of a job"),
             (&["--pid", "0", "--tool", "t"], "--pid 0: not a process id"),
             (&["--id", "1@no such host", "--tool", "t"], "run it on host no such host"),
             (&["--id", "7", "--pid", "8", "--tool", "t"], "more than once"),

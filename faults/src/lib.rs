@@ -81,7 +81,7 @@ fn is_child_of_socket_owner(socket: RawFd) -> bool {
     result == 0 && peer.pid > 0 && peer.pid == unsafe { libc::getppid() }
 }
 
-/// Gives the calling thread an alternate stack for handlers, if the thread has none.
+/// Sets an alternate stack for handlers in the calling thread, if the thread has none.
 fn set_alternate_stack() {
     let mut old = MaybeUninit::<libc::stack_t>::uninit();
     // SAFETY: there is room for the description of a stack, and it is read only if it was stored.

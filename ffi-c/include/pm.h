@@ -99,7 +99,7 @@ typedef struct pm_mmap_info {
  * Lists the names of the devices that this library can open.
  *   types   OUT  array for the names, which must not be freed or altered
  *   ntypesp IN   entries of the array; OUT number of names, always set
- * ENOSPC the array is too small; EINVAL *ntypesp is below 0.
+ * ENOSPC: the array is too small; EINVAL: *ntypesp is below 0.
  * [SCore-D] Signature ours.
  */
 int pmGetTypeList(char **types, int *ntypesp);
@@ -109,17 +109,17 @@ int pmGetTypeList(char **types, int *ntypesp);
  *   type IN  its name: "shmem", "ethernet", "agent-udp", "verbs", "composite"
  *   argc, argv IN  its options, read during the call only. All devices: -nodes N (shmem: default is
  *              the number of processors); all except composite: -channels C (default 1).
- *              docs/dev/pm.md and docs/dev/verbs.md describe the options of ethernet and verbs.
+ *              docs/dev/c-abi.md describes the options of ethernet and verbs.
  *   pmdp OUT the device
- * ENODEV no such device, or not on this machine; EINVAL arguments; EIO it could not be set up;
- * ENOMEM, EMFILE not enough memory or descriptors.
+ * ENODEV: no such device, or not on this machine; EINVAL: arguments; EIO: it could not be set up;
+ * ENOMEM, EMFILE: not enough memory or descriptors.
  * [SCore-D] except for "composite". Signature from the public man pages.
  */
 int pmOpenDevice(char *type, int argc, char **argv, pmDevice **pmdp);
 
 /*
  * Closes a device.
- * EBUSY contexts of it are open.
+ * EBUSY: contexts of it are open.
  * [SCore-D] Signature ours.
  */
 int pmCloseDevice(pmDevice *pmd);
@@ -142,7 +142,7 @@ int pmGetOptionBit(pmDevice *pmd, unsigned long *optionp);
  * Lists the nodes of a device.
  *   nodes   OUT  array for the node numbers
  *   nnodesp IN   entries of the array; OUT number of nodes, always set
- * ENOSPC the array is too small; EINVAL *nnodesp is below 0.
+ * ENOSPC: the array is too small; EINVAL: *nnodesp is below 0.
  * [SCore-D] Signature ours.
  */
 int pmGetNodeList(pmDevice *pmd, int *nodes, int *nnodesp);
@@ -150,7 +150,7 @@ int pmGetNodeList(pmDevice *pmd, int *nodes, int *nnodesp);
 /*
  * Returns whether messages can reach a node.
  *   reachablep OUT 1 or 0
- * EINVAL no such node.
+ * EINVAL: no such node.
  * [SCore-D] Signature ours.
  */
 int pmIsReachable(pmDevice *pmd, int node, int *reachablep);
@@ -161,14 +161,14 @@ int pmIsReachable(pmDevice *pmd, int node, int *reachablep);
  * Opens a context of a device.
  *   number IN  context number: 0 to contexts - 1
  *   pmcp   OUT the context
- * EINVAL no such number; EBUSY it is open already.
+ * EINVAL: no such number; EBUSY: it is open already.
  * [SCore-D] except for "composite" devices. Signature ours.
  */
 int pmOpenContext(pmDevice *pmd, int number, pmContext **pmcp);
 
 /*
  * Closes a context that pmOpenContext opened.
- * EBUSY it is a member of a composite, or a buffer of it is held.
+ * EBUSY: it is a member of a composite, or a buffer of it is held.
  * [SCore-D] except for "composite" contexts. Signature ours.
  */
 int pmCloseContext(pmContext *pmc);
@@ -176,14 +176,14 @@ int pmCloseContext(pmContext *pmc);
 /*
  * Makes a context node `self` of a channel. Contexts that are bound to the same channel of a device
  * reach each other.
- * EINVAL no such channel or node; EBUSY the context is bound, or another context is node `self`.
+ * EINVAL: no such channel or node; EBUSY: the context is bound, or another context is node `self`.
  * [SCore-D] Signature ours.
  */
 int pmBindChannel(pmContext *pmc, int channel, int self);
 
 /*
  * Undoes pmBindChannel.
- * EINVAL the context is not bound; EBUSY a buffer of it is held.
+ * EINVAL: the context is not bound; EBUSY: a buffer of it is held.
  * [SCore-D] Signature ours.
  */
 int pmUnbindChannel(pmContext *pmc);
@@ -192,14 +192,14 @@ int pmUnbindChannel(pmContext *pmc);
  * Makes a descriptor from which another process can attach the context, once. From then on only
  * that process may send and receive through the context, until pmUnbindChannel.
  *   fdp OUT the descriptor, closed on exec
- * EMFILE no descriptor is left.
+ * EMFILE: no descriptor is left.
  * [SCore-D] Signature from the public man pages.
  */
 int pmCreateAttachFd(pmContext *pmc, int *fdp);
 
 /*
  * Closes a descriptor that pmCreateAttachFd made.
- * EINVAL not such a descriptor.
+ * EINVAL: not such a descriptor.
  * [SCore-D] Signature ours.
  */
 int pmCloseAttachFd(int fd);
@@ -209,14 +209,14 @@ int pmCloseAttachFd(int fd);
  *   type IN  name of the context's device
  *   fd   IN  descriptor from pmCreateAttachFd; the caller closes it
  *   pmcp OUT the context
- * ENODEV no such device; EINVAL not such a descriptor, or it was used before.
+ * ENODEV: no such device; EINVAL: not such a descriptor, or it was used before.
  * Manual page pmAttachContext(3).
  */
 int pmAttachContext(char *type, int fd, pmContext **pmcp);
 
 /*
  * Undoes pmAttachContext.
- * EBUSY the context is a member of a composite, or a buffer of it is held.
+ * EBUSY: the context is a member of a composite, or a buffer of it is held.
  * Signature ours.
  */
 int pmDetachContext(pmContext *pmc);
@@ -231,7 +231,7 @@ int pmGetContextConfig(pmContext *pmc, pmContextConfig *config);
 /*
  * Returns the node number of the calling process.
  *   selfp OUT the number
- * EINVAL it has none (yet).
+ * EINVAL: it has none (yet).
  * Manual page pmGetSelf(3).
  */
 int pmGetSelf(pmContext *pmc, int *selfp);
@@ -239,14 +239,14 @@ int pmGetSelf(pmContext *pmc, int *selfp);
 /*
  * Returns the length of the longest message that can be sent to a node.
  *   mtup OUT length in bytes
- * EINVAL no such node.
+ * EINVAL: no such node.
  * Manual page pmGetMtu(3).
  */
 int pmGetMtu(pmContext *pmc, int node, size_t *mtup);
 
 /*
  * Drops all messages that are queued in this context, in both directions; the context stays bound.
- * EBUSY a buffer of it is held.
+ * EBUSY: a buffer of it is held.
  * Signature ours.
  */
 int pmResetContext(pmContext *pmc);
@@ -255,21 +255,21 @@ int pmResetContext(pmContext *pmc);
  * Copies the state of a context, including queued messages, into memory.
  *   buf   OUT the copy
  *   sizep IN  length of buf; OUT length of the copy, always set
- * ENOSPC buf is too small.
+ * ENOSPC: buf is too small.
  * [SCore-D] Signature ours.
  */
 int pmSaveContext(pmContext *pmc, caddr_t buf, size_t *sizep);
 
 /*
  * Restores a state of a context that pmSaveContext has copied.
- * EINVAL buf does not hold such a state, or holds that of another kind of context.
+ * EINVAL: buf does not hold such a state, or holds that of another kind of context.
  * [SCore-D] Signature ours.
  */
 int pmRestoreContext(pmContext *pmc, caddr_t buf, size_t size);
 
 /*
  * Returns whether every message sent from this context is in its receiver's queue.
- * EBUSY not yet.
+ * EBUSY: not yet.
  * [SCore-D] Signature ours.
  */
 int pmIsSendStable(pmContext *pmc);
@@ -277,7 +277,7 @@ int pmIsSendStable(pmContext *pmc);
 /*
  * Sends a control message, independently of other messages.
  *   buf, len IN 1 to PM_CONTROL_MTU bytes
- * EINVAL no such node, or length; ENOBUFS no space at the moment.
+ * EINVAL: no such node, or length; ENOBUFS: no space at the moment.
  * [SCore-D] Signature ours.
  */
 int pmControlSend(pmContext *pmc, int node, caddr_t buf, size_t len);
@@ -287,7 +287,7 @@ int pmControlSend(pmContext *pmc, int node, caddr_t buf, size_t len);
  *   nodep OUT the sender
  *   buf   OUT the message
  *   lenp  IN  length of buf; OUT length of the message
- * ENOBUFS there is none; ENOSPC buf is too small, *lenp is the necessary length.
+ * ENOBUFS: there is none; ENOSPC: buf is too small, *lenp is the necessary length.
  * Signature ours.
  */
 int pmControlReceive(pmContext *pmc, int *nodep, caddr_t buf, size_t *lenp);
@@ -300,7 +300,7 @@ int pmControlReceive(pmContext *pmc, int *nodep, caddr_t buf, size_t *lenp);
  * pthread_join(3). This includes pmSetSerialized itself. While a composite has members, the
  * composite and its members count as one context: a declaration for one of them is for all.
  *   serialized IN  1: calls do not overlap; 0: they may overlap
- * EINVAL another value.
+ * EINVAL: another value.
  */
 int pmSetSerialized(pmContext *pmc, int serialized);
 
@@ -310,7 +310,7 @@ int pmSetSerialized(pmContext *pmc, int serialized);
  * hardware thread of the core gets more of its time. A program that works between two calls, as MPI
  * libraries do, finds messages later because of the pause.
  *   pause IN  1: pause; 0: do not pause
- * EINVAL another value.
+ * EINVAL: another value.
  */
 int pmSetPollPause(pmContext *pmc, int pause);
 
@@ -318,15 +318,15 @@ int pmSetPollPause(pmContext *pmc, int pause);
 
 /*
  * Sets the route to one node.
- * EINVAL node number; EBUSY the node already has a route, or the member belongs to another
- * composite; ENOSYS pmc is not a composite.
+ * EINVAL: node number; EBUSY: the node already has a route, or the member belongs to another
+ * composite; ENOSYS: pmc is not a composite.
  * Manual page pmAddNode(3).
  */
 int pmAddNode(pmContext *pmc, int node, pmContext *member_pmc, int member_node);
 
 /*
  * Removes the route to one node.
- * EINVAL node number, or it has no route; EIO internal error; ENOSYS pmc is not a composite.
+ * EINVAL: node number, or it has no route; EIO: internal error; ENOSYS: pmc is not a composite.
  * Manual page pmRemoveNode(3).
  */
 int pmRemoveNode(pmContext *pmc, int node);
@@ -335,7 +335,7 @@ int pmRemoveNode(pmContext *pmc, int node);
  * Returns the route to one node.
  *   member_pmcp  OUT the member
  *   member_nodep OUT the node number in the member
- * EINVAL node number, or it has no route; ENOSYS pmc is not a composite.
+ * EINVAL: node number, or it has no route; ENOSYS: pmc is not a composite.
  * Manual page pmExtractNode(3).
  */
 int pmExtractNode(pmContext *pmc, int node, pmContext **member_pmcp, int *member_nodep);
@@ -343,7 +343,7 @@ int pmExtractNode(pmContext *pmc, int node, pmContext **member_pmcp, int *member
 /*
  * Sets the routes to many nodes in one call, all or none: to nodes[i] through member_nodes[i] of
  * one member.
- * EINVAL, EBUSY, ENOSYS as for pmAddNode.
+ * EINVAL, EBUSY, ENOSYS: as for pmAddNode.
  * Signature ours.
  */
 int pmAssociateNodes(pmContext *pmc, pmContext *member, int nnodes, const int *nodes,
@@ -356,8 +356,8 @@ int pmAssociateNodes(pmContext *pmc, pmContext *member, int nnodes, const int *n
  *   dest IN  destination
  *   bufp OUT the buffer, aligned to 16 bytes
  *   len  IN  length of the message, at least 1
- * ENOBUFS no space at the moment; EINVAL no such node, the calling node itself, a length of 0
- * or above the MTU; EBUSY another thread holds a buffer.
+ * ENOBUFS: no space at the moment; EINVAL: no such node, the calling node itself, a length of 0
+ * or above the MTU; EBUSY: another thread holds a buffer.
  * Manual page pmGetSendBuffer(3).
  */
 int pmGetSendBuffer(pmContext *pmc, int dest, caddr_t *bufp, size_t len);
@@ -365,7 +365,7 @@ int pmGetSendBuffer(pmContext *pmc, int dest, caddr_t *bufp, size_t len);
 /*
  * Gets a buffer for a message to several nodes, like pmGetSendBuffer.
  *   dest, ndest IN destinations, all different
- * ENOBUFS, EINVAL, EBUSY as for pmGetSendBuffer; ENOSYS the context does not offer it.
+ * ENOBUFS, EINVAL, EBUSY: as for pmGetSendBuffer; ENOSYS: the context does not offer it.
  * Manual page pmGetMulticastBuffer(3).
  */
 int pmGetMulticastBuffer(pmContext *pmc, int *dest, int ndest, caddr_t *bufp, size_t len);
@@ -373,14 +373,14 @@ int pmGetMulticastBuffer(pmContext *pmc, int *dest, int ndest, caddr_t *bufp, si
 /*
  * Makes the message shorter than its buffer.
  *   len IN new length, 1 to the current one
- * EINVAL another length; EIO there is no buffer.
+ * EINVAL: another length; EIO: there is no buffer.
  * Manual page pmTruncateBuffer(3).
  */
 int pmTruncateBuffer(pmContext *pmc, size_t len);
 
 /*
  * Sends the message in the buffer and unlocks the sending side.
- * EIO there is no buffer.
+ * EIO: there is no buffer.
  * Manual page pmSend(3).
  */
 int pmSend(pmContext *pmc);
@@ -390,14 +390,14 @@ int pmSend(pmContext *pmc);
  * locked until pmReleaseReceiveBuffer.
  *   bufp OUT the message, aligned to 16 bytes
  *   lenp OUT its length
- * ENOBUFS there is none; EBUSY another thread holds a message; EIO, EPIPE errors of the link.
+ * ENOBUFS: there is none; EBUSY: another thread holds a message; EIO, EPIPE: errors of the link.
  * Manual page pmReceive(3).
  */
 int pmReceive(pmContext *pmc, caddr_t *bufp, size_t *lenp);
 
 /*
  * Releases the message and unlocks the receiving side.
- * EIO no message is held.
+ * EIO: no message is held.
  * Manual page pmReleaseReceiveBuffer(3).
  */
 int pmReleaseReceiveBuffer(pmContext *pmc);
@@ -405,7 +405,7 @@ int pmReleaseReceiveBuffer(pmContext *pmc);
 /*
  * Returns whether the destinations have received, but perhaps not yet extracted, every message sent
  * from this context.
- * EBUSY not yet; EIO a message could not be sent.
+ * EBUSY: not yet; EIO: a message could not be sent.
  * Manual page pmIsSendDone(3).
  */
 int pmIsSendDone(pmContext *pmc);
@@ -423,7 +423,7 @@ int pmGetMessageQueueStatus(pmContext *pmc, pmMessageQueueStatus *statp);
  * Lists the descriptors on which select(2) or poll(2) wait for messages.
  *   fd   OUT array for the descriptors; may be NULL if *nfdp is 0
  *   nfdp IN  entries of the array; OUT number of descriptors, always set
- * ENOSPC the array is too small; EINVAL *nfdp is below 0; ENOMEM.
+ * ENOSPC: the array is too small; EINVAL: *nfdp is below 0; ENOMEM.
  * Manual page pmGetFd(3).
  */
 int pmGetFd(pmContext *pmc, int *fd, int *nfdp);
@@ -449,7 +449,7 @@ int pmAfterSelect(pmContext *pmc);
  *   rmt_node IN  the node at the other end, or PM_NODE_ANY
  *   addr, len IN the region, of any alignment
  *   hndlp    OUT handle of its first byte
- * EINVAL node or length; ENOSPC too much is locked; ENOSYS.
+ * EINVAL: node or length; ENOSPC: too much is locked; ENOSYS.
  * Manual page pmMLock(3).
  */
 int pmMLock(pmContext *pmc, int rmt_node, caddr_t addr, size_t len, pmAddrHandle *hndlp);
@@ -457,7 +457,7 @@ int pmMLock(pmContext *pmc, int rmt_node, caddr_t addr, size_t len, pmAddrHandle
 /*
  * Unlocks memory: after the last unlock its handle is refused. Waits for copies that other
  * processes of this host have started in the region.
- * EINVAL node or length; ENOENT it was not locked; ENOSYS.
+ * EINVAL: node or length; ENOENT: it was not locked; ENOSYS.
  * Manual page pmMUnlock(3).
  */
 int pmMUnlock(pmContext *pmc, int rmt_node, caddr_t addr, size_t len);
@@ -467,8 +467,8 @@ int pmMUnlock(pmContext *pmc, int rmt_node, caddr_t addr, size_t len);
  * node arrive after it.
  *   rmt_hndl, local_hndl IN locked handles, plus offsets
  *   len IN 1 to PM_RMA_MTU bytes
- * EINVAL node, handle or length; ENOBUFS no space at the moment; ENOSYS the kernel refuses to copy
- * memory of other processes, and a region is not from pmAlloc: use pmAlloc, or allow
+ * EINVAL: node, handle or length; ENOBUFS: no space at the moment; ENOSYS: the kernel refuses to
+ * copy memory of other processes, and a region is not from pmAlloc: use pmAlloc, or allow
  * process_vm_writev (Yama, seccomp).
  * Manual page pmWrite(3).
  */
@@ -484,14 +484,14 @@ int pmRead(pmContext *pmc, int rmt_node, pmAddrHandle rmt_hndl, pmAddrHandle loc
 
 /*
  * Returns whether the local memory of all pmWrite calls may be altered.
- * EBUSY not yet; EIO a pmWrite has failed, reported once; ENOSYS.
+ * EBUSY: not yet; EIO: a pmWrite has failed, reported once; ENOSYS.
  * Manual page pmIsWriteDone(3).
  */
 int pmIsWriteDone(pmContext *pmc);
 
 /*
  * Returns whether all pmRead calls have been completed.
- * EBUSY not yet; EIO a pmRead has failed, reported once; ENOSYS.
+ * EBUSY: not yet; EIO: a pmRead has failed, reported once; ENOSYS.
  * Manual page pmIsReadDone(3).
  */
 int pmIsReadDone(pmContext *pmc);
@@ -504,7 +504,7 @@ int pmIsReadDone(pmContext *pmc);
  * all earlier operations have ended, and pmIsWriteDone or pmIsReadDone would report its end if it
  * were the only operation.
  *   statp OUT the numbers, also set on EIO
- * EIO the operation statp->completed has failed; all earlier operations that no call has reported
+ * EIO: the operation statp->completed has failed; all earlier operations that no call has reported
  * yet have succeeded. Each failure is reported once, and the next call reports on the operations
  * after it. EINVAL node number; ENOSYS.
  */
@@ -516,13 +516,13 @@ int pmGetRemoteStatus(pmContext *pmc, int rmt_node, pmRemoteStatus *statp);
  * of fork() shares it.
  *   len   IN  number of bytes, rounded up to whole pages
  *   addrp OUT the memory
- * EINVAL len is 0; ENOMEM.
+ * EINVAL: len is 0; ENOMEM.
  */
 int pmAlloc(pmContext *pmc, size_t len, caddr_t *addrp);
 
 /*
  * Extension: frees memory of pmAlloc, through any context.
- * EINVAL not memory of pmAlloc; EBUSY a part of it is locked.
+ * EINVAL: not memory of pmAlloc; EBUSY: a part of it is locked.
  */
 int pmFree(pmContext *pmc, caddr_t addr);
 
@@ -563,7 +563,7 @@ int pmMigrateSys(pmContext *pmc);
  * Lists the memory that PM has mapped in this process.
  *   mip   OUT array for the regions
  *   sizep IN  entries of the array; OUT number of regions, always set
- * ENOSPC the array is too small; EINVAL *sizep is not above 0; ENOSYS.
+ * ENOSPC: the array is too small; EINVAL: *sizep is not above 0; ENOSYS.
  * Signature from the public man pages.
  */
 int pmGetMmapInfo(pmMmapInfo *mip, int *sizep);
@@ -573,7 +573,7 @@ int pmGetMmapInfo(pmMmapInfo *mip, int *sizep);
 /*
  * Sets how much PM prints on standard error: 0 nothing, 1 errors, 2 also warnings, 3 everything
  * (manual, table 2.4). The initial level is the value of the environment variable PM_DEBUG.
- * EINVAL level is below 0.
+ * EINVAL: level is below 0.
  * Signature ours.
  */
 int pmDebug(int level);

@@ -18,7 +18,7 @@ extern "C" {
 /*
  * Waits until all nodes of the parallel process have called it. The thread counts as idle
  * during the call and as busy afterwards.
- * EBUSY another thread of this node is in the call; EINTR the job has been restarted from a
+ * EBUSY: another thread of this node is in the call; EINTR: the job has been restarted from a
  * checkpoint; EPERM.
  * Manual page sc_barrier(2).
  */
@@ -26,7 +26,7 @@ int sc_barrier(void);
 
 /*
  * Requests a checkpoint.
- * ENOSYS checkpoints are not implemented.
+ * ENOSYS: checkpoints are not implemented.
  * Manual page sc_checkpoint(2).
  */
 int sc_checkpoint(void);
@@ -46,7 +46,7 @@ int sc_terminate(void);
 /*
  * Waits until scrun has written everything that this process has printed on standard output and
  * error. The buffers of stdout and stderr are flushed first.
- * EINTR the job has been restarted from a checkpoint; EPERM.
+ * EINTR: the job has been restarted from a checkpoint; EPERM.
  * Manual page sc_flush(2).
  */
 int sc_flush(void);
@@ -54,7 +54,7 @@ int sc_flush(void);
 /*
  * Returns the number of the job, as scrun prints it; 0 without scrun.
  *   scpid OUT the number
- * EINVAL scpid is NULL.
+ * EINVAL: scpid is NULL.
  * Manual page sc_getpid(2).
  */
 int sc_getpid(int *scpid);
@@ -76,21 +76,21 @@ void sc_set_monitor(int which, unsigned char value);
 
 /*
  * Sends a signal to every process of the parallel process, also to this one.
- * EINVAL signal is negative, above SIGRTMAX, SIGSTOP, SIGCONT or SIGKILL; EPERM.
+ * EINVAL: signal is negative, above SIGRTMAX, SIGSTOP, SIGCONT or SIGKILL; EPERM.
  * Manual page sc_signal_bcast(2).
  */
 int sc_signal_bcast(int signal);
 
 /*
  * Sleeps, and lets the whole job sleep as long: other jobs run on its processors during that time.
- * EINVAL sec is negative; EPERM in a process that a node has forked.
+ * EINVAL: sec is negative; EPERM: in a process that a node has forked.
  * Manual page sc_sleep(2).
  */
 int sc_sleep(int sec);
 
 /*
  * Gives up the rest of the slice of the whole job to other jobs; no effect if none waits.
- * EPERM in a process that a node has forked.
+ * EPERM: in a process that a node has forked.
  * Manual page sc_yield(2).
  */
 int sc_yield(void);
@@ -101,7 +101,7 @@ int sc_yield(void);
  * exec.
  *   filename IN  a name without slash
  *   fd       OUT the descriptor
- * EINVAL filename contains a slash or an argument is NULL; else as of open(2).
+ * EINVAL: filename contains a slash or an argument is NULL; else as of open(2).
  * Manual pages sc_create_temporary_file(3), sc_open_temporary_file(3).
  */
 int sc_create_temporary_file(char *filename, int *fd);
@@ -109,7 +109,7 @@ int sc_open_temporary_file(char *filename, int *fd);
 
 /*
  * Removes a temporary file.
- * EINVAL filename contains a slash or is NULL; else as of unlink(2).
+ * EINVAL: filename contains a slash or is NULL; else as of unlink(2).
  * Manual page sc_unlink_temporary_file(3).
  */
 int sc_unlink_temporary_file(char *filename);

@@ -43,7 +43,7 @@ extern "C" {
  * Extension: requests at least min and at most max nodes, computed by the program. To be called
  * before score_initialize in a program with SCORE_RSRC_RUN; the last call takes effect. No effect
  * otherwise.
- * EINVAL no number of nodes meets the limits.
+ * EINVAL: no number of nodes meets the limits.
  */
 int score_request_nodes(int min, int max);
 

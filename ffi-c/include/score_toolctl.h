@@ -139,7 +139,7 @@ int score_toolctl_update(score_toolctl *connection, uint32_t rank,
  *   notice       OUT the notice (struct score_tools_signal_notice and so on), valid until the next
  *                    call
  *   len          OUT its length in bytes
- * -ETIMEDOUT there is no notice; -EINTR a signal has interrupted the call.
+ * -ETIMEDOUT: there is no notice; -EINTR: a signal has interrupted the call.
  */
 int score_toolctl_notice(score_toolctl *connection, int milliseconds, const void **notice,
                          size_t *len);

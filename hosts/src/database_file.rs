@@ -47,8 +47,8 @@ pub fn locate(option: Option<&Path>, variable: Option<&OsStr>) -> Result<Option<
     match variable.filter(|value| !value.is_empty()) {
         Some(value) if Path::new(value).is_absolute() => Ok(Some(value.into())),
         Some(value) => Err(format!(
-            "{DATABASE_ENV}={}: no cluster database server is asked here; the path of a \
-             scorehosts.db that begins with / is expected",
+            "{DATABASE_ENV}={}: not an absolute path; set it to the path of a scorehosts.db, \
+             because cluster database servers are not supported",
             crate::error::printable(&value.to_string_lossy())
         )),
         None => Ok(Some(PathBuf::from(DEFAULT_DATABASE_PATH)).filter(|path| path.exists())),

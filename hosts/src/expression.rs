@@ -152,7 +152,7 @@ fn cut_index(operator: char, word: &str, set: &[Host]) -> Result<usize, String> 
             (Ok(0), ':') => Err(format!("'{operator}{}' leaves no host", printable(word))),
             (Ok(number), _) if number <= host_count => Ok(number),
             _ => Err(format!(
-                "{} hosts are requested, {host_count} host{plural} are there",
+                "{} hosts are requested, {host_count} host{plural} are in the set",
                 printable(word)
             )),
         };
@@ -181,7 +181,8 @@ fn virtual_hosts(
     machine: &VirtualHostSpec,
 ) -> Result<Vec<Host>, ExpressionError> {
     let Some((_, offset, count)) = count else {
-        let what = format!("how many virtual hosts? {LOCAL_KEYWORD}:4 is expected");
+        let what =
+            format!("the number of virtual hosts is missing ({LOCAL_KEYWORD}:4 is expected)");
         return Err(ExpressionError { offset, message: what });
     };
     let error = |what: String| ExpressionError { offset, message: what };
@@ -243,7 +244,7 @@ fn operand(offset: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>
     let what = match context.database {
         Some(database) => database.unknown_name_error(word),
         None => format!(
-            "no scorehosts.db defines it ({} or {} names one; {LOCAL_KEYWORD}:N are \
+            "no scorehosts.db defines it (set {} or create {}; {LOCAL_KEYWORD}:N are \
              virtual hosts)",
             crate::database_file::DATABASE_ENV,
             crate::database_file::DEFAULT_DATABASE_PATH
@@ -374,15 +375,15 @@ mod tests {
             ("big", "0: 'big': several hosts have this name: big.one.org, big.two.org"),
             ("comp[0-8]", "0: 'comp8': no host or group"),
             ("comp[0-", "0: comp[0-: '[' is not closed"),
-            ("all:9", "4: 9 hosts are requested, 8 hosts are there"),
+            ("all:9", "4: 9 hosts are requested, 8 hosts are in the set"),
             ("all:0", "4: ':0' leaves no host"),
             ("all@8", "4: '@8' leaves no host"),
             ("all@99999999999999999999", "4: 99999999999999999999 hosts are requested, 8"),
             ("all:x", "4: 'x' is not among the 8 hosts; a number up to 8 or a host"),
             ("all:2@comp3", "6: 'comp3' is not among the 2 hosts; did you mean 'comp0'?"),
             ("all~all", "4: '~all' leaves no host"),
-            ("local", "0: how many virtual hosts? local:4"),
-            ("local@2", "0: how many virtual hosts? local:4"),
+            ("local", "0: the number of virtual hosts is missing (local:4"),
+            ("local@2", "0: the number of virtual hosts is missing (local:4"),
             ("local:0", "6: '0' is not a number of virtual hosts from 1 to 1024"),
             ("local:5000", "6: '5000' is not a number"),
             ("local:comp1", "6: 'comp1' is not a number"),

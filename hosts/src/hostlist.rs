@@ -34,7 +34,7 @@ pub fn expand(name: &str) -> Result<Vec<String>, String> {
         rest = after;
     }
     if rest.contains(']') {
-        return Err("']' closes nothing ([0-15,20] is expected)".into());
+        return Err("']' without '[' ([0-15,20] is expected)".into());
     }
     if !rest.is_empty() {
         names.iter_mut().for_each(|name| name.push_str(rest));
@@ -90,8 +90,8 @@ mod tests {
     fn an_invalid_range_is_refused_and_growth_is_bounded() {
         for (name, part) in [
             ("c[0-3", "not closed"),
-            ("c0-3]", "closes nothing"),
-            ("c]0[1]", "closes nothing"),
+            ("c0-3]", "']' without '['"),
+            ("c]0[1]", "']' without '['"),
             ("c[]", "'' is neither a number"),
             ("c[a-b]", "'a-b' is neither a number"),
             ("c[3-1]", "runs backwards"),

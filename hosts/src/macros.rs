@@ -45,7 +45,7 @@ impl Macro {
         };
         let parts: Vec<&str> = text.split("##").collect();
         if parameters.is_some() && parts.iter().any(|part| part.contains('#')) {
-            return Err("# is not known here (## joins words)".into());
+            return Err("# is not supported here (## joins words)".into());
         }
         let last = parts.len() - 1;
         let trimmed = parts.iter().enumerate().map(|(index, part)| {
@@ -324,7 +324,7 @@ mod tests {
         for (defines, line, part) in [
             (&["F(a) a"][..], "F(1, 2)", "F: 2 arguments are given, 1 are expected"),
             (&["F(a) a"], "F(1", "F: the ) of its arguments is missing"),
-            (&["F(a) #a"], "", "# is not known"),
+            (&["F(a) #a"], "", "# is not supported"),
             (&["F(1) a"], "", "'1' is not a valid name"),
             (&["F(a"], "", "not closed"),
             (&["2 a"], "", "#define NAME TEXT"),

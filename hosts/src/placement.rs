@@ -92,7 +92,7 @@ pub fn place(hosts: &[Host], request: &PlacementRequest) -> Result<Placement, St
     }
     best.ok_or_else(|| match refusal {
         Some((_, line)) if has_several_pools => {
-            format!("{line}; those of other kinds are mixed in by the option hetero only")
+            format!("{line}; use the option hetero to allow hosts of several kinds")
         }
         Some((_, line)) => line,
         None => "no host is available".into(),
@@ -205,7 +205,7 @@ fn choose_hosts(
         (Some(Shape::Nodes(nodes)), Some(procs)) => {
             let fixed = format!("SCORE_RSRC_NUM_PROCS({procs})");
             if !nodes.is_multiple_of(procs) {
-                return Err(format!("{nodes} nodes are no multiple of the {procs} of {fixed}"));
+                return Err(format!("{nodes} nodes are not a multiple of the {procs} of {fixed}"));
             }
             with_procs_each(pool, (nodes / procs) as usize, procs)
                 .map_err(|line| format!("{nodes} nodes by {procs} per host ({fixed}): {line}"))?
@@ -275,7 +275,7 @@ fn spread(pool: &[Candidate], nodes: u32, one_machine: bool) -> Result<Vec<Candi
         let (hosts, plural) = (pool.len(), if pool.len() == 1 { "" } else { "s" });
         let more = "HxP puts P on each host regardless of its processors";
         let at_hand = format!("{hosts} host{plural} with {processor_count} processors");
-        return Err(format!("{nodes} nodes are wanted, {at_hand} available ({more})"));
+        return Err(format!("{nodes} nodes are requested, {at_hand} available ({more})"));
     }
     let mut largest_first = pool.to_vec();
     largest_first.sort_by_key(|(index, processors)| (std::cmp::Reverse(*processors), *index));
@@ -398,13 +398,18 @@ mod tests {
         for (option, nodes, procs, part) in [
             ("5", (1, 4), None, "5 nodes: the programs allow 1 to 4 (SCORE_RSRC_NUM_NODES(1, 4))"),
             ("2x1", (4, 9), None, "2 nodes: the programs allow 4 to 9"),
-            ("5", (1, 99), Some(2), "5 nodes are no multiple of the 2 of SCORE_RSRC_NUM_PROCS(2)"),
+            (
+                "5",
+                (1, 99),
+                Some(2),
+                "5 nodes are not a multiple of the 2 of SCORE_RSRC_NUM_PROCS(2)",
+            ),
             ("10", (1, 99), Some(2), "10 nodes by 2 per host"),
             ("10", (1, 99), Some(2), "5 hosts are needed, 4 are available"),
             ("2x3", (1, 99), Some(2), "3 per host, but the programs declare"),
             ("", (1, 2), Some(3), "3 nodes: the programs allow 1 to 2"),
             ("", (10, 99), Some(2), "8 nodes: the programs allow 10 to 99"),
-            ("", (20, 99), None, "20 nodes are wanted, 4 hosts with 16 processors available"),
+            ("", (20, 99), None, "20 nodes are requested, 4 hosts with 16 processors available"),
         ] {
             let error = process_counts(&four, &with(option, nodes, procs)).unwrap_err();
             assert!(error.contains(part), "{option}: {error}");
@@ -416,7 +421,7 @@ mod tests {
         for (processors, option, part) in [
             (&[4, 4][..], "3x1", "3 hosts are needed, 2 are available"),
             (&[4], "2x1", "2 hosts are needed, 1 is available"),
-            (&[4, 4], "9", "9 nodes are wanted, 2 hosts with 8 processors available"),
+            (&[4, 4], "9", "9 nodes are requested, 2 hosts with 8 processors available"),
             (&[], "1", "no host is available"),
         ] {
             let error = process_counts(&hosts(processors), &wanted(option)).unwrap_err();
@@ -464,7 +469,7 @@ mod tests {
         assert_eq!(process_counts(&some, &wanted("")).unwrap(), [0, 2, 2]);
         assert_eq!(process_counts(&some, &wanted("2x1")).unwrap(), [0, 1, 1]);
         let error = process_counts(&some, &wanted("6")).unwrap_err();
-        assert!(error.contains("6 nodes are wanted, 2 hosts with 4 processors"), "{error}");
+        assert!(error.contains("6 nodes are requested, 2 hosts with 4 processors"), "{error}");
         assert!(error.contains("hetero"), "{error}");
         let permitted = PlacementRequest { allows_hetero: true, ..wanted("6") };
         assert_eq!(process_counts(&some, &permitted).unwrap(), [2, 2, 2]);

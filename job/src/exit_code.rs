@@ -1,5 +1,5 @@
-//! Exit codes: of a node, of a parallel process, of a pipeline (docs/dev/job-control.md,
-//! "The end of a parallel process").
+//! Exit codes: of a node, of a parallel process, of a pipeline (docs/user/running-jobs.md, "Exit
+//! codes").
 
 use score_proto::job_control::Status;
 

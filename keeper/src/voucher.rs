@@ -1,4 +1,4 @@
-//! Vouchers. The keeper of the login host asks the kernel for the identity of a client and
+//! Vouchers. The keeper of the login host gets the identity of a client from the kernel and
 //! certifies it in a voucher. The voucher is sent with the user's jobs to their hosts. The keepers
 //! of those hosts start processes as the user only if the voucher is valid. All keepers of a
 //! cluster share the voucher key; no daemon has it.
@@ -53,7 +53,7 @@ pub struct Voucher {
     pub session: u64,
     /// The time at which the voucher expires, in seconds since 1970.
     pub expires_at: u64,
-    /// The user's name on the login host. Empty if its name services do not know the uid.
+    /// The user's name on the login host. Empty if its name services have no entry for the uid.
     pub name: Vec<u8>,
     /// The name of the login host.
     pub login_host: Vec<u8>,

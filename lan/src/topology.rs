@@ -199,8 +199,8 @@ impl Lan {
         }
     }
 
-    /// Disconnects a host from the switch, or connects it again. The host keeps its addresses and
-    /// sees that its link is down.
+    /// Disconnects a host from the switch, or connects it again. The host keeps its addresses,
+    /// and its link is down.
     ///
     /// # Errors
     /// The error of the kernel.

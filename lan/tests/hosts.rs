@@ -1,4 +1,4 @@
-//! Tests how programs see the hosts of a LAN. A test runs itself again on every host through
+//! Tests the hosts of a LAN as programs use them. A test runs itself again on every host through
 //! score-lan. So it needs no privileges if users may have user namespaces.
 #![forbid(unsafe_code)]
 
@@ -191,7 +191,7 @@ fn a_disconnected_link_carries_no_packets_until_it_is_connected_again() {
             lan.set_link(1, 0, false).unwrap();
             assert!(!is_delivered(&lan, &to));
             lan.set_link(1, 0, true).unwrap();
-            // The kernel may take up to a second to notice the change.
+            // The kernel may take up to a second to detect the change.
             assert!((0..30).any(|_| is_delivered(&lan, &to)));
             let lan_netns = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
             lan.leave().unwrap();

@@ -85,10 +85,10 @@ impl Area {
         self.notify_if_armed(idle_notify::idle(number));
     }
 
-    /// Changes an idle thread to busy. The transition is counted before the thread continues, so
-    /// that a sampler that misses a later action of the thread sees the count change. The slot is
-    /// cleared before the transition is counted: a sampler reads the count first, and must not find
-    /// a thread idle whose transition has been counted.
+    /// Changes an idle thread to busy. The transition is counted before the thread continues. A
+    /// sampler that misses a later action of the thread therefore reads a changed count. The slot
+    /// is cleared before the transition is counted: a sampler reads the count first, and must not
+    /// find a thread idle whose transition has been counted.
     pub(crate) fn become_busy(&self, number: usize) {
         self.slot(number, slot::STATE).store(BUSY, Ordering::Release);
         // SYNC: busy-transition, idle-notify
@@ -113,14 +113,14 @@ impl Area {
 
     /// Counts a call of sc_barrier. Call it before the thread becomes idle in the barrier.
     pub(crate) fn count_barrier_call(&self) {
-        // SYNC: thread-state (a sampler that sees the thread idle sees the call)
+        // SYNC: thread-state (a sampler that reads the thread as idle also reads the call)
         self.mapping.u64(area::BARRIERS_CALLED).fetch_add(1, Ordering::SeqCst);
     }
 
     /// Counts a return from sc_barrier. Call it after the reply to sc_barrier, when the thread is
     /// busy again.
     pub(crate) fn count_barrier_return(&self) {
-        // SYNC: busy-transition (a sampler that sees this count also sees the transition)
+        // SYNC: busy-transition (a sampler that reads this count also reads the transition)
         self.mapping.u64(area::BARRIERS_LEFT).fetch_add(1, Ordering::SeqCst);
     }
 

@@ -156,7 +156,7 @@ fn map_board(fd: &OwnedFd) -> Result<SharedMapping, String> {
     }
     if version != PROTOCOL_VERSION {
         return Err(format!(
-            "SCore-D speaks protocol {version} and this program's libscore {PROTOCOL_VERSION}; \
+            "SCore-D uses protocol {version}, this program's libscore {PROTOCOL_VERSION}; \
              link the program again, or use the scrun of its libscore"
         ));
     }

@@ -117,8 +117,8 @@ impl Control {
         let mut bytes = [0; MAX_REPLY_LEN];
         let len = loop {
             match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_TRUNC) {
-                // A stop and continue of the whole job interrupts the call, but the program must
-                // not notice it.
+                // A stop and continue of the whole job interrupts the call, but it must not
+                // affect the program.
                 Err(Errno::EINTR) => {}
                 Ok(0) | Err(_) => exit_with_reason("lost the connection to SCore-D"),
                 Ok(len) => break len,

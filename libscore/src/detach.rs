@@ -2,7 +2,7 @@
 
 use crate::session;
 
-/// Detaches from PM, so that peers need not wait until the shepherd notices the end. A forked child
+/// Detaches from PM, so that peers need not wait until the shepherd detects the end. A forked child
 /// has nothing to detach. While other threads run, contexts cannot be closed; the shepherd closes
 /// them later.
 pub(crate) extern "C" fn detach() {

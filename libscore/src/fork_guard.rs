@@ -1,7 +1,7 @@
 //! Detects forked children. A process that a node has forked is not a node. It must not touch the
 //! node's thread slots, its control socket, or the temporary directory that the parent removes.
 
-// UNSAFETY: memmap2 does not know the advice.
+// UNSAFETY: memmap2 does not have the advice.
 #![expect(unsafe_code)]
 
 use std::io;

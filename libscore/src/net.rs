@@ -230,7 +230,7 @@ impl Net {
     }
 }
 
-/// Converts a node number for PM. A number above u32 becomes one that PM refuses.
+/// Converts a node number for PM. A number above u32::MAX becomes a number that PM refuses.
 fn node(dest: usize) -> u32 {
     u32::try_from(dest).unwrap_or(u32::MAX)
 }

@@ -17,7 +17,7 @@ impl Options {
             let value = CString::new(value.unwrap_or_default());
             match (key, value) {
                 (Ok(key), Ok(value)) => Ok((key, value)),
-                _ => Err(format!("option {shown:?} holds a NUL byte")),
+                _ => Err(format!("option {shown:?} contains a NUL byte")),
             }
         });
         Ok(Self(options.collect::<Result<_, _>>()?))

@@ -13,7 +13,7 @@ use super::process_table::CompleteTable;
 use super::subset;
 use super::symbols;
 
-/// The request to start the servers of the debugger. `None` if it wants no servers.
+/// The request to start the servers of the debugger. `None` if it requests no servers.
 ///
 /// # Errors
 /// The variable that is invalid, and the reason. No servers must be started in this case.

@@ -1,4 +1,4 @@
-//! The ranks for which a debugger wants servers (`MPIR_subset_attach`, CDTI 2.1.8). The text
+//! The ranks for which a debugger requests servers (`MPIR_subset_attach`, CDTI 2.1.8). The text
 //! consists of elements separated by blanks: `RANK`, `RANK-RANK` or `RANK-RANK:STRIDE`. `max` or
 //! `$max` is the last rank.
 

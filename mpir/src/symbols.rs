@@ -58,7 +58,7 @@ const _: () = assert!(
     "the layout that debuggers know"
 );
 
-/// A debugger that wants [`MPIR_proctable`] sets this to 1. It sets it to 0 when it leaves.
+/// A debugger that needs [`MPIR_proctable`] sets this to 1. It sets it to 0 when it leaves.
 #[unsafe(no_mangle)]
 pub static MPIR_being_debugged: AtomicI32 = AtomicI32::new(0);
 /// The reason why [`MPIR_Breakpoint`] is called: a [`DebugState`].
@@ -70,10 +70,10 @@ pub static MPIR_proctable: AtomicPtr<MPIR_PROCDESC> = AtomicPtr::new(ptr::null_m
 /// Number of rows of [`MPIR_proctable`]. It is 0 unless the table is complete.
 #[unsafe(no_mangle)]
 pub static MPIR_proctable_size: AtomicI32 = AtomicI32::new(0);
-/// This symbol tells a debugger that this process starts the job and is not part of it.
+/// For a debugger, this symbol means that this process starts the job and is not part of it.
 #[unsafe(no_mangle)]
 pub static MPIR_i_am_starter: AtomicI32 = AtomicI32::new(1);
-/// This symbol tells a debugger that ranks to which it does not attach run on without its help.
+/// For a debugger, this symbol means that ranks to which it does not attach continue by themselves.
 #[unsafe(no_mangle)]
 pub static MPIR_partial_attach_ok: AtomicI32 = AtomicI32::new(1);
 /// The value for `start_tool --id`, a C string. Empty before the job exists.
@@ -144,7 +144,7 @@ pub fn call_breakpoint(state: DebugState) {
     fence(Ordering::SeqCst);
 }
 
-/// Whether a debugger wants the table.
+/// Whether a debugger has requested the table.
 pub fn is_being_debugged() -> bool {
     MPIR_being_debugged.load(Ordering::SeqCst) != 0
 }

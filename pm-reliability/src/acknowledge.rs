@@ -2,7 +2,9 @@
 
 use crate::packet_header::{Header, SACK_BLOCK, TIMESTAMP_ECHO};
 use crate::rtt::timestamp;
-use crate::send::{MAX_PROBE_TIMEOUTS, PacketSender, REORDER_THRESHOLD, SendEntry, SendState};
+use crate::send::{
+    MAX_PROBE_TIMEOUTS, PacketSender, REORDER_THRESHOLD, SendEntry, SendMode, SendState,
+};
 use crate::trunking::LinkScheduler;
 use crate::{CommonState, MAX_WINDOW, NO_DEADLINE};
 
@@ -36,7 +38,9 @@ impl PacketSender {
         now: u64,
     ) {
         let advance = header.ack.wrapping_sub(self.first_unacked) as usize;
-        if advance > self.sent_count() && !(self.resumed && advance <= MAX_WINDOW as usize) {
+        if advance > self.sent_count()
+            && !(self.mode == SendMode::Recovered && advance <= MAX_WINDOW as usize)
+        {
             let counters = &mut shared.counters;
             // The number is lower than an earlier one: a later acknowledgement has overtaken this
             // one.
@@ -188,7 +192,9 @@ impl PacketSender {
         while bits != 0 {
             let index = base + bits.trailing_zeros() as usize;
             bits &= bits - 1;
-            if index >= self.sent_count() && !(self.resumed && index < self.entries.len()) {
+            if index >= self.sent_count()
+                && !(self.mode == SendMode::Recovered && index < self.entries.len())
+            {
                 break;
             }
             let entry = self.entries[index];

@@ -19,6 +19,7 @@
 //! | `trunking.rs` | the choice of the link, and which link is down |
 //! | `timer.rs` | one heap of timers |
 //! | `peer_index.rs` | node to peer |
+//! | `peer_queue.rs` | a queue of peers, each at most once |
 //! | `counters.rs` | counters, and their dump |
 //!
 //! How a device drives it: read the packets of the wires, and give each packet to
@@ -38,6 +39,7 @@ mod counters;
 pub mod packet_header;
 mod peer;
 mod peer_index;
+mod peer_queue;
 mod receive;
 pub mod rma_frame;
 mod rtt;
@@ -55,6 +57,7 @@ pub use types::{
 
 use peer::ReliabilityPeer;
 use peer_index::PeerIndex;
+use peer_queue::PeerQueue;
 use std::collections::VecDeque;
 use timer::{Timer, Timers};
 
@@ -109,14 +112,14 @@ pub struct ReliabilityMachine {
     timers: Timers,
     /// Peers that have not answered in time. Their answer may still wait in the socket.
     overdue: Vec<u32>,
-    /// Peers that may have something to transmit, each at most once.
-    ready: VecDeque<u32>,
+    /// Peers that may have something to transmit.
+    ready: PeerQueue,
     burst_len: u32,
-    /// Peers that have messages to deliver, each at most once.
-    deliverable: VecDeque<u32>,
+    /// Peers that have messages to deliver.
+    deliverable: PeerQueue,
     turn_len: u32,
-    /// Peers whose window is closed for lack of buffers.
-    starved: VecDeque<u32>,
+    /// Peers whose window was closed for lack of buffers.
+    starved: PeerQueue,
 }
 
 impl ReliabilityMachine {
@@ -138,11 +141,11 @@ impl ReliabilityMachine {
             pending_acks: 0,
             timers: Timers::default(),
             overdue: Vec::new(),
-            ready: VecDeque::new(),
+            ready: PeerQueue::default(),
             burst_len: 0,
-            deliverable: VecDeque::new(),
+            deliverable: PeerQueue::default(),
             turn_len: 0,
-            starved: VecDeque::new(),
+            starved: PeerQueue::default(),
         }
     }
 
@@ -170,15 +173,6 @@ impl ReliabilityMachine {
         self.peers.push(ReliabilityPeer::new(node, &self.shared.config));
         self.peer_index.set(node, index);
         Some(index)
-    }
-
-    #[inline]
-    fn mark_ready(&mut self, index: u32) {
-        let peer = &mut self.peers[index as usize];
-        if !peer.ready {
-            peer.ready = true;
-            self.ready.push_back(index);
-        }
     }
 
     /// Whether `submit` would accept a message to `node` now.
@@ -220,7 +214,7 @@ impl ReliabilityMachine {
             return Err(SubmitError::Full);
         }
         let sequence = peer.send.submit(slot, len, kind, &mut self.shared);
-        self.mark_ready(index);
+        self.ready.add(index);
         Ok(sequence)
     }
 
@@ -234,11 +228,10 @@ impl ReliabilityMachine {
     /// send them together.
     #[inline]
     pub fn poll_transmit(&mut self, now: u64) -> Option<Transmit> {
-        while let Some(&index) = self.ready.front() {
+        while let Some(index) = self.ready.front() {
             let peer = &mut self.peers[index as usize];
             let packet = peer.transmit(&mut self.shared, now);
-            peer.ready = packet.is_some() && peer.has_work();
-            let has_more = peer.ready;
+            let has_more = packet.is_some() && peer.has_work();
             self.update_timers(index);
             self.burst_len += 1;
             if !has_more {
@@ -246,7 +239,7 @@ impl ReliabilityMachine {
                 self.ready.pop_front();
             } else if self.burst_len >= SEND_QUANTUM {
                 self.burst_len = 0;
-                self.ready.rotate_left(1);
+                self.ready.rotate();
             }
             if packet.is_some() {
                 return packet;
@@ -272,7 +265,7 @@ impl ReliabilityMachine {
         let has_more = peer.has_work();
         self.update_timers(index);
         if has_more {
-            self.mark_ready(index);
+            self.ready.add(index);
         }
         self.list_deliverable(index);
         disposition
@@ -324,14 +317,12 @@ impl ReliabilityMachine {
 
     #[inline]
     fn list_deliverable(&mut self, index: u32) {
-        let receive = &mut self.peers[index as usize].receive;
-        if receive.has_delivery() && !receive.in_delivery_list {
-            receive.in_delivery_list = true;
-            self.deliverable.push_back(index);
+        let receive = &self.peers[index as usize].receive;
+        if receive.has_delivery() {
+            self.deliverable.add(index);
         }
-        if receive.is_starved && !receive.in_starved_list {
-            receive.in_starved_list = true;
-            self.starved.push_back(index);
+        if receive.is_starved {
+            self.starved.add(index);
         }
     }
 
@@ -345,17 +336,16 @@ impl ReliabilityMachine {
     /// peers take turns.
     #[inline]
     pub fn next_delivery(&mut self) -> Option<Delivery> {
-        let index = *self.deliverable.front()?;
+        let index = self.deliverable.front()?;
         let peer = &mut self.peers[index as usize];
         let delivery = peer.receive.deliver(peer.node);
         debug_assert!(delivery.is_some());
         self.turn_len += 1;
         if !peer.receive.has_delivery() {
-            peer.receive.in_delivery_list = false;
             self.deliverable.pop_front();
             self.turn_len = 0;
         } else if self.turn_len >= RECEIVE_QUANTUM {
-            self.deliverable.rotate_left(1);
+            self.deliverable.rotate();
             self.turn_len = 0;
         }
         delivery
@@ -371,7 +361,7 @@ impl ReliabilityMachine {
             return;
         }
         if receive.ack_due {
-            self.mark_ready(index);
+            self.ready.add(index);
         }
         // The buffer may also open the window of a peer for which there was none.
         if !self.starved.is_empty() && self.shared.grant() > 0 {
@@ -383,11 +373,10 @@ impl ReliabilityMachine {
     fn reopen_one_window(&mut self) {
         let Some(index) = self.starved.pop_front() else { return };
         let receive = &mut self.peers[index as usize].receive;
-        receive.in_starved_list = false;
         if receive.is_starved {
             receive.advance_limit(&self.shared);
             receive.ack_due = true;
-            self.mark_ready(index);
+            self.ready.add(index);
         }
     }
 
@@ -453,7 +442,7 @@ impl ReliabilityMachine {
             let peer = &mut self.peers[index as usize];
             if peer.deadline(Timer::Retransmit) <= now {
                 peer.send.on_timeout(&mut peer.links, &mut self.shared, now);
-                self.mark_ready(index);
+                self.ready.add(index);
             }
             self.update_timers(index);
         }
@@ -479,7 +468,7 @@ impl ReliabilityMachine {
                     }
                 }
             }
-            self.mark_ready(index);
+            self.ready.add(index);
         }
         self.update_timers(index);
     }
@@ -506,7 +495,7 @@ impl ReliabilityMachine {
             group.sort_by_key(|(_, message)| message.sequence.wrapping_sub(first) as i32);
             let messages = group.iter().map(|(_, message)| *message);
             self.peers[index as usize].send.resume(messages, &mut self.shared);
-            self.mark_ready(index);
+            self.ready.add(index);
         }
     }
 

@@ -13,8 +13,6 @@ pub(super) struct ReliabilityPeer {
     pub(super) send: PacketSender,
     pub(super) receive: PacketReceiver,
     pub(super) links: LinkScheduler,
-    /// Whether the machine's list `ready` contains this peer.
-    pub(super) ready: bool,
     /// Whether an acknowledgement waits for a message that can carry it.
     pub(super) ack_pending: bool,
     /// For each timer, the deadline of its valid heap entry.
@@ -28,7 +26,6 @@ impl ReliabilityPeer {
             send: PacketSender::new(config),
             receive: PacketReceiver::new(config),
             links: LinkScheduler::new(config),
-            ready: false,
             ack_pending: false,
             armed: [NO_DEADLINE; TIMERS.len()],
         }

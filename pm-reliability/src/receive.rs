@@ -42,12 +42,8 @@ pub(super) struct PacketReceiver {
     pub(super) ack_at: u64,
     /// The link of the latest packet.
     pub(super) last_link: u8,
-    /// Whether the machine's list of peers with deliveries contains this peer.
-    pub(super) in_delivery_list: bool,
-    /// Whether the window is closed for lack of buffers, and whether the machine's list of such
-    /// peers contains this peer.
+    /// Whether the window is closed for lack of buffers.
     pub(super) is_starved: bool,
-    pub(super) in_starved_list: bool,
 }
 
 impl PacketReceiver {
@@ -68,9 +64,7 @@ impl PacketReceiver {
             ack_due: false,
             ack_at: NO_DEADLINE,
             last_link: 0,
-            in_delivery_list: false,
             is_starved: false,
-            in_starved_list: false,
         }
     }
 

@@ -80,10 +80,19 @@ pub(super) struct PacketSender {
     pub(super) packets_since_reorder: u32,
     pub(super) rtt: Rtt,
     pub(super) congestion: Congestion,
-    peer_exited: bool,
+    pub(super) mode: SendMode,
+}
+
+/// Where the messages of a sender come from, and what happens to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendMode {
+    /// The process submits messages, and the peer receives them.
+    Open,
     /// The queue has been recovered from a dead process. It lacks messages that had arrived, so the
     /// peer may acknowledge numbers beyond it.
-    pub(super) resumed: bool,
+    Recovered,
+    /// The peer has exited: its messages are dropped.
+    Dropping,
 }
 
 impl PacketSender {
@@ -107,8 +116,7 @@ impl PacketSender {
             packets_since_reorder: 0,
             rtt: Rtt::new(),
             congestion: Congestion::new(config.max_queued.min(MAX_WINDOW)),
-            peer_exited: false,
-            resumed: false,
+            mode: SendMode::Open,
         }
     }
 
@@ -142,7 +150,7 @@ impl PacketSender {
         shared: &mut CommonState,
     ) -> u32 {
         let sequence = self.next_sequence();
-        if self.peer_exited {
+        if self.mode == SendMode::Dropping {
             shared.freed_slots.push_back(slot);
             shared.counters.dropped += u64::from(kind == PacketKind::Data);
             self.first_unacked = self.first_unacked.wrapping_add(1);
@@ -245,7 +253,7 @@ impl PacketSender {
     /// process, some messages that count as unsent may already have arrived.
     #[inline]
     fn has_unsent(&mut self) -> bool {
-        while self.resumed
+        while self.mode == SendMode::Recovered
             && self
                 .entries
                 .get(self.sent_count())
@@ -327,7 +335,8 @@ impl PacketSender {
             }
         }
         (self.in_flight, self.lost_count, self.sacked_count, self.lost_search_start) = (0, 0, 0, 0);
-        (self.send_despite_window, self.window_probe_due, self.peer_exited) = (false, false, true);
+        (self.send_despite_window, self.window_probe_due) = (false, false);
+        self.mode = SendMode::Dropping;
         self.time_out_at = NO_DEADLINE;
     }
 
@@ -338,16 +347,20 @@ impl PacketSender {
         messages: impl Iterator<Item = RecoveredMessage>,
         shared: &mut CommonState,
     ) {
-        self.resumed = true;
+        if self.mode == SendMode::Open {
+            self.mode = SendMode::Recovered;
+        }
         for message in messages {
-            if self.entries.is_empty() && !self.peer_exited {
+            if self.entries.is_empty() && self.mode == SendMode::Recovered {
                 self.first_unacked = message.sequence;
                 self.next_unsent = message.sequence;
                 // The window is unknown. The peer always accepts or answers the oldest message.
                 self.limit = message.sequence.wrapping_add(1);
             }
             let ahead = message.sequence.wrapping_sub(self.next_sequence());
-            if self.peer_exited || ahead as usize + self.entries.len() >= MAX_WINDOW as usize {
+            if self.mode == SendMode::Dropping
+                || ahead as usize + self.entries.len() >= MAX_WINDOW as usize
+            {
                 shared.refuse_slot(message.slot);
                 continue;
             }
@@ -379,7 +392,7 @@ impl PacketSender {
             self.congestion.window,
             self.rtt.smoothed_ns,
             self.rtt.backoff_shift,
-            if self.peer_exited { "; gone" } else { "" },
+            if self.mode == SendMode::Dropping { "; exited" } else { "" },
         )
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! The owner (a shepherd of SCore-D, or a test) opens a [`Device`], and contexts on it. A
 //! [`Context`] is an endpoint of communication. User processes attach the contexts that the owner
-//! passes to them, and join them in one *composite* context. `docs/dev/pm.md` shows both sides;
-//! `docs/dev/messages.md` describes the path of a message.
+//! passes to them, and join them in one *composite* context. `docs/dev/c-abi.md` shows the owner's
+//! side, `docs/dev/pm.md` that of a process. `docs/dev/messages.md` describes the path of a
+//! message.
 //!
 //! Every function of a context takes `&self` and may be called by any thread. A context has one
 //! lock for sending and one for receiving. If another thread holds the lock, a function returns

@@ -130,17 +130,10 @@ fn the_poll_after_ten_thousand_empty_ones_yields() {
     let _dog = Watchdog::new(300);
     assert_eq!(in_strict_mode("composite", |bed| polls(10_000, bed)), 0);
     assert_eq!(in_strict_mode("composite", |bed| polls(10_001, bed)), libc::SIGKILL);
-    assert_eq!(in_strict_mode("composite", |bed| oversubscribed_polls(100, bed)), 0);
-    assert_eq!(in_strict_mode("composite", |bed| oversubscribed_polls(101, bed)), libc::SIGKILL);
 }
 
 fn polls(count: usize, bed: &TestBed) -> bool {
     (0..count).all(|_| bed.contexts[0].receive() == Err(Error::NoBuffers))
-}
-
-/// Makes empty polls on a host with more processes than processors.
-fn oversubscribed_polls(count: usize, bed: &TestBed) -> bool {
-    bed.device.set_oversubscribed(true).is_ok() && polls(count, bed)
 }
 
 static YIELDS: AtomicU64 = AtomicU64::new(0);

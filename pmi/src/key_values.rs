@@ -1,6 +1,7 @@
-//! The key-value space of a job. Processes put entries into it. An entry is known only on its host
-//! until a fence; after the fence every process of the job can get it. A fence transports the new
-//! entries of each host to all hosts, as bytes whose format only this file knows.
+//! The key-value space of a job. Processes put entries into it. Until a fence, only processes of
+//! the same host can get an entry; after the fence every process of the job can get it. A fence
+//! transports the new entries of each host to all hosts, as bytes in a format that only this file
+//! uses.
 
 use std::collections::BTreeMap;
 

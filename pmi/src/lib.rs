@@ -1,6 +1,6 @@
-//! PMI, the process management interface by which MPICH and its relatives start. A process asks its
-//! launcher for its rank, and processes exchange their addresses through a key-value space. This
-//! crate implements the launcher's side of versions 1 and 2, without I/O.
+//! PMI, the process management interface by which MPICH and libraries derived from it start. A
+//! process gets its rank from its launcher, and processes exchange their addresses through a
+//! key-value space. This crate implements the launcher's side of versions 1 and 2, without I/O.
 //!
 //! | file | contents |
 //! |---|---|

@@ -8,7 +8,7 @@ use crate::wire::{Message, WireVersion, encode};
 pub enum Request {
     /// The first message: the version that the process uses.
     Init(WireVersion),
-    /// Version 2: the process asks for its rank. In version 1 the environment contains the rank.
+    /// Version 2: the process requests its rank. In version 1 the environment contains the rank.
     FullInit,
     /// The limits of names, keys and values.
     Maxes,
@@ -78,7 +78,7 @@ pub enum RequestError {
         field: &'static str,
     },
     /// The version is not supported.
-    #[error("PMI version '{0}' is not supported: versions 1 and 2 are")]
+    #[error("PMI version '{0}' is not supported (supported: 1, 2)")]
     Version(String),
 }
 
@@ -257,7 +257,7 @@ mod tests {
             ),
             (
                 b"cmd=init pmi_version=3\n".to_vec(),
-                "PMI version '3' is not supported: versions 1 and 2 are",
+                "PMI version '3' is not supported (supported: 1, 2)",
             ),
         ] {
             assert_eq!(parse(&bytes).unwrap_err().to_string(), expected);

@@ -88,9 +88,9 @@ pub fn pm_provider_env(start: MpiStart) -> &'static [(&'static str, &'static str
 /// even if they do not use it. Its default is SIGHUP, with which scored announces a deadlock
 /// (manual, table 3.1).
 pub const UCX_DEBUG_SIGNAL_ENV: &str = "UCX_DEBUG_SIGNO";
-/// Whether idle processes of Open MPI yield the processor. Open MPI's own launcher sets it if a
-/// host has more processes than processors.
-pub const OPEN_MPI_YIELD_ENV: &str = "OMPI_MCA_mpi_yield_when_idle";
+/// Idle processes of Open MPI yield the processor at each empty poll. The preloaded `sched_yield`
+/// returns at once while no other process waits for the processor.
+pub const OPEN_MPI_YIELD_ENV: (&str, &str) = ("OMPI_MCA_mpi_yield_when_idle", "1");
 /// The implementation of Open MPI's windows. Debian excludes those of version 4 that only need
 /// messages, so that no windows between hosts would remain. This value excludes only UCX, which
 /// does not use PM.
@@ -99,8 +99,6 @@ pub const OPEN_MPI_WINDOWS_ENV: (&str, &str) = ("OMPI_MCA_osc", "^ucx");
 pub const PMIX_STORE_ENV: &str = "PMIX_MCA_gds";
 /// The value of [`PMIX_STORE_ENV`] that scored-pmix selects: a store in each process.
 pub const PMIX_STORE: &str = "hash";
-/// Set for processes of MPI programs if each of them has its own processor.
-pub const MPI_SPIN_ENV: &str = "SCORE_MPI_SPIN";
 /// Libraries that the dynamic loader loads before all others.
 pub const PRELOAD_ENV: &str = "LD_PRELOAD";
 /// The folders in which libfabric searches for providers.

@@ -1,5 +1,6 @@
 //! The messages of a job's tree. Orders go from the master down the job's range tree to every
-//! shepherd, and reports go up in the same way. See docs/dev/cluster.md, "A job on many hosts".
+//! shepherd, and reports go up in the same way. See docs/dev/cluster.md, "A job on many hosts",
+//! and docs/dev/protocol.md.
 //!
 //! Each kind of connection has its own pair of types. A receiver cannot decode a message that its
 //! connection must not carry:

@@ -6,8 +6,8 @@
 //! to its shepherd, and [`Reply`] goes back. [`crate::job_control`] contains the messages between
 //! scored and the shepherds.
 //!
-//! This module only defines data. docs/dev/job-control.md defines which message a sender may send
-//! in which state. The receivers check it.
+//! This module only defines data. docs/dev/protocol.md defines which message a sender may send in
+//! which state. The receivers check it.
 
 mod call;
 mod job_spec;

@@ -8,7 +8,7 @@
 //!   [`PeerMessage::ForwardCredit`]),
 //! - jobs ([`PeerMessage::Order`], [`PeerMessage::Report`]).
 //!
-//! docs/dev/cluster.md defines which message may be sent when.
+//! docs/dev/protocol.md defines which side may send which message.
 
 use std::net::SocketAddr;
 

@@ -1,6 +1,6 @@
 //! scored, the cluster operating system: one program for the daemon, the keeper, the shepherd and
-//! their helpers. The first option selects the mode ([`options::Command`]). See docs/dev/launch.md
-//! and scored(8).
+//! their helpers. The first option selects the mode ([`options::Command`]). See
+//! docs/ARCHITECTURE.md and scored(8).
 
 mod console;
 mod daemon;

@@ -169,7 +169,7 @@ impl LocalEnvironment<'_> {
     }
 }
 
-/// Replaces defective hosts by spares and warns the user.
+/// Replaces defective hosts with spares and warns the user.
 fn remove_defective(
     database: &Database,
     hosts: Vec<Host>,
@@ -181,7 +181,7 @@ fn remove_defective(
     }
     if !available.missing.is_empty() {
         let missing = available.missing.join(", ");
-        warn(&format!("out of order, and without a spare: {missing}"));
+        warn(&format!("{missing}: out of order, and no spare is available"));
     }
     available.hosts
 }

@@ -52,7 +52,7 @@ pub fn check_library_folder(folder: &str) -> Result<(), String> {
         true => Ok(()),
         false => {
             let names = MPICH_LIBRARY_NAMES.join(", ");
-            Err(format!("'{folder}' has neither of {names} (MPICH's library)"))
+            Err(format!("'{folder}': no MPI library with the interface of MPICH ({names})"))
         }
     }
 }
@@ -174,8 +174,8 @@ fn pm_notice(name: &str, pm_use: PmUse) -> Option<String> {
     match pm_use {
         PmUse::Pm => None,
         PmUse::NoLibfabric => Some(format!(
-            "{name}: its messages do not go over PM, because its MPI library does not use \
-             libfabric as far as its files show; -mpi=LIBDIR runs it on one that does"
+            "{name}: its messages do not go over PM, because its MPI library does not \
+             seem to use libfabric; choose another library with -mpi=LIBDIR"
         )),
         PmUse::Excluded { variable, value } => Some(format!(
             "{name}: its messages do not go over PM, because {variable} is set to '{value}'; \

@@ -1,4 +1,4 @@
-//! The MPI libraries that scrun knows, by their file names.
+//! The MPI libraries that scrun recognizes by their file names.
 
 use std::path::{Path, PathBuf};
 

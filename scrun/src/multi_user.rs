@@ -65,11 +65,11 @@ fn shape(options: &ScrunOptions, request: &Request) -> Result<AllocationRequest,
             AllocationRequest::HostsByProcs { hosts: nodes / procs, procs }
         }
         (Shape::Nodes(_), Some(procs)) => {
-            return Err(refuse(format!("the program wants {procs} processes on each host")));
+            return Err(refuse(format!("the program requests {procs} processes on each host")));
         }
         (Shape::Hosts(_, procs), Some(required_procs)) if procs != required_procs => {
             return Err(refuse(format!(
-                "the program wants {required_procs} processes on each host"
+                "the program requests {required_procs} processes on each host"
             )));
         }
         (Shape::Hosts(Some(hosts), procs), _) => AllocationRequest::HostsByProcs { hosts, procs },
@@ -90,7 +90,7 @@ fn shape(options: &ScrunOptions, request: &Request) -> Result<AllocationRequest,
         | AllocationRequest::EveryHost { .. } => u64::from(min_nodes),
     };
     if nodes < u64::from(min_nodes) || nodes > u64::from(max_nodes) {
-        return Err(refuse(format!("the program takes {min_nodes} to {max_nodes} nodes")));
+        return Err(refuse(format!("the program allows {min_nodes} to {max_nodes} nodes")));
     }
     Ok(shape)
 }

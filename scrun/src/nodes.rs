@@ -69,7 +69,7 @@ pub fn assign_hosts(
         let prefix = given.zip(value).map(|(given, value)| format!("{}={value}: ", given.key));
         let needs_more_hosts =
             matches!(requirements.shape, Some(Shape::Hosts(..) | Shape::WholeHosts(_)));
-        let hint = "; group=NAME takes those of scorehosts.db, group=local:N virtual ones";
+        let hint = "; use group=NAME for hosts of scorehosts.db, group=local:N for virtual hosts";
         let hint =
             if is_local_only && needs_more_hosts && line.contains("needed") { hint } else { "" };
         StartError::usage(option, format!("{}{line}{hint}", prefix.unwrap_or_default()))

@@ -55,7 +55,7 @@ pub fn login(path: &Path) -> Result<ScoutConnection, String> {
             Ok(Received::Refused { reason, .. }) => return Err(reason),
             Ok(Received::Answer(_) | Received::Notice { .. }) => {}
             Err(ConnectionError::Closed(session)) => {
-                return Err(format!("{session} is another user's, or it is ending"));
+                return Err(format!("{session} belongs to another user, or is ending"));
             }
             Err(ConnectionError::Silent { peer: session, .. }) => {
                 return Err(format!("{session} does not answer"));

@@ -97,14 +97,14 @@ fn invalid_hosts_are_reported_and_nothing_is_started() {
     for (option, parts) in [
         ("-group=pc", &["'pc'", "did you mean 'pcc'", "scrun -group=pc system"][..]),
         ("-group=pcc+comp9", &["'comp9'", "did you mean 'comp0'"]),
-        ("-group=pcc:9", &["9 hosts are requested, 6 hosts are there"]),
+        ("-group=pcc:9", &["9 hosts are requested, 6 hosts are in the set"]),
         ("-group=local", &["local:4 is expected"]),
         ("-group=local:0", &["'0' is not a number of virtual hosts"]),
         ("-group=local:2+pcc", &["virtual hosts cannot be combined"]),
         ("-file=bad", &["bad:2: cors", "did you mean 'cores'"]),
         ("-file=gone", &["gone: No such file"]),
         ("-group=pcc,nodes=9x1", &["9 hosts are needed, 5 are available", "hetero"]),
-        ("-group=pcc,nodes=99", &["99 nodes are wanted, 5 hosts with 20 processors available"]),
+        ("-group=pcc,nodes=99", &["99 nodes are requested, 5 hosts with 20 processors available"]),
         ("-nodes=2x2", &["2 hosts are needed, 1 is available", "group=local:N"]),
         ("-nodes=1.vax", &["bintype 'vax'"]),
     ] {

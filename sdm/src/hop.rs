@@ -290,7 +290,7 @@ impl Hop {
 }
 
 impl HopTree {
-    /// Gives an input to the merger, and passes on the events that the merger passes on.
+    /// Passes an input to the merger, and sends the merged events to the parent.
     fn merge(&mut self, input: MergeInput, now: MonotonicTime, actions: &mut Vec<HopAction>) {
         let mut merged = Vec::new();
         self.merger.step(input, now, &mut merged);

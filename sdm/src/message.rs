@@ -28,7 +28,7 @@ pub enum DownMessage {
     Command(DebugCommand),
     /// Closes a command: its sender no longer waits for its events.
     Close(CommandId),
-    /// Ends all servers and their processes. Processes that were attached to run on.
+    /// Ends all servers and their processes. Attached processes continue.
     Quit,
 }
 

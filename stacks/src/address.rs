@@ -1,4 +1,4 @@
-//! Finds the address of a function or data symbol by its name, in the file's own numbering.
+//! Finds the link-time address of a function or data symbol by its name.
 
 use object::LittleEndian as LE;
 use object::elf;
@@ -6,7 +6,7 @@ use object::pod;
 
 use crate::elf::{Elf, MAX_FILE_BYTES, ReadAt, Section};
 
-/// The entry point of the file, in its own numbering. `None` if the file is not a 64-bit ELF file.
+/// The link-time address of the file's entry point. `None` if the file is not a 64-bit ELF file.
 pub fn entry_point(file: &(impl ReadAt + ?Sized)) -> Option<u64> {
     let bytes = file.read_at(0, size_of::<elf::FileHeader64<LE>>() as u64)?;
     let (header, _) = pod::from_bytes::<elf::FileHeader64<LE>>(&bytes).ok()?;

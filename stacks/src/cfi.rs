@@ -98,7 +98,7 @@ impl UnwindTables {
         }
     }
 
-    /// Finds the caller of the function at `address`, which is in the file's own numbering.
+    /// Finds the caller of the function at `address`, a link-time address.
     pub fn step(
         &self,
         context: &mut UnwindContext<usize>,

@@ -100,7 +100,10 @@ impl CollectedStacks {
                 | ToolResult::Threads { .. }
                 | ToolResult::Console(_),
             ) => {
-                self.fail("it has answered another question".to_owned(), ranks);
+                self.fail(
+                    "the tool control service has sent an unexpected answer".to_owned(),
+                    ranks,
+                );
             }
             Some(ToolResult::Stacks { stacks, omitted }) => {
                 if omitted > 0 {

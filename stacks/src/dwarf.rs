@@ -62,7 +62,7 @@ impl DebugSections {
         Some(Self { sections: DwarfSections::load(load).ok()? })
     }
 
-    /// The functions at each of the addresses, which are in the file's own numbering.
+    /// The functions at each of these link-time addresses.
     ///
     /// The query runs in a separate thread. The thread has a sufficient stack, and if it panics,
     /// the caller is not affected.
@@ -76,7 +76,7 @@ impl DebugSections {
         })
     }
 
-    /// The addresses at which the code of a source line begins, in the file's own numbering. Also
+    /// The link-time addresses at which the code of a source line begins. Also
     /// returns the next line of this file that has code. `file` is the end of the file's path.
     pub fn addresses_of_line(&self, file: &str, line: u32) -> (Vec<u64>, Option<u32>) {
         std::thread::scope(|scope| {

@@ -49,7 +49,7 @@ impl ReadAt for File {
 /// A part of the file that is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Address in the file's own numbering.
+    /// Link-time address.
     pub address: u64,
     /// The offset of its bytes in the file.
     pub offset: u64,
@@ -68,7 +68,7 @@ pub struct Section {
     pub kind: u32,
     /// The flags, `SHF_*`.
     pub flags: u64,
-    /// Address in the file's own numbering.
+    /// Link-time address.
     pub address: u64,
     /// The offset in the file.
     pub offset: u64,
@@ -169,7 +169,7 @@ impl Elf {
         self.sections.iter().find(|section| section.name == name.as_bytes())
     }
 
-    /// The address of a section in the file's own numbering.
+    /// The link-time address of a section.
     pub fn section_address(&self, name: &str) -> Option<u64> {
         self.section(name).map(|section| section.address)
     }
@@ -184,7 +184,7 @@ impl Elf {
         self.section(name).and_then(|section| section.read(file, budget))
     }
 
-    /// The address, in the file's own numbering, of the byte at `offset` in the file.
+    /// The link-time address of the byte at `offset` in the file.
     pub fn address_of_offset(&self, offset: u64) -> Option<u64> {
         // Segments may share a page at their ends. Prefer segments with code.
         let holds = |segment: &&Segment| {

@@ -35,7 +35,7 @@ pub enum Frame {
     Address {
         /// The file, or the memory region.
         module: String,
-        /// The address in the file's own numbering, or the offset in the region.
+        /// The link-time address in the file, or the offset in the region.
         offset: u64,
     },
     /// An address outside all mappings. The address differs between processes, so it is not stored.
@@ -142,8 +142,8 @@ impl std::fmt::Display for Frame {
             Self::Signal => write!(f, "[signal]"),
             Self::Omitted(1) => write!(f, "... 1 frame left out"),
             Self::Omitted(count) => write!(f, "... {count} frames left out"),
-            Self::Broken => write!(f, "... the stack leads no further"),
-            Self::Truncated => write!(f, "... the stack is longer"),
+            Self::Broken => write!(f, "... the next frame cannot be found"),
+            Self::Truncated => write!(f, "... the stack has more frames"),
             Self::NotStopped => write!(f, "... the thread could not be stopped"),
             Self::Cut => write!(f, "... too many different frames"),
         }

@@ -40,7 +40,7 @@ struct LoadedModule {
     bias: u64,
 }
 
-/// The places of a location in one file, in the file's own numbering.
+/// The places of a location in one file, at link-time addresses.
 #[derive(Debug, Clone, Default)]
 struct OwnPlaces {
     places: Vec<Place>,
@@ -85,8 +85,8 @@ impl LocationFinder {
                 Some(it) if purpose == Purpose::Data || it.is_executable => {
                     return Ok(vec![Place { address: *address, len: 0 }]);
                 }
-                Some(_) => return Err(format!("{address:#x}: there is no code")),
-                None => return Err(format!("{address:#x}: there is no memory")),
+                Some(_) => return Err(format!("{address:#x}: no code at this address")),
+                None => return Err(format!("{address:#x}: no memory at this address")),
             },
             (Location::Line { file, line }, Purpose::Data) => {
                 let what = "only memory can be watched: a variable or *ADDRESS";
@@ -113,12 +113,12 @@ impl LocationFinder {
                 format!("{file}:{line}: no code; is the program compiled with -g?")
             }
             (Location::Name(name), Purpose::Data, _) => {
-                format!("{name}: no variable of this name that lives as long as the program")
+                format!("{name}: no global or static variable of this name")
             }
             (Location::Name(name), Purpose::Code, _) => {
                 format!("{name}: no function of this name")
             }
-            (Location::Address(address), ..) => format!("{address:#x}: there is no memory"),
+            (Location::Address(address), ..) => format!("{address:#x}: no memory at this address"),
         })
     }
 
@@ -246,7 +246,7 @@ mod tests {
         for (location, purpose, part) in [
             (name(), Purpose::Code, "no_such_name_anywhere: no function"),
             (name(), Purpose::Data, "no_such_name_anywhere: no variable"),
-            (Location::Address(8), Purpose::Code, "0x8: there is no memory"),
+            (Location::Address(8), Purpose::Code, "0x8: no memory at this address"),
             (line(1), Purpose::Code, "the next line with code is"),
             (line(1_000_000), Purpose::Code, "compiled with -g"),
             (line(1), Purpose::Data, "only memory can be watched"),

@@ -27,7 +27,7 @@ const MAX_NAME_LEN: usize = 255;
 pub struct Module {
     /// The last part of its path.
     pub name: Arc<str>,
-    /// The source of its bytes. Debug information is read from it on demand.
+    /// The file of the module. Debug information is read from it on demand.
     pub origin: Origin,
     /// Its headers.
     pub elf: Elf,

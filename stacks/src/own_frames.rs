@@ -1,6 +1,6 @@
 //! Shows the inside of SCore's shared libraries as one frame: the function that the program or its
-//! MPI library has called. Users look for their own functions, and ranks that wait in one call
-//! have one stack, wherever they are in it.
+//! MPI library has called. Users look for their own functions. Ranks that wait in the same call
+//! have equal stacks, although they may be at different places in the library.
 
 use crate::frame::Frame;
 
@@ -10,8 +10,8 @@ const OWN_LIBRARIES: [&str; 4] = ["libpm.so", "libscore.so", "libpm-fi", "libsco
 /// The name of a thread that only SCore's code runs.
 const THREAD_NAME: &str = "communication thread";
 
-/// Replaces each sequence of frames of one of SCore's libraries by the outermost function that has
-/// a C name, or else by the outermost one. The first frame is the outermost.
+/// Replaces each sequence of frames of one of SCore's libraries with the outermost function that
+/// has a C name, or else with the outermost one. The first frame is the outermost.
 pub fn fold(frames: Vec<Frame>) -> Vec<Frame> {
     let mut folded: Vec<Frame> = Vec::with_capacity(frames.len());
     let mut frames = frames.into_iter().peekable();

@@ -127,7 +127,7 @@ impl SymbolTable {
         Some(())
     }
 
-    /// The name of the function that contains `address`, which is in the file's own numbering.
+    /// The name of the function that contains `address`, a link-time address.
     pub fn name_of(&self, address: u64) -> Option<String> {
         self.symbol_name(address).or_else(|| self.linkage_name(address))
     }

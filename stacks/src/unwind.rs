@@ -32,7 +32,7 @@ const UNWIND_TIMEOUT: Duration = Duration::from_secs(2);
 /// The location of an address.
 #[derive(Debug, Clone)]
 pub enum CodePlace {
-    /// In a file or the vdso. The address is in the file's own numbering.
+    /// In a file or the vdso. The address is the link-time address.
     Module(Arc<Module>, u64),
     /// In memory without a readable file. The offset is relative to the file or to the region.
     Region(Arc<str>, u64),

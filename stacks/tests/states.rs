@@ -1,4 +1,4 @@
-//! Processes in all states: which stacks are shown, and that the processes go on unaffected.
+//! Processes in all states: which stacks are shown, and that the processes continue unaffected.
 
 mod support;
 

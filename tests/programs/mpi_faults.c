@@ -199,7 +199,7 @@ static void count_refusal(MPI_Comm *comm, int *code, ...)
     if (class == MPI_ERR_SPAWN) refused++;
 }
 
-/* No rank waits, whichever rank is the root, and each learns that no process was started. */
+/* No rank waits, whichever rank is the root. Each rank learns that no process was started. */
 static void spawn(void)
 {
     char *programs[] = {"/bin/true", "/bin/false"};

@@ -174,7 +174,7 @@ static void fetch(MPI_Info info)
     free(all);
 }
 
-/* Passive target: the target does not call MPI until it learns that all data has arrived. */
+/* Passive target: the target does not call MPI until all data has arrived. */
 static void passive(void)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size, token = 0;
@@ -296,8 +296,8 @@ int main(int argc, char **argv)
     pieces();
     accumulate(MPI_INFO_NULL);
     fetch(MPI_INFO_NULL);
-    /* MPICH uses libfabric's atomic operations only if it knows that no other operation is used on
-     * a number at the same time. Otherwise it sends messages. */
+    /* MPICH uses libfabric's atomic operations only if the program declares that no other operation
+     * is used on a number at the same time. Otherwise it sends messages. */
     MPI_Info_create(&info);
     MPI_Info_set(info, "accumulate_ops", "same_op");
     accumulate(info);

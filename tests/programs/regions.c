@@ -3,12 +3,12 @@
  *   regions ROUNDS SEED [rdma]
  * In each round two nodes form a pair: one owns a region, and the other writes and reads it. In
  * quiet rounds every byte is checked on both nodes. In the other rounds the owner remaps its
- * region, protects it or releases it while its peer goes on. Then each operation succeeds or fails
- * with EIO or EINVAL. Memory around the region, and memory that is never locked, stays unchanged.
- * At the end of each round the region is unlocked: its handle is refused from then on. Every byte
- * that is read meanwhile is one that the region has held. With "rdma" an adapter still reaches a
- * former region of another host until its registration is released: the pages that were locked,
- * whatever is mapped at their addresses now.
+ * region, protects it or releases it while its peer continues. Then each operation succeeds or
+ * fails with EIO or EINVAL. Memory around the region, and memory that is never locked, stays
+ * unchanged. At the end of each round the region is unlocked: its handle is refused from then on.
+ * Every byte that is read meanwhile is one that the region has held. With "rdma" an adapter still
+ * reaches a former region of another host until its registration is released: the pages that were
+ * locked, whatever is mapped at their addresses now.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -6,13 +6,14 @@
  *   run_intervals SECONDS            one thread
  *   run_intervals SECONDS stubborn   ignores all signals that it can; two threads, a child, and a
  *                                    grandchild in its own session spin as well
- *   run_intervals SECONDS stopped    node 1 stops itself; node 0 spins so long, then continues it
+ *   run_intervals SECONDS stopped    node 1 stops itself; node 0 spins for SECONDS, then continues
+ *                                    node 1
  *   run_intervals SECONDS sleep      calls sc_sleep
  *   run_intervals SECONDS forks      creates processes one after the other, which end at once
- *   run_intervals SECONDS threads    outside a job: a thousand threads wait so long
+ *   run_intervals SECONDS threads    outside a job: a thousand threads wait for SECONDS
  *   run_intervals SECONDS yield      gives up its slices
  *   run_intervals SECONDS idle       computes for half a second, alternates between busy and idle
- *                                    for half a second, then has nothing to do for so long
+ *                                    for half a second, then has nothing to do for SECONDS
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,6 +1,5 @@
 /* A program for tests of stacks: stacks SECONDS. Of each four ranks, rank 3 waits for its input and
- * the others compute. A second thread of each rank waits. All end with "ok" after so many
- * seconds. */
+ * the others compute. A second thread of each rank waits. All end with "ok" after SECONDS. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -45,7 +45,7 @@ fn ranks_that_crash_in_the_same_function_are_shown_as_one_back_trace() {
         ("fpe", 136, "SIGFPE", "divide in crashes", ONE_HOST),
         ("abort", 134, "SIGABRT", "abort", ONE_HOST),
         ("thread", 139, "SIGSEGV", "crash_in_thread in crashes", TWO_HOSTS),
-        ("overflow", 139, "SIGSEGV", "the stack is longer", ONE_HOST),
+        ("overflow", 139, "SIGSEGV", "the stack has more frames", ONE_HOST),
     ] {
         let outcome = run(&env, options, &program, how).expect_code(code);
         let title = format!("nodes 1, 3 of crashes got {signal}:\nall ranks [1,3]\n");

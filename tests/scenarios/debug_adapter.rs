@@ -1,4 +1,4 @@
-//! An editor debugs a rank. It speaks the Debug Adapter Protocol with lldb's adapter. A command in
+//! An editor debugs a rank. It uses the Debug Adapter Protocol with lldb's adapter. A command in
 //! its attach request connects lldb to the stub of `scdb JOB gdb RANK -listen` (scdb(1)).
 
 use std::io::{BufRead, BufReader, Write};

@@ -80,6 +80,17 @@ fn is_as_shown(shown: &[String], printed: &[String]) -> bool {
     rest.is_empty() || may_skip
 }
 
+/// Writes the pkg-config file of libscoretools, with the paths of the build.
+fn write_pkg_config_file(env: &TestEnv) {
+    let include = binaries::root().join("ffi-c/include").display().to_string();
+    let folder = binaries::folder().display();
+    // The run path must take precedence over LD_LIBRARY_PATH, in which cargo names the directory of
+    // another build.
+    let libs = format!("-L{folder} -Wl,-rpath,{folder},--disable-new-dtags -lscoretools");
+    let head = "Name: scoretools\nDescription: tool control\nVersion: 0";
+    env.write_file("scoretools.pc", format!("{head}\nCflags: -I{include}\nLibs: {libs}\n"));
+}
+
 fn check_document(path: &str) {
     if !test_env::is_installed("gcc") {
         skip(path, "gcc is not installed");
@@ -89,6 +100,8 @@ fn check_document(path: &str) {
     let steps = steps(&document);
     assert!(!steps.is_empty(), "{path} has no session");
     let env = TestEnv::new();
+    write_pkg_config_file(&env);
+    let folder = env.dir().to_str().expect("the temporary folder has a plain name");
     let mut code = 0;
     for Step { line, command, output } in steps {
         if let Some(name) = command.strip_prefix("cat ")
@@ -99,8 +112,8 @@ fn check_document(path: &str) {
         }
         // `$?` must be the exit code of the command before.
         let script = format!("exec 2>&1; (exit {code}); {command}");
-        let job = env.command("/bin/sh").args(&["-c", &script]).timeout(COMMAND_TIMEOUT);
-        let outcome = job.run();
+        let job = env.command("/bin/sh").args(&["-c", &script]).env("PKG_CONFIG_PATH", folder);
+        let outcome = job.timeout(COMMAND_TIMEOUT).run();
         code = outcome.code;
         let printed: Vec<String> = outcome.text().lines().map(comparable).collect();
         let shown: Vec<String> = output.iter().map(|line| comparable(line)).collect();
@@ -139,6 +152,16 @@ fn pm_guide() {
 #[test]
 fn hangs_and_crashes() {
     check_document("docs/user/hangs-and-crashes.md");
+}
+
+// Promise of `readme`.
+#[test]
+fn writing_tools() {
+    const DOCUMENT: &str = "docs/user/writing-tools.md";
+    if !test_env::is_installed("pkg-config") {
+        return skip(DOCUMENT, "pkg-config is not installed");
+    }
+    check_document(DOCUMENT);
 }
 
 #[test]

@@ -7,7 +7,7 @@ fn exit_code_of(line: &str) -> i32 {
     TestEnv::new().sh(line).run().code
 }
 
-// Promise (use): Exit codes are those of [launch.md](launch.md).
+// Promise (use): Exit codes are those of [limits.md](../limits.md#exit-codes).
 #[test]
 fn node_zero_sets_the_exit_code() {
     assert_eq!(exit_code_of("scrun -nodes=3 system true"), 0);

@@ -7,7 +7,7 @@ use score_tests::{Outcome, TestEnv, skip};
 /// Runs a command line whose jobs have their directories on a disk of `kib` KiB.
 fn run_on_small_disk(env: &TestEnv, test: &str, kib: u32, line: &str) -> Option<Outcome> {
     if !geteuid().is_root() {
-        skip(test, "mounting a small disk is for root");
+        skip(test, "only root can mount a small disk");
         return None;
     }
     let line = format!(

@@ -59,7 +59,7 @@ fn a_cluster_whose_hosts_have_ipv6_addresses_only_runs_a_job() {
 #[test]
 fn a_cluster_whose_hosts_have_link_local_addresses_only_runs_a_job() {
     const NAME: &str = "a_cluster_whose_hosts_have_link_local_addresses_only_runs_a_job";
-    // The server has at most 8 children. So one daemon has another parent, whose address it learns
+    // The server has at most 8 children. So one daemon has another parent, whose address it gets
     // from the server.
     run_job_in_cluster(NAME, 10, "fe80::77:", "%eth0");
 }

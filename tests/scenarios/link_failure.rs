@@ -80,7 +80,7 @@ fn a_host_whose_link_stays_down_is_named_and_the_job_ends() {
     // The job ends after 16 s of silence and some delay on a slow machine, not after the minutes
     // that it would run.
     assert!(started_at.elapsed() < Duration::from_secs(50), "it took {:?}", started_at.elapsed());
-    // Virtual hosts share this machine, so the processes of the lost host end, too.
+    // Virtual hosts share this machine, so the processes of the lost host also end.
     env.wait_until_clean(score_tests::test_env::CLEANUP_TIMEOUT)
         .unwrap_or_else(|left| panic!("{left:#?}"));
 }

@@ -1,5 +1,5 @@
 //! Monitors. `scrun -monitor` shows on a terminal or in an xterm what each process does.
-//! `scmon JOB` asks a cluster for the user's own jobs. `stat=detail` prints the totals at the end.
+//! `scmon JOB` shows the user's own jobs of a cluster. `stat=detail` prints the totals at the end.
 
 use std::fs;
 use std::thread::sleep;

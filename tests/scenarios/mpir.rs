@@ -1,4 +1,4 @@
-//! A debugger for parallel programs that knows nothing about SCore starts scrun, or attaches to it.
+//! A debugger for parallel programs without support for SCore starts scrun, or attaches to it.
 //! It finds all processes of the job by the symbols of MPIR. If the debugger starts scrun, the
 //! processes wait before their first instruction. Here gdb with `tests/programs/mpir_client.py` is
 //! the debugger.
@@ -222,7 +222,7 @@ fn each_element_of_a_pipeline_and_each_stage_has_its_own_rows() {
     for line in ["held 4 of 4", "next 1", "held 1 of 1", "held 2 of 2", "code 0"] {
         client.assert_said(line, &outcome);
     }
-    // gdb prints lines of its own, too.
+    // gdb also prints lines of its own.
     let text = outcome.text();
     let is_output = |line: &&str| ["one", "two", "three"].contains(line);
     let output: Vec<&str> = text.lines().filter(is_output).collect();
@@ -555,7 +555,7 @@ fn auxiliary(process: i32, number: u64) -> u64 {
     pairs.find(|pair| pair.0 == number).unwrap().1
 }
 
-/// Returns the byte that is really in memory. Tools do not see breakpoints.
+/// Returns the byte that is really in memory. Tools get the original byte at a breakpoint.
 fn byte_at(process: i32, address: u64) -> u8 {
     let mut byte = [0];
     let memory = fs::File::open(format!("/proc/{process}/mem")).unwrap();

@@ -13,7 +13,7 @@ use score_tests::{Outcome, Running, TestEnv, binaries, skip, test_env};
 fn can_send_raw(test: &str) -> bool {
     let is_root = geteuid().is_root();
     if !is_root {
-        skip(test, "raw Ethernet is for root");
+        skip(test, "only root can use raw Ethernet");
     }
     is_root
 }
@@ -115,7 +115,7 @@ fn a_trunk_of_two_links_continues_after_the_loss_of_one() {
         assert_progress(&job);
         switch.ip("link set p1.1 up");
         assert_progress(&job);
-        // The daemons' links use the first network, too, but no host may be given up.
+        // The daemons' links also use the first network, but no host may be given up.
         switch.ip("link set p1.0 down");
         assert_progress(&job);
         switch.ip("link set p1.0 up");

@@ -296,7 +296,7 @@ fn a_process_finds_its_rank_in_the_variables_of_its_library_s_own_launcher() {
 fn jobs_of_two_users_take_turns_and_lose_no_message() {
     for open_mpi in OpenMpi::all("open_mpi_users") {
         if !open_mpi.is_public {
-            skip("open_mpi_users", "users may not enter the target folder");
+            skip("open_mpi_users", "users may not enter the target directory");
             continue;
         }
         let env = TestEnv::new();

@@ -1,5 +1,5 @@
 //! Options come from the command line and from SCORE_OPTIONS. If an option is given more than once,
-//! the leftmost one takes effect. Options that scrun does not know belong to the program.
+//! the leftmost one takes effect. Unknown options belong to the program.
 
 use score_tests::TestEnv;
 

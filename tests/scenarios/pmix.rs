@@ -210,7 +210,7 @@ fn a_helper_does_not_hang_while_its_job_is_stopped() {
 // Promise of `all_ranks_find_the_data_of_a_rank_without_a_fence`.
 #[test]
 fn no_process_or_file_remains_after_scrun_is_killed() {
-    // Open MPI's shared memory, which only transports other than PM use, makes files, too.
+    // Open MPI's shared memory, which only transports other than PM use, also makes files.
     let source = "#include <mpi.h>\n#include <stdio.h>\n#include <unistd.h>\n\
                   int main(int argc, char **argv) {\n\
                   MPI_Init(&argc, &argv);\n\

@@ -9,7 +9,7 @@ fn write_script(env: &TestEnv, name: &str, text: &str) -> String {
     env.write_script(name, text).to_str().unwrap().to_owned()
 }
 
-/// Runs a program with one node on each of so many hosts. SCore considers them different hosts.
+/// Runs a program with one node on each of `hosts` hosts. SCore considers them different hosts.
 fn run_remote(env: &TestEnv, hosts: u32, args: &[&str]) -> Outcome {
     let names: Vec<String> = (1..=hosts).map(|number| format!("n{number}\n")).collect();
     let machines = env.write_file("machines", names.concat());

@@ -105,7 +105,8 @@ fn a_print_that_fails_shows_the_reason_and_changes_no_state() {
         let _ = outcome.assert_stderr(&[&format!("scdb: {line}")]);
     }
     let outcome = job.scdb(&["print", "color"]).env("PATH", "/none").run().expect_code(1);
-    let _ = outcome.assert_stderr(&["scdb: print needs gdb on this host", "install the package"]);
+    let _ = outcome
+        .assert_stderr(&["scdb: print needs gdb in PATH on this host", "install the package"]);
     env.write_file("end.3", "");
     job.job.wait_for("right", 1);
     let outcome = job.scdb(&["print", "color", "2-3"]).run().expect_code(1);

@@ -190,7 +190,7 @@ fn an_impossible_request_is_refused_by_name() {
     for (args, code, expected) in [
         (&["-g", "nosuchgroup"][..], 2, "nosuchgroup"),
         (&["-g", "local:0"], 2, "'0' is not a number of virtual hosts"),
-        (&["-X", "-g", "local:2"], 2, "-X: X11 forwarding is not built"),
+        (&["-X", "-g", "local:2"], 2, "-X: X11 forwarding is not supported"),
         (&["-catwalk", "d", "ls"], 2, "-catwalk: Catwalk"),
         (&["-g", "local:2", "-mtu", "none"], 1, "mtu"),
         (&["-g", "local:2", "-e", "/no/such/shell"], 127, "/no/such/shell"),

@@ -46,7 +46,7 @@ fn next(front_end: &mut TreeFrontEnd) -> (CommandId, String, u32, DebugEvent) {
     (event.command, event.ranks.to_string(), event.ranks.len(), said)
 }
 
-/// Returns the events of a command, until so many ranks have answered.
+/// Returns the events of a command, until `ranks` ranks have answered.
 fn events(
     front_end: &mut TreeFrontEnd,
     command: CommandId,

@@ -142,7 +142,7 @@ fn a_tool_that_cannot_be_started_is_named_and_a_fifth_tool_is_refused() {
     }
     let outcome = start_tool(&env, &job, &["--tool", "sleep", "--args", "405"]);
     assert!(outcome.code == 2 && outcome.stderr.contains("has 4 tools already ("), "{outcome}");
-    // After a tool has ended by itself, another tool may start, and the job does not notice.
+    // After a tool has ended by itself, another tool may start, and the job is not affected.
     let tool = env.wait_for_process("a tool", |process| process.command == "sleep 403");
     tool.signal(Signal::SIGKILL);
     wait_until_ended(&env, "sleep 403");

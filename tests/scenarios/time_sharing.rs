@@ -20,7 +20,7 @@ use score_tests::{Outcome, Running, TestEnv, skip};
 
 const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Starts a cluster of one host with so many processors, and slices of so many milliseconds.
+/// Starts a cluster of one host with `cores` processors, and slices of `slice` milliseconds.
 fn start_cluster<'a>(env: &'a TestEnv, cores: u32, slice: &str) -> Option<Cluster<'a>> {
     let database = format!("a address=127.0.0.1 cores={cores} group=all\n");
     Cluster::start_with_options(env, &["a"], &database, &["-ts", slice])
@@ -123,7 +123,7 @@ fn processors_stay_awake_as_long_as_jobs_take_turns() {
     }
     let env = TestEnv::new();
     let Some(cluster) = start_cluster(&env, 1, "10") else { return };
-    // Returns the limit of the whole machine in microseconds. Daemons of other tests set it, too.
+    // Returns the limit of the whole machine in microseconds. Daemons of other tests also set it.
     let limit_us = || {
         let mut limit_us = [0; 4];
         File::open(LATENCY).and_then(|mut file| file.read_exact(&mut limit_us)).unwrap();
@@ -165,8 +165,8 @@ fn a_process_that_stopped_itself_stays_stopped() {
     assert_eq!(other.wait().code, 0);
 }
 
-/// Moves a process of many threads between two cgroups for so many seconds. Meanwhile the forks of
-/// the whole host wait after they have got their process ids. Returns `None` if this user cannot
+/// Moves a process of many threads between two cgroups for `seconds` seconds. Meanwhile the forks
+/// of the whole host wait after they have got their process ids. Returns `None` if this user cannot
 /// create cgroups.
 fn delay_forks(program: &str, seconds: u32) -> Option<()> {
     let root = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
@@ -277,7 +277,7 @@ fn a_suspended_job_does_not_run_while_other_jobs_take_turns() {
     let is_ticking_shell =
         |process: &Process| process.command.contains("echo tick") && process.program() != "scrun";
     wait_until_stopped(&env, MIN_STOPPED_SAMPLES, is_ticking_shell);
-    // The output was on its way when the job was stopped. scrun itself is stopped, too.
+    // The output was on its way when the job was stopped. scrun itself is also stopped.
     sleep(Duration::from_millis(200));
     let shown_len = job.stdout().len();
     sleep(Duration::from_millis(500));
@@ -291,11 +291,11 @@ fn a_suspended_job_does_not_run_while_other_jobs_take_turns() {
     assert_ne!(other.wait().code, 0);
 }
 
-/// In slices of 10 ms, so many stopped samples in a row cannot result from time sharing.
+/// In slices of 10 ms, this number of stopped samples in a row cannot result from time sharing.
 const MIN_STOPPED_SAMPLES: u32 = 40;
 
-/// Waits until processes that satisfy `predicate` are stopped in so many samples in a row. A shell
-/// that waits for a stopped child of vfork(2) also counts, because it does not run.
+/// Waits until processes that satisfy `predicate` are stopped in `sample_count` samples in a row. A
+/// shell that waits for a stopped child of vfork(2) also counts, because it does not run.
 fn wait_until_stopped(env: &TestEnv, sample_count: u32, predicate: impl Fn(&Process) -> bool) {
     let started_at = Instant::now();
     let mut stopped_samples = 0;

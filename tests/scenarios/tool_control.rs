@@ -47,7 +47,7 @@ fn the_12_queries_are_answered_without_control() {
     assert_eq!(tool.debug(1, main)[..4], [0; 4]);
     let (features, area) = tool.float(1, main);
     assert!(features & 0b11 == 0b11 && area.len() >= 576, "{features:x} {}", area.len());
-    // Several commands for a thread in one request see the same state.
+    // Several commands for a thread in one request report the same state.
     let requests = [
         (other, CommandRequest::GetSpecialRegisters(NoData {})),
         (other, CommandRequest::GetGeneralRegisters(NoData {})),

@@ -55,7 +55,7 @@ fn tool_options(folder: &Path) -> [String; 6] {
         .map(str::to_owned)
 }
 
-/// Waits until the tool has printed its files on so many hosts. Returns the directories of the
+/// Waits until the tool has printed its files on `hosts` hosts. Returns the directories of the
 /// files.
 fn places(job: &mut Running, hosts: usize, uid: u32, shown: &str) -> Vec<PathBuf> {
     let started_at = Instant::now();
@@ -161,15 +161,16 @@ fn wait_until_removed(env: &TestEnv, job: Running, places: &[PathBuf], victim: &
     assert!(places.iter().all(|place| !place.exists()), "{victim}: {places:?}");
 }
 
-// Promise (tools): The folder of `-tool-files` is copied in the same way, with modes and links, and
-// removed with the job; a list of files from another host creates nothing outside its directory.
+// Promise (tools): The directory of `-tool-files` is copied in the same way, with modes and links,
+// and removed with the job; a list of files from another host creates nothing outside its
+// directory.
 #[test]
 fn every_host_has_the_directory_and_it_is_removed_with_the_job() {
     let env = TestEnv::new();
     let (folder, shown) = make_folder(&env);
     let mut job = start_on_two_hosts(&env, &tool_options(&folder));
     let places = places(&mut job, 2, geteuid().as_raw(), &shown);
-    // A tool that is started later finds the files, too.
+    // A tool that is started later also finds the files.
     let pid = job.pid().to_string();
     let started = env.command(binaries::program("start_tool")).args(&["--pid", &pid]);
     let _ = started.args(&["--tool", "%{files}/bin/tool"]).run().expect_code(0);
@@ -251,11 +252,11 @@ fn files_that_cannot_be_sent_are_named_before_the_job_starts() {
     let link = folder.join("lib/out");
     for target in ["/etc/passwd", "../../x", "link/../../../x"] {
         symlink(target, &link).unwrap();
-        assert_refused(&["tool-files", "lib/out: it is a link that leads out of the folder"]);
+        assert_refused(&["tool-files", "lib/out: it is a link that leads out of the"]);
         std::fs::remove_file(&link).unwrap();
     }
     let _listener = UnixListener::bind(&link).unwrap();
-    assert_refused(&["tool-files", "lib/out: it is a socket"]);
+    assert_refused(&["tool-files", "lib/out: a socket cannot be sent"]);
     std::fs::remove_dir_all(&folder).unwrap();
     assert_refused(&["tool-files", "folder: No such file or directory"]);
 }
@@ -265,7 +266,7 @@ fn files_that_cannot_be_sent_are_named_before_the_job_starts() {
 fn a_disk_without_space_is_named_with_both_amounts() {
     let env = TestEnv::new();
     if !geteuid().is_root() {
-        return skip("full_disk_and_tool_files", "mounting a small disk is for root");
+        return skip("full_disk_and_tool_files", "only root can mount a small disk");
     }
     let (folder, _) = make_folder(&env);
     let line = format!(

@@ -236,7 +236,7 @@ fn a_deadlock_is_reported_with_both_machines_and_a_job_that_can_continue_is_not(
     });
 }
 
-/// Waits until the server has reported so many times that the other host is up.
+/// Waits until the server has reported `times` times that the other host is up.
 fn wait_until_up(cluster: &Cluster<'_>, times: usize) {
     let started_at = Instant::now();
     while cluster.log(HOSTS[0]).matches("host two is up").count() < times {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use score_tests::TestEnv;
 
-/// Runs a ring over so many hosts and nodes.
+/// Runs a ring with these hosts and nodes.
 fn run_ring(hosts: u32, nodes: &str, count: u32, rounds: u32) {
     let env = TestEnv::new();
     let Some(program) = env.test_program("ring") else { return };

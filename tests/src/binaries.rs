@@ -22,7 +22,7 @@ pub fn program(name: &str) -> PathBuf {
 
 /// Copies the files that daemons need for MPI programs into the directory of a copied daemon.
 pub fn copy_mpi_files(to: &Path) {
-    std::fs::create_dir(to.join("libfabric")).expect("a new folder");
+    std::fs::create_dir(to.join("libfabric")).expect("a new directory");
     for name in [
         "libfabric/libpm-fi.so",
         "libscore-mpi.so",

@@ -208,7 +208,7 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits until standard output contains `text` so many times.
+    /// Waits until standard output contains `text` `times` times.
     pub fn wait_for(&mut self, text: &str, times: usize) {
         self.wait_for_output(Self::stdout, text, times);
     }

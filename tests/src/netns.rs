@@ -22,7 +22,7 @@ pub struct NetNs(File);
 /// Whether this machine lets tests enter virtual hosts. If not, records a skip.
 pub fn can_enter(test: &str) -> bool {
     let skip_reason = match (geteuid().is_root(), test_env::is_installed("ip")) {
-        (false, _) => Some("stepping onto virtual hosts is for root"),
+        (false, _) => Some("only root can enter virtual hosts"),
         (true, false) => Some("ip(8) is not installed"),
         (true, true) => None,
     };
@@ -75,8 +75,8 @@ impl NetNs {
         assert!(status.is_ok_and(|status| status.success()), "ip {args}");
     }
 
-    /// Replaces the IPv4 address of eth0 by an IPv6 address. Returns false, and records a skip, if
-    /// this machine has no IPv6.
+    /// Replaces the IPv4 address of eth0 with an IPv6 address. Returns false, and records a skip,
+    /// if this machine has no IPv6.
     pub fn use_ipv6_only(&self, test: &str, address: &str) -> bool {
         // The virtual LAN makes its links without IPv6.
         let setting = "/proc/sys/net/ipv6/conf/eth0/disable_ipv6";

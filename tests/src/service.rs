@@ -125,7 +125,7 @@ impl<'a> Cluster<'a> {
         let path = self.env.dir().join(name);
         if !path.exists() {
             // Another process copies. If this process wrote the program, a child that another test
-            // has just forked would hold the descriptor, too, and exec would fail with ETXTBSY.
+            // has just forked would also hold the descriptor, and exec would fail with ETXTBSY.
             let status = Command::new("cp").arg(binaries::program(name)).arg(&path).status();
             assert!(status.is_ok_and(|status| status.success()), "cp {name}");
         }

@@ -49,7 +49,7 @@ impl TestEnv {
         let marker = format!("{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(format!("score-test-{marker}"));
         for name in ["", "run", "tmp", "home"] {
-            fs::create_dir_all(dir.join(name)).expect("the temporary folder can be written");
+            fs::create_dir_all(dir.join(name)).expect("the temporary directory can be written");
         }
         Self {
             marker,
@@ -72,7 +72,7 @@ impl TestEnv {
     /// Writes a file in the working directory.
     pub fn write_file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.dir.join(name);
-        fs::write(&path, content).expect("the scenario's folder can be written");
+        fs::write(&path, content).expect("the scenario's directory can be written");
         path
     }
 
@@ -82,11 +82,11 @@ impl TestEnv {
     pub fn write_script(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let source = self.write_file(".script", content);
         let path = self.dir.join(name);
-        fs::create_dir_all(path.parent().unwrap_or(&self.dir)).expect("the folder can be made");
+        fs::create_dir_all(path.parent().unwrap_or(&self.dir)).expect("the directory can be made");
         fs::set_permissions(&source, fs::Permissions::from_mode(0o755)).expect("the mode is set");
         let copied = Command::new("cp").arg("-p").arg(&source).arg(&path).status();
         assert!(copied.is_ok_and(|status| status.success()), "{}", path.display());
-        fs::remove_file(&source).expect("the scenario's folder can be written");
+        fs::remove_file(&source).expect("the scenario's directory can be written");
         path
     }
 
@@ -97,7 +97,7 @@ impl TestEnv {
         Job::new(self.marker.clone(), command)
     }
 
-    /// Gives a command this scenario's environment.
+    /// Sets the environment of this scenario for a command.
     pub fn configure(&self, command: &mut Command) {
         let path = std::env::var("PATH").unwrap_or_default();
         command
@@ -141,12 +141,12 @@ impl TestEnv {
         let program = folder.join(name);
         let mut compiled = COMPILED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if !compiled.contains(&program) {
-            fs::create_dir_all(&folder).expect("the build folder can be written");
+            fs::create_dir_all(&folder).expect("the build directory can be written");
             let source = binaries::root().join(format!("tests/programs/{name}.c"));
             let outcome = self
                 .command(binaries::program("scorecc"))
                 .args(&["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-                .arg(program.to_str().expect("the build folder has a plain name"))
+                .arg(program.to_str().expect("the build directory has a plain name"))
                 .arg(source.to_str().expect("the source tree has a plain name"))
                 .run();
             assert_eq!(outcome.code, 0, "scorecc {name}.c: {outcome}");
@@ -256,12 +256,12 @@ fn shared_files() -> Vec<String> {
     for folder in ["/dev/shm", "/tmp", "/var/scored"] {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            // Other scenarios and programs create files in /tmp, too.
+            // Other scenarios and programs also create files in /tmp.
             if folder == "/tmp" && !name.starts_with("scored") {
                 continue;
             }
             // A job's directory has the process id of its scored in its name. While that process
-            // lives, the directory does not count, because the job belongs to another scenario.
+            // runs, the directory does not count, because the job belongs to another scenario.
             let pid = name.strip_prefix("job-").and_then(|rest| rest.split('-').next());
             // Other entries belong to a service.
             if folder == "/var/scored"

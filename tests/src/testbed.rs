@@ -42,7 +42,7 @@ fn find_tool(names: &[&str]) -> Option<PathBuf> {
 impl Testbed {
     fn new(env: &TestEnv, name: &str, programs: &[(&'static str, &[&str])]) -> Option<Self> {
         let folder = env.dir().join(name);
-        fs::create_dir_all(&folder).expect("the scenario's folder can be written");
+        fs::create_dir_all(&folder).expect("the scenario's directory can be written");
         let mut found = Vec::new();
         for (variable, names) in programs {
             let Some(path) = find_tool(names) else {
@@ -98,7 +98,7 @@ impl Testbed {
     /// A Slurm cluster with a node on each host except the first, named `node1`, `node2` and so on.
     pub fn slurm(env: &TestEnv, nodes: u32) -> Option<Self> {
         if !geteuid().is_root() {
-            skip("slurm_testbed", "its daemons are for root");
+            skip("slurm_testbed", "only root can start its daemons");
             return None;
         }
         let programs: &[(&str, &[&str])] = &[
@@ -110,11 +110,11 @@ impl Testbed {
         ];
         let testbed = Self::new(env, "slurm", programs)?;
         for name in ["munge", "state", "log", "spool"] {
-            fs::create_dir_all(testbed.folder.join(name)).expect("the folder can be written");
+            fs::create_dir_all(testbed.folder.join(name)).expect("the directory can be written");
         }
         let key = testbed.folder.join("munge.key");
         let bytes: [u8; 128] = random_bytes().expect("the kernel has random bytes");
-        fs::write(&key, bytes).expect("the folder can be written");
+        fs::write(&key, bytes).expect("the directory can be written");
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file is ours");
         for node in 1..=nodes {
             let _ = fs::create_dir(testbed.folder.join(format!("spool/node{node}")));
@@ -128,7 +128,7 @@ impl Testbed {
     /// so on.
     pub fn grid_engine(env: &TestEnv, nodes: u32) -> Option<Self> {
         if !geteuid().is_root() {
-            skip("grid_engine_testbed", "its daemons are for root");
+            skip("grid_engine_testbed", "only root can start its daemons");
             return None;
         }
         let testbed =
@@ -156,7 +156,7 @@ impl Testbed {
         let programs = env.dir().join("bin");
         let units = testbed.folder.join("units");
         for folder in [&programs, &units] {
-            fs::create_dir_all(folder).expect("the folder can be written");
+            fs::create_dir_all(folder).expect("the directory can be written");
         }
         for name in ["scored", "scrun"] {
             let copied = fs::copy(binaries::program(name), programs.join(name));
@@ -196,7 +196,7 @@ impl Testbed {
         Some(job.env("BED", &text(&testbed.folder)).env("SCENE", &prefix))
     }
 
-    /// Writes the names that the resolver must know.
+    /// Writes the names that the resolver must resolve.
     fn write_hosts_file(&self, nodes: u32) {
         let mut hosts = "127.0.0.1 localhost\n".to_owned();
         for node in 0..=nodes {
@@ -230,7 +230,7 @@ impl Testbed {
     }
 
     fn write_file(&self, name: &str, text: &str) {
-        fs::write(self.folder.join(name), text).expect("the folder can be written");
+        fs::write(self.folder.join(name), text).expect("the directory can be written");
     }
 
     /// Makes the command line run outside of a Slurm allocation, so that it can request one itself.

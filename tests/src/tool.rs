@@ -42,7 +42,7 @@ pub struct TargetJob {
 }
 
 impl TargetJob {
-    /// Starts the program on so many nodes.
+    /// Starts the program on `processes` nodes.
     pub fn start(env: &TestEnv, processes: usize) -> Option<Self> {
         let built = env.test_program("tool_target")?;
         let program = env.dir().join("tool_target");
@@ -333,7 +333,7 @@ impl Tool {
         )
     }
 
-    /// Returns what the service knows about a thread.
+    /// Returns the data of the service about a thread.
     pub fn thread_data(&mut self, rank: u32, thread: u32) -> ThreadData {
         self.get(rank, thread, CommandRequest::GetThreadData(NoData {}), |answer| match answer {
             CommandAnswer::GetThreadData(data) => data.clone(),

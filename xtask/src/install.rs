@@ -32,7 +32,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
     copy(&root.join("dist/score.gdb"), &prefix.join("share/score/score.gdb"))?;
     copy(&root.join("dist/scored.sysusers"), &prefix.join("lib/sysusers.d/scored.conf"))?;
     println!("installed below {}", prefix.display());
-    println!("Put {}/bin into PATH before any other scrun (Slurm has one, too).", prefix.display());
+    println!("Put {}/bin into PATH before any other scrun (Slurm also has one).", prefix.display());
     Ok(())
 }
 

@@ -84,8 +84,8 @@ pub fn install_required_packages() {
     let list = missing.join(" ");
     let by_hand = format!("apt-get install {list}");
     let Some(prefix) = root_command_prefix() else {
-        println!("packages: {list} missing; this needs root, and sudo asks for a password.");
-        println!("          Please install them: {by_hand}");
+        println!("packages: {list} missing; this needs root, and sudo requires a password.");
+        println!("          Install them: {by_hand}");
         return;
     };
     if !run::is_installed("apt-get") {

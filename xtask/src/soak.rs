@@ -34,7 +34,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
     run::run_checked(Command::new(bin.join("score-soak")).args(args).env("HARNESS_BIN_DIR", &bin))
 }
 
-/// Changes a package in each way that cargo-mutants knows, and runs its tests after each change.
+/// Changes a package in each way that cargo-mutants offers, and runs its tests after each change.
 /// The list of changes that no test notices is written below the target directory.
 fn mutants(package: &str, options: &[String]) -> Result<(), String> {
     if !run::is_installed("cargo-mutants") {

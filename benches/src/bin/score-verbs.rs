@@ -1,5 +1,5 @@
 //! Measures PM over RDMA hardware between two processes of this host, for comparison with perftest
-//! (docs/dev/verbs.md has the command line). Prints a line `NAME VALUE` for each of the named
+//! (`cargo xtask bench verbs` runs both). Prints a line `NAME VALUE` for each of the named
 //! measurements, or for all:
 //!
 //! ```text

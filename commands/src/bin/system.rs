@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         return refuse(is_first, "no program is named");
     };
     if program.as_encoded_bytes().starts_with(b"-") {
-        let reason = format!("{program:?} is not an option; there are -host and -help");
+        let reason = format!("{program:?}: unknown option (valid: -host, -help)");
         return refuse(is_first, &reason);
     }
     if per_host && env::var_os("SCORE_SELF_PROC").is_some_and(|process| process != "0") {

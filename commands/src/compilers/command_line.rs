@@ -175,7 +175,7 @@ Runs a compiler with the headers and libraries of SCore. Options of our own:
   -script SCRIPT        choose the compiler as SCRIPT does
   -nostatic             link libscore.so and libpm.so (default: libscore.a)
   -nockpt, -nocheckpoint  accepted; no effect yet
-  -show                 print the compiler's command line, too
+  -show                 also print the command line of the compiler
   -help                 print this
 -compiler, -compiler-path and -script also take their value after `=`. All other options are the
 compiler's. Environment: SCORE_BUILD_COMPILERS, SCORE_COMPILERS. See {script}(1).

@@ -33,13 +33,13 @@ pub enum ListError {
     #[error("{0}:{1}: {2}")]
     Line(PathBuf, usize, String),
     /// There is no such script.
-    #[error("there is no script {0:?}; there are: {1}")]
+    #[error("unknown script {0:?} (valid: {1})")]
     Script(String, String),
     /// There is no such environment.
-    #[error("there is no environment {0:?}; there are: score, mpi")]
+    #[error("unknown environment {0:?} (valid: score, mpi)")]
     Environment(String),
     /// The script has no such compiler.
-    #[error("{0}: {1} has no compiler {2:?}; it has: {3}")]
+    #[error("{0}: {1} has no compiler {2:?} (valid: {3})")]
     Compiler(&'static str, String, String, String),
 }
 
@@ -112,7 +112,7 @@ impl Compilers {
                 Some(path) if !name.is_empty() && !path.is_empty() => {
                     merged.push((name.to_string(), path.to_string()));
                 }
-                _ => return Err(format!("{word}: no path here or in an earlier line")),
+                _ => return Err(format!("{word}: the path is missing")),
             }
         }
         merged.extend(

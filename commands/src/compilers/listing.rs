@@ -10,7 +10,7 @@ usage: score_compiler_list -script SCRIPT [-check] [-path] [-noalias] [-default]
        score_compiler_list -env ENVIRONMENT [-check] [-path] [-noalias]
        score_compiler_list -all [-check] [-path] [-noalias]
 Lists the compilers for -compiler of scorecc and the other wrappers, the default first.
-  -path     print the command, too     -check    print whether it is installed
+  -path     also print the command     -check    print whether it is installed
   -noalias  omit aliases               -default  print the default only
 ENVIRONMENT is score or mpi. See score_compiler_list(8).
 ";
@@ -64,9 +64,9 @@ impl ListArgs {
                 return Err(format!("{word}: only one of -script, -env and -all"));
             }
         }
-        let filter = filter.ok_or("one of -script, -env and -all is needed")?;
+        let filter = filter.ok_or("one of -script, -env and -all is required")?;
         if default && !matches!(filter, CompilerFilter::Script(_)) {
-            return Err("-default goes with -script only".into());
+            return Err("-default is valid only with -script".into());
         }
         Ok(Self { filter, check, path, noalias, default })
     }

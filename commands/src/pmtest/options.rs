@@ -56,7 +56,7 @@ pub struct PmtestOptions {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PmtestOptionError {
     /// An unknown option.
-    #[error("{0:?} is not an option; pmtest -help lists them")]
+    #[error("{0:?}: unknown option (pmtest -help lists the options)")]
     Unknown(String),
     /// The value is missing.
     #[error("{0} needs a value")]

@@ -299,7 +299,7 @@ impl<'a> Rma<'a> {
         }
     }
 
-    /// Measures puts of 8 bytes in both directions. Each node replies when it sees the put in its
+    /// Measures puts of 8 bytes in both directions. Each node replies when the put has changed its
     /// memory. Returns the minimum, the median and the floor.
     fn measure_puts(
         &mut self,

@@ -6,22 +6,22 @@ use score_proto::tool_command::{ConsoleAction, Location, ThreadDetail};
 
 /// The commands, for `help`.
 pub const COMMANDS: &str = "\
-  stacks [RANKS] [-lines] [-dot]  one tree of the stacks of all threads
-  where [RANKS] [-all]            the stack of the first thread, or the one that has stopped;
-                                  or of all threads
-  threads [RANKS]                 the threads: number, name, state, innermost function
-  print EXPRESSION [RANKS]        its value, by gdb; a running rank is stopped meanwhile
+  stacks [RANKS] [-lines] [-dot]  print the stacks of all threads as one tree
+  where [RANKS] [-all]            print the stack of the first thread, or of the thread that has
+                                  stopped; with -all of all threads
+  threads [RANKS]                 list the threads: number, name, state, innermost function
+  print EXPRESSION [RANKS]        print the value, with gdb; a running rank is stopped meanwhile
   hold [RANKS]                    stop all threads until continue or release
   break LOCATION [RANKS]          stop when a thread reaches a function, FILE:LINE or *ADDRESS
   watch LOCATION [RANKS]          stop after a write to a variable, or to *ADDRESS
   clear [LOCATION] [RANKS]        remove a breakpoint or watchpoint; without LOCATION all of them
-  continue [RANKS] [&]            run on, and wait for the next stop; with & without waiting
+  continue [RANKS] [&]            continue, and wait for the next stop; with & without waiting
   step [RANKS]                    run the thread that has stopped to another source line
-  stepi [RANKS]                   one instruction of this thread
+  stepi [RANKS]                   run this thread for one instruction
   wait [RANKS]                    wait until the ranks have stopped or ended
-  release [RANKS]                 undo all of these, and run on
-  help                            this list
-  quit                            end scdb; the ranks run on
+  release [RANKS]                 undo all of these, and continue
+  help                            print this list
+  quit                            end scdb; the ranks continue
 RANKS are ranks such as 0-3,7, or all; default: all.
 ";
 
@@ -36,7 +36,7 @@ pub type Ranks = Option<NodeSet>;
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// `stacks`: one tree of the stacks of all threads.
+    /// `stacks`: prints the stacks of all threads as one tree.
     Stacks {
         /// The ranks.
         ranks: Ranks,
@@ -49,7 +49,7 @@ pub enum Command {
     Threads(Ranks, ThreadDetail),
     /// A command that changes processes, or undoes a change.
     Act(Ranks, ConsoleAction),
-    /// `continue`: lets ranks run on.
+    /// `continue`: continues ranks.
     Continue {
         /// The ranks.
         ranks: Ranks,

@@ -37,11 +37,11 @@ const USAGE: [&str; 2] = [
     "\
 usage: scdb JOB [COMMAND | -batch FILE] [-json] [-wait SECONDS] [-socket PATH]
        scdb JOB gdb RANK [-listen] [-socket PATH]
-  Shows what the processes of your job are doing, holds and continues them. Without COMMAND it is a
-  console. Holds and breakpoints last until it ends; then the ranks run on.
+  Shows what the processes of your job are doing, holds and continues them. Without COMMAND, scdb is
+  a console. Holds and breakpoints last until scdb ends; then the ranks continue.
   gdb gives a debugger one rank of your job, on any host, by gdb's remote protocol:
       gdb -ex 'target remote | scdb 7 gdb 0'
-  The rank is stopped while the debugger requires it. It runs on when the debugger leaves or is
+  The rank is stopped while the debugger requires it. It continues when the debugger detaches or is
   killed.
   JOB           number of a job of the cluster (scps); without a cluster PROCESS@HOST, where
                 PROCESS is the scrun of the job
@@ -146,8 +146,8 @@ impl ScdbOptions {
                 let parsed = Command::parse(command)?;
                 if parsed.needs_console() {
                     return Err(format!(
-                        "{}: it lasts as long as scdb does: use it in the console (scdb {name}) \
-                         or with -batch",
+                        "{}: its effect ends with scdb: use it in the console (scdb {name}) or \
+                         with -batch",
                         command[0]
                     ));
                 }
@@ -250,7 +250,7 @@ mod tests {
             (&["7", "stacks", "-ranks", "3-1"], "3-1: not a set of ranks"),
             (&["7", "stacks", "-wait", "0"], "1 to 600 seconds"),
             (&["7", "stacks", "-dot", "-json"], "-dot excludes -json"),
-            (&["7", "hold", "0"], "hold: it lasts as long as scdb does"),
+            (&["7", "hold", "0"], "hold: its effect ends with scdb"),
             (&["7", "where", "-batch", "x"], "where: -batch has its own commands"),
             (&["7", "gdb"], "the rank is missing"),
             (&["7", "gdb", "x"], "x: not a rank"),

@@ -173,7 +173,7 @@ impl Session {
         Ok(answers)
     }
 
-    /// Changes something in processes, or queries the state of a change.
+    /// Performs an action in processes, or queries its state.
     ///
     /// # Errors
     /// As [`Session::stream`].
@@ -192,7 +192,7 @@ impl Session {
         RankService::new(self.target, rank, self.socket.clone())
     }
 
-    /// Changes something in one rank, in the session with this number.
+    /// Performs an action in one rank, in the session with this number.
     ///
     /// # Errors
     /// As [`Session::stream`].
@@ -242,7 +242,7 @@ impl Session {
                 self.link = Some((link, begun));
                 Ok(begun)
             }
-            Some(_) => Err("scored has answered another question".to_owned()),
+            Some(_) => Err("scored has sent an unexpected answer".to_owned()),
             None => Err("the job has ended".to_owned()),
         }
     }

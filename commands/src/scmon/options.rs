@@ -78,7 +78,7 @@ impl ScmonOptions {
             options.kinds = Metric::ALL[..4].to_vec();
         }
         if options.job.is_none() && !options.help {
-            return Err("which job? scps lists them".to_owned());
+            return Err("the number of the job is missing (scps lists the jobs)".to_owned());
         }
         Ok(options)
     }
@@ -101,7 +101,8 @@ impl ScmonOptions {
 fn parse_period(word: &str) -> Result<u32, String> {
     let (min, max) = REPORT_INTERVAL_RANGE_MS;
     let number = word.parse::<u32>().ok().filter(|number| (min..=max).contains(number));
-    number.ok_or_else(|| format!("-period {word}: milliseconds from {min} to {max}"))
+    number
+        .ok_or_else(|| format!("-period {word}: not a number of milliseconds from {min} to {max}"))
 }
 
 #[cfg(test)]
@@ -115,14 +116,14 @@ mod tests {
     #[test]
     fn every_error_names_the_faulty_word() {
         for (words, expected) in [
-            (&[][..], "which job"),
+            (&[][..], "the number of the job is missing"),
             (&["x"], "x: the number of a job"),
             (&["0"], "0: the number of a job"),
             (&["7", "8"], "8: one job at a time"),
             (&["7", "-jsn"], "-jsn: unknown option; did you mean -json?"),
             (&["7", "-show"], "-show: its value is missing"),
             (&["7", "-show", "cpu"], "load, comm, memory, disk, usr0, usr1, all, ALL"),
-            (&["7", "-period", "49"], "-period 49: milliseconds from 50 to 10000"),
+            (&["7", "-period", "49"], "-period 49: not a number of milliseconds from 50 to 10000"),
         ] {
             let error = parse(words).unwrap_err();
             assert!(error.contains(expected), "{words:?}: {error}");

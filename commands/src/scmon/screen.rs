@@ -41,9 +41,7 @@ impl Screen {
     /// If there is no terminal.
     pub fn open() -> Result<Self, String> {
         let path = if io::stdout().is_terminal() { "/proc/self/fd/1" } else { "/dev/tty" };
-        let no_terminal = |error: io::Error| {
-            format!("there is no terminal to draw on ({error}); -once or -json needs none")
-        };
+        let no_terminal = |error: io::Error| format!("no terminal ({error}); use -once or -json");
         // scrun blocks SIGHUP, and its children inherit that. Without the signal, scmon would read
         // for ever from a terminal that has hung up.
         let _ = SigSet::from(Signal::SIGHUP).thread_unblock();

@@ -20,7 +20,7 @@ use crate::scored_client::{QueryStream, Reply};
 const READ_CHUNK_LEN: usize = 1 << 16;
 
 /// What to do without a service.
-const REMEDY: &str = "scrun -monitor shows a job without a service";
+const REMEDY: &str = "use scrun -monitor for a job without a service";
 
 /// The sender of the metrics.
 pub enum MetricsSource {

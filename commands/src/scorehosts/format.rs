@@ -29,7 +29,7 @@ pub(super) fn notes(available: &AvailableHosts, filter: HostFilter) -> Vec<Strin
     let mut notes: Vec<String> = replaced.collect();
     if !available.missing.is_empty() {
         let missing = available.missing.join(" ");
-        notes.push(format!("out of order, and without a spare: {missing}"));
+        notes.push(format!("{missing}: out of order, and no spare is available"));
     }
     let suffix = if filter == HostFilter::Defective { " out of order" } else { "" };
     notes.push(format!("{}{suffix}", plural(available.hosts.len(), "host")));
@@ -89,7 +89,7 @@ pub(super) fn summary(database: &Database) -> String {
     }
     let uncounted = hosts.iter().filter(|host| host.processors.is_none()).count();
     if uncounted > 0 {
-        text.push_str(&format!("  without cores, taken for 1: {}\n", plural(uncounted, "host")));
+        text.push_str(&format!("  without cores, counted as 1: {}\n", plural(uncounted, "host")));
     }
     let site_attributes: BTreeSet<&str> =
         hosts.iter().flat_map(|host| host.site_attributes.keys()).map(String::as_str).collect();

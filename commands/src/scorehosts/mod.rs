@@ -105,7 +105,7 @@ fn run(
 
 fn no_database() -> String {
     format!(
-        "there is no {}; -file or {} names one",
+        "{}: no such file; name a database with -file or {}",
         database_file::DEFAULT_DATABASE_PATH,
         database_file::DATABASE_ENV
     )

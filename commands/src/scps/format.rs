@@ -130,7 +130,7 @@ pub fn page(host: &str, address: &str) -> String {
     let authority = rest.split('/').next().unwrap_or_default();
     let port = authority.rsplit(':').next().unwrap_or_default();
     format!(
-        "{address}\non host {host}, for programs of that host only; from here by a tunnel:\n  \
+        "{address}\nOnly programs on host {host} can use this address. From here, use a tunnel:\n  \
          ssh -N -L {port}:{authority} {host}\n"
     )
 }

@@ -71,7 +71,7 @@ impl ScpsOptions {
 }
 
 /// What to do without a service.
-const REMEDY: &str = "an operator starts one; ps -C scrun lists jobs without a service";
+const REMEDY: &str = "ask an operator to start one; ps -C scrun lists jobs without a service";
 
 /// Sends the query to scored and returns the text to print.
 ///

@@ -5,10 +5,10 @@
 //! |---|---|
 //! | `Attach` | holds all threads; the processes are those of the job, by rank |
 //! | `Break` | sets a breakpoint at a function, `file:line` or `*address` |
-//! | `Continue` | lets the process run on; the event is the next stop |
+//! | `Continue` | continues the process; the event is the next stop |
 //! | `Interrupt` | holds all threads |
 //! | `Where` | returns the stack of the thread that has stopped, with source lines |
-//! | `Detach` | removes breakpoints, and lets the process run on |
+//! | `Detach` | removes breakpoints, and continues the process |
 //! | `Start`, `Input`, `Kill` | refused: scrun has the programs and their input |
 //! | `Step`, `Next`, `Finish`, `Print` | refused: they need gdb (`scdb JOB gdb RANK`) |
 

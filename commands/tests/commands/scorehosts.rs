@@ -85,7 +85,7 @@ fn defects_are_replaced_shown_or_ignored() {
     assert_eq!(
         notes,
         "scorehosts: comp1 is out of order: replaced by spare0\n\
-         scorehosts: out of order, and without a spare: comp2\n\
+         scorehosts: comp2: out of order, and no spare is available\n\
          scorehosts: 3 hosts\n"
     );
     assert_eq!(files.stdout_of(&["-r", "all:4"]), "comp0 spare0 comp3\n");
@@ -135,7 +135,7 @@ fn every_error_names_the_faulty_word() {
     for (words, expected) in [
         (&["al"][..], "'al': no host or group of "),
         (&["comp0+comp8"], "\n  comp0+comp8\n        ^"),
-        (&["all:9"], "9 hosts are requested, 8 hosts are there"),
+        (&["all:9"], "9 hosts are requested, 8 hosts are in the set"),
         (&["a", "b"], "b: a is already given (a+b is both)"),
         (&["-i", "-d"], "-i and -d exclude each other"),
         (&["-jsn"], "-jsn: unknown option; did you mean -json?"),

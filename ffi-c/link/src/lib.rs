@@ -99,8 +99,8 @@ pub fn search_folder_above() {
 }
 
 /// Links the package's shared object against a library that may not have been linked yet, because
-/// cargo knows no dependency on another package's shared object. Therefore a stub with its soname,
-/// symbols and version takes its place.
+/// cargo cannot express a dependency on another package's shared object. Therefore a stub with its
+/// soname, symbols and version takes its place.
 fn against(library: &Library) {
     let map = directory().join(library.map);
     let out = out_dir();

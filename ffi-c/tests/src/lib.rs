@@ -63,7 +63,8 @@ pub fn compilers(is_cxx: bool) -> Vec<&'static str> {
     all.into_iter().filter(is_installed).collect()
 }
 
-/// The first of these names of a standard that the compiler knows: older ones call C23 c2x.
+/// The first of these names of a standard that the compiler supports. Older compilers use c2x for
+/// C23.
 pub fn standard(compiler: &str, names: &[&str]) -> String {
     let is_supported = |name: &&&str| {
         let mut command = Command::new(compiler);

@@ -97,7 +97,7 @@ fn each_archive_defines_all_that_its_shared_object_exports() {
     }
 }
 
-/// The name in a line of `readelf -s`, if it is a definition that other objects see.
+/// The name in a line of `readelf -s`, if it is a definition that other objects can use.
 fn global(line: &str) -> Option<&str> {
     match line.split_whitespace().collect::<Vec<_>>()[..] {
         [_, _, _, _, "GLOBAL", "DEFAULT", section, name] if section != "UND" => Some(name),

@@ -365,7 +365,7 @@ impl Connection {
                 None => self.receive_notice(deadline)?,
             };
             match self.take_own_stop(&record) {
-                // ps_pstop had returned at an earlier notice. The tool must not see this one.
+                // ps_pstop had returned at an earlier notice. The tool must not get this one.
                 Some(rank) => self.proceed(rank)?,
                 None => return Ok(record),
             }

@@ -127,7 +127,7 @@ fn refusal(code: u32, errno: u32) -> String {
         ReturnCode::ToolIdError => "the tool's number is wrong, or it has not attached yet",
         ReturnCode::JobIdError => "the service is that of another job: check BG_JOBID",
         ReturnCode::VersionMismatch => {
-            "the service speaks another version: use the libscoretools.so of its installation"
+            "the service has another protocol version: use the libscoretools.so of its installation"
         }
         ReturnCode::RequestFailed => {
             return format!("{}", io::Error::from_raw_os_error(errno.cast_signed()));

@@ -315,7 +315,7 @@ impl Connection {
     /// Continues all threads that are not held.
     pub fn go_on(&mut self, rank: u32) -> Result<(), Failure> {
         self.proceed(rank)?;
-        // Another notice came before the notice of our signal, which the tool must not see.
+        // Another notice came before the notice of our signal, which the tool must not get.
         while self.ranks.get(&rank).is_some_and(|state| state.is_stop_coming) {
             if !self.wait_for_own_stop(rank)? {
                 return Ok(());

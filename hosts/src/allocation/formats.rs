@@ -106,7 +106,7 @@ pub(super) fn pairs(text: &str) -> Result<Slots, String> {
     let mut words = text.split_whitespace();
     while let Some(name) = words.next() {
         let slots = words.next().and_then(number);
-        let missing = || format!("no number of slots after {}", printable(name));
+        let missing = || format!("the number of slots after {} is missing", printable(name));
         builder.add(name, slots.ok_or_else(missing)?)?;
     }
     builder.finish()
@@ -119,7 +119,7 @@ pub(super) fn host_file(text: &str) -> Result<Slots, String> {
         let mut words = line.split_whitespace();
         let Some(name) = words.next() else { continue };
         let slots = words.next().and_then(number);
-        let missing = || format!("no number of slots after {}", printable(name));
+        let missing = || format!("the number of slots after {} is missing", printable(name));
         builder.add(name, slots.ok_or_else(missing)?)?;
     }
     builder.finish()

@@ -82,7 +82,7 @@ pub fn allocation(
     };
     let list = |name: &'static str| text(name).map(|value| (name, value));
     let found = |system, job, (name, hosts): (&str, Result<formats::Slots, String>)| {
-        let hosts = hosts.map_err(|what| format!("{name}: {what} ({system} has set it)"))?;
+        let hosts = hosts.map_err(|what| format!("{name}: {what} (set by {system})"))?;
         Ok(Some(Allocation { system, job, hosts }))
     };
     if let Some(job) = text("SLURM_JOB_ID").or_else(|| text("SLURM_JOBID"))
@@ -205,7 +205,10 @@ mod tests {
             "LSF 9 a:2 b:1"
         );
         let error = allocation_in(&[job, ("LSB_MCPU_HOSTS", "a 2 b")], "").unwrap_err();
-        assert!(error.contains("LSB_MCPU_HOSTS: no number of slots after b"), "{error}");
+        assert!(
+            error.contains("LSB_MCPU_HOSTS: the number of slots after b is missing"),
+            "{error}"
+        );
     }
 
     // Promise of `compressed_names_and_numbers_of_slurm_are_expanded`.
@@ -215,6 +218,6 @@ mod tests {
         let file = "a.x 4 all.q@a.x UNDEFINED\nb.x 2 all.q@b.x 0,1:0,2\na.x 1 other.q@a.x <NULL>\n";
         assert_eq!(allocation_in(&job, file).unwrap().unwrap(), "Grid Engine 3 a.x:5 b.x:2");
         let error = allocation_in(&job, "a.x\n").unwrap_err();
-        assert!(error.contains("PE_HOSTFILE: no number of slots after a.x"), "{error}");
+        assert!(error.contains("PE_HOSTFILE: the number of slots after a.x is missing"), "{error}");
     }
 }

@@ -132,7 +132,7 @@ fn check_adapter_attributes(record: &Record, device: &str) -> Result<(), ParseEr
     let is_misplaced = |name: &str| is_other_device && RDMA_ADDRESS_ATTRIBUTES.contains(&name);
     match record.attributes.iter().find(|given| is_misplaced(&given.name)) {
         Some(given) => {
-            let what = "it addresses an RDMA adapter: only for networks of type verbs";
+            let what = "valid only for networks of type verbs";
             Err(given.word.error(&given.word.text, what))
         }
         None => Ok(()),
@@ -161,7 +161,7 @@ fn parse_interface(
     for name in ["type", "trusted"] {
         if let Some(given) = record.attributes.iter().find(|given| given.name == name) {
             let what =
-                format!("it is for the whole network: write it into the record of {network_name}");
+                format!("valid only in the record of the network: move it to {network_name}");
             return Err(given.word.error(&given.word.text, what));
         }
     }
@@ -172,7 +172,7 @@ fn parse_interface(
 
 fn parse_host(record: &Record) -> Result<Host, ParseError> {
     if record.defect && record.attributes.is_empty() {
-        let what = "it is marked as out of order, but is no host of this file";
+        let what = "marked as out of order, but not a host of this file";
         return Err(record.word.error(&record.name, what));
     }
     let mut values = checked_values(record, HOST_ATTRIBUTES)?;

@@ -181,7 +181,7 @@ fn an_error_names_file_line_word_and_remedy() {
         ("a:b cores=1", "db:1: a:b: ':' is not allowed in a name"),
         ("comp[0-", "db:1: comp[0-: '[' is not closed"),
         ("~", "db:1: ~: a name is expected"),
-        ("~a", "db:1: a: it is marked as out of order, but is no host"),
+        ("~a", "db:1: a: marked as out of order, but not a host"),
         ("a address=x\nb address=x", "db:2: address=x: a already has it"),
         ("n type=ethernt", "db:1: type=ethernt: unknown type of network; did you mean 'ethernet'?"),
         ("n type=pigeon", "db:1: type=pigeon: unknown type of network (one of ethernet,"),
@@ -190,12 +190,12 @@ fn an_error_names_file_line_word_and_remedy() {
         ("n type=ethernet trusted=perhaps", "db:1: trusted=perhaps: yes or no is expected"),
         ("n type=ethernet\na\nn/b mtu=1", "db:3: b: unknown host; did you mean 'a'?"),
         ("n type=ethernet\na\nm/a mtu=1", "db:3: m: unknown network; did you mean 'n'?"),
-        ("n type=ethernet\na\nn/a trusted=yes", "db:3: trusted=yes: it is for the whole network"),
+        ("n type=ethernet\na\nn/a trusted=yes", "db:3: trusted=yes: valid only in the record"),
         ("n type=verbs port=0", "db:1: port=0: a whole number from 1 to 255 is expected"),
         ("n type=verbs level=16", "db:1: level=16: a whole number from 0 to 15 is expected"),
         ("n type=verbs partition=red", "db:1: partition=red: a hexadecimal number such as 0x8001"),
-        ("n type=ethernet device=x", "db:1: device=x: it addresses an RDMA adapter"),
-        ("n type=ethernet\na\nn/a port=2", "db:3: port=2: it addresses an RDMA adapter"),
+        ("n type=ethernet device=x", "db:1: device=x: valid only for networks of type verbs"),
+        ("n type=ethernet\na\nn/a port=2", "db:3: port=2: valid only for networks of type verbs"),
         ("a\n#define X\nb Y\u{7f}", "db:3: control character 0x7f"),
     ] {
         let error = parse(text).unwrap_err();
@@ -204,7 +204,7 @@ fn an_error_names_file_line_word_and_remedy() {
 }
 
 #[test]
-fn files_are_loaded_with_the_defects_beside_them() {
+fn files_are_loaded_with_the_defects_in_their_directory() {
     let read = |path: &Path| match path.to_str() {
         Some("etc/db") => Ok(b"a group=g\nb group=g\n".to_vec()),
         Some("etc/scorehosts.defects") => Ok(b"b\n".to_vec()),

@@ -8,9 +8,9 @@
 //! | `current_call.rs` | the current MPI call of each thread |
 //! | `queries.rs` | the queries of the libfabric provider |
 //!
-//! A program that calls MPI_Test between computations polls the network without success, and yet
-//! does not wait. Therefore the provider asks this library for the current MPI call of a thread
-//! before it marks the thread idle (docs/dev/time-sharing.md, "Deadlock").
+//! A program that calls MPI_Test between computations polls the network without success, but does
+//! not wait. Therefore the provider gets the current MPI call of a thread from this library before
+//! it marks the thread idle (docs/dev/deadlock.md).
 
 // UNSAFETY: replaces functions of C libraries.
 #![expect(unsafe_code)]

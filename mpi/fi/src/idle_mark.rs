@@ -1,8 +1,8 @@
 //! Idle flags of threads that wait in an MPI call (manual 3.5.2). SCore detects deadlocks by these
-//! flags (docs/dev/time-sharing.md, "Deadlock").
+//! flags (docs/dev/deadlock.md).
 //!
 //! A thread is marked idle if it has polled without success for a while in the same MPI call, if
-//! only a message can end that call, and if it has nothing to send. `libscore-mpi.so` knows the
+//! only a message can end that call, and if it has nothing to send. `libscore-mpi.so` records the
 //! current MPI call. Without that library no thread is marked. The thread becomes busy again before
 //! it releases a message, before it sends one, and before it leaves the call. While no thread is
 //! idle, this costs a load for each message.

@@ -40,7 +40,7 @@ pub(crate) static MEMORY_OPS: FiOpsMr = FiOpsMr {
     regattr: op!(register_attr as unsafe extern "C" fn(_, _, _, _) -> _),
 };
 
-/// Opens a region. If `buffer` is None, it had too many pieces.
+/// Opens a region. `buffer` is None if the program passed too many pieces.
 ///
 /// # Safety
 /// `domain` is open, and `result` has room for the address of a region.

@@ -36,8 +36,8 @@ struct Incoming {
     context: *mut c_void,
 }
 
-/// Posts a receive. If `buffer` is None, it had too many pieces. If `flags` is None, uses those of
-/// the endpoint.
+/// Posts a receive. `buffer` is None if the program passed too many pieces. If `flags` is None,
+/// uses those of the endpoint.
 ///
 /// # Safety
 /// `endpoint` is open.

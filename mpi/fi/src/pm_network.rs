@@ -137,7 +137,7 @@ impl PmNetwork {
     /// The descriptors for waiting on messages. Empty if this process is the only node.
     pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
         let mut count = 0;
-        // SAFETY: as above; the call only asks for the number.
+        // SAFETY: as above; the call only gets the number.
         unsafe { pmGetFd(self.context, null_mut(), &mut count) };
         let mut fds = vec![-1; usize::try_from(count).unwrap_or(0)];
         // SAFETY: `fds` has room for `count` descriptors.

@@ -104,7 +104,7 @@ impl LaterLibraries {
             let name = unsafe { CStr::from_ptr(info.dlpi_name) };
             libraries.paths.push(name.to_owned());
         }
-        // SAFETY: the record has so many program headers.
+        // SAFETY: the record has this number of program headers.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
         let address = (&raw const IN_THIS_LIBRARY).addr() as u64;
         libraries.is_after_this |=

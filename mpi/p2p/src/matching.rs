@@ -1,12 +1,13 @@
 //! Matching of messages and receives. Posted receives and unexpected messages are sorted by the
-//! same [`Classes`]. A lookup by source and tag takes the same time however many entries wait.
+//! same [`Classes`]. The time of a lookup by source and tag does not depend on the number of
+//! entries.
 //!
-//! A receive names a source or none, a tag, and tag bits to ignore. Receives that agree in whether
-//! they name a source and in the ignored bits form a *class*; MPI libraries use very few classes.
-//! Within a class, a hash table finds the oldest entry by the source and the remaining tag bits. A
-//! posted receive is in the list of its class. An arriving message looks into each class and takes
-//! the receive that was posted first. An unexpected message is in a list of each class. A receive
-//! looks into its own class only.
+//! A receive names a source or none, a tag, and tag bits to ignore. A *class* consists of the
+//! receives that ignore the same bits, and of which all or none name a source; MPI libraries use
+//! very few classes. Within a class, a hash table finds the oldest entry by the source and the
+//! remaining tag bits. A posted receive is in the list of its class. For an arriving message, all
+//! classes are searched, and the receive that was posted first is taken. An unexpected message is
+//! in a list of each class. For a receive, only its own class is searched.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -42,7 +43,7 @@ impl Selector {
 type Key = (u32, u64);
 
 /// Hashes by multiplication and folding. The keys are node numbers, tags and addresses that
-/// processes of the same job choose. They have no interest in collisions.
+/// processes of the same job choose. Collisions would only slow down that job.
 #[derive(Default)]
 pub(crate) struct KeyHasher(u64);
 

@@ -45,7 +45,7 @@ impl Selector {
     }
 }
 
-/// How the program learns that an operation has completed.
+/// How the completion of an operation is reported to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The program's identifier of the operation.

@@ -64,7 +64,7 @@ impl Caller {
     }
 }
 
-/// An answer about a group. It lives until libpmix has read it.
+/// An answer about a group. It is freed when libpmix has read it.
 struct GroupAnswer {
     functions: &'static Functions,
     array: InfoArray,
@@ -82,7 +82,7 @@ fn answer_group(
     };
     let (start, count) = array.elements();
     let answer = Box::into_raw(Box::new(GroupAnswer { functions, array }));
-    // SAFETY: the callback and its argument are those of a waiting call. The array lives until
+    // SAFETY: the callback and its argument are those of a waiting call. The array is valid until
     // libpmix calls `free_group_answer`.
     unsafe { callback(status, start, count, argument, Some(free_group_answer), answer.cast()) };
 }

@@ -47,7 +47,7 @@ pub extern "C" fn log(
         std::thread::spawn(move || write_all(receiver));
         sender
     });
-    // The thread lives as long as the process.
+    // The thread runs until the process ends.
     let _ = writer.send(LogCall { text, callback, argument });
 }
 

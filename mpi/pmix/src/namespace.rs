@@ -74,7 +74,7 @@ impl<C> Namespace<C> {
         rank < self.rank_count && !self.local_ranks.contains(&rank)
     }
 
-    /// The participants of a fence of these ranks. A rank of None stands for all ranks.
+    /// The participants of a fence of these ranks. A rank of None means all ranks.
     pub fn participants(&self, ranks: impl Iterator<Item = Option<u32>>) -> Participants {
         let Some(named) = ranks.collect::<Option<Vec<u32>>>() else { return Participants::All };
         if named.iter().any(|rank| *rank >= self.rank_count) {
@@ -147,7 +147,7 @@ impl GroupIds {
         let count = self.counts.entry(group).or_insert(0);
         *count += 1;
         let id = hash(group.to_le_bytes().into_iter().chain(count.to_le_bytes()));
-        // The largest number stands for "no id".
+        // The largest number means "no id".
         usize::try_from(id).unwrap_or(usize::MAX).min(usize::MAX - 1)
     }
 }

@@ -17,8 +17,8 @@ use crate::mpi_library::{self, Interface};
 const OPEN_MPI_ERR_PORT: c_int = 43;
 
 /// The text that MPI prints if the error ends the program.
-const REASON: &CStr = c"MPI_Comm_accept, MPI_Comm_connect: Open MPI connects programs by names \
-    that a launcher publishes, and scrun does not; use MPICH, or start one job with all processes";
+const REASON: &CStr = c"MPI_Comm_accept, MPI_Comm_connect: not supported for Open MPI, \
+    because scrun does not publish names; use MPICH, or start one job with all processes";
 
 type Call = unsafe extern "C-unwind" fn(*const c_char, usize, c_int, usize, usize) -> c_int;
 

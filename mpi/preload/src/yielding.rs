@@ -1,50 +1,84 @@
-//! Replaces sched_yield(2). MPI libraries call it at each empty poll (MPICH always, Open MPI if it
-//! is configured to), which takes several times as long as a message. A process that has its
-//! processor to itself gains nothing from the call.
+//! Replaces sched_yield(2). MPI libraries call it at each empty poll, and the call takes several
+//! times as long as a message. A process that has its processor to itself gains nothing from it. A
+//! process that shares its processor must make it at each empty poll: otherwise the process that
+//! has the next message waits until the kernel takes the processor away.
+//!
+//! The duration of the call shows whether another thread ran meanwhile. If not, the next calls
+//! return at once, and their number grows from call to call. PM does the same with its own polls
+//! (docs/dev/messages.md).
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-/// Set for processes that do not share their processors with other processes of the job.
-const SPIN_ENV: &std::ffi::CStr = c"SCORE_MPI_SPIN";
-/// One of this many calls yields the processor in any case, because a process outside of the job
-/// may need it.
-const CALLS_PER_YIELD: u32 = 256;
+/// The maximum number of calls in a row that return at once, because another process may need the
+/// processor at any time.
+const MAX_SKIPPED_CALLS: u32 = 255;
+/// A call that returns within this time has found no other thread that waits for the processor.
+const UNCONTENDED_YIELD_WINDOW: Duration = Duration::from_nanos(1500);
+/// The number of consecutive calls that must return within the window before calls are skipped. The
+/// kernel may return from one call although other threads wait.
+const MIN_UNCONTENDED_YIELDS: u32 = 8;
 
-const UNKNOWN: u8 = 0;
-const YIELDS: u8 = 1;
-const SPINS: u8 = 2;
-
-/// The mode of this process.
-static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
-
-/// The number of calls of all threads. Lost updates, when two threads call at once, do no harm. A
+/// How many calls return at once before the next one enters the kernel. This and the next number
+/// are shared by all threads. Lost updates, when two threads call at once, do no harm. A
 /// thread-local number would cost as much as the rest of the call.
-static CALLS: AtomicU32 = AtomicU32::new(0);
-
-#[cold]
-fn find_mode() -> u8 {
-    // SAFETY: the argument is a C string. A program must not change the environment at the same
-    // time.
-    let is_set = !unsafe { libc::getenv(SPIN_ENV.as_ptr()) }.is_null();
-    let mode = if is_set { SPINS } else { YIELDS };
-    MODE.store(mode, Ordering::Relaxed);
-    mode
-}
+static CALLS_TO_SKIP: AtomicU32 = AtomicU32::new(0);
+/// Consecutive calls that entered the kernel and returned within the window.
+static UNCONTENDED_YIELDS: AtomicU32 = AtomicU32::new(0);
 
 /// Yields the processor like sched_yield(2), or returns at once. It does not use a pause
 /// instruction, because that delays the next poll: MPICH loses 7 % of its 8-byte latency by it.
 #[unsafe(no_mangle)]
 pub extern "C" fn sched_yield() -> c_int {
-    let mode = match MODE.load(Ordering::Relaxed) {
-        UNKNOWN => find_mode(),
-        known => known,
-    };
-    let calls = CALLS.load(Ordering::Relaxed).wrapping_add(1);
-    CALLS.store(calls, Ordering::Relaxed);
-    if mode == SPINS && !calls.is_multiple_of(CALLS_PER_YIELD) {
+    let calls_to_skip = CALLS_TO_SKIP.load(Ordering::Relaxed);
+    if calls_to_skip > 0 {
+        CALLS_TO_SKIP.store(calls_to_skip - 1, Ordering::Relaxed);
         return 0;
     }
+    yield_and_measure()
+}
+
+#[cold]
+fn yield_and_measure() -> c_int {
+    let start = Instant::now();
     // SAFETY: the system call has no arguments.
-    unsafe { libc::syscall(libc::SYS_sched_yield) as c_int }
+    let result = unsafe { libc::syscall(libc::SYS_sched_yield) as c_int };
+    let (uncontended_yields, calls_to_skip) =
+        after_yield(UNCONTENDED_YIELDS.load(Ordering::Relaxed), start.elapsed());
+    UNCONTENDED_YIELDS.store(uncontended_yields, Ordering::Relaxed);
+    CALLS_TO_SKIP.store(calls_to_skip, Ordering::Relaxed);
+    result
+}
+
+/// The new number of consecutive uncontended yields after one that took `elapsed`, and the number
+/// of calls to skip before the next one.
+fn after_yield(uncontended_yields: u32, elapsed: Duration) -> (u32, u32) {
+    if elapsed >= UNCONTENDED_YIELD_WINDOW {
+        return (0, 0);
+    }
+    let uncontended_yields = uncontended_yields.saturating_add(1);
+    let calls_to_skip = uncontended_yields.saturating_sub(MIN_UNCONTENDED_YIELDS);
+    (uncontended_yields, calls_to_skip.min(MAX_SKIPPED_CALLS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Promise (MPI): A process that has its processor to itself enters the kernel at one of 256
+    // empty polls.
+    #[test]
+    fn calls_are_skipped_only_after_yields_that_found_no_other_process() {
+        let short = Duration::from_nanos(300);
+        let mut yields = 0;
+        let none_skipped = [0; MIN_UNCONTENDED_YIELDS as usize];
+        for expected in none_skipped.into_iter().chain(1..=MAX_SKIPPED_CALLS).chain([255; 3]) {
+            let skipped;
+            (yields, skipped) = after_yield(yields, short);
+            assert_eq!(skipped, expected);
+        }
+        assert_eq!(after_yield(yields, UNCONTENDED_YIELD_WINDOW), (0, 0));
+        assert_eq!(after_yield(u32::MAX, short), (u32::MAX, MAX_SKIPPED_CALLS));
+    }
 }

@@ -6,9 +6,7 @@
 
 use super::fast_path::FastReceive;
 use super::{Context, LiveContext};
-use crate::device::{
-    Endpoint, ReadySource, ReceiveInterface, SelectInterface, SendInterface, on_device,
-};
+use crate::device::{ReadySource, ReceiveInterface, SelectInterface, SendInterface, on_device};
 use crate::error::{Error, PmResult};
 use crate::idle;
 use crate::sync::{AtomicBool, Ordering, SingleWriterU64};
@@ -16,29 +14,30 @@ use std::time::{Duration, Instant};
 
 /// Polls without a message, or reservations without room, before the process yields its processor.
 const MAX_POLLS: u64 = 10_000;
-/// Like [`MAX_POLLS`], on a host that has more processes than processors.
-const MAX_POLLS_OVERSUBSCRIBED: u64 = 100;
-/// The number of empty polls that a series of messages counts as, on such a host.
+/// Like [`MAX_POLLS`], while another process waits for the processor.
+const MAX_POLLS_CONTENDED: u64 = 100;
+/// The number of empty polls that a series of messages counts as, while another process waits.
 const MESSAGE_POLL_COST: u64 = 16;
 /// A yield that returns within this time has found no other process that waits for the processor.
 const UNCONTENDED_YIELD_WINDOW: Duration = Duration::from_nanos(1500);
 /// The number of consecutive yields that must return at once before the processor counts as
 /// uncontended. The kernel may return from one yield although other processes wait.
 const MIN_UNCONTENDED_YIELDS: u64 = 8;
+/// The limit of [`PollBackoff::extra_polls`].
+const MAX_EXTRA_POLLS: u64 = MAX_POLLS - MAX_POLLS_CONTENDED;
 /// How often the poll before `select` is repeated after it has found a source but no message.
 const MAX_RESCANS: u32 = 64;
 
 /// How long a context has polled without a message.
-#[derive(Default)]
 pub(super) struct PollBackoff {
-    /// Empty polls, consecutive or not; restarts from 0 after [`MAX_POLLS_OVERSUBSCRIBED`] that
-    /// were not consecutive.
+    /// Empty polls, consecutive or not; restarts from 0 at a yield if the last
+    /// [`MAX_POLLS_CONTENDED`] were not consecutive.
     empty_count: SingleWriterU64,
     /// The value of `empty_count` at the last message. Below 0 (wrapping) if `empty_count` has
     /// restarted since.
     empty_at_last_message: SingleWriterU64,
-    /// Empty polls in addition to [`MAX_POLLS_OVERSUBSCRIBED`] before the process tests whether
-    /// another one waits for the processor.
+    /// Empty polls in addition to [`MAX_POLLS_CONTENDED`] before a yield shows whether another
+    /// process waits for the processor. 0 if one did at the last yield.
     extra_polls: SingleWriterU64,
     /// Consecutive yields that returned at once.
     uncontended_yields: SingleWriterU64,
@@ -212,67 +211,71 @@ impl LiveContext {
         if error == Error::NoBuffers {
             let failed_reservations = self.poll_backoff.failed_reservations.get() + 1;
             self.poll_backoff.failed_reservations.set(failed_reservations);
-            if failed_reservations > MAX_POLLS
-                || (failed_reservations > MAX_POLLS_OVERSUBSCRIBED && self.is_oversubscribed())
-            {
-                std::thread::yield_now();
+            if failed_reservations > self.poll_backoff.poll_limit() {
+                self.poll_backoff.yield_and_measure();
             }
         }
         error
     }
 
-    /// Called at every empty poll beyond the poll limit. Two processes that happen to run at the
-    /// same time answer each other within a few polls and would never yield their processors to
-    /// others. So if the host is oversubscribed, all empty polls count, not only consecutive ones.
-    /// If no other process takes the processor at a yield, the poll limit grows.
+    /// Yields the processor. Called at every empty poll beyond the poll limit. All empty polls
+    /// count, not only consecutive ones: two processes that run at the same time answer each other
+    /// within a few polls, and would never yield their processors to others.
     #[cold]
     fn back_off(&self, empty_polls: u64) {
         let backoff = &self.poll_backoff;
+        // While these polls make progress on remote memory, an uncontended processor is kept:
+        // another process would keep it for a whole slice of the kernel.
+        let context = &self.device_context;
+        if !backoff.is_cpu_contended()
+            && on_device!(active context, device => device.take_rma_activity(), else false)
+        {
+            backoff.empty_at_last_message.set(0);
+            backoff.empty_count.set(0);
+            return;
+        }
         let consecutive = empty_polls.wrapping_sub(backoff.empty_at_last_message.get());
-        if consecutive <= MAX_POLLS_OVERSUBSCRIBED {
+        if consecutive <= MAX_POLLS_CONTENDED {
             backoff
                 .empty_at_last_message
                 .set(backoff.empty_at_last_message.get().wrapping_sub(empty_polls));
             backoff.empty_count.set(0);
         }
-        if self.is_oversubscribed() {
-            let start = Instant::now();
-            std::thread::yield_now();
-            let returned_at_once = start.elapsed() < UNCONTENDED_YIELD_WINDOW;
-            let uncontended_yields =
-                if returned_at_once { backoff.uncontended_yields.get() + 1 } else { 0 };
-            backoff.uncontended_yields.set(uncontended_yields);
-            let extra_polls = if uncontended_yields > MIN_UNCONTENDED_YIELDS {
-                backoff.poll_limit().min(MAX_POLLS)
-            } else {
-                0
-            };
-            backoff.extra_polls.set(extra_polls);
-        } else {
-            backoff.extra_polls.set(MAX_POLLS - MAX_POLLS_OVERSUBSCRIBED);
-            if consecutive > MAX_POLLS {
-                self.yield_cpu();
-            }
-        }
+        backoff.yield_and_measure();
     }
+}
 
-    /// Yields the processor, unless these polls make progress on remote memory: another process
-    /// would keep the processor for a whole slice of the kernel.
-    fn yield_cpu(&self) {
-        let context = &self.device_context;
-        if on_device!(active context, device => device.take_rma_activity(), else false) {
-            self.poll_backoff.on_message();
-        } else {
-            std::thread::yield_now();
+impl Default for PollBackoff {
+    fn default() -> Self {
+        Self {
+            empty_count: SingleWriterU64::default(),
+            empty_at_last_message: SingleWriterU64::default(),
+            extra_polls: SingleWriterU64::new(MAX_EXTRA_POLLS),
+            uncontended_yields: SingleWriterU64::default(),
+            failed_reservations: SingleWriterU64::default(),
+            skips_pause: AtomicBool::default(),
         }
-    }
-
-    fn is_oversubscribed(&self) -> bool {
-        on_device!(active &self.device_context, device => device.is_oversubscribed(), else false)
     }
 }
 
 impl PollBackoff {
+    /// Yields the processor. If another process took it, the next yield comes after
+    /// [`MAX_POLLS_CONTENDED`] polls. If not, the limit grows from yield to yield.
+    fn yield_and_measure(&self) {
+        let start = Instant::now();
+        std::thread::yield_now();
+        let returned_at_once = start.elapsed() < UNCONTENDED_YIELD_WINDOW;
+        let uncontended_yields =
+            if returned_at_once { self.uncontended_yields.get() + 1 } else { 0 };
+        self.uncontended_yields.set(uncontended_yields);
+        let extra_polls = match (returned_at_once, self.extra_polls.get()) {
+            (false, _) => 0,
+            (true, 0) if uncontended_yields <= MIN_UNCONTENDED_YIELDS => 0,
+            (true, extra) => (extra + MAX_POLLS_CONTENDED).min(MAX_EXTRA_POLLS),
+        };
+        self.extra_polls.set(extra_polls);
+    }
+
     #[inline(always)]
     pub(super) fn on_message(&self) {
         self.empty_at_last_message.set(self.empty_count.get());
@@ -305,10 +308,10 @@ impl PollBackoff {
     /// Empty polls before the next `back_off`.
     #[inline(always)]
     pub(super) fn poll_limit(&self) -> u64 {
-        MAX_POLLS_OVERSUBSCRIBED + self.extra_polls.get()
+        MAX_POLLS_CONTENDED + self.extra_polls.get()
     }
 
-    /// Whether another process took the processor at the last yield, or there was none yet.
+    /// Whether another process took the processor at the last yield, or at one shortly before it.
     #[inline(always)]
     pub(super) fn is_cpu_contended(&self) -> bool {
         self.extra_polls.get() == 0

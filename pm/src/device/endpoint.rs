@@ -35,8 +35,6 @@ pub(crate) trait Endpoint:
     fn max_message_len(&self) -> usize;
     /// The longest message to `node`. Invalid: no such node. Io: it cannot be reached.
     fn mtu(&self, node: u32) -> PmResult<usize>;
-    /// Whether this host has more processes than processors. Needs no lock.
-    fn is_oversubscribed(&self) -> bool;
 
     /// Checks that `node` is another node. Invalid: no such node, or this node itself.
     #[inline(always)]

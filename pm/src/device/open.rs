@@ -232,17 +232,6 @@ impl Device {
         }
     }
 
-    /// Tells the processes of the job whether there are more of them than processors.
-    pub fn set_oversubscribed(&self, oversubscribed: bool) -> PmResult<()> {
-        match &self.state_if_open()?.kind {
-            DeviceKind::Shmem(channels) => channels.set_oversubscribed(oversubscribed),
-            DeviceKind::Ethernet(channels) => channels.set_oversubscribed(oversubscribed),
-            DeviceKind::Verbs(channels) => channels.set_oversubscribed(oversubscribed),
-            DeviceKind::Composite(_) => return Err(Error::NoSys),
-        }
-        Ok(())
-    }
-
     /// Networks: the addresses of the local nodes, in an opaque form. [`Device::set_peers`] takes
     /// the addresses of all hosts, joined in the order of their nodes.
     pub fn addresses(&self) -> PmResult<Vec<u8>> {

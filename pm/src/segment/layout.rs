@@ -12,7 +12,7 @@ use crate::rma::{Direction, Table};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// "SCPMSHM" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x0a");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x0b");
 /// The largest number of nodes of one segment.
 pub(crate) const MAX_NODES: usize = 2048;
 
@@ -42,9 +42,6 @@ pub(crate) struct SegmentHeader {
     pub(crate) nodes: AtomicU64,
     pub(crate) size: AtomicU64,
     pub(crate) nonce: [AtomicU64; 2],
-    pub(crate) pad: [u64; 3],
-    /// On a separate line, because the owner writes it at any time.
-    pub(crate) oversubscribed: AtomicU32,
 }
 
 /// A cache line that one side writes.
@@ -230,8 +227,7 @@ pub(crate) struct RegionTable {
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<SegmentHeader>() == 72);
-    assert!(std::mem::offset_of!(SegmentHeader, oversubscribed) == 64);
+    assert!(size_of::<SegmentHeader>() == 40);
     assert!(size_of::<SendCounters>() <= 64 && size_of::<ReceiveCounters>() <= 64);
     assert!(size_of::<NodeRecord>() == 384);
     assert!(std::mem::offset_of!(NodeRecord, receiver_state) == 256);

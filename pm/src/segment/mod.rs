@@ -10,7 +10,7 @@ use crate::error::{Error, PmResult, from_io};
 use crate::ring::Ring;
 use crate::rma::ArenaFile;
 use crate::shared_memory::{map, open_sealed};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 use attach::AttachMessage;
 use layout::{
     Activation, CacheAligned, MAGIC, NodeRecord, RegionTable, SegmentGeometry, SegmentHeader,
@@ -105,11 +105,6 @@ impl Segment {
     fn header(&self) -> &SegmentHeader {
         // SAFETY: the header page; only atomics are read.
         unsafe { self.ptr_at::<SegmentHeader>(0).as_ref() }
-    }
-
-    /// 1: the host has more processes of the owner than processors.
-    pub(crate) fn oversubscribed(&self) -> &AtomicU32 {
-        &self.header().oversubscribed
     }
 
     /// A node's counters and receiver state.

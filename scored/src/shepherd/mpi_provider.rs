@@ -53,19 +53,16 @@ pub struct MpiProvider {
     folder: PathBuf,
     preload_file: PathBuf,
     calls_file: PathBuf,
-    /// Whether each process has its own processor.
-    may_spin: bool,
 }
 
 impl MpiProvider {
-    /// Finds the libraries. `process_count`: processes of all programs of the stage on this host.
+    /// Finds the libraries.
     ///
     /// # Errors
     /// One line: a library is not installed on this host.
-    pub fn find(process_count: u64, processor_count: usize) -> Result<Self, String> {
+    pub fn find() -> Result<Self, String> {
         let base = own_folder().map_err(|error| format!("/proc/self/exe: {error}"))?;
-        let may_spin = process_count <= processor_count as u64;
-        Self::find_from(&base, may_spin).ok_or_else(|| {
+        Self::find_from(&base).ok_or_else(|| {
             format!(
                 "{PROVIDER_FILE}, {PRELOAD_FILE} or {CALLS_FILE} is neither in {0} nor in \
                  {0}/../lib on this host: install them there, or set MPIR_CVAR_CH4_NETMOD=ucx to \
@@ -75,11 +72,11 @@ impl MpiProvider {
         })
     }
 
-    fn find_from(base: &Path, may_spin: bool) -> Option<Self> {
+    fn find_from(base: &Path) -> Option<Self> {
         let find = |name| find_file(base, name);
         let folder = find(PROVIDER_FILE)?.parent()?.to_path_buf();
         let (preload_file, calls_file) = (find(PRELOAD_FILE)?, find(CALLS_FILE)?);
-        Some(Self { folder, preload_file, calls_file, may_spin })
+        Some(Self { folder, preload_file, calls_file })
     }
 
     /// The environment variables for a process of an MPI library that starts in this way. `given`:
@@ -88,26 +85,22 @@ impl MpiProvider {
         let values = env::pm_provider_env(start)
             .iter()
             .map(|(name, value)| format!("{name}={value}").into_bytes());
-        let spin = self.may_spin.then(|| format!("{}=1", env::MPI_SPIN_ENV).into_bytes());
         let unless_given = |name: &str, value: &str| {
             let is_given = environment_value(given, name).is_some();
             (!is_given).then(|| format!("{name}={value}").into_bytes())
         };
         let takes_no_signal = unless_given(env::UCX_DEBUG_SIGNAL_ENV, "0");
-        let is_open_mpi = start == MpiStart::Pmix;
-        let yields = (is_open_mpi && !self.may_spin)
-            .then(|| unless_given(env::OPEN_MPI_YIELD_ENV, "1"))
-            .flatten();
-        let (name, value) = env::OPEN_MPI_WINDOWS_ENV;
-        let windows = is_open_mpi.then(|| unless_given(name, value)).flatten();
+        let of_open_mpi = [env::OPEN_MPI_YIELD_ENV, env::OPEN_MPI_WINDOWS_ENV]
+            .into_iter()
+            .filter(|_| start == MpiStart::Pmix)
+            .filter_map(|(name, value)| unless_given(name, value));
         let provider_path = list(env::PROVIDER_PATH_ENV, &[&self.folder], given);
         let preloaded: &[&Path] = match start {
             MpiStart::Pmi => &[&self.preload_file, &self.calls_file],
             MpiStart::Pmix => &[&self.preload_file],
         };
         let preload = list(env::PRELOAD_ENV, preloaded, given);
-        let optional = [takes_no_signal, spin, yields, windows];
-        values.chain([provider_path, preload]).chain(optional.into_iter().flatten()).collect()
+        values.chain([provider_path, preload]).chain(takes_no_signal).chain(of_open_mpi).collect()
     }
 }
 
@@ -120,7 +113,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("score-mpi-provider-{}", std::process::id()));
         let bin = base.join("bin");
         std::fs::create_dir_all(&bin).unwrap();
-        assert_eq!(MpiProvider::find_from(&bin, true), None);
+        assert_eq!(MpiProvider::find_from(&bin), None);
         for folder in ["lib", "bin"] {
             let folder = base.join(folder);
             std::fs::create_dir_all(folder.join("libfabric")).unwrap();
@@ -128,7 +121,7 @@ mod tests {
             for file in ["libscore-mpi.so", "libscore-preload.so"] {
                 std::fs::write(folder.join(file), "").unwrap();
             }
-            let provider = MpiProvider::find_from(&bin, true).unwrap();
+            let provider = MpiProvider::find_from(&bin).unwrap();
             assert_eq!(provider.folder.canonicalize().unwrap(), folder.join("libfabric"));
             assert_eq!(provider.calls_file.parent().unwrap().canonicalize().unwrap(), folder);
         }
@@ -136,33 +129,28 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_the_user_follow_the_lists_of_score() {
-        let variables = |start: MpiStart, may_spin: bool, given: &[&str]| {
+    fn values_of_the_user_take_precedence_and_lists_follow_the_lists_of_score() {
+        let variables = |start: MpiStart, given: &[&str]| {
             let (folder, preload_file, calls_file) = ("/p".into(), "/l/x.so".into(), "/l/z".into());
             let given: Vec<OsBytes> = given.iter().map(|text| OsBytes((*text).into())).collect();
-            let provider = MpiProvider { folder, preload_file, calls_file, may_spin };
+            let provider = MpiProvider { folder, preload_file, calls_file };
             String::from_utf8(provider.environment(start, &given).join(&b' ')).unwrap()
         };
         let values = "FI_PROVIDER=pm MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1";
         let given = ["FI_PROVIDER_PATH=/a:/b", "LD_PRELOAD=y.so", "UCX_DEBUG_SIGNO=1"];
         assert_eq!(
-            variables(MpiStart::Pmi, false, &given),
+            variables(MpiStart::Pmi, &given),
             format!("{values} FI_PROVIDER_PATH=/p:/a:/b LD_PRELOAD=/l/x.so:/l/z:y.so")
         );
         assert_eq!(
-            variables(MpiStart::Pmi, true, &[]),
-            format!(
-                "{values} FI_PROVIDER_PATH=/p LD_PRELOAD=/l/x.so:/l/z UCX_DEBUG_SIGNO=0 \
-                 SCORE_MPI_SPIN=1"
-            )
+            variables(MpiStart::Pmi, &[]),
+            format!("{values} FI_PROVIDER_PATH=/p LD_PRELOAD=/l/x.so:/l/z UCX_DEBUG_SIGNO=0")
         );
-        let of_open_mpi = variables(MpiStart::Pmix, false, &given);
+        let of_open_mpi = variables(MpiStart::Pmix, &given);
         let end = " LD_PRELOAD=/l/x.so:y.so OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_osc=^ucx";
         assert!(of_open_mpi.ends_with(end), "{of_open_mpi}");
         let given = ["UCX_DEBUG_SIGNO=1", "OMPI_MCA_mpi_yield_when_idle=0", "OMPI_MCA_osc=rdma"];
-        for (may_spin, end) in [(true, " SCORE_MPI_SPIN=1"), (false, " LD_PRELOAD=/l/x.so")] {
-            let of_open_mpi = variables(MpiStart::Pmix, may_spin, &given);
-            assert!(of_open_mpi.ends_with(end), "{of_open_mpi}");
-        }
+        let of_open_mpi = variables(MpiStart::Pmix, &given);
+        assert!(of_open_mpi.ends_with(" LD_PRELOAD=/l/x.so"), "{of_open_mpi}");
     }
 }

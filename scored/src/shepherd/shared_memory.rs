@@ -93,7 +93,7 @@ impl SharedMemory {
             .map_err(|error| format!("no memory for the C-Area: {error}"))?;
         let memory = self.elements.get_mut(&element).ok_or("no node has attached")?;
         memory.area = Some(area);
-        memory.networks.join(placement, peers, oversubscribed)
+        memory.networks.join(placement, peers)
     }
 
     /// The C-Areas and the message counters of a parallel process. None: not all nodes have

@@ -125,10 +125,7 @@ impl SpawnQueue {
         let elements = &job.spec().stages[job.stage].elements;
         let mpi_library = mpi_library::link_libraries(job.spec(), &context.directory)?;
         let provider = match elements.iter().any(|element| element.uses_pm_provider) {
-            true => {
-                let process_count = elements.len() as u64 * u64::from(job.local_host.nodes);
-                Some(MpiProvider::find(process_count, super::cpu_count())?)
-            }
+            true => Some(MpiProvider::find()?),
             false => None,
         };
         let mpi = MpiLibraries { folder: mpi_library.as_deref(), provider: provider.as_ref() };

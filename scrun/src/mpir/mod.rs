@@ -30,8 +30,8 @@ pub struct Debugger {
     starter: Starter,
     /// The programs, by stage and element.
     programs: Vec<Vec<Vec<u8>>>,
-    /// Whether the debugger has been asked for the servers it wants. Reset when the debugger
-    /// leaves.
+    /// Whether the servers that the debugger requests were started. Reset when the debugger
+    /// detaches.
     servers_requested: bool,
     is_abort_reported: bool,
 }
@@ -53,7 +53,7 @@ impl From<Vec<DebuggerRequest>> for Reaction {
 }
 
 /// Shows a debugger that this process has started and that the job does not exist yet. Returns
-/// whether the debugger wants the processes held.
+/// whether the debugger requests that the processes are held.
 pub fn begin() -> bool {
     score_mpir::begin();
     is_being_debugged()
@@ -79,7 +79,7 @@ impl Debugger {
         self.starter.is_traced().then_some(LOOK_INTERVAL)
     }
 
-    /// Reads the flag. `is_interrupted` says whether a signal or a tracer has interrupted a system
+    /// Reads the flag. `is_interrupted` is true if a signal or a tracer has interrupted a system
     /// call.
     pub fn look(&mut self, is_interrupted: bool) -> Reaction {
         let is_flag_set = is_being_debugged();

@@ -47,8 +47,8 @@ pub struct LookResult {
 
 impl Starter {
     /// A starter for a job whose stages have these numbers of parallel processes. `is_debugged`
-    /// says that the debugger that started this process has set the flag, and that the job's stages
-    /// are held.
+    /// is true if the debugger that started this process has set the flag. The job's stages are
+    /// then held.
     pub fn new(elements: Vec<usize>, is_debugged: bool, tracer: u32) -> Self {
         Self {
             elements,

@@ -263,10 +263,10 @@ fn check(key: &str, value: Option<&str>) -> Result<(), (usize, String)> {
         return Err((0, "the name of an option is empty (-key=value,key,... is expected)".into()));
     }
     if let Some(index) = key.find(|c: char| c.is_control() || c.is_whitespace()) {
-        return Err((index, format!("{key}: the name holds a blank or control character")));
+        return Err((index, format!("{key}: the name contains a blank or control character")));
     }
     if value.is_some_and(|text| text.contains('\0')) {
-        return Err((0, format!("{key}: the value holds a NUL byte")));
+        return Err((0, format!("{key}: the value contains a NUL byte")));
     }
     let Some(spec) = table::find(key) else {
         let stripped = key.trim_start_matches('-');

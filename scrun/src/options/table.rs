@@ -26,7 +26,7 @@ pub enum Support {
     NotImplemented,
 }
 
-/// One option that scrun knows.
+/// One option of scrun.
 #[derive(Debug)]
 pub struct OptionSpec {
     /// Its name.
@@ -155,7 +155,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         (Required, " \"WORD...\""),
         value::tool_arguments,
         Full,
-        "its arguments, as for a shell",
+        "arguments of the tool, quoted as in a shell",
     ),
     row(
         "tool-files",

@@ -137,8 +137,7 @@ fn system(words: &[Word]) -> Result<Program, StartError> {
         }
         Some(word) if word.text.starts_with(b"-") || word.text.is_empty() => {
             let text = printable(&OsString::from_vec(word.text.clone()));
-            let line =
-                format!("system: '{text}' is not an option of system (-host is the only one)");
+            let line = format!("system: '{text}': unknown option (valid: -host)");
             Err(StartError::usage(position_of(word), line))
         }
         Some(_) => Ok(Program::System { per_host, skip }),

@@ -152,7 +152,7 @@ fn request_line(request: &Request) -> String {
         (request.zerocopy, "zero copy"),
         (request.allows_hetero, "hosts of different kinds"),
         (request.nockpt, "no checkpoint"),
-        (request.run_locally, "asked by a local run"),
+        (request.run_locally, "found by a trial run on this host"),
     ] {
         if is_set {
             parts.push(name.into());

@@ -99,7 +99,7 @@ impl ScoutOptions {
         options.words.extend(rest.cloned());
         match session_option {
             Some(given) if !options.opens_session() => {
-                refuse(format!("{given}: only when a session is opened, with -g GROUP"))
+                refuse(format!("{given}: valid only with -g GROUP, which opens a session"))
             }
             _ if options.runs_locally && options.words.is_empty() => {
                 refuse("-e: the command is missing")
@@ -158,10 +158,10 @@ impl ScoutOptions {
             "-json" => self.json = true,
             "-help" | "-h" => self.help = true,
             "-version" | "-v" => self.version = true,
-            "-X" => return refuse("-X: X11 forwarding is not built"),
+            "-X" => return refuse("-X: X11 forwarding is not supported"),
             "-catwalk" => {
                 return refuse(
-                    "-catwalk: Catwalk, which stages files, is not built; scatter(1) and \
+                    "-catwalk: Catwalk, which copies files, is not supported; scatter(1) and \
                      gather(1) copy them",
                 );
             }
@@ -182,7 +182,9 @@ fn parse_seconds(given: &str, value: &OsString) -> Result<Duration, StartError> 
     let count = value.to_str().and_then(|text| text.parse::<u64>().ok());
     match count.filter(|count| (1..=86_400).contains(count)) {
         Some(count) => Ok(Duration::from_secs(count)),
-        None => refuse(format!("{given} {}: seconds, 1 to 86400, are expected", printable(value))),
+        None => {
+            refuse(format!("{given} {}: not a number of seconds from 1 to 86400", printable(value)))
+        }
     }
 }
 
@@ -224,8 +226,8 @@ mod tests {
             ("-g x -timeout 0", ["-timeout 0", "seconds"]),
             ("-g x -e", ["-e:", "missing"]),
             ("-stdin", ["-stdin", "missing"]),
-            ("-X -g x", ["-X", "not built"]),
-            ("-catwalk d ls", ["-catwalk", "not built"]),
+            ("-X -g x", ["-X", "not supported"]),
+            ("-catwalk d ls", ["-catwalk", "not supported"]),
             ("-srot ls", ["-srot", "did you mean -sort"]),
             ("-zzzzzzzz ls", ["-zzzzzzzz", "no such option"]),
         ] {

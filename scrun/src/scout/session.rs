@@ -77,7 +77,7 @@ fn refuse_nested(options: &ScoutOptions) -> Result<(), StartError> {
     // A session that no longer exists does not count.
     let Ok(connection) = scout_login::login(Path::new(&path)) else { return Ok(()) };
     let line = format!(
-        "this is inside a scout session on {}; leave it first, or say -force",
+        "this is inside a scout session on {}; leave it first, or use -force",
         describe_hosts(&connection.hosts)
     );
     Err(StartError::plain(EXIT_USAGE, line))
@@ -349,7 +349,7 @@ fn hang_up_shell(shell: Pid) -> nix::Result<()> {
     Ok(())
 }
 
-/// Replaces this process by the shell, with default signal handling and a SIGHUP when scout dies.
+/// Replaces this process with the shell, with default signal handling and a SIGHUP when scout dies.
 /// `words` are scout's process id and the command. Returns an exit code only if this fails.
 pub fn exec_shell(words: &[OsString]) -> u8 {
     let [parent, program, rest @ ..] = words else { return EXIT_USAGE };

@@ -159,7 +159,7 @@ pub fn remove_directory(path: &Path) -> Result<(), String> {
         return Ok(());
     }
     if !is_job_directory(path) {
-        return Err(format!("{} does not look like a job's directory", path.display()));
+        return Err(format!("{}: not the directory of a job", path.display()));
     }
     let deadline = Instant::now() + DIRECTORY_REMOVAL_TIMEOUT;
     loop {

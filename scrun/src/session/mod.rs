@@ -376,7 +376,7 @@ impl EventLoop {
             let answer = JobRequest::DebuggerEnded { element, node, is_refused: true };
             self.apply(Action::Send(answer));
         } else {
-            let line = format!("{} waits in gdb; \"quit\" ends it", request.title);
+            let line = format!("{} is stopped in gdb; \"quit\" ends the process", request.title);
             self.apply(Action::Notice(Level::Error, line));
         }
     }

@@ -275,7 +275,7 @@ impl SessionState {
             Stream::Stderr => "standard error",
         };
         let reason = std::io::Error::from_raw_os_error(errno);
-        let line = format!("{name} cannot be written, the job is ended: {reason}");
+        let line = format!("{name}: cannot be written, and the job ends: {reason}");
         out.push(Action::Notice(Level::Error, line));
         self.forced_code = Some(EXIT_IO_ERROR);
         match self.exit_code {
@@ -301,7 +301,7 @@ impl SessionState {
                 out.extend([Action::RecheckForeground, Action::Send(JobRequest::Resume)])
             }
             libc::SIGQUIT => {
-                let line = "SIGQUIT: checkpoints are not built yet, nothing is done";
+                let line = "SIGQUIT: ignored, because checkpoints are not supported yet";
                 out.push(Action::Notice(Level::Warning, line.into()));
             }
             other => out.push(Action::Send(JobRequest::Signal(other))),

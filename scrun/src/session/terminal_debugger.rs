@@ -83,7 +83,7 @@ impl Drop for TerminalDebugger {
 /// # Errors
 /// One line with the reason.
 pub fn become_debugger(words: &[OsString]) -> Result<Infallible, String> {
-    let [scrun, process] = words else { return Err(format!("{ROLE} is scrun's own")) };
+    let [scrun, process] = words else { return Err(format!("{ROLE}: only scrun can start this")) };
     set_pdeathsig(Signal::SIGKILL).map_err(|error| error.to_string())?;
     if scrun.to_str() != Some(&parent_id().to_string()) {
         return Err("scrun has ended".to_owned());

@@ -411,7 +411,7 @@ impl Session {
     /// Handles that the process is detached or killed. gdb is no longer needed.
     fn on_end(&mut self, actions: &mut Vec<SessionAction>) {
         if let Some(command) = self.resumed.take() {
-            let text = "the debugger has let the process go".to_owned();
+            let text = "the debugger has detached from the process".to_owned();
             actions.push(SessionAction::Answer(command, DebugEvent::Failed(text)));
         }
         (self.engine, self.debuggee) = (Engine::Absent, Debuggee::Absent);
@@ -488,7 +488,7 @@ fn frame_of(frame: &MiValue) -> StackFrame {
 
 fn breakpoint_event(outcome: &MiOutcome) -> DebugEvent {
     let Some(breakpoint) = outcome.get("bkpt") else {
-        return DebugEvent::Failed("gdb does not say where the breakpoint is".to_owned());
+        return DebugEvent::Failed("gdb has not reported the address of the breakpoint".to_owned());
     };
     let number = breakpoint.text("number").and_then(|number| number.parse().ok()).unwrap_or(0);
     DebugEvent::BreakpointSet { number, frame: frame_of(breakpoint) }

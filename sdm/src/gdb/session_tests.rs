@@ -223,7 +223,7 @@ fn a_kill_and_a_detach_end_gdb_and_answer_the_command_that_waits_for_a_stop() {
         dialog.line("*running,thread-id=\"all\"");
         dialog.begin(operation);
         let expected = [
-            failed(2, "the debugger has let the process go"),
+            failed(2, "the debugger has detached from the process"),
             SessionAction::Kill,
             SessionAction::Answer(CommandId(3), DebugEvent::Done),
         ];

@@ -93,7 +93,7 @@ pub enum CaptureError {
         source: io::Error,
     },
     /// The tracer ended early.
-    #[error("process {pid}: its tracer ended early; the process goes on; try again")]
+    #[error("process {pid}: its tracer ended early; the process continues; try again")]
     Interrupted {
         /// The process id.
         pid: i32,

@@ -14,7 +14,7 @@ use super::{CaptureError, MAX_THREADS, Snapshot, ThreadCopy, ThreadSnapshot, cop
 use crate::memory::ProcessMemory;
 use crate::registers::Registers;
 
-/// Time for which stopped threads wait for the others. Afterwards they are copied and go on, so
+/// Time for which stopped threads wait for the others. Afterwards they are copied and continue, so
 /// that a thread that gets no processor does not delay the whole process.
 const HOLD_WINDOW: Duration = Duration::from_millis(3);
 /// Time limit for a thread to stop.
@@ -39,7 +39,7 @@ enum Stage {
     Stopping,
     /// The thread is stopped.
     Stopped(TracedStop),
-    /// The thread goes on or has exited.
+    /// The thread continues or has exited.
     Released,
 }
 
@@ -115,7 +115,7 @@ impl Holder {
         self.threads.iter().filter(|thread| matches!(thread.stage, Stage::Stopping)).count()
     }
 
-    /// Seizes the threads that are not yet traced and asks them to stop. Returns their number.
+    /// Seizes the threads that are not yet traced and interrupts them. Returns their number.
     fn seize_new_threads(&mut self) -> Result<usize, CaptureError> {
         let pid = self.pid;
         let mut seized = Vec::new();
@@ -193,7 +193,7 @@ impl Holder {
         has_progress
     }
 
-    /// Copies all stopped threads, then lets all of them go on.
+    /// Copies all stopped threads, then lets all of them continue.
     fn copy_and_release_stopped(&mut self) -> Result<(), CaptureError> {
         for index in 0..self.threads.len() {
             let TracedThread { tid, stage: Stage::Stopped(_), .. } = self.threads[index] else {

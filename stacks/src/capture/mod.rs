@@ -85,7 +85,7 @@ pub enum ThreadCopy {
     NotStopped,
 }
 
-/// Copies all threads of the process `pid`. Afterwards the process goes on at once.
+/// Copies all threads of the process `pid`. Afterwards the process continues at once.
 ///
 /// Meanwhile, the calling process must not wait for arbitrary children (`waitpid(-1, WUNTRACED)`,
 /// `__WALL`), because it would get the stops of the threads. A process that a signal has stopped

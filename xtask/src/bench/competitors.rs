@@ -12,7 +12,7 @@ use crate::run;
 pub struct MpiImplementation {
     /// The name of the implementation.
     pub name: &'static str,
-    /// The command line in front of a program's name. `N` stands for the number of processes.
+    /// The command line in front of a program's name. `N` is replaced by the number of processes.
     launch_command: &'static str,
     compiler: &'static str,
     packages: &'static str,

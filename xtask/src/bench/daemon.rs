@@ -34,7 +34,7 @@ const TARGET_RATIO: f64 = 1.5;
 /// The seconds of each measurement in a round.
 const SECONDS: u32 = 2;
 const IDLE_SESSIONS: u32 = 1000;
-/// The last word of a measurement at a service that nobody attacks.
+/// The last word of a measurement at a service without attacks.
 const ELSEWHERE: &str = " elsewhere";
 
 const MS: (&str, Direction) = ("ms", Direction::LowerIsBetter);
@@ -115,7 +115,7 @@ pub fn daemon(bench: &Bench) -> BenchOutcome {
 struct PlaceSamples {
     /// At the service that is attacked.
     at_attacked: Vec<f64>,
-    /// At a service that nobody attacks.
+    /// At a service without attacks.
     elsewhere: Vec<f64>,
 }
 

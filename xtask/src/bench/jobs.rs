@@ -1,5 +1,5 @@
-//! Measures jobs per second: a client that speaks scrun's protocol, one scrun per job, and a bare
-//! loop.
+//! Measures jobs per second: a client that uses the protocol of scrun, one scrun per job, and a
+//! bare loop.
 
 use crate::bench::command::{command_stdout, split_words};
 use crate::bench::report::{BenchResult, Comparison, Direction};

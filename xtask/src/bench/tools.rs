@@ -56,7 +56,7 @@ pub fn tools(bench: &Bench) -> BenchOutcome {
 }
 
 /// Measures the time from the first to the second call of `MPIR_Breakpoint`, when all processes
-/// wait and are in the table. If the client does not ask for the processes, measures the time until
+/// wait and are in the table. If the client does not request the processes, measures the time until
 /// the last one has reached its main function.
 fn launch_under_debugger(bench: &Bench) -> BenchOutcome {
     let work_dir = run::source_root().join(WORK_DIR);

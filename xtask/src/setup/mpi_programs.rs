@@ -24,7 +24,7 @@ const PACKAGES: &[(&str, &str)] = &[
 /// The versions of mpi4py whose tests run: the version of the wheels, and Debian's version.
 const MPI4PY_VERSIONS: [&str; 2] = ["4.1.2", "3.1.4"];
 
-/// Installs missing programs. If a program is not available, the soak skips it and says so.
+/// Installs missing programs. If a program is not available, the soak skips it and reports this.
 pub fn install_mpi_programs() {
     for (_, package) in PACKAGES.iter().filter(|(file, _)| !Path::new(file).exists()) {
         let is_installed = root_command_prefix().is_some_and(|prefix| {

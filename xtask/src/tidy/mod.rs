@@ -1,6 +1,6 @@
 //! `cargo xtask tidy`: checks the rules that no compiler checks. Each file has functions for one
-//! subject, which return the lines of the tree that break a rule. A test of this package runs them,
-//! too.
+//! subject, which return the lines of the tree that break a rule. A test of this package also
+//! runs them.
 
 mod commands;
 mod crate_graph;
@@ -27,7 +27,7 @@ pub struct Text {
     pub lines: Vec<String>,
 }
 
-/// The tree as tidy sees it.
+/// The source tree, as tidy has read it.
 pub struct Tree {
     /// The top directory.
     pub root: PathBuf,

@@ -169,7 +169,9 @@ fn read_notes<'a>(sources: impl Iterator<Item = &'a Text>) -> (Vec<Note>, Vec<St
                 Some((subject, test)) => {
                     notes.push(Note { file: file.path.clone(), test, subject })
                 }
-                None => findings.push(format!("{}:{}: a promise at no test", file.path, index + 1)),
+                None => {
+                    findings.push(format!("{}:{}: a promise without a test", file.path, index + 1))
+                }
             }
         }
     }

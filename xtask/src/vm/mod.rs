@@ -25,8 +25,8 @@ const USAGE: &str = "usage: cargo xtask vm [-machines 1|2] [-smp N] [-memory MIB
 
 /// The options of a run.
 pub struct Options {
-    /// The number of machines: 1, or 2 that are joined by wires. SCORE_VM_MACHINE tells a program
-    /// the number of its machine.
+    /// The number of machines: 1, or 2 that are joined by wires. SCORE_VM_MACHINE is the number of
+    /// the machine, for programs.
     pub machine_count: u32,
     /// The number of virtual processors. With one processor, a busy poll costs ticks of the clock.
     pub processor_count: u32,

@@ -21,7 +21,7 @@ const GUEST_PACKAGES: &[&str] = &[
     "libelf1",
     "libcap2",
     "zlib1g",
-    // Programs with which `docs/dev/verbs.md` compares.
+    // Programs with which `cargo xtask bench verbs` compares.
     "perftest",
     "libibumad3",
     "libpci3",

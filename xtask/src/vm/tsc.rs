@@ -1,5 +1,5 @@
 //! Measures the frequency of this processor's time stamp counter, which the emulated processor
-//! uses, too. A kernel that measures it on a busy machine may be wrong by a factor of ten, and then
+//! also uses. A kernel that measures it on a busy machine may be wrong by a factor of ten, and then
 //! its clock is wrong as well.
 
 // UNSAFETY: reads the time stamp counter.

@@ -47,7 +47,7 @@ const ELEMENTS: usize = 1024;
 const ELEMENT_ARGUMENT_LEN: usize = 900;
 /// The number of threads for each host that log in repeatedly.
 const LOGIN_THREADS: u32 = 4;
-/// The number of files that the killed shepherd leaves behind.
+/// The number of files that remain after the shepherd is killed.
 const LEFT_FILES: u32 = 20_000;
 const STOP_INTERVAL: Duration = Duration::from_millis(1);
 const LARGE_PROGRAM_LEN: u64 = 256 << 20;
@@ -166,7 +166,7 @@ struct Attacker {
 }
 
 impl Attacker {
-    /// Repeats `action` on so many threads for each host. If scored refuses it, the thread tries
+    /// Repeats `action` on `threads` threads for each host. If scored refuses it, the thread tries
     /// again.
     fn on_each_host(
         &self,
@@ -268,7 +268,8 @@ impl Attacker {
         Ok(())
     }
 
-    /// Leaves files behind. They are created on the hostile user's processor.
+    /// Creates many files and does not remove them. They are created on the hostile user's
+    /// processor.
     fn leave_files_behind(&self, processor: usize) -> BenchResult<()> {
         let script = format!(
             "seq {LEFT_FILES} | taskset -c {processor} xargs -n 2000 touch && echo up && sleep 1000"

@@ -7,13 +7,13 @@
 //! score-daemon switches SECONDS ATTACK [elsewhere]
 //!                                        lateness of the switches of two jobs of another user that
 //!                                        share a processor in slices of 10 ms
-//! score-daemon sessions COUNT            memory of the daemons for so many idle logins
+//! score-daemon sessions COUNT            memory of the daemons for COUNT idle logins
 //! score-daemon attack NAME CPU DIR       the hostile user: attacks until it is killed
 //! score-daemon ask SECONDS DIR           the other user
-//! score-daemon visit DIR                 a user who uses the attacked service now and then
+//! score-daemon visit DIR                 a user who uses the attacked service at intervals
 //! score-daemon job DIR FILE              a job of the other user; it writes its gaps to the file
 //! score-daemon spin FILE                 the program of that job
-//! score-daemon hold COUNT SOCKET         so many idle logins
+//! score-daemon hold COUNT SOCKET         COUNT idle logins
 //! ```
 //! ATTACK is `none` or one of the attacks in `attacks.rs`. Each of the first three commands starts
 //! its own daemons, `hosta` and the server `hostb`, on loopback addresses, and prints one line of

@@ -149,7 +149,7 @@ fn read_gaps(path: &Path, end: u64) -> BenchResult<Vec<Gap>> {
     Ok(gaps)
 }
 
-/// Returns how much longer a gap in the window was than the slices of so many other jobs. Returns
+/// Returns how much longer a gap in the window was than the slices of `others` other jobs. Returns
 /// `None` if the gap was too short to be another job's slice, or if it is not over and not yet
 /// late.
 fn lateness_us(gap: &Gap, window: std::ops::Range<u64>, others: u64) -> Option<f64> {

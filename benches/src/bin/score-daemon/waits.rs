@@ -66,7 +66,7 @@ fn longest_turn_line(lines: &[String]) -> Option<&String> {
     lines.iter().max_by_key(duration_ms)
 }
 
-/// Acts as the other user: asks both hosts alternately for the list of jobs, as scps does, and
+/// Acts as the other user: requests the list of jobs from both hosts alternately, as scps does, and
 /// prints how long the answers took.
 pub fn ask(duration: Duration, folder: &Path) -> BenchResult<()> {
     let sockets = HOSTS.map(|host| socket_of(folder, host));
@@ -94,7 +94,7 @@ pub fn ask(duration: Duration, folder: &Path) -> BenchResult<()> {
     Ok(())
 }
 
-/// Acts as a user who asks both hosts from time to time, until the process is killed.
+/// Acts as a user who sends requests to both hosts at intervals, until the process is killed.
 pub fn visit(folder: &Path) -> BenchResult<()> {
     let deadline = Instant::now() + VISIT_TIMEOUT;
     while Instant::now() < deadline {

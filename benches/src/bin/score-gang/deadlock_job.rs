@@ -35,7 +35,7 @@ pub fn wait(path: &str) -> BenchResult<()> {
 }
 
 /// Prints the time from the moment when the last process became idle until the deadlock was
-/// reported. Slices have so many ms, and another job runs unless `alone`.
+/// reported. A slice has `slice` ms, and another job runs unless `alone`.
 pub fn run(slice: &str, rounds: u32, alone: bool) -> BenchResult<()> {
     let mut testbed = GangTestbed::new(slice, &[2])?;
     let _other_job = (!alone).then(|| testbed.start(Workload::PingPong, "8")).transpose()?;

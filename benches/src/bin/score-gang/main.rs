@@ -4,7 +4,7 @@
 //! ```text
 //! score-gang kept SLICE [ROUNDS SECONDS [PERCENT]]
 //!                                          throughput of two jobs together, divided by that of
-//!                                          one alone, with slices of so many ms; `plain`: under
+//!                                          one alone, with slices of SLICE ms; `plain`: under
 //!                                          plain Linux; `bare-N`: N ms by signals alone, the floor
 //! score-gang shares SLICE SECONDS P...     the share of each of several jobs with these priorities
 //! score-gang switches SLICE SECONDS [1]    switch time from one job to the next, and its skew

@@ -29,7 +29,7 @@ pub struct Switcher {
 }
 
 impl Switcher {
-    /// Starts to alternate two jobs every so many milliseconds. Each process is bound to its own
+    /// Starts to alternate two jobs every `slice` milliseconds. Each process is bound to its own
     /// processor.
     pub fn start(slice: &str, jobs: [&Job; 2], processors: &[usize]) -> BenchResult<Self> {
         let error_text = |what: &str, errno: &dyn std::fmt::Display| format!("{what}: {errno}");

@@ -58,7 +58,7 @@ pub struct GangTestbed {
 }
 
 impl GangTestbed {
-    /// Starts a testbed on the first two processors, with slices of so many milliseconds, or with
+    /// Starts a testbed on the first two processors, with slices of `slice` milliseconds, or with
     /// `plain`. Each host has the given number of processors.
     pub fn new(slice: &str, hosts: &[u32]) -> BenchResult<Self> {
         let processors = use_two_processors()?;

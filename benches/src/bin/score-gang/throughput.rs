@@ -14,7 +14,7 @@ const WARM_UP_WINDOW: Duration = Duration::from_millis(100);
 /// The maximum distance of the interval's ends from the median, as a fraction of the median.
 const MAX_HALF_INTERVAL: f64 = 0.005;
 
-/// Measures with slices of so many milliseconds, `plain`, or `bare`-N, and prints the results.
+/// Measures with slices of `slice` milliseconds, `plain`, or `bare`-N, and prints the results.
 pub fn run(slice: &str, rounds: u32, seconds: u32, max_others_percent: u32) -> BenchResult<()> {
     let limit = Duration::from_secs(seconds.into());
     let signal_slice = slice.strip_prefix("bare-");

@@ -254,7 +254,7 @@ impl ConnectedNode {
         Ok(self.composite_context.lock_memory(None, area.addr(), AREA)?)
     }
 
-    /// Starts to transfer so many bytes, at the same offset in both areas. Returns false if the
+    /// Starts to transfer `len` bytes, at the same offset in both areas. Returns false if the
     /// queue is full.
     pub fn begin_rma(
         &self,

@@ -191,7 +191,7 @@ impl RoundTripTimer {
         Ok(())
     }
 
-    /// Returns the median and the 5 % quantile of batches in ns. The quantile serves on a machine
+    /// Returns the median and the 5 % quantile of batches in ns. The quantile is for a machine
     /// that is busy with other work.
     pub fn one_way(&mut self) -> String {
         self.batch_times_ns.sort_by(f64::total_cmp);

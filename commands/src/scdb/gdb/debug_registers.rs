@@ -1,6 +1,6 @@
 //! Watchpoints and breakpoints in debug registers. A debugger sets them for all threads of the
 //! process, but each thread has its own registers. New threads therefore get them before the
-//! process goes on.
+//! process continues.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Serves the files that a debugger reads: the program of the rank and its libraries, as the rank
-//! sees them. If this host has the same file at the same path, it is read here.
+//! Serves the files that a debugger reads: the program of the rank and its libraries, as they are
+//! on the host of the rank. If this host has the same file at the same path, it is read here.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -188,7 +188,7 @@ impl RankFiles {
         })
     }
 
-    /// The address of a symbol, in the numbering of the file at this path.
+    /// The link-time address of a symbol in the file at this path.
     pub fn symbol(&mut self, path: &[u8], name: &str) -> Option<u64> {
         let number = self.open(path).ok()?;
         let address = address_of(&ReadableFile { files: RefCell::new(self), number }, name);

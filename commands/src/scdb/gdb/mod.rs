@@ -1,9 +1,9 @@
 //! `scdb JOB gdb RANK`: a stub of gdb's remote serial protocol for one rank.
 //!
 //! The stub is a client of the tool control service of the rank's host. Therefore no debugger's
-//! server has to be installed there. The rules of tools also apply: the debugger does not see the
-//! stops of the scheduler, and if the debugger dies, its changes are undone. The daemons relay the
-//! messages, so the rank may be on any host.
+//! server has to be installed there. The rules of tools also apply: stops of the scheduler are not
+//! reported to the debugger, and if the debugger dies, its changes are undone. The daemons relay
+//! the messages, so the rank may be on any host.
 //!
 //! | file | contents |
 //! |---|---|
@@ -130,7 +130,7 @@ impl RankView {
     }
 
     /// Serves the debugger that connects to the path, until `look` returns. If the debugger has
-    /// connected, `look` must make it leave before it returns.
+    /// connected, `look` must make it detach before `look` returns.
     ///
     /// # Errors
     /// The error of the rank, if there is one, or the error of `look`.

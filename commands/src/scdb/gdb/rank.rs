@@ -1,5 +1,5 @@
 //! Controls a rank by its tool control service: attaches to it, stops it, reads and changes its
-//! state, and lets it go on.
+//! state, and lets it continue.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -54,7 +54,7 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Attaches to a rank, with control authority. The rank runs on.
+    /// Attaches to a rank, with control authority. The rank continues.
     ///
     /// # Errors
     /// One line with the reason.
@@ -353,7 +353,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Sets a breakpoint. Tools do not see its byte when they read memory.
+    /// Sets a breakpoint. Tools that read memory get the original byte.
     pub fn set_breakpoint(&mut self, address: u64) -> RankResult<()> {
         let kind = BreakpointKind::Normal;
         self.update(0, CommandRequest::SetBreakpoint(NewBreakpoint { address, kind }))
@@ -372,7 +372,7 @@ impl Rank {
         self.update(0, CommandRequest::SuspendProcess(NoData {}))
     }
 
-    /// Lets all threads go on that are not held. If another notice is pending, the service sends it
+    /// Continues all threads that are not held. If another notice is pending, the service sends it
     /// instead.
     pub fn proceed(&mut self) -> RankResult<()> {
         self.update(0, CommandRequest::ContinueProcess(NoData {}))

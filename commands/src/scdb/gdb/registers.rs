@@ -1,5 +1,6 @@
 //! The registers of x86-64 in the remote protocol: their order, and their description for
-//! debuggers. This module also knows where their bytes are in answers of the tool control service.
+//! debuggers. This module also has the offsets of their bytes in answers of the tool control
+//! service.
 
 use std::fmt::Write;
 use std::num::NonZeroUsize;

@@ -1,11 +1,11 @@
-//! Lets a rank go on and stop, as a debugger requests it.
+//! Lets a rank continue and stop, as a debugger requests it.
 //!
 //! The service gives one notice at a time: it reports an event of a thread, and all threads are
 //! stopped. The next notice comes when the process is continued. The debugger gets it as the next
 //! stop.
 //!
-//! If a debugger lets only some threads go on, it gets no stops of the other threads. Their stops
-//! are kept until the debugger lets these threads go on.
+//! If a debugger lets only some threads continue, it gets no stops of the other threads. Their
+//! stops are kept until the debugger lets these threads continue.
 //!
 //! While a thread makes a step, the other threads are stopped. If the step is a system call, it may
 //! wait for the other threads. All threads then run up to the instruction after the system call, if
@@ -38,7 +38,7 @@ const OTHERS_RUN_INTERVAL: Duration = Duration::from_millis(1);
 /// The reason of a stop.
 pub type Stop = MultiThreadStopReason<u64>;
 
-/// What a thread is to do when the process goes on.
+/// What a thread is to do when the process continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadAction {
     /// Go on.
@@ -92,9 +92,9 @@ pub struct RunControl {
     plan: Vec<(u32, ThreadAction, Option<u32>)>,
     /// Whether threads without an action stay stopped.
     is_locked: bool,
-    /// The threads that go on. `None` means all threads.
+    /// The threads that continue. `None` means all threads.
     moving: Option<Vec<u32>>,
-    /// Stops of threads that were not to go on.
+    /// Stops of threads that were not to continue.
     kept_stops: VecDeque<(u32, Stop)>,
     /// A notice that was received but not yet handled.
     unread: Option<Notice>,
@@ -164,7 +164,7 @@ impl RunControl {
         Ok(true)
     }
 
-    /// Begins a new plan, in which all threads go on.
+    /// Begins a new plan, in which all threads continue.
     pub fn clear_plan(&mut self) {
         self.plan.clear();
         self.is_locked = false;
@@ -180,7 +180,7 @@ impl RunControl {
         self.is_locked = true;
     }
 
-    /// Lets the rank go on as planned.
+    /// Lets the rank continue as planned.
     pub fn resume(&mut self) -> RankResult<()> {
         match self.begin() {
             // The notice of the exit follows.
@@ -218,14 +218,14 @@ impl RunControl {
         self.proceed()
     }
 
-    /// The index of the first kept stop of a thread that is to go on.
+    /// The index of the first kept stop of a thread that is to continue.
     fn kept_stop(&self) -> Option<usize> {
         let moves =
             |thread: &u32| self.moving.as_ref().is_none_or(|moving| moving.contains(thread));
         self.kept_stops.iter().position(|(thread, _)| moves(thread))
     }
 
-    /// Delivers a signal to a thread when it goes on.
+    /// Delivers a signal to a thread when it continues.
     fn send_signal(&mut self, thread: u32, signal: u32) -> RankResult<()> {
         let number = SignalNumber { signal };
         if self.given == Some(thread) {
@@ -235,7 +235,7 @@ impl RunControl {
         self.rank.update(thread, CommandRequest::SendSignal(number))
     }
 
-    /// Holds the threads that are not to go on.
+    /// Holds the threads that are not to continue.
     fn hold_others(&mut self) -> RankResult<()> {
         let Some(moving) = &self.moving else { return Ok(()) };
         let mut others = self.rank.threads()?;
@@ -356,7 +356,7 @@ impl RunControl {
     }
 
     /// Handles a notice. Returns the stop for the debugger. `None` if there is none now and the
-    /// rank goes on.
+    /// rank continues.
     fn on_notice(&mut self, notice: &SignalNotice) -> RankResult<Option<Stop>> {
         let Some(stop) = self.stop_of(notice)? else { return Ok(None) };
         if self.moving.as_ref().is_none_or(|moving| moving.contains(&notice.thread)) {
@@ -371,7 +371,7 @@ impl RunControl {
         Ok(None)
     }
 
-    /// The stop that a notice causes. `None` if it causes none and the rank goes on.
+    /// The stop that a notice causes. `None` if it causes none and the rank continues.
     fn stop_of(&mut self, notice: &SignalNotice) -> RankResult<Option<Stop>> {
         let SignalNotice { thread, instruction, access, signal, .. } = *notice;
         let tid = to_tid(thread);

@@ -110,7 +110,7 @@ impl RankService {
         Ok(Call { stream, deadline: Instant::now() + CALL_TIMEOUT + CALL_GRACE, answer: None })
     }
 
-    /// Asks about files as the rank sees them.
+    /// Requests the properties of files on the host of the rank.
     ///
     /// # Errors
     /// If the connection to the service fails.

@@ -62,7 +62,7 @@ impl Debugger {
         }
     }
 
-    /// Sends bytes behind all that gdbstub has sent.
+    /// Sends bytes after all bytes of gdbstub.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.write_all(bytes)?;
         self.flush()
@@ -123,7 +123,7 @@ fn wait(debugger: &Debugger, rank: &mut Rank) -> Result<bool, String> {
     }
 }
 
-/// The packet `c`, with which lldb lets all threads go on, and the equivalent vCont packet.
+/// The packet `c`, with which lldb lets all threads continue, and the equivalent vCont packet.
 const CONTINUE: &[u8] = b"$c#63";
 const CONTINUE_ALL: &[u8] = b"$vCont;c#a8";
 
@@ -176,7 +176,7 @@ impl Unread {
 }
 
 /// Serves a debugger until it leaves. The rank may be stopped at that time. When the connection to
-/// the service ends, the service undoes the debugger's changes, and the rank goes on.
+/// the service ends, the service undoes the debugger's changes, and the rank continues.
 ///
 /// # Errors
 /// One line: an error of the protocol or of the service.

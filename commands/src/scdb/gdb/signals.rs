@@ -2,7 +2,7 @@
 
 use gdbstub::common::Signal;
 
-/// gdb's numbers for the signals 1 to 31 of Linux. gdb knows no signal that corresponds to 16.
+/// gdb's numbers for the signals 1 to 31 of Linux. gdb has no number for signal 16.
 const FIRST: [u8; 31] = [
     1, 2, 3, 4, 5, 6, 10, 8, 9, 30, 11, 31, 13, 14, 15, 143, 20, 19, 17, 18, 21, 22, 16, 24, 25,
     26, 27, 28, 23, 32, 12,
@@ -11,7 +11,7 @@ const FIRST: [u8; 31] = [
 const REAL_TIME_32: u8 = 77;
 const REAL_TIME_33: u8 = 45;
 const REAL_TIME_64: u8 = 78;
-/// gdb's number for a signal that it does not know.
+/// gdb's number for an unknown signal.
 const UNKNOWN: Signal = Signal(143);
 
 /// Converts a signal of Linux for a debugger.

@@ -499,7 +499,7 @@ impl ProcessInfo for RankTarget {
         write: &mut dyn FnMut(&ProcessInfoResponse<'_>),
     ) -> Result<(), RankError> {
         // The process id is not reported here: gdbstub writes it as decimal digits, and lldb reads
-        // them as hexadecimal ones. Without it, lldb asks for the current thread instead.
+        // them as hexadecimal ones. Without it, lldb requests the current thread instead.
         write(&ProcessInfoResponse::Triple(TRIPLE));
         write(&ProcessInfoResponse::Endianness(Endianness::Little));
         write(&ProcessInfoResponse::PointerSize(size_of::<u64>()));

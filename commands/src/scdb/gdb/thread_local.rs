@@ -1,5 +1,5 @@
 //! Finds the addresses of thread-local variables, for the packet `qGetTLSAddr` of gdb. The crate
-//! gdbstub does not know this packet.
+//! gdbstub does not support this packet.
 //!
 //! The computation is that of glibc's `td_thr_tls_get_addr`: the thread's vector of modules (DTV)
 //! has the block of each module that has thread-local variables. All offsets that differ between
@@ -226,7 +226,7 @@ impl ThreadLocalLayout {
         Ok(None)
     }
 
-    /// The address that a question is about. `None`: the module has no thread-local variables, or
+    /// The requested address. `None`: the module has no thread-local variables, or
     /// the thread has not used them yet. `thread_pointer` is the base of the segment register fs.
     pub fn address(
         &self,

@@ -39,7 +39,7 @@ impl<'a> Gdb<'a> {
         // The process group makes sure that a ^C on the terminal reaches only scdb.
         let mut child = command.process_group(0).spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => format!(
-                "print needs {PROGRAM} on this host, and there is none in PATH: install the \
+                "print needs {PROGRAM} in PATH on this host: install the \
                  package {PROGRAM}"
             ),
             _ => format!("{PROGRAM}: {error}"),

@@ -12,7 +12,7 @@ use crate::idle_mark;
 use crate::pm_h::{PM_NODE_ANY, PM_RMA_MTU, pmGetRemoteStatus, pmRead, pmRemoteStatus, pmWrite};
 use crate::properties::MAX_ENDPOINTS;
 
-/// The most nodes for which one call asks PM whether accesses have ended.
+/// The maximum number of nodes whose accesses one call checks for completion.
 const NODES_PER_CALL: usize = 4;
 
 /// See the [module](self).

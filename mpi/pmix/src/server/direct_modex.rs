@@ -1,5 +1,5 @@
 //! Direct modex: PMIx_Get of the data of a rank on another host, without a fence that has collected
-//! it. The PMIx server of the first host reports the question, the server of the other host gets it
+//! it. The PMIx server of the first host reports the request, the server of the other host gets it
 //! as an order, and the answer returns in the same way.
 
 use std::collections::{HashMap, HashSet};
@@ -25,7 +25,7 @@ struct Question {
 /// The questions that have no answer yet.
 #[derive(Debug, Default)]
 pub struct ModexQuestions {
-    /// The waiting calls, by the rank of another host that they ask about.
+    /// The waiting calls, by the rank of another host whose data they request.
     awaited: HashMap<Key, Vec<Question>>,
     /// The number of the last question.
     last_number: u64,

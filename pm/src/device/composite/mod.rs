@@ -117,8 +117,4 @@ impl Composite {
         let (_, member, member_node) = self.route(node)?;
         on!(member, e => e.mtu(member_node))
     }
-
-    pub(crate) fn is_oversubscribed(&self) -> bool {
-        self.members().any(|(_, member)| on!(member, e => e.is_oversubscribed()))
-    }
 }

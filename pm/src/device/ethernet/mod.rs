@@ -1,7 +1,6 @@
 //! The ethernet device sends messages between hosts over UDP or raw frames. `docs/dev/ethernet.md`
-//! describes how packets become messages, and `docs/dev/cluster.md` describes how the parts work
-//! together. The device is a [`NetworkDevice`]. The code that such devices share is in
-//! `net_common/`.
+//! describes how packets become messages, and how the parts work together. The device is a
+//! [`NetworkDevice`]. The code that such devices share is in `net_common/`.
 //!
 //! | file | content |
 //! |---|---|

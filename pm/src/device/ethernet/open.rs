@@ -73,8 +73,7 @@ impl EthernetChannels {
             return Err(Error::NoDevice);
         }
         let network = &options.network;
-        let geometry =
-            SlabGeometry::new(network.nodes, network.local.start, network.local.len(), mtu)?;
+        let geometry = SlabGeometry::new(network.nodes, network.local.clone(), mtu)?;
         EthernetChannels::from_sockets(
             options.incarnation,
             geometry,

@@ -74,12 +74,9 @@ impl NetworkAttachMessage {
             secret,
         ] = words;
         let to_usize = |word: u64| usize::try_from(word).map_err(|_| Error::Invalid);
-        let geometry = SlabGeometry::new(
-            to_usize(nodes)?,
-            to_usize(first)?,
-            to_usize(local)?,
-            to_usize(mtu)?,
-        )?;
+        let first = to_usize(first)?;
+        let local = first..first.checked_add(to_usize(local)?).ok_or(Error::Invalid)?;
+        let geometry = SlabGeometry::new(to_usize(nodes)?, local, to_usize(mtu)?)?;
         let (self_node, channels) = (node_and_channels as u32, (node_and_channels >> 32) as u32);
         let channel = (number_and_channel >> 32) as u32;
         if actual_magic != magic
@@ -115,7 +112,7 @@ mod tests {
             channel: 1,
             channels: 2,
             self_node: 5,
-            geometry: SlabGeometry::new(8, 4, 3, 1400).unwrap(),
+            geometry: SlabGeometry::new(8, 4..7, 1400).unwrap(),
             nonce: [7, 9],
             secret: u64::MAX,
             socket_description: vec![4; 200],

@@ -8,6 +8,7 @@ use crate::error::{Error, PmResult};
 use crate::segment::layout::{CacheAligned, NodeRecord};
 use crate::sync::{AtomicU32, AtomicU64};
 use score_pm_reliability::packet_header::{PACKET_HEADER_LEN, PacketKind};
+use std::ops::Range;
 
 /// "SCPMETH" and the version of the layout.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x07");
@@ -37,9 +38,6 @@ pub(crate) struct SlabHeader {
     pub(crate) size: AtomicU64,
     pub(crate) nonce: [AtomicU64; 2],
     pub(crate) pad: [u64; 4],
-    /// The owner may write this word at any time, so it has its own cache line.
-    pub(crate) oversubscribed: AtomicU32,
-    pub(crate) pad2: [u32; 15],
     /// The owner increments this word when it marks a node as exited, so it has its own cache line.
     pub(crate) exited_count: AtomicU64,
 }
@@ -122,8 +120,7 @@ impl SendSlotState {
 #[cfg(not(loom))]
 const _: () = {
     assert!(size_of::<SendSlotHeader>() == 64);
-    assert!(std::mem::offset_of!(SlabHeader, oversubscribed) == 64);
-    assert!(std::mem::offset_of!(SlabHeader, exited_count) == 128);
+    assert!(std::mem::offset_of!(SlabHeader, exited_count) == 64);
     assert!(size_of::<SlabHeader>() <= PAGE);
     assert!(size_of::<LocalNodeRecord>().is_multiple_of(64));
 };
@@ -150,16 +147,13 @@ pub(crate) struct SlabGeometry {
 }
 
 impl SlabGeometry {
-    /// Computes the layout. Returns `Invalid` if a number is out of range.
-    pub(crate) fn new(
-        nodes: usize,
-        first_node: usize,
-        local_nodes: usize,
-        mtu: usize,
-    ) -> PmResult<SlabGeometry> {
+    /// Computes the layout for the nodes `local` of a job with `nodes` nodes. Returns `Invalid` if
+    /// a number is out of range.
+    pub(crate) fn new(nodes: usize, local: Range<usize>, mtu: usize) -> PmResult<SlabGeometry> {
+        let (first_node, local_nodes) = (local.start, local.len());
         let fits = (1..=MAX_NODE).contains(&nodes)
-            && (1..=MAX_LOCAL.min(nodes)).contains(&local_nodes)
-            && first_node <= nodes - local_nodes
+            && (1..=MAX_LOCAL).contains(&local_nodes)
+            && local.end <= nodes
             && (MIN_MTU..=MAX_MTU).contains(&mtu);
         if !fits {
             return Err(Error::Invalid);
@@ -243,7 +237,7 @@ mod tests {
     fn the_parts_of_a_slab_do_not_overlap_and_are_inside_it() {
         for (nodes, first, local) in [(1, 0, 1), (2, 1, 1), (65, 3, 62), (4096, 4000, 96)] {
             for mtu in [1024, 1411, 8911, MAX_MTU] {
-                let g = SlabGeometry::new(nodes, first, local, mtu).unwrap();
+                let g = SlabGeometry::new(nodes, first..first + local, mtu).unwrap();
                 assert!(
                     g.record_offset(local - 1) + size_of::<LocalNodeRecord>()
                         <= g.exited_word_offset(0)
@@ -265,14 +259,14 @@ mod tests {
             (0, 0, 0, 1400),
             (2, 0, 3, 1400),
             (2, 1, 2, 1400),
-            (2, usize::MAX, 2, 1400),
+            (2, usize::MAX - 2, 2, 1400),
             (2, 0, 0, 1400),
             (2, 0, 2, 1023),
             (2, 0, 2, MAX_MTU + 1),
             (MAX_NODE + 1, 0, 1, 1400),
             (4096, 0, MAX_LOCAL + 1, 1400),
         ] {
-            assert_eq!(SlabGeometry::new(nodes, first, local, mtu), Err(Error::Invalid));
+            assert_eq!(SlabGeometry::new(nodes, first..first + local, mtu), Err(Error::Invalid));
         }
     }
 

@@ -32,7 +32,7 @@ mod state;
 use crate::device::Endpoint;
 use crate::error::{Error, PmResult};
 use crate::progress_lock::{ProgressGuard, ProgressLock};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::AtomicU64;
 use address_table::AddressTable;
 pub(crate) use context::{NetworkContext, attach};
 use endpoint_queues::{ControlMessage, EndpointQueues, PeerSendState, SendRequest};
@@ -325,9 +325,5 @@ impl<N: NetworkDevice> Endpoint for NetworkEndpoint<N> {
             return Ok(self.mtu);
         }
         Ok(self.peer(node)?.mtu.get() as usize)
-    }
-    #[inline(always)]
-    fn is_oversubscribed(&self) -> bool {
-        self.slab.oversubscribed().load(Ordering::Relaxed) != 0
     }
 }

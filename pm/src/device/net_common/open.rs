@@ -259,12 +259,6 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(sum)
     }
 
-    pub(crate) fn set_oversubscribed(&self, oversubscribed: bool) {
-        for slab in &self.slabs {
-            slab.oversubscribed().store(u32::from(oversubscribed), Ordering::Relaxed);
-        }
-    }
-
     /// Marks a local node as exited. From now on, the owner delivers the messages that its process
     /// has sent.
     pub(crate) fn mark_exited(&self, node: usize) -> PmResult<()> {

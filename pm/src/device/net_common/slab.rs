@@ -17,7 +17,7 @@ use crate::config::CONTROL_MTU;
 use crate::error::{Error, PmResult, from_io};
 use crate::segment::new_nonce;
 use crate::shared_memory::{map, open_sealed};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 use memmap2::MmapRaw;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -98,11 +98,6 @@ impl Slab {
     fn header(&self) -> &SlabHeader {
         // SAFETY: this is the header page, and only its atomics are accessed.
         unsafe { self.ptr_at::<SlabHeader>(0).as_ref() }
-    }
-
-    /// Not 0 if the owner has more processes than processors.
-    pub(crate) fn oversubscribed(&self) -> &AtomicU32 {
-        &self.header().oversubscribed
     }
 
     /// The number of nodes that were marked as exited.
@@ -317,7 +312,7 @@ mod tests {
     use score_pm_reliability::packet_header::PacketKind;
 
     fn slab() -> Slab {
-        Slab::create(SlabGeometry::new(6, 2, 3, 1400).unwrap()).unwrap()
+        Slab::create(SlabGeometry::new(6, 2..5, 1400).unwrap()).unwrap()
     }
 
     #[test]
@@ -335,7 +330,7 @@ mod tests {
         other.free(1, 3);
         assert_eq!(slab.content(1, 3), None);
         assert!(Slab::open(copy(), *slab.geometry(), [0, 0]).is_err());
-        let larger = SlabGeometry::new(6, 2, 4, 1400).unwrap();
+        let larger = SlabGeometry::new(6, 2..6, 1400).unwrap();
         assert!(Slab::open(copy(), larger, slab.nonce()).is_err());
     }
 

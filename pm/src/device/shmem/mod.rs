@@ -144,10 +144,6 @@ impl Endpoint for ShmemEndpoint {
     fn mtu(&self, node: u32) -> PmResult<usize> {
         if (node as usize) < self.nodes() { Ok(self.mtu) } else { Err(Error::Invalid) }
     }
-    #[inline(always)]
-    fn is_oversubscribed(&self) -> bool {
-        self.segment.oversubscribed().load(Ordering::Relaxed) != 0
-    }
 }
 
 /// The shmem part of a context.

@@ -33,16 +33,12 @@ pub(crate) struct ShmemChannels {
 struct State {
     segments: Vec<Option<Arc<Segment>>>,
     bound_contexts: HashSet<(u32, u32)>,
-    oversubscribed: bool,
 }
 
 impl ShmemChannels {
     pub(crate) fn new(options: ShmemOptions) -> PmResult<ShmemChannels> {
-        let state = State {
-            segments: vec![None; options.channels],
-            bound_contexts: HashSet::new(),
-            oversubscribed: false,
-        };
+        let state =
+            State { segments: vec![None; options.channels], bound_contexts: HashSet::new() };
         Ok(ShmemChannels {
             options,
             geometry: SegmentGeometry::for_nodes(options.nodes)?,
@@ -70,15 +66,10 @@ impl ShmemChannels {
             return Err(Error::Invalid);
         }
         let mut state = self.state();
-        let oversubscribed = state.oversubscribed;
         let slot = state.segments.get_mut(channel as usize).ok_or(Error::Invalid)?;
         let segment = match slot {
             Some(segment) => segment.clone(),
-            None => {
-                let segment = Arc::new(Segment::create(self.geometry)?);
-                segment.oversubscribed().store(u32::from(oversubscribed), Ordering::Relaxed);
-                slot.insert(segment).clone()
-            }
+            None => slot.insert(Arc::new(Segment::create(self.geometry)?)).clone(),
         };
         if state.bound_contexts.contains(&(channel, self_node)) {
             return Err(Error::Busy);
@@ -121,14 +112,6 @@ impl ShmemChannels {
         }
         self.segments().iter().for_each(|segment| mark_exited(segment, node));
         Ok(())
-    }
-
-    pub(crate) fn set_oversubscribed(&self, oversubscribed: bool) {
-        let mut state = self.state();
-        state.oversubscribed = oversubscribed;
-        for segment in state.segments.iter().flatten() {
-            segment.oversubscribed().store(u32::from(oversubscribed), Ordering::Relaxed);
-        }
     }
 }
 

@@ -76,7 +76,7 @@ pub fn probe_adapter(options: &VerbsOptions) -> Result<Usable, Unusable> {
 /// Creates and drops the resources of a process with one peer. Returns the adapter's vendor.
 fn open_and_drop_resources(chosen: &SelectedPort, options: &VerbsOptions) -> Result<u32, String> {
     let NetworkOptions { nodes, local, .. } = &options.network;
-    let geometry = SlabGeometry::new(*nodes, local.start, local.len(), MTU);
+    let geometry = SlabGeometry::new(*nodes, local.clone(), MTU);
     let geometry = geometry.map_err(|error| error.to_string())?;
     let mut receive_buffers = SharedReceiveBuffers::new(geometry.nodes, MTU);
     let sizes =

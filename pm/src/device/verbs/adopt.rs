@@ -43,7 +43,7 @@ impl net_common::Orphan for VerbsOrphan {
     /// Whether no message is left to deliver: all have arrived, or their receivers have exited, or
     /// the adapter was removed.
     fn is_drained(&self) -> bool {
-        self.engine.is_idle() || self.engine.is_broken
+        self.engine.is_idle() || self.engine.is_adapter_removed()
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {

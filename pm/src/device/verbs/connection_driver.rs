@@ -5,7 +5,7 @@
 
 use super::bindings::{EVENT_DEVICE_FATAL, EVENT_PORT_ACTIVE, EVENT_PORT_ERR};
 use super::connection::{Action, ConnectionEvent};
-use super::engine::VerbsEngine;
+use super::engine::{AdapterState, VerbsEngine};
 use super::hello::{HELLO_LEN, Hello};
 use super::outgoing_queue::is_before;
 use super::queue_pair::QueuePair;
@@ -247,12 +247,15 @@ impl VerbsEngine {
     #[cold]
     fn on_async_event(&mut self, event: u32) {
         let name = &self.adapter.chosen.adapter;
-        match event {
-            EVENT_DEVICE_FATAL => self.on_adapter_lost(),
-            EVENT_PORT_ERR if !std::mem::replace(&mut self.is_port_down, true) => debug::warn_user(
-                &format!("a port of RDMA adapter {name} is down: messages wait until it is up"),
-            ),
-            EVENT_PORT_ACTIVE => self.is_port_down = false,
+        match (event, self.adapter_state) {
+            (EVENT_DEVICE_FATAL, _) => self.on_adapter_lost(),
+            (EVENT_PORT_ERR, AdapterState::Up) => {
+                self.adapter_state = AdapterState::PortDown;
+                debug::warn_user(&format!(
+                    "a port of RDMA adapter {name} is down: messages wait until it is up"
+                ));
+            }
+            (EVENT_PORT_ACTIVE, AdapterState::PortDown) => self.adapter_state = AdapterState::Up,
             _ => {}
         }
     }
@@ -260,7 +263,9 @@ impl VerbsEngine {
     /// Records that the adapter was removed, and warns the user.
     #[cold]
     pub(super) fn on_adapter_lost(&mut self) {
-        if !std::mem::replace(&mut self.is_broken, true) {
+        if std::mem::replace(&mut self.adapter_state, AdapterState::Removed)
+            != AdapterState::Removed
+        {
             let name = &self.adapter.chosen.adapter;
             debug::warn_user(&format!("RDMA adapter {name} was removed"));
         }

@@ -71,18 +71,25 @@ pub(crate) struct VerbsEngine {
     /// Slots for control messages.
     pub(super) control_slots: Vec<u32>,
     pub(super) exited_seen: u64,
-    /// The adapter was removed.
-    pub(super) is_broken: bool,
+    pub(super) adapter_state: AdapterState,
     /// The time of the last check that the adapter exists.
     pub(super) adapter_checked_ns: u64,
-    /// A port is down, and the user was notified.
-    pub(super) is_port_down: bool,
     /// The user was notified that the adapter has no more resources.
     pub(super) is_exhaustion_reported: bool,
     /// Control messages that are not read yet.
     pub(super) control_messages: VecDeque<ControlMessage>,
     /// A message was delivered since the last query.
     pub(super) has_delivered: bool,
+}
+
+/// The state of the adapter, as far as its events have shown. The user was notified of each change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AdapterState {
+    Up,
+    /// A port is down: messages wait.
+    PortDown,
+    /// The adapter was removed, and cannot come back.
+    Removed,
 }
 
 /// Warns the user of an adapter's error that prevents opening a context.
@@ -92,6 +99,10 @@ pub(super) fn warn_no_memory(why: String) -> Error {
 }
 
 impl VerbsEngine {
+    pub(super) fn is_adapter_removed(&self) -> bool {
+        self.adapter_state == AdapterState::Removed
+    }
+
     /// Creates the engine and the resources of the adapter. NoMemory: the adapter or the kernel
     /// refuses a resource. A warning to the user names it.
     pub(super) fn new(
@@ -152,9 +163,8 @@ impl VerbsEngine {
             refused_rdma_count: 0,
             control_slots: control_slots.collect(),
             exited_seen: 0,
-            is_broken: false,
+            adapter_state: AdapterState::Up,
             adapter_checked_ns: 0,
-            is_port_down: false,
             is_exhaustion_reported: false,
             control_messages: VecDeque::new(),
             has_delivered: false,
@@ -407,7 +417,7 @@ impl net_common::Engine for VerbsEngine {
 
     fn dump(&mut self, out: &mut dyn Write) -> std::io::Result<()> {
         let name = &self.adapter.chosen.adapter;
-        let suffix = if self.is_broken { " (removed)" } else { "" };
+        let suffix = if self.is_adapter_removed() { " (removed)" } else { "" };
         let refused_count = self.refused_rdma_count;
         let refused_text =
             if refused_count > 0 { format!(", {refused_count} refused") } else { String::new() };

@@ -1,6 +1,6 @@
 //! PM over RDMA hardware: InfiniBand and RoCE, by libibverbs. `docs/dev/verbs.md` describes the
-//! message flow, `docs/dev/cluster.md` the structure. Verbs is a [`NetworkDevice`]. The code that
-//! such devices share is in `net_common/`.
+//! structure and the message flow. Verbs is a [`NetworkDevice`]. The code that such devices share
+//! is in `net_common/`.
 //!
 //! | file | contents |
 //! |---|---|

@@ -28,7 +28,7 @@ impl VerbsChannels {
         let chosen = choose(&options.adapter)?;
         debug::log(debug::INFO, || format!("device verbs: {}", describe(&chosen)));
         let NetworkOptions { nodes, local, channels, secret } = &options.network;
-        let geometry = SlabGeometry::new(*nodes, local.start, local.len(), MTU)?;
+        let geometry = SlabGeometry::new(*nodes, local.clone(), MTU)?;
         let bind_socket = |_| -> PmResult<UdpSocket> {
             let link = options.link.ok_or(Error::Invalid)?;
             let socket = UdpSocket::bind(SocketAddr::new(link, 0)).map_err(log_io_error)?;

@@ -76,7 +76,7 @@ impl VerbsEndpoint {
             engine.service(&self.queues);
             must_wake |= engine.progress(&self.queues, ProgressMode::All)
                 && self.queues.wakeup_flag.take_wakeup();
-            self.net.broken.store(u64::from(engine.is_broken), Ordering::Release);
+            self.net.broken.store(u64::from(engine.is_adapter_removed()), Ordering::Release);
             if !engine.is_idle() {
                 max_sleep = MAX_BUSY_SLEEP_INTERVAL;
             }

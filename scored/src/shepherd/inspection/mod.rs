@@ -1,5 +1,5 @@
 //! Inspects the job's processes from outside, without stopping them: whether they are idle, their
-//! message counters, and their wait states (docs/dev/time-sharing.md, "Deadlock").
+//! message counters, and their wait states (docs/dev/deadlock.md).
 //!
 //! | file | content |
 //! |---|---|

@@ -1,5 +1,5 @@
 //! The rules that classify a thread, with or without a slot, as pure functions.
-//! docs/dev/time-sharing.md, "Deadlock", describes them for users.
+//! docs/dev/deadlock.md describes them.
 //!
 //! Only a state that can be proved counts. A thread whose idle flag is set must be in one of two
 //! states:

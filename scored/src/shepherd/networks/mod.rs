@@ -135,11 +135,9 @@ impl OpenDevice {
         Ok(Self { device: Arc::new(device), contexts })
     }
 
-    fn open_shmem(nodes: u32, oversubscribed: bool) -> Result<Self, String> {
-        let opened = Device::open(ShmemOptions::new(nodes as usize)).and_then(|device| {
-            device.set_oversubscribed(oversubscribed)?;
-            Self::new(device, nodes, 0)
-        });
+    fn open_shmem(nodes: u32) -> Result<Self, String> {
+        let opened = Device::open(ShmemOptions::new(nodes as usize))
+            .and_then(|device| Self::new(device, nodes, 0));
         opened.map_err(|error| format!("no shmem device for {nodes} nodes: {error}"))
     }
 
@@ -169,12 +167,7 @@ impl NetworkSetDevices {
 
     /// Selects the best common device for each host, when the offers of all hosts are known. Closes
     /// the devices that reach no host.
-    fn join(
-        &mut self,
-        placement: &Placement,
-        offers: &[&TransportOffer],
-        oversubscribed: bool,
-    ) -> Result<(), String> {
+    fn join(&mut self, placement: &Placement, offers: &[&TransportOffer]) -> Result<(), String> {
         let Some(local_offer) = offers.get(placement.self_host.index()) else { return Ok(()) };
         let mut nodes = [NodeSet::new(), NodeSet::new()];
         for (host, offer) in placement.hosts.iter().zip(offers) {
@@ -197,8 +190,7 @@ impl NetworkSetDevices {
         let address_error =
             |error| format!("network {}: the addresses of the hosts: {error}", self.name);
         let configure = |opened: &OpenDevice, table: &[u8]| {
-            opened.device.set_peers(table).map_err(address_error)?;
-            opened.device.set_oversubscribed(oversubscribed).map_err(address_error)
+            opened.device.set_peers(table).map_err(address_error)
         };
         if let Some(opened) = self.ethernet() {
             configure(opened, &transport::address_table(offers, raw))?;
@@ -253,7 +245,6 @@ impl Networks {
         &mut self,
         placement: &Placement,
         peers: &[HostNetworkAddress],
-        oversubscribed: bool,
     ) -> Result<NetworkReport, String> {
         let local_node_count = placement.self_placement().map_or(0, |local_host| local_host.nodes);
         let is_multi_host = placement.hosts.len() > 1;
@@ -266,9 +257,9 @@ impl Networks {
         for (set_index, set) in self.sets.iter_mut().enumerate() {
             let set_offers: Vec<&TransportOffer> =
                 offers_by_host.iter().map(|(_, offers)| &offers[set_index]).collect();
-            set.join(placement, &set_offers, oversubscribed)?;
+            set.join(placement, &set_offers)?;
             if local_node_count > 1 {
-                set.shmem = Some(OpenDevice::open_shmem(local_node_count, oversubscribed)?);
+                set.shmem = Some(OpenDevice::open_shmem(local_node_count)?);
             }
             let named_offers: Vec<_> =
                 offers_by_host.iter().map(|(name, offers)| (*name, &offers[set_index])).collect();

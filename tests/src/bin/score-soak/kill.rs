@@ -189,7 +189,7 @@ fn classify(processes: &[Process], spawns_orphans: bool) -> Vec<(Process, &'stat
             Some("scored")
         } else {
             // Only processes that SCore itself has started count, because the death of a descendant
-            // is not an event. Orphaned descendants become children of the shepherd, too. In the
+            // is not an event. Orphaned descendants also become children of the shepherd. In the
             // shape that has them, nodes lead their session and sleep for 60 seconds.
             let sleeper =
                 process.command == "sleep 60" || process.command.contains("exec sleep 60");

@@ -83,7 +83,7 @@ fn run_until_end(args: &[String]) -> u8 {
     }
 }
 
-/// The state of a process as the tool knows it.
+/// The state of a process according to the notices that the tool has received.
 #[derive(Default)]
 struct TracedProcess {
     rank: u32,

@@ -1,6 +1,6 @@
 //! Runs tools that attach to the processes of two jobs, stop them, step them, and are killed at
 //! random. Meanwhile the jobs take turns in slices of 10 ms and check each message
-//! (tests/programs/traffic.c). A job must not notice the tools: each message arrives once,
+//! (tests/programs/traffic.c). The tools must not affect a job: each message arrives once,
 //! unchanged and in order, and the job ends by itself.
 
 use std::collections::BTreeMap;

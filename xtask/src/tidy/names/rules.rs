@@ -140,7 +140,7 @@ pub struct Rules {
     words: Words,
     findings: Vec<String>,
     /// For each crate and name, the files that define a type of this name, and whether other files
-    /// can see it.
+    /// can use it.
     types: BTreeMap<(String, String), Vec<(String, bool)>>,
 }
 
@@ -232,7 +232,7 @@ fn constant_fault(path: &str, one: &Definition) -> Option<String> {
     if variable && has(&["str"]) && !name.ends_with("_ENV") {
         return Some("the name of an environment variable ends in _ENV".into());
     }
-    // Tests see the programs from outside, so they may repeat these constants.
+    // Tests use the programs from outside, so they may repeat these constants.
     let outside = path.starts_with("tests/");
     if name.starts_with("EXIT_") && has(&["u8", "i32"]) && path != EXIT_CODES && !outside {
         return Some(format!("exit codes are named in {EXIT_CODES}"));
@@ -287,7 +287,7 @@ fn crate_of(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').collect();
     let top = ["src", "tests", "benches", "scenarios", "fuzz_targets"];
     let at = parts.iter().position(|part| top.contains(part)).unwrap_or(0);
-    // tests/ is the directory of a package, too.
+    // tests/ is also the directory of a package.
     let at = if parts.get(at + 1).is_some_and(|next| ["src", "scenarios"].contains(next)) {
         at + 1
     } else {

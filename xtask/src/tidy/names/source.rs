@@ -21,7 +21,7 @@ pub struct Definition {
     pub kind: Kind,
     /// The defined name.
     pub name: String,
-    /// Whether other files can see it.
+    /// Whether other files can use it.
     pub public: bool,
     /// The line, counted from 1.
     pub line: usize,
@@ -42,7 +42,7 @@ pub struct Source {
     pub identifiers: Vec<(String, usize)>,
 }
 
-/// The kind of block around a token, which decides who can see a definition.
+/// The kind of block around a token, which decides which files can use a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
     /// A file or an inline module.

@@ -62,7 +62,7 @@ const KNOWN_DIFFERENCES: &[KnownDifference] = &[
 ];
 /// With Open MPI's own transports the program ends with an error. Under scrun it prints "ok".
 const TRUNCATION_OF_OPEN_MPI: &str =
-    "Open MPI's own transports write behind the end of a buffer that is too short for a message";
+    "Open MPI's own transports write past the end of a buffer that is too short for a message";
 
 /// Lines with these texts are wrong in any case.
 const ALWAYS_WRONG: [&str; 2] = ["leaves behind", "its messages do not go over PM"];

@@ -24,7 +24,7 @@ pub enum MpiLibrary {
 
 /// The directory in which `cargo xtask` installs what it downloads.
 pub fn target_folder() -> &'static Path {
-    binaries::folder().parent().expect("the folder of programs has a parent")
+    binaries::folder().parent().expect("the directory of programs has a parent")
 }
 
 impl MpiLibrary {

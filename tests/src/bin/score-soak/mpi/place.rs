@@ -188,8 +188,8 @@ impl RunFolder {
     fn new(env: &TestEnv, name: &str, uid: Option<u32>) -> Self {
         let folder = env.dir().join(name);
         for path in [folder.clone(), folder.join("temporary")] {
-            std::fs::create_dir_all(&path).expect("the folder of a test can be written");
-            chown(&path, uid, uid).expect("root gives folders away");
+            std::fs::create_dir_all(&path).expect("the directory of a test can be written");
+            chown(&path, uid, uid).expect("root may change the owner");
         }
         Self(folder)
     }

@@ -83,7 +83,7 @@ const fn debian_program(
     }
 }
 
-/// The programs that the soak knows.
+/// The programs that the soak can run.
 pub const PROGRAMS: &[RealProgram] = &[
     c_program("messages", "mpi_messages.c", &[], ""),
     c_program("windows", "mpi_windows.c", &[], ""),
