@@ -10,6 +10,7 @@
 //! which state. The receivers check it.
 
 mod call;
+mod file_digest;
 mod job_spec;
 mod job_terms;
 mod os_bytes;
@@ -25,9 +26,10 @@ pub use call::{
     Call, NetworkDevice, NetworkMember, NetworkSet, NodeMapping, Reply, Welcome, encode_exit,
     encode_fault, encode_inspect,
 };
+pub use file_digest::{ContentHash, FileDigest};
 pub use job_spec::{
-    ContentHash, ElementSpec, EnvVar, FileDigest, FileName, HostKind, HostSpec, Input, JobSpec,
-    MPICH_LIBRARY_NAMES, MpiStart, NodeLocation, Output, ProgramKind, StageSpec,
+    ElementSpec, EnvVar, FileName, HostKind, HostSpec, Input, JobSpec, MPICH_LIBRARY_NAMES,
+    MpiStart, NodeLocation, Output, ProgramKind, StageSpec,
 };
 pub use job_terms::{JobLimits, JobTerms};
 pub use os_bytes::OsBytes;

@@ -282,8 +282,8 @@ fn a_disk_without_space_is_named_with_both_amounts() {
     assert!(!env.dir().join("started").exists());
 }
 
-// Promise (tools): The folder of `start_tool --files` is copied to the hosts of the tool only, for
-// the job's owner only, and removed with the tool or the job, whichever process is killed.
+// Promise (tools): The directory of `start_tool --files` is copied to the hosts of the tool only,
+// for the job's owner only, and removed with the tool or the job, whichever process is killed.
 #[test]
 fn the_files_of_start_tool_are_on_the_hosts_of_the_tool_until_it_ends() {
     let env = TestEnv::new();

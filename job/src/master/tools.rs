@@ -93,8 +93,8 @@ impl JobMaster {
         }
     }
 
-    /// The session of a tool or of start_tool has ended. Processes that the tool has changed get the
-    /// command for the end of the session.
+    /// The session of a tool or of start_tool has ended. Processes that the tool has changed get
+    /// the command for the end of the session.
     pub(super) fn on_tool_session_end(&mut self, session_key: SessionKey) {
         let programs = self.running_programs();
         self.tool_commands.end_session(session_key, &programs, &mut self.actions);

@@ -12,6 +12,7 @@ use score_proto::ids::JobId;
 use score_proto::job_list::{JobDetail, JobEntry, JobState, MAX_HOST_NAMES, MAX_JOBS_PER_MESSAGE};
 use score_proto::message::ConsoleRequest;
 use score_proto::server_message::{ConsoleAnswer, ListAnswer, ServerMessage};
+use score_proto::tool_files::ToolFileChunk;
 
 use super::super::Daemon;
 use super::super::session::ClientSession;
@@ -33,10 +34,7 @@ impl Daemon {
                 });
             }
             ConsoleRequest::ToolFile(chunk) => {
-                return self.on_tool_request(session_key, chunk.job, |daemon, permit| {
-                    daemon.send_tool_file(session_key, permit, chunk);
-                    Ok(())
-                });
+                return self.on_tool_file(session_key, chunk);
             }
             ConsoleRequest::ToolSession(session) => {
                 return self.on_tool_request(session_key, session.job, |daemon, permit| {
@@ -135,6 +133,13 @@ impl Daemon {
         if let Err(reason) = permit.and_then(|permit| send(self, &permit)) {
             self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
         }
+    }
+
+    fn on_tool_file(&mut self, session_key: SessionKey, chunk: ToolFileChunk) {
+        self.on_tool_request(session_key, chunk.job, |daemon, permit| {
+            daemon.send_tool_file(session_key, permit, chunk);
+            Ok(())
+        });
     }
 
     fn authorize_tool(&self, session_key: SessionKey, job: JobId) -> Result<JobPermit, String> {
