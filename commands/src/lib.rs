@@ -24,6 +24,7 @@ pub mod sdm_tree;
 pub mod start_tool;
 pub mod tee;
 pub mod tool_client;
+pub mod tool_files;
 pub mod transport;
 
 #[cfg(test)]

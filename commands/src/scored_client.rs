@@ -20,6 +20,8 @@ const JOB_REMEDY: &str = "name a job without a service by its scrun, as PID@HOST
 #[derive(Debug)]
 pub struct QueryStream {
     connection: Connection,
+    /// Whether the daemon is that of multi-user mode, in which the user has logged in.
+    is_multi_user: bool,
     /// The time at which a message was last received.
     last_received_at: Instant,
 }
@@ -57,9 +59,8 @@ impl QueryStream {
         remedy: &'static str,
     ) -> Result<Self, String> {
         let login = score_client::login_of_this_process(String::new());
-        let mut connection = score_client::login(&Service::new(socket, remedy), &login)?;
-        connection.send(SESSION_JOB, &UserRequest::Console(request))?;
-        Ok(Self { connection, last_received_at: Instant::now() })
+        let connection = score_client::login(&Service::new(socket, remedy), &login)?;
+        Self::begin(connection, true, request)
     }
 
     /// Sends a request about a job to the daemon that runs the job. `socket` is the socket of the
@@ -73,9 +74,29 @@ impl QueryStream {
         socket: Option<PathBuf>,
     ) -> Result<Self, String> {
         let Some(scored_pid) = job.daemon else { return Self::open(request, socket, JOB_REMEDY) };
-        let mut connection = score_client::connect_to_single_user(scored_pid)?;
-        connection.send(SESSION_JOB, &request)?;
-        Ok(Self { connection, last_received_at: Instant::now() })
+        Self::begin(score_client::connect_to_single_user(scored_pid)?, false, request)
+    }
+
+    fn begin(
+        connection: Connection,
+        is_multi_user: bool,
+        request: ConsoleRequest,
+    ) -> Result<Self, String> {
+        let mut stream = Self { connection, is_multi_user, last_received_at: Instant::now() };
+        stream.send(request)?;
+        Ok(stream)
+    }
+
+    /// Sends a further request, and waits until the socket has accepted it.
+    ///
+    /// # Errors
+    /// One line: the daemon does not read.
+    pub fn send(&mut self, request: ConsoleRequest) -> Result<(), String> {
+        let sent = match self.is_multi_user {
+            true => self.connection.send(SESSION_JOB, &UserRequest::Console(request)),
+            false => self.connection.send(SESSION_JOB, &request),
+        };
+        Ok(sent?)
     }
 
     /// The next part of the reply. `None` if the reply is complete.

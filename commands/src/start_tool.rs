@@ -13,11 +13,12 @@ use crate::args::Args;
 use crate::job_address::JobAddress;
 use crate::process_table;
 use crate::tool_client::{self, ToolError};
+use crate::tool_files::ToolFiles;
 
 /// The text of `-help`.
 pub const USAGE: &str = "\
 usage: start_tool --id JOB | --pid SCRUN --tool PATH [--args \"WORD WORD...\"] [--hosts H,H...]
-                  [--socket PATH]
+                  [--files DIR] [--socket PATH]
   Starts a tool for a running job of yours, one process on each host. It returns when the tool runs
   on all of these hosts.
   --id JOB      the job, by its number (scps), from any host of the cluster; or PID@HOST
@@ -25,12 +26,14 @@ usage: start_tool --id JOB | --pid SCRUN --tool PATH [--args \"WORD WORD...\"] [
   --tool PATH   the tool, the same path on each host; PATH is searched if it has no slash
   --args WORDS  arguments of the tool: blanks, quotes and backslashes as in a shell
   --hosts H,H   only on these hosts of the job
+  --files DIR   copy this directory to the hosts before the tool starts, and remove it there when
+                the tool has ended; %{files} in PATH and WORDS is the path of the copy
   --socket PATH socket of the scored of this host; default: SCORED_SOCKET, else
                 /run/scored/scored.sock
   -help         this text
 ";
 
-const OPTION_NAMES: &[&str] = &["id", "pid", "tool", "args", "hosts", "socket", "help"];
+const OPTION_NAMES: &[&str] = &["id", "pid", "tool", "args", "hosts", "files", "socket", "help"];
 
 /// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,6 +48,8 @@ pub enum StartTool {
         program: ToolProgram,
         /// The hosts. Empty means all hosts of the job.
         hosts: Vec<String>,
+        /// `--files DIR`
+        files: Option<PathBuf>,
         /// `--socket PATH`
         socket: Option<PathBuf>,
     },
@@ -57,7 +62,7 @@ impl StartTool {
     /// The word at fault, and the valid words.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let (mut address, mut tool, mut arguments) = (None, None, Vec::new());
-        let (mut hosts, mut socket) = (Vec::new(), None);
+        let (mut hosts, mut files, mut socket) = (Vec::new(), None, None);
         let mut args = Args::new(args);
         while let Some(arg) = args.next() {
             match arg.option() {
@@ -78,6 +83,7 @@ impl StartTool {
                         return Err(format!("{} {text}: an empty name", arg.text()));
                     }
                 }
+                Some("files") => files = Some(args.value(&arg)?.into()),
                 Some("socket") => socket = Some(args.value(&arg)?.into()),
                 Some(_) => return Err(arg.unknown(OPTION_NAMES)),
                 None => return Err(format!("{}: unknown word", arg.text())),
@@ -89,7 +95,7 @@ impl StartTool {
         let arguments = arguments.into_iter().map(|word| OsBytes(word.into_bytes())).collect();
         let program = ToolProgram { path, arguments };
         program.check()?;
-        Ok(Self::Start { address, program, hosts, socket })
+        Ok(Self::Start { address, program, hosts, files, socket })
     }
 
     /// Executes the command. Returns the text to print.
@@ -97,13 +103,21 @@ impl StartTool {
     /// # Errors
     /// The reason why the tool was not started.
     pub fn execute(self) -> Result<String, ToolError> {
-        let Self::Start { address, program, hosts, socket } = self else {
+        let Self::Start { address, program, hosts, files, socket } = self else {
             return Ok(USAGE.to_owned());
         };
         score_mpir::begin();
         let path = String::from_utf8_lossy(&program.path.0).into_owned();
-        let (target, action) = (address.find()?, ToolAction::Start { program, hosts });
-        let answer = tool_client::request(target, action, socket.as_deref())?;
+        let target = address.find()?;
+        let files = files.as_deref().map(ToolFiles::open).transpose()?;
+        let digest = files.as_ref().map(ToolFiles::digest);
+        let action = ToolAction::Start { program, hosts, files: digest };
+        let answer = match files {
+            None => tool_client::request(target, action, socket.as_deref())?,
+            Some(files) => {
+                tool_client::accepted(files.start(target, action, socket.as_deref())?)?
+            }
+        };
         let ToolActionAnswer::Started(tool) = answer else {
             return Err("scored has sent an unexpected answer".into());
         };
@@ -164,12 +178,14 @@ mod tests {
         let id = format!("12@{host}");
         for (id, address) in [("7", JobAddress::Cluster(JobId(7))), (&id, JobAddress::Scrun(12))] {
             let words = ["-id", id, "-tool", "/t", "-args", "a 'b c'", "-hosts", "h,i"];
-            let StartTool::Start { address: found, program, hosts, socket } =
+            let words = [&words[..], &["-files", "d/e"]].concat();
+            let StartTool::Start { address: found, program, hosts, files, socket } =
                 parse(&words).unwrap()
             else {
                 panic!("{id}")
             };
             assert_eq!((found, socket), (address, None));
+            assert_eq!(files, Some(PathBuf::from("d/e")));
             assert_eq!(program.path.0, b"/t");
             assert_eq!(program.arguments, ["a", "b c"].map(|word| OsBytes(word.into())));
             assert_eq!(hosts, ["h", "i"]);

@@ -65,10 +65,17 @@ pub fn request(
     while let Some(given) = query.next_reply()? {
         answer = Some(given);
     }
+    accepted(answer.ok_or("scored has given no answer")?)
+}
+
+/// The answer, if it is no refusal.
+///
+/// # Errors
+/// The reason of the refusal.
+pub fn accepted(answer: ToolActionAnswer) -> Result<ToolActionAnswer, ToolError> {
     match answer {
-        Some(ToolActionAnswer::Refused { code, reason }) => Err(ToolError { code, reason }),
-        Some(answer) => Ok(answer),
-        None => Err("scored has given no answer".into()),
+        ToolActionAnswer::Refused { code, reason } => Err(ToolError { code, reason }),
+        answer => Ok(answer),
     }
 }
 

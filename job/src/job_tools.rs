@@ -1,15 +1,20 @@
 //! The tools that run in addition to a job, on the side of the job's master (docs/dev/tools.md,
 //! "start_tool and end_tool"). The module assigns their numbers and records their hosts. A tool
 //! starts on all of its hosts or on none. Its end on one host does not affect the other hosts.
+//! If start_tool sends files, the tool starts when all of its hosts have them
+//! (`job_tools/transfer.rs`).
+
+mod transfer;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::ids::JobHostId;
-use score_proto::job_control::{JobOrder, Order, Placement, Status};
-use score_proto::message::Level;
+use score_proto::job_control::{FileRequest, JobOrder, Order, Placement, Status};
+use score_proto::message::{FileDigest, Level};
 use score_proto::nodeset::NodeSet;
+use score_proto::tool_files::ToolFilesKind;
 use score_proto::tool_start::{
     MAX_TOOL_HOSTS, MAX_TOOLS, SignalOutcome, ToolAction, ToolActionAnswer, ToolEventKind, ToolId,
     ToolOrder, ToolOrderKind, ToolProgram, ToolReport,
@@ -19,6 +24,7 @@ use crate::cluster::MonotonicTime;
 use crate::debuggers::DebuggedNode;
 use crate::jobs::SessionKey;
 use crate::signal;
+use transfer::ToolFileTransfer;
 
 /// How long the hosts may take to start a tool, or to deliver a signal to it.
 const HOST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -45,6 +51,8 @@ pub enum ToolStep {
     Order(Order),
     /// Answer a request.
     Answer(ToolRequester, ToolActionAnswer),
+    /// Request bytes of the files of a tool from start_tool.
+    RequestFile(SessionKey, FileRequest),
     /// Send the user a line.
     Notice(Level, String),
     /// Send the user a line that a tool has written.
@@ -61,7 +69,8 @@ struct Waiting {
     outcome: Option<SignalOutcome>,
     /// The hosts that have not answered.
     hosts: NodeSet,
-    deadline: MonotonicTime,
+    /// None: the files of the tool are being sent.
+    deadline: Option<MonotonicTime>,
 }
 
 impl Waiting {
@@ -110,6 +119,8 @@ impl Tool {
 pub struct JobTools {
     tools: BTreeMap<ToolId, Tool>,
     last_id: ToolId,
+    /// The transfer of the files of a tool that has not started.
+    transfer: Option<ToolFileTransfer>,
 }
 
 fn order(tool: ToolId, hosts: NodeSet, kind: ToolOrderKind) -> Order {
@@ -150,8 +161,8 @@ impl JobTools {
     ) {
         let begun = match (placement, action) {
             (None, _) => Err("the job has not started, or is ending".to_owned()),
-            (Some(placement), ToolAction::Start { program, hosts }) => {
-                self.begin_start(requester, program, &hosts, placement, now, out)
+            (Some(placement), ToolAction::Start { program, hosts, files }) => {
+                self.begin_start(requester, (program, files), &hosts, placement, now, out)
             }
             (Some(_), ToolAction::Signal { tool, signal }) => {
                 self.begin_signal(requester, tool, signal, now, out)
@@ -166,7 +177,7 @@ impl JobTools {
     fn begin_start(
         &mut self,
         requester: ToolRequester,
-        program: ToolProgram,
+        (program, files): (ToolProgram, Option<FileDigest>),
         names: &[String],
         placement: &Placement,
         now: MonotonicTime,
@@ -182,7 +193,10 @@ impl JobTools {
                 numbers.join(", ")
             ));
         }
-        self.start(requester, None, program, hosts, now, out);
+        match files {
+            None => self.start(requester, None, program, hosts, now, out),
+            Some(content) => self.begin_transfer(requester, content, program, hosts, out)?,
+        }
         Ok(())
     }
 
@@ -209,13 +223,27 @@ impl JobTools {
         now: MonotonicTime,
         out: &mut Vec<ToolStep>,
     ) {
+        let deadline = Some(now + HOST_TIMEOUT);
+        let id = self.add_tool(requester, debugs, &program, &hosts, deadline);
+        let start = ToolOrderKind::Start { program, has_files: false };
+        out.push(ToolStep::Order(order(id, hosts, start)));
+    }
+
+    /// Assigns a number to a tool whose start is requested.
+    fn add_tool(
+        &mut self,
+        requester: ToolRequester,
+        debugs: Option<String>,
+        program: &ToolProgram,
+        hosts: &NodeSet,
+        deadline: Option<MonotonicTime>,
+    ) -> ToolId {
         self.last_id.0 += 1;
-        let (id, deadline) = (self.last_id, now + HOST_TIMEOUT);
         let path = String::from_utf8_lossy(&program.path.0).into_owned();
         let waiting = Some(Waiting { requester, outcome: None, hosts: hosts.clone(), deadline });
         let tool = Tool { path, hosts: hosts.clone(), waiting, debugs, status: None };
-        self.tools.insert(id, tool);
-        out.push(ToolStep::Order(order(id, hosts, ToolOrderKind::Start(program))));
+        self.tools.insert(self.last_id, tool);
+        self.last_id
     }
 
     fn begin_signal(
@@ -238,7 +266,7 @@ impl JobTools {
         if tool.waiting.is_some() {
             return Err(format!("tool {id}: another request for it is not done yet"));
         }
-        let (hosts, deadline) = (tool.hosts.clone(), now + HOST_TIMEOUT);
+        let (hosts, deadline) = (tool.hosts.clone(), Some(now + HOST_TIMEOUT));
         let outcome = Some(SignalOutcome::default());
         let waiting = Waiting { requester, outcome, hosts: hosts.clone(), deadline };
         tool.waiting = Some(waiting);
@@ -255,12 +283,16 @@ impl JobTools {
         out: &mut Vec<ToolStep>,
     ) {
         let ToolReport { host, tool: id, kind } = report;
+        if self.is_in_transfer(id) {
+            return self.on_transfer_report(host, kind, placement, now, out);
+        }
         let Some(tool) = self.tools.get_mut(&id) else { return };
         if !tool.hosts.contains(host.0) {
             return;
         }
         let name = host_name(placement, host.0);
         match kind {
+            ToolEventKind::FilesReady => return,
             ToolEventKind::Started | ToolEventKind::Signaled => {}
             ToolEventKind::NotStarted { code, reason } => {
                 tool.hosts.remove(host.0);
@@ -300,7 +332,7 @@ impl JobTools {
             && waiting.hosts.remove(host)
             && waiting.is_signal_sent()
         {
-            waiting.deadline = now + END_GRACE;
+            waiting.deadline = Some(now + END_GRACE);
         }
         let running = tool.hosts.len();
         let is_done = |waiting: &mut Waiting| {
@@ -322,7 +354,11 @@ impl JobTools {
             let answer = ToolActionAnswer::Refused { code, reason };
             out.push(ToolStep::Answer(waiting.requester, answer));
         }
-        if !tool.hosts.is_empty() {
+        if let Some(transfer) = self.transfer.take_if(|transfer| transfer.tool() == id) {
+            // No host has been ordered to start the tool.
+            out.push(ToolStep::Order(transfer.order(ToolFilesKind::Cancel)));
+            self.tools.remove(&id);
+        } else if !tool.hosts.is_empty() {
             let kill = ToolOrderKind::Signal(signal::SIGKILL);
             out.push(ToolStep::Order(order(id, tool.hosts.clone(), kill)));
         }
@@ -355,6 +391,8 @@ impl JobTools {
 
     /// The job ends. Requesters that still wait get an answer.
     pub fn end(&mut self, out: &mut Vec<ToolStep>) {
+        // The files of the tool are removed with the job.
+        self.transfer = None;
         for (id, tool) in &mut self.tools {
             let Some(waiting) = tool.waiting.take() else { continue };
             if waiting.is_signal_sent() {
@@ -369,15 +407,19 @@ impl JobTools {
 
     /// When [`JobTools::on_tick`] has something to do.
     pub fn deadline(&self) -> Option<MonotonicTime> {
-        self.tools.values().filter_map(|tool| Some(tool.waiting.as_ref()?.deadline)).min()
+        let of_tools = self.tools.values().filter_map(|tool| tool.waiting.as_ref()?.deadline);
+        of_tools.chain(self.transfer.as_ref().and_then(ToolFileTransfer::deadline)).min()
     }
 
     /// Gives up hosts that do not answer, and tools that do not end.
     pub fn on_tick(&mut self, placement: &Placement, now: MonotonicTime, out: &mut Vec<ToolStep>) {
+        self.tick_transfer(now, out);
         let ids: Vec<ToolId> = self.tools.keys().copied().collect();
         for id in ids {
             let Some(tool) = self.tools.get_mut(&id) else { continue };
-            let Some(late) = tool.waiting.take_if(|waiting| waiting.deadline <= now) else {
+            let Some(late) =
+                tool.waiting.take_if(|waiting| waiting.deadline.is_some_and(|due| due <= now))
+            else {
                 continue;
             };
             if late.is_signal_sent() {

@@ -1,8 +1,11 @@
 //! Tests of the tools of a job, with simulated hosts.
 
+use score_proto::file_tree::MAX_TREE_FILE;
 use score_proto::ids::JobHostId;
+use score_proto::job_control::{FileRequest, ProgramAnswer};
 use score_proto::message::OsBytes;
 use score_proto::peer_message::JobIncarnation;
+use score_proto::tool_files::{ToolFilesKind, ToolFilesOrder};
 
 use super::*;
 
@@ -22,7 +25,8 @@ fn three_hosts() -> Tools {
 
 fn start(hosts: &[&str]) -> ToolAction {
     let program = ToolProgram { path: OsBytes(b"/t".to_vec()), arguments: Vec::new() };
-    ToolAction::Start { program, hosts: hosts.iter().map(|host| (*host).to_owned()).collect() }
+    let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+    ToolAction::Start { program, hosts, files: None }
 }
 
 impl Tools {
@@ -226,4 +230,220 @@ fn the_number_of_hosts_named_for_a_tool_is_bounded() {
     assert_eq!(hosts_of_names(&placement, &names), Ok(NodeSet::one(0)));
     let error = hosts_of_names(&placement, &[names, vec!["a".to_owned()]].concat()).unwrap_err();
     assert!(error.contains("names of hosts"), "{error}");
+}
+
+const CONTENT: FileDigest = FileDigest { hash: [7; 32], size: 1000 };
+
+/// A request to start a tool with files.
+fn start_with_files(hosts: &[&str], content: FileDigest) -> ToolAction {
+    let ToolAction::Start { program, hosts, .. } = start(hosts) else { unreachable!() };
+    ToolAction::Start { program, hosts, files: Some(content) }
+}
+
+fn file_request(length: u64) -> FileRequest {
+    FileRequest { hash: CONTENT.hash, offset: 0, length }
+}
+
+fn chunk(length: usize) -> ProgramAnswer {
+    ProgramAnswer::Chunk { hash: CONTENT.hash, offset: 0, bytes: vec![1; length] }
+}
+
+fn files_order(tool: u32, hosts: &[u32], kind: ToolFilesKind) -> ToolStep {
+    let (tool, hosts) = (ToolId(tool), hosts.iter().copied().collect());
+    ToolStep::Order(Order::Job(JobOrder::ToolFiles(ToolFilesOrder { tool, hosts, kind })))
+}
+
+impl Tools {
+    fn request_bytes(&mut self, request: FileRequest) -> Steps {
+        let mut out = Vec::new();
+        self.tools.on_file_request(request, self.now, &mut out);
+        out
+    }
+
+    fn send_bytes(&mut self, session: usize, answer: ProgramAnswer) -> Steps {
+        let mut out = Vec::new();
+        self.tools.on_file_chunk(SessionKey(session), answer, self.now, &mut out);
+        out
+    }
+
+    fn tick(&mut self) -> Steps {
+        let mut out = Vec::new();
+        self.tools.on_tick(&self.placement, self.now, &mut out);
+        out
+    }
+}
+
+#[test]
+fn a_tool_with_files_starts_when_all_of_its_hosts_have_them() {
+    let mut tools = three_hosts();
+    let steps = tools.act(7, start_with_files(&["c", "a"], CONTENT));
+    assert_eq!(steps, [files_order(1, &[0, 2], ToolFilesKind::Fetch(CONTENT))]);
+    // Requests of the first host go to the session that has the files, and the bytes go back.
+    let request = file_request(100);
+    let asked = ToolStep::RequestFile(SessionKey(7), request);
+    assert_eq!(tools.request_bytes(request), [asked]);
+    assert_eq!(tools.send_bytes(7, chunk(60)), [ToolStep::Order(Order::Program(chunk(60)))]);
+    assert_eq!(tools.send_bytes(7, chunk(41)), [], "more than was requested");
+    assert_eq!(tools.send_bytes(7, chunk(40)), [ToolStep::Order(Order::Program(chunk(40)))]);
+    // Host b only passes the files on.
+    for host in [0, 1, 0] {
+        assert_eq!(tools.report(host, 1, ToolEventKind::FilesReady), []);
+        assert_eq!(tools.report(host, 1, ToolEventKind::Started), []);
+    }
+    let ToolAction::Start { program, .. } = start(&[]) else { unreachable!() };
+    let hosts = NodeSet::from_iter([0, 2]);
+    let start = order(ToolId(1), hosts, ToolOrderKind::Start { program, has_files: true });
+    let complete = files_order(1, &[0, 2], ToolFilesKind::Complete);
+    tools.now = Duration::from_secs(500);
+    let steps = tools.report(2, 1, ToolEventKind::FilesReady);
+    assert_eq!(steps, [complete, ToolStep::Order(start)]);
+    // The hosts have the usual time to start the tool from now on.
+    assert_eq!(tools.tools.deadline(), Some(tools.now + HOST_TIMEOUT));
+    assert_eq!(tools.report(0, 1, ToolEventKind::FilesReady), []);
+    assert_eq!(tools.report(0, 1, ToolEventKind::Started), []);
+    let done = answer(7, ToolActionAnswer::Started(ToolId(1)));
+    assert_eq!(tools.report(2, 1, ToolEventKind::Started), [done]);
+    // The end of start_tool does not end the tool.
+    let mut out = Vec::new();
+    tools.tools.on_session_ended(SessionKey(7), &mut out);
+    assert_eq!(out, []);
+}
+
+#[test]
+fn a_transfer_that_cannot_be_completed_is_cancelled_on_all_hosts() {
+    let cancel = files_order(1, &[0, 1, 2], ToolFilesKind::Cancel);
+    type Cause = fn(&mut Tools) -> Steps;
+    let causes: [(Cause, &str); 5] = [
+        (
+            |tools| {
+                let reason = "no space".to_owned();
+                tools.report(1, 1, ToolEventKind::NotStarted { code: 1, reason })
+            },
+            "host b: no space",
+        ),
+        (
+            |tools| {
+                let mut out = Vec::new();
+                tools.tools.on_session_ended(SessionKey(8), &mut out);
+                assert_eq!(out, [], "another session");
+                tools.tools.on_session_ended(SessionKey(7), &mut out);
+                out
+            },
+            "start_tool has ended before",
+        ),
+        (
+            |tools| {
+                tools.request_bytes(file_request(100));
+                tools.now += Duration::from_secs(29);
+                tools.send_bytes(7, chunk(99));
+                tools.now += Duration::from_secs(29);
+                assert_eq!(tools.tick(), []);
+                tools.now += Duration::from_secs(1);
+                tools.tick()
+            },
+            "has sent no bytes of the files for 30 s",
+        ),
+        (
+            |tools| {
+                let mut out = Vec::new();
+                tools.tools.on_hosts_lost(2..3, &tools.placement, tools.now, &mut out);
+                out
+            },
+            "host c is lost",
+        ),
+        (
+            |tools| {
+                let mut out = Vec::new();
+                tools.tools.end(&mut out);
+                // The files are removed with the job.
+                out.push(files_order(1, &[0, 1, 2], ToolFilesKind::Cancel));
+                out
+            },
+            "the job has ended",
+        ),
+    ];
+    for (cause, line) in causes {
+        let mut tools = three_hosts();
+        tools.act(7, start_with_files(&[], CONTENT));
+        tools.report(0, 1, ToolEventKind::FilesReady);
+        let steps = cause(&mut tools);
+        assert_eq!(refusal(&steps).0, EXIT_FAILED);
+        assert!(refusal(&steps).1.contains(line), "{steps:?}");
+        assert!(steps.contains(&cancel) && steps.len() == 2, "{steps:?}");
+        assert!(tools.tools.transfer.is_none() && tools.tools.deadline().is_none());
+        // Late reports and bytes have no effect, and the next transfer can begin.
+        for host in 0..3 {
+            assert_eq!(tools.report(host, 1, ToolEventKind::FilesReady), []);
+        }
+        assert_eq!(tools.request_bytes(file_request(1)), []);
+        if line != "the job has ended" {
+            let fetch = files_order(2, &[1], ToolFilesKind::Fetch(CONTENT));
+            assert_eq!(tools.act(9, start_with_files(&["b"], CONTENT)), [fetch]);
+        }
+    }
+}
+
+#[test]
+fn the_hosts_may_unpack_for_any_time_after_start_tool_has_sent_all_bytes() {
+    let mut tools = three_hosts();
+    tools.act(7, start_with_files(&[], CONTENT));
+    assert_eq!(tools.tools.deadline(), None);
+    tools.request_bytes(file_request(100));
+    tools.now += Duration::from_secs(10);
+    // A further request does not extend the time.
+    tools.request_bytes(file_request(100));
+    assert_eq!(tools.tools.deadline(), Some(Duration::from_secs(30)));
+    tools.send_bytes(7, chunk(200));
+    assert_eq!(tools.tools.deadline(), None);
+}
+
+#[test]
+fn a_job_has_one_transfer_at_a_time_and_it_counts_as_a_tool() {
+    let mut tools = three_hosts();
+    (0..3).for_each(|_| _ = tools.start_everywhere());
+    tools.act(7, start_with_files(&["a"], CONTENT));
+    for action in [start_with_files(&["b"], CONTENT), start(&["b"])] {
+        let steps = tools.act(8, action);
+        assert!(refusal(&steps).1.contains("4 tools already (1, 2, 3, 4)"), "{steps:?}");
+    }
+    let signal = ToolAction::Signal { tool: ToolId(4), signal: 15 };
+    assert!(refusal(&tools.act(8, signal)).1.contains("not done yet"));
+    (0..3).for_each(|host| {
+        tools.report(host, 1, ToolEventKind::Ended(Status::Exited(0)));
+    });
+    let steps = tools.act(8, start_with_files(&["b"], CONTENT));
+    let line = "the files of tool 4 are still being sent; try again later";
+    assert_eq!(refusal(&steps), (EXIT_REFUSED, line));
+    // A tool without files does not wait.
+    assert!(matches!(tools.act(8, start(&["b"]))[..], [ToolStep::Order(_)]));
+}
+
+#[test]
+fn only_the_session_of_start_tool_sends_files_within_the_limits() {
+    let mut tools = three_hosts();
+    let refused = |steps: Steps, line: &str| {
+        assert_eq!(refusal(&steps).0, EXIT_REFUSED);
+        assert!(refusal(&steps).1.contains(line), "{steps:?}");
+    };
+    for (size, line) in [(7, "it is no archive"), (MAX_TREE_FILE + 1, "more than 4128 MB")] {
+        let content = FileDigest { size, ..CONTENT };
+        refused(tools.act(7, start_with_files(&[], content)), line);
+    }
+    let mut out = Vec::new();
+    let action = start_with_files(&[], CONTENT);
+    let placement = Some(&tools.placement);
+    tools.tools.on_action(ToolRequester::Scrun, action, placement, tools.now, &mut out);
+    refused(out, "only start_tool can send files");
+    refused(tools.send_bytes(7, chunk(1)), "sends no files");
+    tools.act(7, start_with_files(&[], CONTENT));
+    refused(tools.send_bytes(8, chunk(1)), "sends no files");
+    // Requests of a hostile host, and bytes of another file.
+    let other = FileRequest { hash: [8; 32], ..file_request(1) };
+    for request in [other, file_request(0), file_request(u64::MAX), file_request((2 << 20) + 1)] {
+        assert_eq!(tools.request_bytes(request), []);
+    }
+    tools.request_bytes(file_request(2 << 20));
+    assert_eq!(tools.request_bytes(file_request(1)), []);
+    let other = ProgramAnswer::Chunk { hash: [8; 32], offset: 0, bytes: vec![1] };
+    assert_eq!(tools.send_bytes(7, other), []);
 }

@@ -31,6 +31,7 @@ use score_proto::job_control::{
 };
 use score_proto::message::{JobEnd, JobRequest, Level, NodeUsage, ToolCall, ToolSession};
 use score_proto::server_message::JobAnswer;
+use score_proto::tool_files::ToolFileChunk;
 use score_proto::tool_start::{ToolAction, ToolProgram};
 
 use crate::cluster::MonotonicTime;
@@ -83,9 +84,11 @@ pub enum MasterEvent {
     PageStacks,
     /// A session starts a tool for the job, or sends a signal to a tool.
     ToolAction(SessionKey, ToolAction),
+    /// A session sends bytes of the files of the tool that it starts.
+    ToolFile(SessionKey, ToolFileChunk),
     /// A session of a tool begins.
     ToolSession(SessionKey, ToolSession),
-    /// A session of a tool has ended.
+    /// A session of a tool, or one that sends files, has ended.
     ToolSessionEnded(SessionKey),
     /// A session requests the list of processes.
     ListProcesses(SessionKey),
@@ -226,6 +229,7 @@ impl JobMaster {
             MasterEvent::Tool(session_key, call) => self.on_tool_call(session_key, call),
             MasterEvent::PageStacks => self.on_page_stacks(),
             MasterEvent::ToolAction(key, action) => self.on_session_tool_action(key, action),
+            MasterEvent::ToolFile(key, chunk) => self.on_tool_file(key, chunk),
             MasterEvent::ToolSession(key, session) => self.on_tool_session(key, session),
             MasterEvent::ToolSessionEnded(key) => self.on_tool_session_end(key),
             MasterEvent::ListProcesses(key) => self.on_session_list(key),
@@ -318,9 +322,10 @@ impl JobMaster {
     }
 
     fn on_file_request(&mut self, request: FileRequest) {
-        if self.state.is_starting() {
-            self.transfers.on_file_request(request, &mut self.actions);
+        if !self.state.is_starting() {
+            return self.on_tool_file_request(request);
         }
+        self.transfers.on_file_request(request, &mut self.actions);
     }
 
     fn on_output_report(&mut self, report: OutputReport) {
@@ -375,7 +380,7 @@ impl JobMaster {
             None => self.begin_stage(0),
             Some(program) => {
                 self.state = State::ToolDue;
-                let action = ToolAction::Start { program, hosts: Vec::new() };
+                let action = ToolAction::Start { program, hosts: Vec::new(), files: None };
                 self.on_tool_action(ToolRequester::Job, action);
             }
         }

@@ -28,7 +28,7 @@ pub fn requested_start(table: &CompleteTable) -> Result<Option<ToolAction>, Stri
         Some(ranks) => hosts_of(table, &ranks),
         None => Vec::new(),
     };
-    Ok(Some(ToolAction::Start { program: ToolProgram { path, arguments }, hosts }))
+    Ok(Some(ToolAction::Start { program: ToolProgram { path, arguments }, hosts, files: None }))
 }
 
 /// The names of the hosts of these rows. Each name is returned once.

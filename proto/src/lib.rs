@@ -28,12 +28,13 @@ pub mod peer_message;
 pub mod pmix;
 pub mod server_message;
 pub mod tool_command;
+pub mod tool_files;
 pub mod tool_start;
 pub mod toolctl;
 
 /// Version of everything in this crate. Peers with different versions reject each other with a
 /// message that names both versions.
-pub const PROTOCOL_VERSION: u32 = 18;
+pub const PROTOCOL_VERSION: u32 = 19;
 
 /// The largest number of nodes of a parallel process (manual 2.2.4, `PM_MAX_NODE`).
 pub const MAX_NODES: u32 = 1 << 20;

@@ -10,6 +10,7 @@
 //! which state. The receivers check it.
 
 mod call;
+mod file_digest;
 mod job_spec;
 mod job_terms;
 mod os_bytes;
@@ -19,14 +20,16 @@ use serde::{Deserialize, Serialize};
 use crate::allocation_request::AllocationRequest;
 use crate::ids::JobId;
 use crate::nodeset::NodeSet;
+use crate::tool_files::ToolFileChunk;
 use crate::tool_start::ToolAction;
 pub use call::{
     Call, NetworkDevice, NetworkMember, NetworkSet, NodeMapping, Reply, Welcome, encode_exit,
     encode_fault, encode_inspect,
 };
+pub use file_digest::{ContentHash, FileDigest};
 pub use job_spec::{
-    ContentHash, ElementSpec, EnvVar, FileDigest, FileName, HostKind, HostSpec, Input, JobSpec,
-    MPICH_LIBRARY_NAMES, MpiStart, NodeLocation, Output, ProgramKind, StageSpec,
+    ElementSpec, EnvVar, FileName, HostKind, HostSpec, Input, JobSpec, MPICH_LIBRARY_NAMES,
+    MpiStart, NodeLocation, Output, ProgramKind, StageSpec,
 };
 pub use job_terms::{JobLimits, JobTerms};
 pub use os_bytes::OsBytes;
@@ -195,6 +198,9 @@ pub enum ConsoleRequest {
         /// The action.
         action: ToolAction,
     },
+    /// A part of the files that the session sends for the tool that it starts. Only
+    /// [`crate::server_message::ConsoleAnswer::ToolFileRequest`] permits it.
+    ToolFile(ToolFileChunk),
     /// Begin the session of a tool that leaves changes in processes of a job:
     /// [`crate::server_message::ToolAnswer::Programs`], and
     /// [`crate::server_message::ConsoleAnswer::Finished`] at the end of the job.

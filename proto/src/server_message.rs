@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use crate::client_session::{JobMessage, SESSION_JOB};
 use crate::daemon_statistics::DaemonStatistics;
 use crate::ids::{JobHostId, JobId, SessionJobId};
-use crate::job_control::{DebuggedProcess, ProcessBlock};
+use crate::job_control::{DebuggedProcess, FileRequest, ProcessBlock};
 use crate::job_list::JobEntry;
 use crate::message::{ContentHash, HostSpec, JobEnd, Level, OsBytes, Stream};
 use crate::nodeset::NodeSet;
 use crate::observation::Metrics;
 use crate::tool_command::EventBody;
 use crate::tool_start::ToolActionAnswer;
-pub use conversation::{ConsoleReply, ConversationAnswer};
+pub use conversation::{ConsoleReply, ConversationAnswer, ToolStartAnswer};
 
 /// From scored, after the greetings. Before its greeting, scored sends only [`SessionAnswer`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,6 +136,9 @@ pub enum ConsoleAnswer {
     Tool(ToolAnswer),
     /// The answer to [`crate::message::ConsoleRequest::ToolAction`].
     ToolAction(ToolActionAnswer),
+    /// A request for bytes of the files of the tool that the session starts.
+    /// [`crate::message::ConsoleRequest::ToolFile`] answers it.
+    ToolFileRequest(FileRequest),
     /// The answer to [`crate::message::ConsoleRequest::Processes`].
     Processes(ListedProcesses),
     /// The request has been carried out, or the job of the subscription has ended. This is the last

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{JobHostId, JobId};
 use crate::job_control::Status;
-use crate::message::OsBytes;
+use crate::message::{FileDigest, OsBytes};
 use crate::nodeset::NodeSet;
 
 /// Largest number of tools of a job that run at the same time.
@@ -34,7 +34,7 @@ pub const TOOL_ID_ENV: &str = "BG_TOOLID";
 pub const TOOL_DIR_ENV: &str = "SCORE_TOOL_DIR";
 
 /// Environment variable of tools: the path of the files that were given for the job's tools
-/// (`-tool-files`).
+/// (`scrun -tool-files`), or for this tool (`start_tool --files`).
 pub const TOOL_FILES_ENV: &str = "SCORE_TOOL_FILES";
 /// The placeholder for that path in the path and the arguments of a tool.
 pub const TOOL_FILES_PLACEHOLDER: &str = "%{files}";
@@ -136,6 +136,9 @@ pub enum ToolAction {
         program: ToolProgram,
         /// The names of the hosts. Empty: all hosts of the job.
         hosts: Vec<String>,
+        /// The archive of a directory that these hosts get before the tool starts. Only a session
+        /// of start_tool may send one ([`crate::tool_files`]).
+        files: Option<FileDigest>,
     },
     /// Send a signal to the processes of a tool.
     Signal {
@@ -199,7 +202,12 @@ pub struct ToolOrder {
 pub enum ToolOrderKind {
     /// Start the tool. Each host answers [`ToolEventKind::Started`] or
     /// [`ToolEventKind::NotStarted`].
-    Start(ToolProgram),
+    Start {
+        /// The program.
+        program: ToolProgram,
+        /// Whether the hosts have files of this tool ([`crate::tool_files`]).
+        has_files: bool,
+    },
     /// Send this signal to the tool. Each host on which the tool runs answers
     /// [`ToolEventKind::Signaled`].
     Signal(i32),
@@ -219,6 +227,8 @@ pub struct ToolReport {
 /// An event of a tool on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolEventKind {
+    /// The host has the files of the tool ([`crate::tool_files`]), and can start the tool.
+    FilesReady,
     /// The program of the tool runs.
     Started,
     /// The tool could not be started.
@@ -264,7 +274,7 @@ pub struct SupervisedTool {
     pub directory: OsBytes,
     /// The job's directory.
     pub job_directory: OsBytes,
-    /// The path of the files for the job's tools, if it has any.
+    /// The path of the files for this tool or for all tools of the job, if there are any.
     pub files: Option<OsBytes>,
     /// The file mode creation mask.
     pub umask: u32,

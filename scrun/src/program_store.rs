@@ -2,8 +2,8 @@
 //! read with the user's permissions when a host requests it.
 
 use crate::mpi;
-use crate::tool_files::{FolderArchive, read_full_at};
 use crate::usage::{StartError, printable};
+use score_client::{FolderArchive, read_full_at};
 use score_proto::exit_code::EXIT_USAGE;
 use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CHUNK, ProgramKind};
 use std::collections::HashMap;
@@ -12,9 +12,6 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// Maximum number of chunks of one reply. The host requests the rest in a further request.
-const MAX_CHUNKS_PER_REPLY: u64 = 16;
 
 /// The source of the bytes that a host may request.
 #[derive(Debug)]
@@ -89,15 +86,6 @@ impl ProgramStore {
         bytes.truncate(read.unwrap_or(0));
         bytes
     }
-
-    /// The chunks that answer a request: the offset and length of each.
-    pub fn chunk_ranges(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize)> {
-        let chunk = MAX_IO_CHUNK as u64;
-        (0..length.div_ceil(chunk).min(MAX_CHUNKS_PER_REPLY)).map(move |index| {
-            let left = length - index * chunk;
-            (offset.saturating_add(index * chunk), left.min(chunk) as usize)
-        })
-    }
 }
 
 fn digest(path: &Path) -> io::Result<FileDigest> {
@@ -138,16 +126,5 @@ mod tests {
         }
         assert_eq!((offset, *hasher.finalize().as_bytes()), (content.size, content.hash));
         assert!(store.read(&[0; 32], 0, 1).is_empty());
-    }
-
-    #[test]
-    fn a_reply_is_bounded_for_any_requested_length() {
-        assert_eq!(ProgramStore::chunk_ranges(5, 1).collect::<Vec<_>>(), [(5, 1)]);
-        let two = [(7, MAX_IO_CHUNK), (7 + MAX_IO_CHUNK as u64, 3)];
-        assert_eq!(ProgramStore::chunk_ranges(7, MAX_IO_CHUNK as u64 + 3).collect::<Vec<_>>(), two);
-        assert_eq!(
-            ProgramStore::chunk_ranges(u64::MAX, u64::MAX).count() as u64,
-            MAX_CHUNKS_PER_REPLY
-        );
     }
 }

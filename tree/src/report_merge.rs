@@ -213,6 +213,7 @@ fn scope_of_shepherds(report: &ShepherdReport) -> Scope<'_> {
         ShepherdReport::Element { element, report } => element_scope(*element, report),
         ShepherdReport::FileRequest(_)
         | ShepherdReport::ToolsPrepared(_)
+        | ShepherdReport::ToolFiles { .. }
         | ShepherdReport::Program { .. }
         | ShepherdReport::Output(_) => Scope::Whole,
     }

@@ -301,11 +301,14 @@ impl TreeNode {
                 self.on_job_order(job_order);
                 let target_host = job_order.host();
                 let target_hosts = job_order.hosts().cloned();
-                self.pass_on(order, |_, child| {
-                    target_host.is_none_or(|host| child.hosts.contains(&host.0))
+                // Files of tools pass through the hosts above those of the tool.
+                let is_relayed = matches!(job_order, JobOrder::ToolFiles(_));
+                self.pass_on(order, |child_index, child| {
+                    let is_target = target_host.is_none_or(|host| child.hosts.contains(&host.0))
                         && target_hosts
                             .as_ref()
-                            .is_none_or(|hosts| !hosts.within(child.hosts.clone()).is_empty())
+                            .is_none_or(|hosts| !hosts.within(child.hosts.clone()).is_empty());
+                    is_target || (is_relayed && child_index == SHEPHERD_CHILD)
                 });
             }
             Order::Switch(switch_order) => {
@@ -370,7 +373,8 @@ impl TreeNode {
             | JobOrder::OutputClosed(_)
             | JobOrder::Signal(_)
             | JobOrder::SubscribeMetrics { .. }
-            | JobOrder::Tool(_) => {}
+            | JobOrder::Tool(_)
+            | JobOrder::ToolFiles(_) => {}
         }
     }
 
@@ -398,8 +402,8 @@ impl TreeNode {
         }
         let report = match report {
             ShepherdReport::Program { child, answer } => return self.on_file_answer(child, answer),
-            // The daemon itself has handled this report.
-            ShepherdReport::ToolsPrepared(_) => return,
+            // The daemon itself has handled these reports.
+            ShepherdReport::ToolsPrepared(_) | ShepherdReport::ToolFiles { .. } => return,
             ShepherdReport::FileRequest(request) => Report::FileRequest(request),
             ShepherdReport::Output(report) => Report::Output(report),
             ShepherdReport::Job(report) => Report::Job(report),

@@ -7,6 +7,8 @@ use score_proto::job_control::{
 use score_proto::message::MAX_IO_CHUNK;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::JobIncarnation;
+use score_proto::tool_files::{ToolFilesKind, ToolFilesOrder};
+use score_proto::tool_start::ToolId;
 
 /// The node of host 0 of three hosts. The other two are its children.
 fn root_node() -> TreeNode {
@@ -543,6 +545,21 @@ fn programs_are_sent_from_the_parent_to_the_shepherd_and_on_to_child_hosts() {
     assert_eq!(tree_node.take_outgoing(), [to_parent(100)]);
     tree_node.on_order(Order::Program(chunk()));
     assert_eq!(tree_node.take_outgoing(), [to_host(1, Order::Program(chunk()))]);
+}
+
+#[test]
+fn an_order_about_files_of_a_tool_also_reaches_the_hosts_above_those_of_the_tool() {
+    let order = |host| {
+        let (tool, hosts, kind) = (ToolId(1), NodeSet::one(host), ToolFilesKind::Complete);
+        JobOrder::ToolFiles(ToolFilesOrder { tool, hosts, kind })
+    };
+    let mut tree_node = root_node();
+    for host in [0, 2] {
+        tree_node.on_order(Order::Job(order(host)));
+        let mut expected = vec![Outgoing::Shepherd(ShepherdOrder::Job(order(host)))];
+        expected.extend((host == 2).then(|| to_host(2, Order::Job(order(host)))));
+        assert_eq!(tree_node.take_outgoing(), expected);
+    }
 }
 
 #[test]

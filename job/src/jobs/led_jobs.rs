@@ -7,6 +7,7 @@ use score_proto::job_control::{JobReport, Report};
 use score_proto::message::{JobRequest, ToolSession};
 use score_proto::observation::Metrics;
 use score_proto::server_message::ConsoleAnswer;
+use score_proto::tool_start::ToolAction;
 
 use super::tree_positions::TreePosition;
 use super::{ClientJob, Effect, Jobs, SessionKey};
@@ -105,6 +106,19 @@ impl Jobs {
         self.step_master(job, MasterEvent::SubscribeMetrics(subscriber, period_ms));
     }
 
+    pub(super) fn on_tool_action(
+        &mut self,
+        session_key: SessionKey,
+        job: JobId,
+        action: ToolAction,
+    ) {
+        if matches!(action, ToolAction::Start { files: Some(_), .. }) {
+            // The end of this session ends the transfer of the files.
+            self.tool_sessions.insert(session_key, job);
+        }
+        self.step_master(job, MasterEvent::ToolAction(session_key, action));
+    }
+
     pub(super) fn begin_tool_session(&mut self, session_key: SessionKey, session: ToolSession) {
         let job = session.job;
         self.tool_sessions.insert(session_key, job);
@@ -117,9 +131,9 @@ impl Jobs {
         }
     }
 
-    /// Whether this session belongs to a tool that keeps state in processes.
-    pub fn is_tool_session(&self, session_key: SessionKey) -> bool {
-        self.tool_sessions.contains_key(&session_key)
+    /// The job of a session of a tool that keeps state in processes, or that sends files.
+    pub fn job_of_tool_session(&self, session_key: SessionKey) -> Option<JobId> {
+        self.tool_sessions.get(&session_key).copied()
     }
 
     /// The job that a session watches.

@@ -33,6 +33,7 @@ use score_proto::message::{JobRequest, ToolCall, ToolSession};
 use score_proto::observation::Metrics;
 use score_proto::peer_message::Incarnation;
 use score_proto::server_message::{ConsoleAnswer, JobAnswer};
+use score_proto::tool_files::ToolFileChunk;
 use score_proto::tool_start::ToolAction;
 
 use crate::cluster::{HostShare, MonotonicTime};
@@ -111,9 +112,11 @@ pub enum Input {
     PageStacks(JobId),
     /// A session starts a tool for this job, or sends a signal to one.
     ToolAction(SessionKey, JobId, ToolAction),
+    /// A session sends bytes of the files of the tool that it starts.
+    ToolFile(SessionKey, ToolFileChunk),
     /// A tool session begins, in which a tool keeps state in processes of a job.
     ToolSession(SessionKey, ToolSession),
-    /// A tool session has ended.
+    /// A tool session, or a session that sends files of a tool, has ended.
     ToolSessionEnded(SessionKey),
     /// A session requests the list of the processes of a job.
     ListProcesses(SessionKey, JobId),
@@ -224,7 +227,7 @@ pub struct Jobs {
     rotation: HostRotation,
     /// The session of each watcher, and the job.
     watchers: BTreeMap<SessionKey, JobId>,
-    /// The session of each tool that keeps state in processes, and its job.
+    /// The session of each tool that keeps state in processes or sends files, and its job.
     tool_sessions: BTreeMap<SessionKey, JobId>,
     /// Whether hosts of jobs share this machine's disk.
     keeps_directories: bool,
@@ -283,7 +286,10 @@ impl Jobs {
             }
             Input::PageStacks(job) => self.step_master(job, MasterEvent::PageStacks),
             Input::ToolAction(session_key, job, action) => {
-                self.step_master(job, MasterEvent::ToolAction(session_key, action))
+                self.on_tool_action(session_key, job, action)
+            }
+            Input::ToolFile(session_key, chunk) => {
+                self.step_master(chunk.job, MasterEvent::ToolFile(session_key, chunk))
             }
             Input::ToolSession(session_key, session) => {
                 self.begin_tool_session(session_key, session)

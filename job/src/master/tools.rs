@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use score_proto::job_control::Placement;
+use score_proto::job_control::{FileRequest, Placement, ProgramAnswer};
 use score_proto::message::{ToolCall, ToolSession};
 use score_proto::nodeset::NodeSet;
 use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 use score_proto::tool_command::ToolRequest;
+use score_proto::tool_files::ToolFileChunk;
 use score_proto::tool_start::{ToolAction, ToolActionAnswer, ToolReport};
 
 use super::{JobMaster, MasterAction, PageStacks, State};
@@ -72,10 +73,25 @@ impl JobMaster {
         }
     }
 
-    /// A tool has ended. Its processes get the command for the end of the session.
+    /// The session of a tool or of start_tool has ended. Processes that the tool has changed get
+    /// the command for the end of the session.
     pub(super) fn on_tool_session_end(&mut self, session_key: SessionKey) {
         let programs = self.running_programs();
         self.tool_commands.end_session(session_key, &programs, &mut self.actions);
+        self.with_tools(|tools, _, out| tools.on_session_ended(session_key, out));
+    }
+
+    /// start_tool sends bytes of the files of its tool.
+    pub(super) fn on_tool_file(&mut self, session_key: SessionKey, chunk: ToolFileChunk) {
+        let ToolFileChunk { hash, offset, bytes, job: _ } = chunk;
+        let (answer, now) = (ProgramAnswer::Chunk { hash, offset, bytes }, self.now);
+        self.with_tools(|tools, _, out| tools.on_file_chunk(session_key, answer, now, out));
+    }
+
+    /// The first host requests bytes of the files of a tool.
+    pub(super) fn on_tool_file_request(&mut self, request: FileRequest) {
+        let now = self.now;
+        self.with_tools(|tools, _, out| tools.on_file_request(request, now, out));
     }
 
     /// A requester starts a tool, or sends a signal to a tool.
@@ -117,6 +133,10 @@ impl JobMaster {
                 ToolStep::Notice(level, text) => self.actions.notice(level, text),
                 ToolStep::Output(text) => self.actions.to_client(JobAnswer::ToolOutput(text)),
                 ToolStep::Answer(requester, answer) => self.answer_tool_action(requester, answer),
+                ToolStep::RequestFile(session_key, request) => {
+                    let request = ConsoleAnswer::ToolFileRequest(request);
+                    self.actions.push(MasterAction::ToSession(session_key, request));
+                }
                 ToolStep::Ended(tool, status) => self.on_tool_ended(tool, status),
             }
         }

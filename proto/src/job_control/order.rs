@@ -10,6 +10,7 @@ use crate::message::Stream;
 use crate::nodeset::NodeSet;
 use crate::observation::SampleRound;
 use crate::tool_command::ToolCommand;
+use crate::tool_files::ToolFilesOrder;
 use crate::tool_start::ToolOrder;
 
 /// To a node of the job's range tree.
@@ -69,6 +70,8 @@ pub enum JobOrder {
     Kill,
     /// An order about a tool that runs next to the job.
     Tool(ToolOrder),
+    /// An order about the files of a tool.
+    ToolFiles(ToolFilesOrder),
     /// Release all resources, then send [`super::JobReport::Finished`].
     Finish,
 }
@@ -88,6 +91,7 @@ impl JobOrder {
     pub fn hosts(&self) -> Option<&NodeSet> {
         match self {
             JobOrder::Tool(order) => Some(&order.hosts),
+            JobOrder::ToolFiles(order) => Some(&order.hosts),
             _ => None,
         }
     }

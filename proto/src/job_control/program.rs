@@ -39,6 +39,13 @@ pub enum ProgramAnswer {
 }
 
 impl ProgramAnswer {
+    /// The hash of the program.
+    pub fn hash(&self) -> &ContentHash {
+        match self {
+            ProgramAnswer::Chunk { hash, .. } | ProgramAnswer::SharedFile { hash, .. } => hash,
+        }
+    }
+
     /// The number of requested bytes that the answer uses up. It is at least one, so that there are
     /// never more answers than requested bytes.
     pub fn charge(&self) -> u64 {

@@ -7,6 +7,7 @@ use super::{
     ProgramAnswer,
 };
 use crate::message::OsBytes;
+use crate::tool_start::ToolId;
 
 /// From a daemon to its shepherd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +33,8 @@ pub enum ShepherdOrder {
     /// Create the directory that describes the job to tools. [`ShepherdReport::ToolsPrepared`]
     /// answers it.
     PrepareTools,
+    /// This tool has ended: remove its files ([`crate::tool_files`]).
+    RemoveToolFiles(ToolId),
     /// An order of the master.
     Job(JobOrder),
     /// An order of the master about one element.
@@ -58,6 +61,14 @@ pub enum ShepherdReport {
     /// The answer to [`ShepherdOrder::PrepareTools`]: the path of the job's directory, or the
     /// reason why there is no directory for tools. For the daemon itself.
     ToolsPrepared(Result<OsBytes, String>),
+    /// The host has the files of this tool, or the reason why it cannot get them or pass them on
+    /// ([`crate::tool_files`]). The daemon reports it to the master.
+    ToolFiles {
+        /// The tool.
+        tool: ToolId,
+        /// The result.
+        result: Result<(), String>,
+    },
     /// Output, and reports that keep their position relative to output.
     Output(OutputReport),
     /// A report to the master.

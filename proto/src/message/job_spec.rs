@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{JobTerms, OsBytes};
+use super::{FileDigest, JobTerms, OsBytes};
 use crate::debugger::DebuggerSpec;
 use crate::ids::JobHostId;
 use crate::network::HostNetwork;
@@ -208,19 +208,6 @@ impl ElementSpec {
         }
     }
 }
-
-/// The contents of a file, identified by their hash. They are fetched with
-/// [`crate::server_message::JobAnswer::FileRequest`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct FileDigest {
-    /// The BLAKE3 hash.
-    pub hash: ContentHash,
-    /// Size in bytes.
-    pub size: u64,
-}
-
-/// A BLAKE3 hash.
-pub type ContentHash = [u8; 32];
 
 /// The names of MPICH's library: the usual one, and that of Debian. They have the same interface.
 pub const MPICH_LIBRARY_NAMES: [&str; 2] = ["libmpi.so.12", "libmpich.so.12"];

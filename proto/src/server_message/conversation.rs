@@ -6,6 +6,7 @@ use super::{
     ServerMessage, ToolAnswer,
 };
 use crate::client_session::JobMessage;
+use crate::job_control::FileRequest;
 use crate::observation::Metrics;
 use crate::tool_start::ToolActionAnswer;
 
@@ -97,6 +98,27 @@ impl TryFrom<ConsoleAnswer> for ToolActionAnswer {
     fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
         match answer {
             ConsoleAnswer::ToolAction(answer) => Ok(answer),
+            other => Err(other),
+        }
+    }
+}
+
+/// An answer to start_tool, which may send files for its tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToolStartAnswer {
+    /// The answer to the request to start a tool.
+    Action(ToolActionAnswer),
+    /// A request for bytes of the files.
+    FileRequest(FileRequest),
+}
+
+impl TryFrom<ConsoleAnswer> for ToolStartAnswer {
+    type Error = ConsoleAnswer;
+
+    fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
+        match answer {
+            ConsoleAnswer::ToolAction(answer) => Ok(Self::Action(answer)),
+            ConsoleAnswer::ToolFileRequest(request) => Ok(Self::FileRequest(request)),
             other => Err(other),
         }
     }

@@ -17,6 +17,7 @@ use score_proto::message::{
     SingleUserRequest, StageSpec, Stream, ToolCall, ToolSession, UserRequest,
 };
 use score_proto::peer_message::Incarnation;
+use score_proto::tool_files::ToolFileChunk;
 use score_proto::tool_start::{ToolAction, ToolId};
 
 use super::client_request::{ClientRequest, Readiness};
@@ -165,7 +166,8 @@ fn messages(row: &str) -> Vec<TestMessage> {
             TestMessage::console(ConsoleRequest::Kill(JobId(5))),
             TestMessage::console(ConsoleRequest::SubscribeMetrics { job: JobId(5), period_ms: 1 }),
         ],
-        "`Tool`, `ToolSession`, `ToolAction`, `Processes` by the job's number in the cluster" => {
+        "`Tool`, `ToolSession`, `ToolAction`, `ToolFile`, `Processes` by the job's number in the \
+         cluster" => {
             let (job, body) = (JobId(5), Vec::new());
             let call = ToolCall { job, ranks: None, wait_ms: 1, body, session: None };
             let session = ToolSession { job, session: 1, ranks: None, at_end: Vec::new() };
@@ -173,6 +175,12 @@ fn messages(row: &str) -> Vec<TestMessage> {
                 TestMessage::console(ConsoleRequest::ToolSession(session)),
                 TestMessage::console(ConsoleRequest::Tool(call)),
                 TestMessage::console(ConsoleRequest::Processes(job)),
+                TestMessage::console(ConsoleRequest::ToolFile(ToolFileChunk {
+                    job,
+                    hash: [1; 32],
+                    offset: 0,
+                    bytes: vec![1],
+                })),
                 TestMessage::console(ConsoleRequest::ToolAction {
                     job: JobId(5),
                     action: ToolAction::Signal { tool: ToolId(1), signal: 15 },
@@ -236,6 +244,9 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
         }
         Some((_, ClientRequest::Console(ConsoleRequest::Tool(call)))) => {
             authorized(JobAction::Debug, call.job)
+        }
+        Some((_, ClientRequest::Console(ConsoleRequest::ToolFile(chunk)))) => {
+            authorized(JobAction::Debug, chunk.job)
         }
         Some((_, ClientRequest::Console(ConsoleRequest::ToolSession(session)))) => {
             authorized(JobAction::Debug, session.job)

@@ -33,6 +33,11 @@ impl ClientRequest {
             ClientRequest::ToJob(request) | ClientRequest::Forward(UserRequest::Job(request)) => {
                 request
             }
+            // It goes to the hosts only after they have requested its bytes.
+            ClientRequest::Console(ConsoleRequest::ToolFile(_))
+            | ClientRequest::Forward(UserRequest::Console(ConsoleRequest::ToolFile(_))) => {
+                return false;
+            }
             ClientRequest::Console(_) | ClientRequest::Forward(UserRequest::Console(_)) => {
                 return true;
             }

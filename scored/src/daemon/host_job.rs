@@ -543,6 +543,7 @@ impl HostJob {
                 shepherd.elapsed_ns = Some(elapsed_ns);
             }
             Some(ShepherdReport::ToolsPrepared(result)) => self.tools.on_prepared(result),
+            Some(ShepherdReport::ToolFiles { tool, result }) => self.tools.on_files(tool, result),
             // Only daemons send this report.
             Some(ShepherdReport::Job(JobReport::Tool(_))) => return Err(FrameError::Malformed),
             Some(report) => self.reports.push(LocalReport::Shepherd(report)),

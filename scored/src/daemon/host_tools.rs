@@ -3,6 +3,7 @@
 //! does not trust it: the daemon only accepts reports, and waits for a supervisor only for a
 //! bounded time.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -15,6 +16,7 @@ use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::{JobHostId, JobId};
 use score_proto::job_control::{JobStart, Status};
 use score_proto::message::OsBytes;
+use score_proto::tool_files::{self, ToolFilesKind, ToolFilesOrder};
 use score_proto::tool_start::{
     MAX_TOOL_LINE, SupervisedTool, SupervisorOrder, TOOL_FILES_DIR, ToolEventKind, ToolId,
     ToolOrder, ToolOrderKind, ToolProgram, ToolReport,
@@ -87,6 +89,10 @@ pub struct HostTools {
     /// Tools that cannot start before the directory exists.
     waiting: Vec<(ToolId, ToolProgram)>,
     tools: Vec<HostTool>,
+    /// Waiting and running tools that have files of their own on this host.
+    with_files: BTreeSet<ToolId>,
+    /// The tool whose files the shepherd is getting or passing on.
+    in_transfer: Option<ToolId>,
     /// After the end of the job: the time at which the daemon gives up the supervisors.
     deadline: Option<Instant>,
     reports: Vec<ToolReport>,
@@ -108,6 +114,8 @@ impl HostTools {
             directory: DirectoryState::Unknown,
             waiting: Vec::new(),
             tools: Vec::new(),
+            with_files: BTreeSet::new(),
+            in_transfer: None,
             deadline: None,
             reports: Vec::new(),
         }
@@ -139,8 +147,11 @@ impl HostTools {
             return false;
         }
         match &order.kind {
-            ToolOrderKind::Start(program) => {
+            ToolOrderKind::Start { program, has_files } => {
                 self.waiting.push((order.tool, program.clone()));
+                if *has_files {
+                    self.with_files.insert(order.tool);
+                }
                 if self.directory == DirectoryState::Unknown {
                     self.directory = DirectoryState::Requested;
                     return true;
@@ -175,6 +186,44 @@ impl HostTools {
                 Err(reason) => DirectoryState::Failed(reason),
             };
         }
+    }
+
+    /// The shepherd gets an order about the files of a tool.
+    pub fn on_files_order(&mut self, order: &ToolFilesOrder) {
+        self.in_transfer = matches!(order.kind, ToolFilesKind::Fetch(_)).then_some(order.tool);
+    }
+
+    /// Records whether the shepherd has the files of a tool. Ignores a report about another tool,
+    /// because the master would forget a tool that runs.
+    pub fn on_files(&mut self, tool: ToolId, result: Result<(), String>) {
+        if self.in_transfer != Some(tool) {
+            return;
+        }
+        self.report(
+            tool,
+            match result {
+                Ok(()) => ToolEventKind::FilesReady,
+                Err(reason) => ToolEventKind::NotStarted { code: EXIT_FAILED, reason },
+            },
+        );
+    }
+
+    /// If this report is the last one of a tool that has files of its own: the tool. The shepherd
+    /// has to remove the files.
+    pub fn take_ended_files(&mut self, report: &ToolReport) -> Option<ToolId> {
+        let is_last =
+            matches!(report.kind, ToolEventKind::NotStarted { .. } | ToolEventKind::Ended(_));
+        (is_last && self.with_files.remove(&report.tool)).then_some(report.tool)
+    }
+
+    /// The path of the files for a tool, if there are any.
+    fn files_of(&self, tool: ToolId, job_directory: &OsBytes) -> Option<OsBytes> {
+        let name = match self.job_start.spec.tool_files {
+            _ if self.with_files.contains(&tool) => tool_files::directory_name(tool),
+            Some(_) => TOOL_FILES_DIR.to_owned(),
+            None => return None,
+        };
+        Some(OsBytes([&job_directory.0, b"/".as_slice(), name.as_bytes()].concat()))
     }
 
     /// Whether [`HostTools::start_waiting`] has something to do.
@@ -228,9 +277,7 @@ impl HostTools {
             environment: spec.environment.clone(),
             directory: spec.directory.clone(),
             job_directory: job_directory.clone(),
-            files: spec.tool_files.as_ref().map(|_| {
-                OsBytes([&job_directory.0, b"/".as_slice(), TOOL_FILES_DIR.as_bytes()].concat())
-            }),
+            files: self.files_of(id, job_directory),
             umask: spec.umask,
             silence_ms: milliseconds(self.times.silence),
             cleanup_ms: milliseconds(self.times.cleanup),
@@ -354,5 +401,57 @@ impl HostTool {
                 ToolEventKind::NotStarted { code: EXIT_FAILED, reason }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use score_proto::message::JobSpec;
+    use score_proto::nodeset::NodeSet;
+
+    fn host_tools() -> HostTools {
+        let spec = JobSpec::default();
+        let job_start = JobStart { job: JobId(1), secret: 0, spec, owner: None };
+        let times = ToolTimes::new(None);
+        HostTools::new(Arc::new(job_start), JobHostId(0), times, KnownChildren::default())
+    }
+
+    #[test]
+    fn a_report_about_files_counts_only_for_the_tool_whose_files_are_transferred() {
+        let mut tools = host_tools();
+        let mut report = |order: Option<ToolFilesKind>, tool| {
+            let hosts = NodeSet::one(0);
+            let order = order.map(|kind| ToolFilesOrder { tool: ToolId(2), hosts, kind });
+            order.iter().for_each(|order| tools.on_files_order(order));
+            tools.on_files(ToolId(tool), Ok(()));
+            tools.take_reports().len()
+        };
+        let content = score_proto::message::FileDigest { hash: [1; 32], size: 1 };
+        assert_eq!(report(None, 2), 0);
+        assert_eq!(report(Some(ToolFilesKind::Fetch(content)), 1), 0);
+        assert_eq!(report(None, 2), 1);
+        assert_eq!(report(Some(ToolFilesKind::Cancel), 2), 0);
+    }
+
+    #[test]
+    fn the_files_of_a_tool_are_removed_once_when_the_tool_has_ended() {
+        let mut tools = host_tools();
+        for (tool, has_files) in [(1, true), (2, false)] {
+            let program = ToolProgram { path: OsBytes(b"/t".to_vec()), arguments: Vec::new() };
+            let kind = ToolOrderKind::Start { program, has_files };
+            tools.on_order(&ToolOrder { tool: ToolId(tool), hosts: NodeSet::one(0), kind });
+        }
+        let job = OsBytes(b"/job".to_vec());
+        assert_eq!(tools.files_of(ToolId(1), &job).unwrap().0, b"/job/.tool-files-1");
+        assert_eq!(tools.files_of(ToolId(2), &job), None);
+        let mut ended = |tool, kind| {
+            tools.take_ended_files(&ToolReport { host: JobHostId(0), tool: ToolId(tool), kind })
+        };
+        assert_eq!(ended(1, ToolEventKind::Started), None);
+        let exited = || ToolEventKind::Ended(Status::Exited(0));
+        assert_eq!(ended(2, exited()), None);
+        assert_eq!(ended(1, exited()), Some(ToolId(1)));
+        assert_eq!(ended(1, exited()), None);
     }
 }

@@ -20,6 +20,7 @@ use score_proto::job_control::{
 use score_proto::message::{HostSpec, JobSpec, Level, ToolCall, ToolSession};
 use score_proto::peer_message::JobIncarnation;
 use score_proto::server_message::{JobAnswer, ServerMessage};
+use score_proto::tool_files::ToolFileChunk;
 use score_proto::tool_start::ToolAction;
 use score_sys::host_name::system_host_name;
 use score_sys::random::random_u64;
@@ -136,7 +137,7 @@ impl Daemon {
     /// Starts a tool next to a job that this daemon leads, or signals such a tool.
     ///
     /// # Errors
-    /// One line: the job is still queued.
+    /// One line: the job is still queued, or the connection has sent files already.
     pub fn send_tool_action(
         &mut self,
         session_key: SessionKey,
@@ -147,8 +148,24 @@ impl Daemon {
         if !self.jobs.leads(job) {
             return Err(format!("job {job} is still queued; it has no tools yet"));
         }
+        let has_files = matches!(action, ToolAction::Start { files: Some(_), .. });
+        if has_files && self.jobs.job_of_tool_session(session_key).is_some() {
+            return Err("a connection sends the files of one tool".to_owned());
+        }
         self.on_job_input(Input::ToolAction(session_key, job, action));
         Ok(())
+    }
+
+    /// Passes on bytes of the files of the tool that the session starts. The job master drops bytes
+    /// that no host has requested.
+    pub fn send_tool_file(
+        &mut self,
+        session_key: SessionKey,
+        permit: &JobPermit,
+        chunk: ToolFileChunk,
+    ) {
+        let chunk = ToolFileChunk { job: permit.job(), ..chunk };
+        self.on_job_input(Input::ToolFile(session_key, chunk));
     }
 
     /// Requests the list of processes of a job that this daemon leads.
@@ -183,17 +200,17 @@ impl Daemon {
         if !self.jobs.leads(job) {
             return Err(format!("job {job} has no processes now: it is queued, or has ended"));
         }
-        if self.jobs.is_tool_session(session_key) {
+        if self.jobs.job_of_tool_session(session_key).is_some() {
             return Err("a connection has one session of a tool".to_owned());
         }
         self.on_job_input(Input::ToolSession(session_key, ToolSession { job, ..session }));
         Ok(())
     }
 
-    /// Ends a session's subscription and tool session.
+    /// Ends a session's subscription, tool session and transfer of files.
     pub fn end_subscriptions(&mut self, session_key: SessionKey) {
         self.unwatch(session_key);
-        if self.jobs.is_tool_session(session_key) {
+        if self.jobs.job_of_tool_session(session_key).is_some() {
             self.on_job_input(Input::ToolSessionEnded(session_key));
         }
     }

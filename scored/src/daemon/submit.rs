@@ -144,7 +144,11 @@ impl Daemon {
         // The message or the login may be forwarded to the server.
         let may_go_to_server = session.is_forwarded() || session.owner().is_none();
         let is_blocked = may_go_to_server && self.is_slow_to(SERVER)
-            || session.job_ids().into_iter().any(|job| self.is_slow_to_take_orders(job));
+            || session
+                .job_ids()
+                .into_iter()
+                .chain(self.jobs.job_of_tool_session(session_key))
+                .any(|job| self.is_slow_to_take_orders(job));
         if is_blocked { Readiness::Blocked } else { Readiness::Ready }
     }
 

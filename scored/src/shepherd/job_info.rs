@@ -9,6 +9,7 @@ use score_proto::message::JobSpec;
 use score_sys::host_name::system_host_name;
 
 use super::limit_enforcer::CgroupCounters;
+use super::program_store::StorePaths;
 use crate::raw_socket::RawSocketClient;
 
 /// One process of the running stage.
@@ -69,6 +70,13 @@ pub struct ShepherdContext {
     /// Client of the helper that opens raw sockets, because this process has no permission to do
     /// so.
     pub raw_client: Option<RawSocketClient>,
+}
+
+impl ShepherdContext {
+    /// The directories for files that are copied to this host.
+    pub fn paths(&self) -> StorePaths<'_> {
+        StorePaths { job: &self.directory, cache: self.program_folder.as_deref() }
+    }
 }
 
 /// A job whose start has been ordered.

@@ -34,6 +34,7 @@ use super::shared_memory::SharedMemory;
 use super::spawn_queue::{SpawnQueue, SpawnedProcess, StartError};
 use super::tool_directory::ToolDirectory;
 use super::tool_service::ToolService;
+use super::tool_transfer::ToolTransfer;
 use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, reaper};
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
@@ -84,6 +85,7 @@ pub struct JobRunner {
     /// The directory in which tools find the description of the job.
     pub(super) tool_directory: ToolDirectory,
     pub(super) program_store: ProgramStore,
+    pub(super) tool_transfer: ToolTransfer,
     pub(super) spawn_queue: SpawnQueue,
     pub(super) shared_memory: SharedMemory,
     /// Inspects the processes from outside.
@@ -136,6 +138,7 @@ impl JobRunner {
             tool_service: ToolService::default(),
             tool_directory: ToolDirectory::default(),
             program_store: ProgramStore::default(),
+            tool_transfer: ToolTransfer::default(),
             spawn_queue: SpawnQueue::default(),
             shared_memory: SharedMemory::default(),
             inspector,
@@ -175,6 +178,7 @@ impl JobRunner {
             || self.processes.is_runnable()
             || self.pmi.is_runnable()
             || self.program_store.is_runnable()
+            || self.tool_transfer.is_runnable()
     }
 
     /// The earliest of all deadlines.
@@ -259,11 +263,12 @@ impl JobRunner {
         }
     }
 
-    /// Continues to copy the job's programs.
+    /// Continues to copy the job's programs, and the files of a tool.
     fn copy_programs(&mut self) {
         let pumped = self.program_store.pump();
         self.program_store.take_reports().iter().for_each(|report| self.reports.send(report));
         self.refuse_if_failed(pumped);
+        self.tool_transfer.pump().iter().for_each(|report| self.reports.send(report));
     }
 
     /// Refuses the job if one of its programs could not be copied.
@@ -325,6 +330,7 @@ impl JobRunner {
     pub(super) fn begin_shutdown(&mut self) {
         self.input.close();
         self.program_store.close();
+        self.tool_transfer.close();
         self.spawn_queue.cancel(None);
         self.pmix.close();
         self.tool_service.end_job(&self.run_gate);

@@ -34,6 +34,7 @@ mod spawn_queue;
 mod tool_directory;
 mod tool_files;
 mod tool_service;
+mod tool_transfer;
 mod tools;
 
 use std::fs::File;

@@ -27,8 +27,8 @@ use super::job_info::{JobInfo, ProcessKey};
 use super::job_runner::JobRunner;
 use super::limit_enforcer::LimitEnforcer;
 use super::output::DrainReason;
-use super::program_store::{ProgramStore, StorePaths};
-use super::spawn_queue;
+use super::program_store::ProgramStore;
+use super::{spawn_queue, tool_transfer};
 use crate::sys::process;
 
 impl JobRunner {
@@ -45,9 +45,15 @@ impl JobRunner {
                 self.phase.set_placement(placement);
             }
             ShepherdOrder::OutputAck(bytes) => self.outputs.on_output_ack(bytes, Instant::now()),
+            ShepherdOrder::Program(answer) if self.tool_transfer.has(answer.hash()) => {
+                self.tool_transfer.on_answer(&answer)
+            }
             ShepherdOrder::Program(answer) => {
                 let copied = self.program_store.on_answer(&answer);
                 self.refuse_if_failed(copied);
+            }
+            ShepherdOrder::SendFile { child, request } if self.tool_transfer.has(&request.hash) => {
+                self.tool_transfer.on_child_request(child, request)
             }
             ShepherdOrder::SendFile { child, request } => {
                 self.program_store.on_child_request(child, request)
@@ -57,6 +63,9 @@ impl JobRunner {
                 let path = self.context.directory.as_os_str().as_bytes().to_vec();
                 let report = ShepherdReport::ToolsPrepared(written.map(|()| OsBytes(path)));
                 self.reports.send(&report);
+            }
+            ShepherdOrder::RemoveToolFiles(tool) => {
+                tool_transfer::remove_files(&self.context.directory, tool);
             }
             ShepherdOrder::Job(order) => self.on_job_order(order),
             ShepherdOrder::Element { element, order } => self.on_element_order(element, order),
@@ -93,6 +102,12 @@ impl JobRunner {
             }
             // The daemon starts tools, not the shepherd.
             JobOrder::Tool(_) => {}
+            JobOrder::ToolFiles(order) => {
+                if let Some(job) = self.phase.job_info() {
+                    let (paths, is_multi_user) = (self.context.paths(), self.context.multi_user);
+                    self.tool_transfer.on_order(&order, paths, job, is_multi_user);
+                }
+            }
             JobOrder::Kill => self.kill(),
             JobOrder::Finish => self.begin_shutdown(),
         }
@@ -227,11 +242,7 @@ impl JobRunner {
         ) {
             self.input.close();
         }
-        let paths = StorePaths {
-            job: &self.context.directory,
-            cache: self.context.program_folder.as_deref(),
-        };
-        let is_multi_user = self.context.multi_user;
+        let (paths, is_multi_user) = (self.context.paths(), self.context.multi_user);
         let store = ProgramStore::begin(&job_start.spec, &placement, is_multi_user, paths);
         self.phase.start(JobInfo { job_start, placement, local_host, stage: 0 });
         let begun = store.map(|store| self.program_store = store);

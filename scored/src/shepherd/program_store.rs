@@ -18,8 +18,9 @@ use nix::unistd::geteuid;
 use score_job::program_paths::{self, TOOL_FILES_ARCHIVE};
 use score_proto::job_control::{FileRequest, JobReport, Placement, ProgramAnswer, ShepherdReport};
 use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CHUNK, OsBytes};
+use score_proto::tool_start::TOOL_FILES_DIR;
 
-use super::tool_files::{self, Unpacker};
+use super::tool_files::{ArrivingFiles, DiskLimit, NeededRoom, ToolFiles};
 
 /// Largest number of requested bytes of a program that have not been received yet.
 const PREFETCH_WINDOW: u64 = 1 << 20;
@@ -91,33 +92,15 @@ struct JobProgram {
     requests: Vec<ChildRequest>,
 }
 
-/// The state of the files for the job's tools.
-#[derive(Debug)]
-enum ToolFilesState {
-    Arriving,
-    Unpacking(Unpacker),
-    Unpacked,
-}
-
-/// The files for the job's tools. They arrive as one archive, like a program, and are then
-/// unpacked.
-#[derive(Debug)]
-struct ToolFiles {
-    archive: PathBuf,
-    content: FileDigest,
-    job_directory: PathBuf,
-    state: ToolFilesState,
-}
-
-/// All programs of the job.
+/// All programs of the job, or the archive of the files of one tool.
 #[derive(Debug, Default)]
 pub struct ProgramStore {
     programs: Vec<JobProgram>,
     /// Whether all hosts of the job are virtual hosts, which share one disk.
     shares_disk: bool,
-    /// Whether all programs are complete, and the shepherd has reported it.
-    is_ready: bool,
-    tool_files: Option<ToolFiles>,
+    /// The report when all programs are complete. None: it was sent, or is not sent.
+    ready_report: Option<ShepherdReport>,
+    tool_files: Option<ArrivingFiles>,
     reports: Vec<ShepherdReport>,
 }
 
@@ -132,14 +115,14 @@ impl ProgramStore {
         is_multi_user: bool,
         paths: StorePaths<'_>,
     ) -> Result<Self, String> {
-        let is_virtual = |index: usize| spec.hosts[index].kind == HostKind::Virtual;
-        let shares_disk = !is_multi_user && (0..spec.hosts.len()).all(is_virtual);
+        let shares_disk = shares_disk(spec, is_multi_user);
         let self_host = placement.self_host.index();
         // Only on the submitting host do the user's paths certainly mean the same files.
         let is_submit_host = !is_multi_user
             && self_host == 0
             && spec.hosts.first().is_some_and(|host| host.kind != HostKind::Remote);
-        let mut store = Self { shares_disk, ..Self::default() };
+        let ready_report = Some(ShepherdReport::Job(JobReport::Ready));
+        let mut store = Self { shares_disk, ready_report, ..Self::default() };
         for (content, relative_path) in program_paths::files(spec) {
             let path = paths.job.join(relative_path);
             let parent = path.parent().unwrap_or(paths.job);
@@ -152,23 +135,70 @@ impl ProgramStore {
         }
         if let Some(content) = spec.tool_files.as_deref().copied() {
             let copies = if shares_disk { spec.hosts.len() as u64 } else { 1 };
-            let limits = spec.terms.limits.in_mode(is_multi_user);
-            tool_files::check_room(paths.job, content.size, copies, limits.disk)?;
-            store.tool_files = Some(ToolFiles {
+            let limit = spec.terms.limits.in_mode(is_multi_user).disk;
+            let limit = limit.map(|bytes| DiskLimit { bytes, used: 0 });
+            let files = ToolFiles {
+                option: "tool-files",
                 archive: paths.job.join(TOOL_FILES_ARCHIVE),
                 content,
-                job_directory: paths.job.to_owned(),
-                state: ToolFilesState::Arriving,
-            });
+                directory: Some(paths.job.join(TOOL_FILES_DIR)),
+            };
+            store.add_tool_files(files, copies, paths.job, limit)?;
         }
         if is_submit_host {
             store.add_submitted_files(spec);
         }
-        for program in &mut store.programs {
-            program.add_cached_file();
-            program.try_next_source(&mut store.reports).map_err(|error| program.failure(&error))?;
-        }
+        store.try_first_sources()?;
         Ok(store)
+    }
+
+    /// Starts to get the files of one tool of a running job. `ready_report` is sent when they are
+    /// complete. `copies` is the number of hosts that unpack them on this host's disk.
+    ///
+    /// # Errors
+    /// One line: there is not enough space, or the path at fault.
+    pub fn of_tool(
+        files: ToolFiles,
+        ready_report: Option<ShepherdReport>,
+        shares_disk: bool,
+        copies: u64,
+        paths: StorePaths<'_>,
+        limit: Option<DiskLimit>,
+    ) -> Result<Self, String> {
+        let archive = JobProgram::new(files.content, files.archive.clone(), paths.cache);
+        let mut store =
+            Self { programs: vec![archive], shares_disk, ready_report, ..Self::default() };
+        store.add_tool_files(files, copies, paths.job, limit)?;
+        store.try_first_sources()?;
+        Ok(store)
+    }
+
+    fn add_tool_files(
+        &mut self,
+        files: ToolFiles,
+        copies: u64,
+        job_directory: &Path,
+        limit: Option<DiskLimit>,
+    ) -> Result<(), String> {
+        let own_copies = u64::from(files.directory.is_some());
+        let room = NeededRoom { size: files.content.size, own_copies, copies };
+        let checked = room.check(job_directory, limit);
+        checked.map_err(|reason| format!("{}: {reason}", files.option))?;
+        self.tool_files = Some(ArrivingFiles::new(files));
+        Ok(())
+    }
+
+    fn try_first_sources(&mut self) -> Result<(), String> {
+        for program in &mut self.programs {
+            program.add_cached_file();
+            program.try_next_source(&mut self.reports).map_err(|error| program.failure(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Whether one of the programs has this content.
+    pub fn has_program(&self, hash: &ContentHash) -> bool {
+        self.programs.iter().any(|program| program.content.hash == *hash)
     }
 
     /// Adds the files that the user has named, because this host has them.
@@ -188,8 +218,8 @@ impl ProgramStore {
     pub fn is_runnable(&self) -> bool {
         let is_checking =
             |program: &JobProgram| matches!(program.state, ProgramState::Checking(..));
-        let is_unpacking = |files: &ToolFiles| matches!(files.state, ToolFilesState::Unpacking(_));
-        self.programs.iter().any(is_checking) || self.tool_files.as_ref().is_some_and(is_unpacking)
+        self.programs.iter().any(is_checking)
+            || self.tool_files.as_ref().is_some_and(ArrivingFiles::is_unpacking)
     }
 
     /// Takes the parent's answer to a request.
@@ -260,18 +290,16 @@ impl ProgramStore {
         let is_complete = |program: &JobProgram| matches!(program.state, ProgramState::Complete(_));
         if let Some(files) = &mut self.tool_files {
             let archive = self.programs.iter().find_map(|program| match &program.state {
-                ProgramState::Complete(file) if program.content == files.content => Some(file),
+                ProgramState::Complete(file) if program.content == files.content() => Some(file),
                 _ => None,
             });
-            archive.map_or(Ok(()), |archive| files.unpack(archive))?;
+            archive.map_or(Ok(()), |archive| files.unpack(archive, MAX_READ_PER_TICK))?;
         }
-        let is_unpacked = |files: &ToolFiles| matches!(files.state, ToolFilesState::Unpacked);
         let has_all = !self.programs.is_empty()
             && self.programs.iter().all(is_complete)
-            && self.tool_files.as_ref().is_none_or(is_unpacked);
-        if has_all && !self.is_ready {
-            self.is_ready = true;
-            self.reports.push(ShepherdReport::Job(JobReport::Ready));
+            && self.tool_files.as_ref().is_none_or(ArrivingFiles::is_unpacked);
+        if has_all {
+            self.reports.extend(self.ready_report.take());
         }
         Ok(())
     }
@@ -285,30 +313,14 @@ impl ProgramStore {
     pub fn close(&mut self) {
         self.programs.clear();
         if let Some(files) = self.tool_files.take() {
-            let _ = fs::remove_file(files.archive);
+            let _ = fs::remove_file(files.archive());
         }
     }
 }
 
-impl ToolFiles {
-    /// Continues to unpack the archive.
-    fn unpack(&mut self, archive: &File) -> Result<(), String> {
-        match &mut self.state {
-            ToolFilesState::Arriving => {
-                let archive = archive.try_clone().map_err(|error| error.to_string())?;
-                let size = self.content.size;
-                let unpacker = Unpacker::begin(archive, size, &self.job_directory)?;
-                self.state = ToolFilesState::Unpacking(unpacker);
-            }
-            ToolFilesState::Unpacking(unpacker) => {
-                if unpacker.pump(MAX_READ_PER_TICK)? {
-                    self.state = ToolFilesState::Unpacked;
-                }
-            }
-            ToolFilesState::Unpacked => {}
-        }
-        Ok(())
-    }
+/// Whether all hosts of a job are virtual hosts, which share one disk.
+pub fn shares_disk(spec: &JobSpec, is_multi_user: bool) -> bool {
+    !is_multi_user && spec.hosts.iter().all(|host| host.kind == HostKind::Virtual)
 }
 
 impl JobProgram {

@@ -1,6 +1,6 @@
-//! The files for a job's tools (`scrun -tool-files`). They arrive as one archive, like a program of
-//! the job, and are unpacked into a directory of the job, with the rights and within the limits of
-//! the job's user.
+//! Files for tools, of all tools of a job (`scrun -tool-files`) or of one tool (`start_tool
+//! --files`). They arrive as one archive, like a program of the job, and are unpacked into a
+//! directory of the job, with the rights and within the limits of the job's user.
 //!
 //! Nothing is created outside of that directory, even if the archive is hostile. The list of files
 //! is checked before anything is created ([`FileTree::check`]), and the kernel resolves each path
@@ -20,7 +20,7 @@ use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::symlinkat;
 use score_proto::file_tree::{FileTree, TREE_PREFIX, TreeEntry, TreeEntryKind};
-use score_proto::tool_start::TOOL_FILES_DIR;
+use score_proto::message::FileDigest;
 
 /// Number of bytes of a file that are copied at once.
 const COPY_LEN: usize = 1 << 20;
@@ -34,36 +34,141 @@ const RESOLVE: ResolveFlag = ResolveFlag::RESOLVE_BENEATH
     .union(ResolveFlag::RESOLVE_NO_SYMLINKS)
     .union(ResolveFlag::RESOLVE_NO_XDEV);
 
-/// Checks whether there is enough disk space for the files.
-///
-/// # Errors
-/// One line with the amounts.
-pub fn check_room(
-    job_directory: &Path,
-    size: u64,
-    copies: u64,
-    disk_limit: Option<u64>,
-) -> Result<(), String> {
-    // Room for the archive and for its unpacked files.
-    let needed = size.saturating_mul(copies + 1);
-    let mb = |bytes: u64| bytes.div_ceil(1 << 20);
-    if let Some(limit) = disk_limit.filter(|limit| *limit < size.saturating_mul(2)) {
-        return Err(format!(
-            "tool-files: {} MB are needed temporarily, and the job has a disklimit of {} MB",
-            mb(size.saturating_mul(2)),
-            mb(limit)
-        ));
+/// Files for tools.
+#[derive(Debug)]
+pub struct ToolFiles {
+    /// The option in error messages.
+    pub option: &'static str,
+    /// The path of the archive.
+    pub archive: PathBuf,
+    /// The archive.
+    pub content: FileDigest,
+    /// The path of the directory. None: this host only passes the archive on.
+    pub directory: Option<PathBuf>,
+}
+
+/// Files for tools, from the time at which their archive is requested.
+#[derive(Debug)]
+pub struct ArrivingFiles {
+    files: ToolFiles,
+    state: FilesState,
+}
+
+#[derive(Debug)]
+enum FilesState {
+    Arriving,
+    Unpacking(Unpacker),
+    Unpacked,
+}
+
+impl ArrivingFiles {
+    /// Files whose archive has not arrived.
+    pub fn new(files: ToolFiles) -> Self {
+        Self { files, state: FilesState::Arriving }
     }
-    let path = job_directory.display();
-    let free = statvfs(job_directory).map_err(|errno| format!("tool-files: {path}: {errno}"))?;
-    let free = free.blocks_available().saturating_mul(free.fragment_size());
-    match needed > free {
-        true => Err(format!(
-            "tool-files: {} MB are needed temporarily in {path}, where {} MB are free",
-            mb(needed),
-            mb(free)
-        )),
-        false => Ok(()),
+
+    /// The archive.
+    pub fn content(&self) -> FileDigest {
+        self.files.content
+    }
+
+    /// The path of the archive.
+    pub fn archive(&self) -> &Path {
+        &self.files.archive
+    }
+
+    /// Whether [`ArrivingFiles::unpack`] has to be called again soon.
+    pub fn is_unpacking(&self) -> bool {
+        matches!(self.state, FilesState::Unpacking(_))
+    }
+
+    /// Whether everything is unpacked, or nothing has to be unpacked here.
+    pub fn is_unpacked(&self) -> bool {
+        matches!(self.state, FilesState::Unpacked)
+    }
+
+    /// Continues to unpack the complete archive, for a bounded number of bytes.
+    ///
+    /// # Errors
+    /// One line that begins with the option.
+    pub fn unpack(&mut self, archive: &File, budget: usize) -> Result<(), String> {
+        let option = self.files.option;
+        let next = match &mut self.state {
+            FilesState::Arriving => self.begin_to_unpack(archive),
+            FilesState::Unpacking(unpacker) => match unpacker.pump(budget) {
+                Ok(true) => Ok(FilesState::Unpacked),
+                Ok(false) => return Ok(()),
+                Err(reason) => Err(reason),
+            },
+            FilesState::Unpacked => return Ok(()),
+        };
+        self.state = next.map_err(|reason| format!("{option}: {reason}"))?;
+        Ok(())
+    }
+
+    fn begin_to_unpack(&self, archive: &File) -> Result<FilesState, String> {
+        let Some(directory) = &self.files.directory else { return Ok(FilesState::Unpacked) };
+        let archive = archive.try_clone().map_err(|error| error.to_string())?;
+        let unpacker = Unpacker::begin(archive, self.files.content.size, directory.clone())?;
+        Ok(FilesState::Unpacking(unpacker))
+    }
+}
+
+/// The limit of the disk usage of a job on this host.
+#[derive(Debug, Clone, Copy)]
+pub struct DiskLimit {
+    /// The limit in bytes.
+    pub bytes: u64,
+    /// The bytes that the job uses.
+    pub used: u64,
+}
+
+/// The disk space that files for tools need.
+#[derive(Debug, Clone, Copy)]
+pub struct NeededRoom {
+    /// The size of the archive.
+    pub size: u64,
+    /// The number of copies of the unpacked files in this host's part of the job: 0 or 1.
+    pub own_copies: u64,
+    /// The number of copies on this host's disk, which virtual hosts share.
+    pub copies: u64,
+}
+
+impl NeededRoom {
+    /// Checks whether there is enough disk space. The job's directory is on the disk.
+    ///
+    /// # Errors
+    /// One line with the amounts.
+    pub fn check(&self, job_directory: &Path, limit: Option<DiskLimit>) -> Result<(), String> {
+        // The archive and its unpacked files exist at the same time.
+        let with_archive = |copies: u64| self.size.saturating_mul(copies + 1);
+        let mb = |bytes: u64| bytes.div_ceil(1 << 20);
+        let needed = with_archive(self.own_copies);
+        if let Some(DiskLimit { bytes, used }) = limit
+            && bytes.saturating_sub(used) < needed
+        {
+            let used = match used {
+                0 => String::new(),
+                _ => format!(", of which it uses {} MB", mb(used)),
+            };
+            return Err(format!(
+                "{} MB are needed temporarily, and the job has a disklimit of {} MB{used}",
+                mb(needed),
+                mb(bytes)
+            ));
+        }
+        let needed = with_archive(self.copies);
+        let path = job_directory.display();
+        let free = statvfs(job_directory).map_err(|errno| format!("{path}: {errno}"))?;
+        let free = free.blocks_available().saturating_mul(free.fragment_size());
+        match needed > free {
+            true => Err(format!(
+                "{} MB are needed temporarily in {path}, where {} MB are free",
+                mb(needed),
+                mb(free)
+            )),
+            false => Ok(()),
+        }
     }
 }
 
@@ -75,7 +180,7 @@ struct OpenFile {
     left: u64,
 }
 
-/// The files for the tools of a job, while they are unpacked.
+/// Files for tools, while they are unpacked.
 #[derive(Debug)]
 pub struct Unpacker {
     archive: File,
@@ -90,14 +195,12 @@ pub struct Unpacker {
 }
 
 impl Unpacker {
-    /// Reads the list of an archive of this size, and creates the directory.
+    /// Reads the list of an archive of this size, and creates the directory `path`.
     ///
     /// # Errors
     /// One line: the archive is invalid, or the directory cannot be created.
-    pub fn begin(archive: File, size: u64, job_directory: &Path) -> Result<Self, String> {
-        let list = read_list(&archive, size);
-        let (tree, offset) = list.map_err(|reason| format!("tool-files: {reason}"))?;
-        let path = job_directory.join(TOOL_FILES_DIR);
+    pub fn begin(archive: File, size: u64, path: PathBuf) -> Result<Self, String> {
+        let (tree, offset) = read_list(&archive, size)?;
         let made = DirBuilder::new().mode(0o700).create(&path).and_then(|()| File::open(&path));
         let directory = made.map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self {

@@ -1,5 +1,6 @@
 use super::*;
 use score_proto::message::OsBytes;
+use score_proto::tool_start::TOOL_FILES_DIR;
 use std::os::unix::fs::{MetadataExt, symlink};
 
 struct Scratch(PathBuf);
@@ -16,13 +17,18 @@ impl Scratch {
         self.0.join("job")
     }
 
+    /// The directory of the unpacked files.
+    fn folder(&self) -> PathBuf {
+        self.job().join(TOOL_FILES_DIR)
+    }
+
     /// An archive of these entries, which may be invalid.
     fn begin(&self, entries: &[TreeEntry], contents: &[u8]) -> Result<Unpacker, String> {
         let mut bytes = FileTree { entries: entries.to_vec() }.encode().unwrap();
         bytes.extend_from_slice(contents);
         let path = self.0.join("archive");
         std::fs::write(&path, &bytes).unwrap();
-        Unpacker::begin(File::open(path).unwrap(), bytes.len() as u64, &self.job())
+        Unpacker::begin(File::open(path).unwrap(), bytes.len() as u64, self.folder())
     }
 }
 
@@ -73,7 +79,7 @@ fn files_modes_and_links_are_those_of_the_list() {
     ];
     let mut unpacker = scratch.begin(&entries, &contents).unwrap();
     assert!(unpack(&mut unpacker, 1 << 20).unwrap() >= 3);
-    let path = |name: &str| scratch.job().join(TOOL_FILES_DIR).join(name);
+    let path = |name: &str| scratch.folder().join(name);
     let mode = |name: &str| std::fs::symlink_metadata(path(name)).unwrap().mode() & 0o7777;
     // Every directory has the mode bits that let its user remove its entries.
     assert_eq!([mode("closed"), mode("closed/deep")], [0o700, 0o751]);
@@ -99,14 +105,14 @@ fn a_hostile_list_creates_no_file() {
         (vec![file("a", 0o4755, 1)], "x", "permission bits"),
     ] {
         let error = scratch.begin(&entries, contents.as_bytes()).unwrap_err();
-        assert!(error.starts_with("tool-files: ") && error.contains(reason), "{error}");
+        assert!(error.contains(reason), "{error}");
     }
     assert_eq!(std::fs::read_dir(scratch.job()).unwrap().count(), 0);
     for bytes in [&[][..], &[1], &[0xff; 8], &[9, 0, 0, 0, 0, 0, 0, 0, 0]] {
         let path = scratch.0.join("archive");
         std::fs::write(&path, bytes).unwrap();
         let archive = File::open(path).unwrap();
-        assert!(Unpacker::begin(archive, bytes.len() as u64, &scratch.job()).is_err());
+        assert!(Unpacker::begin(archive, bytes.len() as u64, scratch.folder()).is_err());
     }
 }
 
@@ -118,7 +124,7 @@ fn directories_that_were_exchanged_meanwhile_are_not_followed() {
     let entries = [directory("d", 0o755), file("big", 0o644, 8), file("d/x", 0o644, 0)];
     let mut unpacker = scratch.begin(&entries, b"12345678").unwrap();
     assert_eq!(unpacker.pump(0), Ok(false));
-    let folder = scratch.job().join(TOOL_FILES_DIR);
+    let folder = scratch.folder();
     std::fs::remove_dir(folder.join("d")).unwrap();
     symlink("../../out", folder.join("d")).unwrap();
     let error = unpack(&mut unpacker, 4).unwrap_err();
@@ -133,11 +139,22 @@ fn directories_that_were_exchanged_meanwhile_are_not_followed() {
 #[test]
 fn too_little_disk_space_is_refused_with_both_amounts() {
     let job = std::env::temp_dir();
-    assert_eq!(check_room(&job, 1, 1, None), Ok(()));
-    let error = check_room(&job, 1 << 60, 1, None).unwrap_err();
-    assert!(error.contains(" 2199023255552 MB are needed"), "{error}");
+    let check = |size, limit: Option<(u64, u64)>| {
+        let limit = limit.map(|(bytes, used)| DiskLimit { bytes, used });
+        NeededRoom { size, own_copies: 1, copies: 1 }.check(&job, limit)
+    };
+    assert_eq!(check(1, None), Ok(()));
+    let error = check(1 << 60, None).unwrap_err();
+    assert!(error.starts_with("2199023255552 MB are needed"), "{error}");
     assert!(error.contains(&format!("in {}, where ", job.display())), "{error}");
-    let error = check_room(&job, 3 << 20, 1, Some(5 << 20)).unwrap_err();
-    assert!(error.contains("6 MB are needed") && error.contains("disklimit of 5 MB"), "{error}");
-    assert_eq!(check_room(&job, 3 << 20, 1, Some(6 << 20)), Ok(()));
+    let error = check(3 << 20, Some((5 << 20, 0))).unwrap_err();
+    assert_eq!(error, "6 MB are needed temporarily, and the job has a disklimit of 5 MB");
+    assert_eq!(check(3 << 20, Some((6 << 20, 0))), Ok(()));
+    // A running job uses a part of its limit.
+    let error = check(3 << 20, Some((6 << 20, 1))).unwrap_err();
+    assert!(error.ends_with("a disklimit of 6 MB, of which it uses 1 MB"), "{error}");
+    assert_eq!(check(3 << 20, Some((9 << 20, 3 << 20))), Ok(()));
+    // A host that only passes the archive on needs no room for its files.
+    let relay = NeededRoom { size: 3 << 20, own_copies: 0, copies: 0 };
+    assert_eq!(relay.check(&job, Some(DiskLimit { bytes: 3 << 20, used: 0 })), Ok(()));
 }

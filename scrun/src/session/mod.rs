@@ -305,7 +305,7 @@ impl EventLoop {
 
     /// Sends chunks of a program.
     fn send_file_chunks(&mut self, hash: ContentHash, offset: u64, length: u64) {
-        for (offset, length) in ProgramStore::chunk_ranges(offset, length) {
+        for (offset, length) in score_client::chunk_ranges(offset, length) {
             let bytes = self.program_store.read(&hash, offset, length);
             self.queue_request(JobRequest::FileChunk { hash, offset, bytes });
         }

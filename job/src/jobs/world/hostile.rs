@@ -5,13 +5,14 @@ use score_proto::job_control::{
     ElementReport, FileRequest, JobReport, OutputReport, ProcessBlock, ProgramAnswer,
     ShepherdReport, Status, SubsetFence, SwitchReport, SwitchSeq,
 };
-use score_proto::message::{DebuggerRequest, JobRequest, Level, OsBytes, Stream};
+use score_proto::message::{DebuggerRequest, FileDigest, JobRequest, Level, OsBytes, Stream};
 use score_proto::nodeset::NodeSet;
 use score_proto::observation::{Activity, ActivitySample, IdleSummary, Metrics, SampleRound};
+use score_proto::tool_files::ToolFileChunk;
 use score_proto::tool_start::{ToolAction, ToolEventKind, ToolId, ToolProgram, ToolReport};
 
 use super::{Event, LAST_FAULT_AT, SERVER_HOST, World};
-use crate::jobs::{Input, LocalReport};
+use crate::jobs::{Input, LocalReport, SessionKey};
 
 impl World {
     /// A hostile user acts, and schedules the next attack.
@@ -20,6 +21,11 @@ impl World {
             if self.random.chance(40) {
                 let request = self.any_request();
                 self.input(SERVER_HOST, Input::FromSession(job, request));
+                continue;
+            }
+            if self.random.chance(20) {
+                let input = self.any_input_of_start_tool(job);
+                self.input(SERVER_HOST, input);
                 continue;
             }
             let hosts = &self.jobs[&job].hosts;
@@ -77,21 +83,41 @@ impl World {
         }
     }
 
+    /// What a session of start_tool can cause.
+    fn any_input_of_start_tool(&mut self, job: JobId) -> Input {
+        let session_key = SessionKey(1_000_000 + self.random.below(2) as usize);
+        match self.random.below(4) {
+            0 => Input::ToolSessionEnded(session_key),
+            1 => Input::ToolAction(session_key, job, self.any_tool_action()),
+            _ => {
+                let (offset, bytes) = (self.any_number(), self.any_bytes());
+                Input::ToolFile(session_key, ToolFileChunk { job, hash: [0; 32], offset, bytes })
+            }
+        }
+    }
+
     fn any_tool_action(&mut self) -> ToolAction {
         let signal = self.any_number() as i32;
         let program = ToolProgram { path: OsBytes(self.any_bytes()), arguments: Vec::new() };
         match self.random.below(2) {
             0 => ToolAction::Signal { tool: ToolId(self.random.below(6) as u32), signal },
-            _ => ToolAction::Start { program, hosts: Vec::new() },
+            _ => {
+                let files = self
+                    .random
+                    .chance(30)
+                    .then_some(FileDigest { hash: [0; 32], size: self.random.below(100_000) });
+                ToolAction::Start { program, hosts: Vec::new(), files }
+            }
         }
     }
 
     fn any_tool_report(&mut self) -> ToolReport {
-        let kind = match self.random.below(5) {
+        let kind = match self.random.below(6) {
             0 => ToolEventKind::Started,
             1 => ToolEventKind::NotStarted { code: 127, reason: String::new() },
             2 => ToolEventKind::Signaled,
             3 => ToolEventKind::Output(self.any_bytes()),
+            4 => ToolEventKind::FilesReady,
             _ => ToolEventKind::Ended(Status::Signaled(self.any_number() as i32)),
         };
         let tool = ToolId(self.random.below(6) as u32);

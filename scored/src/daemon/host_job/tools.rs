@@ -24,6 +24,7 @@ impl HostJob {
                     None => self.tools.end_job(Instant::now()),
                 }
             }
+            ShepherdOrder::Job(JobOrder::ToolFiles(order)) => self.tools.on_files_order(order),
             ShepherdOrder::Job(JobOrder::Finish) => self.tools.end_job(Instant::now()),
             // The user does not want to wait until the tools have cleaned up.
             ShepherdOrder::Job(JobOrder::Kill | JobOrder::Signal(_)) if self.tools.is_ending() => {
@@ -34,8 +35,14 @@ impl HostJob {
     }
 
     pub(super) fn take_tool_reports(&mut self) {
-        let reports = self.tools.take_reports().into_iter().map(JobReport::Tool);
-        let reports = reports.map(LocalReport::Job);
+        let reports = self.tools.take_reports();
+        for tool in reports.iter().filter_map(|report| self.tools.take_ended_files(report)) {
+            // Without a shepherd, the files are removed with the job's directory.
+            if let Some(shepherd) = &mut self.shepherd {
+                shepherd.control_link.queue(&ShepherdOrder::RemoveToolFiles(tool));
+            }
+        }
+        let reports = reports.into_iter().map(JobReport::Tool).map(LocalReport::Job);
         // Reports of tools are inserted in front of the last report of the host.
         let last = matches!(self.reports.last(), Some(LocalReport::Lost { .. }))
             || matches!(self.reports.last(), Some(LocalReport::Job(JobReport::Finished { .. })));

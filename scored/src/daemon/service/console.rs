@@ -12,6 +12,7 @@ use score_proto::ids::JobId;
 use score_proto::job_list::{JobDetail, JobEntry, JobState, MAX_HOST_NAMES, MAX_JOBS_PER_MESSAGE};
 use score_proto::message::ConsoleRequest;
 use score_proto::server_message::{ConsoleAnswer, ListAnswer};
+use score_proto::tool_files::ToolFileChunk;
 
 use super::super::Daemon;
 use super::super::session::ClientSession;
@@ -31,6 +32,9 @@ impl Daemon {
                 return self.on_tool_request(session_key, job, |daemon, permit| {
                     daemon.send_tool_action(session_key, permit, action)
                 });
+            }
+            ConsoleRequest::ToolFile(chunk) => {
+                return self.on_tool_file(session_key, chunk);
             }
             ConsoleRequest::ToolSession(session) => {
                 return self.on_tool_request(session_key, session.job, |daemon, permit| {
@@ -92,6 +96,7 @@ impl Daemon {
             // The first match has handled these requests.
             ConsoleRequest::Tool(_)
             | ConsoleRequest::ToolAction { .. }
+            | ConsoleRequest::ToolFile(_)
             | ConsoleRequest::ToolSession(_)
             | ConsoleRequest::Processes(_) => return,
             ConsoleRequest::Kill(job) => match cluster.authorize(uid, JobAction::Kill, job) {
@@ -120,6 +125,13 @@ impl Daemon {
         if let Err(reason) = permit.and_then(|permit| send(self, &permit)) {
             self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
         }
+    }
+
+    fn on_tool_file(&mut self, session_key: SessionKey, chunk: ToolFileChunk) {
+        self.on_tool_request(session_key, chunk.job, |daemon, permit| {
+            daemon.send_tool_file(session_key, permit, chunk);
+            Ok(())
+        });
     }
 
     fn authorize_tool(&self, session_key: SessionKey, job: JobId) -> Result<JobPermit, String> {
