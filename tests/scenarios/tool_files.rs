@@ -327,7 +327,7 @@ fn the_files_of_start_tool_are_on_the_hosts_of_the_tool_until_it_ends() {
 fn a_directory_of_100_mb_reaches_all_hosts_unchanged() {
     let env = TestEnv::new();
     let folder = make_large_folder(&env);
-    let block: Vec<u8> = (0..1_000_003u32).map(|number| (number * 71 >> 5) as u8).collect();
+    let block: Vec<u8> = (0..1_000_003u32).map(|number| ((number * 71) >> 5) as u8).collect();
     std::fs::write(folder.join("data"), block.repeat(100)).unwrap();
     let sum = env.sh("cksum < large/data").run().text();
     let mut job = start_on_two_hosts(&env, &[]);
