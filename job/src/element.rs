@@ -72,6 +72,11 @@ pub struct Element {
     exit_summary: ExitCodeSources,
 }
 
+/// The exit code of a pipeline: that of its rightmost element that failed, else 0.
+pub fn code_of_pipeline(codes: impl DoubleEndedIterator<Item = u8>) -> u8 {
+    codes.rev().find(|code| *code != 0).unwrap_or(0)
+}
+
 impl Element {
     /// A parallel process of `nodes` nodes, none of which has been started.
     pub fn new(

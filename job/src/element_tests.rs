@@ -349,3 +349,12 @@ fn a_program_of_mpi_that_never_begins_is_no_error() {
     let mut element = mpi_element(2).with_independent_nodes();
     assert_eq!(ended(&mut element, 1..2, Status::Signaled(7)).len(), 2, "it is one program");
 }
+
+#[test]
+fn the_rightmost_failure_sets_the_exit_code_of_the_pipeline() {
+    for (codes, code) in
+        [(vec![0, 0], 0), (vec![3, 0], 3), (vec![3, 4], 4), (vec![3, 4, 0], 4), (vec![7], 7)]
+    {
+        assert_eq!(code_of_pipeline(codes.into_iter()), code);
+    }
+}

@@ -1,5 +1,4 @@
-//! Exit codes: of a node, of a parallel process, of a pipeline (docs/user/running-jobs.md, "Exit
-//! codes").
+//! Exit codes of a node and of a parallel process (docs/user/running-jobs.md, "Exit codes").
 
 use score_proto::job_control::Status;
 
@@ -34,11 +33,6 @@ impl ExitCodeSources {
     }
 }
 
-/// The code of a pipeline: its rightmost parallel process that failed, else 0.
-pub fn of_pipeline(elements: impl DoubleEndedIterator<Item = u8>) -> u8 {
-    elements.rev().find(|code| *code != 0).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,15 +49,6 @@ mod tests {
             (Some(5), None, 3, 5),
         ] {
             assert_eq!(ExitCodeSources { exit, failure, node0 }.code(), code);
-        }
-    }
-
-    #[test]
-    fn the_rightmost_failure_sets_the_exit_code_of_the_pipeline() {
-        for (codes, code) in
-            [(vec![0, 0], 0), (vec![3, 0], 3), (vec![3, 4], 4), (vec![3, 4, 0], 4), (vec![7], 7)]
-        {
-            assert_eq!(of_pipeline(codes.into_iter()), code);
         }
     }
 

@@ -13,8 +13,7 @@ use score_proto::tool_command::ToolRequest;
 use super::Outbox;
 use crate::cluster::MonotonicTime;
 use crate::deadlock_response::DeadlockResponse;
-use crate::element::Element;
-use crate::exit_code;
+use crate::element::{Element, code_of_pipeline};
 use crate::fault_response::FaultResponse;
 use crate::gang::HoldReason;
 use crate::scheduling::GangRequest;
@@ -149,7 +148,7 @@ impl StageElements {
 
     /// The exit code of the stage, as far as known.
     pub fn code(&self) -> u8 {
-        exit_code::of_pipeline(self.elements.iter().map(|part| part.element.code()))
+        code_of_pipeline(self.elements.iter().map(|part| part.element.code()))
     }
 
     /// Whether some element runs, and no running element needs a processor.
