@@ -245,7 +245,7 @@ mod tests {
         let name = || Location::Name("no_such_name_anywhere".to_owned());
         for (location, purpose, part) in [
             (name(), Purpose::Code, "no_such_name_anywhere: no function"),
-            (name(), Purpose::Data, "no_such_name_anywhere: no variable"),
+            (name(), Purpose::Data, "no_such_name_anywhere: no global or static variable"),
             (Location::Address(8), Purpose::Code, "0x8: no memory at this address"),
             (line(1), Purpose::Code, "the next line with code is"),
             (line(1_000_000), Purpose::Code, "compiled with -g"),

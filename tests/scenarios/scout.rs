@@ -311,7 +311,7 @@ fn another_user_is_refused_by_a_session() {
     running.wait_for("up\n", 1);
     let socket = socket_of(&running);
     let outcome = scout(&env, &["hostname"]).env("SCORE_SCOUT", socket.to_str().unwrap()).run();
-    let _ = outcome.expect_code(2).assert_stderr(&["another user's"]);
+    let _ = outcome.expect_code(2).assert_stderr(&["belongs to another user"]);
     running.signal(Signal::SIGTERM);
     let _ = running.wait().assert_stderr(&["user 0 tried to enter a scout session of user 65534"]);
 }
