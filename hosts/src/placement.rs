@@ -1,5 +1,6 @@
-//! The choice of hosts for a job. From hosts with their processors and the requests of the user and
-//! the programs, it computes hosts with a number of processes each. An error names what is missing.
+//! The choice of hosts for a job. The input is a list of hosts with their processors, and the
+//! requests of the user and the programs. The result is a list of hosts with the number of
+//! processes on each. An error names the missing resource.
 //!
 //! If the request is a plain number N, the job gets the fewest hosts with enough processors, filled
 //! as evenly as their processors allow. On one machine, N may exceed the number of processors, even

@@ -34,7 +34,8 @@ impl ExitCodeSources {
     }
 }
 
-/// The code of a pipeline: its rightmost parallel process that failed, else 0.
+/// The code of a pipeline: the code of its rightmost parallel process that failed, or 0 if none
+/// failed.
 pub fn of_pipeline(elements: impl DoubleEndedIterator<Item = u8>) -> u8 {
     elements.rev().find(|code| *code != 0).unwrap_or(0)
 }

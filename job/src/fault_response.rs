@@ -62,13 +62,13 @@ enum Phase {
     None,
     Gathering(MonotonicTime),
     Reading,
-    /// The job runs until this time, so that other nodes can reach their fault too.
+    /// The job runs until this time, so that other nodes can also reach their fault.
     Debugging(Option<MonotonicTime>),
     Dying(MonotonicTime),
     Over,
 }
 
-/// What happens to processes with a fault before they end.
+/// The handling of processes with a fault before they end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Handling {
     /// Their stacks are read.

@@ -134,7 +134,7 @@ fn a_signal_is_sent_to_the_hosts_on_which_the_tool_runs() {
     assert_eq!(tools.report(0, 1, ToolEventKind::Signaled), []);
     let steps = tools.act(5, signal(1, 9));
     assert!(refusal(&steps).1.contains("not done yet"), "{steps:?}");
-    // The tool has ended before the signal arrived. This counts as an answer too.
+    // The tool has ended before the signal arrived. This also counts as an answer.
     assert_eq!(tools.report(2, 1, ToolEventKind::Ended(Status::Exited(0))), []);
     let steps = tools.report(0, 1, ToolEventKind::Ended(Status::Exited(0)));
     let outcome = SignalOutcome { ended: vec![(Status::Exited(0), 2)], ..Default::default() };

@@ -23,8 +23,8 @@ use crate::master::{MasterAction, Outbox, PageStacks};
 /// waits for that time from the moment at which it gets the command.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
-/// How long the master waits for the last stacks of ranks that are about to end. These ranks wait
-/// too.
+/// How long the master waits for the last stacks of ranks that are about to end. The ranks wait
+/// during this time.
 const REPORT_ANSWER_GRACE: Duration = Duration::from_millis(500);
 
 /// The largest number of simultaneous tool sessions of a job.

@@ -35,8 +35,8 @@ struct HostRecord {
 pub struct Process {
     /// The latest totals of the process.
     pub totals: NodeMetrics,
-    /// The share of the last period in which the process was busy, 0 to 1. Only time in which the
-    /// job ran counts.
+    /// The fraction of the last period in which the process was busy, 0 to 1. Only time in which
+    /// the job ran counts.
     pub busy: f32,
     /// Whether the job ran in the last period.
     pub ran: bool,
@@ -78,9 +78,9 @@ pub struct Host {
     pub disk_kib: u64,
     /// The scale for `disk_kib`.
     pub disk_scale_kib: u64,
-    /// The mean of user monitor 0, as a share of 255.
+    /// The mean of user monitor 0, as a fraction of 255.
     pub usr0: f32,
-    /// The mean of user monitor 1, as a share of 255.
+    /// The mean of user monitor 1, as a fraction of 255.
     pub usr1: f32,
 }
 

@@ -83,7 +83,7 @@ pub enum NoteError {
     /// A known note has a descriptor of the wrong size.
     #[error("resource note of type {0}: unexpected size of {1} bytes")]
     Size(u32, usize),
-    /// A type that this version does not know.
+    /// A type that this version does not define.
     #[error("resource note of unknown type {0}: the program was built for another SCore")]
     Unknown(u32),
     /// No number of nodes is in the range.

@@ -18,7 +18,7 @@ pub struct JobEntry {
     pub uid: u32,
     /// Number of its hosts; 0 while it waits.
     pub hosts: u32,
-    /// The first [`MAX_HOST_NAMES`] of them.
+    /// The names of the first [`MAX_HOST_NAMES`] of these hosts.
     pub host_names: Vec<String>,
     /// Details, for its user and for operators.
     pub detail: Option<JobDetail>,

@@ -1,5 +1,5 @@
 //! The protocol between the parts of SCore: layouts of shared memory, messages on control sockets,
-//! and version numbers. Nothing here does I/O or reads a clock. All decoded data is treated as
+//! and version numbers. This crate does no I/O and reads no clock. All decoded data is treated as
 //! hostile until it has been checked.
 #![forbid(unsafe_code)]
 

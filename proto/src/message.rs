@@ -61,8 +61,8 @@ pub enum SingleUserRequest {
     /// A job, with a number that no other job of the session has.
     Submit(JobSpec),
     /// Starts daemons on these hosts, and opens a socket at which scrun can submit jobs for them.
-    /// It concerns the session, in place of jobs. Daemons and socket last as long as this
-    /// connection. [`HostSpec::procs`] of the hosts is ignored. Answered by
+    /// It concerns the session and no job. Daemons and socket last as long as this connection.
+    /// [`HostSpec::procs`] of the hosts is ignored. Answered by
     /// [`crate::server_message::ScoutAnswer`] or [`crate::server_message::SessionAnswer::Refused`].
     OpenScoutSession(Vec<HostSpec>),
     /// A request to a job of the session.
@@ -80,7 +80,7 @@ pub enum UserRequest {
         /// The job. scored replaces its list of hosts.
         spec: JobSpec,
     },
-    /// A request that concerns the session, in place of jobs. Answered by
+    /// A request that concerns the session and no job. Answered by
     /// [`crate::server_message::ConsoleAnswer`].
     Console(ConsoleRequest),
     /// A request to a job of the session.

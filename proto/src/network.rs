@@ -30,8 +30,8 @@ pub struct HostNetwork {
     pub transport: NetworkTransport,
     /// Whether the operator trusts all users of this network. Raw wires are then permitted.
     pub trusted: bool,
-    /// The interfaces or addresses of this host. Several of them form a trunk. An empty list stands
-    /// for the interface with the address at which the daemon is reached.
+    /// The interfaces or addresses of this host. Several of them form a trunk. An empty list means
+    /// the interface with the address at which the daemon is reached.
     pub links: Vec<String>,
     /// The configured attributes of [`ADDRESSING`], with their values.
     pub addressing: Vec<(String, String)>,

@@ -179,8 +179,8 @@ pub struct WaitState {
 pub enum MonitorMessage {
     /// Metrics of some of the job's hosts and processes.
     Metrics(Metrics),
-    /// Bytes for the standard error that scrun and scmon share. scmon prints them, because it draws
-    /// on it.
+    /// Bytes for the standard error that scrun and scmon share. scmon prints the bytes, because its
+    /// display is on the same terminal.
     Stderr(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
@@ -222,8 +222,8 @@ pub struct NodeMetrics {
     pub sampled_at_ns: u64,
     /// How long the process was observed while its job ran, in nanoseconds.
     pub observed_ns: u64,
-    /// The busy part of that time, by its idle flag, in nanoseconds. It is all of it if the process
-    /// never sets the flag.
+    /// The busy part of that time, by its idle flag, in nanoseconds. It is the whole time if the
+    /// process never sets the flag.
     pub busy_ns: u64,
     /// Number of messages sent.
     pub sent: u64,

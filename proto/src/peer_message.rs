@@ -180,8 +180,9 @@ pub struct DaemonInfo {
 pub struct Heartbeat {
     /// The server's incarnation.
     pub server_incarnation: Incarnation,
-    /// The incarnation of the child that the parent knows. It may be an earlier one: a message of
-    /// the child may be lost with a link while another link exists, and the loss is not reported.
+    /// The incarnation of the child according to the parent. It may be an earlier incarnation: a
+    /// message of the child may be lost with a link while another link exists, and the loss is not
+    /// reported.
     pub child_incarnation: Incarnation,
     /// The same as in [`DaemonInfo`].
     pub attach_seq: u32,
@@ -247,6 +248,6 @@ pub struct User {
     pub uid: u32,
     /// The user's group.
     pub gid: u32,
-    /// The user's name on the login host, as its name services know it.
+    /// The user's name on the login host, according to the name services of that host.
     pub name: OsBytes,
 }

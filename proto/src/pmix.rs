@@ -26,7 +26,7 @@ pub struct PmixNamespace {
     /// The number of the element in the stage.
     pub element: u32,
     /// The name of its namespace, which is the same on all hosts. It is secret, because a local
-    /// process that knows it could connect in place of a rank.
+    /// process that has the name could connect in place of a rank.
     pub name: String,
 }
 
@@ -103,7 +103,7 @@ pub enum PmixOrder {
         element: u32,
         /// The rank of another host.
         rank: u32,
-        /// The entries of the rank as a blob of libpmix. None: it has put none.
+        /// The entries of the rank as a blob of libpmix. None: the rank has put no entries.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },
@@ -163,7 +163,7 @@ pub enum PmixReport {
         element: u32,
         /// The rank of this host.
         rank: u32,
-        /// The entries of the rank as a blob of libpmix. None: it has put none.
+        /// The entries of the rank as a blob of libpmix. None: the rank has put no entries.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },

@@ -54,7 +54,7 @@ pub struct ToolCommand {
 /// The answer of some ranks to a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MergedEvent {
-    /// The command to which it belongs.
+    /// The command that the event answers.
     pub command: CommandId,
     /// The ranks that have sent it, or that it concerns. In the tree of a job these are nodes of
     /// the element.
@@ -73,7 +73,7 @@ pub enum EventBody {
     Lost,
     /// A hop no longer waits for these ranks, because newer commands needed the space.
     Abandoned,
-    /// The ranks have answered, but their bodies exceeded the bytes of a command.
+    /// The ranks have answered, but their bodies exceeded the limit for the answers to one command.
     Dropped {
         /// Number of events without a body.
         events: u64,
@@ -82,7 +82,7 @@ pub enum EventBody {
 
 /// The reason for the user if ranks have not answered a command in time.
 pub const NOT_ANSWERED: &str = "no answer in time";
-/// The reason for the user if the tool control service of the ranks does not know the command.
+/// The reason for the user if the tool control service of the ranks does not support the command.
 pub const OTHER_RELEASE: &str = "its scored-toolctl belongs to another release";
 
 impl EventBody {
@@ -140,9 +140,9 @@ pub enum RelayAction {
         /// The time in milliseconds.
         wait_ms: u32,
     },
-    /// Receives records while the tool does not ask, such as notices. It is answered like
-    /// [`Self::Ask`], and stays pending while the tool asks, so that a notice of an exit reaches
-    /// the tool.
+    /// Receives records that are not answers to [`Self::Ask`], such as notices. It is answered like
+    /// [`Self::Ask`]. Both can be pending at the same time, so that a notice of an exit reaches the
+    /// tool.
     Listen {
         /// The time in milliseconds.
         wait_ms: u32,
@@ -154,7 +154,8 @@ pub enum RelayAction {
 /// The longest time of a [`RelayAction`]. The daemons do not wait much longer for a service.
 pub const MAX_RELAY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A question about files as a process sees them. The service reads only what its user may read.
+/// A question about files in the mount namespace of a process. The service reads only what its user
+/// may read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileQuestion {
     /// Get the path of the program: [`FileAnswer::Bytes`].
@@ -279,8 +280,8 @@ pub enum ToolResult {
     },
     /// The records that the service has for a tool that has no connection to it.
     Records {
-        /// The number of the answer. It orders the answers of a session, which arrive by several
-        /// ways.
+        /// The number of the answer. It orders the answers of a session, which may arrive over
+        /// different connections.
         number: u64,
         /// The records, in order.
         records: Vec<ToolRecord>,

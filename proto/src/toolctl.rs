@@ -69,7 +69,7 @@ pub enum ToolctlOrder {
         /// The breakpoints.
         breakpoints: Vec<(u64, u8)>,
     },
-    /// The service knows the job and its processes, and has to serve tools from now on.
+    /// The service has received the job and its processes, and has to serve tools from now on.
     ServeTools,
     /// The answer to [`ToolctlReport::TimeQuestion`].
     JobTime {

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// An interactive bash on our pseudo terminal. Its jobs end with it.
+/// An interactive bash on a pseudo terminal of the test. Its jobs end with it.
 struct Shell {
     keyboard: File,
     screen: Arc<Mutex<Vec<u8>>>,

@@ -60,7 +60,7 @@ pub struct LinkTimeouts {
 pub struct Link {
     state: State,
     timeouts: LinkTimeouts,
-    /// Received records. Bytes before `consumed` are done.
+    /// Received records. Bytes before `consumed` have been processed.
     received: Vec<u8>,
     consumed: usize,
     /// The fragments of an incomplete message.
@@ -294,7 +294,7 @@ impl Link {
                 end -= 1;
             }
             let content = &reason.as_bytes()[..end];
-            // If this fails, the peer sees the connection closed without a reason.
+            // If this fails, the connection closes without a reason for the peer.
             let _ = record::seal(keys, record::CLOSE, content, &mut self.out);
         }
         self.state = State::Failed(LinkError::Closed);

@@ -22,8 +22,8 @@ pub enum JobAction {
     Watch,
     /// Read and change the processes of the job, as tools do.
     Debug,
-    /// See the state, the share and the number of nodes of the job. Its number, user and hosts are
-    /// public.
+    /// See the state, the fraction of processor time and the number of nodes of the job. Its
+    /// number, user and hosts are public.
     SeeDetails,
 }
 

@@ -33,8 +33,9 @@
 //!   ends the other parts, and the server is notified by `Finished`.
 //! - Received messages are read before `Tick` is reported. A machine that was stopped first reads
 //!   the messages that have arrived meanwhile.
-//! - [`Timeouts::silence`] is longer than an interruption that must do no harm. After an
-//!   interruption of 5 s, TCP retransmits about 6 s after the beginning of the interruption.
+//! - [`Timeouts::silence`] is longer than an interruption of the network that must not end jobs.
+//!   After an interruption of 5 s, TCP retransmits about 6 s after the beginning of the
+//!   interruption.
 
 use std::time::Duration;
 
@@ -102,7 +103,7 @@ pub struct HostConfig {
     /// The number of processes that jobs may have on the host. The default is its number of
     /// processors.
     pub slots: u32,
-    /// The hosts that it replaces while they are missing. Empty if the host is not a spare.
+    /// The hosts that this host replaces while they are missing. Empty if the host is not a spare.
     pub spare_for: NodeSet,
     /// The host is marked as defective and never used.
     pub defect: bool,
@@ -172,7 +173,7 @@ pub struct JobRequest {
     pub allocation: AllocationRequest,
     /// The job gets hosts of one of these sets. If the list is empty, it gets any hosts.
     pub pools: Vec<NodeSet>,
-    /// Whether it queues if it cannot start now.
+    /// Whether the job waits in the queue if it cannot start now.
     pub wait: bool,
     /// 0 to 15. Among the waiting jobs of one user, the smallest priority goes first.
     pub priority: u8,
@@ -288,7 +289,7 @@ pub enum ClusterAction {
         /// The reason, with the host's name.
         reason: String,
     },
-    /// The job waits.
+    /// The job waits in the queue.
     Queued {
         /// The session of the job.
         session: SessionId,

@@ -51,7 +51,7 @@ pub enum DetectorAction {
     TakeSnapshot {
         /// The number of the round: larger by one than the last, within a suspicion.
         round: SampleRound,
-        /// The processes are stopped: their threads are sampled too.
+        /// The processes are stopped: their threads are also sampled.
         stopped: bool,
     },
     /// Stop the job, and report `GangStopped`.

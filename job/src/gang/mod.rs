@@ -20,7 +20,7 @@
 //!
 //! # Selection of the running jobs
 //!
-//! A **row** is a set of jobs that fit at the same time. Each slice has its own row. Newcomers come
+//! A **row** is a set of jobs that fit at the same time. Each slice has its own row. New jobs come
 //! first, then the job with the smallest usage for its priority, then every further job that still
 //! fits. A job that competes with no other job is therefore in every row and is never stopped for a
 //! slice.
@@ -73,7 +73,8 @@ pub struct GangConfig {
     pub min_slice: Duration,
     /// The time that hosts may take to stop a job.
     pub stop_timeout: Duration,
-    /// An idle job keeps its processors for this time if all jobs that wait for them were idle too.
+    /// An idle job keeps its processors for this time if all jobs that wait for them were also
+    /// idle.
     pub idle_grace: Duration,
 }
 
@@ -130,7 +131,7 @@ pub enum GangEvent {
     Busy(JobId),
     /// The job gives up the rest of its slice (`sc_yield`).
     Yield(JobId),
-    /// The job wants no slice until the given time (`sc_sleep`).
+    /// The job takes no slice until the given time (`sc_sleep`).
     Sleep(JobId, MonotonicTime),
     /// The job must not run until `Release` with the same reason.
     Hold(JobId, HoldReason),
@@ -170,7 +171,7 @@ pub enum GangAction {
     },
     /// Run these jobs alternately on their one host, each for this length, starting with the first.
     /// The last turn ends with `Stopped`. If the host aborts the rotation after an earlier turn,
-    /// that turn ends with `Stopped` too.
+    /// that turn also ends with `Stopped`.
     StartRotation {
         /// The jobs.
         jobs: Vec<JobId>,

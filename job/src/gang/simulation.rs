@@ -45,7 +45,8 @@ pub struct GangSimulation {
     pub rotations: BTreeMap<HostId, SimRotation>,
     /// On average, once in this many turns a host aborts the rotation or does not answer.
     pub fault_odds: u64,
-    /// The time of the last event that reaches a host, which keeps orders in order.
+    /// The time at which the last event reaches each host, so that orders arrive in the order in
+    /// which they were sent.
     last_arrival_at: BTreeMap<HostId, MonotonicTime>,
     pub slots: BTreeMap<HostId, u32>,
     /// The running shares of each host, with the time of their start.

@@ -1,5 +1,5 @@
 //! Tests in a simulated cluster whose hosts answer with delays: exclusive use of processors,
-//! shares, newcomers, idle jobs, and hosts that do not answer. A failing seed is in the message.
+//! shares, new jobs, idle jobs, and hosts that do not answer. A failing seed is in the message.
 
 use std::collections::BTreeMap;
 

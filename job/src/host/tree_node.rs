@@ -80,7 +80,7 @@ impl Child {
     }
 }
 
-/// The number of questions that are asked only once in a job.
+/// The number of each question that is asked only once in a job.
 const ONLY_ONCE: u64 = 1;
 
 /// The questions to all children.
@@ -90,8 +90,8 @@ struct Questions {
     ready: Gather<()>,
     /// Whether all output was forwarded. Each order to drain has the next number.
     drained: Gather<()>,
-    /// Whether the job has stopped. The number is that of the stop. An order to run for a limited
-    /// time also asks this question.
+    /// Whether the job has stopped. The number of the question is the number of the stop. An order
+    /// to run for a limited time also asks this question.
     stopped: Gather<()>,
     /// The time that the job took.
     finished: Gather<u64>,
@@ -682,7 +682,7 @@ impl TreeNode {
             if !child.is_closed {
                 return None;
             }
-            // The rest of the child's line will never come.
+            // The child will not send the rest of its line.
             self.mid_line_child = None;
         }
         let count = self.children.len();

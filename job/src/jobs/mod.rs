@@ -70,7 +70,8 @@ pub struct HostIdentity {
     pub incarnation: Incarnation,
 }
 
-/// A report of a job's shepherd on this host, or one that the daemon makes in its place.
+/// A report of a job's shepherd on this host, or a report that the daemon makes instead of the
+/// shepherd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalReport {
     /// The shepherd's report.
@@ -86,7 +87,7 @@ pub enum LocalReport {
         /// A line for the user.
         reason: String,
     },
-    /// The shepherd sends no further report and had nothing to report.
+    /// The shepherd sends no further report, or no shepherd was started.
     Closed,
 }
 
@@ -212,7 +213,7 @@ pub struct Launch {
     pub start: Arc<JobStart>,
     /// The hosts of the job.
     pub placement: Placement,
-    /// The parent. It has to know the path of the job's directory before the directory exists.
+    /// The parent. It has to receive the path of the job's directory before the directory exists.
     pub parent: Parent,
     /// The session of the job, if this daemon leads it.
     pub client_job: Option<ClientJob>,
@@ -461,8 +462,8 @@ impl Jobs {
         self.effects.push(Effect::Launch(Box::new(launch)));
     }
 
-    /// An order for the switch thread of a shepherd of this host. The host passes it on, unless it
-    /// begins a rotation of jobs.
+    /// An order for the switch thread of a shepherd of this host. The daemon passes the order on,
+    /// unless the order begins a rotation of jobs.
     fn on_switch_order(&mut self, job: JobId, order: SwitchOrder) {
         let passed_on = match order {
             SwitchOrder::Run {

@@ -190,8 +190,8 @@ impl TreePositions {
             (HopOrder::SetPlacement(placement), _) => {
                 self.on_placement(link, tag, placement, effects)
             }
-            // Aborts only this host's part. If this daemon also leads the job, the master learns
-            // from reports that hosts are lost.
+            // Aborts only this host's part. If this daemon also leads the job, reports of lost
+            // hosts reach the master.
             (HopOrder::Abort, Some(_)) => self.abort(position, effects),
             (HopOrder::Tree(order), Some(links)) => {
                 links.node.set_time(now);

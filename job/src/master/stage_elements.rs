@@ -1,6 +1,6 @@
 //! The parallel processes of the running stage. Each has a response to deadlocks (`deadlocks.rs`)
-//! and one to faults (`faults.rs`). This file has what concerns all of them: reports, ends, the
-//! exit code of the stage, and whether the job needs its processors.
+//! and a response to faults (`faults.rs`). This file contains the code for all elements: reports,
+//! ends, the exit code of the stage, and whether the job needs its processors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -190,7 +190,7 @@ impl StageElements {
         }
     }
 
-    /// The hosts report something about an element of the stage.
+    /// Handles a report of the hosts about an element of the stage.
     pub fn on_report(&mut self, number: u32, report: ElementReport, out: &mut Outbox) {
         let Some(StageElement { element, .. }) = self.elements.get_mut(number as usize) else {
             return;

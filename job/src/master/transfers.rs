@@ -1,4 +1,4 @@
-//! What hosts request from scrun and scrun answers: bytes of programs, and flushes of output.
+//! The requests of hosts that scrun answers: bytes of programs, and flushes of output.
 
 use std::collections::HashMap;
 

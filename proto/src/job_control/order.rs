@@ -141,11 +141,11 @@ pub enum ElementOrder {
     },
     /// The answer to [`super::ElementReport::ModexRequest`].
     ModexAnswer {
-        /// The host that has asked, the only one that this order is for.
+        /// The host that requests the entries, the only one that this order is for.
         asker: JobHostId,
         /// The node.
         node: u32,
-        /// The entries that the node has put. None: it has put none.
+        /// The entries that the node has put. None: the node has put no entries.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },

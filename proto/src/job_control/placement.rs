@@ -13,8 +13,8 @@ use crate::peer_message::{Incarnation, JobIncarnation};
 pub struct Placement {
     /// The index of the receiver.
     pub self_host: JobHostId,
-    /// Distinguishes the job from all others that ever had its number. Messages for those are
-    /// ignored.
+    /// Distinguishes the job from all others that ever had its number. Messages for these other
+    /// jobs are ignored.
     pub job_incarnation: JobIncarnation,
     /// All hosts.
     pub hosts: Vec<HostPlacement>,

@@ -128,7 +128,7 @@ pub enum JobReport {
 pub struct DebuggedProcess {
     /// Its process id in the PID namespace of its host.
     pub pid: i32,
-    /// The X display that it has named, if any.
+    /// The X display that the process has specified, if any.
     pub display: Option<String>,
     /// The id of its host's current boot, from `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
@@ -159,8 +159,8 @@ pub enum ElementReport {
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },
-    /// All processes of a host that take part in a subset fence are in it. The processes of a host
-    /// are in at most [`super::max_subset_fences`] of them at once.
+    /// All processes of a host that take part in a subset fence have entered the fence. The
+    /// processes of a host are in at most [`super::max_subset_fences`] subset fences at once.
     InSubsetFence {
         /// The fence.
         fence: SubsetFence,
@@ -182,12 +182,12 @@ pub enum ElementReport {
     },
     /// The answer to [`super::ElementOrder::ModexRequest`].
     ModexAnswer {
-        /// The host that has asked.
+        /// The host that requests the entries.
         asker: JobHostId,
         /// The node.
         node: u32,
-        /// The entries that the node has put, at most [`super::MAX_MODEX_BYTES`]. None: it has put
-        /// none.
+        /// The entries that the node has put, at most [`super::MAX_MODEX_BYTES`]. None: the node
+        /// has put no entries.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },

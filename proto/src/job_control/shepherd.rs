@@ -61,8 +61,8 @@ pub enum ShepherdReport {
     /// The answer to [`ShepherdOrder::PrepareTools`]: the path of the job's directory, or the
     /// reason why there is no directory for tools. For the daemon itself.
     ToolsPrepared(Result<OsBytes, String>),
-    /// The host has the files of this tool, or the reason why it cannot get them or pass them on
-    /// ([`crate::tool_files`]). The daemon reports it to the master.
+    /// The host has the files of this tool, or the reason why the host cannot get the files or pass
+    /// them on ([`crate::tool_files`]). The daemon reports it to the master.
     ToolFiles {
         /// The tool.
         tool: ToolId,

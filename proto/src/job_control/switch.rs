@@ -14,8 +14,9 @@ pub enum StopCondition {
     Unchanged,
     /// An order to stop.
     OnOrder,
-    /// Time: each host stops the job this long after it has received this order, as if it had
-    /// received an order to stop with that number. An earlier order to stop takes effect.
+    /// After a time: each host stops the job this long after it has received this order, as if it
+    /// had received an order to stop with this number. An order to stop that arrives earlier takes
+    /// effect.
     After {
         /// The time in microseconds.
         run_us: u32,
@@ -24,7 +25,7 @@ pub enum StopCondition {
     },
     /// The job does not run yet, but alternates with other jobs of its only host. The daemon of
     /// that host lets the jobs run one after the other, each as by [`StopCondition::After`]. The
-    /// daemon reports only the stop of the last one.
+    /// daemon reports only the stop of the last turn.
     LocalRotation(LocalRotation),
 }
 

@@ -46,7 +46,7 @@ pub enum Call {
         signal: i32,
         /// X display, if the caller gave one.
         display: Option<String>,
-        /// The id of the calling thread, as the process knows it.
+        /// The id of the calling thread, in the PID namespace of the process.
         thread: i32,
     },
     /// sc_sleep: the whole job is not scheduled for this time. Never answered, because the caller
@@ -63,7 +63,7 @@ pub enum Call {
     Fault {
         /// Signal number.
         signal: i32,
-        /// The id of the thread, as the process knows it.
+        /// The id of the thread, in the PID namespace of the process.
         thread: i32,
     },
 }
@@ -168,8 +168,8 @@ pub struct NetworkSet {
 pub struct NetworkMember {
     /// The type of its device.
     pub device: NetworkDevice,
-    /// The nodes that it reaches. Each node, including the process's own, is in one range of one
-    /// member.
+    /// The nodes that the context reaches. Each node, including the process's own, is in one range
+    /// of one member.
     pub node_ranges: Vec<NodeMapping>,
 }
 

@@ -28,7 +28,7 @@ pub struct JobSpec {
     pub umask: u32,
     /// All options as given, the leftmost one first. `score_get_opt` searches them.
     pub options: Vec<(String, Option<String>)>,
-    /// The options that scored obeys, in the form in which it needs them.
+    /// The options that scored applies, in the form that scored needs.
     pub terms: Box<JobTerms>,
     /// Whether [`super::JobEnd`] contains statistics of each node (`stat`).
     pub statistics: bool,
@@ -186,7 +186,8 @@ pub struct ElementSpec {
     /// Whether it is an MPI program whose library sends messages over PM, with the provider of
     /// libfabric.
     pub uses_pm_provider: bool,
-    /// The libpmix that it loads, if it starts by PMIx and its files show which one.
+    /// The libpmix that the program loads, if the program uses PMIx and its files identify the
+    /// library.
     pub pmix_library: Option<OsBytes>,
     /// The digest of the file at `path`, if the file has to be copied. For jobs on several hosts.
     pub digest: Option<FileDigest>,

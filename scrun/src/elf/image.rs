@@ -14,7 +14,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Class, byte order and machine. A program and its libraries have the same target.
 pub type ElfTarget = (bool, bool, u16);
 
-/// The contents of an ELF file that matter here.
+/// The contents of an ELF file that scrun uses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ElfInfo {
     /// Class, byte order, machine.

@@ -31,7 +31,8 @@ const WRITABLE_POLL_INTERVAL_MS: u16 = 100;
 /// Bytes to write.
 struct OutputChunk {
     bytes: Vec<u8>,
-    /// Bytes of the job in it, which scrun acknowledges. scrun's own bytes do not count.
+    /// The number of the job's bytes in the chunk, which scrun acknowledges. scrun's own bytes do
+    /// not count.
     job_len: u64,
 }
 
@@ -176,8 +177,8 @@ fn write_all(stream: Stream, terminal: Option<&File>, mut bytes: &[u8]) -> Resul
             Ok(0) => return Err(Errno::EIO),
             Ok(n) => bytes = &bytes[n..],
             Err(Errno::EINTR) => {}
-            // Either this is our own description of the terminal, or another process has made the
-            // shared description non-blocking.
+            // Either this is scrun's own description of the terminal, or another process has made
+            // the shared description non-blocking.
             Err(Errno::EAGAIN) => {
                 let mut poll_fds = [PollFd::new(fd, PollFlags::POLLOUT)];
                 match poll(&mut poll_fds, WRITABLE_POLL_INTERVAL_MS) {

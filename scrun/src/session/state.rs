@@ -284,7 +284,8 @@ impl SessionState {
         }
     }
 
-    /// Handles signals as in the manual, table 3.1, with our rules for SIGTERM, SIGHUP and SIGQUIT.
+    /// Handles signals as in the manual, table 3.1, and by the rules of this project for SIGTERM,
+    /// SIGHUP and SIGQUIT.
     fn on_signal(&mut self, signal: i32, now: Instant, out: &mut Vec<Action>) {
         if self.exit_code.is_some() {
             return self.on_signal_after_end(signal, out);

@@ -74,7 +74,8 @@ pub struct TcpTransport {
     port: u16,
     /// The id that is sent to a parent. `None` for the master.
     id: Option<u32>,
-    /// Connections of which one becomes that of the parent, by its first message.
+    /// Accepted connections. The first one on which a message arrives becomes the connection to the
+    /// parent.
     unproved: Vec<Connection<WireUp>>,
     parent: Option<Connection<WireUp>>,
     children: Vec<ChildSearch>,

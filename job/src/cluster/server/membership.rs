@@ -41,7 +41,7 @@ pub struct ClusterHost {
     /// The daemon of the host, unless the host is Absent.
     pub member: Option<DaemonInfo>,
     parent: HostId,
-    /// When its parent last reported it.
+    /// The time at which the parent last reported the host.
     last_reported_at: MonotonicTime,
     /// A parent that the host could not reach. The host is offered only ancestors above this
     /// parent.

@@ -665,7 +665,7 @@ impl Simulation {
                 let server = self.server.as_ref().unwrap();
                 let up =
                     server.is_up(host) && server.membership.incarnation(host) == Some(incarnation);
-                // A server that was unreachable itself may not know the fault.
+                // A server that was unreachable itself may not have detected the fault.
                 let excused = fault_ended || self.hosts[0].last_fault_at > MonotonicTime::ZERO;
                 assert!(
                     !up || excused,

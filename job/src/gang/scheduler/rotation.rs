@@ -100,7 +100,7 @@ impl GangScheduler {
         true
     }
 
-    /// Stops all jobs of the rotation. One of them runs, but only their host knows which.
+    /// Stops all jobs of the rotation. One of them runs, but the scheduler cannot determine which.
     fn abort_rotation(&mut self, rotation: &Rotation, event: &GangEvent, now: MonotonicTime) {
         self.stable_slices = 0;
         let (slice, elapsed) = (self.slice_ns(), now.saturating_sub(rotation.began_at).as_nanos());
