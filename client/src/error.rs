@@ -32,7 +32,7 @@ pub enum ConnectionError {
         peer: String,
         /// The process at the other end.
         pid: i32,
-        /// Its user.
+        /// The user of the process at the other end.
         uid: u32,
     },
     /// The scored is of another release.

@@ -15,7 +15,7 @@ pub enum Readiness {
     Readable,
     /// Data can be written, or the connection is closed.
     Writable,
-    /// One of the two.
+    /// Data can be read or written, or the connection is closed.
     Any,
 }
 

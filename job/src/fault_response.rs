@@ -71,7 +71,7 @@ enum Phase {
 /// The handling of processes with a fault before they end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Handling {
-    /// Their stacks are read.
+    /// The stacks of the processes are read.
     #[default]
     Stacks,
     /// The processes get a debugger.

@@ -24,7 +24,7 @@ pub const ADDRESSING: [&str; 5] = ["device", "port", "gid", "partition", "level"
 /// A network, as one host is connected to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostNetwork {
-    /// Its name in `scorehosts.db`.
+    /// The name of the network in `scorehosts.db`.
     pub name: String,
     /// The transport to other hosts.
     pub transport: NetworkTransport,

@@ -11,12 +11,12 @@ use crate::mpi_call::MpiCallRecord;
 /// the activity of all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Activity {
-    /// At least one is busy.
+    /// At least one process is busy.
     Busy,
-    /// A debugger has stopped at least one, and the others are idle. They need no processor, but
-    /// the debugger may let them continue at any time.
+    /// A debugger has stopped at least one process, and the others are idle. The processes need no
+    /// processor, but the debugger may let the stopped process continue at any time.
     Held,
-    /// All are idle.
+    /// All processes are idle.
     Idle,
 }
 
@@ -32,7 +32,7 @@ pub struct IdleSummary {
     pub received: u64,
     /// Number of outstanding remote reads and writes.
     pub outstanding_rma: u64,
-    /// The last stop that all of them have been through, or 0. Processes that were idle before a
+    /// The last stop that all processes have been through, or 0. Processes that were idle before a
     /// later stop may have work to do after that stop.
     pub stop_seq: SwitchSeq,
 }
@@ -160,17 +160,17 @@ pub struct WaitState {
     pub node: u32,
     /// A [`crate::carea::WaitingFor`] code.
     pub waiting_for: u32,
-    /// How long it has been idle, in milliseconds of job time.
+    /// How long the process has been idle, in milliseconds of job time.
     pub idle_ms: u64,
-    /// Number of messages that it has sent.
+    /// Number of messages that the process has sent.
     pub sent: u64,
-    /// Number of messages that it has received and released.
+    /// Number of messages that the process has received and released.
     pub received: u64,
-    /// The destination of the last message that it sent.
+    /// The destination of the last message that the process sent.
     pub last_destination: Option<u32>,
-    /// The source of the last message that it received.
+    /// The source of the last message that the process received.
     pub last_source: Option<u32>,
-    /// The MPI call in which it waits.
+    /// The MPI call in which the process waits.
     pub mpi_call: Option<MpiCallRecord>,
 }
 
@@ -199,7 +199,7 @@ pub struct Metrics {
 pub struct HostMetrics {
     /// Index of the host in the job.
     pub host: JobHostId,
-    /// Its name.
+    /// The name of the host.
     pub name: String,
     /// Size of the job's files on the host in KiB.
     pub disk_kib: u64,

@@ -224,7 +224,7 @@ pub struct ParentAssignment {
 pub struct ChildJoined {
     /// The child.
     pub daemon: DaemonInfo,
-    /// Its parent.
+    /// The parent of the child.
     pub parent: HostId,
 }
 

@@ -39,7 +39,7 @@ impl std::fmt::Display for CommandId {
 /// A command to some nodes of an element. Each of them answers with one event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCommand {
-    /// Its number.
+    /// The number of the command.
     pub id: CommandId,
     /// The nodes that have to answer.
     pub nodes: NodeSet,
@@ -166,7 +166,7 @@ pub enum FileQuestion {
     Attributes(OsBytes),
     /// Read a part of a file: [`FileAnswer::Bytes`]. There are fewer bytes at the end of the file.
     Read {
-        /// Its path.
+        /// The path of the file.
         path: OsBytes,
         /// Offset of the first byte.
         offset: u64,
@@ -308,13 +308,13 @@ pub struct ToolRecord(#[serde(with = "serde_bytes")] pub Vec<u8>);
 /// A thread of a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ThreadInfo {
-    /// Its number in the process, from 1, in the order of thread ids.
+    /// The number of the thread in the process, from 1, in the order of thread ids.
     pub number: u32,
-    /// Its name.
+    /// The name of the thread.
     pub name: String,
-    /// Its state, if it was requested.
+    /// The state of the thread, if it was requested.
     pub state: Option<ThreadState>,
-    /// Its frames, encoded by `score_stacks::frame::Stack::encode`.
+    /// The frames of the thread, encoded by `score_stacks::frame::Stack::encode`.
     #[serde(with = "serde_bytes")]
     pub stack: Vec<u8>,
 }
@@ -322,28 +322,28 @@ pub struct ThreadInfo {
 /// The state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ThreadState {
-    /// It runs, or waits for a processor.
+    /// The thread runs, or waits for a processor.
     Running,
-    /// It sleeps in a system call.
+    /// The thread sleeps in a system call.
     Sleeping,
-    /// It waits in the kernel, and no signal can interrupt the wait.
+    /// The thread waits in the kernel, and no signal can interrupt the wait.
     Uninterruptible,
-    /// A signal has stopped it.
+    /// A signal has stopped the thread.
     Stopped,
-    /// A tool holds it.
+    /// A tool holds the thread.
     Held,
 }
 
 /// The state of a process, for a console.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ProcessState {
-    /// The console does not hold it.
+    /// The console does not hold the process.
     Running,
-    /// It is stopped until it is released.
+    /// The process is stopped until it is released.
     Held,
-    /// It is stopped until it is continued.
+    /// The process is stopped until it is continued.
     Stopped {
-        /// The reason.
+        /// The reason for the stop.
         reason: StopReason,
         /// The number of the thread that has caused the stop.
         thread: u32,

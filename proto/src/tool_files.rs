@@ -29,8 +29,8 @@ pub fn archive_name(tool: ToolId) -> String {
     format!("{TOOL_FILES_DIR}-{tool}.archive")
 }
 
-/// An order about the files of a tool. The hosts above the hosts of the tool in the job's tree also
-/// get it, because the archive reaches the hosts of the tool through them.
+/// An order about the files of a tool. The ancestors of these hosts in the job's tree also get the
+/// order, because the archive reaches the hosts of the tool through them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolFilesOrder {
     /// The tool.

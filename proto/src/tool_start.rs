@@ -88,10 +88,10 @@ impl std::fmt::Display for ToolId {
 /// A tool's program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolProgram {
-    /// Its path, which is the same on each host. A path without a slash is searched in the job's
-    /// `PATH`.
+    /// The path of the program, which is the same on each host. A path without a slash is searched
+    /// in the job's `PATH`.
     pub path: OsBytes,
-    /// Its arguments, without the name of the program.
+    /// The arguments of the program, without the name of the program.
     pub arguments: Vec<OsBytes>,
 }
 
@@ -181,7 +181,7 @@ pub enum ToolActionAnswer {
     Refused {
         /// The exit code of the command.
         code: u8,
-        /// One line.
+        /// The reason, in one line.
         reason: String,
     },
 }
@@ -266,11 +266,11 @@ pub struct SupervisedTool {
     pub job: JobId,
     /// The number of the tool.
     pub tool: ToolId,
-    /// Its program.
+    /// The program of the tool.
     pub program: ToolProgram,
     /// NAME=VALUE strings.
     pub environment: Vec<OsBytes>,
-    /// Its working directory.
+    /// The working directory of the tool.
     pub directory: OsBytes,
     /// The job's directory.
     pub job_directory: OsBytes,

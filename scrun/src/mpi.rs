@@ -17,7 +17,7 @@ use python::PythonEnvironment;
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum PmUse {
     Pm,
-    /// Its MPI library does not use libfabric.
+    /// The MPI library of the program does not use libfabric.
     NoLibfabric,
     /// This environment variable selects another transport than PM.
     Excluded {

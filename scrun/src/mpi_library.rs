@@ -27,9 +27,9 @@ pub enum MpiLibrary {
     Mpich(Transport),
     /// Open MPI. Programs start by PMIx.
     OpenMpi {
-        /// How it can send messages.
+        /// How the library can send messages.
         transport: Transport,
-        /// The libpmix that it loads, if its files name it.
+        /// The libpmix that the library loads, if the files of the library name it.
         pmix: Option<PathBuf>,
     },
 }
@@ -84,14 +84,14 @@ impl MpiLibrary {
         }
     }
 
-    /// How it can send messages.
+    /// How the library can send messages.
     pub fn transport(&self) -> Transport {
         match self {
             Self::Mpich(transport) | Self::OpenMpi { transport, .. } => *transport,
         }
     }
 
-    /// How its programs start.
+    /// How the programs of the library start.
     pub fn start(&self) -> MpiStart {
         match self {
             Self::Mpich(_) => MpiStart::Pmi,

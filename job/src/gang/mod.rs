@@ -31,11 +31,11 @@
 //!
 //! # Rotations
 //!
-//! If all running jobs are equivalent and on one host, and no event has occurred for several
-//! slices, that host rotates them for half a second without orders (`StartRotation`). Only the stop
-//! of the last turn is reported. Then the scheduler decides again. Any earlier event ends the
-//! rotation: the scheduler sends `Stop` for all of its jobs, and no job runs before all have
-//! `Stopped`.
+//! The scheduler can start a rotation if all running jobs are equivalent and on one host, and no
+//! event has occurred for several slices. That host then rotates the jobs for half a second without
+//! orders (`StartRotation`). Only the stop of the last turn is reported. Then the scheduler decides
+//! again. Any earlier event ends the rotation: the scheduler sends `Stop` for all of its jobs, and
+//! no job runs before all have `Stopped`.
 
 use std::time::Duration;
 

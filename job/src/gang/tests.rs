@@ -209,7 +209,7 @@ fn a_job_is_not_charged_for_time_on_hosts_that_no_other_job_could_use() {
     }
     sim.run(MS * 2_100, 9);
     let earlier = sim.run_time(JobId(3));
-    // Its share is one in 182 of each of two rows, and its debt is at most two slices.
+    // The fraction of this job is 1/182 of each of two rows, and its debt is at most two slices.
     sim.run(MS * 2_100 + MS * 21 * 182 * 5, 9);
     assert!(sim.run_time(JobId(3)) > earlier, "{earlier:?}: {:?}", sim.gang);
 }

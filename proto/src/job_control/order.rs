@@ -47,7 +47,7 @@ pub enum JobOrder {
     Flushed {
         /// The host that has sent the token.
         host: JobHostId,
-        /// Its token.
+        /// The token of the call.
         token: u64,
     },
     /// Read the rest of the output of the stage's processes from their pipes, then send

@@ -27,7 +27,7 @@ pub enum ShepherdOrder {
     SendFile {
         /// The index of the child, which the answer repeats.
         child: u32,
-        /// Its request.
+        /// The request of the child.
         request: FileRequest,
     },
     /// Create the directory that describes the job to tools. [`ShepherdReport::ToolsPrepared`]

@@ -113,17 +113,17 @@ impl JobSpec {
 /// A host of a job, as chosen by scrun or the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSpec {
-    /// Its name in scorehosts.db.
+    /// The name of the host in scorehosts.db.
     pub name: String,
     /// The name or address to connect to. It is empty unless the host is [`HostKind::Remote`].
     pub address: String,
     /// The kind of host, relative to the machine on which the job was submitted.
     pub kind: HostKind,
-    /// Number of its processors; 0 if unknown.
+    /// The number of processors of the host; 0 if unknown.
     pub processors: u32,
-    /// Number of processes of each parallel process on it.
+    /// Number of processes of each parallel process on the host.
     pub procs: u32,
-    /// The networks that it is configured to be on.
+    /// The networks to which the host is connected, according to its configuration.
     pub networks: Vec<HostNetwork>,
 }
 
@@ -181,10 +181,10 @@ pub struct ElementSpec {
     pub output: Output,
     /// The kind of the program.
     pub kind: ProgramKind,
-    /// Whether it uses OpenMP, judged by its libraries.
+    /// Whether the program uses OpenMP, according to its libraries.
     pub uses_openmp: bool,
-    /// Whether it is an MPI program whose library sends messages over PM, with the provider of
-    /// libfabric.
+    /// Whether the program is an MPI program whose library sends messages over PM, with the
+    /// provider of libfabric.
     pub uses_pm_provider: bool,
     /// The libpmix that the program loads, if the program uses PMIx and its files identify the
     /// library.
@@ -216,9 +216,10 @@ pub const MPICH_LIBRARY_NAMES: [&str; 2] = ["libmpi.so.12", "libmpich.so.12"];
 /// The kind of a program, as scrun has determined it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProgramKind {
-    /// It contains libscore's note, and must call score_initialize. It starts in scrun's directory.
+    /// The program contains libscore's note, and must call score_initialize. It starts in scrun's
+    /// directory.
     Score,
-    /// It uses an MPI library. It starts in scrun's directory.
+    /// The program uses an MPI library. It starts in scrun's directory.
     Mpi(MpiStart),
     /// Any other program, including scripts. It starts on every node, in the job's directory.
     Plain,

@@ -16,11 +16,11 @@ use table::{Support, ValueArity};
 /// One option of the command line or SCORE_OPTIONS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OptionArg {
-    /// Its name.
+    /// The name of the option.
     pub key: String,
-    /// Its value, if there was a `=`.
+    /// The value of the option, if there was a `=`.
     pub value: Option<String>,
-    /// Its position, for error messages.
+    /// The position of the option, for error messages.
     pub position: ErrorPosition,
 }
 

@@ -42,9 +42,9 @@ impl Operator {
 /// A word that is not an operator, without its escape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word {
-    /// Its bytes.
+    /// The bytes of the word.
     pub text: Vec<u8>,
-    /// Its number on the command line.
+    /// The number of the word on the command line.
     pub index: usize,
 }
 

@@ -1,5 +1,5 @@
 //! Writes one of scrun's output streams in a separate thread, so that a stopped terminal or a slow
-//! reader does not block the rest of scrun.
+//! reader does not block scrun's event loop.
 //!
 //! The descriptor is shared with other processes, such as the user's shell, so it is never made
 //! non-blocking. Instead, a terminal is opened a second time as non-blocking. When ^C flushes a

@@ -114,7 +114,7 @@ impl GangScheduler {
             match event {
                 // The job has ended.
                 GangEvent::Leave(leaver) if leaver == id => continue,
-                // It was the job's turn. The whole turn is charged to it.
+                // The event concerns the job of the current turn. The whole turn is charged to it.
                 GangEvent::Idle(yielder) | GangEvent::Yield(yielder) if yielder == id => {
                     job.weighted_usage += (slice - elapsed % slice) * job.cost;
                     (job.yielded, job.was_idle) = (true, matches!(event, GangEvent::Idle(_)));
