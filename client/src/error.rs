@@ -19,7 +19,7 @@ pub enum ConnectionError {
         socket: PathBuf,
         /// The error of connect(2).
         error: io::Error,
-        /// What the user can do instead.
+        /// The action that the user can take instead.
         remedy: &'static str,
     },
     /// No scout session has this socket.

@@ -243,7 +243,7 @@ fn check_node_limits(nodes: u64, request: &PlacementRequest) -> Result<(), Strin
     Ok(())
 }
 
-/// Chooses this many hosts, in their order. Hosts with enough processors are preferred.
+/// Chooses this number of hosts, in their order. Hosts with enough processors are preferred.
 fn first_hosts(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candidate>, String> {
     let host_count = pool.len();
     if hosts > host_count {

@@ -130,7 +130,7 @@ impl DeadlockResponse {
         self.step_detector(DetectorEvent::SomeBusy, now)
     }
 
-    /// An order is about to wake a process. The samples that were taken so far prove nothing.
+    /// An order is about to wake a process. The samples that were taken so far are no longer valid.
     pub fn on_disturbed(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
         let idle_since_stop = self.detector.idle_since_stop();
         let mut steps = self.step_detector(DetectorEvent::SomeBusy, now);

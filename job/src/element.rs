@@ -369,7 +369,7 @@ impl Element {
     }
 
     /// These nodes are in a fence of a subset of the nodes. Their host sends new entries for the
-    /// others.
+    /// other nodes of the fence.
     pub fn on_in_subset_fence(
         &mut self,
         fence: SubsetFence,

@@ -65,7 +65,7 @@ pub enum ToolStep {
 #[derive(Debug)]
 struct Waiting {
     requester: ToolRequester,
-    /// What the hosts have reported so far, if the request is a signal.
+    /// The reports of the hosts so far, if the request is a signal.
     outcome: Option<SignalOutcome>,
     /// The hosts that have not answered.
     hosts: NodeSet,

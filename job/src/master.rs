@@ -486,8 +486,8 @@ impl JobMaster {
         }
     }
 
-    /// Carries out what the elements have requested during the event, and returns stacks that have
-    /// been read to them.
+    /// Carries out the requests of the elements during the event. Notifies the elements whose
+    /// stacks have been read.
     fn carry_out_stage_requests(&mut self) {
         for request in self.elements.take_requests() {
             match request {

@@ -124,7 +124,7 @@ impl Scheduling {
         changed.then_some(if all_idle { GangRequest::Idle } else { GangRequest::Busy })
     }
 
-    /// The job has nothing more to run.
+    /// The job has no further stage to run.
     pub fn leave(&mut self) -> Option<GangRequest> {
         let has_entered = self.has_entered();
         self.0 = State::Left;

@@ -236,7 +236,8 @@ impl JobView {
         self.peak.max(MIN_FULL_SCALE_RATE)
     }
 
-    /// The length of a process's bar, 0 to 1. The disk value is that of its host.
+    /// The length of a process's bar, 0 to 1. The value for disk is the value of the process's
+    /// host.
     pub fn share(&self, process: &Process, kind: Metric) -> f32 {
         let totals = &process.totals;
         let host = self.hosts.get(&totals.host).map(|known| &known.metrics);

@@ -107,9 +107,9 @@ pub mod area {
 
 const _: () = assert!(area::SLOTS + THREAD_SLOTS * area::SLOT_LEN <= AREA_LEN);
 
-/// Thread state: the thread has something to do.
+/// Thread state: the thread computes, or has work to do.
 pub const BUSY: u32 = 0;
-/// Thread state: the thread waits for a message and has nothing to do (manual 3.5.2).
+/// Thread state: the thread waits for a message and has no work to do (manual 3.5.2).
 pub const IDLE: u32 = 1;
 
 /// The event that a thread waits for, as recorded in the C-Area.

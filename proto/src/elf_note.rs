@@ -2,8 +2,8 @@
 //! without running the program.
 //!
 //! Every note has the owner name `SCore\0` (padded to 8 bytes) and one of the types below. libscore
-//! itself contains [`LIBSCORE`]. The macros of `score_resource.h` add the others. Descriptors are
-//! 32-bit words in the byte order of the ELF file.
+//! itself contains [`LIBSCORE`]. The macros of `score_resource.h` add the other types. Descriptors
+//! are 32-bit words in the byte order of the ELF file.
 
 use thiserror::Error;
 

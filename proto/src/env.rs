@@ -91,9 +91,9 @@ pub const UCX_DEBUG_SIGNAL_ENV: &str = "UCX_DEBUG_SIGNO";
 /// Idle processes of Open MPI yield the processor at each empty poll. The preloaded `sched_yield`
 /// returns at once while no other process waits for the processor.
 pub const OPEN_MPI_YIELD_ENV: (&str, &str) = ("OMPI_MCA_mpi_yield_when_idle", "1");
-/// The implementation of Open MPI's windows. Debian excludes those of version 4 that only need
-/// messages, so that no windows between hosts would remain. This value excludes only UCX, which
-/// does not use PM.
+/// The implementation of Open MPI's windows. Debian's version 4 excludes the implementations that
+/// only need messages. Without them, a window cannot have processes on several hosts. This value
+/// excludes only UCX, which does not use PM.
 pub const OPEN_MPI_WINDOWS_ENV: (&str, &str) = ("OMPI_MCA_osc", "^ucx");
 /// The variable that selects the component of libpmix that stores the entries of processes.
 pub const PMIX_STORE_ENV: &str = "PMIX_MCA_gds";

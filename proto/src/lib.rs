@@ -32,8 +32,8 @@ pub mod tool_files;
 pub mod tool_start;
 pub mod toolctl;
 
-/// Version of everything in this crate. Peers with different versions reject each other with a
-/// message that names both versions.
+/// Version of all messages and layouts in this crate. Peers with different versions reject each
+/// other with a message that names both versions.
 pub const PROTOCOL_VERSION: u32 = 19;
 
 /// The largest number of nodes of a parallel process (manual 2.2.4, `PM_MAX_NODE`).

@@ -236,7 +236,7 @@ pub struct ToolCall {
 pub struct ToolSession {
     /// The job's number.
     pub job: JobId,
-    /// A random number. The commands of the tool refer to the session with it.
+    /// A random number. The commands of the tool refer to the session by this number.
     pub session: u64,
     /// The ranks that the tool may change. None: all ranks.
     pub ranks: Option<NodeSet>,

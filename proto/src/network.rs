@@ -21,7 +21,7 @@ pub const AUTO: &str = "auto";
 /// options of the device.
 pub const ADDRESSING: [&str; 5] = ["device", "port", "gid", "partition", "level"];
 
-/// A network, as one host is connected to it.
+/// The connection of one host to a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostNetwork {
     /// The name of the network in `scorehosts.db`.

@@ -8,7 +8,7 @@ use crate::job_control::SwitchSeq;
 use crate::mpi_call::MpiCallRecord;
 
 /// The activity of some processes. The values are ordered: the lowest activity of several groups is
-/// the activity of all of them.
+/// the activity of all groups together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Activity {
     /// At least one process is busy.

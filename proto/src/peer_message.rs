@@ -1,5 +1,6 @@
-//! Messages between the daemons of a cluster, on the links of `tree/`. A holder of the cluster key
-//! is trusted in what it reports about itself. Numbers of hosts, nodes and jobs are checked anyway.
+//! Messages between the daemons of a cluster, on the links of `tree/`. A daemon with the cluster
+//! key is trusted in its reports about itself. The receiver nevertheless checks the numbers of
+//! hosts, nodes and jobs.
 //!
 //! Both sides begin every link with [`PeerMessage::Hello`]. Three groups of messages follow, in any
 //! order:
@@ -22,14 +23,14 @@ use crate::nodeset::NodeSet;
 pub const SERVER: HostId = HostId(0);
 
 /// Distinguishes a daemon from all earlier daemons of the same host. A daemon takes a new
-/// incarnation when it has ended everything that it ran. The new number guarantees that nothing of
-/// the earlier incarnation is left.
+/// incarnation when it has ended all of its jobs and sessions. The new number guarantees that no
+/// job or session of the earlier incarnation is left.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Incarnation(pub u64);
 
-/// Distinguishes a job from all other jobs with the same number, for example those of an earlier
+/// Distinguishes a job from all other jobs with the same number, for example the jobs of an earlier
 /// server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobIncarnation(pub u64);
@@ -62,7 +63,7 @@ pub enum PeerMessage {
     ParentLost,
     /// To the parent: the sender has another parent now. The link may stay.
     DetachChild,
-    /// From the server: end everything that you run, and join with a new incarnation.
+    /// From the server: end all jobs and sessions of the host, and join with a new incarnation.
     Reset {
         /// The incarnation of the addressed daemon. A daemon with another incarnation ignores the
         /// message.
@@ -165,8 +166,8 @@ pub struct DaemonInfo {
     pub incarnation: Incarnation,
     /// The address at which the daemon accepts links.
     pub address: SocketAddr,
-    /// The server to which the daemon has belonged since it took its incarnation. Everything that
-    /// the daemon runs belongs to that server.
+    /// The server to which the daemon has belonged since it took its incarnation. All jobs and
+    /// sessions of the daemon belong to that server.
     pub server_incarnation: Option<Incarnation>,
     /// Number of parents since the daemon took its incarnation, from 1. It distinguishes late
     /// messages from new ones.

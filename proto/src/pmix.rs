@@ -139,7 +139,7 @@ pub enum PmixReport {
         /// The rank.
         rank: u32,
     },
-    /// The ranks of this host that take part in a fence are in it.
+    /// The ranks of this host that take part in a fence have entered the fence.
     InFence {
         /// The parallel process.
         element: u32,

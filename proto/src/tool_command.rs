@@ -134,7 +134,7 @@ pub enum ToolRequest {
 pub enum RelayAction {
     /// Sends a record. The answer is sent when there is a record for the tool, or after this time.
     Ask {
-        /// A message of tool control. If it is empty, nothing is sent.
+        /// A message of tool control. An empty record is not sent.
         #[serde(with = "serde_bytes")]
         record: Vec<u8>,
         /// The time in milliseconds.
@@ -224,8 +224,8 @@ pub enum ThreadDetail {
     TopFrames,
 }
 
-/// An action of a console on a process. The console is a tool like others, and needs Control
-/// authority.
+/// An action of a console on a process. The console is a tool, and needs Control authority as every
+/// tool does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConsoleAction {
     /// Stop all threads until they are released.
@@ -278,7 +278,7 @@ pub enum ToolResult {
         /// Number of threads that are missing, because there were too many.
         omitted: u32,
     },
-    /// The records that the service has for a tool that has no connection to it.
+    /// The records that the service holds for a tool without a connection to the service.
     Records {
         /// The number of the answer. It orders the answers of a session, which may arrive over
         /// different connections.

@@ -104,7 +104,7 @@ impl ToolProgram {
         Self { path: replace(self.path), arguments }
     }
 
-    /// Checks a program that was received from elsewhere.
+    /// Checks a program that was received from another process.
     ///
     /// # Errors
     /// One line with the reason.
@@ -177,7 +177,7 @@ pub enum ToolActionAnswer {
     Started(ToolId),
     /// The signal was sent on all hosts.
     Signaled(SignalOutcome),
-    /// Nothing was done, or everything that was done has been undone.
+    /// The request had no effect, or all of its effects were undone.
     Refused {
         /// The exit code of the command.
         code: u8,
@@ -304,7 +304,7 @@ fn replace_placeholder(text: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 /// Splits a text into words like a shell: at blanks, with single quotes, double quotes and
-/// backslashes. Nothing is expanded.
+/// backslashes. Variables and patterns are not expanded.
 ///
 /// # Errors
 /// One line: a quote is not closed, a backslash is the last character, or there are too many words.

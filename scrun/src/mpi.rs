@@ -29,8 +29,8 @@ enum PmUse {
 /// The value of the option `mpi`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MpiOption {
-    /// The program and the libraries that it needs decide. If the value is a directory, the program
-    /// uses the MPI library in it.
+    /// The program and the libraries that it needs determine the kind. If the value is a directory,
+    /// the program uses the MPI library in it.
     Auto,
     /// All programs are MPI programs that start by PMI, unless they use libscore.
     Mpich,

@@ -68,7 +68,7 @@ impl Shell {
                     self.searched_len = start + index + expected.len();
                     return;
                 }
-                // Each part of the output is searched only once, because there may be much of it.
+                // Each part of the output is searched only once, because the output may be long.
                 start = start.max(screen.len().saturating_sub(expected.len()));
                 let last = text(&screen[screen.len().saturating_sub(500)..]);
                 assert!(Instant::now() < deadline, "no {expected:?}, but: {last}");

@@ -192,7 +192,7 @@ mod tests {
     use crate::unix_socket::seqpacket_pair;
 
     /// The number of descriptors of this process that refer to the file. Other tests open and close
-    /// descriptors at the same time, so that only those of one file can be counted.
+    /// descriptors at the same time, so that only the descriptors of one file can be counted.
     fn open_count(file: &File) -> usize {
         let inode = file.metadata().unwrap().ino();
         let entries = std::fs::read_dir("/proc/self/fd").unwrap();

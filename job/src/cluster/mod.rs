@@ -32,7 +32,7 @@
 //! - If a link of a job breaks, the daemon below it kills its part of that job. The job's master
 //!   ends the other parts, and the server is notified by `Finished`.
 //! - Received messages are read before `Tick` is reported. A machine that was stopped first reads
-//!   the messages that have arrived meanwhile.
+//!   the messages that arrived during the stop.
 //! - [`Timeouts::silence`] is longer than an interruption of the network that must not end jobs.
 //!   After an interruption of 5 s, TCP retransmits about 6 s after the beginning of the
 //!   interruption.

@@ -153,8 +153,8 @@ impl Detector {
         }
     }
 
-    /// Whether rounds are in progress. The job has to run meanwhile: a stop counts as a run of all
-    /// threads, so the rounds before and after it differ.
+    /// Whether rounds are in progress. The job has to run during the rounds: a stop counts as a run
+    /// of all threads, so the rounds before and after it differ.
     pub fn is_suspecting(&self) -> bool {
         !matches!(self.state, State::Busy | State::Backoff(_) | State::Deadlocked)
     }

@@ -220,8 +220,8 @@ impl ModelState {
         !self.spins && self.processes.iter().all(|process| process.helpers.is_empty())
     }
 
-    /// Returns true for a suspicion. The model ends with it, because a suspicion must be correct
-    /// without a stop.
+    /// Returns true for a suspicion. The model ends with a suspicion, because a suspicion must be
+    /// correct without a stop.
     fn perform(&mut self, actions: Vec<DetectorAction>) -> bool {
         let mut suspicion = false;
         for action in actions {

@@ -14,7 +14,7 @@ use super::*;
 pub const MS: Duration = Duration::from_millis(1);
 pub const US: Duration = Duration::from_micros(1);
 
-/// What tests check after a simulation.
+/// The data that tests check after a simulation.
 #[derive(Default)]
 pub struct SimRecord {
     /// The number of turns, and how often a host has lost one.
@@ -52,7 +52,7 @@ pub struct GangSimulation {
     /// The running shares of each host, with the time of their start.
     running: BTreeMap<(HostId, JobId), MonotonicTime>,
     pub record: SimRecord,
-    /// This host answers later than others by this time.
+    /// This host answers later than other hosts by this time.
     pub slow_host: Option<(HostId, Duration)>,
     script: Vec<GangEvent>,
 }

@@ -197,7 +197,7 @@ fn a_newcomer_that_continues_into_its_shared_slice_is_no_newcomer_any_more() {
 fn a_job_is_not_charged_for_time_on_hosts_that_no_other_job_could_use() {
     let mut sim = GangSimulation::new(3, 2, MS * 20, 9);
     // While the other jobs of its hosts are held, the third job, which has the lowest priority, has
-    // the hosts for itself. Later one of the others always runs at the same time as the first.
+    // the hosts for itself. Later, one of the other jobs always runs at the same time as the first.
     let jobs: [(&[u32], u8); 4] = [(&[0], 0), (&[0, 1], 0), (&[1, 2], 15), (&[1], 0)];
     for ((hosts, priority), job) in jobs.into_iter().zip((1..).map(JobId)) {
         let event = sim.enter(job, hosts, 2, priority);

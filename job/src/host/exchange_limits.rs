@@ -65,7 +65,8 @@ impl ExchangeLimits {
         left.is_some()
     }
 
-    /// Whether the shepherd may send this report now. `placement` is that of this host.
+    /// Whether the shepherd may send this report now. `placement` is the job's placement for this
+    /// host.
     pub fn may_report(&mut self, placement: &Placement, report: &ShepherdReport) -> bool {
         match report {
             ShepherdReport::Job(JobReport::Processes { blocks, .. }) => {

@@ -215,7 +215,8 @@ mod tests {
         assert_eq!(outgoing(&mut node).0, [event(1, 0..6, said("main")).of(0)]);
     }
 
-    /// Each parallel process has a merger of its own, and a hostile job has a thousand of them.
+    /// Each parallel process has a merger of its own, and a hostile job has a thousand parallel
+    /// processes.
     #[test]
     fn the_answers_to_all_commands_that_wait_are_bounded_together() {
         let mut mergers = ToolMergers::default();

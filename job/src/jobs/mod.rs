@@ -55,7 +55,7 @@ pub struct NewJob {
     pub start: JobStart,
     /// The hosts, in the order of their nodes.
     pub placement: Placement,
-    /// The session that has submitted the job, and the job's number there.
+    /// The session that has submitted the job, and the job's number in that session.
     pub client_job: ClientJob,
     /// The hosts and processors of the job, as the gang scheduler counts them.
     pub allocations: Vec<HostShare>,

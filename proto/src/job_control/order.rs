@@ -127,7 +127,7 @@ pub enum ElementOrder {
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },
-    /// All nodes that take part in this subset fence are in it. For their hosts.
+    /// All nodes that take part in this subset fence have entered the fence. For their hosts.
     SubsetFenceDone(SubsetFence),
     /// A host requests the entries of a node. The host of the node answers with
     /// [`super::ElementReport::ModexAnswer`].

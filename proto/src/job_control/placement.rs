@@ -82,8 +82,8 @@ impl Placement {
         self.hosts[index].node_range().contains(&node).then_some(JobHostId(index as u32))
     }
 
-    /// Checks a placement that was received from elsewhere. An error is the reason why it cannot be
-    /// the placement of any job.
+    /// Checks a placement that was received from another process. An error is the reason why it
+    /// cannot be the placement of any job.
     ///
     /// # Errors
     /// One line with the reason.

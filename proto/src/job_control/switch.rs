@@ -29,8 +29,7 @@ pub enum StopCondition {
     LocalRotation(LocalRotation),
 }
 
-/// How a job alternates with others in turns. Each of these jobs gets this data, with its own
-/// position.
+/// How a job alternates with other jobs. Each of these jobs gets this data, with its own position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalRotation {
     /// The number of the stop that ends the first turn. Each further turn has the next number.

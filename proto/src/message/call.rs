@@ -23,7 +23,7 @@ pub enum Call {
         /// Chosen by the caller, and repeated in the reply.
         id: u32,
     },
-    /// sc_flush. Answered when scrun has written everything that the processes wrote earlier.
+    /// sc_flush. Answered when scrun has written all output that the processes wrote earlier.
     Flush {
         /// Chosen by the caller, and repeated in the reply.
         id: u32,
@@ -202,8 +202,8 @@ impl NetworkSet {
         Self { members: vec![NetworkMember { device: NetworkDevice::Shmem, node_ranges }] }
     }
 
-    /// The network set of a host with the nodes `local_nodes`. If there are several, they reach
-    /// each other through shared memory. `others`: devices for the other nodes. They use the same
+    /// The network set of a host with the nodes `local_nodes`. Several nodes reach each other
+    /// through shared memory. `others`: devices for the other nodes. These devices use the same
     /// node numbers as the job.
     pub fn many_hosts(local_nodes: Range<u32>, others: &[(NetworkDevice, NodeSet)]) -> Self {
         let mut members = Vec::new();

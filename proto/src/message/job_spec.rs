@@ -39,7 +39,7 @@ pub struct JobSpec {
     pub independent_nodes: bool,
     /// Whether the processes of a stage are held for a debugger. Each then waits before its first
     /// own instruction until [`super::DebuggerRequest::ReleaseStage`].
-    /// [`super::DebuggerRequest::HoldStages`] changes it for later stages.
+    /// [`super::DebuggerRequest::HoldStages`] changes this option for later stages.
     pub hold: bool,
     /// Names of the networks, one for each network set ([`crate::network_choice::choose`]). If
     /// scored chooses the hosts, these are the networks that the user has named.
@@ -194,7 +194,8 @@ pub struct ElementSpec {
 }
 
 impl ElementSpec {
-    /// A parallel process without redirections. Nothing else about its program is known.
+    /// A parallel process without redirections. All other properties of its program have default
+    /// values.
     pub fn new(path: OsBytes, args: Vec<OsBytes>, kind: ProgramKind) -> Self {
         Self {
             path,
@@ -210,7 +211,8 @@ impl ElementSpec {
     }
 }
 
-/// The names of MPICH's library: the usual one, and that of Debian. They have the same interface.
+/// The names of MPICH's library: the usual name, and the name in Debian. Both libraries have the
+/// same interface.
 pub const MPICH_LIBRARY_NAMES: [&str; 2] = ["libmpi.so.12", "libmpich.so.12"];
 
 /// The kind of a program, as scrun has determined it.
@@ -223,7 +225,7 @@ pub enum ProgramKind {
     Mpi(MpiStart),
     /// Any other program, including scripts. It starts on every node, in the job's directory.
     Plain,
-    /// The built-in `system`. path and args are those of the sequential program, which each host
+    /// The built-in `system`. `path` and `args` are for the sequential program, which each host
     /// searches in PATH. It runs in the job's directory.
     System {
         /// Whether only the first process of each host runs it (`-host`).

@@ -39,7 +39,7 @@ pub fn request_of_bytes(bytes: &[u8]) -> Result<Request, NoteError> {
     Ok(request)
 }
 
-/// The needs of a program, combined with those of the libraries that it needs.
+/// The needs of a program, combined with the needs of its libraries.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProgramNeeds {
     /// The combined resource request of the program and its libraries.

@@ -103,7 +103,7 @@ impl OutputWriter {
         Some(self.state.first_errno.load(Ordering::Acquire)).filter(|errno| *errno != 0)
     }
 
-    /// Whether everything pushed has been written or dropped.
+    /// Whether all queued bytes have been written or dropped.
     pub fn is_drained(&self) -> bool {
         self.state.done_count.load(Ordering::Acquire) == self.pushed_count
     }

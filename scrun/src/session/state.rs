@@ -93,7 +93,7 @@ pub struct SessionState {
     terminated: bool,
     /// The stacks after faults that have been received so far.
     reported_stacks: CollectedStacks,
-    /// Exit code that overrides that of the job.
+    /// Exit code that overrides the exit code of the job.
     forced_code: Option<u8>,
     /// Exit code, once the job has ended.
     exit_code: Option<u8>,

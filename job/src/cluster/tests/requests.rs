@@ -201,7 +201,7 @@ fn the_reason_of_an_ended_job_names_the_user_that_ended_it() {
     };
     assert_eq!(kill(1000, 2), [ended(2, "its user has ended it")]);
     assert_eq!(kill(50, 3), [ended(3, "an operator has ended it")]);
-    // The first job has finished. Nothing can change its end any more.
+    // The first job has finished. No later event changes its end.
     server.on(finished(1, 4), at_second(2));
     server.on(finished(1, 5), at_second(2));
     let cancel = |tag| ClusterEvent::Cancel { session: session(1), tag: SessionJobId(tag) };

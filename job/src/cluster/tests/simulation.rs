@@ -179,7 +179,7 @@ pub struct Coverage {
     pub resets: u64,
 }
 
-/// What the daemons have logged, and the server has received.
+/// The log lines of the daemons, and the messages that the server has received.
 #[derive(Debug, Default)]
 pub struct SimLog {
     pub lines: Vec<String>,

@@ -1,5 +1,5 @@
-//! Turns that need no decision: equivalent jobs on one host rotate there for some time without
-//! orders of the scheduler. Any event in the meantime first ends the rotation.
+//! Turns that need no decision: equivalent jobs on one host rotate on that host for some time
+//! without orders of the scheduler. Any event in the meantime first ends the rotation.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -200,7 +200,7 @@ impl GangScheduler {
         others.sort_unstable();
         let jobs: Vec<JobId> =
             [*first].into_iter().chain(others.iter().map(|(_, id)| *id)).collect();
-        // A job that has used less than the others gets ordinary slices first.
+        // A job that has used less than the other jobs gets ordinary slices first.
         let max_usage = first_job.weighted_usage.max(others.last()?.0);
         let min_usage = first_job.weighted_usage.min(others[0].0);
         let is_even = max_usage - min_usage <= 2 * self.slice_ns() * first_job.cost;
