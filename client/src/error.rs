@@ -35,7 +35,7 @@ pub enum ConnectionError {
         /// The user of the process at the other end.
         uid: u32,
     },
-    /// The scored is of another release.
+    /// The scored belongs to another release.
     #[error(
         "scored uses protocol {0}, this program {PROTOCOL_VERSION}: install both from one release"
     )]

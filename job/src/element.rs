@@ -129,7 +129,7 @@ impl Element {
         self.ended_nodes.missing(0..self.nodes)
     }
 
-    /// Whether some nodes have not ended, and no end was ordered.
+    /// Whether some nodes have not ended, and the end of the element was not ordered.
     pub fn may_go_on(&self) -> bool {
         !self.is_ended() && !self.is_ending()
     }

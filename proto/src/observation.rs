@@ -85,7 +85,7 @@ impl IdleSummary {
         self.activity != Activity::Busy
     }
 
-    /// Whether all are idle and nothing is outstanding.
+    /// Whether all processes are idle, and no message or remote access is outstanding.
     pub fn is_quiescent(&self) -> bool {
         self.activity == Activity::Idle && self.sent == self.received && self.outstanding_rma == 0
     }
@@ -112,9 +112,9 @@ impl SampleRound {
 pub struct ActivitySample {
     /// Number of processes.
     pub node_count: u32,
-    /// Whether all are idle.
+    /// Whether all processes are idle.
     pub idle: bool,
-    /// Whether none was busy since the previous round.
+    /// Whether no process was busy since the previous round.
     pub unchanged: bool,
     /// Whether all spinning processes have polled since the previous round.
     pub all_spinners_polled: bool,

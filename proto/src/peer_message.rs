@@ -130,7 +130,7 @@ pub enum PeerMessage {
     Report {
         /// The job.
         job: JobId,
-        /// The same as in [`PeerMessage::Order`].
+        /// See [`PeerMessage::Order`].
         job_incarnation: JobIncarnation,
         /// The encoded report.
         #[serde(with = "serde_bytes")]
@@ -185,7 +185,7 @@ pub struct Heartbeat {
     /// message of the child may be lost with a link while another link exists, and the loss is not
     /// reported.
     pub child_incarnation: Incarnation,
-    /// The same as in [`DaemonInfo`].
+    /// See [`DaemonInfo::attach_seq`].
     pub attach_seq: u32,
 }
 
@@ -194,13 +194,13 @@ pub struct Heartbeat {
 pub struct JoinRequest {
     /// The host's name in the cluster's list.
     pub name: String,
-    /// The same as in [`DaemonInfo`].
+    /// See [`DaemonInfo::incarnation`].
     pub incarnation: Incarnation,
-    /// The same as in [`DaemonInfo`].
+    /// See [`DaemonInfo::address`].
     pub address: SocketAddr,
-    /// The same as in [`DaemonInfo`].
+    /// See [`DaemonInfo::server_incarnation`].
     pub server_incarnation: Option<Incarnation>,
-    /// The same as in [`DaemonInfo`]: the number of parents so far.
+    /// See [`DaemonInfo::attach_seq`].
     pub attach_seq: u32,
     /// The parent that the server had assigned, if the daemon could not reach it.
     pub unreachable_parent: Option<HostId>,
@@ -236,7 +236,7 @@ pub struct ChildLost {
     pub host: HostId,
     /// The child's incarnation when it was lost.
     pub incarnation: Incarnation,
-    /// The same as in [`DaemonInfo`].
+    /// See [`DaemonInfo::attach_seq`].
     pub attach_seq: u32,
     /// The error of the link.
     pub reason: String,

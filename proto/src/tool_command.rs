@@ -164,7 +164,8 @@ pub enum FileQuestion {
     Link(OsBytes),
     /// Get the attributes of a file: [`FileAnswer::Attributes`].
     Attributes(OsBytes),
-    /// Read a part of a file: [`FileAnswer::Bytes`]. There are fewer bytes at the end of the file.
+    /// Read a part of a file: [`FileAnswer::Bytes`]. The answer has fewer bytes at the end of the
+    /// file.
     Read {
         /// The path of the file.
         path: OsBytes,

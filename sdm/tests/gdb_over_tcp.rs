@@ -431,7 +431,7 @@ fn another_program_on_the_port_is_skipped_and_an_absent_server_is_named() {
             let _ = stream.unwrap().write_all(&[b'x'; 4096]);
         }
     });
-    // A server of another job on the same host, with another key.
+    // A server of another job runs on the same host, with another key.
     let other_key = Key::generate().unwrap();
     let mut other = server_with_id(&(port + 2).to_string(), 0, &other_key).unwrap();
     std::thread::spawn(

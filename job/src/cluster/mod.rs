@@ -115,8 +115,8 @@ pub struct HostConfig {
 pub struct Timeouts {
     /// The limit of [`score_tree::link::LinkTimeouts::silence_timeout`].
     pub silence: Duration,
-    /// The time from the loss of a host until it is declared down. In this time the host may dial
-    /// again.
+    /// The time from the loss of a host until it is declared down. In this time the host may
+    /// connect again.
     pub grace: Duration,
     /// The time from a job's end until its user is notified, even if a host has not confirmed its
     /// cleanup.
@@ -264,7 +264,7 @@ pub enum ClusterEvent {
 /// An action for the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterAction {
-    /// Send this over the existing link, or dial. If it cannot be sent, the daemon reports
+    /// Send this over the existing link, or open a link. If it cannot be sent, the daemon reports
     /// `LinkLost`.
     Send {
         /// The destination.

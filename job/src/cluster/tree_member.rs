@@ -74,7 +74,7 @@ pub enum MemberEvent {
 /// An action for the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberAction {
-    /// Send this over the existing link, or dial. If it cannot be sent, the daemon reports
+    /// Send this over the existing link, or open a link. If it cannot be sent, the daemon reports
     /// `LinkLost`.
     Send {
         /// The destination.

@@ -334,7 +334,7 @@ impl GangScheduler {
         self.slice_length =
             self.slice_length.map(|length| length.min(now.saturating_sub(self.slice_began_at)));
         self.end_slice_if_over(now);
-        // Only after the end of the slice, because that records whether the job was idle.
+        // This follows the end of the slice, which records whether the job was idle.
         self.update_job(id, |job| job.is_idle = false);
     }
 
@@ -583,7 +583,7 @@ impl GangScheduler {
                 GangAction::Run { job, stop } if job == id => Some(stop),
                 _ => None,
             });
-            // A running job is not disturbed if an order can still stop it in time.
+            // A running job gets no new order now if a later order can still stop it in time.
             if run.planned_stop.map(|stop| stop.at) == stop_at
                 || (run.planned_stop.is_none() && pending_run_stop.is_none())
             {

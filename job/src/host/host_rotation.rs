@@ -60,7 +60,7 @@ impl HostRotation {
     }
 
     /// A job gets its order to take part. Returns the order for the job of the first turn, if all
-    /// jobs have got theirs.
+    /// jobs have got their orders.
     pub fn join(
         &mut self,
         job: JobId,

@@ -96,7 +96,7 @@ pub enum LocalReport {
 pub enum Input {
     /// Begin a job that this daemon leads.
     Begin(Box<NewJob>),
-    /// The session that has submitted a job requests this.
+    /// The session that has submitted the job sends this request.
     FromSession(JobId, JobRequest),
     /// A session or the status page watches a job. A period of 0 ms ends this.
     Subscribe {

@@ -76,7 +76,7 @@ pub struct StageElements {
 }
 
 impl StageElements {
-    /// The elements of a job that has not begun its first stage: none.
+    /// The state of a job that has not begun its first stage. It has no elements.
     pub fn new(job: JobId, placement: Arc<Placement>, has_debuggers: bool) -> Self {
         Self {
             job,

@@ -34,7 +34,7 @@ impl ClientTransfers {
         }
     }
 
-    /// A host waits until scrun has written all output so far. The token is the host's own.
+    /// A host waits until scrun has written all output so far. The host has chosen the token.
     pub fn on_flush(&mut self, host: JobHostId, token: u64, out: &mut Outbox) {
         self.pending_flushes.insert(self.next_flush, (host, token));
         out.to_client(JobAnswer::Flush(self.next_flush));

@@ -170,7 +170,7 @@ mod tests {
         starter.on_shown();
         let requests = vec![DebuggerRequest::HoldStages(false)];
         assert_eq!(starter.on_look(true, 0), LookResult { requests, reset_flag: true });
-        // The next debugger.
+        // The next debugger attaches.
         assert_eq!(starter.on_look(true, 6).requests, LIST);
         assert!(starter.on_processes(0, "a", &block(0, 0, &[1])).is_some());
         starter.on_shown();

@@ -188,7 +188,7 @@ impl SessionState {
             | JobAnswer::ToolAction(_)
             | JobAnswer::Processes { .. }
             | JobAnswer::OpenDebugger(_) => {}
-            // A request was sent before the end of the job was received.
+            // scrun sent a request before it received the end of the job.
             JobAnswer::UnknownJob => {}
         }
     }

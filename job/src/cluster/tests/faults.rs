@@ -1,6 +1,6 @@
-//! Random faults, by seed, and some particular ones. A failing seed is printed: `SCORE_SIM_SEED=17
-//! cargo test -p score-job cluster` replays it, and `SCORE_SIM_TRACE=1` traces it.
-//! `SCORE_SIM_SEEDS=100000` runs many seeds.
+//! Tests of random faults, which depend on a seed, and of some particular faults. A failing seed is
+//! printed: `SCORE_SIM_SEED=17 cargo test -p score-job cluster` replays it, and `SCORE_SIM_TRACE=1`
+//! traces it. `SCORE_SIM_SEEDS=100000` runs many seeds.
 
 use score_proto::ids::{HostId, SessionJobId};
 use score_proto::peer_message::SERVER;
@@ -256,8 +256,8 @@ fn a_daemon_restarted_while_its_parent_hangs_is_reported_to_the_server() {
     sim.kill(child, false);
     sim.run_until(sim.now + MonotonicTime::from_millis(2500));
     sim.start_daemon(child, None);
-    // The daemon's message to the parent is lost with a dial that gets no answer. By then the
-    // parent has resumed and has opened a link itself.
+    // The daemon's message to the parent is lost with an attempt to connect that gets no answer. By
+    // then the parent has resumed and has opened a link itself.
     sim.run_until(sim.now + seconds(1));
     sim.stop(HostId(1), false);
     sim.run_until(sim.now + DETECTION_BOUND);

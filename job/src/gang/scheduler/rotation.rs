@@ -67,7 +67,7 @@ impl Rotation {
 }
 
 impl GangJob {
-    /// Whether only its usage decides whether the job is in the next row.
+    /// Whether the usage of the job alone decides whether the job is in the next row.
     fn is_undisturbed(&self) -> bool {
         self.age == JobAge::Settled && !(self.is_idle || self.was_idle || self.yielded)
     }
