@@ -171,7 +171,8 @@ fn the_answer_to_a_signal_names_the_hosts_on_which_the_tool_has_ended_within_a_s
     assert_eq!(tick(&mut tools), []);
     tools.now += END_GRACE;
     assert_eq!(tick(&mut tools), [signaled(3, 3, &[], 0)]);
-    // A further signal does not wait for the end of that second, and one end is no answer.
+    // A further signal ends the wait of that second, and the earlier request is answered. An end on
+    // one host does not answer a request.
     tools.act(4, send(15));
     is_sent(&mut tools);
     let killed = Status::Signaled(15);

@@ -53,7 +53,7 @@ pub enum NetworkTransport {
 }
 
 impl HostNetwork {
-    /// A network whose device PM has (manual, table 1.1).
+    /// A network with this device of PM (manual, table 1.1).
     pub fn new(name: &str, device: &str, trusted: bool, links: Vec<String>) -> Self {
         let transport = match device {
             UDP => NetworkTransport::Udp,

@@ -56,8 +56,8 @@ pub struct ToolCommand {
 pub struct MergedEvent {
     /// The command that the event answers.
     pub command: CommandId,
-    /// The ranks that have sent it, or that it concerns. In the tree of a job these are nodes of
-    /// the element.
+    /// The ranks that have sent the event, or that the event concerns. In the tree of a job these
+    /// are nodes of the element.
     pub ranks: NodeSet,
     /// The body.
     pub body: EventBody,

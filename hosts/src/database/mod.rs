@@ -166,7 +166,7 @@ pub struct Database {
     /// Groups and their members, in the order of the file.
     groups: Vec<(String, Vec<usize>)>,
     by_name: HashMap<String, usize>,
-    /// First labels of names. None if several hosts have the same label.
+    /// The index of the host with each first label of a name. None if several hosts have the label.
     by_label: HashMap<String, Option<usize>>,
     by_group: HashMap<String, usize>,
 }

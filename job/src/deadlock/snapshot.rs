@@ -21,8 +21,8 @@ pub struct ProcessSnapshot {
     pub received: u64,
     /// Remote reads and writes that are outstanding.
     pub remote_in_flight: u64,
-    /// A fingerprint of the places of the threads, and of how often the sleeping threads have run.
-    /// None if the threads were not sampled.
+    /// A fingerprint of the places at which the threads are, and of how often the sleeping threads
+    /// have run. None if the threads were not sampled.
     pub threads: Option<u64>,
 }
 

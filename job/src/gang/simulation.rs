@@ -40,7 +40,7 @@ pub struct GangSimulation {
     pub shares: BTreeMap<JobId, Vec<HostShare>>,
     /// Acknowledgements that are still missing.
     missing_acks: BTreeMap<(JobId, SwitchSeq), BTreeSet<HostId>>,
-    /// The number by which a host stops a job by its timer.
+    /// The number of the stop that a host makes by its timer.
     pub planned: BTreeMap<(HostId, JobId), SwitchSeq>,
     pub rotations: BTreeMap<HostId, SimRotation>,
     /// On average, once in this many turns a host aborts the rotation or does not answer.

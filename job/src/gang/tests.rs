@@ -40,7 +40,7 @@ fn two_jobs_share_evenly_and_lose_little() {
             (sim.run_time(JobId(1)).as_secs_f64(), sim.run_time(JobId(2)).as_secs_f64());
         assert!((one / two - 1.0).abs() < 0.02, "slice {slice}: {one} {two}");
         assert!(one + two > 60.0 * (1.0 - 0.7 / f64::from(slice)), "slice {slice}: {one} {two}");
-        // Hardly any stop has to be ordered when a slice ends.
+        // At the end of a slice, at most about 1 % of the stops need an order.
         let (ordered, unordered) = (sim.record.ordered_stops, sim.record.timed_stops);
         assert!(ordered <= 2 + unordered / 100, "slice {slice}: {ordered} {unordered}");
     }

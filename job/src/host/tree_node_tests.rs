@@ -10,7 +10,7 @@ use score_proto::peer_message::JobIncarnation;
 use score_proto::tool_files::{ToolFilesKind, ToolFilesOrder};
 use score_proto::tool_start::ToolId;
 
-/// The node of host 0 of three hosts. The other two are its children.
+/// The node of host 0 of three hosts. The other two hosts are its children.
 fn root_node() -> TreeNode {
     let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
     let tree_node = TreeNode::new(Placement::new(JobIncarnation(0), hosts));

@@ -61,7 +61,7 @@ pub struct NewJob {
     pub allocations: Vec<HostShare>,
 }
 
-/// The identity of this daemon among daemons. A daemon without links has no identity.
+/// The data by which other daemons identify this daemon. A daemon without links has no identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostIdentity {
     /// The name of its host.
@@ -111,7 +111,7 @@ pub enum Input {
     Tool(SessionKey, ToolCall),
     /// A reader of the status page requests the stacks of a job.
     PageStacks(JobId),
-    /// A session starts a tool for this job, or sends a signal to one.
+    /// A session starts a tool for this job, or sends a signal to a tool.
     ToolAction(SessionKey, JobId, ToolAction),
     /// A session sends bytes of the files of the tool that it starts.
     ToolFile(SessionKey, ToolFileChunk),

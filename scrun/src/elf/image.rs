@@ -6,7 +6,7 @@ use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::read::{ReadRef, StringTable};
 use score_proto::elf_note::{self, NoteError, Request};
 
-/// Longer note segments and dynamic sections are not read. In bytes.
+/// Maximum length in bytes of the note segments and dynamic sections that are read.
 const MAX_SEGMENT: u64 = 1 << 20;
 /// Maximum number of program headers, dynamic section entries and notes that are read.
 const MAX_ENTRIES: usize = 4096;

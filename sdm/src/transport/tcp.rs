@@ -172,7 +172,7 @@ impl TcpTransport {
         all
     }
 
-    /// The time at which a link or a search has work to do.
+    /// The time at which a link or a search is due.
     fn deadline(&self) -> Option<MonotonicTime> {
         let links = self.unproved.iter().chain(&self.parent).map(Connection::deadline);
         let parent = self.listener.as_ref().map(|_| PARENT_TIMEOUT);
