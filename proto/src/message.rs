@@ -61,9 +61,10 @@ pub enum SingleUserRequest {
     /// A job, with a number that no other job of the session has.
     Submit(JobSpec),
     /// Starts daemons on these hosts, and opens a socket at which scrun can submit jobs for them.
-    /// It concerns the session and no job. Daemons and socket last as long as this connection.
-    /// [`HostSpec::procs`] of the hosts is ignored. Answered by
-    /// [`crate::server_message::ScoutAnswer`] or [`crate::server_message::SessionAnswer::Refused`].
+    /// The request carries [`crate::client_session::SESSION_JOB`] instead of the number of a job.
+    /// Daemons and socket last as long as this connection. [`HostSpec::procs`] of the hosts is
+    /// ignored. Answered by [`crate::server_message::ScoutAnswer`] or
+    /// [`crate::server_message::SessionAnswer::Refused`].
     OpenScoutSession(Vec<HostSpec>),
     /// A request to a job of the session.
     Job(JobRequest),
@@ -80,8 +81,8 @@ pub enum UserRequest {
         /// The job. scored replaces its list of hosts.
         spec: JobSpec,
     },
-    /// A request that concerns the session and no job. Answered by
-    /// [`crate::server_message::ConsoleAnswer`].
+    /// A request about jobs of the cluster, with [`crate::client_session::SESSION_JOB`] instead of
+    /// the number of a job of the session. Answered by [`crate::server_message::ConsoleAnswer`].
     Console(ConsoleRequest),
     /// A request to a job of the session.
     Job(JobRequest),
