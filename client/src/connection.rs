@@ -18,7 +18,7 @@ use crate::error::ConnectionError;
 use crate::framed_socket::FramedSocket;
 use crate::readiness::{Readiness, wait_until_ready};
 
-/// The time in which scored must accept a message from a client that waits for this.
+/// The time within which scored must accept a message, if the client waits for the acceptance.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A message to a client that expects the answers `A`.
@@ -96,8 +96,8 @@ impl Connection {
         self.socket.try_queue(&JobMessage { job, message })
     }
 
-    /// Writes as much of the queue as the socket accepts. If scored has closed the connection, this
-    /// is found by receiving.
+    /// Writes as much of the queue as the socket accepts. A receive detects that scored has closed
+    /// the connection.
     pub fn flush(&mut self) {
         self.socket.flush();
     }
@@ -273,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    /// More than any test needs.
+    /// Longer than any test takes.
     const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     const HELLO: SessionAnswer = SessionAnswer::Hello { version: PROTOCOL_VERSION };
@@ -362,7 +362,7 @@ mod tests {
         let refused = SessionAnswer::Refused { reason: "full".to_owned(), code: 1 };
         scored.write_all(&encode(&refused)).unwrap();
         drop(scored);
-        // Nobody reads this.
+        // The peer does not read this message.
         connection.send(SESSION_JOB, &UserRequest::Console(ConsoleRequest::List)).unwrap();
         let received = connection.next::<ConsoleReply<ListAnswer>>(TEST_TIMEOUT).unwrap();
         assert_eq!(received, Received::Refused { reason: "full".to_owned(), code: 1 });

@@ -19,7 +19,7 @@ pub enum ConnectionError {
         socket: PathBuf,
         /// The error of connect(2).
         error: io::Error,
-        /// What the user can do instead.
+        /// The action that the user can take instead.
         remedy: &'static str,
     },
     /// No scout session has this socket.
@@ -32,10 +32,10 @@ pub enum ConnectionError {
         peer: String,
         /// The process at the other end.
         pid: i32,
-        /// Its user.
+        /// The user of the process at the other end.
         uid: u32,
     },
-    /// The scored is of another release.
+    /// The scored belongs to another release.
     #[error(
         "scored uses protocol {0}, this program {PROTOCOL_VERSION}: install both from one release"
     )]

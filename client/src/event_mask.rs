@@ -15,7 +15,7 @@ use mio::{Registry, Token};
 /// full registration.
 ///
 /// # Errors
-/// As epoll_ctl(2).
+/// See epoll_ctl(2).
 pub fn report_only_end(registry: &Registry, socket: BorrowedFd, token: Token) -> io::Result<()> {
     // EPOLLERR and EPOLLHUP are always reported.
     let mut event = libc::epoll_event { events: libc::EPOLLET as u32, u64: token.0 as u64 };

@@ -160,7 +160,7 @@ fn at(path: &Path, reason: &str) -> String {
 /// Reads until `bytes` is full or the file ends. Returns the number of bytes.
 ///
 /// # Errors
-/// As pread(2).
+/// See pread(2).
 pub fn read_full_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut count = 0;
     while count < bytes.len() {

@@ -23,8 +23,8 @@ const MAX_IDLE_CAPACITY: usize = 64 * 1024;
 pub const READ_BUFFER_LEN: usize = 64 * 1024;
 
 thread_local! {
-    /// One buffer for all links, because a daemon may have thousands. A shepherd reads everything
-    /// into it, because it inherits the buffer's pages from its daemon.
+    /// One buffer for all links, because a daemon may have thousands. A shepherd reads all of its
+    /// data into this buffer, because the shepherd inherits the buffer's pages from its daemon.
     static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BUFFER_LEN]);
 }
 
@@ -119,8 +119,7 @@ impl FramedSocket {
     }
 
     fn needed_interest(&self) -> Option<Interest> {
-        // The socket is known to hold data. A report of each further arrival would only wake the
-        // owner.
+        // The socket holds data. A report of each further arrival would only wake the owner.
         let reads = !(self.is_paused && self.readable);
         // Without a backlog, a report of each message that the peer reads would only wake the
         // owner.

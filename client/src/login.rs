@@ -24,7 +24,7 @@ pub struct Service {
 
 impl Service {
     /// The service at `socket` or, without it, at the socket in the environment or the default
-    /// socket. `remedy` says what the user can do if there is no service.
+    /// socket. `remedy` is the advice for the user if there is no service.
     pub fn new(socket: Option<PathBuf>, remedy: &'static str) -> Self {
         let from_environment = || std::env::var_os(SCORED_SOCKET_ENV).map(PathBuf::from);
         let socket = socket.or_else(from_environment).unwrap_or_else(|| DEFAULT_SOCKET.into());

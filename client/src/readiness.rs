@@ -8,14 +8,14 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
-/// The events for which a descriptor is waited for.
+/// The events to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
     /// Data can be read, or the connection is closed.
     Readable,
     /// Data can be written, or the connection is closed.
     Writable,
-    /// One of the two.
+    /// Data can be read or written, or the connection is closed.
     Any,
 }
 
@@ -23,7 +23,7 @@ pub enum Readiness {
 /// after a signal.
 ///
 /// # Errors
-/// As ppoll(2).
+/// See ppoll(2).
 pub fn wait_until_ready(
     fd: BorrowedFd<'_>,
     readiness: Readiness,
@@ -43,7 +43,7 @@ pub fn wait_until_ready(
 /// Whether the descriptor becomes readable, or is closed, within `timeout` and before a signal.
 ///
 /// # Errors
-/// As ppoll(2).
+/// See ppoll(2).
 pub fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     wait_until_ready(fd, Readiness::Readable, timeout)
 }

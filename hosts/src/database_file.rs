@@ -35,8 +35,8 @@ pub fn read_from_disk(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The database to use, if there is one: the value of the option `-file`, else the value of
-/// SCBDSERV, else the default if it exists.
+/// The database to use, if there is one: the value of the option `-file`, otherwise the value of
+/// SCBDSERV, otherwise the default if it exists.
 ///
 /// # Errors
 /// A value of SCBDSERV that is not a path.

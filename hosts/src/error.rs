@@ -59,7 +59,7 @@ pub(crate) fn printable(word: &str) -> String {
     word.chars().take(MAX_QUOTED_CHARS - 3).map(clean).chain("...".chars()).collect()
 }
 
-/// The first names of a list, and the number of the others.
+/// The first names of a list, and the number of the remaining names.
 pub(crate) fn join_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const MAX_LISTED_NAMES: usize = 8;
     let mut names = names.into_iter();

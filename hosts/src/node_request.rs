@@ -57,7 +57,7 @@ pub fn parse_nodes(text: &str) -> Result<NodeRequest, String> {
     Ok(NodeRequest { shape, kind })
 }
 
-/// Parses the value of `hosts`, which is that of `nodes` except for a plain number.
+/// Parses the value of `hosts`. Its syntax is that of `nodes`, except for a plain number.
 ///
 /// # Errors
 /// A text with the expected form.

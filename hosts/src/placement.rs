@@ -1,5 +1,6 @@
-//! The choice of hosts for a job. From hosts with their processors and the requests of the user and
-//! the programs, it computes hosts with a number of processes each. An error names what is missing.
+//! The choice of hosts for a job. The input is a list of hosts with their processors, and the
+//! requests of the user and the programs. The result is a list of hosts with the number of
+//! processes on each. An error names the missing resource.
 //!
 //! If the request is a plain number N, the job gets the fewest hosts with enough processors, filled
 //! as evenly as their processors allow. On one machine, N may exceed the number of processors, even
@@ -242,7 +243,7 @@ fn check_node_limits(nodes: u64, request: &PlacementRequest) -> Result<(), Strin
     Ok(())
 }
 
-/// Chooses this many hosts, in their order. Hosts with enough processors are preferred.
+/// Chooses this number of hosts, in their order. Hosts with enough processors are preferred.
 fn first_hosts(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candidate>, String> {
     let host_count = pool.len();
     if hosts > host_count {

@@ -12,7 +12,7 @@
 //! | reading | the stacks are read | SIGHUP |
 //! | grace | 5 s | the end |
 //!
-//! A process that continues after the signal, because its handler sends a message, is ended too.
+//! A process that continues after the signal, because its handler sends a message, is also ended.
 
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ use crate::signal;
 /// The time that a parallel process may take to inspect itself in its handler of SIGHUP
 /// (sc_inspectme).
 pub const SIGHUP_GRACE: Duration = Duration::from_secs(5);
-/// The time for the hosts' explanations.
+/// The time that the hosts may take to report what their processes wait for.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Processes that are listed, one in a line.
+/// The largest number of processes in a list, which has one line for each process.
 const MAX_LISTED_PROCESSES: usize = 64;
 
 /// An action for the job master.
@@ -41,12 +41,12 @@ pub enum ResponseAction {
     StopGang,
     /// Let the job continue.
     Release,
-    /// The element is deadlocked; the list says what each process waits for. From now on the ends
-    /// of its processes are not reported.
+    /// The element is deadlocked; the list contains what each process waits for. From now on the
+    /// ends of its processes are not reported.
     DeclareDeadlock(Vec<WaitState>),
     /// Show the stacks of all processes; [`DeadlockResponse::on_stacks_read`] follows.
     ReadStacks,
-    /// The element may hang; the list says what each process waits for. The element continues.
+    /// The element may hang; the list contains what each process waits for. The element continues.
     ReportSuspicion(Vec<WaitState>),
     /// End the element.
     Kill,
@@ -130,7 +130,7 @@ impl DeadlockResponse {
         self.step_detector(DetectorEvent::SomeBusy, now)
     }
 
-    /// An order is about to wake a process. The samples that were taken so far prove nothing.
+    /// An order is about to wake a process. The samples that were taken so far are no longer valid.
     pub fn on_disturbed(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
         let idle_since_stop = self.detector.idle_since_stop();
         let mut steps = self.step_detector(DetectorEvent::SomeBusy, now);

@@ -1,7 +1,7 @@
 //! Decides which processes of a job get a debugger (manual 2.4.4; scrun(1), `debug`). A limited
-//! number of processes have one at a time, and the others wait. A debugger is a tool on the host of
-//! its process, or a program that scrun starts on its terminal. The job is held while it waits for
-//! the debuggers of a parallel process, so that other jobs get the processors.
+//! number of processes have a debugger at the same time, and the others wait. A debugger is a tool
+//! on the host of its process, or a program that scrun starts on its terminal. The job is held
+//! while it waits for the debuggers of a parallel process, so that other jobs get the processors.
 
 use std::collections::VecDeque;
 
@@ -25,16 +25,16 @@ pub struct DebuggedNode {
     pub node: u32,
 }
 
-/// A process that wants a debugger.
+/// A process that gets a debugger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// The node of the process.
     pub node: DebuggedNode,
     /// The name of the process for the user.
     pub label: String,
-    /// How a debugger finds it.
+    /// The data by which a debugger finds the process.
     pub process: DebuggedProcess,
-    /// The debugger that is started for it.
+    /// The debugger that is started for the process.
     pub kind: DebuggerKind,
 }
 
@@ -103,7 +103,7 @@ impl Target {
 }
 
 impl Debuggers {
-    /// No process wants a debugger yet.
+    /// The state in which no process has requested a debugger.
     pub fn new(spec: Option<DebuggerSpec>) -> Self {
         Self { spec, waiting: VecDeque::new(), running: Vec::new(), hold: JobHold::Free }
     }
@@ -113,14 +113,14 @@ impl Debuggers {
         self.spec.is_some()
     }
 
-    /// A process wants a debugger. A second request of the same process is ignored.
+    /// A process requests a debugger. A second request of the same process is ignored.
     pub fn add(&mut self, node: DebuggedNode, label: String, process: DebuggedProcess) {
         let is_known = self.nodes().any(|one| one == node);
         let Some(spec) = self.spec.as_ref().filter(|_| !is_known) else { return };
         let display = process.display.filter(|text| text.len() <= 256 && !text.contains('\0'));
         let process = DebuggedProcess { display, ..process };
         let kind = match (&spec.kind, &process.display) {
-            // The process has named a display itself.
+            // The process itself has specified a display.
             (DebuggerKind::Script(_) | DebuggerKind::Terminal, Some(_)) => DebuggerKind::Xterm,
             (kind, _) => kind.clone(),
         };
@@ -143,7 +143,7 @@ impl Debuggers {
         Some(target)
     }
 
-    /// The debugger of a node runs as this tool. Returns false if the node no longer wants a
+    /// The debugger of a node runs as this tool. Returns false if the node no longer waits for a
     /// debugger.
     pub fn on_started(&mut self, node: DebuggedNode, tool: ToolId) -> bool {
         let entry = self.running.iter_mut().find(|(target, _)| target.node == node);

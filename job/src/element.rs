@@ -134,7 +134,7 @@ impl Element {
         self.ended_nodes.missing(0..self.nodes)
     }
 
-    /// Whether some nodes have not ended, and no end was ordered.
+    /// Whether some nodes have not ended, and the end of the element was not ordered.
     pub fn may_go_on(&self) -> bool {
         !self.is_ended() && !self.is_ending()
     }
@@ -374,7 +374,7 @@ impl Element {
     }
 
     /// These nodes are in a fence of a subset of the nodes. Their host sends new entries for the
-    /// others.
+    /// other nodes of the fence.
     pub fn on_in_subset_fence(
         &mut self,
         fence: SubsetFence,

@@ -62,16 +62,16 @@ enum Phase {
     None,
     Gathering(MonotonicTime),
     Reading,
-    /// The job runs until this time, so that other nodes can reach their fault too.
+    /// The job runs until this time, so that other nodes can also reach their fault.
     Debugging(Option<MonotonicTime>),
     Dying(MonotonicTime),
     Over,
 }
 
-/// What happens to processes with a fault before they end.
+/// The handling of processes with a fault before they end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Handling {
-    /// Their stacks are read.
+    /// The stacks of the processes are read.
     #[default]
     Stacks,
     /// The processes get a debugger.
@@ -115,7 +115,7 @@ impl FaultResponse {
         !is_released && self.nodes().contains(node)
     }
 
-    /// Whether some node waits. The parallel process ends soon. If it hangs meanwhile, this is no
+    /// Whether some node waits. The parallel process ends soon. A hang until then is not a
     /// deadlock.
     pub fn is_active(&self) -> bool {
         self.phase != Phase::None
@@ -296,7 +296,7 @@ mod tests {
         let two: NodeSet = [1, 3].into_iter().collect();
         let steps = response.on_tick(after(GATHER_WINDOW));
         assert_eq!(steps, [FaultAction::ReadStacks(two.clone())]);
-        // A node with a fault during the reading of the stacks dies with the others.
+        // A node with a fault during the reading of the stacks dies with the other nodes.
         assert_eq!(response.on_fault(&NodeSet::one(0), SIGSEGV, &all(), T0), []);
         let title = "node 3 of a.out got SIGABRT, nodes 0-1 got SIGSEGV".to_owned();
         let released: NodeSet = [0, 1, 3].into_iter().collect();

@@ -65,7 +65,7 @@ pub enum ToolStep {
 #[derive(Debug)]
 struct Waiting {
     requester: ToolRequester,
-    /// What the hosts have reported so far, if the request is a signal.
+    /// The reports of the hosts so far, if the request is a signal.
     outcome: Option<SignalOutcome>,
     /// The hosts that have not answered.
     hosts: NodeSet,
@@ -347,7 +347,7 @@ impl JobTools {
         }
     }
 
-    /// A tool has not started on one host: it is ended on the others.
+    /// A tool has not started on one host. The tool is ended on the other hosts.
     fn refuse_start(&mut self, id: ToolId, code: u8, reason: String, out: &mut Vec<ToolStep>) {
         let Some(tool) = self.tools.get_mut(&id) else { return };
         if let Some(waiting) = tool.waiting.take() {
@@ -405,7 +405,7 @@ impl JobTools {
         }
     }
 
-    /// When [`JobTools::on_tick`] has something to do.
+    /// When [`JobTools::on_tick`] is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         let of_tools = self.tools.values().filter_map(|tool| tool.waiting.as_ref()?.deadline);
         of_tools.chain(self.transfer.as_ref().and_then(ToolFileTransfer::deadline)).min()

@@ -134,7 +134,7 @@ fn a_signal_is_sent_to_the_hosts_on_which_the_tool_runs() {
     assert_eq!(tools.report(0, 1, ToolEventKind::Signaled), []);
     let steps = tools.act(5, signal(1, 9));
     assert!(refusal(&steps).1.contains("not done yet"), "{steps:?}");
-    // The tool has ended before the signal arrived. This counts as an answer too.
+    // The tool has ended before the signal arrived. This also counts as an answer.
     assert_eq!(tools.report(2, 1, ToolEventKind::Ended(Status::Exited(0))), []);
     let steps = tools.report(0, 1, ToolEventKind::Ended(Status::Exited(0)));
     let outcome = SignalOutcome { ended: vec![(Status::Exited(0), 2)], ..Default::default() };
@@ -171,7 +171,8 @@ fn the_answer_to_a_signal_names_the_hosts_on_which_the_tool_has_ended_within_a_s
     assert_eq!(tick(&mut tools), []);
     tools.now += END_GRACE;
     assert_eq!(tick(&mut tools), [signaled(3, 3, &[], 0)]);
-    // A further signal does not wait for the end of that second, and one end is no answer.
+    // A further signal ends the wait of that second, and the earlier request is answered. An end on
+    // one host does not answer a request.
     tools.act(4, send(15));
     is_sent(&mut tools);
     let killed = Status::Signaled(15);

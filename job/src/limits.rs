@@ -1,5 +1,5 @@
-//! What happens when a job exceeds one of its limits. Each limit applies to the whole job on each
-//! host.
+//! The message and the exit code for a job that exceeds one of its limits. Each limit applies to
+//! the whole job on each host.
 
 use score_proto::message::JobLimits;
 

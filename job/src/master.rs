@@ -76,7 +76,7 @@ pub enum MasterEvent {
     GangStopped,
     /// Time has passed.
     Tick,
-    /// A subscriber wants metrics with this period in milliseconds. A period of 0 unsubscribes.
+    /// A subscriber requests metrics with this period in milliseconds. A period of 0 unsubscribes.
     SubscribeMetrics(Subscriber, u32),
     /// A session sends a command of a tool.
     Tool(SessionKey, ToolCall),
@@ -88,7 +88,7 @@ pub enum MasterEvent {
     ToolFile(SessionKey, ToolFileChunk),
     /// A session of a tool begins.
     ToolSession(SessionKey, ToolSession),
-    /// A session of a tool, or one that sends files, has ended.
+    /// A session of a tool, or a session that sends files, has ended.
     ToolSessionEnded(SessionKey),
     /// A session requests the list of processes.
     ListProcesses(SessionKey),
@@ -147,7 +147,7 @@ pub struct JobMaster {
     subscribers: Subscribers,
     tool_commands: ToolCommands,
     tools: JobTools,
-    /// Debuggers of processes with a fault, if the user wants them.
+    /// Debuggers of processes with a fault, if the user has requested debuggers.
     debuggers: Debuggers,
     /// The requests of a debugger of the whole job.
     hold: StageHold,
@@ -452,7 +452,7 @@ impl JobMaster {
         self.on_tools_lost(hosts.clone());
         self.hold.refuse_sessions(self.number, &mut self.actions);
         if self.programs.has_independent_nodes() && self.state.is_in_stage() {
-            // The commands on other hosts are independent of it.
+            // The commands of the other nodes are independent of the lost nodes.
             self.kill_code.get_or_insert(code);
         } else {
             self.end_all(code);
@@ -486,8 +486,8 @@ impl JobMaster {
         }
     }
 
-    /// Carries out what the elements have requested during the event, and returns stacks that have
-    /// been read to them.
+    /// Carries out the requests of the elements during the event. Notifies the elements whose
+    /// stacks have been read.
     fn carry_out_stage_requests(&mut self) {
         for request in self.elements.take_requests() {
             match request {
@@ -526,7 +526,7 @@ impl JobMaster {
         self.actions.job_order(JobOrder::Finish);
     }
 
-    /// Every host has reclaimed everything, or is lost.
+    /// Every host has released all resources of the job, or is lost.
     fn on_finished(&mut self, elapsed_ns: u64) {
         // Services report the results for their processes until now.
         self.tool_commands.finish_all(&mut self.actions);

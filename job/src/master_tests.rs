@@ -411,8 +411,8 @@ fn held_for_inspection(job: &mut JobMaster) -> SampleRound {
     round_of(&job.on(MasterEvent::GangStopped))
 }
 
-/// All processes of an element are idle. The element is inspected, and one process can still
-/// continue. Returns the requests to the gang scheduler after both steps.
+/// All processes of an element are idle. During the inspection of the element, one process can
+/// still continue. Returns the requests to the gang scheduler after both steps.
 fn idle_without_deadlock(
     job: &mut JobMaster,
     element: u32,
@@ -474,7 +474,7 @@ fn an_inspection_cut_short_by_a_slice_end_is_repeated_in_the_next() {
     assert!(round_of(&report(&mut job, idle_after(9))) > round);
 }
 
-/// What each process of an element waits for.
+/// The report of the event that each process of an element waits for.
 fn all_waits() -> ElementReport {
     let wait = |node| WaitState {
         node,

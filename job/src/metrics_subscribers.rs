@@ -51,7 +51,7 @@ impl Subscribers {
         }
     }
 
-    /// Whether scrun has subscribed, and whether others have.
+    /// Whether scrun has subscribed, and whether other subscribers have.
     fn client_and_others(&self) -> (bool, bool) {
         let scrun = self.0.contains_key(&Subscriber::Scrun);
         (scrun, self.0.len() > usize::from(scrun))

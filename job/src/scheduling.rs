@@ -1,4 +1,4 @@
-//! The job's view of gang scheduling: whether the job has entered, has a slice, and is idle.
+//! The state of a job in gang scheduling: whether the job has entered, has a slice, and is idle.
 
 use score_proto::job_control::SwitchSeq;
 
@@ -20,7 +20,7 @@ pub enum GangRequest {
     Release(HoldReason),
     /// The job gives up the rest of its slice.
     Yield,
-    /// The job wants no slice for this many seconds.
+    /// The job takes no slice for this many seconds.
     Sleep(u32),
     /// No process of the job needs a processor.
     Idle,
@@ -124,7 +124,7 @@ impl Scheduling {
         changed.then_some(if all_idle { GangRequest::Idle } else { GangRequest::Busy })
     }
 
-    /// The job has nothing more to run.
+    /// The job has no further stage to run.
     pub fn leave(&mut self) -> Option<GangRequest> {
         let has_entered = self.has_entered();
         self.0 = State::Left;

@@ -151,7 +151,8 @@ impl StageHold {
         Ok(())
     }
 
-    /// A list has begun. Each session gets its stage and programs. scrun knows the programs.
+    /// A list has begun. Each session gets its stage and programs. scrun already has the list of
+    /// programs.
     fn announce_list(&self, stage: &ListedStage, out: &mut Outbox) {
         let (number, nodes) = (stage.stage, stage.placement.nodes());
         for session_key in self.listers().filter_map(Lister::session) {
@@ -352,7 +353,7 @@ mod tests {
         hold.on_stage_start(2);
         assert_eq!(hold.list(FIRST, true), Ok(Some(LIST)));
         assert!(hold.on_listed(1));
-        // Half of the list has been sent, so these would miss that half.
+        // Half of the list has been sent, so these recipients would miss that half.
         for late in [SECOND, Lister::Scrun] {
             assert_eq!(hold.list(late, true), Ok(None));
         }
@@ -360,13 +361,13 @@ mod tests {
         assert!(hold.on_listed(1));
         assert_eq!(hold.finish_list(), (BTreeSet::from([FIRST]), Some(LIST)));
         assert_eq!(hold.listers().collect::<Vec<_>>(), [Lister::Scrun, SECOND]);
-        // The stage ends before these get their list.
+        // The stage ends before these recipients get their list.
         assert!(hold.on_listed(1));
         assert_eq!(hold.on_stage_start(2), (None, Some(LIST)));
         assert!(hold.on_listed(2) && !hold.on_listed(1));
         assert_eq!(hold.finish_list().0.len(), 2);
         assert_eq!(hold.finish_list(), (BTreeSet::new(), None));
-        // The job ends before these get their list.
+        // The job ends before these recipients get their list.
         assert_eq!(hold.list(FIRST, true), Ok(Some(LIST)));
         for late in [Lister::Scrun, SECOND] {
             assert_eq!(hold.list(late, true), Ok(None));

@@ -28,8 +28,8 @@ struct UnderWay {
 pub struct SubsetFences(HashMap<SubsetFence, UnderWay>);
 
 impl SubsetFences {
-    /// These nodes have entered a fence. Their host sends this many bytes of entries for the
-    /// others.
+    /// These nodes have entered a fence. Their host sends this many bytes of entries for the other
+    /// members.
     pub fn on_in_fence(
         &mut self,
         fence: &SubsetFence,

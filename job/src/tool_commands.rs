@@ -19,12 +19,12 @@ use crate::cluster::MonotonicTime;
 use crate::jobs::SessionKey;
 use crate::master::{MasterAction, Outbox, PageStacks};
 
-/// How long the master waits for the last events after the time that the command names. Each hop
-/// waits for that time from the moment at which it gets the command.
+/// How long the master waits for the last events after the time that the command specifies. Each
+/// hop waits for that time, counted from the moment at which it gets the command.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
-/// How long the master waits for the last stacks of ranks that are about to end. These ranks wait
-/// too.
+/// How long the master waits for the last stacks of ranks that are about to end. The ranks wait
+/// during this time.
 const REPORT_ANSWER_GRACE: Duration = Duration::from_millis(500);
 
 /// The largest number of simultaneous tool sessions of a job.
@@ -41,9 +41,11 @@ pub enum Asker {
     Session(SessionKey),
     /// The status page, for the stacks.
     Page,
-    /// scrun. The ranks belong to this parallel process and wait after a fault.
+    /// scrun, for a report of a fault. The ranks belong to this parallel process and wait after a
+    /// fault.
     Fault(u32),
-    /// scrun. The ranks belong to this parallel process, which is deadlocked.
+    /// scrun, for a report of a deadlock. The ranks belong to this parallel process, which is
+    /// deadlocked.
     Deadlock(u32),
 }
 

@@ -372,7 +372,7 @@ mod tests {
         ] {
             assert!(check_limits_of(&job(10, 1), &limits).is_err(), "{limits:?}");
         }
-        // Stages follow each other: the largest one counts.
+        // Stages run one after the other, so the largest stage determines the result.
         let mut spec = job(5, 1);
         spec.stages.push(job(1, 2).stages.remove(0));
         assert_eq!(check_limits_of(&spec, &exact), Ok(()));

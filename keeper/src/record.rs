@@ -135,9 +135,9 @@ pub enum Reply {
 /// How a shepherd ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShepherdEnd {
-    /// It exited with this code.
+    /// The shepherd exited with this code.
     Exited(u8),
-    /// It was killed by this signal.
+    /// This signal killed the shepherd.
     Signaled(u8),
 }
 

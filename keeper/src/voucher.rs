@@ -64,13 +64,13 @@ pub struct Voucher {
 /// Why a voucher is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VoucherError {
-    /// It is not a voucher.
+    /// The bytes are not a voucher.
     Malformed,
-    /// It was not issued by a keeper of this cluster, or it has been modified.
+    /// The voucher was not issued by a keeper of this cluster, or it has been modified.
     Forged,
-    /// It has expired.
+    /// The voucher has expired.
     Expired,
-    /// It expires later than any voucher that is issued now.
+    /// The voucher expires later than any voucher that is issued now.
     FromTheFuture,
 }
 

@@ -20,7 +20,7 @@ use crate::netlink::Request;
 
 /// The index of loopback in every namespace.
 const LOOPBACK: u32 = 1;
-/// Indices are chosen here and not queried. Low ones may be in use, because some kernels put
+/// Indices are chosen here and not queried. Low indices may be in use, because some kernels put
 /// tunnels into every new namespace.
 const FIRST_NIC: u32 = 1001;
 /// Both ends of a pair must have different indices. Otherwise the kernel takes up to a second to
@@ -114,8 +114,8 @@ fn veth(
             LinkAttribute::NetNsFd(peer_netns.as_raw_fd()),
         ],
     );
-    // The kernel creates the far end first. It would refuse to set it up before the other end
-    // exists.
+    // The kernel creates the far end first. The kernel cannot set the far end up before the other
+    // end exists.
     peer_end.header.flags = LinkFlags::empty();
     let mut local_end = local_end;
     local_end.attributes.push(LinkAttribute::Mtu(plan.mtu));

@@ -101,7 +101,7 @@ fn append(bytes: &mut Vec<u8>, number: u32, message: RouteNetlinkMessage) {
     let mut header = NetlinkHeader::default();
     header.sequence_number = number;
     header.flags = NLM_F_REQUEST | NLM_F_ACK;
-    // All other requests create something.
+    // All other requests create an object.
     if !matches!(message, RouteNetlinkMessage::SetLink(_) | RouteNetlinkMessage::GetLink(_)) {
         header.flags |= NLM_F_CREATE | NLM_F_EXCL;
     }

@@ -34,7 +34,7 @@ impl std::error::Error for BuildError {}
 
 fn refused(operation: &str, error: &io::Error) -> BuildError {
     let text = if error.raw_os_error() == Some(Errno::ENOSPC as i32) {
-        // This is what ENOSPC means here.
+        // The kernel reports the limit on namespaces as ENOSPC.
         "the limit on namespaces is reached (/proc/sys/user)".to_owned()
     } else {
         error.to_string()

@@ -15,7 +15,7 @@ fn number(variable: &str) -> Option<u32> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// The number of this host and the number of all hosts. In the first process: None, after `test`
+/// The number of this host and the number of all hosts. The first process gets None after `test`
 /// has succeeded on every host of the LAN.
 fn host(test: &str, options: &[&str]) -> Option<(u32, u32)> {
     if let (Some(host), Some(hosts)) = (number("LAN_HOST"), number("LAN_HOSTS")) {

@@ -20,8 +20,8 @@ impl History {
         self.0.push_back(values);
     }
 
-    /// The latest values of one metric, at most `count`, oldest first. Values are shares between 0
-    /// and 1, or for comm, messages per second.
+    /// The latest values of one metric, at most `count`, oldest first. Values are fractions between
+    /// 0 and 1. The values of comm are messages per second.
     pub fn last(&self, kind: Metric, count: usize) -> impl ExactSizeIterator<Item = f32> + '_ {
         let skipped = self.0.len().saturating_sub(count);
         self.0.iter().skip(skipped).map(move |values| values[kind.index()])

@@ -1,5 +1,5 @@
-//! The monitor model of a job (manual 3.5.3): shares and rates, computed from the totals that its
-//! shepherds report and scaled as in the manual. The terminal monitor (`scmon`), the page that
+//! The monitor model of a job (manual 3.5.3): fractions and rates, computed from the totals that
+//! its shepherds report and scaled as in the manual. The terminal monitor (`scmon`), the page that
 //! scored serves, and programs use the same model.
 //!
 //! ```text

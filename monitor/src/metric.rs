@@ -3,7 +3,7 @@
 /// One metric of a monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Metric {
-    /// The share of time in which a process is busy, according to its idle flag.
+    /// The fraction of time in which a process is busy, according to its idle flag.
     Load,
     /// Messages sent and received.
     Comm,

@@ -35,8 +35,8 @@ struct HostRecord {
 pub struct Process {
     /// The latest totals of the process.
     pub totals: NodeMetrics,
-    /// The share of the last period in which the process was busy, 0 to 1. Only time in which the
-    /// job ran counts.
+    /// The fraction of the last period in which the process was busy, 0 to 1. Only time in which
+    /// the job ran counts.
     pub busy: f32,
     /// Whether the job ran in the last period.
     pub ran: bool,
@@ -78,9 +78,9 @@ pub struct Host {
     pub disk_kib: u64,
     /// The scale for `disk_kib`.
     pub disk_scale_kib: u64,
-    /// The mean of user monitor 0, as a share of 255.
+    /// The mean of user monitor 0, as a fraction of 255.
     pub usr0: f32,
-    /// The mean of user monitor 1, as a share of 255.
+    /// The mean of user monitor 1, as a fraction of 255.
     pub usr1: f32,
 }
 
@@ -236,7 +236,8 @@ impl JobView {
         self.peak.max(MIN_FULL_SCALE_RATE)
     }
 
-    /// The length of a process's bar, 0 to 1. The disk value is that of its host.
+    /// The length of a process's bar, 0 to 1. The value for disk is the value of the process's
+    /// host.
     pub fn share(&self, process: &Process, kind: Metric) -> f32 {
         let totals = &process.totals;
         let host = self.hosts.get(&totals.host).map(|known| &known.metrics);

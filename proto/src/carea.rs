@@ -71,12 +71,12 @@ pub mod area {
     /// pmSend.
     pub const IDLE_THREADS: usize = 128;
     /// u64, own cache line: number of calls of sc_barrier. A call is counted before the caller's
-    /// slot becomes idle. A sampler that finds the slot idle therefore sees the call, even if the
-    /// shepherd has not received it yet.
+    /// slot becomes idle. A sampler that finds the slot idle therefore reads the new number, even
+    /// if the shepherd has not received the call yet.
     pub const BARRIERS_CALLED: usize = 192;
     /// u64: number of replies to sc_barrier that were received. A reply is counted after the caller
-    /// has become busy ([`BUSY_TRANSITIONS`]). While the shepherd has sent more replies than that,
-    /// a thread is about to continue.
+    /// has become busy ([`BUSY_TRANSITIONS`]). While the shepherd has sent more replies than this
+    /// number, a thread is about to continue.
     pub const BARRIERS_LEFT: usize = 200;
     /// u32, own cache line: the change at which the process has to notify the shepherd
     /// ([`crate::idle_notify`]). The shepherd arms it, and the process disarms it.
@@ -107,16 +107,16 @@ pub mod area {
 
 const _: () = assert!(area::SLOTS + THREAD_SLOTS * area::SLOT_LEN <= AREA_LEN);
 
-/// Thread state: the thread has something to do.
+/// Thread state: the thread computes, or has work to do.
 pub const BUSY: u32 = 0;
-/// Thread state: the thread waits for a message and has nothing to do (manual 3.5.2).
+/// Thread state: the thread waits for a message and has no work to do (manual 3.5.2).
 pub const IDLE: u32 = 1;
 
 /// The event that a thread waits for, as recorded in the C-Area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum WaitingFor {
-    /// No event that SCore knows.
+    /// No known event.
     Nothing = 0,
     /// A message.
     Message = 1,

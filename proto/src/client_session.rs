@@ -14,7 +14,7 @@ use crate::frame::{self, FrameError};
 use crate::ids::SessionJobId;
 use crate::message::Greeting;
 
-/// Stands for the session itself in place of a job. A request with this number concerns all jobs of
+/// Identifies the session itself, instead of a job. A request with this number concerns all jobs of
 /// the session.
 pub const SESSION_JOB: SessionJobId = SessionJobId(0);
 

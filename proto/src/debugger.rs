@@ -7,7 +7,7 @@ use crate::message::OsBytes;
 
 /// The largest number of debuggers of a job at the same time (manual, scrun(1)).
 pub const MAX_DEBUGGERS: u8 = 10;
-/// The number of debuggers if the user names none.
+/// The number of debuggers if the user specifies no number.
 pub const DEFAULT_DEBUGGERS: u8 = 4;
 
 /// The value of the option `debug`.

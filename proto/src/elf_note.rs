@@ -2,8 +2,8 @@
 //! without running the program.
 //!
 //! Every note has the owner name `SCore\0` (padded to 8 bytes) and one of the types below. libscore
-//! itself contains [`LIBSCORE`]. The macros of `score_resource.h` add the others. Descriptors are
-//! 32-bit words in the byte order of the ELF file.
+//! itself contains [`LIBSCORE`]. The macros of `score_resource.h` add the other types. Descriptors
+//! are 32-bit words in the byte order of the ELF file.
 
 use thiserror::Error;
 
@@ -83,7 +83,7 @@ pub enum NoteError {
     /// A known note has a descriptor of the wrong size.
     #[error("resource note of type {0}: unexpected size of {1} bytes")]
     Size(u32, usize),
-    /// A type that this version does not know.
+    /// A type that this version does not define.
     #[error("resource note of unknown type {0}: the program was built for another SCore")]
     Unknown(u32),
     /// No number of nodes is in the range.

@@ -37,8 +37,8 @@ pub const PMI_SIZE_ENV: &str = "PMI_SIZE";
 pub const PMI_ENV: [&str; 6] =
     [PMI_FD_ENV, PMI_RANK_ENV, PMI_SIZE_ENV, "PMI_PORT", "PMI_ID", "PMI_SPAWNED"];
 
-/// Open MPI 4 looks for a PMIx server only under launchers that it knows. This variable belongs to
-/// a launcher that starts processes by PMIx, and has no other effect. Open MPI 5 ignores it.
+/// Open MPI 4 looks for a PMIx server only under certain launchers. This variable belongs to a
+/// launcher that starts processes by PMIx, and has no other effect. Open MPI 5 ignores it.
 pub const PMIX_LAUNCHER_ENV: &str = "JSM_JSRUN_PORT=0";
 /// Variables in which MPI programs look for their rank without calling MPI, if launchers of MPICH
 /// or of Open MPI set them. For example, Debian's h5py checks whether it runs in several processes,
@@ -91,19 +91,19 @@ pub const UCX_DEBUG_SIGNAL_ENV: &str = "UCX_DEBUG_SIGNO";
 /// Idle processes of Open MPI yield the processor at each empty poll. The preloaded `sched_yield`
 /// returns at once while no other process waits for the processor.
 pub const OPEN_MPI_YIELD_ENV: (&str, &str) = ("OMPI_MCA_mpi_yield_when_idle", "1");
-/// The implementation of Open MPI's windows. Debian excludes those of version 4 that only need
-/// messages, so that no windows between hosts would remain. This value excludes only UCX, which
-/// does not use PM.
+/// The implementation of Open MPI's windows. Debian's version 4 excludes the implementations that
+/// only need messages. Without them, a window cannot have processes on several hosts. This value
+/// excludes only UCX, which does not use PM.
 pub const OPEN_MPI_WINDOWS_ENV: (&str, &str) = ("OMPI_MCA_osc", "^ucx");
-/// The place in which libpmix stores what processes put.
+/// The variable that selects the component of libpmix that stores the entries of processes.
 pub const PMIX_STORE_ENV: &str = "PMIX_MCA_gds";
 /// The value of [`PMIX_STORE_ENV`] that scored-pmix selects: a store in each process.
 pub const PMIX_STORE: &str = "hash";
 /// Libraries that the dynamic loader loads before all others.
 pub const PRELOAD_ENV: &str = "LD_PRELOAD";
-/// The folders in which libfabric searches for providers.
+/// The directories in which libfabric searches for providers.
 pub const PROVIDER_PATH_ENV: &str = "FI_PROVIDER_PATH";
-/// The folders in which the dynamic loader first searches for libraries.
+/// The directories in which the dynamic loader first searches for libraries.
 pub const LIBRARY_PATH_ENV: &str = "LD_LIBRARY_PATH";
 /// The number of threads of an OpenMP program.
 pub const OMP_THREADS_ENV: &str = "OMP_NUM_THREADS";

@@ -52,19 +52,19 @@ pub struct TreeEntry {
 pub enum TreeEntryKind {
     /// A directory.
     Directory {
-        /// Its permission bits.
+        /// The permission bits of the directory.
         mode: u16,
     },
     /// A file.
     File {
-        /// Its permission bits.
+        /// The permission bits of the file.
         mode: u16,
-        /// Its length in bytes.
+        /// The length of the file in bytes.
         size: u64,
     },
     /// A symbolic link.
     Link {
-        /// Its target: a relative path that stays in the folder.
+        /// The target of the link: a relative path that stays in the folder.
         target: OsBytes,
     },
 }
@@ -98,7 +98,7 @@ pub enum TreeError {
     /// An entry is invalid.
     #[error("{}: {reason}", String::from_utf8_lossy(&path.0).escape_debug())]
     Entry {
-        /// Its path.
+        /// The path of the entry.
         path: OsBytes,
         /// The reason.
         reason: &'static str,

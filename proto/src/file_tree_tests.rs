@@ -82,7 +82,7 @@ fn links_that_lead_out_of_the_directory_are_refused() {
         let leads_out = !matches!(target, "..");
         assert_eq!(result.is_err(), leads_out, "{target}: {result:?}");
     }
-    // Judged by names alone, the second link would stay inside.
+    // If only names were compared, the second link would stay inside.
     let through = [&directories[..], &[link("c/l", "../a"), link("a/b/m", "../../c/l/../.")]];
     assert_eq!(check(&through.concat()), Ok(0));
     let through = [&directories[..], &[link("a/b/l", "../../c"), link("a/m", "b/l/../../x")]];
@@ -160,7 +160,7 @@ proptest! {
         let folder = scratch.join("x/y");
         std::fs::create_dir_all(&folder).unwrap();
         let folder = folder.canonicalize().unwrap();
-        // Files that links out of the folder would find.
+        // Files that links out of the folder would reach.
         for name in ["a", "b", "c", "d", "x/a", "x/b", "x/c"] {
             std::fs::create_dir_all(scratch.join(name)).unwrap();
         }

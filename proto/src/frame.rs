@@ -115,8 +115,7 @@ impl Decoder {
     /// at its end is lost.
     ///
     /// # Errors
-    /// As read(2). Also an error if the stream contains something else than messages, see
-    /// [`FrameError`].
+    /// See read(2) and [`FrameError`].
     pub fn read_next<M: DeserializeOwned>(
         &mut self,
         stream: &mut impl io::Read,

@@ -1,11 +1,11 @@
 //! Notification of idle changes through a word in a process's area
-//! ([`crate::carea::area::IDLE_NOTIFY`]). The shepherd arms the word with the change of which it
-//! wants to be notified. A process that has made this change disarms the word and notifies the
-//! shepherd once. While the word is not armed, a change costs one additional load.
+//! ([`crate::carea::area::IDLE_NOTIFY`]). The shepherd arms the word with the change that it waits
+//! for. A process that has made this change disarms the word and notifies the shepherd once. While
+//! the word is not armed, a change costs one additional load.
 //!
-//! The shepherd samples again after it has armed the word. Either the process sees the armed word,
-//! or this sample sees the change, because each side stores its own word before it loads the
-//! other's (SYNC: idle-notify).
+//! The shepherd samples again after it has armed the word. Either the process reads the armed word,
+//! or this sample finds the change: each side stores its own word before it loads the other's
+//! (SYNC: idle-notify).
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering, fence};

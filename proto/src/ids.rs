@@ -1,5 +1,5 @@
-//! Numbers that identify something. Each has its own type, so that one cannot be mistaken for
-//! another. All of them are encoded and printed as the bare number.
+//! Numbers of hosts, jobs and other objects. Each kind of number has its own type, so that the
+//! compiler rejects a mistaken kind. All types are encoded and printed as the bare number.
 //!
 //! | type | identifies | chosen by | unique |
 //! |---|---|---|---|
@@ -28,7 +28,7 @@ display_as_number!(HostId, JobId, JobHostId, SessionJobId);
 /// A host's index in the cluster's list and in its tree. The server has number 0:
 /// [`crate::peer_message::SERVER`].
 ///
-/// [`JobHostId`] is the index of a host among those of one job.
+/// [`JobHostId`] is the index of a host among the hosts of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostId(pub u32);
 

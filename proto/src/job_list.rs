@@ -14,18 +14,18 @@ pub const MAX_HOST_NAMES: usize = 64;
 pub struct JobEntry {
     /// The number of the job.
     pub job: JobId,
-    /// Its owner.
+    /// The owner of the job.
     pub uid: u32,
-    /// Number of its hosts; 0 while it waits.
+    /// Number of hosts of the job; 0 while the job waits.
     pub hosts: u32,
-    /// The first [`MAX_HOST_NAMES`] of them.
+    /// The names of the first [`MAX_HOST_NAMES`] of these hosts.
     pub host_names: Vec<String>,
     /// Details, for its user and for operators.
     pub detail: Option<JobDetail>,
 }
 
 impl JobEntry {
-    /// The name of its state, for the user.
+    /// The name of the job's state, for the user.
     pub fn state(&self) -> &'static str {
         match self.detail.as_ref().map(|detail| detail.state) {
             None if self.hosts == 0 => "waiting",
@@ -37,7 +37,7 @@ impl JobEntry {
         }
     }
 
-    /// Number of jobs in front of it in the queue, if known.
+    /// Number of jobs that precede this job in the queue, if known.
     pub fn jobs_ahead(&self) -> Option<u32> {
         self.detail.and_then(|detail| match detail.state {
             JobState::Waiting { jobs_ahead: ahead } => Some(ahead),
@@ -78,33 +78,37 @@ pub struct JobJson {
 /// Details of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobDetail {
-    /// Its state.
+    /// The state of the job.
     pub state: JobState,
-    /// Its priority, from 0 to 15. A smaller number means a larger fraction of processor time.
+    /// The priority of the job, from 0 to 15. A smaller number means a larger fraction of processor
+    /// time.
     pub priority: u8,
-    /// The number of its processes. While it waits, the smallest number that it requests.
+    /// The number of processes of the job. While the job waits, the smallest number that it
+    /// requests.
     pub nodes: u32,
-    /// Milliseconds since it was submitted. If it has hosts, milliseconds since it got them.
+    /// Milliseconds since the job was submitted. If the job has hosts, milliseconds since it got
+    /// them.
     pub since_ms: u64,
-    /// The fraction of recent time in which it had its processors, in thousandths. None: unknown.
+    /// The fraction of recent time in which the job had its processors, in thousandths. None:
+    /// unknown.
     pub share_permille: Option<u16>,
 }
 
 /// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobState {
-    /// It waits for hosts.
+    /// The job waits for hosts.
     Waiting {
         /// Number of jobs that start before it if all jobs start in order.
         jobs_ahead: u32,
     },
-    /// It has its hosts.
+    /// The job has its hosts.
     Running,
-    /// All of its processes have waited for each other for a long time. It cannot be proved that
-    /// they will wait for ever.
+    /// All processes of the job have waited for each other for a long time. It cannot be proved
+    /// that they will wait for ever.
     SuspectedHang,
-    /// Suspended by its user, or because its output is not being read.
+    /// The job is suspended by its user, or because its output is not being read.
     Suspended,
-    /// It is being ended.
+    /// The job is being ended.
     Ending,
 }

@@ -1,5 +1,5 @@
 //! The protocol between the parts of SCore: layouts of shared memory, messages on control sockets,
-//! and version numbers. Nothing here does I/O or reads a clock. All decoded data is treated as
+//! and version numbers. This crate does no I/O and reads no clock. All decoded data is treated as
 //! hostile until it has been checked.
 #![forbid(unsafe_code)]
 
@@ -32,8 +32,8 @@ pub mod tool_files;
 pub mod tool_start;
 pub mod toolctl;
 
-/// Version of everything in this crate. Peers with different versions reject each other with a
-/// message that names both versions.
+/// Version of all messages and layouts in this crate. Peers with different versions reject each
+/// other with a message that names both versions.
 pub const PROTOCOL_VERSION: u32 = 19;
 
 /// The largest number of nodes of a parallel process (manual 2.2.4, `PM_MAX_NODE`).

@@ -61,9 +61,10 @@ pub enum SingleUserRequest {
     /// A job, with a number that no other job of the session has.
     Submit(JobSpec),
     /// Starts daemons on these hosts, and opens a socket at which scrun can submit jobs for them.
-    /// It concerns the session, in place of jobs. Daemons and socket last as long as this
-    /// connection. [`HostSpec::procs`] of the hosts is ignored. Answered by
-    /// [`crate::server_message::ScoutAnswer`] or [`crate::server_message::SessionAnswer::Refused`].
+    /// The request carries [`crate::client_session::SESSION_JOB`] instead of the number of a job.
+    /// Daemons and socket last as long as this connection. [`HostSpec::procs`] of the hosts is
+    /// ignored. Answered by [`crate::server_message::ScoutAnswer`] or
+    /// [`crate::server_message::SessionAnswer::Refused`].
     OpenScoutSession(Vec<HostSpec>),
     /// A request to a job of the session.
     Job(JobRequest),
@@ -80,8 +81,8 @@ pub enum UserRequest {
         /// The job. scored replaces its list of hosts.
         spec: JobSpec,
     },
-    /// A request that concerns the session, in place of jobs. Answered by
-    /// [`crate::server_message::ConsoleAnswer`].
+    /// A request about jobs of the cluster, with [`crate::client_session::SESSION_JOB`] instead of
+    /// the number of a job of the session. Answered by [`crate::server_message::ConsoleAnswer`].
     Console(ConsoleRequest),
     /// A request to a job of the session.
     Job(JobRequest),
@@ -236,7 +237,7 @@ pub struct ToolCall {
 pub struct ToolSession {
     /// The job's number.
     pub job: JobId,
-    /// A random number. The commands of the tool refer to the session with it.
+    /// A random number. The commands of the tool refer to the session by this number.
     pub session: u64,
     /// The ranks that the tool may change. None: all ranks.
     pub ranks: Option<NodeSet>,

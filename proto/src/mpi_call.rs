@@ -275,8 +275,8 @@ macro_rules! declare_calls {
 }
 for_each_mpi_call!(declare_calls);
 
-/// A call with its recorded arguments, as stored in the C-Area. None of it can be trusted, because
-/// the process may write anything there.
+/// A call with its recorded arguments, as stored in the C-Area. The record is not trusted, because
+/// the process may write anything to the C-Area.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct MpiCallRecord {

@@ -21,17 +21,17 @@ pub const AUTO: &str = "auto";
 /// options of the device.
 pub const ADDRESSING: [&str; 5] = ["device", "port", "gid", "partition", "level"];
 
-/// A network, as one host is connected to it.
+/// The connection of one host to a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostNetwork {
-    /// Its name in `scorehosts.db`.
+    /// The name of the network in `scorehosts.db`.
     pub name: String,
     /// The transport to other hosts.
     pub transport: NetworkTransport,
     /// Whether the operator trusts all users of this network. Raw wires are then permitted.
     pub trusted: bool,
-    /// The interfaces or addresses of this host. Several of them form a trunk. An empty list stands
-    /// for the interface with the address at which the daemon is reached.
+    /// The interfaces or addresses of this host. Several of them form a trunk. An empty list means
+    /// the interface with the address at which the daemon is reached.
     pub links: Vec<String>,
     /// The configured attributes of [`ADDRESSING`], with their values.
     pub addressing: Vec<(String, String)>,
@@ -53,7 +53,7 @@ pub enum NetworkTransport {
 }
 
 impl HostNetwork {
-    /// A network whose device PM has (manual, table 1.1).
+    /// A network with this device of PM (manual, table 1.1).
     pub fn new(name: &str, device: &str, trusted: bool, links: Vec<String>) -> Self {
         let transport = match device {
             UDP => NetworkTransport::Udp,

@@ -85,7 +85,8 @@ pub fn choose(
     Ok(chosen)
 }
 
-/// The configured networks that all hosts are on and that PM has, in the order of the first host.
+/// The configured networks that all hosts are on and whose device PM supports, in the order of the
+/// first host.
 fn common_networks(hosts: &[HostSpec]) -> Vec<String> {
     let Some((first, others)) = hosts.split_first() else { return Vec::new() };
     let is_on =

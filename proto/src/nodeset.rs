@@ -20,7 +20,8 @@ use crate::MAX_NODES;
 /// might have more. Two messages are then sent instead.
 pub const MAX_RANGES: usize = 1 << 16;
 
-/// Largest number of ranges that are printed. The nodes of the others are only counted.
+/// Largest number of ranges that are printed. For further ranges, only the number of nodes is
+/// printed.
 const MAX_DISPLAYED_RANGES: usize = 16;
 
 /// A set of numbers below [`MAX_NODES`].

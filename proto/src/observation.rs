@@ -8,15 +8,15 @@ use crate::job_control::SwitchSeq;
 use crate::mpi_call::MpiCallRecord;
 
 /// The activity of some processes. The values are ordered: the lowest activity of several groups is
-/// the activity of all of them.
+/// the activity of all groups together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Activity {
-    /// At least one is busy.
+    /// At least one process is busy.
     Busy,
-    /// A debugger has stopped at least one, and the others are idle. They need no processor, but
-    /// the debugger may let them continue at any time.
+    /// A debugger has stopped at least one process, and the others are idle. The processes need no
+    /// processor, but the debugger may let the stopped process continue at any time.
     Held,
-    /// All are idle.
+    /// All processes are idle.
     Idle,
 }
 
@@ -32,7 +32,7 @@ pub struct IdleSummary {
     pub received: u64,
     /// Number of outstanding remote reads and writes.
     pub outstanding_rma: u64,
-    /// The last stop that all of them have been through, or 0. Processes that were idle before a
+    /// The last stop that all processes have been through, or 0. Processes that were idle before a
     /// later stop may have work to do after that stop.
     pub stop_seq: SwitchSeq,
 }
@@ -85,7 +85,7 @@ impl IdleSummary {
         self.activity != Activity::Busy
     }
 
-    /// Whether all are idle and nothing is outstanding.
+    /// Whether all processes are idle, and no message or remote access is outstanding.
     pub fn is_quiescent(&self) -> bool {
         self.activity == Activity::Idle && self.sent == self.received && self.outstanding_rma == 0
     }
@@ -112,9 +112,9 @@ impl SampleRound {
 pub struct ActivitySample {
     /// Number of processes.
     pub node_count: u32,
-    /// Whether all are idle.
+    /// Whether all processes are idle.
     pub idle: bool,
-    /// Whether none was busy since the previous round.
+    /// Whether no process was busy since the previous round.
     pub unchanged: bool,
     /// Whether all spinning processes have polled since the previous round.
     pub all_spinners_polled: bool,
@@ -160,17 +160,17 @@ pub struct WaitState {
     pub node: u32,
     /// A [`crate::carea::WaitingFor`] code.
     pub waiting_for: u32,
-    /// How long it has been idle, in milliseconds of job time.
+    /// How long the process has been idle, in milliseconds of job time.
     pub idle_ms: u64,
-    /// Number of messages that it has sent.
+    /// Number of messages that the process has sent.
     pub sent: u64,
-    /// Number of messages that it has received and released.
+    /// Number of messages that the process has received and released.
     pub received: u64,
-    /// The destination of the last message that it sent.
+    /// The destination of the last message that the process sent.
     pub last_destination: Option<u32>,
-    /// The source of the last message that it received.
+    /// The source of the last message that the process received.
     pub last_source: Option<u32>,
-    /// The MPI call in which it waits.
+    /// The MPI call in which the process waits.
     pub mpi_call: Option<MpiCallRecord>,
 }
 
@@ -179,8 +179,8 @@ pub struct WaitState {
 pub enum MonitorMessage {
     /// Metrics of some of the job's hosts and processes.
     Metrics(Metrics),
-    /// Bytes for the standard error that scrun and scmon share. scmon prints them, because it draws
-    /// on it.
+    /// Bytes for the standard error that scrun and scmon share. scmon prints the bytes, because its
+    /// display is on the same terminal.
     Stderr(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
@@ -199,7 +199,7 @@ pub struct Metrics {
 pub struct HostMetrics {
     /// Index of the host in the job.
     pub host: JobHostId,
-    /// Its name.
+    /// The name of the host.
     pub name: String,
     /// Size of the job's files on the host in KiB.
     pub disk_kib: u64,
@@ -222,8 +222,8 @@ pub struct NodeMetrics {
     pub sampled_at_ns: u64,
     /// How long the process was observed while its job ran, in nanoseconds.
     pub observed_ns: u64,
-    /// The busy part of that time, by its idle flag, in nanoseconds. It is all of it if the process
-    /// never sets the flag.
+    /// The busy part of that time, by its idle flag, in nanoseconds. It is the whole time if the
+    /// process never sets the flag.
     pub busy_ns: u64,
     /// Number of messages sent.
     pub sent: u64,

@@ -1,5 +1,6 @@
-//! Messages between the daemons of a cluster, on the links of `tree/`. A holder of the cluster key
-//! is trusted in what it reports about itself. Numbers of hosts, nodes and jobs are checked anyway.
+//! Messages between the daemons of a cluster, on the links of `tree/`. A daemon with the cluster
+//! key is trusted in its reports about itself. The receiver nevertheless checks the numbers of
+//! hosts, nodes and jobs.
 //!
 //! Both sides begin every link with [`PeerMessage::Hello`]. Three groups of messages follow, in any
 //! order:
@@ -22,14 +23,14 @@ use crate::nodeset::NodeSet;
 pub const SERVER: HostId = HostId(0);
 
 /// Distinguishes a daemon from all earlier daemons of the same host. A daemon takes a new
-/// incarnation when it has ended everything that it ran. The new number guarantees that nothing of
-/// the earlier incarnation is left.
+/// incarnation when it has ended all of its jobs and sessions. The new number guarantees that no
+/// job or session of the earlier incarnation is left.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Incarnation(pub u64);
 
-/// Distinguishes a job from all other jobs with the same number, for example those of an earlier
+/// Distinguishes a job from all other jobs with the same number, for example the jobs of an earlier
 /// server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobIncarnation(pub u64);
@@ -62,7 +63,7 @@ pub enum PeerMessage {
     ParentLost,
     /// To the parent: the sender has another parent now. The link may stay.
     DetachChild,
-    /// From the server: end everything that you run, and join with a new incarnation.
+    /// From the server: end all jobs and sessions of the host, and join with a new incarnation.
     Reset {
         /// The incarnation of the addressed daemon. A daemon with another incarnation ignores the
         /// message.
@@ -129,7 +130,7 @@ pub enum PeerMessage {
     Report {
         /// The job.
         job: JobId,
-        /// The same as in [`PeerMessage::Order`].
+        /// See [`PeerMessage::Order`].
         job_incarnation: JobIncarnation,
         /// The encoded report.
         #[serde(with = "serde_bytes")]
@@ -165,8 +166,8 @@ pub struct DaemonInfo {
     pub incarnation: Incarnation,
     /// The address at which the daemon accepts links.
     pub address: SocketAddr,
-    /// The server to which the daemon has belonged since it took its incarnation. Everything that
-    /// the daemon runs belongs to that server.
+    /// The server to which the daemon has belonged since it took its incarnation. All jobs and
+    /// sessions of the daemon belong to that server.
     pub server_incarnation: Option<Incarnation>,
     /// Number of parents since the daemon took its incarnation, from 1. It distinguishes late
     /// messages from new ones.
@@ -180,10 +181,11 @@ pub struct DaemonInfo {
 pub struct Heartbeat {
     /// The server's incarnation.
     pub server_incarnation: Incarnation,
-    /// The incarnation of the child that the parent knows. It may be an earlier one: a message of
-    /// the child may be lost with a link while another link exists, and the loss is not reported.
+    /// The incarnation of the child according to the parent. It may be an earlier incarnation: a
+    /// message of the child may be lost with a link while another link exists, and the loss is not
+    /// reported.
     pub child_incarnation: Incarnation,
-    /// The same as in [`DaemonInfo`].
+    /// See [`DaemonInfo::attach_seq`].
     pub attach_seq: u32,
 }
 
@@ -192,13 +194,13 @@ pub struct Heartbeat {
 pub struct JoinRequest {
     /// The host's name in the cluster's list.
     pub name: String,
-    /// The same as in [`DaemonInfo`].
+    /// See [`DaemonInfo::incarnation`].
     pub incarnation: Incarnation,
-    /// The same as in [`DaemonInfo`].
+    /// See [`DaemonInfo::address`].
     pub address: SocketAddr,
-    /// The same as in [`DaemonInfo`].
+    /// See [`DaemonInfo::server_incarnation`].
     pub server_incarnation: Option<Incarnation>,
-    /// The same as in [`DaemonInfo`]: the number of parents so far.
+    /// See [`DaemonInfo::attach_seq`].
     pub attach_seq: u32,
     /// The parent that the server had assigned, if the daemon could not reach it.
     pub unreachable_parent: Option<HostId>,
@@ -223,7 +225,7 @@ pub struct ParentAssignment {
 pub struct ChildJoined {
     /// The child.
     pub daemon: DaemonInfo,
-    /// Its parent.
+    /// The parent of the child.
     pub parent: HostId,
 }
 
@@ -234,7 +236,7 @@ pub struct ChildLost {
     pub host: HostId,
     /// The child's incarnation when it was lost.
     pub incarnation: Incarnation,
-    /// The same as in [`DaemonInfo`].
+    /// See [`DaemonInfo::attach_seq`].
     pub attach_seq: u32,
     /// The error of the link.
     pub reason: String,
@@ -247,6 +249,6 @@ pub struct User {
     pub uid: u32,
     /// The user's group.
     pub gid: u32,
-    /// The user's name on the login host, as its name services know it.
+    /// The user's name on the login host, according to the name services of that host.
     pub name: OsBytes,
 }

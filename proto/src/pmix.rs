@@ -14,7 +14,7 @@ pub const PMIX_SOCKET_FD: i32 = 0;
 /// A host of the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PmixHost {
-    /// Its name in the job.
+    /// The name of the host in the job.
     pub name: String,
     /// The number of ranks on the host. They follow the ranks of the previous host.
     pub ranks: u32,
@@ -25,8 +25,8 @@ pub struct PmixHost {
 pub struct PmixNamespace {
     /// The number of the element in the stage.
     pub element: u32,
-    /// The name of its namespace, which is the same on all hosts. It is secret, because a local
-    /// process that knows it could connect in place of a rank.
+    /// The name of the PMIx namespace, which is the same on all hosts. The name is secret, because
+    /// a local process that has the name could connect in place of a rank.
     pub name: String,
 }
 
@@ -103,7 +103,7 @@ pub enum PmixOrder {
         element: u32,
         /// The rank of another host.
         rank: u32,
-        /// The entries of the rank as a blob of libpmix. None: it has put none.
+        /// The entries of the rank as a blob of libpmix. None: the rank has put no entries.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },
@@ -139,7 +139,7 @@ pub enum PmixReport {
         /// The rank.
         rank: u32,
     },
-    /// The ranks of this host that take part in a fence are in it.
+    /// The ranks of this host that take part in a fence have entered the fence.
     InFence {
         /// The parallel process.
         element: u32,
@@ -163,7 +163,7 @@ pub enum PmixReport {
         element: u32,
         /// The rank of this host.
         rank: u32,
-        /// The entries of the rank as a blob of libpmix. None: it has put none.
+        /// The entries of the rank as a blob of libpmix. None: the rank has put no entries.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },
@@ -173,9 +173,9 @@ pub enum PmixReport {
         element: u32,
         /// The rank.
         rank: u32,
-        /// Its error code.
+        /// The error code of the call.
         code: i32,
-        /// Its message.
+        /// The message of the call.
         text: String,
     },
     /// The answer to [`PmixOrder::ReportAlive`]: both threads of the helper work.

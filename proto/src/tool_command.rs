@@ -39,7 +39,7 @@ impl std::fmt::Display for CommandId {
 /// A command to some nodes of an element. Each of them answers with one event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCommand {
-    /// Its number.
+    /// The number of the command.
     pub id: CommandId,
     /// The nodes that have to answer.
     pub nodes: NodeSet,
@@ -54,10 +54,10 @@ pub struct ToolCommand {
 /// The answer of some ranks to a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MergedEvent {
-    /// The command to which it belongs.
+    /// The command that the event answers.
     pub command: CommandId,
-    /// The ranks that have sent it, or that it concerns. In the tree of a job these are nodes of
-    /// the element.
+    /// The ranks that have sent the event, or that the event concerns. In the tree of a job these
+    /// are nodes of the element.
     pub ranks: NodeSet,
     /// The body.
     pub body: EventBody,
@@ -73,7 +73,7 @@ pub enum EventBody {
     Lost,
     /// A hop no longer waits for these ranks, because newer commands needed the space.
     Abandoned,
-    /// The ranks have answered, but their bodies exceeded the bytes of a command.
+    /// The ranks have answered, but their bodies exceeded the limit for the answers to one command.
     Dropped {
         /// Number of events without a body.
         events: u64,
@@ -82,7 +82,7 @@ pub enum EventBody {
 
 /// The reason for the user if ranks have not answered a command in time.
 pub const NOT_ANSWERED: &str = "no answer in time";
-/// The reason for the user if the tool control service of the ranks does not know the command.
+/// The reason for the user if the tool control service of the ranks does not support the command.
 pub const OTHER_RELEASE: &str = "its scored-toolctl belongs to another release";
 
 impl EventBody {
@@ -134,15 +134,15 @@ pub enum ToolRequest {
 pub enum RelayAction {
     /// Sends a record. The answer is sent when there is a record for the tool, or after this time.
     Ask {
-        /// A message of tool control. If it is empty, nothing is sent.
+        /// A message of tool control. An empty record is not sent.
         #[serde(with = "serde_bytes")]
         record: Vec<u8>,
         /// The time in milliseconds.
         wait_ms: u32,
     },
-    /// Receives records while the tool does not ask, such as notices. It is answered like
-    /// [`Self::Ask`], and stays pending while the tool asks, so that a notice of an exit reaches
-    /// the tool.
+    /// Receives records that are not answers to [`Self::Ask`], such as notices. It is answered like
+    /// [`Self::Ask`]. Both can be pending at the same time, so that a notice of an exit reaches the
+    /// tool.
     Listen {
         /// The time in milliseconds.
         wait_ms: u32,
@@ -154,7 +154,8 @@ pub enum RelayAction {
 /// The longest time of a [`RelayAction`]. The daemons do not wait much longer for a service.
 pub const MAX_RELAY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A question about files as a process sees them. The service reads only what its user may read.
+/// A question about files in the mount namespace of a process. The service reads only what its user
+/// may read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileQuestion {
     /// Get the path of the program: [`FileAnswer::Bytes`].
@@ -163,9 +164,10 @@ pub enum FileQuestion {
     Link(OsBytes),
     /// Get the attributes of a file: [`FileAnswer::Attributes`].
     Attributes(OsBytes),
-    /// Read a part of a file: [`FileAnswer::Bytes`]. There are fewer bytes at the end of the file.
+    /// Read a part of a file: [`FileAnswer::Bytes`]. The answer has fewer bytes at the end of the
+    /// file.
     Read {
-        /// Its path.
+        /// The path of the file.
         path: OsBytes,
         /// Offset of the first byte.
         offset: u64,
@@ -223,8 +225,8 @@ pub enum ThreadDetail {
     TopFrames,
 }
 
-/// An action of a console on a process. The console is a tool like others, and needs Control
-/// authority.
+/// An action of a console on a process. The console is a tool, and needs Control authority as every
+/// tool does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConsoleAction {
     /// Stop all threads until they are released.
@@ -277,10 +279,10 @@ pub enum ToolResult {
         /// Number of threads that are missing, because there were too many.
         omitted: u32,
     },
-    /// The records that the service has for a tool that has no connection to it.
+    /// The records that the service holds for a tool without a connection to the service.
     Records {
-        /// The number of the answer. It orders the answers of a session, which arrive by several
-        /// ways.
+        /// The number of the answer. It orders the answers of a session, which may arrive over
+        /// different connections.
         number: u64,
         /// The records, in order.
         records: Vec<ToolRecord>,
@@ -307,13 +309,13 @@ pub struct ToolRecord(#[serde(with = "serde_bytes")] pub Vec<u8>);
 /// A thread of a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ThreadInfo {
-    /// Its number in the process, from 1, in the order of thread ids.
+    /// The number of the thread in the process, from 1, in the order of thread ids.
     pub number: u32,
-    /// Its name.
+    /// The name of the thread.
     pub name: String,
-    /// Its state, if it was requested.
+    /// The state of the thread, if it was requested.
     pub state: Option<ThreadState>,
-    /// Its frames, encoded by `score_stacks::frame::Stack::encode`.
+    /// The frames of the thread, encoded by `score_stacks::frame::Stack::encode`.
     #[serde(with = "serde_bytes")]
     pub stack: Vec<u8>,
 }
@@ -321,28 +323,28 @@ pub struct ThreadInfo {
 /// The state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ThreadState {
-    /// It runs, or waits for a processor.
+    /// The thread runs, or waits for a processor.
     Running,
-    /// It sleeps in a system call.
+    /// The thread sleeps in a system call.
     Sleeping,
-    /// It waits in the kernel, and no signal can interrupt the wait.
+    /// The thread waits in the kernel, and no signal can interrupt the wait.
     Uninterruptible,
-    /// A signal has stopped it.
+    /// A signal has stopped the thread.
     Stopped,
-    /// A tool holds it.
+    /// A tool holds the thread.
     Held,
 }
 
 /// The state of a process, for a console.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ProcessState {
-    /// The console does not hold it.
+    /// The console does not hold the process.
     Running,
-    /// It is stopped until it is released.
+    /// The process is stopped until it is released.
     Held,
-    /// It is stopped until it is continued.
+    /// The process is stopped until it is continued.
     Stopped {
-        /// The reason.
+        /// The reason for the stop.
         reason: StopReason,
         /// The number of the thread that has caused the stop.
         thread: u32,

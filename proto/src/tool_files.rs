@@ -1,5 +1,5 @@
-//! The files that `start_tool --files` sends for one tool of a running job. The messages are those
-//! of programs at the start of a job, with start_tool in place of scrun:
+//! The files that `start_tool --files` sends for one tool of a running job. The messages are the
+//! same as for programs at the start of a job, with start_tool instead of scrun:
 //!
 //! 1. start_tool names the archive of a directory in [`crate::tool_start::ToolAction::Start`].
 //! 2. The master sends [`ToolFilesKind::Fetch`]. The hosts request the bytes of the archive from
@@ -29,8 +29,8 @@ pub fn archive_name(tool: ToolId) -> String {
     format!("{TOOL_FILES_DIR}-{tool}.archive")
 }
 
-/// An order about the files of a tool. The hosts above the hosts of the tool in the job's tree also
-/// get it, because the archive reaches the hosts of the tool through them.
+/// An order about the files of a tool. The ancestors of these hosts in the job's tree also get the
+/// order, because the archive reaches the hosts of the tool through them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolFilesOrder {
     /// The tool.

@@ -88,10 +88,10 @@ impl std::fmt::Display for ToolId {
 /// A tool's program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolProgram {
-    /// Its path, which is the same on each host. A path without a slash is searched in the job's
-    /// `PATH`.
+    /// The path of the program, which is the same on each host. A path without a slash is searched
+    /// in the job's `PATH`.
     pub path: OsBytes,
-    /// Its arguments, without the name of the program.
+    /// The arguments of the program, without the name of the program.
     pub arguments: Vec<OsBytes>,
 }
 
@@ -104,7 +104,7 @@ impl ToolProgram {
         Self { path: replace(self.path), arguments }
     }
 
-    /// Checks a program that was received from elsewhere.
+    /// Checks a program that was received from another process.
     ///
     /// # Errors
     /// One line with the reason.
@@ -177,11 +177,11 @@ pub enum ToolActionAnswer {
     Started(ToolId),
     /// The signal was sent on all hosts.
     Signaled(SignalOutcome),
-    /// Nothing was done, or everything that was done has been undone.
+    /// The request had no effect, or all of its effects were undone.
     Refused {
         /// The exit code of the command.
         code: u8,
-        /// One line.
+        /// The reason, in one line.
         reason: String,
     },
 }
@@ -266,11 +266,11 @@ pub struct SupervisedTool {
     pub job: JobId,
     /// The number of the tool.
     pub tool: ToolId,
-    /// Its program.
+    /// The program of the tool.
     pub program: ToolProgram,
     /// NAME=VALUE strings.
     pub environment: Vec<OsBytes>,
-    /// Its working directory.
+    /// The working directory of the tool.
     pub directory: OsBytes,
     /// The job's directory.
     pub job_directory: OsBytes,
@@ -304,7 +304,7 @@ fn replace_placeholder(text: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 /// Splits a text into words like a shell: at blanks, with single quotes, double quotes and
-/// backslashes. Nothing is expanded.
+/// backslashes. Variables and patterns are not expanded.
 ///
 /// # Errors
 /// One line: a quote is not closed, a backslash is the last character, or there are too many words.

@@ -32,9 +32,9 @@ pub struct ToolctlJob {
 /// A process of the job on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolProcess {
-    /// Its node.
+    /// The node of the process.
     pub node: u32,
-    /// Its process id, in the PID namespace of the service.
+    /// The process id, in the PID namespace of the service.
     pub pid: i32,
     /// The thread that waits after a fault or in sc_inspectme, if any.
     pub faulting_thread: Option<i32>,
@@ -47,29 +47,29 @@ pub enum ToolctlOrder {
     Job(ToolctlJob),
     /// A process has been started.
     Started {
-        /// Its rank, which is its row in the job's process table.
+        /// The rank of the process, which is its row in the job's process table.
         rank: u32,
-        /// Its index among the processes of its element on this host.
+        /// The index of the process among the processes of its element on this host.
         number: u32,
-        /// Its process id, in the PID namespace of the service.
+        /// The process id, in the PID namespace of the service.
         pid: i32,
     },
     /// A process has exited.
     Exited {
-        /// Its rank.
+        /// The rank of the process.
         rank: u32,
-        /// Its status, as wait(2) reports it.
+        /// The status of the process, as wait(2) returns it.
         status: i32,
     },
     /// An earlier service has been killed. These breakpoints may still be in the process: address,
     /// and original byte of the program.
     RemoveBreakpoints {
-        /// Its rank.
+        /// The rank of the process.
         rank: u32,
         /// The breakpoints.
         breakpoints: Vec<(u64, u8)>,
     },
-    /// The service knows the job and its processes, and has to serve tools from now on.
+    /// The service has received the job and its processes, and has to serve tools from now on.
     ServeTools,
     /// The answer to [`ToolctlReport::TimeQuestion`].
     JobTime {
@@ -122,7 +122,7 @@ pub enum ToolctlReport {
     },
     /// A process has no more breakpoints.
     NoBreakpoints {
-        /// Its rank.
+        /// The rank of the process.
         rank: u32,
     },
     /// The answer of a process to a command.

@@ -2,7 +2,7 @@
 //!
 //! From the command line to the job: [`options`] -> [`pipeline`] -> [`program`] -> [`elf`] and
 //! [`request`] -> [`local_environment`] and [`nodes`] -> [`job`] -> [`session`]. Only [`session`]
-//! starts the job; the other modules decide. This is a library only for tests and fuzzing.
+//! starts the job; the other modules prepare it. This is a library only for tests and fuzzing.
 
 pub mod debugger;
 mod diagnostics;

@@ -1,6 +1,7 @@
 //! The available hosts in single-user mode (manual, scrun(1), `group`, `file`). They are the hosts
-//! that an option names, else the hosts of a batch job's allocation, else this machine. A database
-//! is read only if an option requires it.
+//! that an option names. Without such an option, they are the hosts of a batch job's allocation.
+//! Without an allocation, the only host is this machine. A database is read only if an option
+//! requires it.
 
 use crate::networks;
 use crate::options::{OptionArg, ScrunOptions};

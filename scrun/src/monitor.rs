@@ -36,7 +36,7 @@ struct DisplayCapabilities {
     terminal: bool,
 }
 
-/// The place at which the metrics are displayed.
+/// The location of the display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MonitorTarget {
     /// In an xterm.
@@ -60,10 +60,10 @@ fn choose_target(capabilities: DisplayCapabilities) -> Result<MonitorTarget, &'s
     }
 }
 
-/// The place at which the metrics can be displayed.
+/// The location at which the metrics can be displayed.
 ///
 /// # Errors
-/// The reason why there is none.
+/// The reason why the metrics cannot be displayed.
 pub fn resolve_target() -> Result<MonitorTarget, &'static str> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let xterm = std::env::split_paths(&paths).any(|path| path.join("xterm").is_file());
@@ -83,7 +83,7 @@ pub fn takes_input(target: MonitorTarget) -> bool {
 /// A monitor that starts when the job has a number.
 #[derive(Debug, Clone)]
 pub struct MonitorRequest {
-    /// The place of the display.
+    /// The location of the display.
     pub target: MonitorTarget,
     /// The option's value.
     pub value: Option<String>,
@@ -94,7 +94,7 @@ pub struct MonitorRequest {
 pub struct Monitor {
     child: Child,
     pipe: PipeWriter,
-    /// Our copy of the pipe's read end, if scmon opens the pipe by its path under /proc.
+    /// scrun's copy of the pipe's read end, if scmon opens the pipe by its path under /proc.
     _reader: Option<PipeReader>,
     /// Frames that are not yet written to the pipe.
     unsent: Vec<u8>,
@@ -106,7 +106,7 @@ impl Monitor {
     /// Starts scmon for this job.
     ///
     /// # Errors
-    /// One line that says which step failed.
+    /// One line that names the failed step.
     pub fn start(request: &MonitorRequest, job: JobId) -> Result<Self, String> {
         let failed = |object: &str, error: std::io::Error| format!("monitor: {object}: {error}");
         let (reader, pipe) = std::io::pipe().map_err(|error| failed("pipe", error))?;

@@ -17,9 +17,9 @@ use python::PythonEnvironment;
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum PmUse {
     Pm,
-    /// Its MPI library does not use libfabric.
+    /// The MPI library of the program does not use libfabric.
     NoLibfabric,
-    /// This environment variable selects something else.
+    /// This environment variable selects another transport than PM.
     Excluded {
         variable: &'static str,
         value: String,
@@ -29,8 +29,8 @@ enum PmUse {
 /// The value of the option `mpi`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MpiOption {
-    /// The program and the libraries that it needs decide. If the value is a directory, the program
-    /// uses the MPI library in it.
+    /// The program and the libraries that it needs determine the kind. If the value is a directory,
+    /// the program uses the MPI library in it.
     Auto,
     /// All programs are MPI programs that start by PMI, unless they use libscore.
     Mpich,
@@ -76,8 +76,8 @@ pub fn library_of_python(program: &Path, loader: &mut LibrarySearchPath) -> Opti
     Some(with_transport_of(library, &path, loader))
 }
 
-/// The MPI library with which a program runs that needs `library`. If the option `mpi` names a
-/// directory, it is the library of that directory.
+/// The MPI library that a program uses if it needs `library`. If the option `mpi` names a
+/// directory, this is the library of that directory.
 pub fn effective_library(
     options: &ScrunOptions,
     library: Option<MpiLibrary>,
@@ -95,7 +95,7 @@ pub fn effective_library(
     }
 }
 
-/// Adds to `library`, which is at `path`, how it can send messages.
+/// Adds to `library` how it can send messages. `path` is the path of the library.
 fn with_transport_of(
     library: MpiLibrary,
     path: &Path,
@@ -108,7 +108,7 @@ fn with_transport_of(
 }
 
 impl PmUse {
-    /// Reads the environment by `variable`.
+    /// Whether a program with this library uses PM. `variable` reads an environment variable.
     fn of(library: Option<&MpiLibrary>, variable: impl Fn(&str) -> Option<String>) -> Self {
         let usable = library.filter(|library| library.transport() == Transport::Libfabric);
         let Some(library) = usable else { return Self::NoLibfabric };

@@ -20,16 +20,16 @@ pub fn is_libfabric(name: &[u8]) -> bool {
     name.starts_with(b"libfabric")
 }
 
-/// An MPI library, named by how its programs start.
+/// An MPI library, with the way in which its programs start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MpiLibrary {
     /// MPICH and libraries with its interface. Programs start by PMI.
     Mpich(Transport),
     /// Open MPI. Programs start by PMIx.
     OpenMpi {
-        /// How it can send messages.
+        /// How the library can send messages.
         transport: Transport,
-        /// The libpmix that it loads, if its files name it.
+        /// The libpmix that the library loads, if the files of the library name it.
         pmix: Option<PathBuf>,
     },
 }
@@ -37,9 +37,9 @@ pub enum MpiLibrary {
 /// How an MPI library can send messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// Also by libfabric, and therefore by PM.
+    /// By libfabric and therefore by PM, and by other means.
     Libfabric,
-    /// As far as is known, not by libfabric.
+    /// By other means. As far as scrun can determine, not by libfabric.
     Other,
 }
 
@@ -56,8 +56,8 @@ impl MpiLibrary {
         }
     }
 
-    /// Adds what the files of the library at `path` show: whether it can use libfabric, and its
-    /// libpmix.
+    /// Adds the properties that the files of the library at `path` show: whether it can use
+    /// libfabric, and its libpmix.
     pub fn with_needs(
         self,
         path: Option<&Path>,
@@ -84,14 +84,14 @@ impl MpiLibrary {
         }
     }
 
-    /// How it can send messages.
+    /// How the library can send messages.
     pub fn transport(&self) -> Transport {
         match self {
             Self::Mpich(transport) | Self::OpenMpi { transport, .. } => *transport,
         }
     }
 
-    /// How its programs start.
+    /// How the programs of the library start.
     pub fn start(&self) -> MpiStart {
         match self {
             Self::Mpich(_) => MpiStart::Pmi,

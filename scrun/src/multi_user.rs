@@ -12,7 +12,7 @@ use score_proto::elf_note::Request;
 use score_proto::exit_code::EXIT_USAGE;
 use score_proto::message::{HostSpec, Login};
 
-/// What to do without a service.
+/// The advice for a user if there is no service.
 const REMEDY: &str = "without the option scored the job runs in single-user mode";
 
 /// A login, and the nodes that the job requests from the cluster.

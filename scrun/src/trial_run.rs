@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// The time in which a program must write its resource request.
 const TRIAL_RUN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs the program and adds what it writes to its request.
+/// Runs the program, and adds the notes that it writes to `request`.
 ///
 /// # Errors
 /// A program that cannot be started, takes too long, or writes an invalid request.

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// An interactive bash on our pseudo terminal. Its jobs end with it.
+/// An interactive bash on a pseudo terminal of the test. Its jobs end with it.
 struct Shell {
     keyboard: File,
     screen: Arc<Mutex<Vec<u8>>>,
@@ -68,7 +68,7 @@ impl Shell {
                     self.searched_len = start + index + expected.len();
                     return;
                 }
-                // Each part of the output is searched only once, because there may be much of it.
+                // Each part of the output is searched only once, because the output may be long.
                 start = start.max(screen.len().saturating_sub(expected.len()));
                 let last = text(&screen[screen.len().saturating_sub(500)..]);
                 assert!(Instant::now() < deadline, "no {expected:?}, but: {last}");

@@ -22,7 +22,7 @@ pub struct FrontEnd {
     key: Key,
     started_at: Instant,
     /// Connections whose peers have not yet proved that they hold the key of the job. The first
-    /// that does is the master.
+    /// peer that proves this is the master.
     unproved: Vec<Connection<DownMessage>>,
     master: Option<Connection<DownMessage>>,
     waiting: VecDeque<DownMessage>,

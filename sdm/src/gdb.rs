@@ -1,7 +1,7 @@
 //! gdb as the back end of one server: one gdb for one process (SDM "GDB Backend").
 //!
 //! [`mi`] parses its output. [`session`] decides, without I/O, which commands and answers to send.
-//! [`process`] has the pipes. If gdb ends, hangs, or prints text that is not GDB/MI, it is killed,
+//! [`process`] owns the pipes. If gdb ends, hangs, or prints text that is not GDB/MI, it is killed,
 //! and the answer of this rank is an error.
 
 pub mod mi;

@@ -93,7 +93,7 @@ pub struct Hop {
     tree: Option<HopTree>,
     cutter: LineCutter,
     output: OutputMerger,
-    /// The time at which an unfinished line of the own process is passed on.
+    /// The time at which an unfinished line of this hop's own process is passed on.
     partial_deadline: Option<MonotonicTime>,
 }
 
@@ -277,8 +277,8 @@ impl Hop {
         }
     }
 
-    /// Passes on all lines, and also an unfinished line of the own process, because it may be a
-    /// prompt.
+    /// Passes on all lines, and also an unfinished line of this hop's own process, because it may
+    /// be a prompt.
     fn pass_output(&mut self, now: MonotonicTime, actions: &mut Vec<HopAction>) {
         self.partial_deadline = None;
         if let (Some(line), Some(tree)) = (self.cutter.take_partial(), &self.tree) {

@@ -99,7 +99,7 @@ impl RoutingTable {
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DebugCommand {
-    /// Its number. [`INIT_COMMAND`] is reserved.
+    /// The number of the command. [`INIT_COMMAND`] is reserved.
     pub id: CommandId,
     /// The servers that execute the command.
     pub ranks: NodeSet,
@@ -116,9 +116,9 @@ pub enum Operation {
     Start {
         /// The program.
         executable: String,
-        /// Its arguments.
+        /// The arguments of the program.
         arguments: Vec<String>,
-        /// Whether it stops in main.
+        /// Whether the program stops in main.
         stop_in_main: bool,
     },
     /// Attaches to existing processes.
@@ -200,7 +200,7 @@ pub enum DebugEvent {
     },
     /// The process has ended.
     Exited {
-        /// Its exit code.
+        /// The exit code of the process.
         code: u32,
     },
     /// A signal has ended the process.
@@ -210,9 +210,9 @@ pub enum DebugEvent {
     },
     /// The breakpoint is set.
     BreakpointSet {
-        /// Its number.
+        /// The number of the breakpoint.
         number: u32,
-        /// Its location, as far as the debugger reports it.
+        /// The location of the breakpoint, as far as the debugger reports it.
         frame: StackFrame,
     },
     /// The frames, the innermost first.

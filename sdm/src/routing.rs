@@ -1,5 +1,5 @@
-//! The place of each server in the tree. Each server computes its parent and its children from its
-//! id, the number of servers and the shape of the tree (SDM "Communications Network").
+//! The position of each server in the tree. Each server computes its parent and its children from
+//! its id, the number of servers and the shape of the tree (SDM "Communications Network").
 //!
 //! Position 0 of the tree is the master, and position p is the server p-1. Every branch is a range
 //! of ids, so one range represents the servers of a branch.

@@ -51,7 +51,8 @@ pub trait Transport {
     /// The current time of the hop.
     fn now(&self) -> MonotonicTime;
 
-    /// Waits until something arrives, one of `others` is readable, or the time is `until`.
+    /// Waits until an event of the network arrives, one of `others` is readable, or the time is
+    /// `until`.
     ///
     /// # Errors
     /// If waiting fails.

@@ -260,7 +260,7 @@ fn equal_answers_of_all_ranks_are_one_event_from_the_breakpoint_in_main_to_the_e
     assert_eq!((events.len(), frame.function.as_str()), (1, "work"));
     let events = debugging.run(&all, Operation::Continue);
     assert_eq!(events, one(stopped(StopReason::Breakpoint, "work", 6)));
-    // Only some ranks execute the command. The test does not wait for events of the others.
+    // Only some ranks execute the command. The test does not wait for events of the other ranks.
     let some: NodeSet = [0, 3].into_iter().collect();
     let events = debugging.run(&some, Operation::Next);
     assert_eq!(events, [("0, 3".to_owned(), stopped(StopReason::StepDone, "work", 7))]);
@@ -431,7 +431,7 @@ fn another_program_on_the_port_is_skipped_and_an_absent_server_is_named() {
             let _ = stream.unwrap().write_all(&[b'x'; 4096]);
         }
     });
-    // A server of another job on the same host, with another key.
+    // A server of another job runs on the same host, with another key.
     let other_key = Key::generate().unwrap();
     let mut other = server_with_id(&(port + 2).to_string(), 0, &other_key).unwrap();
     std::thread::spawn(

@@ -24,7 +24,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
 /// Like [`send`], but does not wait.
 ///
 /// # Errors
-/// The peer has closed the socket. WouldBlock: it has to read first.
+/// The peer has closed the socket. WouldBlock: the peer has to read first.
 pub fn try_send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     send_with(socket.as_fd(), bytes, fds, MsgFlags::MSG_DONTWAIT)
 }
@@ -61,7 +61,7 @@ pub fn receive(
 /// Like [`receive`], but does not wait.
 ///
 /// # Errors
-/// As [`receive`]. WouldBlock: no datagram has arrived.
+/// See [`receive`]. WouldBlock: no datagram has arrived.
 pub fn try_receive(
     socket: impl AsFd,
     max_len: usize,
@@ -77,9 +77,9 @@ pub struct Datagram {
     pub len: usize,
     /// The descriptors. None if the datagram is not complete.
     pub fds: Vec<OwnedFd>,
-    /// Whether all of it is here. If not, it has more bytes than the buffer, or more descriptors
-    /// than the caller accepts, or this process may not have so many descriptors. All descriptors
-    /// of the datagram are closed then.
+    /// Whether the datagram is complete. If not, the datagram exceeds the buffer or the number of
+    /// descriptors that the caller accepts, or this process may not have so many descriptors. All
+    /// descriptors of the datagram are closed then.
     pub is_complete: bool,
 }
 
@@ -119,7 +119,7 @@ fn receive_into(
     assert!(max_fds <= MAX_FDS);
     // SAFETY: computes a number.
     let control_len = unsafe { libc::CMSG_SPACE((max_fds * size_of::<RawFd>()) as u32) } as usize;
-    // Of words, because a control message must be aligned.
+    // The buffer consists of words, because a control message must be aligned.
     let mut control = vec![0_u64; control_len.div_ceil(size_of::<u64>())];
     let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: a structure of numbers and pointers, for which zeroes are valid.
@@ -145,7 +145,8 @@ fn receive_into(
     Ok(Datagram { len, fds, is_complete })
 }
 
-/// Takes ownership of the descriptors in a received message, also of those in a truncated one.
+/// Takes ownership of the descriptors in a received message, including those in a truncated
+/// message.
 ///
 /// # Safety
 /// recvmsg(2) has filled the message, its buffers exist, and this is the only call for it.
@@ -191,7 +192,7 @@ mod tests {
     use crate::unix_socket::seqpacket_pair;
 
     /// The number of descriptors of this process that refer to the file. Other tests open and close
-    /// descriptors at the same time, so that only those of one file can be counted.
+    /// descriptors at the same time, so that only the descriptors of one file can be counted.
     fn open_count(file: &File) -> usize {
         let inode = file.metadata().unwrap().ino();
         let entries = std::fs::read_dir("/proc/self/fd").unwrap();

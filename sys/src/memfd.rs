@@ -9,14 +9,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// What no process can do with an object any more. No set can be extended later.
+/// The operations that no process can perform on an object any more. No seal can be added later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seals {
     /// Change the size.
     Size,
     /// Change the size, or write.
     SizeAndContent,
-    /// Change the size, or write otherwise than by a mapping that exists already. Linux 5.1.
+    /// Change the size, or write except through an existing mapping. Requires Linux 5.1.
     SizeAndNewWriters,
 }
 
@@ -31,10 +31,10 @@ impl Seals {
     }
 }
 
-/// Creates an empty object. `name` is what /proc/PID/fd and /proc/PID/maps show.
+/// Creates an empty object. `name` appears in /proc/PID/fd and /proc/PID/maps.
 ///
 /// # Errors
-/// As memfd_create(2).
+/// See memfd_create(2).
 pub fn create(name: &str) -> io::Result<File> {
     Ok(memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?.into())
 }
@@ -42,7 +42,7 @@ pub fn create(name: &str) -> io::Result<File> {
 /// Creates an object of zeroes that cannot be resized.
 ///
 /// # Errors
-/// As memfd_create(2), ftruncate(2).
+/// See memfd_create(2) and ftruncate(2).
 pub fn create_sealed(name: &str, len: u64) -> io::Result<OwnedFd> {
     let file = create(name)?;
     file.set_len(len)?;
@@ -53,17 +53,17 @@ pub fn create_sealed(name: &str, len: u64) -> io::Result<OwnedFd> {
 /// Seals an object.
 ///
 /// # Errors
-/// As fcntl(2): the object has F_SEAL_SEAL, or a mapping contradicts the seals.
+/// See fcntl(2). The object has F_SEAL_SEAL, or a mapping contradicts the seals.
 pub fn seal(memfd: impl AsFd, seals: Seals) -> io::Result<()> {
     fcntl(memfd, FcntlArg::F_ADD_SEALS(seals.flags()))?;
     Ok(())
 }
 
-/// The length of an object of another process. None: it lacks one of the seals, so that its length
-/// may change.
+/// The length of an object of another process. None: the object lacks one of the seals, so that its
+/// length may change.
 ///
 /// # Errors
-/// As fcntl(2), fstat(2). EINVAL: the descriptor is not a memfd.
+/// See fcntl(2) and fstat(2). EINVAL: the descriptor is not a memfd.
 pub fn sealed_len(memfd: impl AsFd, seals: Seals) -> io::Result<Option<u64>> {
     let current = SealFlag::from_bits_retain(fcntl(memfd.as_fd(), FcntlArg::F_GET_SEALS)?);
     let len = nix::sys::stat::fstat(memfd)?.st_size;

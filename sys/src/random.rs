@@ -1,5 +1,5 @@
 //! Random bytes of the kernel (getrandom(2)). They need no descriptor, so that a user who has used
-//! up all descriptors cannot prevent a secret.
+//! up all descriptors cannot prevent the creation of a secret.
 
 use std::io;
 

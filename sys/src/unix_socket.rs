@@ -11,7 +11,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 /// Two connected SOCK_SEQPACKET sockets. std has pairs of streams ([`UnixStream::pair`]).
 ///
 /// # Errors
-/// As socketpair(2).
+/// See socketpair(2).
 ///
 /// [`UnixStream::pair`]: std::os::unix::net::UnixStream::pair
 pub fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -23,7 +23,7 @@ pub fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// (unix(7), "Autobind feature").
 ///
 /// # Errors
-/// As socket(2), bind(2).
+/// See socket(2) and bind(2).
 pub fn autobound_datagram_socket() -> io::Result<(UnixDatagram, Vec<u8>)> {
     let socket = Socket::new(Domain::UNIX, Type::DGRAM.nonblocking(), None)?;
     // The address without a path: bind(2) then chooses a name.

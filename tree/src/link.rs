@@ -50,8 +50,8 @@ pub struct LinkTimeouts {
     pub handshake_timeout: Duration,
     /// A link on which nothing was received for this time is dead. A keepalive is sent after a
     /// third of it, or after a quarter if the event loop is awake anyway. So the keepalives of a
-    /// daemon's links fall into few iterations of the loop, and a peer's keepalive is answered in
-    /// the iteration that it wakes.
+    /// daemon's links fall into few iterations of the loop. A peer's keepalive is answered in the
+    /// iteration that it causes.
     pub silence_timeout: Duration,
 }
 
@@ -60,7 +60,7 @@ pub struct LinkTimeouts {
 pub struct Link {
     state: State,
     timeouts: LinkTimeouts,
-    /// Received records. Bytes before `consumed` are done.
+    /// Received records. Bytes before `consumed` have been processed.
     received: Vec<u8>,
     consumed: usize,
     /// The fragments of an incomplete message.
@@ -294,7 +294,7 @@ impl Link {
                 end -= 1;
             }
             let content = &reason.as_bytes()[..end];
-            // If this fails, the peer sees the connection closed without a reason.
+            // If this fails, the connection closes without a reason for the peer.
             let _ = record::seal(keys, record::CLOSE, content, &mut self.out);
         }
         self.state = State::Failed(LinkError::Closed);
@@ -356,7 +356,7 @@ impl Link {
                 return Err(self.fail(LinkError::HandshakeTimeout(self.timeouts.handshake_timeout)));
             }
             State::Handshake(_) => {}
-            // This side itself did not run, so the peer gets its full timeout again.
+            // This process itself did not run, so the peer gets its full timeout again.
             State::Open(_) if inactive > local_timeout * 2 / 3 => self.last_received_at = now,
             State::Open(_) if peer_silence >= peer_timeout => {
                 return Err(self.fail(LinkError::IdleTimeout(peer_timeout)));

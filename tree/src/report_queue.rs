@@ -1,8 +1,8 @@
 //! The queue of reports on their way to the master. Reports of the same kind merge while they wait.
 //!
-//! A report merges with a queued report of its kind, even if others are between them, but never
-//! past a report about the same nodes. Therefore reports about one node arrive in the order in
-//! which they were made.
+//! A report merges with a queued report of its kind, even if other reports are between them. It
+//! never merges past a report about the same nodes. Therefore reports about one node arrive in the
+//! order in which they were made.
 
 use std::collections::VecDeque;
 

@@ -20,11 +20,11 @@ use std::path::Path;
 pub enum BatchSystem {
     /// Slurm, which starts remote processes by `srun`.
     Slurm,
-    /// PBS and Torque, by `pbsdsh` or `pbs_tmrsh`.
+    /// PBS and Torque, which start remote processes by `pbsdsh` or `pbs_tmrsh`.
     Pbs,
-    /// LSF, by `blaunch`.
+    /// LSF, which starts remote processes by `blaunch`.
     Lsf,
-    /// Grid Engine, by `qrsh -inherit`.
+    /// Grid Engine, which starts remote processes by `qrsh -inherit`.
     GridEngine,
 }
 

@@ -102,7 +102,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// The values of an attribute for a host: those of its interface, else those for all hosts.
+    /// The values of an attribute for a host: the values of its interface. If there are none, the
+    /// values for all hosts.
     pub fn setting(&self, host: &str, name: &str) -> &[String] {
         let host_values = self.interface_settings.get(host).and_then(|end| end.get(name));
         host_values.or_else(|| self.settings.get(name)).map_or(&[], Vec::as_slice)
@@ -113,8 +114,8 @@ impl Network {
         self.settings.get("trusted").is_some_and(|value| value[0] == "yes")
     }
 
-    /// The interfaces of a host on this network (`links`, else `netdev`). A trunk has several.
-    /// Empty if the route decides.
+    /// The interfaces of a host on this network (`links`, or `netdev` if there is no `links`). A
+    /// trunk has several. Empty if the route decides.
     pub fn links(&self, host: &str) -> &[String] {
         match self.setting(host, "links") {
             [] => self.setting(host, "netdev"),
@@ -165,7 +166,7 @@ pub struct Database {
     /// Groups and their members, in the order of the file.
     groups: Vec<(String, Vec<usize>)>,
     by_name: HashMap<String, usize>,
-    /// First labels of names. None if several hosts have the same label.
+    /// The index of the host with each first label of a name. None if several hosts have the label.
     by_label: HashMap<String, Option<usize>>,
     by_group: HashMap<String, usize>,
 }

@@ -197,7 +197,7 @@ fn parse_host(record: &Record) -> Result<Host, ParseError> {
     Ok(host)
 }
 
-/// The checked values of a record's attributes. Names of SCore 5 are replaced by those of SCore 7.
+/// The checked values of a record's attributes. Names of SCore 5 are replaced by names of SCore 7.
 fn checked_values(
     record: &Record,
     definitions: &'static [AttributeDef],

@@ -22,8 +22,8 @@ pub enum JobAction {
     Watch,
     /// Read and change the processes of the job, as tools do.
     Debug,
-    /// See the state, the share and the number of nodes of the job. Its number, user and hosts are
-    /// public.
+    /// See the state, the fraction of processor time and the number of nodes of the job. Its
+    /// number, user and hosts are public.
     SeeDetails,
 }
 
@@ -82,7 +82,7 @@ pub fn authorize(
     }
 }
 
-/// The user of a tool does not learn whether a job of another user exists.
+/// An error that does not show the user of a tool whether a job of another user exists.
 pub(super) fn no_own_job(job: JobId) -> String {
     format!("you have no job {job}; scps lists your jobs")
 }

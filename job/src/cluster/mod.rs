@@ -32,9 +32,10 @@
 //! - If a link of a job breaks, the daemon below it kills its part of that job. The job's master
 //!   ends the other parts, and the server is notified by `Finished`.
 //! - Received messages are read before `Tick` is reported. A machine that was stopped first reads
-//!   the messages that have arrived meanwhile.
-//! - [`Timeouts::silence`] is longer than an interruption that must do no harm. After an
-//!   interruption of 5 s, TCP retransmits about 6 s after the beginning of the interruption.
+//!   the messages that arrived during the stop.
+//! - [`Timeouts::silence`] is longer than an interruption of the network that must not end jobs.
+//!   After an interruption of 5 s, TCP retransmits about 6 s after the beginning of the
+//!   interruption.
 
 use std::time::Duration;
 
@@ -102,7 +103,7 @@ pub struct HostConfig {
     /// The number of processes that jobs may have on the host. The default is its number of
     /// processors.
     pub slots: u32,
-    /// The hosts that it replaces while they are missing. Empty if the host is not a spare.
+    /// The hosts that this host replaces while they are missing. Empty if the host is not a spare.
     pub spare_for: NodeSet,
     /// The host is marked as defective and never used.
     pub defect: bool,
@@ -114,8 +115,8 @@ pub struct HostConfig {
 pub struct Timeouts {
     /// The limit of [`score_tree::link::LinkTimeouts::silence_timeout`].
     pub silence: Duration,
-    /// The time from the loss of a host until it is declared down. In this time the host may dial
-    /// again.
+    /// The time from the loss of a host until it is declared down. In this time the host may
+    /// connect again.
     pub grace: Duration,
     /// The time from a job's end until its user is notified, even if a host has not confirmed its
     /// cleanup.
@@ -172,7 +173,7 @@ pub struct JobRequest {
     pub allocation: AllocationRequest,
     /// The job gets hosts of one of these sets. If the list is empty, it gets any hosts.
     pub pools: Vec<NodeSet>,
-    /// Whether it queues if it cannot start now.
+    /// Whether the job waits in the queue if it cannot start now.
     pub wait: bool,
     /// 0 to 15. Among the waiting jobs of one user, the smallest priority goes first.
     pub priority: u8,
@@ -263,7 +264,7 @@ pub enum ClusterEvent {
 /// An action for the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterAction {
-    /// Send this over the existing link, or dial. If it cannot be sent, the daemon reports
+    /// Send this over the existing link, or open a link. If it cannot be sent, the daemon reports
     /// `LinkLost`.
     Send {
         /// The destination.
@@ -288,7 +289,7 @@ pub enum ClusterAction {
         /// The reason, with the host's name.
         reason: String,
     },
-    /// The job waits.
+    /// The job waits in the queue.
     Queued {
         /// The session of the job.
         session: SessionId,

@@ -35,7 +35,7 @@ pub enum PlacementPolicy {
     /// The hosts with the fewest free slots first. Large hosts stay free for the jobs that need
     /// them.
     BestFit,
-    /// The hosts with the smallest load, where the job waits least for its slices.
+    /// The hosts with the smallest load, on which the job waits least for its slices.
     LeastLoaded,
 }
 

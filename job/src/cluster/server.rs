@@ -102,7 +102,7 @@ impl ServerState {
                 lost_hosts.into_iter().for_each(|lost| self.membership.on_lost(lost, now))
             }
             PeerMessage::PresenceReport(hosts) => self.membership.on_present(&hosts, now),
-            // The new parent of a child that moves reports it again.
+            // The new parent of the child reports the child again.
             PeerMessage::DetachChild => {}
             other => {
                 let text: String = format!("{other:?}").chars().take(60).collect();

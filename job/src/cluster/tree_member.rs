@@ -74,7 +74,7 @@ pub enum MemberEvent {
 /// An action for the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberAction {
-    /// Send this over the existing link, or dial. If it cannot be sent, the daemon reports
+    /// Send this over the existing link, or open a link. If it cannot be sent, the daemon reports
     /// `LinkLost`.
     Send {
         /// The destination.
@@ -261,7 +261,8 @@ impl Member {
                 self.send(from, PeerMessage::DetachChild)
             }
             PeerMessage::Heartbeat(beat) => {
-                // The same holds for a parent that knows only a predecessor of this daemon.
+                // The same holds for a parent whose heartbeat names an earlier incarnation of this
+                // daemon.
                 let names_old_server = beat.child_incarnation != self.config.incarnation
                     && self.server.is_some_and(|server| server != beat.server_incarnation);
                 if !names_old_server && self.belongs_to(beat.server_incarnation, now) {
@@ -349,7 +350,7 @@ impl Member {
         beat.into_iter().for_each(|beat| self.send(child, beat));
     }
 
-    /// Whether the jobs on this host belong to this server. If they belong to another one, this
+    /// Whether the jobs on this host belong to this server. If they belong to another server, this
     /// host resets itself.
     fn belongs_to(&mut self, server: Incarnation, now: MonotonicTime) -> bool {
         match self.server {
@@ -392,7 +393,7 @@ impl Member {
         }
     }
 
-    /// The parent is lost. Each child looks for a new parent too, and reports its own changes
+    /// The parent is lost. Each child also looks for a new parent, and reports its own changes
     /// there.
     fn lose_parent(&mut self, now: MonotonicTime) {
         for child in std::mem::take(&mut self.children).into_keys() {

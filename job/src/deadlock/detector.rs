@@ -15,7 +15,7 @@ use crate::cluster::MonotonicTime;
 pub enum DetectorEvent {
     /// All hosts report that all of its processes on them are idle.
     AllIdle {
-        /// The last stop before that.
+        /// The last stop before these reports.
         stop_seq: SwitchSeq,
     },
     /// A host reports that one of its processes is busy.
@@ -51,7 +51,7 @@ pub enum DetectorAction {
     TakeSnapshot {
         /// The number of the round: larger by one than the last, within a suspicion.
         round: SampleRound,
-        /// The processes are stopped: their threads are sampled too.
+        /// The processes are stopped: their threads are also sampled.
         stopped: bool,
     },
     /// Stop the job, and report `GangStopped`.
@@ -92,7 +92,8 @@ enum State {
 pub struct Detector {
     nodes: u32,
     state: State,
-    /// All are idle, according to reports that follow this stop. None: some process is busy.
+    /// All processes are idle, according to reports that follow this stop. None: some process is
+    /// busy.
     idle_since_stop: Option<SwitchSeq>,
     /// A debugger has stopped some processes and the others are idle, according to reports that
     /// follow this stop.
@@ -153,8 +154,8 @@ impl Detector {
         }
     }
 
-    /// Whether rounds are in progress. The job has to run meanwhile: a stop counts as a run of all
-    /// threads, so the rounds before and after it differ.
+    /// Whether rounds are in progress. The job has to run during the rounds: a stop counts as a run
+    /// of all threads, so the rounds before and after it differ.
     pub fn is_suspecting(&self) -> bool {
         !matches!(self.state, State::Busy | State::Backoff(_) | State::Deadlocked)
     }
@@ -271,8 +272,8 @@ impl Detector {
         self.quiet_period.is_some_and(|period| now >= period.since + SUSPICION_DELAY)
     }
 
-    /// Whether a hang is suspected now for the first time. All are idle and have sent this many
-    /// messages, all of which have been received.
+    /// Whether a hang is suspected now for the first time. All processes are idle and have sent
+    /// this many messages, all of which have been received.
     fn is_hang_suspected(&mut self, sent: u64, now: MonotonicTime) -> bool {
         match self.quiet_period {
             Some(period) if period.sent == sent => {

@@ -1,20 +1,21 @@
 //! Deadlock detection: every process of a parallel process waits, and no message is outstanding
-//! (manual 3.5.1). The verdict is exact, and no process is stopped for a mere suspicion.
+//! (manual 3.5.1). The verdict is exact, and no process is ended because of a suspicion alone.
 //!
 //! # Rounds with a barrier between them
 //!
-//! In each round every process is sampled once. The next round begins anywhere only after the last
-//! has ended everywhere. Suppose that each process is idle in round 1 and has not been busy between
-//! its two samples. Then at the instant between the rounds all were idle at once. Round 1 has
-//! counted everything that each had sent and received by then, so the sums show whether any message
-//! was in flight.
+//! In each round every process is sampled once. No host begins a round before the previous round
+//! has ended on all hosts. Suppose that each process is idle in round 1 and has not been busy
+//! between its two samples. Then at the instant between the rounds all were idle at once. Round 1
+//! has counted everything that each had sent and received by then, so the sums show whether any
+//! message was in flight.
 //!
 //! Every rule that makes this sound has its part in the exhaustive model (`model.rs`). Without the
 //! rule, the model finds a false suspicion:
 //!
-//! - A thread that becomes busy clears its idle slot, then counts the turn, and only then
-//!   continues. Turns are read before the slots. If a thread counted the turn before it cleared its
-//!   slot, a sample could find it idle with the new count. Everything else is read after the slots.
+//! - A thread that becomes busy clears its idle slot, then counts the transition, and only then
+//!   continues. The counts are read before the slots. If a thread counted the transition before it
+//!   cleared its slot, a sample could find it idle with the new count. Everything else is read
+//!   after the slots.
 //! - A process is idle when all of its threads are idle.
 //! - A message is received when it is released, and the process that releases it is busy (manual
 //!   2.5, figure 2.9).
@@ -23,16 +24,16 @@
 //!   is needed to check this. An action of the process after its own sample in the first round may
 //!   have preceded the write of a process that was sampled later.
 //! - A spinning process may also wait for an answer of its launcher (PMI). From the second round
-//!   on, it counts as busy unless all of its questions are answered and all answers are taken. It
-//!   asks only while it is busy.
-//! - From the second round on, every thread is sampled in the kernel too. A thread that does not
-//!   report its state must sleep in such a way that only its own process can wake it, and must not
-//!   have run between rounds 2 and 3. So at the instant between these rounds no thread was about to
-//!   wake another one. Counters are read after that: a thread that has sent since then would have
-//!   run.
+//!   on, it counts as busy unless all of its questions are answered and all answers are taken. A
+//!   process asks only while it is busy.
+//! - From the second round on, the kernel's state of every thread is also sampled. A thread that
+//!   does not report its state must sleep in such a way that only its own process can wake it. It
+//!   must not have run between rounds 2 and 3. So at the instant between these rounds no thread was
+//!   about to wake another one. Counters are read after that: a thread that has sent since then
+//!   would have run.
 //!
 //! These rules give a *suspicion*. One stop of the gang confirms it: no counter has changed, and
-//! every thread is at the place where it reported to wait.
+//! every thread is at the place at which it has reported to wait.
 //!
 //! | event | action |
 //! |---|---|

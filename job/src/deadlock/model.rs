@@ -1,9 +1,9 @@
 //! Checks the detector against all interleavings of small parallel processes. Threads send, write
-//! into each other's memory, poll, take messages and become idle. They ask their launcher, and poll
-//! for its answer while they are idle. Helper threads report nothing, are woken, wake each other
-//! and send. All threads advance step by step while they are sampled word by word, one process
-//! after the other in any order. The model checks that no suspicion is wrong. If any single rule is
-//! disabled, some suspicion must be wrong.
+//! into each other's memory, poll, take messages and become idle. They send questions to their
+//! launcher, and poll for its answers while they are idle. Helper threads report nothing, are
+//! woken, wake each other and send. All threads advance step by step while they are sampled word by
+//! word, one process after the other in any order. The model checks that no suspicion is wrong. If
+//! any single rule is disabled, some suspicion must be wrong.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -32,7 +32,7 @@ enum ThreadPhase {
     Woken {
         message: bool,
     },
-    /// The turn is counted. The message is not yet released.
+    /// The transition is counted. The message is not yet released.
     Releasing,
 }
 
@@ -68,9 +68,10 @@ enum Question {
 /// A thread that never reports its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Helper {
-    /// In a futex, where only its own process can wake it. The number counts its runs.
+    /// The thread waits in a futex, and only its own process can wake it. The number counts its
+    /// runs.
     Asleep(u64),
-    /// Woken, and about to run.
+    /// The thread was woken, and is about to run.
     Woken(u64),
     /// The message is counted as sent, but not yet published.
     Sending(u64, usize),
@@ -101,7 +102,7 @@ struct PartialSnapshot {
     next_word: usize,
     sample: ProcessSnapshot,
     slots: Vec<bool>,
-    /// Whether helpers are sampled too.
+    /// Whether helpers are also sampled.
     reads_helpers: bool,
     helpers: Vec<Helper>,
 }
@@ -219,8 +220,8 @@ impl ModelState {
         !self.spins && self.processes.iter().all(|process| process.helpers.is_empty())
     }
 
-    /// Returns true for a suspicion. The model ends with it, because a suspicion must be correct
-    /// without a stop.
+    /// Returns true for a suspicion. The model ends with a suspicion, because a suspicion must be
+    /// correct without a stop.
     fn perform(&mut self, actions: Vec<DetectorAction>) -> bool {
         let mut suspicion = false;
         for action in actions {
@@ -370,7 +371,7 @@ impl Model {
         self.add(next);
     }
 
-    /// Clears the slot, then counts the turn, and only then lets the thread continue.
+    /// Clears the slot, then counts the transition, and only then lets the thread continue.
     fn wake(&self, process: &mut ModelProcess, t: usize, message: bool) {
         match self.disabled {
             DisabledRule::SlotFirst => process.turns += 1,

@@ -21,8 +21,8 @@ pub struct ProcessSnapshot {
     pub received: u64,
     /// Remote reads and writes that are outstanding.
     pub remote_in_flight: u64,
-    /// A fingerprint of the places of the threads, and of how often the sleeping threads have run.
-    /// None if the threads were not sampled.
+    /// A fingerprint of the places at which the threads are, and of how often the sleeping threads
+    /// have run. None if the threads were not sampled.
     pub threads: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ impl LastRound {
         round == self.round.next() && !self.snapshots.is_empty()
     }
 
-    /// Whether the round directly before `round` has sampled threads too.
+    /// Whether the round directly before `round` has also sampled threads.
     pub fn has_thread_states(&self, round: SampleRound) -> bool {
         self.follows(round) && self.snapshots.iter().any(|sample| sample.threads.is_some())
     }
@@ -62,7 +62,7 @@ impl LastRound {
                 let previous = self.snapshots.get(index).filter(|_| follows);
                 let baseline_polls = self.baseline_polls.get(index).filter(|_| follows);
                 // The values that the round before found in an idle process were valid from then to
-                // now. So they were valid at the instant between the rounds too, which is the same
+                // now. So they were also valid at the instant between the rounds, which is the same
                 // for all hosts.
                 let baseline = previous.filter(|_| !stopped).copied().unwrap_or(*sample);
                 seen.combine(ActivitySample {

@@ -116,7 +116,7 @@ fn snapshots_become_rare_while_all_are_idle_without_deadlock() {
 }
 
 /// Runs rounds for this many seconds on an element whose threads cannot be proved to wait. At
-/// `busy_at` the element is busy for a moment. Returns the times of suspicions.
+/// `busy_at` the element is busy for a short time. Returns the times of suspicions.
 fn suspicions(seconds: u64, busy_at: Option<u64>) -> Vec<Duration> {
     let mut detector = Detector::new(1);
     let (mut history, mut now) = (LastRound::default(), MonotonicTime::ZERO);
@@ -134,8 +134,8 @@ fn suspicions(seconds: u64, busy_at: Option<u64>) -> Vec<Duration> {
         }
         match actions.first() {
             Some(DetectorAction::TakeSnapshot { round, .. }) => {
-                // The first round reads only the idle flags. The second round finds a thread
-                // elsewhere.
+                // The first round reads only the idle flags. The second round finds a thread at
+                // another place.
                 let idle = !history.follows(*round);
                 let sample = ProcessSnapshot { idle, ..ProcessSnapshot::default() };
                 let activity = history.compare_round(*round, &[sample], false);

@@ -20,7 +20,7 @@
 //!
 //! # Selection of the running jobs
 //!
-//! A **row** is a set of jobs that fit at the same time. Each slice has its own row. Newcomers come
+//! A **row** is a set of jobs that fit at the same time. Each slice has its own row. New jobs come
 //! first, then the job with the smallest usage for its priority, then every further job that still
 //! fits. A job that competes with no other job is therefore in every row and is never stopped for a
 //! slice.
@@ -31,11 +31,11 @@
 //!
 //! # Rotations
 //!
-//! If all running jobs are equivalent and on one host, and no event has occurred for several
-//! slices, that host rotates them for half a second without orders (`StartRotation`). Only the stop
-//! of the last turn is reported. Then the scheduler decides again. Any earlier event ends the
-//! rotation: the scheduler sends `Stop` for all of its jobs, and no job runs before all have
-//! `Stopped`.
+//! The scheduler can start a rotation if all running jobs are equivalent and on one host, and no
+//! event has occurred for several slices. That host then rotates the jobs for half a second without
+//! orders (`StartRotation`). Only the stop of the last turn is reported. Then the scheduler decides
+//! again. Any earlier event ends the rotation: the scheduler sends `Stop` for all of its jobs, and
+//! no job runs before all have `Stopped`.
 
 use std::time::Duration;
 
@@ -73,7 +73,8 @@ pub struct GangConfig {
     pub min_slice: Duration,
     /// The time that hosts may take to stop a job.
     pub stop_timeout: Duration,
-    /// An idle job keeps its processors for this time if all jobs that wait for them were idle too.
+    /// An idle job keeps its processors for this time if all jobs that wait for them were also
+    /// idle.
     pub idle_grace: Duration,
 }
 
@@ -130,7 +131,7 @@ pub enum GangEvent {
     Busy(JobId),
     /// The job gives up the rest of its slice (`sc_yield`).
     Yield(JobId),
-    /// The job wants no slice until the given time (`sc_sleep`).
+    /// The job takes no slice until the given time (`sc_sleep`).
     Sleep(JobId, MonotonicTime),
     /// The job must not run until `Release` with the same reason.
     Hold(JobId, HoldReason),
@@ -170,7 +171,7 @@ pub enum GangAction {
     },
     /// Run these jobs alternately on their one host, each for this length, starting with the first.
     /// The last turn ends with `Stopped`. If the host aborts the rotation after an earlier turn,
-    /// that turn ends with `Stopped` too.
+    /// that turn also ends with `Stopped`.
     StartRotation {
         /// The jobs.
         jobs: Vec<JobId>,

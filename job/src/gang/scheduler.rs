@@ -37,7 +37,7 @@ pub struct GangScheduler {
     slice_length: Option<Duration>,
     /// Some jobs of the row do not run yet.
     switching: bool,
-    /// The part of the shared slice that each newcomer gets.
+    /// The part of the shared slice that each new job gets.
     newcomer_slice: Option<Duration>,
     /// The rotation. Its jobs are the row.
     rotation: Option<Rotation>,
@@ -96,7 +96,7 @@ struct PlannedStop {
 /// Why a job stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopCause {
-    /// Other jobs have its processors next, or it may not run.
+    /// Other jobs get its processors next, or the job may not run.
     Row,
     /// The rotation was aborted. The job may already be stopped. It is not resumed if it does not
     /// stop.
@@ -105,7 +105,7 @@ enum StopCause {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobAge {
-    /// The job has not had a slice yet, or shares its first one with other newcomers.
+    /// The job has not had a slice yet, or shares its first slice with other new jobs.
     Newcomer,
     /// The current slice is the job's first slice.
     FirstSlice,
@@ -139,7 +139,8 @@ impl GangJob {
         }
     }
 
-    /// The job has a slice now. The slice is its first one if others have to wait for it.
+    /// The job has a slice now. The slice counts as its first slice if other jobs have to wait for
+    /// it.
     fn begin_slice(&mut self, others_wait: bool) {
         let is_first = self.age == JobAge::Newcomer && others_wait;
         self.age = if is_first { JobAge::FirstSlice } else { JobAge::Settled };
@@ -233,7 +234,7 @@ impl GangScheduler {
         self.slice_length.is_some()
     }
 
-    /// The jobs that have their processors, in ascending order. Of a rotation, only the first job.
+    /// The jobs that have their processors, in ascending order. For a rotation, only the first job.
     pub fn running(&self) -> impl Iterator<Item = JobId> + '_ {
         let first = self.rotation.as_ref().map(Rotation::first);
         let runs = move |(id, job): &(&JobId, &GangJob)| match job.state {
@@ -283,7 +284,7 @@ impl GangScheduler {
         self.refill_row(now);
         if !self.row.contains(&id) && self.slice_length.is_some() {
             // The job gets the next slice, which begins as soon as this one has reached its
-            // minimum. Jobs that are in their first slice share it with the newcomer.
+            // minimum. Jobs that are in their first slice share it with the new job.
             (self.slice_length, self.newcomer_slice) = (Some(self.config.min_slice), None);
             for id in self.row.clone() {
                 self.update_job(id, |job| {
@@ -333,7 +334,7 @@ impl GangScheduler {
         self.slice_length =
             self.slice_length.map(|length| length.min(now.saturating_sub(self.slice_began_at)));
         self.end_slice_if_over(now);
-        // Only after the end of the slice, because that records whether the job was idle.
+        // This follows the end of the slice, which records whether the job was idle.
         self.update_job(id, |job| job.is_idle = false);
     }
 
@@ -513,7 +514,7 @@ impl GangScheduler {
         } else {
             return self.apply_row(now);
         }
-        // Jobs that continue to run have this slice too.
+        // Jobs that continue to run also have this slice.
         for id in self.row.clone() {
             self.update_job(id, |job| {
                 if job.is_running() {
@@ -582,7 +583,7 @@ impl GangScheduler {
                 GangAction::Run { job, stop } if job == id => Some(stop),
                 _ => None,
             });
-            // A running job is not disturbed if an order can still stop it in time.
+            // A running job gets no new order now if a later order can still stop it in time.
             if run.planned_stop.map(|stop| stop.at) == stop_at
                 || (run.planned_stop.is_none() && pending_run_stop.is_none())
             {

@@ -14,7 +14,7 @@ use super::*;
 pub const MS: Duration = Duration::from_millis(1);
 pub const US: Duration = Duration::from_micros(1);
 
-/// What tests check after a simulation.
+/// The data that tests check after a simulation.
 #[derive(Default)]
 pub struct SimRecord {
     /// The number of turns, and how often a host has lost one.
@@ -40,18 +40,19 @@ pub struct GangSimulation {
     pub shares: BTreeMap<JobId, Vec<HostShare>>,
     /// Acknowledgements that are still missing.
     missing_acks: BTreeMap<(JobId, SwitchSeq), BTreeSet<HostId>>,
-    /// The number by which a host stops a job by its timer.
+    /// The number of the stop that a host makes by its timer.
     pub planned: BTreeMap<(HostId, JobId), SwitchSeq>,
     pub rotations: BTreeMap<HostId, SimRotation>,
     /// On average, once in this many turns a host aborts the rotation or does not answer.
     pub fault_odds: u64,
-    /// The time of the last event that reaches a host, which keeps orders in order.
+    /// The time at which the last event reaches each host, so that orders arrive in the order in
+    /// which they were sent.
     last_arrival_at: BTreeMap<HostId, MonotonicTime>,
     pub slots: BTreeMap<HostId, u32>,
     /// The running shares of each host, with the time of their start.
     running: BTreeMap<(HostId, JobId), MonotonicTime>,
     pub record: SimRecord,
-    /// This host answers later than others by this time.
+    /// This host answers later than other hosts by this time.
     pub slow_host: Option<(HostId, Duration)>,
     script: Vec<GangEvent>,
 }

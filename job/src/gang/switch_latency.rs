@@ -9,7 +9,7 @@ use score_proto::job_control::SwitchSeq;
 
 use crate::cluster::MonotonicTime;
 
-/// The number of buckets per factor of two. A value is correct within a tenth.
+/// The number of buckets per factor of two. A value is correct within 10 %.
 const BUCKETS_PER_OCTAVE: u32 = 8;
 
 /// The latencies of the gang switches so far.

@@ -1,5 +1,5 @@
 //! Tests in a simulated cluster whose hosts answer with delays: exclusive use of processors,
-//! shares, newcomers, idle jobs, and hosts that do not answer. A failing seed is in the message.
+//! shares, new jobs, idle jobs, and hosts that do not answer. A failing seed is in the message.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ fn two_jobs_share_evenly_and_lose_little() {
             (sim.run_time(JobId(1)).as_secs_f64(), sim.run_time(JobId(2)).as_secs_f64());
         assert!((one / two - 1.0).abs() < 0.02, "slice {slice}: {one} {two}");
         assert!(one + two > 60.0 * (1.0 - 0.7 / f64::from(slice)), "slice {slice}: {one} {two}");
-        // Hardly any stop has to be ordered when a slice ends.
+        // At the end of a slice, at most about 1 % of the stops need an order.
         let (ordered, unordered) = (sim.record.ordered_stops, sim.record.timed_stops);
         assert!(ordered <= 2 + unordered / 100, "slice {slice}: {ordered} {unordered}");
     }
@@ -197,7 +197,7 @@ fn a_newcomer_that_continues_into_its_shared_slice_is_no_newcomer_any_more() {
 fn a_job_is_not_charged_for_time_on_hosts_that_no_other_job_could_use() {
     let mut sim = GangSimulation::new(3, 2, MS * 20, 9);
     // While the other jobs of its hosts are held, the third job, which has the lowest priority, has
-    // the hosts for itself. Later one of the others always runs at the same time as the first.
+    // the hosts for itself. Later, one of the other jobs always runs at the same time as the first.
     let jobs: [(&[u32], u8); 4] = [(&[0], 0), (&[0, 1], 0), (&[1, 2], 15), (&[1], 0)];
     for ((hosts, priority), job) in jobs.into_iter().zip((1..).map(JobId)) {
         let event = sim.enter(job, hosts, 2, priority);
@@ -209,7 +209,7 @@ fn a_job_is_not_charged_for_time_on_hosts_that_no_other_job_could_use() {
     }
     sim.run(MS * 2_100, 9);
     let earlier = sim.run_time(JobId(3));
-    // Its share is one in 182 of each of two rows, and its debt is at most two slices.
+    // The fraction of this job is 1/182 of each of two rows, and its debt is at most two slices.
     sim.run(MS * 2_100 + MS * 21 * 182 * 5, 9);
     assert!(sim.run_time(JobId(3)) > earlier, "{earlier:?}: {:?}", sim.gang);
 }

@@ -1,8 +1,8 @@
 //! Limits what a host of a job sends to other hosts. This includes the data that its processes
 //! exchange by PMI and PMIx: entries of fences, and questions about single nodes and their answers
 //! ("direct modex"). It also includes the list of its processes for a debugger. All users share the
-//! links that carry these messages. A faulty or hostile shepherd must not have more of them in
-//! flight than its share, and must not answer a question that was not asked.
+//! links that carry these messages. A faulty or hostile shepherd must not have more messages in
+//! flight than its limits permit. It must not answer a question that was not asked.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -21,11 +21,11 @@ use crate::validate::MAX_ELEMENTS;
 pub struct ExchangeLimits {
     /// Elements whose processes on this host are in a fence, and the bytes of their entries.
     fences: BTreeMap<u32, usize>,
-    /// Fences of a subset of the nodes, likewise.
+    /// Fences of a subset of the nodes, and the bytes of their entries.
     subset_fences: HashMap<(u32, SubsetFence), usize>,
-    /// Element and node of another host about which this host has asked.
+    /// Element and node of another host whose entries this host has requested.
     requested: BTreeSet<(u32, u32)>,
-    /// Element and node of this host, and the host that has asked about the node.
+    /// Element and node of this host, and the host that has requested the entries of the node.
     questions: BTreeSet<(u32, u32, JobHostId)>,
     /// Process identifiers that the host may still list.
     unlisted: usize,
@@ -65,7 +65,8 @@ impl ExchangeLimits {
         left.is_some()
     }
 
-    /// Whether the shepherd may send this report now. `placement` is that of this host.
+    /// Whether the shepherd may send this report now. `placement` is the job's placement for this
+    /// host.
     pub fn may_report(&mut self, placement: &Placement, report: &ShepherdReport) -> bool {
         match report {
             ShepherdReport::Job(JobReport::Processes { blocks, .. }) => {

@@ -27,7 +27,7 @@ enum Answer<T> {
 }
 
 impl<T: Copy> Gather<T> {
-    /// A question that has not been asked, to children that have hosts or have none.
+    /// A question that has not been asked. `have_hosts`: whether each child has hosts.
     pub fn new(have_hosts: impl Iterator<Item = bool>) -> Self {
         let answer = |has_hosts| if has_hosts { Answer::None } else { Answer::NotNeeded };
         Self { number: 0, state: State::NotAsked, answers: have_hosts.map(answer).collect() }

@@ -1,7 +1,7 @@
 //! Rotation: jobs of this host take their slices alternately, as the gang scheduler has decided for
 //! a bounded time ([`crate::gang`]). All work at the end of a turn is in this module. The only
 //! message goes to the switch thread of the next job's shepherd. The code for an ordinary slice is
-//! not used here, because it is cold in the caches after each turn.
+//! not used here, because that code is not in the processor caches after a turn.
 //!
 //! A job starts only after this daemon has received the report that the previous job has stopped.
 //! Any other order to stop or run one of the jobs ends the rotation for all of them
@@ -60,7 +60,7 @@ impl HostRotation {
     }
 
     /// A job gets its order to take part. Returns the order for the job of the first turn, if all
-    /// jobs have got theirs.
+    /// jobs have got their orders.
     pub fn join(
         &mut self,
         job: JobId,

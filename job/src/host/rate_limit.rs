@@ -1,4 +1,4 @@
-//! A limit on how often something may happen on average, with a burst.
+//! A limit on how often an action may occur on average, with a burst.
 
 use std::time::{Duration, Instant};
 

@@ -202,8 +202,8 @@ mod tests {
         let mut node = root_node();
         send(&mut node, 1, NodeSet::from(0..6));
         outgoing(&mut node);
-        // From other hosts, for an unknown command, a second time, for an element without a
-        // command.
+        // Wrong answers: about nodes of other hosts, to an unknown command, a second time, and for
+        // an element without a command.
         from_shepherd(&mut node, event(1, 2..6, said("forged")));
         from_shepherd(&mut node, event(2, 0..2, said("forged")));
         from_shepherd(&mut node, event(1, 0..2, said("main")));
@@ -215,7 +215,8 @@ mod tests {
         assert_eq!(outgoing(&mut node).0, [event(1, 0..6, said("main")).of(0)]);
     }
 
-    /// Each parallel process has a merger of its own, and a hostile job has a thousand of them.
+    /// Each parallel process has a merger of its own, and a hostile job has a thousand parallel
+    /// processes.
     #[test]
     fn the_answers_to_all_commands_that_wait_are_bounded_together() {
         let mut mergers = ToolMergers::default();

@@ -30,8 +30,8 @@ const MAX_PENDING_REPORTS: usize = 4096;
 /// Bytes of programs that a child may have requested and not yet received, over all requests.
 const MAX_REQUESTED_FILE_BYTES: u64 = 64 << 20;
 
-/// The index of the host's own shepherd among the children. The others are the child hosts, in
-/// order.
+/// The index of the host's own shepherd among the children. The other children are the child hosts,
+/// in order.
 pub const SHEPHERD_CHILD: usize = 0;
 
 /// A message that is to be sent.
@@ -80,7 +80,7 @@ impl Child {
     }
 }
 
-/// The number of questions that are asked only once in a job.
+/// The number of each question that is asked only once in a job.
 const ONLY_ONCE: u64 = 1;
 
 /// The questions to all children.
@@ -90,8 +90,8 @@ struct Questions {
     ready: Gather<()>,
     /// Whether all output was forwarded. Each order to drain has the next number.
     drained: Gather<()>,
-    /// Whether the job has stopped. The number is that of the stop. An order to run for a limited
-    /// time also asks this question.
+    /// Whether the job has stopped. The number of the question is the number of the stop. An order
+    /// to run for a limited time also asks this question.
     stopped: Gather<()>,
     /// The time that the job took.
     finished: Gather<u64>,
@@ -301,7 +301,7 @@ impl TreeNode {
                 self.on_job_order(job_order);
                 let target_host = job_order.host();
                 let target_hosts = job_order.hosts().cloned();
-                // Files of tools pass through the hosts above those of the tool.
+                // Files of tools pass through the ancestors of the tool's hosts in the tree.
                 let is_relayed = matches!(job_order, JobOrder::ToolFiles(_));
                 self.pass_on(order, |child_index, child| {
                     let is_target = target_host.is_none_or(|host| child.hosts.contains(&host.0))
@@ -412,7 +412,7 @@ impl TreeNode {
         self.on_report(SHEPHERD_CHILD, report);
     }
 
-    /// A child has sent a report, or the daemon makes one in place of the child.
+    /// A child has sent a report, or the daemon makes a report instead of the child.
     pub fn on_report(&mut self, child_index: usize, report: Report) {
         let Some(child) = self.children.get_mut(child_index) else { return };
         if let Report::Element { element, .. }
@@ -538,7 +538,7 @@ impl TreeNode {
     ) {
         let samples = self.questions.samples.entry(element);
         let samples = samples.or_insert_with(|| new_gather(&self.children));
-        // The first answer to a round opens the question for it.
+        // The first answer to a round opens the question for this round.
         if samples.number() < round.0 {
             samples.ask(round.0);
         }
@@ -682,7 +682,7 @@ impl TreeNode {
             if !child.is_closed {
                 return None;
             }
-            // The rest of the child's line will never come.
+            // The child will not send the rest of its line.
             self.mid_line_child = None;
         }
         let count = self.children.len();

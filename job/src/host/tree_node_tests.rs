@@ -10,7 +10,7 @@ use score_proto::peer_message::JobIncarnation;
 use score_proto::tool_files::{ToolFilesKind, ToolFilesOrder};
 use score_proto::tool_start::ToolId;
 
-/// The node of host 0 of three hosts. The other two are its children.
+/// The node of host 0 of three hosts. The other two hosts are its children.
 fn root_node() -> TreeNode {
     let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
     let tree_node = TreeNode::new(Placement::new(JobIncarnation(0), hosts));
@@ -244,7 +244,7 @@ fn a_shepherd_reports_a_fence_once_until_all_hosts_are_in_it() {
     // One of the two nodes has ended.
     assert!(reported(0, in_fence(1..2, most)));
     assert!(!reported(0, in_fence(0..2, 1)), "it is in the fence already");
-    // There is a limit for all elements together, too.
+    // There is also a limit for all elements together.
     let elements = MAX_FENCE_BYTES_PER_HOST / most;
     let count = (1..100).filter(|element| reported(*element, in_fence(0..2, most))).count();
     assert_eq!(count, elements - 1);
@@ -273,7 +273,8 @@ fn questions_and_answers_of_a_shepherd_about_single_nodes_are_bounded() {
         !reports.is_empty()
     }
     let request = |asker, node| ElementReport::ModexRequest { asker: JobHostId(asker), node };
-    // In the name of another host, about itself, and about a node that does not exist.
+    // Wrong requests: in the name of another host, about a node of the same host, and about a node
+    // that does not exist.
     let node = own_nodes.end;
     for wrong in [request(1, node), request(0, own_nodes.start), request(0, nodes)] {
         assert!(!reported(&mut tree_node, 0, wrong));

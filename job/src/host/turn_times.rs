@@ -1,6 +1,6 @@
 //! The durations of the iterations ("turns") of the daemon's loop. A turn lasts from the return of
-//! poll to the next poll. The daemon serves nobody else during a turn, so a long turn is an error
-//! or an attack.
+//! poll to the next poll. The daemon handles no new events during a turn, so a long turn is an
+//! error or an attack.
 
 use std::time::{Duration, Instant};
 
@@ -87,7 +87,7 @@ impl TurnClock {
         self.phase_started_at = now;
     }
 
-    /// The start of the current phase. This is the latest time that the clock knows.
+    /// The start of the current phase. This is the latest time that the clock has recorded.
     pub fn phase_started_at(&self) -> Instant {
         self.phase_started_at
     }

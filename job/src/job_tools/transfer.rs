@@ -30,7 +30,7 @@ const MAX_REQUESTED_BYTES: u64 = 2 << 20;
 #[derive(Debug)]
 pub struct ToolFileTransfer {
     tool: ToolId,
-    /// The session that has the files.
+    /// The session that sends the files.
     session: SessionKey,
     content: FileDigest,
     /// The program that is started after the transfer.
@@ -79,12 +79,12 @@ impl ToolFileTransfer {
         }
     }
 
-    /// The tool that has the files.
+    /// The tool that gets the files.
     pub fn tool(&self) -> ToolId {
         self.tool
     }
 
-    /// The session that has the files.
+    /// The session that sends the files.
     pub fn session(&self) -> SessionKey {
         self.session
     }
@@ -172,7 +172,8 @@ impl JobTools {
         self.transfer.as_ref().is_some_and(|transfer| transfer.tool() == id)
     }
 
-    /// A host reports on the files of a tool. It may be a host that only passes them on.
+    /// A host reports on the files of a tool. The report can also come from a host that only passes
+    /// the files on.
     pub(super) fn on_transfer_report(
         &mut self,
         host: JobHostId,

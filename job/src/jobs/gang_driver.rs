@@ -205,7 +205,7 @@ impl Jobs {
         }
     }
 
-    /// Handles blocked output and everything that is due by the clock.
+    /// Handles blocked output, and all actions whose time has come.
     pub(super) fn tick_gang(&mut self) {
         for job in self.led_job_ids() {
             let is_blocked = self.tree.led(job).is_some_and(|links| links.node.is_blocked());

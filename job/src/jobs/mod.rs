@@ -55,13 +55,13 @@ pub struct NewJob {
     pub start: JobStart,
     /// The hosts, in the order of their nodes.
     pub placement: Placement,
-    /// The session that has submitted the job, and the job's number there.
+    /// The session that has submitted the job, and the job's number in that session.
     pub client_job: ClientJob,
     /// The hosts and processors of the job, as the gang scheduler counts them.
     pub allocations: Vec<HostShare>,
 }
 
-/// The identity of this daemon among daemons. A daemon without links has no identity.
+/// The data by which other daemons identify this daemon. A daemon without links has no identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostIdentity {
     /// The name of its host.
@@ -70,7 +70,8 @@ pub struct HostIdentity {
     pub incarnation: Incarnation,
 }
 
-/// A report of a job's shepherd on this host, or one that the daemon makes in its place.
+/// A report of a job's shepherd on this host, or a report that the daemon makes instead of the
+/// shepherd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalReport {
     /// The shepherd's report.
@@ -86,7 +87,7 @@ pub enum LocalReport {
         /// A line for the user.
         reason: String,
     },
-    /// The shepherd sends no further report and had nothing to report.
+    /// The shepherd sends no further report, or no shepherd was started.
     Closed,
 }
 
@@ -95,7 +96,7 @@ pub enum LocalReport {
 pub enum Input {
     /// Begin a job that this daemon leads.
     Begin(Box<NewJob>),
-    /// The session that has submitted a job requests this.
+    /// The session that has submitted the job sends this request.
     FromSession(JobId, JobRequest),
     /// A session or the status page watches a job. A period of 0 ms ends this.
     Subscribe {
@@ -110,7 +111,7 @@ pub enum Input {
     Tool(SessionKey, ToolCall),
     /// A reader of the status page requests the stacks of a job.
     PageStacks(JobId),
-    /// A session starts a tool for this job, or sends a signal to one.
+    /// A session starts a tool for this job, or sends a signal to a tool.
     ToolAction(SessionKey, JobId, ToolAction),
     /// A session sends bytes of the files of the tool that it starts.
     ToolFile(SessionKey, ToolFileChunk),
@@ -212,7 +213,7 @@ pub struct Launch {
     pub start: Arc<JobStart>,
     /// The hosts of the job.
     pub placement: Placement,
-    /// The parent. It has to know the path of the job's directory before the directory exists.
+    /// The parent. It has to receive the path of the job's directory before the directory exists.
     pub parent: Parent,
     /// The session of the job, if this daemon leads it.
     pub client_job: Option<ClientJob>,
@@ -461,8 +462,8 @@ impl Jobs {
         self.effects.push(Effect::Launch(Box::new(launch)));
     }
 
-    /// An order for the switch thread of a shepherd of this host. The host passes it on, unless it
-    /// begins a rotation of jobs.
+    /// An order for the switch thread of a shepherd of this host. The daemon passes the order on,
+    /// unless the order begins a rotation of jobs.
     fn on_switch_order(&mut self, job: JobId, order: SwitchOrder) {
         let passed_on = match order {
             SwitchOrder::Run {

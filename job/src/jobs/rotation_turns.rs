@@ -27,8 +27,8 @@ impl Jobs {
     }
 
     /// Ends the rotation with this stop, and reports the stop to the scheduler. The daemon calls
-    /// this for the last stop, if the rotation cannot continue, or if the scheduler has to decide
-    /// because a job may be idle.
+    /// this for the last stop, or if the rotation cannot continue. It also calls this if the
+    /// scheduler has to decide, because a job may be idle.
     pub fn end_rotation(&mut self, job: JobId, switch_seq: SwitchSeq) {
         self.rotation.end();
         self.on_local_report(job, LocalReport::Switch(SwitchReport::Stopped { switch_seq }));

@@ -71,12 +71,12 @@ fn new_job(job: JobId, hosts: &[u32]) -> NewJob {
     }
 }
 
-/// The link to a host that the daemon has dialled.
+/// The link to a host to which the daemon has connected.
 fn link_to(host: usize) -> LinkId {
     LinkId(10 + host)
 }
 
-/// All effects. Links to all hosts that the daemon dials are established.
+/// All effects. Links to all hosts to which the daemon connects are established.
 fn effects(jobs: &mut Jobs, now: MonotonicTime) -> Vec<Effect> {
     let mut all = Vec::new();
     loop {

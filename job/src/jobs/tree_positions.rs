@@ -190,8 +190,8 @@ impl TreePositions {
             (HopOrder::SetPlacement(placement), _) => {
                 self.on_placement(link, tag, placement, effects)
             }
-            // Aborts only this host's part. If this daemon also leads the job, the master learns
-            // from reports that hosts are lost.
+            // Aborts only this host's part. If this daemon also leads the job, reports of lost
+            // hosts reach the master.
             (HopOrder::Abort, Some(_)) => self.abort(position, effects),
             (HopOrder::Tree(order), Some(links)) => {
                 links.node.set_time(now);
@@ -267,8 +267,8 @@ impl TreePositions {
         }
     }
 
-    /// A link is lost. Jobs whose parent is at its other end are aborted. Jobs that have a child
-    /// there lose the child's hosts.
+    /// A link is lost. Jobs whose parent is at its other end are aborted. Jobs that have a child at
+    /// that end lose the child's hosts.
     pub(super) fn on_link_lost(&mut self, link: LinkId, reason: &str, effects: &mut Vec<Effect>) {
         let positions: Vec<TreePosition> = self.positions.keys().copied().collect();
         for position in positions {
@@ -408,7 +408,7 @@ fn check_placement(
     }
 }
 
-/// The line for the user when hosts are lost. The link to the first of them is broken.
+/// The line for the user when hosts are lost. The link to the first of these hosts is broken.
 fn lost_text(placement: &Placement, hosts: Range<u32>, reason: &str) -> String {
     let names: Vec<&str> =
         hosts.filter_map(|host| Some(placement.hosts.get(host as usize)?.name.as_str())).collect();

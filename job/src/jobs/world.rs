@@ -57,7 +57,7 @@ enum Event {
     Submit,
     /// The user's request reaches the server.
     Request(JobId, score_proto::message::JobRequest),
-    /// Something fails.
+    /// A random fault occurs.
     Fault,
     /// A hostile user acts.
     Attack(JobId),

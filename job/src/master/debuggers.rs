@@ -12,7 +12,7 @@ use super::JobMaster;
 use crate::debuggers::{self, DebuggedNode, Target};
 
 impl JobMaster {
-    /// A process wants a debugger. The process has reported the reason before.
+    /// A process requests a debugger. The process has already reported the reason.
     pub(super) fn on_debugger_wanted(&mut self, number: u32, node: u32, process: DebuggedProcess) {
         if self.elements.waits_for_debugger(number, node) {
             let label = format!("node {node} of {}", self.elements.name(number));
@@ -74,7 +74,7 @@ impl JobMaster {
     pub(super) fn on_debugger_ended(&mut self, node: DebuggedNode, is_refused: bool) {
         self.debuggers.on_ended(node, is_refused);
         self.start_debuggers();
-        // The end of the element continues after its last debugger.
+        // The end of the element continues when its last debugger has ended.
         if !self.debuggers.is_busy(node.element) {
             self.debuggers.release_if_idle(&mut self.actions);
             self.elements.on_debugged(node.element, &mut self.actions);

@@ -1,6 +1,6 @@
 //! The parallel processes of the running stage. Each has a response to deadlocks (`deadlocks.rs`)
-//! and one to faults (`faults.rs`). This file has what concerns all of them: reports, ends, the
-//! exit code of the stage, and whether the job needs its processors.
+//! and a response to faults (`faults.rs`). This file contains the code for all elements: reports,
+//! ends, the exit code of the stage, and whether the job needs its processors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub struct StageElements {
 }
 
 impl StageElements {
-    /// The elements of a job that has not begun its first stage: none.
+    /// The state of a job that has not begun its first stage. It has no elements.
     pub fn new(job: JobId, placement: Arc<Placement>, has_debuggers: bool) -> Self {
         Self {
             job,
@@ -189,7 +189,7 @@ impl StageElements {
         }
     }
 
-    /// The hosts report something about an element of the stage.
+    /// Handles a report of the hosts about an element of the stage.
     pub fn on_report(&mut self, number: u32, report: ElementReport, out: &mut Outbox) {
         let Some(StageElement { element, .. }) = self.elements.get_mut(number as usize) else {
             return;

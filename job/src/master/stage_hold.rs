@@ -10,7 +10,7 @@ use crate::jobs::SessionKey;
 use crate::stage_hold::Lister;
 
 impl JobMaster {
-    /// A debugger requests something through scrun.
+    /// A debugger sends a request through scrun.
     pub(super) fn on_debugger_request(&mut self, request: DebuggerRequest) {
         match request {
             DebuggerRequest::HoldStages(hold) => self.hold.hold_stages(hold),

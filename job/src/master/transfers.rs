@@ -1,4 +1,4 @@
-//! What hosts request from scrun and scrun answers: bytes of programs, and flushes of output.
+//! The requests of hosts that scrun answers: bytes of programs, and flushes of output.
 
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ impl ClientTransfers {
         }
     }
 
-    /// A host waits until scrun has written all output so far. The token is the host's own.
+    /// A host waits until scrun has written all output so far. The host has chosen the token.
     pub fn on_flush(&mut self, host: JobHostId, token: u64, out: &mut Outbox) {
         self.pending_flushes.insert(self.next_flush, (host, token));
         out.to_client(JobAnswer::Flush(self.next_flush));

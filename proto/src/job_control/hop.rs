@@ -11,7 +11,7 @@ pub enum HopOrder {
     /// The hosts of the job. Sent once, before all other orders. If the receiver must not take
     /// part, it answers [`HopReport::UnknownJob`].
     SetPlacement(Placement),
-    /// End everything at once. No further report is needed.
+    /// End the job's part on the receiver and below at once. No further report is needed.
     Abort,
     /// An order for the receiver's node of the tree.
     Tree(Order),

@@ -47,7 +47,7 @@ pub enum JobOrder {
     Flushed {
         /// The host that has sent the token.
         host: JobHostId,
-        /// Its token.
+        /// The token of the call.
         token: u64,
     },
     /// Read the rest of the output of the stage's processes from their pipes, then send
@@ -127,7 +127,7 @@ pub enum ElementOrder {
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },
-    /// All nodes that take part in this subset fence are in it. For their hosts.
+    /// All nodes that take part in this subset fence have entered the fence. For their hosts.
     SubsetFenceDone(SubsetFence),
     /// A host requests the entries of a node. The host of the node answers with
     /// [`super::ElementReport::ModexAnswer`].
@@ -141,11 +141,11 @@ pub enum ElementOrder {
     },
     /// The answer to [`super::ElementReport::ModexRequest`].
     ModexAnswer {
-        /// The host that has asked, the only one that this order is for.
+        /// The host that requests the entries, the only one that this order is for.
         asker: JobHostId,
         /// The node.
         node: u32,
-        /// The entries that the node has put. None: it has put none.
+        /// The entries that the node has put. None: the node has put no entries.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },

@@ -13,8 +13,8 @@ use crate::peer_message::{Incarnation, JobIncarnation};
 pub struct Placement {
     /// The index of the receiver.
     pub self_host: JobHostId,
-    /// Distinguishes the job from all others that ever had its number. Messages for those are
-    /// ignored.
+    /// Distinguishes the job from all others that ever had its number. Messages for these other
+    /// jobs are ignored.
     pub job_incarnation: JobIncarnation,
     /// All hosts.
     pub hosts: Vec<HostPlacement>,
@@ -82,8 +82,8 @@ impl Placement {
         self.hosts[index].node_range().contains(&node).then_some(JobHostId(index as u32))
     }
 
-    /// Checks a placement that was received from elsewhere. An error is the reason why it cannot be
-    /// the placement of any job.
+    /// Checks a placement that was received from another process. An error is the reason why it
+    /// cannot be the placement of any job.
     ///
     /// # Errors
     /// One line with the reason.

@@ -126,11 +126,11 @@ pub enum JobReport {
 /// A process, described so that a debugger on its host finds it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DebuggedProcess {
-    /// Its process id in the PID namespace of its host.
+    /// The process id in the PID namespace of the host.
     pub pid: i32,
-    /// The X display that it has named, if any.
+    /// The X display that the process has specified, if any.
     pub display: Option<String>,
-    /// The id of its host's current boot, from `/proc/sys/kernel/random/boot_id`.
+    /// The id of the host's current boot, from `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
 }
 
@@ -159,8 +159,8 @@ pub enum ElementReport {
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },
-    /// All processes of a host that take part in a subset fence are in it. The processes of a host
-    /// are in at most [`super::max_subset_fences`] of them at once.
+    /// All processes of a host that take part in a subset fence have entered the fence. The
+    /// processes of a host are in at most [`super::max_subset_fences`] subset fences at once.
     InSubsetFence {
         /// The fence.
         fence: SubsetFence,
@@ -182,18 +182,18 @@ pub enum ElementReport {
     },
     /// The answer to [`super::ElementOrder::ModexRequest`].
     ModexAnswer {
-        /// The host that has asked.
+        /// The host that requests the entries.
         asker: JobHostId,
         /// The node.
         node: u32,
-        /// The entries that the node has put, at most [`super::MAX_MODEX_BYTES`]. None: it has put
-        /// none.
+        /// The entries that the node has put, at most [`super::MAX_MODEX_BYTES`]. None: the node
+        /// has put no entries.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },
     /// Processes have exited.
     Ended {
-        /// Their nodes.
+        /// The nodes of the processes.
         nodes: NodeSet,
         /// The exit status of each of them.
         status: Status,
@@ -201,7 +201,7 @@ pub enum ElementReport {
     /// Processes that will not be started (`system -host`, or the element ends). They count as
     /// exited with code 0.
     Skipped {
-        /// Their nodes.
+        /// The nodes of the processes.
         nodes: NodeSet,
     },
     /// The program could not be started.
@@ -215,7 +215,7 @@ pub enum ElementReport {
     },
     /// sc_exit was called.
     Exit {
-        /// Its argument.
+        /// The argument of the call.
         code: i32,
     },
     /// sc_signal_bcast was called. [`super::ElementOrder::BroadcastDone`] answers it.
@@ -288,7 +288,7 @@ pub enum ElementReport {
     },
     /// The parallel process cannot continue.
     Failed {
-        /// Its exit code, not 0.
+        /// The exit code of the parallel process, not 0.
         code: u8,
         /// The reason.
         reason: String,

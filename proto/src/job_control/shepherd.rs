@@ -27,7 +27,7 @@ pub enum ShepherdOrder {
     SendFile {
         /// The index of the child, which the answer repeats.
         child: u32,
-        /// Its request.
+        /// The request of the child.
         request: FileRequest,
     },
     /// Create the directory that describes the job to tools. [`ShepherdReport::ToolsPrepared`]
@@ -61,8 +61,8 @@ pub enum ShepherdReport {
     /// The answer to [`ShepherdOrder::PrepareTools`]: the path of the job's directory, or the
     /// reason why there is no directory for tools. For the daemon itself.
     ToolsPrepared(Result<OsBytes, String>),
-    /// The host has the files of this tool, or the reason why it cannot get them or pass them on
-    /// ([`crate::tool_files`]). The daemon reports it to the master.
+    /// The host has the files of this tool, or the reason why the host cannot get the files or pass
+    /// them on ([`crate::tool_files`]). The daemon reports it to the master.
     ToolFiles {
         /// The tool.
         tool: ToolId,

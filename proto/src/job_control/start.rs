@@ -25,8 +25,8 @@ pub struct Owner {
     pub uid: u32,
     /// The user's group, also verified.
     pub gid: u32,
-    /// The user's name in the name services of the login host. It is empty if they do not know the
-    /// uid. A host on which the uid has another name refuses the job.
+    /// The user's name in the name services of the login host. It is empty if they have no entry
+    /// for the uid. A host on which the uid has another name refuses the job.
     pub name: OsBytes,
     /// The resource limits of scrun. A host never exceeds its own limits.
     pub limits: Vec<Limit>,

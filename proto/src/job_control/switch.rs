@@ -14,8 +14,9 @@ pub enum StopCondition {
     Unchanged,
     /// An order to stop.
     OnOrder,
-    /// Time: each host stops the job this long after it has received this order, as if it had
-    /// received an order to stop with that number. An earlier order to stop takes effect.
+    /// After a time: each host stops the job this long after it has received this order, as if it
+    /// had received an order to stop with this number. An order to stop that arrives earlier takes
+    /// effect.
     After {
         /// The time in microseconds.
         run_us: u32,
@@ -24,12 +25,11 @@ pub enum StopCondition {
     },
     /// The job does not run yet, but alternates with other jobs of its only host. The daemon of
     /// that host lets the jobs run one after the other, each as by [`StopCondition::After`]. The
-    /// daemon reports only the stop of the last one.
+    /// daemon reports only the stop of the last turn.
     LocalRotation(LocalRotation),
 }
 
-/// How a job alternates with others in turns. Each of these jobs gets this data, with its own
-/// position.
+/// How a job alternates with other jobs. Each of these jobs gets this data, with its own position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalRotation {
     /// The number of the stop that ends the first turn. Each further turn has the next number.

@@ -23,7 +23,7 @@ pub enum Call {
         /// Chosen by the caller, and repeated in the reply.
         id: u32,
     },
-    /// sc_flush. Answered when scrun has written everything that the processes wrote earlier.
+    /// sc_flush. Answered when scrun has written all output that the processes wrote earlier.
     Flush {
         /// Chosen by the caller, and repeated in the reply.
         id: u32,
@@ -46,7 +46,7 @@ pub enum Call {
         signal: i32,
         /// X display, if the caller gave one.
         display: Option<String>,
-        /// The id of the calling thread, as the process knows it.
+        /// The id of the calling thread, in the PID namespace of the process.
         thread: i32,
     },
     /// sc_sleep: the whole job is not scheduled for this time. Never answered, because the caller
@@ -63,7 +63,7 @@ pub enum Call {
     Fault {
         /// Signal number.
         signal: i32,
-        /// The id of the thread, as the process knows it.
+        /// The id of the thread, in the PID namespace of the process.
         thread: i32,
     },
 }
@@ -168,8 +168,8 @@ pub struct NetworkSet {
 pub struct NetworkMember {
     /// The type of its device.
     pub device: NetworkDevice,
-    /// The nodes that it reaches. Each node, including the process's own, is in one range of one
-    /// member.
+    /// The nodes that the context reaches. Each node, including the process's own, is in one range
+    /// of one member.
     pub node_ranges: Vec<NodeMapping>,
 }
 
@@ -202,8 +202,8 @@ impl NetworkSet {
         Self { members: vec![NetworkMember { device: NetworkDevice::Shmem, node_ranges }] }
     }
 
-    /// The network set of a host with the nodes `local_nodes`. If there are several, they reach
-    /// each other through shared memory. `others`: devices for the other nodes. They use the same
+    /// The network set of a host with the nodes `local_nodes`. Several nodes reach each other
+    /// through shared memory. `others`: devices for the other nodes. These devices use the same
     /// node numbers as the job.
     pub fn many_hosts(local_nodes: Range<u32>, others: &[(NetworkDevice, NodeSet)]) -> Self {
         let mut members = Vec::new();

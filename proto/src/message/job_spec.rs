@@ -28,7 +28,7 @@ pub struct JobSpec {
     pub umask: u32,
     /// All options as given, the leftmost one first. `score_get_opt` searches them.
     pub options: Vec<(String, Option<String>)>,
-    /// The options that scored obeys, in the form in which it needs them.
+    /// The options that scored applies, in the form that scored needs.
     pub terms: Box<JobTerms>,
     /// Whether [`super::JobEnd`] contains statistics of each node (`stat`).
     pub statistics: bool,
@@ -39,7 +39,7 @@ pub struct JobSpec {
     pub independent_nodes: bool,
     /// Whether the processes of a stage are held for a debugger. Each then waits before its first
     /// own instruction until [`super::DebuggerRequest::ReleaseStage`].
-    /// [`super::DebuggerRequest::HoldStages`] changes it for later stages.
+    /// [`super::DebuggerRequest::HoldStages`] changes this option for later stages.
     pub hold: bool,
     /// Names of the networks, one for each network set ([`crate::network_choice::choose`]). If
     /// scored chooses the hosts, these are the networks that the user has named.
@@ -113,17 +113,17 @@ impl JobSpec {
 /// A host of a job, as chosen by scrun or the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSpec {
-    /// Its name in scorehosts.db.
+    /// The name of the host in scorehosts.db.
     pub name: String,
     /// The name or address to connect to. It is empty unless the host is [`HostKind::Remote`].
     pub address: String,
     /// The kind of host, relative to the machine on which the job was submitted.
     pub kind: HostKind,
-    /// Number of its processors; 0 if unknown.
+    /// The number of processors of the host; 0 if unknown.
     pub processors: u32,
-    /// Number of processes of each parallel process on it.
+    /// Number of processes of each parallel process on the host.
     pub procs: u32,
-    /// The networks that it is configured to be on.
+    /// The networks to which the host is connected, according to its configuration.
     pub networks: Vec<HostNetwork>,
 }
 
@@ -181,19 +181,21 @@ pub struct ElementSpec {
     pub output: Output,
     /// The kind of the program.
     pub kind: ProgramKind,
-    /// Whether it uses OpenMP, judged by its libraries.
+    /// Whether the program uses OpenMP, according to its libraries.
     pub uses_openmp: bool,
-    /// Whether it is an MPI program whose library sends messages over PM, with the provider of
-    /// libfabric.
+    /// Whether the program is an MPI program whose library sends messages over PM, with the
+    /// provider of libfabric.
     pub uses_pm_provider: bool,
-    /// The libpmix that it loads, if it starts by PMIx and its files show which one.
+    /// The libpmix that the program loads, if the program uses PMIx and its files identify the
+    /// library.
     pub pmix_library: Option<OsBytes>,
     /// The digest of the file at `path`, if the file has to be copied. For jobs on several hosts.
     pub digest: Option<FileDigest>,
 }
 
 impl ElementSpec {
-    /// A parallel process without redirections. Nothing else about its program is known.
+    /// A parallel process without redirections. All other properties of its program have default
+    /// values.
     pub fn new(path: OsBytes, args: Vec<OsBytes>, kind: ProgramKind) -> Self {
         Self {
             path,
@@ -209,19 +211,21 @@ impl ElementSpec {
     }
 }
 
-/// The names of MPICH's library: the usual one, and that of Debian. They have the same interface.
+/// The names of MPICH's library: the usual name, and the name in Debian. Both libraries have the
+/// same interface.
 pub const MPICH_LIBRARY_NAMES: [&str; 2] = ["libmpi.so.12", "libmpich.so.12"];
 
 /// The kind of a program, as scrun has determined it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProgramKind {
-    /// It contains libscore's note, and must call score_initialize. It starts in scrun's directory.
+    /// The program contains libscore's note, and must call score_initialize. It starts in scrun's
+    /// directory.
     Score,
-    /// It uses an MPI library. It starts in scrun's directory.
+    /// The program uses an MPI library. It starts in scrun's directory.
     Mpi(MpiStart),
     /// Any other program, including scripts. It starts on every node, in the job's directory.
     Plain,
-    /// The built-in `system`. path and args are those of the sequential program, which each host
+    /// The built-in `system`. `path` and `args` are for the sequential program, which each host
     /// searches in PATH. It runs in the job's directory.
     System {
         /// Whether only the first process of each host runs it (`-host`).

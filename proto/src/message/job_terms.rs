@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The priority of a job that does not specify it (manual, scrun(1)).
 const DEFAULT_PRIORITY: u8 = 8;
-/// The priority with the smallest share of time.
+/// The priority with the smallest fraction of processor time.
 const LOWEST_PRIORITY: u8 = 15;
 /// Bytes of a MB, as the manual counts.
 const MB: u64 = 1 << 20;
@@ -17,7 +17,7 @@ const MAX_AMOUNT: u64 = 1 << 32;
 /// How a job is scheduled, limited and watched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobTerms {
-    /// `priority`: 0 to 15. A smaller number gives a larger share of time.
+    /// `priority`: 0 to 15. A smaller number gives a larger fraction of processor time.
     pub priority: u8,
     /// `cpulimit`, `memorylimit`, `disklimit`.
     pub limits: JobLimits,
@@ -53,7 +53,7 @@ impl Default for JobTerms {
 }
 
 impl JobTerms {
-    /// Parses the options. If an option is repeated, the leftmost counts.
+    /// Parses the options. If an option is repeated, the leftmost one takes effect.
     ///
     /// # Errors
     /// One line that names the wrong option.

@@ -6,7 +6,7 @@ use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::read::{ReadRef, StringTable};
 use score_proto::elf_note::{self, NoteError, Request};
 
-/// Longer note segments and dynamic sections are not read. In bytes.
+/// Maximum length in bytes of the note segments and dynamic sections that are read.
 const MAX_SEGMENT: u64 = 1 << 20;
 /// Maximum number of program headers, dynamic section entries and notes that are read.
 const MAX_ENTRIES: usize = 4096;
@@ -14,7 +14,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Class, byte order and machine. A program and its libraries have the same target.
 pub type ElfTarget = (bool, bool, u16);
 
-/// The contents of an ELF file that matter here.
+/// The contents of an ELF file that scrun uses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ElfInfo {
     /// Class, byte order, machine.

@@ -61,8 +61,8 @@ impl LibrarySearchPath {
     }
 }
 
-/// Splits a colon-separated list that may contain $ORIGIN and $LIB. The loader takes an empty entry
-/// for the working directory; here such an entry is ignored.
+/// Splits a colon-separated list that may contain $ORIGIN and $LIB. For the loader, an empty entry
+/// means the working directory. This function ignores such an entry.
 fn split(list: &[u8], needed_by: &Path) -> Vec<PathBuf> {
     let origin = needed_by.parent().map(|parent| parent.as_os_str().to_owned()).unwrap_or_default();
     list.split(|byte| matches!(byte, b':' | b';'))

@@ -39,18 +39,18 @@ pub fn request_of_bytes(bytes: &[u8]) -> Result<Request, NoteError> {
     Ok(request)
 }
 
-/// The needs of a program, combined with those of the libraries that it needs.
+/// The needs of a program, combined with the needs of its libraries.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProgramNeeds {
-    /// Their combined resource request.
+    /// The combined resource request of the program and its libraries.
     pub request: Request,
-    /// The MPI library among them, if there is one.
+    /// The MPI library among these libraries, if there is one.
     pub mpi_library: Option<MpiLibrary>,
-    /// Whether an OpenMP library is among them.
+    /// Whether an OpenMP library is among these libraries.
     pub uses_openmp: bool,
-    /// Whether libfabric is among them.
+    /// Whether libfabric is among these libraries.
     pub uses_libfabric: bool,
-    /// The path of libpmix, if it is among them.
+    /// The path of libpmix, if it is among these libraries.
     pub pmix_library: Option<PathBuf>,
 }
 

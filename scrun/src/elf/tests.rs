@@ -43,7 +43,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A note as the macros of score_resource.h emit it.
+/// A note in the form in which the macros of score_resource.h emit it.
 fn note(name: &str, kind: u32, words: &[u32]) -> String {
     let list = words.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let (field, value) = match words.len() {

@@ -13,7 +13,8 @@ use crate::mpi_library::MpiLibrary;
 
 /// The names that mpi4py tries in each directory, in this order.
 const LIBRARY_NAMES: [&str; 3] = ["libmpi.so", "libmpi.so.12", "libmpi.so.40"];
-/// Maximum number of bytes of a script's first line that are read. The kernel reads as many.
+/// Maximum number of bytes of a script's first line that are read. The kernel reads the same number
+/// of bytes.
 const MAX_SHEBANG_LEN: u64 = 256;
 
 /// The environment variables that determine where mpi4py searches.
@@ -122,7 +123,8 @@ fn includes_system(prefix: &Path) -> bool {
     })
 }
 
-/// The library at this path. Symbolic links are resolved, and the name of the file decides.
+/// The library at this path. Symbolic links are resolved, and the name of the resolved file
+/// determines the kind of library.
 fn library_at(path: &Path) -> Option<MpiLibrary> {
     let file = path.canonicalize().ok()?;
     let name = file.file_name()?.as_bytes();

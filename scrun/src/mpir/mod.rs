@@ -1,6 +1,6 @@
-//! MPIR: lets a debugger without knowledge of SCore find the processes of a job (CDTI 2.1 and 2.2,
-//! docs/dev/tools.md). scrun is the starter. The crate `mpir/` holds the parts that other starters
-//! share.
+//! MPIR: lets a debugger that does not support SCore itself find the processes of a job (CDTI 2.1
+//! and 2.2, docs/dev/tools.md). scrun is the starter. The crate `mpir/` holds the parts that other
+//! starters share.
 //!
 //! | file | contents |
 //! |---|---|
@@ -96,7 +96,7 @@ impl Debugger {
         result.requests.into()
     }
 
-    /// Handles that the job has been accepted.
+    /// Called when the job has been accepted.
     pub fn on_accepted(&mut self, job: JobId, nodes: u32, kind: SessionKind) -> Reaction {
         let id = match kind {
             SessionKind::MultiUser => job.to_string(),
@@ -142,8 +142,8 @@ impl Debugger {
         })
     }
 
-    /// Shows the table to the debugger, which can stop this process for any time. Afterwards a held
-    /// stage can run.
+    /// Shows the table to the debugger, which can stop this process for any length of time.
+    /// Afterwards a held stage can run.
     fn show(&mut self, problem: Option<String>) -> Reaction {
         if is_being_debugged() {
             call_breakpoint(DebugState::Spawned);

@@ -3,7 +3,7 @@
 //!
 //! A debugger that starts scrun sets `MPIR_being_debugged` before the job is submitted. The
 //! processes of each stage are then held before their first instruction, until the debugger has
-//! seen them in the table. A debugger that attaches later sets the flag later. It finds the
+//! read the table. A debugger that attaches later sets the flag later. This debugger finds the
 //! processes of the running stage in the table, and the processes of later stages are held.
 
 use score_mpir::{CompleteTable, TableBuilder};
@@ -32,7 +32,7 @@ enum Service {
     AwaitsJob,
     /// The debugger waits for the table, which scrun has requested, and for its servers.
     AwaitsTable,
-    /// The debugger has seen the table.
+    /// The debugger has read the table.
     Shown,
 }
 
@@ -64,7 +64,7 @@ impl Starter {
         self.tracer != 0
     }
 
-    /// Handles that the job has been accepted. Returns requests to the job.
+    /// Called when the job has been accepted. Returns requests to the job.
     pub fn on_accepted(&mut self, nodes: u32) -> Vec<DebuggerRequest> {
         self.nodes = Some(nodes);
         match self.service {
@@ -123,7 +123,7 @@ impl Starter {
         self.builder.take_if(|builder| builder.is_complete())?.finish()
     }
 
-    /// Handles that the debugger has seen the table.
+    /// Called when the debugger has read the table.
     pub fn on_shown(&mut self) {
         if self.service == Service::AwaitsTable {
             self.service = Service::Shown;
@@ -170,7 +170,7 @@ mod tests {
         starter.on_shown();
         let requests = vec![DebuggerRequest::HoldStages(false)];
         assert_eq!(starter.on_look(true, 0), LookResult { requests, reset_flag: true });
-        // The next debugger.
+        // The next debugger attaches.
         assert_eq!(starter.on_look(true, 6).requests, LIST);
         assert!(starter.on_processes(0, "a", &block(0, 0, &[1])).is_some());
         starter.on_shown();

@@ -16,18 +16,18 @@ use table::{Support, ValueArity};
 /// One option of the command line or SCORE_OPTIONS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OptionArg {
-    /// Its name.
+    /// The name of the option.
     pub key: String,
-    /// Its value, if there was a `=`.
+    /// The value of the option, if there was a `=`.
     pub value: Option<String>,
-    /// Its position, for error messages.
+    /// The position of the option, for error messages.
     pub position: ErrorPosition,
 }
 
 /// All given options.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScrunOptions {
-    /// Leftmost first, those of SCORE_OPTIONS last.
+    /// The leftmost option comes first. The options of SCORE_OPTIONS come last.
     pub given: Vec<OptionArg>,
 }
 
@@ -166,7 +166,7 @@ impl ScrunOptions {
         given.filter_map(|given| Some(OsBytes(given.value.clone()?.into_bytes()))).collect()
     }
 
-    /// The leftmost option of that name.
+    /// The leftmost option with this name.
     pub fn get(&self, key: &str) -> Option<&OptionArg> {
         self.given.iter().find(|given| given.key == key)
     }
@@ -185,7 +185,7 @@ impl ScrunOptions {
             .any(|given| matches!(given.position, ErrorPosition::Argument(..)))
     }
 
-    /// Whether that option is given at all.
+    /// Whether the option with this name is given.
     pub fn has(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
@@ -243,7 +243,7 @@ impl ScrunOptions {
         names
     }
 
-    /// All options as the job carries them, for `score_get_opt`.
+    /// All options in the form in which the job contains them, for `score_get_opt`.
     pub fn pairs(&self) -> Vec<(String, Option<String>)> {
         self.given.iter().map(|given| (given.key.clone(), given.value.clone())).collect()
     }

@@ -17,23 +17,23 @@ pub enum ValueArity {
 /// Support for an option in this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
-    /// It works as in the manual.
+    /// The option works as in the manual.
     Full,
-    /// It works as in the manual in multi-user mode. In single-user mode it has no effect, and
-    /// scrun reports this.
+    /// The option works as in the manual in multi-user mode. In single-user mode the option has no
+    /// effect, and scrun reports this.
     MultiUserOnly,
-    /// It has no effect, and scrun reports this.
+    /// The option has no effect, and scrun reports this.
     NotImplemented,
 }
 
 /// One option of scrun.
 #[derive(Debug)]
 pub struct OptionSpec {
-    /// Its name.
+    /// The name of the option.
     pub name: &'static str,
-    /// Whether it takes a value.
+    /// Whether the option takes a value.
     pub arity: ValueArity,
-    /// The syntax of its value, for `-help`.
+    /// The syntax of the option's value, for `-help`.
     pub value_syntax: &'static str,
     /// Checks a value. The error names the valid values.
     pub check: fn(&str) -> Result<(), String>,

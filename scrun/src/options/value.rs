@@ -31,7 +31,7 @@ fn check_range(text: &str, low: u64, high: u64) -> Result<(), String> {
     }
 }
 
-/// A number from 0 to 15. The manual gives no range; this one is ours.
+/// A number from 0 to 15. The manual gives no range; this project defines the range.
 pub fn priority(text: &str) -> Result<(), String> {
     check_range(text, 0, 15)
 }

@@ -1,6 +1,6 @@
 //! The parallel job: programs joined by `==` (pipe) and `::` (sequence), with redirects `:=`
 //! (standard input), `=:` (standard output), `=::` and `:=:` (append). Manual 1.6.3 and scrun(1),
-//! INPUT/OUTPUT REDIRECTION and PARALLEL JOB. Where the two differ, both forms are accepted.
+//! INPUT/OUTPUT REDIRECTION and PARALLEL JOB. If these sections differ, both forms are accepted.
 //!
 //! If a word consists of backslashes and an operator, the parser removes one backslash and the word
 //! is literal. The parser is total and pure: no input makes it panic.
@@ -42,9 +42,9 @@ impl Operator {
 /// A word that is not an operator, without its escape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word {
-    /// Its bytes.
+    /// The bytes of the word.
     pub text: Vec<u8>,
-    /// Its number on the command line.
+    /// The number of the word on the command line.
     pub index: usize,
 }
 

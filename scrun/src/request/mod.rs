@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 pub struct ProgramRequest {
     /// The program.
     pub path: PathBuf,
-    /// Its request.
+    /// The resource request of the program.
     pub request: Request,
-    /// The MPI library that it needs, if any.
+    /// The MPI library that the program needs, if any.
     pub mpi_library: Option<MpiLibrary>,
-    /// Whether it needs an OpenMP library.
+    /// Whether the program needs an OpenMP library.
     pub uses_openmp: bool,
 }
 

@@ -152,7 +152,7 @@ impl OutputMerger {
             let codes = self.exit_codes(&end.usage);
             let max_code =
                 codes.iter().map(|code| code.unwrap_or(EXIT_HOST_LOST)).max().unwrap_or(0);
-            // If the command succeeded on all hosts, the code is that of another element, whose
+            // If the command succeeded on all hosts, the code comes from another element, whose
             // failure has been reported.
             end.code = if max_code == 0 { end.code } else { max_code };
             self.report_exit_codes(&codes, reader_closed, &mut out);

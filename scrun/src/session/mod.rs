@@ -211,7 +211,7 @@ impl EventLoop {
             if let Some(code) = self.poll_exit_code() {
                 self.terminal_debugger = None;
                 if self.connected {
-                    // The daemon has sent its last message, or one that scrun cannot decode.
+                    // The daemon has sent its last message, or a message that scrun cannot decode.
                     let _ = self.connection.shutdown(Shutdown::Both);
                     self.daemon.wait_for_exit(DAEMON_EXIT_TIMEOUT);
                 }
@@ -458,7 +458,7 @@ impl EventLoop {
         }
     }
 
-    /// Sends as much as the socket accepts. A lost daemon is detected by reading.
+    /// Sends as much as the socket accepts. A receive detects a lost daemon.
     fn send(&mut self) {
         if self.connected {
             self.connection.flush();

@@ -1,5 +1,5 @@
 //! Writes one of scrun's output streams in a separate thread, so that a stopped terminal or a slow
-//! reader does not block the rest of scrun.
+//! reader does not block scrun's event loop.
 //!
 //! The descriptor is shared with other processes, such as the user's shell, so it is never made
 //! non-blocking. Instead, a terminal is opened a second time as non-blocking. When ^C flushes a
@@ -31,7 +31,8 @@ const WRITABLE_POLL_INTERVAL_MS: u16 = 100;
 /// Bytes to write.
 struct OutputChunk {
     bytes: Vec<u8>,
-    /// Bytes of the job in it, which scrun acknowledges. scrun's own bytes do not count.
+    /// The number of the job's bytes in the chunk, which scrun acknowledges. scrun's own bytes do
+    /// not count.
     job_len: u64,
 }
 
@@ -102,7 +103,7 @@ impl OutputWriter {
         Some(self.state.first_errno.load(Ordering::Acquire)).filter(|errno| *errno != 0)
     }
 
-    /// Whether everything pushed has been written or dropped.
+    /// Whether all queued bytes have been written or dropped.
     pub fn is_drained(&self) -> bool {
         self.state.done_count.load(Ordering::Acquire) == self.pushed_count
     }
@@ -176,8 +177,8 @@ fn write_all(stream: Stream, terminal: Option<&File>, mut bytes: &[u8]) -> Resul
             Ok(0) => return Err(Errno::EIO),
             Ok(n) => bytes = &bytes[n..],
             Err(Errno::EINTR) => {}
-            // Either this is our own description of the terminal, or another process has made the
-            // shared description non-blocking.
+            // Either this is scrun's own description of the terminal, or another process has made
+            // the shared description non-blocking.
             Err(Errno::EAGAIN) => {
                 let mut poll_fds = [PollFd::new(fd, PollFlags::POLLOUT)];
                 match poll(&mut poll_fds, WRITABLE_POLL_INTERVAL_MS) {

@@ -93,7 +93,7 @@ pub struct SessionState {
     terminated: bool,
     /// The stacks after faults that have been received so far.
     reported_stacks: CollectedStacks,
-    /// Exit code that overrides that of the job.
+    /// Exit code that overrides the exit code of the job.
     forced_code: Option<u8>,
     /// Exit code, once the job has ended.
     exit_code: Option<u8>,
@@ -188,7 +188,7 @@ impl SessionState {
             | JobAnswer::ToolAction(_)
             | JobAnswer::Processes { .. }
             | JobAnswer::OpenDebugger(_) => {}
-            // A request was sent before the end of the job was received.
+            // scrun sent a request before it received the end of the job.
             JobAnswer::UnknownJob => {}
         }
     }
@@ -284,7 +284,8 @@ impl SessionState {
         }
     }
 
-    /// Handles signals as in the manual, table 3.1, with our rules for SIGTERM, SIGHUP and SIGQUIT.
+    /// Handles signals as in the manual, table 3.1, and by the rules of this project for SIGTERM,
+    /// SIGHUP and SIGQUIT.
     fn on_signal(&mut self, signal: i32, now: Instant, out: &mut Vec<Action>) {
         if self.exit_code.is_some() {
             return self.on_signal_after_end(signal, out);

@@ -23,7 +23,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A running debugger.
 pub struct TerminalDebugger {
-    /// Its parallel process and node.
+    /// The parallel process and the node that the debugger debugs.
     pub node: (u32, u32),
     pid: Pid,
     has_ended: Arc<AtomicBool>,

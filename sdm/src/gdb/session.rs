@@ -408,7 +408,7 @@ impl Session {
         actions.push(SessionAction::Answer(command, event));
     }
 
-    /// Handles that the process is detached or killed. gdb is no longer needed.
+    /// Called after the process was detached or killed. gdb is no longer needed.
     fn on_end(&mut self, actions: &mut Vec<SessionAction>) {
         if let Some(command) = self.resumed.take() {
             let text = "the debugger has detached from the process".to_owned();

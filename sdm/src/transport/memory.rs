@@ -62,7 +62,7 @@ impl MemoryNetwork {
         self.0.borrow().in_flight.keys().next().map(|(time, _)| *time)
     }
 
-    /// Sets the time, which never goes back. Returns the hops for which something has arrived.
+    /// Sets the time, which never goes back. Returns the hops for which an event has arrived.
     pub fn advance_to(&self, now: MonotonicTime) -> BTreeSet<u32> {
         let state = &mut *self.0.borrow_mut();
         state.now = now.max(state.now);

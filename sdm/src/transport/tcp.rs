@@ -74,7 +74,8 @@ pub struct TcpTransport {
     port: u16,
     /// The id that is sent to a parent. `None` for the master.
     id: Option<u32>,
-    /// Connections of which one becomes that of the parent, by its first message.
+    /// Accepted connections. The first one on which a message arrives becomes the connection to the
+    /// parent.
     unproved: Vec<Connection<WireUp>>,
     parent: Option<Connection<WireUp>>,
     children: Vec<ChildSearch>,
@@ -171,7 +172,7 @@ impl TcpTransport {
         all
     }
 
-    /// The time at which a link or a search has work to do.
+    /// The time at which a link or a search is due.
     fn deadline(&self) -> Option<MonotonicTime> {
         let links = self.unproved.iter().chain(&self.parent).map(Connection::deadline);
         let parent = self.listener.as_ref().map(|_| PARENT_TIMEOUT);

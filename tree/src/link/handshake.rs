@@ -139,7 +139,7 @@ impl Handshake {
             return Err(LinkError::BadPreface);
         }
         if is_responder {
-            // With this preface, the other side can report both versions too.
+            // With this preface, the other side can also report both versions.
             out.extend_from_slice(&ours);
         }
         let theirs = u32::from_le_bytes(version.try_into().expect("half of a preface"));

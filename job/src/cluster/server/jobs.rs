@@ -79,7 +79,7 @@ impl ClusterJob {
     }
 }
 
-/// A job as an operator sees it.
+/// The state of a job, for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     /// The number of the job.

@@ -41,7 +41,7 @@ pub struct ClusterHost {
     /// The daemon of the host, unless the host is Absent.
     pub member: Option<DaemonInfo>,
     parent: HostId,
-    /// When its parent last reported it.
+    /// The time at which the parent last reported the host.
     last_reported_at: MonotonicTime,
     /// A parent that the host could not reach. The host is offered only ancestors above this
     /// parent.
@@ -404,7 +404,7 @@ impl Membership {
     }
 
     /// All descendants of this host have lost their parent, or will notice the loss within
-    /// `detection_time`. Each of them dials separately.
+    /// `detection_time`. Each of them connects to another parent separately.
     fn suspect_descendants(&mut self, host: HostId, detection_time: Duration, now: MonotonicTime) {
         let deadline = now + detection_time + self.times.grace;
         let name = self.name(host).to_owned();

@@ -1,6 +1,6 @@
-//! Random faults, by seed, and some particular ones. A failing seed is printed: `SCORE_SIM_SEED=17
-//! cargo test -p score-job cluster` replays it, and `SCORE_SIM_TRACE=1` traces it.
-//! `SCORE_SIM_SEEDS=100000` runs many seeds.
+//! Tests of random faults, which depend on a seed, and of some particular faults. A failing seed is
+//! printed: `SCORE_SIM_SEED=17 cargo test -p score-job cluster` replays it, and `SCORE_SIM_TRACE=1`
+//! traces it. `SCORE_SIM_SEEDS=100000` runs many seeds.
 
 use score_proto::ids::{HostId, SessionJobId};
 use score_proto::peer_message::SERVER;
@@ -160,7 +160,7 @@ fn a_beat_of_a_former_parent_does_not_revive_a_restarted_server() {
 }
 
 /// The daemon reported a child to a parent that never answered, and then got another parent. No
-/// other daemon learned of the child, although the child received heartbeats.
+/// other daemon was notified of the child, although the child received heartbeats.
 #[test]
 fn a_daemon_with_a_new_parent_reports_its_children_again() {
     run_seed(6304);
@@ -187,7 +187,7 @@ fn random_faults_violate_no_invariant() {
     }
 }
 
-/// A cluster where one user's jobs fill all hosts.
+/// A cluster in which one user's jobs fill all hosts.
 fn busy_cluster(hosts: u32) -> Simulation {
     let mut sim = started_cluster(hosts, 5);
     sim.login(1000);
@@ -241,7 +241,8 @@ fn a_host_that_dies_with_its_parent_is_also_named_within_the_limit() {
 }
 
 /// The parent hung during the restart, and later took the daemon's heartbeats for those of its
-/// predecessor. The server never learned of the restart and gave jobs to a daemon that had died.
+/// predecessor. The server was never notified of the restart, and gave jobs to a daemon that had
+/// died.
 // Promise (cluster): A daemon that restarts while its parent in the tree hangs is reported to the
 // server, whatever messages are lost.
 #[test]
@@ -255,8 +256,8 @@ fn a_daemon_restarted_while_its_parent_hangs_is_reported_to_the_server() {
     sim.kill(child, false);
     sim.run_until(sim.now + MonotonicTime::from_millis(2500));
     sim.start_daemon(child, None);
-    // The daemon's message to the parent is lost with a dial that gets no answer. By then the
-    // parent has resumed and has opened a link itself.
+    // The daemon's message to the parent is lost with an attempt to connect that gets no answer. By
+    // then the parent has resumed and has opened a link itself.
     sim.run_until(sim.now + seconds(1));
     sim.stop(HostId(1), false);
     sim.run_until(sim.now + DETECTION_BOUND);
@@ -312,7 +313,7 @@ fn jobs_continue_if_only_the_parent_in_the_tree_dies() {
         sim.kill(HostId(1), power);
         sim.run_until(sim.now + DETECTION_BOUND);
         let submission = &sim.submissions[&(session, SessionJobId(1))];
-        // `check_end` has verified that no host was blamed.
+        // `check_end` has verified that no host was reported as failed.
         assert!(submission.started_at.is_some() && submission.ended, "{submission:?}");
         assert_eq!(sim.server.as_ref().unwrap().host_named("c1"), Some(HostId(1)));
         assert!((2..75).all(|host| sim.server.as_ref().unwrap().is_up(HostId(host))));

@@ -438,7 +438,7 @@ fn a_job_that_fits_only_while_a_host_is_down_starts_at_once_or_not_at_all() {
     let every =
         || request(AllocationRequest::EveryHost { procs: 2, min_nodes: 1, max_nodes: 9 }, true);
     assert_eq!(shares(&cluster.on(submit(1, 1, every()), at_second(0))), [share(1, 2)]);
-    // After a job that waits for the other host, it would wait for ever in the queue.
+    // If this job were queued after a job that waits for the other host, it would wait for ever.
     let both = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, true);
     cluster.on(submit(1, 2, both), at_second(0));
     let refused = cluster.on(submit(1, 3, every()), at_second(0));

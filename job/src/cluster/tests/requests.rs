@@ -56,7 +56,7 @@ fn a_host_whose_memory_is_unknown_accepts_jobs_with_a_memorylimit() {
     );
     let limited = JobRequest { memory: 1 << 40, ..hosts_by_procs(1, 1) };
     assert_eq!(shares(&server.on(submit(1, 1, limited), at_second(0))), [share(1, 1)]);
-    // Without its limit the job would have to wait too, because processors are missing.
+    // Without its limit the job would also have to wait, because processors are missing.
     let limited = JobRequest { memory: 1 << 40, ..hosts_by_procs(1, 2) };
     let refusal = server.on(submit(1, 2, limited), at_second(0));
     assert!(reason(&refusal).contains("now 1 processors on 1 of the cluster"), "{refusal:?}");
@@ -201,7 +201,7 @@ fn the_reason_of_an_ended_job_names_the_user_that_ended_it() {
     };
     assert_eq!(kill(1000, 2), [ended(2, "its user has ended it")]);
     assert_eq!(kill(50, 3), [ended(3, "an operator has ended it")]);
-    // The first job has finished. Nothing can change its end any more.
+    // The first job has finished. No later event changes its end.
     server.on(finished(1, 4), at_second(2));
     server.on(finished(1, 5), at_second(2));
     let cancel = |tag| ClusterEvent::Cancel { session: session(1), tag: SessionJobId(tag) };

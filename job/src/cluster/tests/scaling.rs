@@ -194,7 +194,8 @@ fn thousands_of_hosts_join_whichever_side_dials_first() {
         let mut sim = Simulation::new(count, 1);
         sim.start_server();
         for host in 1..count {
-            // Either each daemon gets its parent at its start, or all dial the server at once.
+            // Either each daemon gets its parent at its start, or all daemons connect to the server
+            // at once.
             let parent = *Subtree::whole(count).ancestors(host).last().unwrap();
             let host = HostId(host);
             sim.start_daemon(host, by_parent.then_some((host, HostId(parent))));

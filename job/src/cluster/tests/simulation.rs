@@ -32,7 +32,7 @@ pub const TIMEOUTS: Timeouts = Timeouts {
 pub const DETECTION_BOUND: MonotonicTime = MonotonicTime::from_secs(2 * 10 + 2 + 1);
 /// Bytes of memory of each host.
 pub const MEMORY: u64 = 100;
-/// The time after which a dial without an answer fails.
+/// The time after which an attempt to connect fails without an answer.
 const CONNECT_TIMEOUT: MonotonicTime = MonotonicTime::from_secs(3);
 
 #[derive(Debug, Clone)]
@@ -179,7 +179,7 @@ pub struct Coverage {
     pub resets: u64,
 }
 
-/// What the daemons have logged, and the server has received.
+/// The log lines of the daemons, and the number of messages that the server has received.
 #[derive(Debug, Default)]
 pub struct SimLog {
     pub lines: Vec<String>,
@@ -665,7 +665,7 @@ impl Simulation {
                 let server = self.server.as_ref().unwrap();
                 let up =
                     server.is_up(host) && server.membership.incarnation(host) == Some(incarnation);
-                // A server that was unreachable itself may not know the fault.
+                // A server that was unreachable itself may not have detected the fault.
                 let excused = fault_ended || self.hosts[0].last_fault_at > MonotonicTime::ZERO;
                 assert!(
                     !up || excused,

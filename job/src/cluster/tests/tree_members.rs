@@ -127,7 +127,7 @@ fn attached_daemon() -> Member {
     daemon
 }
 
-/// A daemon with a child that its parent knows.
+/// A daemon with a child that was reported to the daemon's parent.
 fn daemon_with_child() -> Member {
     let mut daemon = attached_daemon();
     daemon.on(attach_child(CHILD, 200, 1), at(0));
@@ -225,13 +225,13 @@ fn a_beat_is_forwarded_to_all_children_and_answered_with_their_reported_hosts() 
     let actions = daemon.on(received(PARENT, beat(SERVER_NOW, DAEMON, 1)), at(20));
     let to_child = send(CHILD, beat(SERVER_NOW, Incarnation(200), 1));
     assert_eq!(actions, [to_child.clone(), send(PARENT, presence([5, 6, 8]))], "9 is no child");
-    // Reports of the children count once. The parent knows only the previous incarnation of the
-    // daemon.
+    // Reports of the children count once. The parent has recorded only the previous incarnation of
+    // the daemon.
     let actions = daemon.on(received(PARENT, beat(SERVER_NOW, Incarnation(99), 1)), at(30));
     let record = own_record(Some(SERVER_NOW), 1);
     let report = send(PARENT, presence([5]));
     assert_eq!(actions, [to_child.clone(), report.clone(), send(PARENT, record.clone())]);
-    // The parent knows only an earlier attachment.
+    // The parent has recorded only an earlier attachment.
     let actions = daemon.on(received(PARENT, beat(SERVER_NOW, DAEMON, 0)), at(40));
     assert_eq!(actions, [to_child, report, send(PARENT, record)]);
 }

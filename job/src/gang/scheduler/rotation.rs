@@ -1,5 +1,5 @@
-//! Turns that need no decision: equivalent jobs on one host rotate there for some time without
-//! orders of the scheduler. Any event in the meantime first ends the rotation.
+//! Turns that need no decision: equivalent jobs on one host rotate on that host for some time
+//! without orders of the scheduler. Any event in the meantime first ends the rotation.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl Rotation {
 }
 
 impl GangJob {
-    /// Whether only its usage decides whether the job is in the next row.
+    /// Whether the usage of the job alone decides whether the job is in the next row.
     fn is_undisturbed(&self) -> bool {
         self.age == JobAge::Settled && !(self.is_idle || self.was_idle || self.yielded)
     }
@@ -100,7 +100,7 @@ impl GangScheduler {
         true
     }
 
-    /// Stops all jobs of the rotation. One of them runs, but only their host knows which.
+    /// Stops all jobs of the rotation. One of them runs, but the scheduler cannot determine which.
     fn abort_rotation(&mut self, rotation: &Rotation, event: &GangEvent, now: MonotonicTime) {
         self.stable_slices = 0;
         let (slice, elapsed) = (self.slice_ns(), now.saturating_sub(rotation.began_at).as_nanos());
@@ -114,7 +114,7 @@ impl GangScheduler {
             match event {
                 // The job has ended.
                 GangEvent::Leave(leaver) if leaver == id => continue,
-                // It was the job's turn. The whole turn is charged to it.
+                // The event concerns the job of the current turn. The whole turn is charged to it.
                 GangEvent::Idle(yielder) | GangEvent::Yield(yielder) if yielder == id => {
                     job.weighted_usage += (slice - elapsed % slice) * job.cost;
                     (job.yielded, job.was_idle) = (true, matches!(event, GangEvent::Idle(_)));
@@ -200,7 +200,7 @@ impl GangScheduler {
         others.sort_unstable();
         let jobs: Vec<JobId> =
             [*first].into_iter().chain(others.iter().map(|(_, id)| *id)).collect();
-        // A job that has used less than the others gets ordinary slices first.
+        // A job that has used less than the other jobs gets ordinary slices first.
         let max_usage = first_job.weighted_usage.max(others.last()?.0);
         let min_usage = first_job.weighted_usage.min(others[0].0);
         let is_even = max_usage - min_usage <= 2 * self.slice_ns() * first_job.cost;

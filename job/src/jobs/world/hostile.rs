@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// What a session of start_tool can cause.
+    /// An input that a session of start_tool can cause.
     fn any_input_of_start_tool(&mut self, job: JobId) -> Input {
         let session_key = SessionKey(1_000_000 + self.random.below(2) as usize);
         match self.random.below(4) {

@@ -58,7 +58,7 @@ pub struct Shepherd {
     interval: u64,
     /// Counts the orders to run and to stop.
     order: u64,
-    /// The last stop that the daemon knows.
+    /// The number of the last stop that the daemon has recorded.
     stopped_seq: SwitchSeq,
     control_arrival: MonotonicTime,
     switch_arrival: MonotonicTime,

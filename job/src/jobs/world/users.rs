@@ -194,7 +194,7 @@ impl World {
         self.jobs.values().filter(|user_job| user_job.code.is_none()).collect()
     }
 
-    /// Checks that every job has ended and that no host has remains of any.
+    /// Checks that every job has ended and that no host has remains of a job.
     pub fn check_end(&self) {
         let led_jobs = &self.hosts[SERVER_HOST].jobs.led_jobs;
         if let Some(UserJob { job, .. }) = self.unfinished_jobs().first() {

@@ -72,8 +72,8 @@ impl ChildSearch {
             SearchState::Identifying(connection, _) => {
                 Some((connection.as_fd(), connection.interest()))
             }
-            // If there is nothing to send, do not wait at all: poll(2) would return at once again
-            // and again if the connection is closed.
+            // If there is nothing to send, do not wait at all: if the connection is closed, every
+            // poll(2) would return at once.
             SearchState::Connected(connection) if is_congested => {
                 let interest = connection.interest() - PollFlags::POLLIN;
                 (!interest.is_empty()).then(|| (connection.as_fd(), interest))

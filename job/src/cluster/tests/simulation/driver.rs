@@ -161,7 +161,8 @@ impl Simulation {
         }
     }
 
-    /// Checks that a job ends exactly once, and that a host is blamed only for a fault.
+    /// Checks that a job ends exactly once, and that a host is reported as failed only after a
+    /// fault.
     fn check_end(
         &mut self,
         session: SessionId,
