@@ -211,8 +211,8 @@ pub fn set_job_id(id: CString) {
 
 extern "C" fn nothing(_: c_int) {}
 
-/// Lets this process survive a breakpoint instruction that a killed debugger has left in
-/// [`MPIR_Breakpoint`].
+/// Prevents a breakpoint instruction that a killed debugger has left in [`MPIR_Breakpoint`] from
+/// killing this process.
 pub fn tolerate_stale_breakpoints() {
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
     // SAFETY: the handler accesses no memory.

@@ -112,8 +112,8 @@ impl Version {
     }
 }
 
-/// This process's group in a hierarchy: that of version 1 with this controller, or version 2 if
-/// `controller` is empty.
+/// The group of this process in the hierarchy of version 1 that has this controller. If
+/// `controller` is empty, its group in version 2.
 ///
 /// # Errors
 /// There is no such hierarchy, or /proc cannot be read.
@@ -172,17 +172,17 @@ impl Cgroups {
         cgroups
     }
 
-    /// How memory is limited, for the user.
+    /// The text for the user that describes how memory is limited.
     pub fn memory(&self) -> Result<String, String> {
         describe(self.memory.as_ref())
     }
 
-    /// How processor time is counted, for the user.
+    /// The text for the user that describes how processor time is counted.
     pub fn cpu(&self) -> Result<String, String> {
         describe(self.cpu.as_ref())
     }
 
-    /// How a job is frozen, for the user.
+    /// The text for the user that describes how a job is frozen.
     pub fn freezer(&self) -> Result<String, String> {
         describe(self.freezer.as_ref())
     }
@@ -408,7 +408,7 @@ impl Group {
     }
 
     /// The directories of the groups whose members are the job's processes, or its tools.
-    /// `without_v2` leaves out the one of version 2.
+    /// `without_v2` leaves out the directory of version 2.
     fn member_dirs(&self, part: &str, without_v2: bool) -> impl Iterator<Item = PathBuf> {
         self.dirs.iter().filter_map(move |dir| match Some(dir) == self.v2_dir.as_ref() {
             true if without_v2 => None,

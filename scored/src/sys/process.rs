@@ -327,7 +327,7 @@ pub fn descendants_cpu_ns() -> u64 {
     let reaped_ns = nanoseconds(usage.ru_utime).saturating_add(nanoseconds(usage.ru_stime));
     let running_ticks = descendants().into_iter().filter_map(|pid| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // utime, stime, cutime and cstime: fields 14 to 17, counted from the one after the name.
+        // utime, stime, cutime and cstime: fields 14 to 17, counted from the field after the name.
         let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
         Some(fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>())
     });
