@@ -16,8 +16,8 @@ pub struct SourceLine {
     pub line: u32,
 }
 
-/// One frame. It contains nothing that differs between processes without significance for the
-/// program, so that corresponding frames of many processes are equal.
+/// One frame. It leaves out data that differ between processes but have no significance for the
+/// program. Corresponding frames of many processes are therefore equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Frame {
     /// A function that has a name.

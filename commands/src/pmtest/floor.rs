@@ -15,7 +15,7 @@ use score_runtime::sc;
 
 const FILE_NAME: &str = ".pmtest-floor";
 const PAGE: usize = 4096;
-/// Bytes of the ring for the payloads of one direction. libpm has as many for two nodes.
+/// Bytes of the ring for the payloads of one direction. libpm has as many bytes for two nodes.
 const BUFFER_LEN: usize = 256 << 10;
 const MAPPING_LEN: usize = PAGE + 2 * BUFFER_LEN;
 /// Bytes between the words of the page, because the processor may prefetch the adjacent line.

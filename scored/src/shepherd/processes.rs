@@ -164,7 +164,7 @@ impl ProcessTable {
         )
     }
 
-    /// mio has reported an event of the control socket with this index.
+    /// Records that mio has reported an event of the control socket with this index.
     pub fn mark_ready(&mut self, index: usize) {
         if let Some(key) = self.nodes.key(index) {
             self.queue_control(key);

@@ -34,8 +34,8 @@ pub fn close_on_exec_from(first: RawFd) {
     }
 }
 
-/// Closes every descriptor except the standard ones and `kept_fds`, independently of ownership. For
-/// a fork that does not continue its parent's work and never uses the owners again.
+/// Closes every descriptor except the standard ones and `kept_fds`, independently of ownership.
+/// Used by a fork that does not continue its parent's work and never uses the owners again.
 pub fn close_all_but(kept_fds: &[&OwnedFd]) {
     let mut kept_fds: Vec<RawFd> = kept_fds.iter().map(|fd| fd.as_raw_fd()).collect();
     kept_fds.sort_unstable();

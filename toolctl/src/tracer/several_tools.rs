@@ -145,8 +145,8 @@ impl<K: Kernel> Tracer<K> {
         })
     }
 
-    /// Answers the current notice, which no tool wants. Its thread continues with this signal (0:
-    /// none). If `stays_suspended`, it remains stopped until the process is resumed.
+    /// Answers the current notice without notifying a tool. Its thread continues with this signal
+    /// (0: none). If `stays_suspended`, the thread remains stopped until the process is resumed.
     ///
     /// # Errors
     /// Returns `NoProcess`.
@@ -171,8 +171,8 @@ impl<K: Kernel> Tracer<K> {
         self.with(pid, |process, context| process.check_step(context, tid))
     }
 
-    /// Frees the memory and removes the trap handler of a tool that has ended while others remain
-    /// attached.
+    /// Frees the memory and removes the trap handler of a tool that has ended while other tools
+    /// remain attached.
     pub(super) fn release_memory(&mut self, pid: Pid) {
         let Some(process) = self.processes.get(&pid) else { return };
         if process.presence != Presence::Attached {

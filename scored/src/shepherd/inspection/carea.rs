@@ -207,7 +207,7 @@ pub mod tests {
             Self::with_second_mapping().0
         }
 
-        /// The same, with a second mapping for the reader under test.
+        /// Like [`CAreaFixture::new`], with a second mapping for the reader under test.
         pub fn with_second_mapping() -> (Self, CAreas) {
             let fd = memfd::create_sealed("score-test", 2 * AREA_LEN as u64).unwrap();
             let [areas, second] = [(); 2].map(|()| CAreas::new(fd.as_fd(), 2).unwrap());

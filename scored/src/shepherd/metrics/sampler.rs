@@ -115,7 +115,7 @@ impl Sampler {
         if due > now + interval / 2 {
             return false;
         }
-        // Reports keep a fixed rhythm, unless this process was delayed.
+        // Reports are due at fixed intervals, unless this process was delayed.
         let next = due + period;
         self.next_report = Some(if next > now { next } else { now + period });
         true

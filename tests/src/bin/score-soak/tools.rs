@@ -126,7 +126,7 @@ struct TooledJob {
     /// The arguments in the command lines of the job's processes.
     arguments: String,
     tools: Vec<RunningTool>,
-    /// The time at which a tool noticed that the job ends.
+    /// The time at which a tool detected that the job ends.
     closed_at: Option<Instant>,
 }
 
@@ -230,8 +230,8 @@ impl Workshop<'_> {
         }
     }
 
-    /// Starts a tool of a job, kills the tools whose time is over, and reads the output of the
-    /// others.
+    /// Starts a tool of a job, kills the tools whose time limit has passed, and reads the output of
+    /// the others.
     fn look_after(
         &self,
         job: &mut TooledJob,
