@@ -27,7 +27,7 @@ const REQUESTS_PER_TURN: usize = 64;
 enum Received {
     /// A request was received and handled.
     Request,
-    /// Less than a request was received. The attempt took time, too.
+    /// Less than a request was received. The attempt also took time.
     Incomplete,
     /// The session was not read, because it has to wait.
     NotRead,

@@ -113,7 +113,7 @@ impl Service {
             }
             ConsoleAction::StepInstruction => self.step_console(session, rank),
             ConsoleAction::StepLine => self.step_line(session, rank),
-            // The end of the console has already undone its work.
+            // When the console ended, its changes were undone.
             ConsoleAction::Look | ConsoleAction::End => Ok(()),
         };
         match result {

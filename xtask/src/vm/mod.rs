@@ -63,7 +63,7 @@ fn work_dir() -> Result<PathBuf, String> {
 /// # Errors
 /// Why this system cannot run the machine.
 pub fn prepare() -> Result<(), String> {
-    // Two steps of `cargo xtask test` may want it at the same time.
+    // Two steps of `cargo xtask test` may prepare the machine at the same time.
     static PREPARING: Mutex<()> = Mutex::new(());
     let _guard = PREPARING.lock().unwrap_or_else(PoisonError::into_inner);
     let vm_dir = work_dir()?;

@@ -39,7 +39,7 @@ enum Trap {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// It executes instructions, after checking for signals.
+    /// The thread executes instructions, after checking for signals.
     Running,
     Trapped(Trap),
     Listening,
@@ -55,13 +55,13 @@ pub struct SimThread {
     wants_trap: bool,
     notify_trap: bool,
     joins_stop: bool,
-    /// Whether it is stopped before the delivery of a signal and no SIGCONT has arrived since. If
-    /// that signal is a stop signal, it then takes effect.
+    /// Whether the thread is stopped before the delivery of a signal and no SIGCONT has arrived
+    /// since. If that signal is a stop signal, it then takes effect.
     stop_counts: bool,
     pending: VecDeque<SigInfo>,
     /// Its registers before each active handler.
     frames: Vec<Registers>,
-    /// The number of loop instructions that it has executed, which determines the next one.
+    /// The number of loop instructions that the thread has executed, which determines the next one.
     pub executed: u64,
 }
 

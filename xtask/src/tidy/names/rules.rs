@@ -135,7 +135,7 @@ pub fn word_list(lines: &[String]) -> Words {
         .collect()
 }
 
-/// The rules, and the definitions that they have seen so far.
+/// The rules, and the definitions of the files that were read so far.
 pub struct Rules {
     words: Words,
     findings: Vec<String>,
