@@ -1,4 +1,4 @@
-//! Starts programs. Knows the directories of the source tree and of its build results.
+//! Starts programs, and determines the directories of the source tree and of its build results.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -35,7 +35,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
 }
 
 /// Changes a package in each way that cargo-mutants offers, and runs its tests after each change.
-/// The list of changes that no test notices is written below the target directory.
+/// Writes the list of changes that no test detects below the target directory.
 fn mutants(package: &str, options: &[String]) -> Result<(), String> {
     if !run::is_installed("cargo-mutants") {
         return Err("soak mutants: cargo-mutants is missing: cargo install cargo-mutants".into());

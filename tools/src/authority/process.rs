@@ -44,7 +44,7 @@ enum WaitReason {
     Refused,
     /// Its request was refused while an earlier tool had authority.
     RefusedBefore,
-    /// It has released authority and wants it back.
+    /// The tool has released authority and has requested a notice of its next release.
     Released,
 }
 
