@@ -121,7 +121,7 @@ impl QueryStream {
     /// The next part of the reply, if it arrives within `timeout`.
     ///
     /// # Errors
-    /// As [`QueryStream::next_reply`].
+    /// The errors of [`QueryStream::next_reply`].
     pub fn next_reply_within<A: TryFrom<ConsoleAnswer>>(
         &mut self,
         timeout: Duration,

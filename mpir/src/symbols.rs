@@ -113,7 +113,7 @@ const BREAKPOINT_CODE: &[u8] = &[];
 /// traces this process.
 ///
 /// # Errors
-/// If the system does not let this process change its own code.
+/// Returns an error if the system does not let this process change its own code.
 pub fn remove_stale_breakpoints() -> io::Result<()> {
     let memory = File::options().read(true).write(true).open("/proc/self/mem")?;
     let address = MPIR_Breakpoint as *const () as u64;

@@ -34,7 +34,7 @@ impl SharedMemory {
     /// service.
     ///
     /// # Errors
-    /// As memfd_create(2), ftruncate(2), mmap(2).
+    /// The errors of memfd_create(2), ftruncate(2) and mmap(2).
     pub fn create(len: usize) -> io::Result<(Self, OwnedFd)> {
         let memfd = memfd::create_sealed("score-tool", len as u64)?;
         Ok((Self::map(&memfd, len)?, memfd))

@@ -13,7 +13,7 @@ const MUTANT_SEEDS: &str = "20";
 /// Runs the soak that `args` name.
 ///
 /// # Errors
-/// If the build failed, or the soak found an error.
+/// Returns an error if the build failed, or the soak found an error.
 pub fn run(args: &[String]) -> Result<(), String> {
     if args.first().is_some_and(|kind| kind == "machines") {
         return test::vm_tests::soak_on_two_machines();

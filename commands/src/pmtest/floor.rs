@@ -38,7 +38,7 @@ impl FloorProbe {
     /// share no memory.
     ///
     /// # Errors
-    /// If the file cannot be created, opened or mapped, or if a barrier failed.
+    /// Returns an error if the file cannot be created, opened or mapped, or if a barrier failed.
     pub fn open(is_first: bool, is_second: bool) -> io::Result<Option<Self>> {
         if score_runtime::num_host() > 1 {
             return Ok(None);

@@ -31,7 +31,7 @@ pub struct PinResult {
 /// Runs the measurement on node 0. Node 1 only waits.
 ///
 /// # Errors
-/// If a PM function failed. ENOSYS if the network has no remote memory.
+/// Returns an error if a PM function failed. ENOSYS: the network has no remote memory.
 pub fn run(
     channel: &Channel,
     is_first: bool,

@@ -80,7 +80,7 @@ impl TreeFrontEnd {
     /// The next event. `None` if none arrives within `timeout`.
     ///
     /// # Errors
-    /// If waiting fails.
+    /// Returns an error if waiting fails.
     pub fn receive(&mut self, timeout: Duration) -> io::Result<Option<UpMessage>> {
         let deadline = Instant::now() + timeout;
         loop {

@@ -32,7 +32,7 @@ impl Input {
     /// Takes the write end of the pipe and opens the window.
     ///
     /// # Errors
-    /// As fcntl(2), epoll_ctl(2).
+    /// The errors of fcntl(2) and epoll_ctl(2).
     pub fn open(
         &mut self,
         pipe: OwnedFd,

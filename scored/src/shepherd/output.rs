@@ -129,7 +129,7 @@ impl OutputMux {
     /// Takes the read end of a pipe. Drops it at once if scrun's stream has been closed.
     ///
     /// # Errors
-    /// As fcntl(2), epoll_ctl(2).
+    /// The errors of fcntl(2) and epoll_ctl(2).
     pub fn add(
         &mut self,
         pipe: OwnedFd,

@@ -219,7 +219,7 @@ impl PmiService {
     /// Pass that index to [`PmiService::mark_ready`] when mio reports the token.
     ///
     /// # Errors
-    /// As epoll_ctl(2).
+    /// The errors of epoll_ctl(2).
     pub fn open(
         &mut self,
         key: ProcessKey,

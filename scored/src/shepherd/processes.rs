@@ -91,7 +91,7 @@ impl ProcessTable {
     /// index. Pass that index to [`ProcessTable::mark_ready`] when mio reports the token.
     ///
     /// # Errors
-    /// As epoll_ctl(2).
+    /// The errors of epoll_ctl(2).
     pub fn open_control(
         &mut self,
         key: ProcessKey,

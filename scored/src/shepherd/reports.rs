@@ -31,7 +31,7 @@ impl ScoredLink {
     /// Registers the socket.
     ///
     /// # Errors
-    /// As epoll_ctl(2).
+    /// The errors of epoll_ctl(2).
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.link.register(registry, token)
     }

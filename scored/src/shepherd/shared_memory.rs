@@ -154,7 +154,7 @@ impl SharedMemory {
     /// do.
     ///
     /// # Errors
-    /// As epoll_ctl(2).
+    /// The errors of epoll_ctl(2).
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.elements.values_mut().try_for_each(|memory| memory.networks.register(registry, token))
     }

@@ -211,7 +211,7 @@ impl Cgroups {
     /// Creates the group of a job, with a memory limit if one is given.
     ///
     /// # Errors
-    /// As mkdir(2), or the limit cannot be set.
+    /// The errors of mkdir(2), or the limit cannot be set.
     pub fn make(&self, name: &str, memory: Option<u64>) -> io::Result<Group> {
         let name = format!("{JOB_CGROUP_PREFIX}{name}");
         let mut group = self.group(&name, Vec::new());
@@ -394,7 +394,7 @@ impl ControllerPath {
 /// in the group. The kernel may take a few milliseconds, because it waits for all processors.
 ///
 /// # Errors
-/// As write(2) on cgroup.procs.
+/// The errors of write(2) on cgroup.procs.
 pub fn join(membership_files: &[PathBuf]) -> io::Result<()> {
     membership_files.iter().try_for_each(|file| fs::write(file, "0"))
 }
@@ -469,7 +469,7 @@ impl Group {
     /// Lets the processes of the group continue.
     ///
     /// # Errors
-    /// As write(2) on the file of the freezer.
+    /// The errors of write(2) on the file of the freezer.
     pub fn thaw(&self) -> io::Result<()> {
         self.freezer.as_ref().map_or(Ok(()), |freezer| freezer.write(FreezerState::Thawed))
     }
@@ -516,7 +516,7 @@ impl Group {
     /// Removes the group if its processes have exited.
     ///
     /// # Errors
-    /// As rmdir(2).
+    /// The errors of rmdir(2).
     pub fn remove_if_empty(&self) -> io::Result<()> {
         self.all_dirs().try_for_each(|dir| match fs::remove_dir(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -527,7 +527,7 @@ impl Group {
     /// Removes the group. Its processes must have exited or been killed.
     ///
     /// # Errors
-    /// As rmdir(2): the group still has processes.
+    /// The errors of rmdir(2): the group still has processes.
     pub fn remove(&self) -> io::Result<()> {
         let deadline = Instant::now() + KILL_TIMEOUT;
         for dir in self.all_dirs() {

@@ -209,7 +209,7 @@ fn is_zero(digits: &str) -> bool {
 /// connected.
 ///
 /// # Errors
-/// As getsockopt(2).
+/// The errors of getsockopt(2).
 pub fn peer_ids(socket: &impl AsFd) -> std::io::Result<(u32, u32)> {
     let peer = getsockopt(socket, PeerCredentials)?;
     Ok((peer.uid(), peer.gid()))
@@ -268,7 +268,7 @@ fn parse_limits(text: &str) -> Option<Vec<Limit>> {
 /// The cookie of a socket. The kernel assigns it to no other socket until the host is rebooted.
 ///
 /// # Errors
-/// As getsockopt(2).
+/// The errors of getsockopt(2).
 pub fn socket_cookie(socket: &impl AsFd) -> std::io::Result<u64> {
     let (mut cookie, mut len): (u64, libc::socklen_t) = (0, 8);
     // SAFETY: writes at most eight bytes to the integer.

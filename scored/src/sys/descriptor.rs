@@ -110,7 +110,7 @@ pub fn enlarge_pipe(fd: BorrowedFd<'_>, bytes: i32) -> usize {
 /// Makes the descriptor nonblocking: reads and writes return at once.
 ///
 /// # Errors
-/// As fcntl(2).
+/// The errors of fcntl(2).
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;

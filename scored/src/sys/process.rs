@@ -82,7 +82,7 @@ fn wait(pid: i32, options: i32) -> WaitResult {
 /// have one thread only.
 ///
 /// # Errors
-/// As fork(2).
+/// The errors of fork(2).
 pub fn start_child(work: impl FnOnce() -> i32) -> io::Result<i32> {
     // SAFETY: this process has one thread, so the child may use everything that it has.
     match unsafe { fork() }? {
@@ -253,7 +253,7 @@ pub fn leave_session() {
 /// both.
 ///
 /// # Errors
-/// As sigprocmask(2).
+/// The errors of sigprocmask(2).
 pub fn default_and_block_signals() -> io::Result<()> {
     for signal in 1..=64 {
         // SAFETY: SIG_DFL runs none of our code; fatal faults keep Rust's handler.

@@ -157,7 +157,7 @@ fn wait_id(kind: libc::idtype_t, pid: i32, flags: i32) -> io::Result<Option<(i32
 /// Disables SIGCHLD for children that stop or continue.
 ///
 /// # Errors
-/// As sigaction(2).
+/// The errors of sigaction(2).
 pub fn ignore_stops_of_children() -> io::Result<()> {
     set_disposition(libc::SIGCHLD, libc::SIG_DFL, libc::SA_NOCLDSTOP)
 }
@@ -184,7 +184,7 @@ impl InterruptTimer {
     /// Creates a timer that does not run.
     ///
     /// # Errors
-    /// As timer_create(2).
+    /// The errors of timer_create(2).
     pub fn new() -> io::Result<Self> {
         let signal = libc::SIGRTMIN() + 1;
         // Without SA_RESTART, so that calls are interrupted. execve(2) resets the handler.

@@ -75,7 +75,7 @@ pub fn check(tree: &Tree) -> Vec<String> {
 /// `cargo xtask matrix`: writes the page.
 ///
 /// # Errors
-/// If a comment is wrong, or the page cannot be written.
+/// Returns an error if a comment is wrong, or the page cannot be written.
 pub fn write(_args: &[String]) -> Result<(), String> {
     let page = render(&super::read_tree()?).map_err(|findings| findings.join("\n"))?;
     let path = run::source_root().join(DOCUMENT);

@@ -53,7 +53,7 @@ impl Default for Options {
 /// The directory with the machine's files.
 ///
 /// # Errors
-/// If the target directory cannot be determined.
+/// Returns an error if the target directory cannot be determined.
 fn work_dir() -> Result<PathBuf, String> {
     Ok(run::target_dir()?.join("vm"))
 }
@@ -75,7 +75,7 @@ pub fn prepare() -> Result<(), String> {
 /// one fails. Shows their output as they write it. Returns the last exit code.
 ///
 /// # Errors
-/// If the machine did not run them to their end.
+/// Returns an error if the machine did not run them to their end.
 pub fn run_in_vm(options: &Options, programs: &[Vec<String>]) -> Result<i32, String> {
     boot::run(&work_dir()?, options, programs)
 }
@@ -83,7 +83,8 @@ pub fn run_in_vm(options: &Options, programs: &[Vec<String>]) -> Result<i32, Str
 /// `cargo xtask vm`.
 ///
 /// # Errors
-/// If the arguments are wrong, the machine is not available, or the program did not exit with 0.
+/// Returns an error if the arguments are wrong, the machine is not available, or the program did
+/// not exit with 0.
 pub fn run(args: &[String]) -> Result<(), String> {
     let mut options = Options::default();
     let mut rest = args;

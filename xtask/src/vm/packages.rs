@@ -108,7 +108,7 @@ fn packages_to_install(package: &str) -> Result<Vec<String>, String> {
 /// Downloads packages into a directory.
 ///
 /// # Errors
-/// If a package is not available.
+/// Returns an error if a package is not available.
 pub fn download(folder: &Path, names: &[String]) -> Result<(), String> {
     let try_download = || {
         let mut command = Command::new("apt-get");

@@ -28,7 +28,7 @@ impl SwitchHandle {
     /// permission to enter the realtime class.
     ///
     /// # Errors
-    /// As eventfd(2), epoll_ctl(2), pthread_create(3).
+    /// The errors of eventfd(2), epoll_ctl(2) and pthread_create(3).
     pub fn new(
         socket: OwnedFd,
         registry: &Registry,

@@ -49,7 +49,7 @@ impl CAreas {
     /// Maps the areas of `process_count` processes.
     ///
     /// # Errors
-    /// As mmap(2).
+    /// The errors of mmap(2).
     pub fn new(fd: BorrowedFd<'_>, process_count: u32) -> io::Result<Self> {
         Ok(Self { map: UntrustedMap::new(fd, AREA_LEN * process_count as usize)?, process_count })
     }

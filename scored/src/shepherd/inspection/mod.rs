@@ -138,7 +138,7 @@ impl ProcessInspector {
     /// An inspector without elements.
     ///
     /// # Errors
-    /// As eventfd(2), socket(2).
+    /// The errors of eventfd(2) and socket(2).
     pub fn new() -> io::Result<Self> {
         let wake_event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let (is_active, has_held) = (AtomicBool::new(false), AtomicBool::new(false));

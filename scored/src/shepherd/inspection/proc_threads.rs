@@ -57,7 +57,7 @@ impl SignalState {
 /// Reads a file of /proc with as few system calls as possible.
 ///
 /// # Errors
-/// As open(2), read(2). Also an error if the content is not UTF-8.
+/// The errors of open(2) and read(2). Also an error if the content is not UTF-8.
 pub fn read_proc_file(path: &str) -> io::Result<String> {
     let mut text = String::with_capacity(16 << 10);
     File::open(path)?.read_to_string(&mut text)?;

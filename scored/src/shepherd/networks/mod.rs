@@ -354,7 +354,7 @@ impl Networks {
     /// Registers the devices: `registry` reports `token` when [`Networks::serve`] has work to do.
     ///
     /// # Errors
-    /// As epoll_ctl(2).
+    /// The errors of epoll_ctl(2).
     pub fn register(&mut self, registry: &Registry, token: Token) -> std::io::Result<()> {
         if self.registered || !self.joined {
             return Ok(());

@@ -143,7 +143,8 @@ struct Workshop<'a> {
 /// Runs the soak. Its count is the number of tools.
 ///
 /// # Errors
-/// If a message was lost, altered or out of order, if a job did not end, or a tool failed.
+/// Returns an error if a message was lost, altered or out of order, if a job did not end, or a tool
+/// failed.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let env = TestEnv::new();
     let Some(traffic) = crate::copy_program_for_users(&env, "tools", "traffic")? else {
