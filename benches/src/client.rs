@@ -49,7 +49,7 @@ pub fn receive_answer<A: ConversationAnswer>(connection: &mut Connection) -> Res
 /// `timeout` until the socket takes some of them.
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] after this time, or as write(2).
+/// [`io::ErrorKind::WouldBlock`] after this time, or the errors of write(2).
 pub fn write_bytes(connection: &Connection, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
     wait_until_ready(connection.as_fd(), Readiness::Writable, timeout)?;
     Ok(nix::unistd::write(connection, bytes)?)

@@ -3,9 +3,9 @@
 //! but outside of the job's PID namespace. It is a child of the daemon, or of the keeper in
 //! multi-user mode.
 //!
-//! The supervisor adopts orphaned processes of the tool. It kills all processes of the tool when
-//! the tool's first process ends, when it receives the order, and when it loses the connection to
-//! the daemon. The daemon never blocks on a supervisor.
+//! The supervisor adopts orphaned processes of the tool. It kills all processes of the tool in
+//! three cases: the tool's first process has ended, the order has arrived, or the connection to the
+//! daemon is lost. The daemon never blocks on a supervisor.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CString, OsStr, OsString};

@@ -277,7 +277,7 @@ fn a_suspended_job_does_not_run_while_other_jobs_take_turns() {
     let is_ticking_shell =
         |process: &Process| process.command.contains("echo tick") && process.program() != "scrun";
     wait_until_stopped(&env, MIN_STOPPED_SAMPLES, is_ticking_shell);
-    // The output was on its way when the job was stopped. scrun itself is also stopped.
+    // Output that was sent before the stop may still arrive. scrun itself is also stopped.
     sleep(Duration::from_millis(200));
     let shown_len = job.stdout().len();
     sleep(Duration::from_millis(500));

@@ -426,7 +426,8 @@ fn watchpoints_show_reads_and_writes_of_their_thread() {
         session.ask(pid, Request::ResetWatchpoint(watched)),
         Err(TraceError::Address(watched))
     );
-    // For reads only: the hit of the write is not reported, and that of the read is.
+    // The watchpoint is for reads only. The hit of the read is reported, and the hit of the write
+    // is not.
     session.ask(pid, range(watched, 8, WatchKind::Read)).unwrap();
     session.tell("l");
     assert_eq!(session.notice().reason, NoticeReason::WatchRead);

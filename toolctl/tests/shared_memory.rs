@@ -273,7 +273,7 @@ fn a_hostile_descriptor_is_refused_and_closed() {
         assert_eq!(job.share(&[fd.as_fd()]), failed(errno), "{fd:?}");
         assert_eq!(job.resources(), before, "{fd:?}");
     }
-    // The writing end of a pipe sees that no process has the other end any more.
+    // A write to the pipe fails if the service has closed its copy of the other end.
     for (count, errno) in [(1, libc::EINVAL), (2, libc::EBADMSG), (3, libc::EBADMSG)] {
         let (reading, writing) = nix::unistd::pipe().unwrap();
         assert_eq!(job.share(&vec![reading.as_fd(); count]), failed(errno), "{count}");

@@ -379,7 +379,7 @@ impl<'a> Rma<'a> {
 /// Does `puts` puts of 8 bytes from the first of two nodes of this process to the second.
 ///
 /// # Errors
-/// Returns an error if a PM function failed. EIO if a put did not arrive.
+/// Returns an error if a PM function failed. EIO: a put did not arrive.
 pub fn puts_single_node(ends: &[Channel; 2], puts: u64) -> Result<(), PmError> {
     let mut buffers = [(null_mut(), 0); 2];
     for (end, (addr, handle)) in ends.iter().zip(&mut buffers) {

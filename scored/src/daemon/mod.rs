@@ -194,7 +194,7 @@ struct Daemon {
     /// Keeps the wake-up latency of the processors low while jobs share them in time.
     latency_hold: CpuLatencyHold,
     host_jobs: HostJobs,
-    /// What each user consumes in this daemon.
+    /// The resources that each user consumes in this daemon.
     usage: Usage,
     loop_clock: LoopClock,
     is_ending: bool,

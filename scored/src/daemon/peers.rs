@@ -482,7 +482,7 @@ impl Peers {
             .collect();
         for link_id in closed_links {
             if let Some(mut connection) = self.connections.remove(&link_id) {
-                // A peer that uses another version must learn the version of this daemon.
+                // A peer that uses another version must receive the version of this daemon.
                 connection.write(now);
                 let mut reason = connection.close_reason.unwrap_or_default();
                 if connection.name.is_none() {

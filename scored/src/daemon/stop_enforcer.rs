@@ -98,7 +98,7 @@ impl KillReason {
     }
 }
 
-/// What the daemon has to do for an order, in addition to the shepherd.
+/// The action of the daemon for an order, in addition to the action of the shepherd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrderEffect {
     /// Nothing.

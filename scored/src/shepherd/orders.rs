@@ -372,7 +372,7 @@ impl JobRunner {
         if let Some(calls) = self.processes.element_calls(element) {
             calls.mark_welcomed();
         }
-        // One host reports once for the job, because every host knows the offers of all hosts.
+        // Every host has received the offers of all hosts, so one host reports for the job.
         if job_info.placement.self_host == JobHostId::FIRST
             && !std::mem::replace(&mut job.networks_reported, true)
         {

@@ -160,8 +160,8 @@ pub struct PmixService {
     directory: PathBuf,
 }
 
-/// The name of the PMIx namespace of a parallel process. It is the same on all hosts, and secret,
-/// because libpmix trusts each local process that knows it.
+/// The name of the PMIx namespace of a parallel process. It is the same on all hosts. It is secret,
+/// because libpmix trusts each local process that presents it.
 fn namespace_name(job_info: &JobInfo, element: u32) -> String {
     let secret = job_info.job_start.secret.to_le_bytes();
     let key = blake3::derive_key("SCore PMIx namespace", &secret);

@@ -1,7 +1,7 @@
 //! Detects a hanging helper `scored-pmix`. While programs need the helper, the shepherd
 //! periodically requests a report that it is alive. The number of checks without an answer is
 //! limited, rather than the time. If the machine or this process was stopped for a while, only one
-//! check is late, and the helper has time to answer before the next one.
+//! check is late. The helper then has time to answer before the next check.
 
 use std::time::{Duration, Instant};
 

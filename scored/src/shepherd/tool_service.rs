@@ -69,7 +69,7 @@ enum ServiceUse {
     Tools,
     /// The service has been idle since this time, unless a command is pending.
     Idle(Instant),
-    /// The service was asked to exit at this time.
+    /// The service was ordered to exit at this time.
     Leaving(Instant),
     /// The job has been ending since this time, and the service notifies tools of the exits.
     Ending(Instant),
@@ -346,7 +346,7 @@ impl ToolService {
         reports
     }
 
-    /// Handles the exit of a service that was asked to exit. If a tool has connected or a command
+    /// Handles the exit of a service that was ordered to exit. If a tool has connected or a command
     /// has arrived in the meantime, another service is started.
     fn after_leave(&mut self, run_gate: &RunGate) {
         if let Some(service) = self.service.take() {

@@ -460,7 +460,7 @@ impl Group {
     /// kernel, or at the next interrupt of its processor.
     ///
     /// # Errors
-    /// There is no freezer, or writing its file fails as write(2).
+    /// There is no freezer, or the errors of write(2) on its file.
     pub fn freeze(&self) -> io::Result<()> {
         let freezer = self.freezer.as_ref();
         freezer.ok_or(io::ErrorKind::Unsupported)?.write(FreezerState::Frozen)

@@ -233,7 +233,8 @@ const INHERITED_LIMITS: [(libc::__rlimit_resource_t, &str); 11] = [
 /// The resource limits of the process that has connected a local socket, from the kernel.
 ///
 /// # Errors
-/// As getsockopt(2), and as open(2) of /proc/PID/limits. Also an error if the process has exited.
+/// The errors of getsockopt(2), and of open(2) for /proc/PID/limits. Also an error if the process
+/// has exited.
 pub fn peer_limits(socket: &impl AsFd) -> std::io::Result<Vec<Limit>> {
     let pid = getsockopt(socket, PeerCredentials)?.pid();
     // Since Linux 6.5. The descriptor shows whether the process id still belongs to this process.

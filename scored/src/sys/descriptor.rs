@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 /// close-on-exec.
 ///
 /// # Errors
-/// EBADF if there is no such descriptor, EINVAL for the standard descriptors.
+/// EBADF: there is no such descriptor. EINVAL: the descriptor is one of the standard descriptors.
 pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     if fd <= 2 {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));

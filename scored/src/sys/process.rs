@@ -20,7 +20,7 @@ use super::pidfd::PidFd;
 /// Status and resource usage of a child that has exited.
 #[derive(Debug, Clone, Copy)]
 pub struct Reaped {
-    /// Its process id, as this process sees it.
+    /// The process id in the PID namespace of this process.
     pub pid: i32,
     /// Its exit status.
     pub status: Status,

@@ -113,7 +113,7 @@ pub fn run_as_normal<T>(work: impl FnOnce() -> T) -> T {
     }
     leave();
     let result = run_unpinned(work);
-    // It was permitted before, and is therefore permitted now.
+    // The class was permitted before, and is therefore permitted now.
     let _ = enter(Inherit::Normal);
     result
 }

@@ -15,7 +15,7 @@
 //! | `stacks.rs`, `fault_stack.rs` | the commands that read stacks |
 //! | `console.rs`, `console_actions.rs` | the commands of consoles, which are also tools |
 //! | `relay.rs` | tools whose messages the shepherd relays |
-//! | `process_files.rs` | the program and its libraries, as a process sees them |
+//! | `process_files.rs` | the program and its libraries, in the file system of a process |
 //!
 //! **Notices.** The tracer has the queue of notices of each process. It issues one at a time, when
 //! all threads are stopped. The authority decides which tool is notified, and when the process

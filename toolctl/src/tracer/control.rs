@@ -45,7 +45,7 @@ fn check_signal(signal: i32, lowest: i32) -> Result<(), TraceError> {
 }
 
 impl Process {
-    /// Reads memory as the program sees it.
+    /// Reads memory, with the original bytes of the program at breakpoints.
     pub(super) fn read<K: Kernel>(
         &self,
         kernel: &K,
@@ -60,8 +60,8 @@ impl Process {
         Ok(bytes)
     }
 
-    /// Writes memory as the program sees it. `kind` is the kind of the range according to the
-    /// memory map.
+    /// Writes memory, and keeps the breakpoints in it. `kind` is the kind of the range according to
+    /// the memory map.
     pub(super) fn write<K: Kernel>(
         &mut self,
         kernel: &mut K,

@@ -227,8 +227,8 @@ impl<K: Kernel> Tracer<K> {
         Ok(ticket)
     }
 
-    /// Reads memory as the program sees it, without breakpoints. Reads all bytes or fails. The
-    /// process does not stop.
+    /// Reads memory, with the original bytes of the program at breakpoints. Reads all bytes or
+    /// fails. The process does not stop.
     ///
     /// # Errors
     /// Returns `NoProcess`, `Length` or `Address`.
@@ -242,7 +242,7 @@ impl<K: Kernel> Tracer<K> {
         process.read(&self.kernel, address, length)
     }
 
-    /// Writes memory as the program sees it. Breakpoints are preserved.
+    /// Writes memory, and keeps the breakpoints in it.
     ///
     /// # Errors
     /// Returns `NoProcess`, `Length`, `Address` or `SharedMemory`.

@@ -52,8 +52,9 @@ impl<K: Kernel> Tracer<K> {
         Ok(())
     }
 
-    /// Copies memory as the program sees it to a range of shared memory. Returns the number of
-    /// bytes, which is lower than the length of the range if the kernel cannot read the next page.
+    /// Copies memory, with the original bytes of the program at breakpoints, to a range of shared
+    /// memory. Returns the number of bytes, which is lower than the length of the range if the
+    /// kernel cannot read the next page.
     ///
     /// # Errors
     /// Returns `NoProcess`; `Length` if the range is not within the shared memory; `Address` if no
@@ -86,8 +87,8 @@ impl<K: Kernel> Tracer<K> {
         all
     }
 
-    /// Keeps a thread, or all threads, stopped and accessible until [`Self::unpin`], so that
-    /// several requests see the same state.
+    /// Keeps a thread, or all threads, stopped and accessible until [`Self::unpin`]. Several
+    /// requests then read the same state.
     ///
     /// # Errors
     /// Returns `NoProcess`.

@@ -148,8 +148,8 @@ record! {
         8 rank: u32,
         /// Its thread group id.
         12 tgid: u32,
-        /// The coordinates A, B, C, D, E and T. A is the number of the host in the job, B to E are
-        /// 0, and T is the number of the process on the host.
+        /// The coordinates A, B, C, D, E and T. A is the number of the host in the job. B to E are
+        /// 0. T is the number of the process on the host.
         16 coordinates: [u32; 6],
         /// The start and end of shared memory.
         40 shared_memory: [u64; 2],

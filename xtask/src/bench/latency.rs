@@ -16,7 +16,7 @@ const SIZES: [u32; 4] = [8, 64, 1024, 4096];
 /// The target of each size: the latency divided by the floor of the same run.
 const TARGETS_VS_BASELINE: [Option<f64>; 4] = [Some(1.4), None, None, Some(8.0)];
 
-/// Samples by contender and size, in the order in which they were first seen.
+/// Samples by contender and size, in the order in which they were first added.
 #[derive(Default)]
 pub struct Collected {
     order: Vec<(String, u32)>,

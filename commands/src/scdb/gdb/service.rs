@@ -228,7 +228,7 @@ impl ToolSessionLink {
     /// Sends a request and waits for its answer. Notices that arrive before it are kept.
     ///
     /// # Errors
-    /// Returns an error if the connection to the service fails. TimedOut if there is no answer in
+    /// Returns an error if the connection to the service fails. TimedOut: no answer arrived in
     /// time.
     pub fn ask(&mut self, request: &ToolRequest<'_>, timeout: Duration) -> io::Result<Vec<u8>> {
         self.last_sequence += 1;

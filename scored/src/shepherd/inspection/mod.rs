@@ -12,14 +12,17 @@
 //! | `thread_rules.rs` | the rules for the state of a waiting thread |
 //! | `thread_scan.rs` | scans the threads of a process |
 //!
-//! A process is idle if all of its threads have set their idle flag, or are in sc_barrier, *and* no
-//! reply of SCore to the process is outstanding. libscore counts a call of sc_barrier before the
-//! thread is idle, and a reply after the thread is busy again. The shepherd counts the calls that
-//! it has received and the replies that it has sent. A process is not idle if the shepherd has not
-//! received one of its calls. All other processes may wait for this call. A process is also not
-//! idle if it has not taken a reply yet, because the reply will wake one of its threads. Reports
-//! keep their order. When the job master receives a sample, it has therefore received all calls
-//! that were received before the sample. It has ordered any replies to these calls before the
+//! The shepherd reports a process as idle if two conditions hold. All threads of the process have
+//! set their idle flag, or are in sc_barrier. No reply of SCore to the process is outstanding.
+//!
+//! libscore counts a call of sc_barrier before the thread is idle, and a reply after the thread is
+//! busy again. The shepherd counts the calls that it has received and the replies that it has sent.
+//! A process is not idle if the shepherd has not received one of its calls, because all other
+//! processes may wait for this call. A process is also not idle if it has not taken a reply yet,
+//! because the reply will wake one of its threads.
+//!
+//! Reports keep their order. When the job master receives a sample, it has therefore received all
+//! calls that were received before the sample. It has ordered any replies to these calls before the
 //! sample.
 //!
 //! A process that has exited is idle. Its exit is a change, like a transition to busy. Its sent

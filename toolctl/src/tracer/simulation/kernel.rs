@@ -78,7 +78,7 @@ pub struct World {
     pub threads: BTreeMap<Tid, SimThread>,
     pub text: BTreeMap<u64, u8>,
     pub group: Group,
-    /// The number of completed group stops, which a shepherd would see.
+    /// The number of completed group stops, which the kernel would report to a shepherd.
     pub stops: u64,
     shared_pending: VecDeque<SigInfo>,
     events: Vec<(Tid, Wait)>,
@@ -86,8 +86,8 @@ pub struct World {
     pub random: u64,
     /// The threads that may run: None permits all threads, otherwise only one thread or none.
     pub allowed: Option<Option<Tid>>,
-    /// The breakpoints of the tool. `noticed` has the threads whose hits were seen, by the number
-    /// of executed instructions.
+    /// The breakpoints of the tool. `noticed` has the threads whose hits were reported, by the
+    /// number of executed instructions.
     pub breakpoints: Vec<u64>,
     pub noticed: BTreeMap<Tid, u64>,
     time: u64,
