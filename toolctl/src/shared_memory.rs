@@ -42,6 +42,7 @@ impl SharedMemory {
 
     /// Maps the memory of a tool.
     ///
+    /// # Errors
     /// EINVAL: the descriptor is not a memfd of ordinary pages. EPERM: the memfd lacks one of the
     /// seals of its size, or may not be written. EFBIG: the memfd is empty, or has more than
     /// [`MAX_SHARED_LEN`] bytes. Otherwise the errors of mmap(2).
