@@ -1,7 +1,7 @@
-//! Several jobs share the processors of a host without an effect on each other. The jobs alternate
-//! and never run at the same time, even if their processes ignore signals, create sessions or stop
-//! themselves. ^Z, sc_sleep and unread output suspend a job. If a job or daemon dies, it leaves no
-//! process and no file.
+//! Several jobs share the processors of a host, and none affects the results of another. The jobs
+//! alternate and never run at the same time, even if their processes ignore signals, create
+//! sessions or stop themselves. ^Z, sc_sleep and unread output suspend a job. If a job or daemon
+//! dies, it leaves no process and no file.
 
 use std::fs::File;
 use std::io::Read;

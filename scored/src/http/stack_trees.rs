@@ -370,7 +370,7 @@ mod tests {
         let text = tree["text"].as_str().unwrap();
         assert!(text.contains("MPI_Recv") && !text.contains("late"), "{tree}");
         assert_eq!(trees.list(ALICE), [json!([7, "stacks of heat", 9])]);
-        // Frequent crash reports of one user do not prevent readings of other users, and readings
+        // Frequent crash reports of one user prevent neither readings of other users nor readings
         // that the user requests.
         let crash = |trees: &mut StackTrees, number, now| {
             let job = JobId(number);

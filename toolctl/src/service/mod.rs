@@ -334,7 +334,7 @@ impl Service {
         self.shepherd.write_all(&bytes)
     }
 
-    /// Requests the time for which the job has been running from the shepherd.
+    /// Requests from the shepherd the time for which the job has been running.
     fn ask_time(&mut self) {
         // If the shepherd has ended, the loop detects it.
         _ = self.report(&[ToolctlReport::TimeQuestion]);

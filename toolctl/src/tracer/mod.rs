@@ -567,8 +567,8 @@ impl<K: Kernel> Tracer<K> {
     }
 
     /// Handles a new task. If the task shares memory with a traced process, breakpoints are removed
-    /// from this memory until the task's exec or end. They would kill the task. If the task has a
-    /// copy of the memory, breakpoints are removed from the copy.
+    /// from this memory until the task's exec or end. Otherwise they would kill the task. If the
+    /// task has a copy of the memory, breakpoints are removed from the copy.
     fn admit_guest(&mut self, tid: Tid) -> Guest {
         let Some(parentage) = self.kernel.parentage(tid) else { return Guest::Unwanted };
         let pids: Vec<Pid> = self.processes.keys().copied().collect();

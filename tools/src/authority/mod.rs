@@ -53,8 +53,8 @@
 //!   never been attached: [`Action::Undo`] follows, and threads that stopped at a notice continue
 //!   with their own signals. The modifications of a tool without authority may have been handed
 //!   over, so they remain until the last tool has left ([`Action::Unseize`]).
-//! If the tool that was notified of "available" leaves without requesting authority, the next tool
-//! is notified. Otherwise that tool would wait for ever.
+//! - If the tool that was notified of "available" leaves without requesting authority, the next
+//!   tool is notified. Otherwise that tool would wait for ever.
 //! - Ranks whose process has exited do not belong to "all ranks of the host".
 #![forbid(unsafe_code)]
 
