@@ -21,7 +21,7 @@ pub const READ_TIMEOUT: Duration = Duration::from_secs(20);
 /// process.
 ///
 /// # Errors
-/// If there is no scored, or it does not read.
+/// Returns an error if there is no scored, or it does not read.
 pub fn log_in(socket: &Path, uid: u32) -> Result<Connection, String> {
     let service = Service::new(Some(socket.to_owned()), "the measurement starts one");
     let login = Login { uid, name: OsBytes(Vec::new()), cluster: String::new() };
@@ -33,8 +33,8 @@ pub fn log_in(socket: &Path, uid: u32) -> Result<Connection, String> {
 /// Waits for the next answer to a request.
 ///
 /// # Errors
-/// If scored refuses the session, has closed the connection, or sends nothing within the time
-/// limit.
+/// Returns an error if scored refuses the session, has closed the connection, or sends nothing
+/// within the time limit.
 pub fn receive_answer<A: ConversationAnswer>(connection: &mut Connection) -> Result<A, String> {
     loop {
         match connection.next(READ_TIMEOUT)? {
@@ -49,7 +49,7 @@ pub fn receive_answer<A: ConversationAnswer>(connection: &mut Connection) -> Res
 /// `timeout` until the socket takes some of them.
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] after this time, or as write(2).
+/// [`io::ErrorKind::WouldBlock`] after this time, or the errors of write(2).
 pub fn write_bytes(connection: &Connection, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
     wait_until_ready(connection.as_fd(), Readiness::Writable, timeout)?;
     Ok(nix::unistd::write(connection, bytes)?)
@@ -58,7 +58,7 @@ pub fn write_bytes(connection: &Connection, bytes: &[u8], timeout: Duration) -> 
 /// Encodes a message about a job as a frame.
 ///
 /// # Errors
-/// If the message is too long for a frame.
+/// Returns an error if the message is too long for a frame.
 pub fn encode(job: SessionJobId, request: &impl Serialize) -> Result<Vec<u8>, String> {
     let mut frame = Vec::new();
     client_session::encode(job, request, &mut frame).map_err(|error| error.to_string())?;

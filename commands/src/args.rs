@@ -24,7 +24,7 @@ impl<'a> Args<'a> {
     /// The value of the option that has just been read.
     ///
     /// # Errors
-    /// If the command line ends here.
+    /// Returns an error if the command line ends here.
     pub fn value(&mut self, option: &Arg<'_>) -> Result<&'a OsString, String> {
         self.0.next().ok_or_else(|| format!("{}: its value is missing", option.0))
     }

@@ -40,7 +40,7 @@ impl NodeRunner {
     /// Runs the task of a node to its end. Sleeps while the task has nothing to do.
     ///
     /// # Errors
-    /// If the node cannot continue.
+    /// Returns an error if the node cannot continue.
     pub fn run(&mut self, task: &mut dyn NodeTask) -> Result<(), NodeError> {
         loop {
             while !task.is_finished() && self.step(task)? {}
@@ -130,7 +130,7 @@ impl Transport for NodeRunner {
 /// Standard input, as a non-blocking file.
 ///
 /// # Errors
-/// If no descriptor is available.
+/// Returns an error if no descriptor is available.
 pub fn standard_input() -> Result<File, NodeError> {
     nonblocking_file(io::stdin().as_fd(), "standard input")
 }
@@ -139,7 +139,7 @@ pub fn standard_input() -> Result<File, NodeError> {
 /// alone, so the mode does not affect other processes.
 ///
 /// # Errors
-/// If no descriptor is available.
+/// Returns an error if no descriptor is available.
 pub fn standard_output() -> Result<File, NodeError> {
     nonblocking_file(io::stdout().as_fd(), "standard output")
 }

@@ -13,7 +13,7 @@ use score_proto::tool_start::ScrunJob;
 /// The time in which a reply must arrive.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What to do without a service, for commands that name a job.
+/// The remedy if there is no service, for commands that name a job.
 const JOB_REMEDY: &str = "name a job without a service by its scrun, as PID@HOST (ps -C scrun)";
 
 /// A request, and the stream of its replies.
@@ -121,7 +121,7 @@ impl QueryStream {
     /// The next part of the reply, if it arrives within `timeout`.
     ///
     /// # Errors
-    /// As [`QueryStream::next_reply`].
+    /// The errors of [`QueryStream::next_reply`].
     pub fn next_reply_within<A: TryFrom<ConsoleAnswer>>(
         &mut self,
         timeout: Duration,

@@ -39,7 +39,7 @@ pub trait Transport {
     /// Sends a message. Returns false if there is no free slot now.
     ///
     /// # Errors
-    /// If the network has failed.
+    /// Returns an error if the network has failed.
     fn send(&mut self, node: u32, message: Message<'_>) -> Result<bool, NodeError>;
 
     /// Passes the next message to `on_message`. Returns false if there is none now.
@@ -57,7 +57,7 @@ pub trait NodeTask {
     /// Does all work that is possible without waiting. Returns false if there was none.
     ///
     /// # Errors
-    /// If the node cannot continue.
+    /// Returns an error if the node cannot continue.
     fn step(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError>;
 
     /// Whether the task is done.
@@ -84,7 +84,7 @@ pub enum IoProgress {
 /// Reads once, without waiting.
 ///
 /// # Errors
-/// If the input has failed.
+/// Returns an error if the input has failed.
 pub fn try_read(
     input: &mut impl io::Read,
     buffer: &mut [u8],
@@ -101,7 +101,7 @@ pub fn try_read(
 /// Writes once, without waiting.
 ///
 /// # Errors
-/// If the output has failed for a reason other than a closed reader.
+/// Returns an error if the output has failed for a reason other than a closed reader.
 pub fn try_write(
     output: &mut impl io::Write,
     bytes: &[u8],

@@ -1,6 +1,6 @@
 //! Handlers of the signals of faults, for processes of a job. A thread that is about to die reports
 //! to the shepherd on the control socket, and waits until its stack has been read. Then it dies of
-//! its signal as it would have without a handler, so that exit code and core file are the same.
+//! its signal. Exit code and core file are the same as without a handler.
 //!
 //! A handler that the program has set earlier stays. A handler that the program sets later replaces
 //! this one. A thread whose stack has overflowed needs an alternate stack; [`install`] gives one to

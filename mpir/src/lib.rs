@@ -10,7 +10,7 @@
 //! | `symbols` | the variables and the function that a debugger looks for |
 //! | `process_table` | the table of processes, built from the lists of the job's hosts |
 //! | `servers` | the debugger's servers that the starter starts |
-//! | `subset` | the ranks for which it starts them |
+//! | `subset` | the ranks for which the starter starts servers |
 
 mod process_table;
 mod servers;

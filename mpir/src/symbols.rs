@@ -113,7 +113,7 @@ const BREAKPOINT_CODE: &[u8] = &[];
 /// traces this process.
 ///
 /// # Errors
-/// If the system does not let this process change its own code.
+/// Returns an error if the system does not let this process change its own code.
 pub fn remove_stale_breakpoints() -> io::Result<()> {
     let memory = File::options().read(true).write(true).open("/proc/self/mem")?;
     let address = MPIR_Breakpoint as *const () as u64;
@@ -211,8 +211,8 @@ pub fn set_job_id(id: CString) {
 
 extern "C" fn nothing(_: c_int) {}
 
-/// Lets this process survive a breakpoint instruction that a killed debugger has left in
-/// [`MPIR_Breakpoint`].
+/// Prevents a breakpoint instruction that a killed debugger has left in [`MPIR_Breakpoint`] from
+/// killing this process.
 pub fn tolerate_stale_breakpoints() {
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
     // SAFETY: the handler accesses no memory.

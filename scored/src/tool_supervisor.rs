@@ -3,9 +3,9 @@
 //! but outside of the job's PID namespace. It is a child of the daemon, or of the keeper in
 //! multi-user mode.
 //!
-//! The supervisor adopts orphaned processes of the tool. It kills all processes of the tool when
-//! the tool's first process ends, when it receives the order, and when it loses the daemon. The
-//! daemon never blocks on a supervisor.
+//! The supervisor adopts orphaned processes of the tool. It kills all processes of the tool in
+//! three cases: the tool's first process has ended, the order has arrived, or the connection to the
+//! daemon is lost. The daemon never blocks on a supervisor.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CString, OsStr, OsString};
@@ -137,7 +137,8 @@ impl Cleanup {
         }
     }
 
-    /// Records the modification time of the status file. Returns whether the tool's time is over.
+    /// Records the modification time of the status file. Returns whether the tool's time limit has
+    /// passed.
     fn is_over(&mut self, touched: Option<SystemTime>, now: Instant) -> bool {
         if touched.is_some() && touched != self.last_touch.0 {
             self.last_touch = (touched, now);

@@ -135,7 +135,7 @@ fn systemd_is_notified_that_the_service_is_up_and_then_that_its_loop_runs() {
     let path = folder.join(format!("score-notify-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let socket = UnixDatagram::bind(&path).unwrap();
-    // systemd's socket has this mode, too, because services that do not run as root write to it.
+    // systemd's socket also has this mode, because services that do not run as root write to it.
     std::fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
     socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let variables = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "200000")];
@@ -201,8 +201,8 @@ fn a_thousand_clients_that_connect_at_once_and_log_in_late_are_all_served() {
 #[test]
 fn four_thousand_queued_jobs_use_bounded_memory_and_no_job_is_lost() {
     const JOBS: usize = 4_000;
-    /// The number of clients that log in at once. None of so few is dropped to make room for
-    /// others.
+    /// The number of clients that log in at once. It is so low that the service drops no client to
+    /// make room for others.
     const BATCH: usize = 500;
     let Some(service) = Service::start_with(1, &["-rows", "1"]) else { return };
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

@@ -16,8 +16,8 @@ pub struct SourceLine {
     pub line: u32,
 }
 
-/// One frame. It contains nothing that differs between processes without significance for the
-/// program, so that corresponding frames of many processes are equal.
+/// One frame. It leaves out data that differ between processes but have no significance for the
+/// program. Corresponding frames of many processes are therefore equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Frame {
     /// A function that has a name.
@@ -97,7 +97,7 @@ impl Stack {
     /// Encodes the stack. Equal stacks have equal bytes, on every host.
     ///
     /// # Errors
-    /// If the stack has too many frames or bytes.
+    /// Returns an error if the stack has too many frames or bytes.
     pub fn encode(&self) -> Result<Vec<u8>, StackError> {
         let frames = self.frames.len();
         let bytes = postcard::to_stdvec(self).unwrap_or_default();
@@ -110,7 +110,7 @@ impl Stack {
     /// Decodes a stack. The bytes are not trusted.
     ///
     /// # Errors
-    /// If the bytes are not a stack, or if the stack exceeds the limits.
+    /// Returns an error if the bytes are not a stack, or if the stack exceeds the limits.
     pub fn decode(bytes: &[u8]) -> Result<Self, StackError> {
         let len = bytes.len();
         if len > MAX_ENCODED_LEN {

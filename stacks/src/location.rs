@@ -19,9 +19,9 @@ const MAX_KNOWN: usize = 1024;
 /// The purpose of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// To find instructions.
+    /// Find instructions.
     Code,
-    /// To find a value in memory.
+    /// Find a value in memory.
     Data,
 }
 

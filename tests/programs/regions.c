@@ -33,7 +33,7 @@ struct message {
     uint32_t disturbed, pad;
 };
 
-/* Where regions are mapped: always reserved, so that a stale address finds a newer region. */
+/* Regions are mapped here. The range stays reserved, so a stale address finds a newer region. */
 static unsigned char *window;
 static caddr_t local;
 static pmAddrHandle local_handle;
@@ -216,7 +216,7 @@ static void disturb(const struct region *region) {
         }
     }
     if (region->is_pm_memory) {
-        /* Only pmFree may unmap or protect it. */
+        /* Only pmFree may unmap or protect memory of PM. */
         memset(at, 0, 1);
         return;
     }

@@ -31,7 +31,7 @@ fn has_jumping_clock(process: &Process) -> bool {
     maps.is_ok_and(|maps| maps.contains("clock.so"))
 }
 
-/// The program of a job of three hosts. Each of its nodes must have seen different years.
+/// The program of a job of three hosts. Each of its nodes must have read different years.
 const DATES: &str = "a=$(date +%Y); for n in 1 2 3 4 5 6; do sleep 1; date +%Y; done; echo over";
 
 // Promise (faults): A clock that jumps has no effect: no time-out depends on it.

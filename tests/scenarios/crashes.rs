@@ -200,7 +200,7 @@ fn on_a_display_some_ranks_at_a_time_get_gdb_in_an_xterm_that_ends_with_the_job(
     let line =
         format!("DISPLAY={} exec scrun -nodes=4,debug=1 {program} segv 1 3", display.display);
     let job = env.sh(&line).start();
-    // gdb itself starts a helper gdb, which opens files in the process's view of the file system.
+    // gdb itself starts a helper gdb, which opens files in the mount namespace of the process.
     let is_gdb = |process: &Process| {
         let has_parent = |one: &Process| one.pid == process.parent && one.program() == "gdb";
         process.program() == "gdb" && !env.processes().iter().any(has_parent)

@@ -207,7 +207,8 @@ fn a_killed_gdb_does_not_change_the_rank() {
     job.end(["answer 0, 0 signals right", "answer 7, 0 signals right"]);
 }
 
-/// Nothing is installed on the other host, and no ssh is used: the daemons relay.
+/// Nothing is installed on the other host, and no ssh is used, because the daemons relay the
+/// messages.
 // Promise of `gdb_stops_reads_steps_watches_and_changes_a_rank_and_detaches`.
 #[test]
 fn gdb_attaches_to_a_rank_of_another_virtual_host_and_a_killed_scdb_is_cleaned_up() {

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use score_tests::netns::{self, NetNs};
 use score_tests::{Running, TestEnv};
 
-/// The longest game of `pingpong`, and some time to start and to end.
+/// The longest run of `pingpong`, and some time to start and to end.
 const PING_PONG_TIMEOUT: Duration = Duration::from_secs(280);
 
 fn set_link_state(switch: &NetNs, host: u32, state: &str) {

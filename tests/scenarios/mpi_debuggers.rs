@@ -47,7 +47,7 @@ fn clients_debug(env: &TestEnv, program: &Path, variable: &str, is_first: bool) 
     let end = env.dir().join("end");
     let words = ["-nodes=2", program.to_str().unwrap(), end.to_str().unwrap()];
 
-    // The ranks have not started yet when the debugger sees them.
+    // The ranks have not started yet when the debugger finds them.
     env.write_file("end", "");
     let client = Client::new(env, "start", &format!("{TO_TABLE}assert not go_on()\n")).unwrap();
     let command = [&[scrun.to_str().unwrap()][..], &words].concat();

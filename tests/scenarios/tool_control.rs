@@ -335,7 +335,7 @@ fn two_tools_share_a_process_according_to_the_13_steps() {
     debugger.release(0);
     assert_eq!(snapshot.control_notice().reason, ControlReason::Available);
     assert_eq!(snapshot.control(0, 0).0, ReturnCode::Success);
-    // A breakpoint has no effect while its tool does not want the trap.
+    // A breakpoint has no effect while its tool has not requested the trap.
     snapshot.set_breakpoint(0, target.tick, BreakpointKind::Normal);
     debugger.wait_for_change(0, target.counter);
     snapshot.reset_breakpoint(0, target.tick);

@@ -20,7 +20,8 @@ const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 const SLICE: &str = "100";
 /// The files into which the processes of two jobs write their results on each machine.
 const RESULT_FILES: [&str; 2] = ["/tmp/stretches-a", "/tmp/stretches-b"];
-/// In nanoseconds. A shorter gap is less than a slice, so no other job had the processor.
+/// The longest gap that counts as running, in nanoseconds. Such a gap is less than a slice, so no
+/// other job had the processor.
 const MAX_STALL_INTERVAL_NS: i64 = 20_000_000;
 /// The first wire carries the daemons' links and rxe0.
 const DATABASE: &str = "\

@@ -124,8 +124,9 @@ impl<'a> Cluster<'a> {
     pub fn program(&self, name: &str) -> PathBuf {
         let path = self.env.dir().join(name);
         if !path.exists() {
-            // Another process copies. If this process wrote the program, a child that another test
-            // has just forked would also hold the descriptor, and exec would fail with ETXTBSY.
+            // Another process copies the program. If this process wrote the file, a child that
+            // another test has just forked would also hold the descriptor, and exec would fail with
+            // ETXTBSY.
             let status = Command::new("cp").arg(binaries::program(name)).arg(&path).status();
             assert!(status.is_ok_and(|status| status.success()), "cp {name}");
         }

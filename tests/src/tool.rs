@@ -86,7 +86,7 @@ impl TargetJob {
         tool
     }
 
-    /// Lets all processes end by themselves, and checks that they have noticed nothing of tools.
+    /// Lets all processes end by themselves, and checks that they ran as they do without tools.
     pub fn end(mut self, user_signals: u64) {
         let mut tool = self.attach(b"the end ", 99);
         for (rank, target) in (0..).zip(&self.targets) {

@@ -34,7 +34,7 @@ impl SharedMemory {
     /// service.
     ///
     /// # Errors
-    /// As memfd_create(2), ftruncate(2), mmap(2).
+    /// The errors of memfd_create(2), ftruncate(2) and mmap(2).
     pub fn create(len: usize) -> io::Result<(Self, OwnedFd)> {
         let memfd = memfd::create_sealed("score-tool", len as u64)?;
         Ok((Self::map(&memfd, len)?, memfd))
@@ -43,9 +43,9 @@ impl SharedMemory {
     /// Maps the memory of a tool.
     ///
     /// # Errors
-    /// EINVAL: it is not a memfd of ordinary pages. EPERM: it lacks one of the seals of its size,
-    /// or may not be written. EFBIG: it is empty, or has more than [`MAX_SHARED_LEN`] bytes.
-    /// Otherwise as mmap(2).
+    /// EINVAL: the descriptor is not a memfd of ordinary pages. EPERM: the memfd lacks one of the
+    /// seals of its size, or may not be written. EFBIG: the memfd is empty, or has more than
+    /// [`MAX_SHARED_LEN`] bytes. Otherwise the errors of mmap(2).
     pub fn of_tool(memfd: OwnedFd) -> Result<Self, Errno> {
         // A page of another file system, for example a huge page, may not be available later. The
         // access would then end this process with SIGBUS.
@@ -205,7 +205,7 @@ mod tests {
         let theirs = SharedMemory::of_tool(memfd.as_fd().try_clone_to_owned().unwrap()).unwrap();
         let file = File::from(memfd);
         file.write_all_at(&[7; 4096 * 4], 0).unwrap();
-        // The second mapping is the memory that is copied, and a page behind it cannot be read.
+        // The second mapping is the memory that is copied. The page after it cannot be read.
         let source = SharedMemory::create(2 * page).unwrap().0;
         let end = source.start.as_ptr().addr() as u64 + 2 * page as u64;
         let map = std::fs::read_to_string("/proc/self/maps").unwrap();

@@ -36,7 +36,7 @@ fn a_breakpoint_suspends_all_threads_and_is_passed_without_losing_a_hit() {
         notice = session.notice();
     }
     // Each thread at the breakpoint has caused a notice or will do so. No thread has passed it
-    // unnoticed.
+    // without a notice.
     let passed = session.variable("spots", 0) - start;
     assert!(passed <= hits && passed >= hits - 5, "{passed} of {hits}");
     assert!(session.tracer.reset_breakpoint(pid, spot, original ^ 1).is_err());
@@ -164,7 +164,7 @@ fn signals_of_the_set_cause_notices_and_the_tool_decides_their_delivery() {
     assert_eq!((step.reason, step.instruction), (NoticeReason::Step, session.address("count")));
     session.tracer.continue_process(pid, 0).unwrap();
     assert!(session.done().contains("handled 3"));
-    // A fault causes a notice, too.
+    // A fault also causes a notice.
     session.tell("g");
     let fault = session.notice();
     assert_eq!((fault.signal, fault.access), (libc::SIGSEGV, 0x1230));
@@ -426,7 +426,8 @@ fn watchpoints_show_reads_and_writes_of_their_thread() {
         session.ask(pid, Request::ResetWatchpoint(watched)),
         Err(TraceError::Address(watched))
     );
-    // For reads only: the hit of the write is not reported, and that of the read is.
+    // The watchpoint is for reads only. The hit of the read is reported, and the hit of the write
+    // is not.
     session.ask(pid, range(watched, 8, WatchKind::Read)).unwrap();
     session.tell("l");
     assert_eq!(session.notice().reason, NoticeReason::WatchRead);

@@ -229,7 +229,7 @@ fn a_range_is_within_the_memory_and_the_answer_says_how_much_is_valid() {
     for address in [0, 8, u64::MAX - 3] {
         assert_eq!(job.copy(address, 100, 0), Err(CommandCode::AddressError), "{address:x}");
     }
-    // One page, and no page behind it.
+    // One page. The page after it is not mapped.
     let last = job.session.address("block") + (1 << 20) - 4096;
     assert_eq!(job.copy(last + 4000, 1000, 0), Ok(96));
     let mut bytes = [0; 1000];
@@ -273,7 +273,7 @@ fn a_hostile_descriptor_is_refused_and_closed() {
         assert_eq!(job.share(&[fd.as_fd()]), failed(errno), "{fd:?}");
         assert_eq!(job.resources(), before, "{fd:?}");
     }
-    // The writing end of a pipe sees that no process has the other end any more.
+    // A write to the pipe fails if the service has closed its copy of the other end.
     for (count, errno) in [(1, libc::EINVAL), (2, libc::EBADMSG), (3, libc::EBADMSG)] {
         let (reading, writing) = nix::unistd::pipe().unwrap();
         assert_eq!(job.share(&vec![reading.as_fd(); count]), failed(errno), "{count}");
@@ -301,13 +301,13 @@ fn a_hostile_descriptor_is_refused_and_closed() {
     }
     assert_eq!(job.resources(), before);
 
-    // Only the memory of the last message remains, and it goes with the connection.
+    // Only the memory of the last message remains, and the service releases it with the connection.
     for _ in 0..5 {
         let (_, memfd) = SharedMemory::create(4096).unwrap();
         assert_eq!(job.share(&[memfd.as_fd()]), Ok(4096));
     }
     assert_eq!(job.resources(), of_memory(1));
-    // A failed attempt does not change it, and holes in it read as zeroes.
+    // A failed attempt does not change the memory, and holes in it read as zeroes.
     assert_eq!(job.share(&[]), failed(libc::EBADMSG));
     assert_eq!(job.share(&[good.as_fd()]), Ok(4096));
     let flags = nix::fcntl::FallocateFlags::FALLOC_FL_PUNCH_HOLE

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use score_toolctl::tracer::*;
 use support::Session;
 
-/// The number of slices that a scheduler has given to its program, and of stops that it has seen.
-/// Ends the program.
+/// The number of slices that a scheduler has given to its program, and of stops that the scheduler
+/// has observed. Ends the program.
 fn slices_of(session: &mut Session) -> (i64, i64) {
     let stderr = BufReader::new(session.child.stderr.take().unwrap());
     let mut lines = stderr.lines().map(|line| line.unwrap());

@@ -22,7 +22,7 @@ struct DemoContext {
 /// Builds the programs, then shows the job.
 ///
 /// # Errors
-/// If a step gave a wrong result.
+/// Returns an error if a step gave a wrong result.
 pub fn run(_args: &[String]) -> Result<(), String> {
     println!("Building (only what has changed) ...");
     setup::install_required_packages();

@@ -10,7 +10,7 @@ use crate::{run, tidy};
 /// systemd unit below DIR.
 ///
 /// # Errors
-/// If the arguments are wrong, the build failed, or a file cannot be written.
+/// Returns an error if the arguments are wrong, the build failed, or a file cannot be written.
 pub fn run(args: &[String]) -> Result<(), String> {
     let prefix = match args {
         [option, prefix] if option == "-prefix" => PathBuf::from(prefix),

@@ -1,4 +1,4 @@
-//! Starts programs. Knows the directories of the source tree and of its build results.
+//! Starts programs, and determines the directories of the source tree and of its build results.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub fn source_root() -> PathBuf {
 /// The directory for cargo's build results, which CARGO_TARGET_DIR or a configuration may change.
 ///
 /// # Errors
-/// If `cargo metadata` fails.
+/// Returns an error if `cargo metadata` fails.
 pub fn target_dir() -> Result<PathBuf, String> {
     let output = cargo(&["metadata", "--format-version", "1", "--no-deps", "--offline"])
         .stderr(Stdio::inherit())
@@ -70,7 +70,7 @@ pub fn with_low_priority(command: &Command) -> Command {
 /// Runs a command to its end, on the same terminal.
 ///
 /// # Errors
-/// If the command could not be started, or did not exit with 0.
+/// Returns an error if the command could not be started, or did not exit with 0.
 pub fn run_checked(command: &mut Command) -> Result<(), String> {
     let status = command.status().map_err(|error| format!("{}: {error}", command_line(command)))?;
     if status.success() { Ok(()) } else { Err(format!("{}: {status}", command_line(command))) }
@@ -92,7 +92,7 @@ pub fn command_line(command: &Command) -> String {
 /// results.
 ///
 /// # Errors
-/// If the build failed.
+/// Returns an error if the build failed.
 pub fn build_release() -> Result<PathBuf, String> {
     run_checked(&mut cargo(&["build", "--release", "--workspace"]))?;
     Ok(target_dir()?.join("release"))

@@ -13,7 +13,7 @@ const MUTANT_SEEDS: &str = "20";
 /// Runs the soak that `args` name.
 ///
 /// # Errors
-/// If the build failed, or the soak found an error.
+/// Returns an error if the build failed, or the soak found an error.
 pub fn run(args: &[String]) -> Result<(), String> {
     if args.first().is_some_and(|kind| kind == "machines") {
         return test::vm_tests::soak_on_two_machines();
@@ -35,7 +35,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
 }
 
 /// Changes a package in each way that cargo-mutants offers, and runs its tests after each change.
-/// The list of changes that no test notices is written below the target directory.
+/// Writes the list of changes that no test detects below the target directory.
 fn mutants(package: &str, options: &[String]) -> Result<(), String> {
     if !run::is_installed("cargo-mutants") {
         return Err("soak mutants: cargo-mutants is missing: cargo install cargo-mutants".into());

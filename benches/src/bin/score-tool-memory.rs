@@ -77,7 +77,7 @@ fn measure(directory: &Path, address: u64, rounds: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns what `read` finds in the answer to a message with one command.
+/// Returns the result of `read` for the answer to a message with one command.
 fn answer<T>(record: &[u8], read: impl FnOnce(&CommandAnswer<'_>) -> Option<T>) -> io::Result<T> {
     let results = match ServiceMessage::decode(record) {
         Ok((_, ServiceMessage::QueryAck(results))) => results,

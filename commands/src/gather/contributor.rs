@@ -8,7 +8,7 @@ use crate::gather::spool::{CHUNK_LEN, Spool};
 use crate::node_protocol::Message;
 use crate::transport::{IoProgress, NodeError, NodeTask, Transport, try_read};
 
-/// What the node does with its input.
+/// The use of the node's input.
 enum InputMode {
     /// The node sends its input to the collector when it is this node's turn. If `read_ahead` is
     /// set, it also reads the input before its turn.

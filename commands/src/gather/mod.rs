@@ -42,7 +42,7 @@ const MAX_SPOOL_BYTES_PER_HOST: u64 = 1 << 30;
 /// Runs `gather` on one node.
 ///
 /// # Errors
-/// If the node cannot continue, so that the job must end.
+/// Returns an error if the node cannot continue, so that the job must end.
 pub fn run(
     runner: &mut NodeRunner,
     identity: NodeIdentity,

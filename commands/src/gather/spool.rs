@@ -111,7 +111,7 @@ impl Spool {
     /// The next available bytes. Empty if the queue is empty.
     ///
     /// # Errors
-    /// If the file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn read_slice(&mut self) -> Result<&[u8], NodeError> {
         if self.head_offset == self.head.len() {
             self.head_offset = 0;

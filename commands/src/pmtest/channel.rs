@@ -50,7 +50,7 @@ pub(super) fn check(call: &'static str, code: c_int) -> Result<(), PmError> {
 /// not by memcpy.
 ///
 /// # Safety
-/// As for [`std::ptr::copy_nonoverlapping`].
+/// The same requirements as for [`std::ptr::copy_nonoverlapping`].
 #[inline(always)]
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     if length == 8 {
@@ -122,7 +122,7 @@ impl Channel {
     /// Polls for the next message and copies it to the front of `into`. Returns its length.
     ///
     /// # Errors
-    /// The error of pmReceive, except ENOBUFS. EMSGSIZE if the message is longer than `into`.
+    /// The error of pmReceive, except ENOBUFS. EMSGSIZE: the message is longer than `into`.
     #[inline(always)]
     pub fn receive(&self, into: &mut [u8]) -> Result<usize, PmError> {
         let (mut buffer, mut length) = (null_mut(), 0);

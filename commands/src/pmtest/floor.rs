@@ -15,7 +15,7 @@ use score_runtime::sc;
 
 const FILE_NAME: &str = ".pmtest-floor";
 const PAGE: usize = 4096;
-/// Bytes of the ring for the payloads of one direction. libpm has as many for two nodes.
+/// Bytes of the ring for the payloads of one direction. libpm has as many bytes for two nodes.
 const BUFFER_LEN: usize = 256 << 10;
 const MAPPING_LEN: usize = PAGE + 2 * BUFFER_LEN;
 /// Bytes between the words of the page, because the processor may prefetch the adjacent line.
@@ -38,7 +38,7 @@ impl FloorProbe {
     /// share no memory.
     ///
     /// # Errors
-    /// If the file cannot be created, opened or mapped, or if a barrier failed.
+    /// Returns an error if the file cannot be created, opened or mapped, or if a barrier failed.
     pub fn open(is_first: bool, is_second: bool) -> io::Result<Option<Self>> {
         if score_runtime::num_host() > 1 {
             return Ok(None);

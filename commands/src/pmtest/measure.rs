@@ -83,7 +83,7 @@ impl<'a> MeasuringNode<'a> {
     /// Measures the floor (if there is one) and messages alternately, for `rounds` rounds.
     ///
     /// # Errors
-    /// If a PM function failed.
+    /// Returns an error if a PM function failed.
     pub fn latency(
         &mut self,
         mut floor: Option<&mut FloorProbe>,
@@ -123,7 +123,7 @@ impl<'a> MeasuringNode<'a> {
     /// The messages per second in one direction, of the best batch.
     ///
     /// # Errors
-    /// If a PM function failed.
+    /// Returns an error if a PM function failed.
     pub fn rate(&mut self, size: usize) -> Result<f64, PmError> {
         let count = MESSAGES_PER_BURST.min(MAX_BURST_BYTES / size);
         let mut rates = Samples::default();
@@ -139,7 +139,7 @@ impl<'a> MeasuringNode<'a> {
     /// MTU is sent in several messages.
     ///
     /// # Errors
-    /// If a PM function failed.
+    /// Returns an error if a PM function failed.
     pub fn bandwidth(&mut self, size: usize) -> Result<f64, PmError> {
         let chunk = size.min(self.send_buffer.len());
         let chunks = size.div_ceil(chunk);

@@ -63,7 +63,7 @@ fn pm_error(error: impl std::fmt::Display) -> PmtestError {
 /// `-alone`: one thread is both sender and receiver.
 ///
 /// # Errors
-/// If a PM function failed.
+/// Returns an error if a PM function failed.
 pub fn bench_single_node(messages: u64) -> Result<(), PmtestError> {
     let [sender, receiver] = open_loopback_pair().map_err(pm_error)?;
     let mut into = [0; 8];
@@ -82,7 +82,7 @@ pub fn bench_single_node(messages: u64) -> Result<(), PmtestError> {
 /// `-rma -alone`: one thread does puts to its own process.
 ///
 /// # Errors
-/// If a PM function failed.
+/// Returns an error if a PM function failed.
 pub fn bench_puts_single_node(puts: u64) -> Result<(), PmtestError> {
     let ends = open_loopback_pair().map_err(pm_error)?;
     rma::puts_single_node(&ends, puts)
@@ -94,7 +94,7 @@ pub fn bench_puts_single_node(puts: u64) -> Result<(), PmtestError> {
 /// Runs pmtest on one node under scrun. Returns the output of node 0.
 ///
 /// # Errors
-/// If a measurement is not possible here, or has failed.
+/// Returns an error if a measurement is not possible here, or has failed.
 pub fn run(identity: NodeIdentity, options: &PmtestOptions) -> Result<String, PmtestError> {
     let net = Net::open(0).filter(|_| identity.nodes >= 2);
     let mut net = net.ok_or(("needs two nodes: scrun -nodes=2 pmtest".to_owned(), EXIT_USAGE))?;

@@ -28,10 +28,10 @@ pub struct PinResult {
     misses: f64,
 }
 
-/// Runs the measurement on node 0. On node 1 it only waits.
+/// Runs the measurement on node 0. Node 1 only waits.
 ///
 /// # Errors
-/// If a PM function failed. ENOSYS if the network has no remote memory.
+/// Returns an error if a PM function failed. ENOSYS: the network has no remote memory.
 pub fn run(
     channel: &Channel,
     is_first: bool,

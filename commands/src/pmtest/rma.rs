@@ -109,7 +109,7 @@ impl<'a> Rma<'a> {
     /// Allocates the areas and exchanges their handles with the other node.
     ///
     /// # Errors
-    /// If a PM function failed. ENOSYS if the network has no remote memory.
+    /// Returns an error if a PM function failed. ENOSYS: the network has no remote memory.
     pub fn new(channel: &'a Channel, is_first: bool, area_len: usize) -> Result<Self, PmError> {
         let context = channel.as_ptr();
         let mut addr = null_mut();
@@ -180,7 +180,7 @@ impl<'a> Rma<'a> {
     /// Does all measurements for one size.
     ///
     /// # Errors
-    /// If a PM function failed.
+    /// Returns an error if a PM function failed.
     pub fn measure(
         &mut self,
         size: usize,
@@ -379,7 +379,7 @@ impl<'a> Rma<'a> {
 /// Does `puts` puts of 8 bytes from the first of two nodes of this process to the second.
 ///
 /// # Errors
-/// If a PM function failed. EIO if a put did not arrive.
+/// Returns an error if a PM function failed. EIO: a put did not arrive.
 pub fn puts_single_node(ends: &[Channel; 2], puts: u64) -> Result<(), PmError> {
     let mut buffers = [(null_mut(), 0); 2];
     for (end, (addr, handle)) in ends.iter().zip(&mut buffers) {

@@ -28,7 +28,7 @@ Copies scrun's standard input to the standard output of every scatter process.
 /// Runs `scatter` on one node.
 ///
 /// # Errors
-/// If the node cannot continue, so that the job must end.
+/// Returns an error if the node cannot continue, so that the job must end.
 pub fn run(
     runner: &mut NodeRunner,
     identity: NodeIdentity,

@@ -160,7 +160,7 @@ impl Session {
     /// Sends a command, and collects the answers.
     ///
     /// # Errors
-    /// As [`Session::stream`].
+    /// The errors of [`Session::stream`].
     pub fn ask(
         &self,
         ranks: Ranks,
@@ -176,7 +176,7 @@ impl Session {
     /// Performs an action in processes, or queries its state.
     ///
     /// # Errors
-    /// As [`Session::stream`].
+    /// The errors of [`Session::stream`].
     pub fn act(
         &mut self,
         ranks: Ranks,
@@ -195,7 +195,7 @@ impl Session {
     /// Performs an action in one rank, in the session with this number.
     ///
     /// # Errors
-    /// As [`Session::stream`].
+    /// The errors of [`Session::stream`].
     pub fn act_as(
         &self,
         session: u64,

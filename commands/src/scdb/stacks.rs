@@ -47,7 +47,7 @@ fn outcome(line: &str, collected: &CollectedStacks, form: Form) -> Outcome {
 /// Requests the stacks. `line` is the command as the user typed it.
 ///
 /// # Errors
-/// As [`Session::stream`].
+/// The errors of [`Session::stream`].
 pub fn run(
     session: &Session,
     line: &str,

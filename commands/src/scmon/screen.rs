@@ -38,7 +38,7 @@ impl Screen {
     /// Opens the terminal of standard output or, if there is none, the controlling terminal.
     ///
     /// # Errors
-    /// If there is no terminal.
+    /// Returns an error if there is no terminal.
     pub fn open() -> Result<Self, String> {
         let path = if io::stdout().is_terminal() { "/proc/self/fd/1" } else { "/dev/tty" };
         let no_terminal = |error: io::Error| format!("no terminal ({error}); use -once or -json");
@@ -55,7 +55,7 @@ impl Screen {
     /// Draws the display.
     ///
     /// # Errors
-    /// If the terminal has hung up.
+    /// Returns an error if the terminal has hung up.
     pub fn draw(
         &mut self,
         view: &JobView,
@@ -73,7 +73,7 @@ impl Screen {
     /// The action for a key that the user types within `timeout`.
     ///
     /// # Errors
-    /// If the terminal has hung up.
+    /// Returns an error if the terminal has hung up.
     pub fn next_action(&mut self, timeout: Duration) -> io::Result<Option<UserAction>> {
         if !event::poll(timeout)? {
             return Ok(None);

@@ -19,7 +19,7 @@ use crate::scored_client::{QueryStream, Reply};
 /// Maximum bytes of one read from a pipe.
 const READ_CHUNK_LEN: usize = 1 << 16;
 
-/// What to do without a service.
+/// The remedy if there is no service.
 const REMEDY: &str = "use scrun -monitor for a job without a service";
 
 /// The sender of the metrics.

@@ -38,11 +38,11 @@ usage: scorehosts [options] [[-group] EXPRESSION]
 /// The output of the command.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CommandOutput {
-    /// For standard output.
+    /// The text for standard output.
     pub stdout: String,
-    /// Lines for standard error.
+    /// The lines for standard error.
     pub stderr: Vec<String>,
-    /// Exit code.
+    /// The exit code.
     pub code: u8,
 }
 

@@ -70,7 +70,7 @@ impl ScpsOptions {
     }
 }
 
-/// What to do without a service.
+/// The remedy if there is no service.
 const REMEDY: &str = "ask an operator to start one; ps -C scrun lists jobs without a service";
 
 /// Sends the query to scored and returns the text to print.

@@ -1,6 +1,5 @@
 //! The front end of the scalable debug manager for the tree of a job, with the master in the same
-//! process. It corresponds to [`score_sdm::front_end::FrontEnd`], which talks to a master in
-//! another process.
+//! process. It corresponds to [`score_sdm::front_end::FrontEnd`], whose master is another process.
 
 use std::io;
 use std::path::PathBuf;
@@ -81,7 +80,7 @@ impl TreeFrontEnd {
     /// The next event. `None` if none arrives within `timeout`.
     ///
     /// # Errors
-    /// If waiting fails.
+    /// Returns an error if waiting fails.
     pub fn receive(&mut self, timeout: Duration) -> io::Result<Option<UpMessage>> {
         let deadline = Instant::now() + timeout;
         loop {

@@ -55,7 +55,7 @@ struct RunningCommand {
 
 #[derive(Debug)]
 enum CommandState {
-    /// The daemons have been asked.
+    /// A check has been sent to the daemons.
     Asking {
         query: QueryStream,
         /// Ranks that have reported that they still run.

@@ -25,7 +25,7 @@ use crate::scdb::command::parse_location;
 pub enum Purpose {
     /// The first hold of the processes.
     Attach,
-    /// The completion of a request. The event is this.
+    /// The completion of a request. Contains the event of the command.
     Done(DebugEvent),
     /// The next stop.
     Stop,

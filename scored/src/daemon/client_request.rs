@@ -33,7 +33,7 @@ impl ClientRequest {
             ClientRequest::ToJob(request) | ClientRequest::Forward(UserRequest::Job(request)) => {
                 request
             }
-            // It goes to the hosts only after they have requested its bytes.
+            // A file goes to the hosts only after the hosts have requested its bytes.
             ClientRequest::Console(ConsoleRequest::ToolFile(_))
             | ClientRequest::Forward(UserRequest::Console(ConsoleRequest::ToolFile(_))) => {
                 return false;

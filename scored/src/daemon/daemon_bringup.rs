@@ -37,7 +37,7 @@ pub struct DaemonBringup {
     /// The names of all hosts of the job, in order.
     names: Vec<String>,
     kinds: Vec<HostKind>,
-    /// The position of this host in the job, if it is one of its hosts.
+    /// The position of this host in the job, if this host belongs to the job.
     local_index: Option<usize>,
     /// The endpoints of the daemons that have joined, by position of the host.
     endpoints: Vec<Option<DaemonEndpoint>>,

@@ -60,7 +60,7 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// If a client is waiting that can be accepted after a pause: the end of the pause.
+    /// The end of the pause, if a client is waiting that can be accepted after the pause.
     pub(super) fn accept_pause_end(&self) -> Option<Instant> {
         self.service.as_ref()?.accept_pause_end(&self.sessions)
     }

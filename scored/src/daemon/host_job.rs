@@ -41,7 +41,7 @@ pub const NO_OWNER: &str = "a job of multi-user mode needs an owner";
 /// The error of a daemon of one user for a job with an owner.
 const OTHER_OWNER: &str = "this scored serves one user only";
 
-/// Limit of the bytes of orders that wait for a shepherd. Input needs far fewer.
+/// Limit of the bytes of orders that wait for a shepherd. The input of programs needs far fewer.
 const MAX_QUEUED_ORDER_BYTES: usize = 8 << 20;
 
 /// The maximum number of reports of one shepherd that the daemon receives in a turn of the loop.
@@ -551,8 +551,8 @@ impl HostJob {
         Ok(Taken::Report)
     }
 
-    /// Handles the exit of a child of this process. A killed shepherd usually closes its socket,
-    /// too. The socket stays open while a process that the shepherd has started holds the other
+    /// Handles the exit of a child of this process. A killed shepherd usually also closes its
+    /// socket. The socket stays open while a process that the shepherd has started holds the other
     /// end.
     pub fn check_shepherd_exit(&mut self) {
         if let Some(shepherd) = &mut self.shepherd

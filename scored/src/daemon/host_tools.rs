@@ -32,7 +32,7 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_secs(600);
 /// Environment variables for tests: other times in milliseconds.
 const SILENCE_ENV: &str = "SCORE_TEST_TOOL_SILENCE_MS";
 const CLEANUP_ENV: &str = "SCORE_TEST_TOOL_CLEANUP_MS";
-/// How long a supervisor may run after the time of its tool is over.
+/// How long a supervisor may run after the time limit of its tool has passed.
 const SUPERVISOR_GRACE: Duration = Duration::from_secs(3);
 /// The maximum number of reports of one tool that the daemon receives in a turn of the loop.
 const REPORTS_PER_TURN: usize = 64;
@@ -63,7 +63,7 @@ impl ToolTimes {
 enum DirectoryState {
     Unknown,
     Requested,
-    /// The shepherd has created it in the job's directory, which has this path.
+    /// The shepherd has created the directory in the job's directory, which has this path.
     Made(OsBytes),
     Failed(String),
 }
@@ -188,13 +188,13 @@ impl HostTools {
         }
     }
 
-    /// The shepherd gets an order about the files of a tool.
+    /// Handles an order for the shepherd about the files of a tool.
     pub fn on_files_order(&mut self, order: &ToolFilesOrder) {
         self.in_transfer = matches!(order.kind, ToolFilesKind::Fetch(_)).then_some(order.tool);
     }
 
-    /// Records whether the shepherd has the files of a tool. Ignores a report about another tool,
-    /// because the master would forget a tool that runs.
+    /// Records whether the shepherd has the files of a tool. Ignores a report about another tool.
+    /// Otherwise the job master would treat a running tool as not started.
     pub fn on_files(&mut self, tool: ToolId, result: Result<(), String>) {
         if self.in_transfer != Some(tool) {
             return;
@@ -208,8 +208,8 @@ impl HostTools {
         );
     }
 
-    /// If this report is the last one of a tool that has files of its own: the tool. The shepherd
-    /// has to remove the files.
+    /// Returns the tool if this report is the last one of a tool that has files of its own. The
+    /// shepherd has to remove the files.
     pub fn take_ended_files(&mut self, report: &ToolReport) -> Option<ToolId> {
         let is_last =
             matches!(report.kind, ToolEventKind::NotStarted { .. } | ToolEventKind::Ended(_));

@@ -1,5 +1,6 @@
 //! The directory of a job: its creation, lock and removal. The daemon holds the lock while the job
-//! exists. Directories that are not locked belong to dead jobs; this module removes them, too.
+//! exists. Directories that are not locked belong to dead jobs. This module also removes these
+//! directories.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -203,7 +204,7 @@ fn remove_unlocked(base: &Path) -> Vec<String> {
         let Some(lock) = has_job_prefix.then(|| lock(&path)).flatten() else { continue };
         let removed = match lock.metadata() {
             Ok(metadata) if metadata.uid() != geteuid().as_raw() && geteuid().is_root() => {
-                // Root's scored in single-user mode moves the directory, too. The next service
+                // Root's scored in single-user mode also moves the directory. The next service
                 // removes it.
                 set_aside(&path)
             }

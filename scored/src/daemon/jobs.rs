@@ -231,7 +231,7 @@ impl Daemon {
         self.jobs.on(input, self.job_clock.now());
     }
 
-    /// Updates the jobs' view of this host after the daemon has got links or a new incarnation.
+    /// Updates the jobs' data about this host after the daemon has got links or a new incarnation.
     pub fn update_identity(&mut self) {
         let Some(peers) = &self.peers else { return };
         let (name, incarnation) = (peers.name().to_owned(), peers.incarnation());

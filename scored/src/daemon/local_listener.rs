@@ -1,5 +1,6 @@
-//! A local listening socket to which clients connect: that of a scout session or of a service. The
-//! kernel reports the user of each client. A user that the client claims is never trusted.
+//! A local listening socket to which clients connect: the socket of a scout session or of a
+//! service. The kernel reports the user of each client. A user that the client claims is never
+//! trusted.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -19,9 +20,9 @@ use crate::sys::credentials;
 /// The length of the kernel's accept queue for a socket of one user. Further clients block in
 /// connect(2).
 pub const LONG_QUEUE: i32 = 128;
-/// The length of the accept queue for a socket of all users. The kernel adds one place. The queue
-/// is short because it is served in order: a client that comes later would have to wait for all
-/// clients of another user that are in it.
+/// The length of the accept queue for a socket of all users. The kernel adds one place. Clients are
+/// accepted in the order of the queue. A short queue therefore limits the number of another user's
+/// clients for which a new client has to wait.
 pub const SHORTEST_QUEUE: i32 = 0;
 /// The delay from an accepted client to the wake-up of the waiting clients.
 const WAKE_DELAY: Duration = Duration::from_millis(20);
@@ -110,7 +111,7 @@ impl LocalListener {
                 sleep(RELEASE_CHECK_INTERVAL);
             }
             match fs::remove_file(path) {
-                // The process that has just ended has removed it.
+                // The process that has just ended has removed the socket.
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(with_path(error));
                 }
@@ -162,7 +163,7 @@ impl LocalListener {
     }
 
     /// Wakes all clients that wait in connect(2), if that is due, and makes the queue long for a
-    /// moment. The kernel wakes only one waiting client for each accepted client. If that one is
+    /// moment. The kernel wakes only one waiting client for each accepted client. If that client is
     /// killed before it runs, the others would wait until another client connects, although the
     /// queue is empty. If other clients connect all the time, a woken client would find no place in
     /// a short queue.

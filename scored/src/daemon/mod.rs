@@ -194,7 +194,7 @@ struct Daemon {
     /// Keeps the wake-up latency of the processors low while jobs share them in time.
     latency_hold: CpuLatencyHold,
     host_jobs: HostJobs,
-    /// What each user consumes in this daemon.
+    /// The resources that each user consumes in this daemon.
     usage: Usage,
     loop_clock: LoopClock,
     is_ending: bool,
@@ -348,7 +348,7 @@ impl Daemon {
         readings.into_iter().for_each(|job| self.on_job_input(Input::PageStacks(job)));
     }
 
-    /// Handles all sources except shepherds, and does what is due.
+    /// Handles all sources except shepherds, and does all other work that is due.
     fn poll_other_sources(&mut self) {
         self.accept_scout_clients();
         if let Some(listener) = &mut self.single_user.tool_listener {
@@ -480,8 +480,8 @@ impl Daemon {
     fn report_rejected_connection(&mut self, text: &str) {
         match self.single_user.client_job() {
             Some(client_job) => self.sessions.notice(client_job, Level::Warning, text.to_owned()),
-            // The daemon that started this one reads its standard error. That of a service is the
-            // log.
+            // The daemon that started this one reads its standard error. The standard error of a
+            // service is the log.
             None => _ = writeln!(io::stderr(), "scored on {}: {text}", self.name()),
         }
     }

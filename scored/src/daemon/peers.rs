@@ -25,9 +25,9 @@ pub const LINK_TIMEOUTS: LinkTimeouts = LinkTimeouts {
     handshake_timeout: Duration::from_secs(5),
     silence_timeout: Duration::from_secs(16),
 };
-/// Limit of the unauthenticated connections. If there is one more, the address with the most of
-/// them loses its oldest connection. A peer that opens many connections thus cannot lock out
-/// daemons.
+/// Limit of the unauthenticated connections. If a further connection arrives, the daemon closes the
+/// oldest connection of the address that has the most of them. A peer that opens many connections
+/// thus cannot lock out daemons.
 const MAX_UNAUTHENTICATED: usize = 128;
 /// Limit of the messages that wait in addition to those that the link has accepted. The windows of
 /// jobs normally keep the number far below.
@@ -424,7 +424,8 @@ impl Peers {
                 connection.read(&mut self.read_buffer, now);
             }
             connection.has_unhandled = true;
-            // The tick comes before the deadline, too, because it saves a separate wake-up for it.
+            // A tick before its deadline does no harm, and may save a separate wake-up at the
+            // deadline.
             if let Err(error) = connection.link.tick(now) {
                 connection.close_reason.get_or_insert(error.to_string());
             }
@@ -481,7 +482,7 @@ impl Peers {
             .collect();
         for link_id in closed_links {
             if let Some(mut connection) = self.connections.remove(&link_id) {
-                // A peer that uses another version must learn the version of this daemon.
+                // A peer that uses another version must receive the version of this daemon.
                 connection.write(now);
                 let mut reason = connection.close_reason.unwrap_or_default();
                 if connection.name.is_none() {
@@ -535,7 +536,8 @@ impl Peers {
 }
 
 impl PeerConnection {
-    /// If the daemon with this name must not answer for the dialled host: the reason.
+    /// The reason why the daemon with this name must not answer for the dialled host, if there is
+    /// one.
     fn refusal(&self, dialled_name: DialledName, name: &str) -> Option<String> {
         let meant = self.name.as_deref().filter(|meant| *meant != name)?;
         match dialled_name {

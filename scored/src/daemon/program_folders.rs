@@ -58,7 +58,7 @@ impl ProgramFolders {
     }
 
     /// Removes the folders that have not been used for [`FOLDER_TTL`]. A running job is not
-    /// affected, because its own directory contains its programs, too.
+    /// affected, because its own directory also contains its programs.
     pub fn remove_unused(&mut self, now: Instant) {
         self.folders
             .retain(|_, folder| now.saturating_duration_since(folder.last_used_at) < FOLDER_TTL);

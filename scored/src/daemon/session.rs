@@ -100,7 +100,7 @@ impl ClientSession {
         Ok(session)
     }
 
-    /// Whether it is the session of a tool in single-user mode.
+    /// Whether the client is a tool in single-user mode.
     pub fn is_tool(&self) -> bool {
         matches!(self.state, SessionState::Tool)
     }
@@ -168,7 +168,7 @@ impl ClientSession {
         }
     }
 
-    /// The user at the other end. `None` in single-user mode.
+    /// The uid of the client's user. `None` in single-user mode.
     pub fn uid(&self) -> Option<u32> {
         self.state.uid()
     }
@@ -183,8 +183,8 @@ impl ClientSession {
         matches!(self.state, SessionState::Forwarded(_))
     }
 
-    /// If the client has exceeded the limit on messages to all hosts of a job: the time at which
-    /// the session may be read again.
+    /// The time at which the session may be read again, if the client has exceeded the limit on
+    /// messages to all hosts of a job.
     pub fn next_control_at(&self, now: Instant) -> Option<Instant> {
         self.control_limit.next_at(now)
     }
@@ -269,7 +269,7 @@ impl ClientSession {
         self.may_have_more() && !self.has_hung_up && !self.transport.has_outbox()
     }
 
-    /// The messages of a scrun on another host, if the client is one.
+    /// The messages of the client, if the client is a scrun on another host.
     pub fn remote_mut(&mut self) -> Option<&mut RemoteClient> {
         self.transport.remote_mut()
     }
@@ -287,8 +287,8 @@ impl ClientSession {
         taken
     }
 
-    /// If the memory for the session's messages has changed since the last call: the user, and the
-    /// bytes before and now.
+    /// The user, and the bytes before and now, if the memory for the session's messages has changed
+    /// since the last call.
     pub fn take_usage_change(&mut self) -> Option<(u32, u64, u64)> {
         self.set_charged_bytes(self.transport.waiting_bytes() as u64)
     }
@@ -373,7 +373,8 @@ impl ClientSession {
         Some(begun_at + UNFINISHED_FRAME_TIMEOUT)
     }
 
-    /// Refuses an incomplete message whose time is over. Call it after all arrived data was read.
+    /// Refuses an incomplete message whose time-out has passed. Call it after all arrived data was
+    /// read.
     fn refuse_overdue_frame(&mut self, now: Instant) -> Option<(SessionJobId, ClientRequest)> {
         self.frame_deadline().filter(|deadline| *deadline <= now)?;
         let seconds = UNFINISHED_FRAME_TIMEOUT.as_secs();
@@ -381,7 +382,8 @@ impl ClientSession {
         Some((SESSION_JOB, ClientRequest::ProtocolError))
     }
 
-    /// Handles messages that the session can answer alone, and returns the others as requests.
+    /// Handles messages that need only the state of the session, and returns the others as
+    /// requests.
     fn classify_request(&mut self, job: SessionJobId, message: ClientMessage) -> ClientRequest {
         match message {
             ClientMessage::Greeting(Greeting::Hello { version }) => {

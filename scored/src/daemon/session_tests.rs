@@ -91,7 +91,7 @@ fn an_unfinished_message_is_refused_after_a_minute() {
     assert!(session.next_request(Readiness::Blocked, deadline).is_none());
     assert!(session.refuse_overdue_frame(deadline).is_none());
     let deadline = session.frame_deadline().unwrap();
-    // It is not suspended if the user's own messages occupy the memory.
+    // The time limit continues if the user's own messages occupy the memory.
     assert!(session.next_request(Readiness::NoRoom, deadline - Duration::from_secs(1)).is_none());
     let refused = session.next_request(Readiness::NoRoom, deadline);
     assert!(matches!(refused, Some((SESSION_JOB, ClientRequest::ProtocolError))));

@@ -65,7 +65,7 @@ impl Transport {
         }
     }
 
-    /// The messages of a scrun on another host, if the client is one.
+    /// The messages of the client, if the client is a scrun on another host.
     pub fn remote_mut(&mut self) -> Option<&mut RemoteClient> {
         match self {
             Self::Local(_) => None,

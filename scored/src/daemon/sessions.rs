@@ -105,7 +105,7 @@ impl Sessions {
         self.by_key.remove(&session_key)
     }
 
-    /// Removes a session that has ended, and what it uses from its user's account.
+    /// Removes a session that has ended, and its charges from the account of its user.
     pub fn end(&mut self, session_key: SessionKey, usage: &mut Usage) -> Option<ClientSession> {
         let mut session = self.remove(session_key)?;
         if let Some((uid, before, now)) = session.take_last_usage_change() {

@@ -16,8 +16,8 @@ use score_proto::job_control::{
 
 /// How late the shepherd may report a stop before the daemon freezes the job.
 const STOP_GRACE: Duration = Duration::from_millis(200);
-/// The same after the job was frozen for the first time. The time is short because freezing does
-/// not harm a job, and most running shepherds report a stop earlier.
+/// Like [`STOP_GRACE`], after the job was frozen for the first time. The time is short because
+/// freezing does not harm a job, and most running shepherds report a stop earlier.
 const REPEATED_STOP_GRACE: Duration = Duration::from_micros(100);
 /// How long a frozen job continues so that its shepherd can take a sample of its processes.
 const SAMPLE_GRACE: Duration = Duration::from_millis(10);
@@ -98,7 +98,7 @@ impl KillReason {
     }
 }
 
-/// What the daemon has to do for an order, in addition to the shepherd.
+/// The action of the daemon for an order, in addition to the action of the shepherd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrderEffect {
     /// Nothing.

@@ -27,7 +27,7 @@ const REQUESTS_PER_TURN: usize = 64;
 enum Received {
     /// A request was received and handled.
     Request,
-    /// Less than a request was received. The attempt took time, too.
+    /// Less than a request was received. The attempt also took time.
     Incomplete,
     /// The session was not read, because it has to wait.
     NotRead,
@@ -244,7 +244,7 @@ impl Daemon {
         let remote_ip = peers.and_then(|peers| peers.address(link_id));
         let reached_at = peers.and_then(|peers| peers.local_address(link_id));
         let Some(bringup) = &mut self.single_user.bringup else { return };
-        // Other daemons connect to the IP address that this daemon sees and to the port in `join`.
+        // Other daemons connect to the IP address of this link and to the port in `join`.
         let address = remote_ip.map_or(join.address, |ip| SocketAddr::new(ip, join.address.port()));
         bringup.on_join(&join.name, (address, join.incarnation), reached_at);
         let Some(daemons) = bringup.daemons() else { return };

@@ -95,7 +95,7 @@ impl Connection {
     }
 
     /// Returns the next request, or the status with which to refuse it. The caller must answer it
-    /// before it asks for another one.
+    /// before the next call.
     pub fn next_request(&mut self, hosts: &AllowedHosts) -> Option<Result<HttpRequest, Status>> {
         if self.state != State::ReadingRequest || self.inbox.is_empty() {
             return None;

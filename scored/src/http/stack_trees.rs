@@ -155,8 +155,8 @@ impl StackTrees {
         }
     }
 
-    /// Adds a part of a deadlock or crash report, so that the page shows the stacks of the report,
-    /// too. `owner` returns the user of the job, if it exists.
+    /// Adds a part of a deadlock or crash report, so that the page also shows the stacks of the
+    /// report. `owner` returns the user of the job, if it exists.
     pub fn on_report(
         &mut self,
         job: JobId,
@@ -293,7 +293,7 @@ mod tests {
         assert!(text.contains("<b>+0x0") && text.contains("[0-2]"), "{text}");
         assert_eq!(tree["problems"], json!(["rank 3: no answer in time"]));
         assert_eq!(trees.list(ALICE), [json!([7, null, 5])]);
-        // Another user sees nothing.
+        // The page shows nothing to another user.
         assert_eq!((shown(&trees, 7, BOB, at(2)), trees.list(BOB)), (None, Vec::new()));
         // A late answer changes nothing.
         trees.on_stacks(job, PageStacks::Part(answer(3..4, vec![stack(&["late"])])));
@@ -354,7 +354,7 @@ mod tests {
             ReportedStacks::Part(answer(0..2, vec![stack(&["main", "MPI_Recv"])])),
             ReportedStacks::End { title: "stacks of heat".to_owned() },
         ];
-        // The owner has requested stacks, too. The answers are not mixed with the report.
+        // The owner has also requested stacks. The answers are not mixed with the report.
         trees.begin(job, ALICE, at(0), 8).unwrap();
         // A job without an owner.
         parts.iter().for_each(|part| trees.on_report(job, || None, part, at(1), 9));
@@ -370,8 +370,8 @@ mod tests {
         let text = tree["text"].as_str().unwrap();
         assert!(text.contains("MPI_Recv") && !text.contains("late"), "{tree}");
         assert_eq!(trees.list(ALICE), [json!([7, "stacks of heat", 9])]);
-        // Frequent crash reports of one user leave readings for other users and for the user's own
-        // clicks.
+        // Frequent crash reports of one user prevent neither readings of other users nor readings
+        // that the user requests.
         let crash = |trees: &mut StackTrees, number, now| {
             let job = JobId(number);
             parts.iter().for_each(|part| trees.on_report(job, || Some(ALICE), part, now, 9));

@@ -1,6 +1,6 @@
 //! The state of the cluster that a user may see, as JSON for the page. For jobs of other users it
 //! contains the number, user and hosts. For the user's own jobs it also contains the state of each
-//! process. Operators see that of all jobs.
+//! process. For operators it contains the state of the processes of all jobs.
 
 use std::time::Duration;
 

@@ -297,7 +297,7 @@ impl KeptJobs {
             job.tool_supervisors.retain(|pid| *pid != reaped.pid);
         }
         if matches!(reaped.status, Status::Signaled(_)) {
-            // If it was a supervisor, processes of its tool may be left.
+            // If the child was a supervisor, processes of its tool may be left.
             self.orphans = Some(KillRetry::new(Instant::now()));
         }
         self.leftovers.on_child_exit(reaped.pid, Some(reaped.status))
@@ -325,7 +325,7 @@ impl KeptJobs {
             || !(self.ending_shepherds.is_empty() && self.ending_groups.is_empty())
     }
 
-    /// Kills and removes all jobs. What cannot be removed at once is removed later.
+    /// Kills and removes all jobs. Resources that cannot be removed at once are removed later.
     pub fn end_all(&mut self) {
         let jobs: Vec<_> = self.jobs.drain().map(|(_, job)| job).collect();
         jobs.into_iter().for_each(|job| _ = self.discard(job));

@@ -119,7 +119,7 @@ pub fn run(options: KeeperOptions) -> io::Result<()> {
         Err(reason) => fd_passing::try_send(&events, &Event::Unable { reason }.to_bytes(), &[]),
         Ok(keeper) => {
             drop(events);
-            // A new daemon that waits for this path gets it only after that.
+            // A new daemon that waits for this path can use the path only after this call.
             credentials::remove_bound_file(&keeper.serve(), &socket_path);
             Ok(())
         }
@@ -173,7 +173,7 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// Returns the local socket of users at the end.
+    /// Runs the loop. Returns the local socket of users when the loop has ended.
     fn serve(mut self) -> OwnedFd {
         let end = loop {
             let served = self.send_events().and_then(|()| {

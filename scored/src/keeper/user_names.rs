@@ -11,8 +11,8 @@ use crate::sys::name_lookup::{LookupResult, LookupScope, UserLookup};
 
 /// How long a name is cached.
 const USER_NAME_TTL: Duration = Duration::from_secs(60);
-/// The same for a uid without a name. The time is shorter, because the uid may get a name soon, or
-/// a name service may have failed.
+/// Like [`USER_NAME_TTL`], for a uid without a name. The time is shorter, because the uid may get a
+/// name soon, or a name service may have failed.
 const UNKNOWN_USER_TTL: Duration = Duration::from_secs(5);
 /// The maximum number of cached names. One user may have many uids (subuid(5)).
 const MAX_CACHED_NAMES: usize = 8192;
@@ -24,7 +24,7 @@ const MAX_WAITING_LOGINS: usize = 1024;
 /// The cached result of a look-up.
 #[derive(Debug)]
 struct KnownName {
-    /// The name. Empty if the name services do not know the uid.
+    /// The name. Empty if the name services have no entry for the uid.
     name: Vec<u8>,
     expires_at: Instant,
 }
@@ -49,7 +49,7 @@ pub struct UserNames<Login> {
 pub struct FinishedLookup<Login> {
     /// The logins that waited for it.
     pub logins: Vec<Login>,
-    /// The name. Empty if the name services do not know the uid.
+    /// The name. Empty if the name services have no entry for the uid.
     pub name: Result<Vec<u8>, String>,
 }
 

@@ -109,9 +109,9 @@ impl Launcher {
         })
     }
 
-    /// Starts the launches that may start now, and gives up launches whose time is over. Call it
-    /// first, at [`Launcher::deadline`], and after each call of [`Launcher::on_arrived`] and
-    /// [`Launcher::on_child_ended`].
+    /// Starts the launches that may start now, and gives up launches whose time-out has passed.
+    /// Call it first, at [`Launcher::deadline`], and after each call of [`Launcher::on_arrived`]
+    /// and [`Launcher::on_child_ended`].
     pub fn advance(&mut self, now: Instant) -> Vec<Failure> {
         let mut failures = Vec::new();
         for action in self.queue.next_actions(now) {
@@ -291,7 +291,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// Terminates a launch whose time is over. Returns its output.
+    /// Terminates a launch whose time-out has passed. Returns its output.
     fn terminate(&mut self, launch: usize) -> String {
         let found = self.launchers.iter_mut().find(|(_, launcher)| launcher.launch == launch);
         let Some((pid, launcher)) = found else { return String::new() };

@@ -14,7 +14,7 @@ enum State {
     Running(Instant),
     /// All hosts of the launch have arrived.
     Complete,
-    /// The launch has ended, or its time is over.
+    /// The launch has ended, or its time-out has passed.
     Ended,
 }
 

@@ -56,7 +56,7 @@ impl LaunchTargets {
             HostKind::Remote => true,
         };
         let to_launch_host = |(position, host): (usize, &HostSpec)| {
-            // A batch system knows only the names that it has assigned.
+            // A batch system accepts only the names that it has assigned.
             let by_address = method == LaunchMethod::Shell && !host.address.is_empty();
             let launch_name = if by_address { &host.address } else { &host.name };
             LaunchHost { position, name: host.name.clone(), launch_name: launch_name.clone() }

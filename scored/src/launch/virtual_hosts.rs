@@ -16,11 +16,11 @@ pub struct VirtualHosts {
 }
 
 impl VirtualHosts {
-    /// Creates the hosts and moves this process to host 0. Its network is the virtual one from then
-    /// on; its Unix sockets stay valid. The process must have only one thread.
+    /// Creates the hosts and moves this process to host 0. Afterwards the process uses the virtual
+    /// network. Its Unix sockets stay valid. The process must have only one thread.
     ///
     /// # Errors
-    /// One line: the plan is invalid, or this machine does not permit what it needs.
+    /// One line: the plan is invalid, or this machine does not permit such hosts.
     pub fn create(plan: &LanPlan) -> Result<VirtualHosts, String> {
         let refusal = match Lan::build(plan) {
             Ok(lan) => {

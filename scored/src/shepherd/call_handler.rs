@@ -37,7 +37,7 @@ pub struct CallState {
 /// A thread of a process that waits for the end of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultingThread {
-    /// The thread id, as the process knows it.
+    /// The thread id in the PID namespace of the process.
     pub thread: i32,
     /// The signal that will end the process. None: the thread is in sc_inspectme.
     pub signal: Option<i32>,
@@ -198,14 +198,14 @@ impl ElementCalls {
         vec![CallAction::Attach { is_first }]
     }
 
-    /// All nodes on all hosts have attached.
+    /// Records that all nodes on all hosts have attached.
     pub fn mark_welcomed(&mut self) {
         if self.phase != ElementPhase::Ending {
             self.phase = ElementPhase::Welcomed;
         }
     }
 
-    /// The parallel process is being ended: no further call gets a reply.
+    /// Records that the parallel process is being ended. No further call gets a reply.
     pub fn mark_ending(&mut self) {
         self.phase = ElementPhase::Ending;
     }

@@ -45,7 +45,7 @@ impl ControlSocket {
     /// Registers the socket: `registry` reports `token` when the socket is readable or writable.
     ///
     /// # Errors
-    /// As epoll_ctl(2).
+    /// The errors of epoll_ctl(2).
     pub fn new(socket: OwnedFd, registry: &Registry, token: Token) -> io::Result<Self> {
         let interest = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut SourceFd(&socket.as_raw_fd()), token, interest)?;

@@ -1,6 +1,6 @@
 //! The pending requests of PMIx's "direct modex" on this host. A process calls PMIx_Get for entries
-//! that a process of another host has put, without a fence that has collected them. The helpers ask
-//! and answer. This module keeps the requests in both directions.
+//! that a process of another host has put, without a fence that has collected them. The helpers
+//! send the requests and the answers. This module keeps the requests in both directions.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,8 +27,8 @@ impl DirectModex {
         Self { max_requested, ..Self::default() }
     }
 
-    /// The helper requests the entries of a process of another host. Returns whether the request
-    /// has to be sent now.
+    /// Records a request of the helper for the entries of a process of another host. Returns
+    /// whether the request has to be sent now.
     pub fn request(&mut self, key: ProcessKey) -> bool {
         if self.requested.contains(&key) || self.waiting.contains(&key) {
             return false;
@@ -43,8 +43,8 @@ impl DirectModex {
         has_room
     }
 
-    /// An answer about a process of another host has arrived. Returns the process whose entries
-    /// have to be requested next.
+    /// Handles an answer about a process of another host. Returns the process whose entries have to
+    /// be requested next.
     pub fn on_answer(&mut self, key: ProcessKey) -> Option<ProcessKey> {
         self.requested.remove(&key);
         let next = (self.requested.len() < self.max_requested).then(|| self.waiting.pop_front());
@@ -53,7 +53,7 @@ impl DirectModex {
         Some(next)
     }
 
-    /// Another host requests the entries of a process of this host.
+    /// Records a request of another host for the entries of a process of this host.
     pub fn add_asker(&mut self, key: ProcessKey, asker: JobHostId) {
         let askers = self.askers.entry(key).or_default();
         if !askers.contains(&asker) {

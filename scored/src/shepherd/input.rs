@@ -17,8 +17,8 @@ use crate::sys::descriptor;
 #[derive(Debug, Default)]
 pub struct Input {
     pipe: Option<OwnedFd>,
-    /// Whether the input has been opened or closed. Before that, the shepherd does not know whether
-    /// node 0 reads it.
+    /// Whether the input has been opened or closed. Before that, it is undecided whether node 0
+    /// reads it.
     is_decided: bool,
     buffer: VecDeque<u8>,
     /// Number of bytes that scrun may still send.
@@ -32,7 +32,7 @@ impl Input {
     /// Takes the write end of the pipe and opens the window.
     ///
     /// # Errors
-    /// As fcntl(2), epoll_ctl(2).
+    /// The errors of fcntl(2) and epoll_ctl(2).
     pub fn open(
         &mut self,
         pipe: OwnedFd,
@@ -63,12 +63,12 @@ impl Input {
         true
     }
 
-    /// scrun has reached the end of its input.
+    /// Handles the end of scrun's input.
     pub fn on_eof(&mut self) {
         self.is_eof = true;
     }
 
-    /// mio has reported that the pipe has room, or that the reader has closed it.
+    /// Records that mio has reported that the pipe has room, or that the reader has closed it.
     pub fn mark_writable(&mut self, reader_closed: bool) {
         self.is_writable = true;
         if reader_closed {

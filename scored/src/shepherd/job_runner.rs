@@ -152,7 +152,7 @@ impl JobRunner {
         }
     }
 
-    /// mio has reported an event of one of the dynamic sources.
+    /// Records that mio has reported an event of one of the dynamic sources.
     pub fn mark_ready(&mut self, Token(number): Token) {
         let source = number - FIRST_DYNAMIC_TOKEN;
         let index = source / SOURCE_KINDS;
@@ -227,7 +227,8 @@ impl JobRunner {
             // and the answer to that order contains the error.
             let _ = self.write_tool_directory();
         }
-        // After the tool directory: writing it creates the socket that this call registers.
+        // This call must follow the one above, because writing the directory creates the socket
+        // that this call registers.
         self.serve_tools(registry);
         self.measure(now);
         if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
@@ -309,7 +310,7 @@ impl JobRunner {
         }
     }
 
-    /// The user has killed the job.
+    /// Handles a kill of the job by the user.
     pub(super) fn kill(&mut self) {
         self.pmix.close();
         self.user_kill = Some(UserKill::new(Instant::now()));
@@ -465,7 +466,7 @@ impl JobRunner {
         }
     }
 
-    /// The job cannot continue: reports the reason and starts no further process.
+    /// Reports the reason why the job cannot continue, and starts no further process.
     pub(super) fn fail_job(&mut self, reason: String) {
         let reason = self.with_host_name(reason);
         self.reports.add(JobReport::JobFailed { code: EXIT_FAILED, reason });
@@ -479,7 +480,7 @@ impl JobRunner {
         }
     }
 
-    /// The job has exceeded a limit: kills all of its processes on this host.
+    /// Handles an exceeded limit: kills all processes of the job on this host.
     fn on_limit_exceeded(&mut self, kind: LimitKind) {
         let host = self.phase.job_info().map_or_else(system_host_name, JobInfo::host_name);
         let (code, reason) = kind.exceeded_message(self.limit_enforcer.limits(), &host);

@@ -30,7 +30,7 @@ struct Limits {
     entries: usize,
     /// Number of subfolders that are linked.
     folders: usize,
-    /// Time for all of it. The shepherd does nothing else in this time.
+    /// Time for the whole work. The shepherd does nothing else in this time.
     time: Duration,
 }
 
@@ -87,7 +87,7 @@ fn make_links(folder: &Path, links_folder: &Path, limits: Limits) -> Result<(), 
     let Some(library) = libraries.iter().find(|path| path.is_file()) else {
         return Err(format!("no {}", MPICH_LIBRARY_NAMES.join(" and no ")));
     };
-    // An earlier stage may have created it.
+    // An earlier stage may have created the folder.
     ignore_existing(fs::create_dir(links_folder)).map_err(failed(links_folder))?;
     let link = |target: &Path, name: &Path| {
         let path = links_folder.join(name);

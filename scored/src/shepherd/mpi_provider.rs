@@ -14,9 +14,9 @@ use super::environment::environment_value;
 /// folder.
 const PROVIDER_FILE: &str = "libfabric/libpm-fi.so";
 const PRELOAD_FILE: &str = "libscore-preload.so";
-/// It defines all calls of MPI 4.0. If an MPI library lacks a call, a program that looks the call
-/// up, such as mpi4py, would find it in this file and take it for one of the library. Open MPI
-/// lacks calls.
+/// The file defines all calls of MPI 4.0. If an MPI library lacks a call, a program that looks the
+/// call up, such as mpi4py, would find it in this file. The program would then assume that the
+/// library has the call. Open MPI lacks calls.
 const CALLS_FILE: &str = "libscore-mpi.so";
 /// Folders of these files, relative to the folder of scored: the build folder of cargo, and the
 /// folder into which `cargo xtask install` installs.

@@ -188,7 +188,7 @@ impl JobRunner {
         }
     }
 
-    /// A tool has sent a command to some nodes, which may be on several hosts.
+    /// Handles a command of a tool for some nodes, which may be on several hosts.
     fn on_tool_command(&mut self, element: u32, command: ToolCommand) {
         let Some(job_info) = self.phase.job_info() else { return };
         let nodes = command.nodes.within(job_info.local_host.node_range());
@@ -205,8 +205,8 @@ impl JobRunner {
         }
     }
 
-    /// The stacks of these nodes have been read: ends their threads that wait after a fault, by the
-    /// signal of that fault.
+    /// Ends the threads of these nodes that wait after a fault, by the signal of that fault. The
+    /// stacks of the nodes have been read.
     fn release_faults(&mut self, element: u32, nodes: &NodeSet) {
         for (key, process) in self.processes.running_mut(Some(element)) {
             if let Some(FaultingThread { thread, signal: Some(signal) }) =
@@ -257,7 +257,7 @@ impl JobRunner {
         }
     }
 
-    /// All nodes on all hosts are in sc_barrier.
+    /// Replies to the calls of sc_barrier, because all nodes on all hosts have called it.
     fn end_barrier(&mut self, element: u32) {
         let running = self.processes.running_mut(Some(element));
         let callers: Vec<(ProcessKey, u32)> = running
@@ -372,7 +372,7 @@ impl JobRunner {
         if let Some(calls) = self.processes.element_calls(element) {
             calls.mark_welcomed();
         }
-        // One host reports once for the job, because every host knows the offers of all hosts.
+        // Every host has received the offers of all hosts, so one host reports for the job.
         if job_info.placement.self_host == JobHostId::FIRST
             && !std::mem::replace(&mut job.networks_reported, true)
         {

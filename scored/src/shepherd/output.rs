@@ -129,7 +129,7 @@ impl OutputMux {
     /// Takes the read end of a pipe. Drops it at once if scrun's stream has been closed.
     ///
     /// # Errors
-    /// As fcntl(2), epoll_ctl(2).
+    /// The errors of fcntl(2) and epoll_ctl(2).
     pub fn add(
         &mut self,
         pipe: OwnedFd,
@@ -160,7 +160,7 @@ impl OutputMux {
         Ok(())
     }
 
-    /// mio has reported that a pipe is readable or at its end.
+    /// Records that mio has reported that a pipe is readable or at its end.
     pub fn mark_ready(&mut self, index: usize) {
         if let Some(Some(output)) = self.pipes.get_mut(index)
             && !output.is_queued
@@ -170,7 +170,7 @@ impl OutputMux {
         }
     }
 
-    /// scrun has acknowledged this many bytes.
+    /// Handles an acknowledgement of scrun for this many bytes.
     pub fn on_output_ack(&mut self, bytes: u64, now: Instant) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.unacked_len = self.unacked_len.saturating_sub(bytes);
@@ -179,8 +179,8 @@ impl OutputMux {
         }
     }
 
-    /// The reader of scrun's stream has closed it. Closes the pipes of that stream, so that their
-    /// writers get an error.
+    /// Handles the end of a stream of scrun that its reader has closed. Closes the pipes of that
+    /// stream, so that their writers get an error.
     pub fn close_stream(&mut self, stream: Stream) {
         self.closed_streams[stream_index(stream)] = true;
         for index in 0..self.pipes.len() {

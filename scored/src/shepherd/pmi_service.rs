@@ -34,8 +34,8 @@ const MAX_READS_AFTER_EXIT: usize = 64;
 /// An event of a parallel process that concerns more than this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PmiEvent {
-    /// All nodes of this host, except those that have exited, are in a fence: the nodes, and the
-    /// entries that they have put.
+    /// All nodes of this host, except those that have exited, have entered a fence. Contains the
+    /// nodes, and the entries that they have put.
     Fence(NodeSet, Vec<u8>),
     /// All nodes of this host that take part in a subset fence are in it.
     SubsetFence {
@@ -50,7 +50,7 @@ pub enum PmiEvent {
     ModexRequest(u32),
     /// The answer to a request of another host for the entries of a node of this host.
     ModexAnswer {
-        /// The host that has asked.
+        /// The host that has sent the request.
         asker: JobHostId,
         /// The node.
         node: u32,
@@ -219,7 +219,7 @@ impl PmiService {
     /// Pass that index to [`PmiService::mark_ready`] when mio reports the token.
     ///
     /// # Errors
-    /// As epoll_ctl(2).
+    /// The errors of epoll_ctl(2).
     pub fn open(
         &mut self,
         key: ProcessKey,
@@ -242,7 +242,7 @@ impl PmiService {
         Some((self.elements.get_mut(&key.element)?, process))
     }
 
-    /// mio has reported an event of the socket with this index.
+    /// Records that mio has reported an event of the socket with this index.
     pub fn mark_ready(&mut self, index: usize) {
         if let Some(key) = self.nodes.key(index) {
             self.queue(key);

@@ -123,10 +123,10 @@ enum Helper {
     /// No program of the stage needs the helper.
     #[default]
     NotNeeded,
-    /// It will be started when the job runs.
+    /// The helper will be started when the job runs.
     Due(Box<HelperStart>),
     Running(Box<RunningHelper>),
-    /// It has exited, or could not be started.
+    /// The helper has exited, or could not be started.
     Ended,
 }
 
@@ -160,8 +160,8 @@ pub struct PmixService {
     directory: PathBuf,
 }
 
-/// The name of the PMIx namespace of a parallel process. It is the same on all hosts, and secret,
-/// because libpmix trusts each local process that knows it.
+/// The name of the PMIx namespace of a parallel process. It is the same on all hosts. It is secret,
+/// because libpmix trusts each local process that presents it.
 fn namespace_name(job_info: &JobInfo, element: u32) -> String {
     let secret = job_info.job_start.secret.to_le_bytes();
     let key = blake3::derive_key("SCore PMIx namespace", &secret);
@@ -291,7 +291,7 @@ impl PmixService {
         Ok(Some((logged.into(), element)))
     }
 
-    /// mio has reported an event of the helper's socket.
+    /// Records that mio has reported an event of the helper's socket.
     pub fn mark_readable(&mut self) {
         if let Helper::Running(helper) = &mut self.helper {
             helper.socket.mark_readable();
@@ -313,7 +313,8 @@ impl PmixService {
         }
     }
 
-    /// Asks the helper to report that it is alive. If it hangs, ends the elements that need it.
+    /// Requests a report from the helper that it is alive. If the helper hangs, ends the elements
+    /// that need it.
     pub fn check_helper(&mut self, now: Instant) -> Vec<(u32, PmiEvent)> {
         let (is_starting, mut events) = (self.is_starting(), Vec::new());
         let Helper::Running(helper) = &mut self.helper else { return events };
@@ -350,7 +351,7 @@ impl PmixService {
         events
     }
 
-    /// The helper has failed for this reason.
+    /// Handles the failure of the helper for this reason.
     fn fail_helper(&mut self, reason: &str, events: &mut Vec<(u32, PmiEvent)>) {
         let host = &self.host_name;
         self.fail(&format!("{HELPER_NAME}, which serves PMIx on host {host}: {reason}"), events);
@@ -466,8 +467,8 @@ impl PmixService {
         }));
     }
 
-    /// Another host requests the entries of a process of this host. The answer follows when the
-    /// process has put entries, or will not put any more.
+    /// Handles a request of another host for the entries of a process of this host. The answer
+    /// follows when the process has put entries, or will not put any more.
     pub fn on_modex_request(&mut self, key: ProcessKey, asker: JobHostId) -> Vec<(u32, PmiEvent)> {
         let Some(client) = self.client(key).copied() else { return Vec::new() };
         self.direct_modex.add_asker(key, asker);
@@ -497,7 +498,7 @@ impl PmixService {
         self.order(&PmixOrder::ModexRequest { element, rank, is_last_try });
     }
 
-    /// A process will not put any more entries.
+    /// Records that a process will not put any more entries.
     fn end_client(&mut self, key: ProcessKey, state: ClientState) {
         self.set_client(key, state);
         if self.direct_modex.is_asked(key) {
@@ -505,12 +506,12 @@ impl PmixService {
         }
     }
 
-    /// A process has exited.
+    /// Handles the exit of a process.
     pub fn on_process_exit(&mut self, key: ProcessKey) {
         self.end_client(key, ClientState::Ended);
     }
 
-    /// The helper is alive.
+    /// Handles an answer of the helper, which shows that the helper is alive.
     fn on_answer(&mut self) {
         if let Helper::Running(helper) = &mut self.helper {
             helper.watch.on_answer();

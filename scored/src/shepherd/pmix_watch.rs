@@ -1,7 +1,7 @@
-//! Detects a hanging helper `scored-pmix`. While programs need the helper, it is asked periodically
-//! to report that it is alive. The number of checks without an answer is limited, rather than the
-//! time. If the machine or this process stood still, only one check is late, and the helper has
-//! time to answer before the next one.
+//! Detects a hanging helper `scored-pmix`. While programs need the helper, the shepherd
+//! periodically requests a report that it is alive. The number of checks without an answer is
+//! limited, rather than the time. If the machine or this process was stopped for a while, only one
+//! check is late. The helper then has time to answer before the next check.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ impl HelperWatch {
         self.next_check += stop_time;
     }
 
-    /// The helper has answered.
+    /// Records an answer of the helper.
     pub fn on_answer(&mut self) {
         self.state = WatchState::Answered;
     }

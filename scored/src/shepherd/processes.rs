@@ -91,7 +91,7 @@ impl ProcessTable {
     /// index. Pass that index to [`ProcessTable::mark_ready`] when mio reports the token.
     ///
     /// # Errors
-    /// As epoll_ctl(2).
+    /// The errors of epoll_ctl(2).
     pub fn open_control(
         &mut self,
         key: ProcessKey,
@@ -164,7 +164,7 @@ impl ProcessTable {
         )
     }
 
-    /// mio has reported an event of the control socket with this index.
+    /// Records that mio has reported an event of the control socket with this index.
     pub fn mark_ready(&mut self, index: usize) {
         if let Some(key) = self.nodes.key(index) {
             self.queue_control(key);

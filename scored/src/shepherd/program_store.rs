@@ -117,7 +117,7 @@ impl ProgramStore {
     ) -> Result<Self, String> {
         let shares_disk = shares_disk(spec, is_multi_user);
         let self_host = placement.self_host.index();
-        // Only on the submitting host do the user's paths certainly mean the same files.
+        // Only on the submitting host is it certain that the user's paths refer to the same files.
         let is_submit_host = !is_multi_user
             && self_host == 0
             && spec.hosts.first().is_some_and(|host| host.kind != HostKind::Remote);
@@ -245,7 +245,7 @@ impl ProgramStore {
         }
     }
 
-    /// The parent is a virtual host and has the program in this file.
+    /// Handles the answer of a parent that is a virtual host and has the program in this file.
     fn on_shared_file(&mut self, hash: &ContentHash, path: &Path) -> Result<(), String> {
         let program = self.programs.iter_mut().find(|program| program.content.hash == *hash);
         match program.filter(|_| self.shares_disk) {

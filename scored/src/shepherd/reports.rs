@@ -31,12 +31,12 @@ impl ScoredLink {
     /// Registers the socket.
     ///
     /// # Errors
-    /// As epoll_ctl(2).
+    /// The errors of epoll_ctl(2).
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.link.register(registry, token)
     }
 
-    /// mio has reported that the socket is readable.
+    /// Records that mio has reported that the socket is readable.
     pub fn mark_readable(&mut self) {
         self.link.mark_readable();
     }
@@ -77,8 +77,8 @@ impl ScoredLink {
         }
     }
 
-    /// Queues a report at once, in front of the collected ones. For output, and for reports that
-    /// must follow the output.
+    /// Queues a report at once, in front of the collected ones. Used for output, and for reports
+    /// that must follow the output.
     pub fn send(&mut self, report: &ShepherdReport) {
         self.link.queue(report);
     }

@@ -136,14 +136,14 @@ impl SharedMemory {
         Some(self.elements.get(&element)?.networks.counters(process))
     }
 
-    /// A process of this host has exited.
+    /// Handles the exit of a process of this host.
     pub fn on_process_exit(&self, element: u32, process: u32) {
         if let Some(memory) = self.elements.get(&element) {
             memory.networks.on_process_exit(process);
         }
     }
 
-    /// Nodes have exited on any host. Messages to them are dropped.
+    /// Handles the exits of nodes on any host. Messages to these nodes are dropped.
     pub fn on_nodes_exited(&self, element: u32, nodes: &NodeSet) {
         if let Some(memory) = self.elements.get(&element) {
             memory.networks.on_nodes_exited(nodes);
@@ -154,7 +154,7 @@ impl SharedMemory {
     /// do.
     ///
     /// # Errors
-    /// As epoll_ctl(2).
+    /// The errors of epoll_ctl(2).
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.elements.values_mut().try_for_each(|memory| memory.networks.register(registry, token))
     }

@@ -76,7 +76,7 @@ pub struct SpawnedProcess {
 /// Why a process was not started.
 #[derive(Debug)]
 pub enum StartError {
-    /// It is not needed (`system -host`) and counts as exited with code 0.
+    /// The process is not needed (`system -host`) and counts as exited with code 0.
     Skipped,
     /// Its program could not be run: exit code and reason.
     Program(u8, String),

@@ -1,9 +1,9 @@
 //! The tool control service of this host, `scored-toolctl`. The first command of a tool, or the
 //! first tool that connects to its socket, starts the service. It ends after an idle time.
 //!
-//! This module passes commands on to the service, and its answers on to the tools. It waits for the
-//! service no longer than a command allows. The shepherd keeps the listening socket for tools open,
-//! so that a tool may connect at any time.
+//! This module passes commands on to the service, and the answers of the service on to the tools.
+//! It waits for the service no longer than a command allows. The shepherd keeps the listening
+//! socket for tools open, so that a tool may connect at any time.
 
 mod breakpoint_list;
 
@@ -69,7 +69,7 @@ enum ServiceUse {
     Tools,
     /// The service has been idle since this time, unless a command is pending.
     Idle(Instant),
-    /// The service was asked to exit at this time.
+    /// The service was ordered to exit at this time.
     Leaving(Instant),
     /// The job has been ending since this time, and the service notifies tools of the exits.
     Ending(Instant),
@@ -176,14 +176,14 @@ impl ToolService {
         self.job_time_at_start.get_or_insert(job_time);
     }
 
-    /// A process of the running stage has started.
+    /// Handles the start of a process of the running stage.
     pub fn on_process_start(&mut self, job_info: &JobInfo, key: ProcessKey, pid: i32) {
         if let Some(service) = &mut self.service {
             service.socket.queue(&started(job_info, key, pid));
         }
     }
 
-    /// A process of the running stage has exited.
+    /// Handles the exit of a process of the running stage.
     pub fn on_process_exit(&mut self, job_info: &JobInfo, key: ProcessKey, status: Status) {
         self.breakpoints.clear(rank_of(job_info, key));
         if let Some(service) = &mut self.service {
@@ -237,14 +237,15 @@ impl ToolService {
         Ok(())
     }
 
-    /// mio has reported an event of the service's socket.
+    /// Records that mio has reported an event of the service's socket.
     pub fn mark_readable(&mut self) {
         if let Some(service) = &mut self.service {
             service.socket.mark_readable();
         }
     }
 
-    /// mio has reported a connection of a tool. If the service runs, it accepts the connection.
+    /// Records that mio has reported a connection of a tool. If the service runs, the service
+    /// accepts the connection.
     pub fn mark_connection(&mut self) {
         if let Some(listener) = &mut self.listener {
             listener.has_connection = self.service.is_none();
@@ -254,7 +255,7 @@ impl ToolService {
     /// When [`ToolService::serve`] has work to do, even if the service sends nothing.
     pub fn next_deadline(&self) -> Option<Instant> {
         let Some(service) = &self.service else {
-            // The next service removes them.
+            // The next service removes the breakpoints.
             return (!self.breakpoints.is_empty()).then(Instant::now);
         };
         let pending = self.pending.values().map(|pending| pending.deadline).min();
@@ -280,7 +281,7 @@ impl ToolService {
             && !std::mem::replace(&mut listener.is_registered, true)
         {
             let fd = listener.socket.as_raw_fd();
-            // Without it no tool can connect, but scdb's commands still work.
+            // Without the socket no tool can connect, but scdb's commands still work.
             let _ = registry.register(&mut SourceFd(&fd), tokens.1, Interest::READABLE);
         }
         if let Err(reason) = self.send(registry, tokens.0, run_gate, view) {
@@ -345,8 +346,8 @@ impl ToolService {
         reports
     }
 
-    /// The service has exited as requested. If a tool has connected or a command has arrived in the
-    /// meantime, another service is started.
+    /// Handles the exit of a service that was ordered to exit. If a tool has connected or a command
+    /// has arrived in the meantime, another service is started.
     fn after_leave(&mut self, run_gate: &RunGate) {
         if let Some(service) = self.service.take() {
             run_gate.exempt_tool_service(0);
@@ -410,7 +411,8 @@ impl ToolService {
         }
     }
 
-    /// The job ends. If tools are connected, the service exits after it has notified them.
+    /// Handles the end of the job. If tools are connected, the service exits after it has notified
+    /// them.
     pub fn end_job(&mut self, run_gate: &RunGate) {
         self.listener = None;
         match &mut self.service {

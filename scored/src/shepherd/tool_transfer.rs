@@ -68,7 +68,7 @@ impl ToolTransfer {
         self.update(|store| store.on_answer(answer));
     }
 
-    /// A child host requests bytes.
+    /// Handles a request of a child host for bytes.
     pub fn on_child_request(&mut self, child: u32, request: FileRequest) {
         self.update(|store| {
             store.on_child_request(child, request);

@@ -112,8 +112,8 @@ impl Version {
     }
 }
 
-/// This process's group in a hierarchy: that of version 1 with this controller, or version 2 if
-/// `controller` is empty.
+/// The group of this process in the hierarchy of version 1 that has this controller. If
+/// `controller` is empty, its group in version 2.
 ///
 /// # Errors
 /// There is no such hierarchy, or /proc cannot be read.
@@ -172,17 +172,17 @@ impl Cgroups {
         cgroups
     }
 
-    /// How memory is limited, for the user.
+    /// The text for the user that describes how memory is limited.
     pub fn memory(&self) -> Result<String, String> {
         describe(self.memory.as_ref())
     }
 
-    /// How processor time is counted, for the user.
+    /// The text for the user that describes how processor time is counted.
     pub fn cpu(&self) -> Result<String, String> {
         describe(self.cpu.as_ref())
     }
 
-    /// How a job is frozen, for the user.
+    /// The text for the user that describes how a job is frozen.
     pub fn freezer(&self) -> Result<String, String> {
         describe(self.freezer.as_ref())
     }
@@ -211,7 +211,7 @@ impl Cgroups {
     /// Creates the group of a job, with a memory limit if one is given.
     ///
     /// # Errors
-    /// As mkdir(2), or the limit cannot be set.
+    /// The errors of mkdir(2), or the limit cannot be set.
     pub fn make(&self, name: &str, memory: Option<u64>) -> io::Result<Group> {
         let name = format!("{JOB_CGROUP_PREFIX}{name}");
         let mut group = self.group(&name, Vec::new());
@@ -394,7 +394,7 @@ impl ControllerPath {
 /// in the group. The kernel may take a few milliseconds, because it waits for all processors.
 ///
 /// # Errors
-/// As write(2) on cgroup.procs.
+/// The errors of write(2) on cgroup.procs.
 pub fn join(membership_files: &[PathBuf]) -> io::Result<()> {
     membership_files.iter().try_for_each(|file| fs::write(file, "0"))
 }
@@ -408,7 +408,7 @@ impl Group {
     }
 
     /// The directories of the groups whose members are the job's processes, or its tools.
-    /// `without_v2` leaves out the one of version 2.
+    /// `without_v2` leaves out the directory of version 2.
     fn member_dirs(&self, part: &str, without_v2: bool) -> impl Iterator<Item = PathBuf> {
         self.dirs.iter().filter_map(move |dir| match Some(dir) == self.v2_dir.as_ref() {
             true if without_v2 => None,
@@ -460,7 +460,7 @@ impl Group {
     /// kernel, or at the next interrupt of its processor.
     ///
     /// # Errors
-    /// There is no freezer, or writing its file fails as write(2).
+    /// There is no freezer, or the errors of write(2) on its file.
     pub fn freeze(&self) -> io::Result<()> {
         let freezer = self.freezer.as_ref();
         freezer.ok_or(io::ErrorKind::Unsupported)?.write(FreezerState::Frozen)
@@ -469,7 +469,7 @@ impl Group {
     /// Lets the processes of the group continue.
     ///
     /// # Errors
-    /// As write(2) on the file of the freezer.
+    /// The errors of write(2) on the file of the freezer.
     pub fn thaw(&self) -> io::Result<()> {
         self.freezer.as_ref().map_or(Ok(()), |freezer| freezer.write(FreezerState::Thawed))
     }
@@ -516,7 +516,7 @@ impl Group {
     /// Removes the group if its processes have exited.
     ///
     /// # Errors
-    /// As rmdir(2).
+    /// The errors of rmdir(2).
     pub fn remove_if_empty(&self) -> io::Result<()> {
         self.all_dirs().try_for_each(|dir| match fs::remove_dir(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -527,7 +527,7 @@ impl Group {
     /// Removes the group. Its processes must have exited or been killed.
     ///
     /// # Errors
-    /// As rmdir(2): the group still has processes.
+    /// The errors of rmdir(2): the group still has processes.
     pub fn remove(&self) -> io::Result<()> {
         let deadline = Instant::now() + KILL_TIMEOUT;
         for dir in self.all_dirs() {

@@ -193,7 +193,7 @@ impl PreExecChild {
 /// Makes a system call. Returns the kernel's result: a negated errno, or the return value.
 ///
 /// # Safety
-/// As for the system call.
+/// The same requirements as for the system call.
 #[inline(always)]
 unsafe fn call(number: c_long, arguments: [usize; 4]) -> isize {
     let [a, b, c, d] = arguments;

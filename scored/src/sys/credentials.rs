@@ -34,7 +34,7 @@ pub fn become_owner(owner: &Owner) -> Result<(), String> {
     let entry = UserLookup::start(owner.uid, scope)?.wait()?;
     let name = String::from_utf8_lossy(&owner.name.0).into_owned();
     let groups = match entry {
-        // A uid that the name services do not know has no other groups.
+        // A uid without an entry in the name services has no other groups.
         None => vec![owner.gid],
         // The daemon of the login has looked up the name. An empty name means that the submitting
         // host has no user with this uid. The user with this uid on this host is then a different
@@ -76,8 +76,9 @@ pub fn become_system_user((uid, gid): (u32, u32)) -> Result<(), String> {
         format!("cannot become the system user, uid {uid}: {what}: {error}")
     };
     set_ids((uid, gid), &[Gid::from_raw(gid)]).map_err(|(call, errno)| failed(call, &errno))?;
-    // SAFETY: plain prctl with integer arguments. Changing ids has made the process not dumpable;
-    // that does not depend on the machine's settings if it is said here.
+    // SAFETY: plain prctl with integer arguments. After a change of ids, the kernel sets the
+    // dumpable flag to the value of the sysctl fs.suid_dumpable. This call makes the process not
+    // dumpable on every machine.
     let result = unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0)
             | libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -208,7 +209,7 @@ fn is_zero(digits: &str) -> bool {
 /// connected.
 ///
 /// # Errors
-/// As getsockopt(2).
+/// The errors of getsockopt(2).
 pub fn peer_ids(socket: &impl AsFd) -> std::io::Result<(u32, u32)> {
     let peer = getsockopt(socket, PeerCredentials)?;
     Ok((peer.uid(), peer.gid()))
@@ -232,7 +233,8 @@ const INHERITED_LIMITS: [(libc::__rlimit_resource_t, &str); 11] = [
 /// The resource limits of the process that has connected a local socket, from the kernel.
 ///
 /// # Errors
-/// As getsockopt(2), and as open(2) of /proc/PID/limits. Also an error if the process has exited.
+/// The errors of getsockopt(2), and of open(2) for /proc/PID/limits. Also an error if the process
+/// has exited.
 pub fn peer_limits(socket: &impl AsFd) -> std::io::Result<Vec<Limit>> {
     let pid = getsockopt(socket, PeerCredentials)?.pid();
     // Since Linux 6.5. The descriptor shows whether the process id still belongs to this process.
@@ -267,7 +269,7 @@ fn parse_limits(text: &str) -> Option<Vec<Limit>> {
 /// The cookie of a socket. The kernel assigns it to no other socket until the host is rebooted.
 ///
 /// # Errors
-/// As getsockopt(2).
+/// The errors of getsockopt(2).
 pub fn socket_cookie(socket: &impl AsFd) -> std::io::Result<u64> {
     let (mut cookie, mut len): (u64, libc::socklen_t) = (0, 8);
     // SAFETY: writes at most eight bytes to the integer.
@@ -319,7 +321,7 @@ pub fn remove_bound_file(socket: &impl AsFd, path: &Path) {
     }
 }
 
-/// Whether a socket accepts connections. Also true if the kernel does not say whether it does.
+/// Whether a socket accepts connections. Also true if the kernel does not report it.
 pub fn is_listening(socket: &impl AsFd) -> bool {
     getsockopt(socket, AcceptConn).unwrap_or(true)
 }
@@ -386,7 +388,7 @@ mod tests {
         if !is_root() {
             return;
         }
-        // A uid that the name services do not know has only its own group.
+        // A uid without an entry in the name services has only its own group.
         assert!(in_child(|| {
             let result = become_owner(&owner(54_321, ""));
             let groups = nix::unistd::getgroups().unwrap_or_default();

@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 /// close-on-exec.
 ///
 /// # Errors
-/// EBADF if there is no such descriptor, EINVAL for the standard descriptors.
+/// EBADF: there is no such descriptor. EINVAL: the descriptor is one of the standard descriptors.
 pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     if fd <= 2 {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -34,8 +34,8 @@ pub fn close_on_exec_from(first: RawFd) {
     }
 }
 
-/// Closes every descriptor except the standard ones and `kept_fds`, independently of ownership. For
-/// a fork that does not continue its parent's work and never uses the owners again.
+/// Closes every descriptor except the standard ones and `kept_fds`, independently of ownership.
+/// Used by a fork that does not continue its parent's work and never uses the owners again.
 pub fn close_all_but(kept_fds: &[&OwnedFd]) {
     let mut kept_fds: Vec<RawFd> = kept_fds.iter().map(|fd| fd.as_raw_fd()).collect();
     kept_fds.sort_unstable();
@@ -110,7 +110,7 @@ pub fn enlarge_pipe(fd: BorrowedFd<'_>, bytes: i32) -> usize {
 /// Makes the descriptor nonblocking: reads and writes return at once.
 ///
 /// # Errors
-/// As fcntl(2).
+/// The errors of fcntl(2).
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;

@@ -23,7 +23,8 @@ impl PublishedMap {
     /// mapping.
     ///
     /// # Errors
-    /// As memfd_create(2), mmap(2), or EINVAL from a kernel without F_SEAL_FUTURE_WRITE (5.1).
+    /// The errors of memfd_create(2) and mmap(2), or EINVAL from a kernel without
+    /// F_SEAL_FUTURE_WRITE (5.1).
     pub fn new(name: &str, len: usize) -> io::Result<Self> {
         let file = memfd::create(name)?;
         file.set_len(len as u64)?;
@@ -64,7 +65,7 @@ impl UntrustedMap {
     /// Maps the first `len` bytes of an object that [`memfd::create_sealed`] has created.
     ///
     /// # Errors
-    /// As mmap(2).
+    /// The errors of mmap(2).
     pub fn new(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Ok(Self { map: MmapOptions::new().len(len).map_raw(&fd)? })
     }

@@ -1,6 +1,6 @@
 //! All code of scored that needs `unsafe` or a bare system call: starting processes, namespaces,
 //! mappings, and the few calls that have no safe wrapper. These modules implement no policy. The
-//! package score-sys has the calls that other packages need, too.
+//! package score-sys has the calls that other packages also need.
 
 pub mod cgroup;
 pub mod clone_exec;

@@ -36,7 +36,8 @@ pub enum LookupScope {
     NameAndGroups(Gid),
 }
 
-/// The result of a look-up. None: the name services do not know the uid. The error is one line.
+/// The result of a look-up. None: the name services have no entry for the uid. The error is one
+/// line.
 pub type LookupResult = Result<Option<UserEntry>, String>;
 
 /// A look-up in progress.
@@ -55,7 +56,7 @@ impl UserLookup {
     /// reap the child and then call [`UserLookup::on_child_reaped`], or else call
     /// [`UserLookup::wait`].
     ///
-    /// One line: as pipe2(2) or fork(2).
+    /// One line: the error of pipe2(2) or fork(2).
     pub fn start(uid: u32, scope: LookupScope) -> Result<Self, String> {
         let failed = |error: io::Error| format!("uid {uid}: cannot start a look-up: {error}");
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| failed(errno.into()))?;
@@ -75,7 +76,8 @@ impl UserLookup {
         self.child_pid
     }
 
-    /// The child has been reaped. Its process id may belong to another process from now on.
+    /// Records that the child has been reaped. Its process id may belong to another process from
+    /// now on.
     pub fn on_child_reaped(&mut self) {
         self.child_pid = None;
     }

@@ -8,8 +8,8 @@ use std::path::Path;
 /// opens a FIFO that a user has put there. Opening a FIFO would wait for its reader.
 ///
 /// # Errors
-/// As open(2), write(2). Also an error if a directory has the name, or if another process has
-/// created the name in the meantime.
+/// The errors of open(2) and write(2). Also an error if a directory has the name, or if another
+/// process has created the name in the meantime.
 pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let _ = fs::remove_file(path);
     OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes)

@@ -16,7 +16,7 @@ impl PidFd {
     /// Opens the process that has this id now.
     ///
     /// # Errors
-    /// As pidfd_open(2): ENOSYS before Linux 5.3.
+    /// The errors of pidfd_open(2): ENOSYS before Linux 5.3.
     pub fn open(pid: i32) -> io::Result<Self> {
         // SAFETY: no memory is passed.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -40,7 +40,7 @@ impl PidFd {
     /// Sends a signal to the process.
     ///
     /// # Errors
-    /// As pidfd_send_signal(2): ESRCH if the process has exited.
+    /// The errors of pidfd_send_signal(2): ESRCH if the process has exited.
     pub fn send_signal(&self, signal: i32) -> io::Result<()> {
         let no_info = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: without an info the kernel reads no memory of ours.

@@ -20,7 +20,7 @@ use super::pidfd::PidFd;
 /// Status and resource usage of a child that has exited.
 #[derive(Debug, Clone, Copy)]
 pub struct Reaped {
-    /// Its process id, as this process sees it.
+    /// The process id in the PID namespace of this process.
     pub pid: i32,
     /// Its exit status.
     pub status: Status,
@@ -82,7 +82,7 @@ fn wait(pid: i32, options: i32) -> WaitResult {
 /// have one thread only.
 ///
 /// # Errors
-/// As fork(2).
+/// The errors of fork(2).
 pub fn start_child(work: impl FnOnce() -> i32) -> io::Result<i32> {
     // SAFETY: this process has one thread, so the child may use everything that it has.
     match unsafe { fork() }? {
@@ -253,7 +253,7 @@ pub fn leave_session() {
 /// both.
 ///
 /// # Errors
-/// As sigprocmask(2).
+/// The errors of sigprocmask(2).
 pub fn default_and_block_signals() -> io::Result<()> {
     for signal in 1..=64 {
         // SAFETY: SIG_DFL runs none of our code; fatal faults keep Rust's handler.
@@ -327,7 +327,7 @@ pub fn descendants_cpu_ns() -> u64 {
     let reaped_ns = nanoseconds(usage.ru_utime).saturating_add(nanoseconds(usage.ru_stime));
     let running_ticks = descendants().into_iter().filter_map(|pid| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // utime, stime, cutime and cstime: fields 14 to 17, counted from the one after the name.
+        // utime, stime, cutime and cstime: fields 14 to 17, counted from the field after the name.
         let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
         Some(fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>())
     });

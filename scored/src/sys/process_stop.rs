@@ -17,7 +17,7 @@ pub struct ProcStat {
     pub state: u8,
     /// Its parent.
     pub parent: i32,
-    /// Number of pages that it has touched for the first time.
+    /// Number of pages that the process has accessed for the first time.
     pub minor_faults: u64,
     /// Number of threads, including the first one, which may have exited.
     pub threads: u32,
@@ -26,26 +26,26 @@ pub struct ProcStat {
 }
 
 impl ProcStat {
-    /// Whether a signal has stopped it.
+    /// Whether a signal has stopped the process.
     pub fn is_stopped(self) -> bool {
         self.state == b'T'
     }
 
-    /// Whether a tracer has stopped it.
+    /// Whether a tracer has stopped the process.
     pub fn is_held_by_tracer(self) -> bool {
         self.state == b't'
     }
 
-    /// Whether it has executed no code since its fork. Code would touch the stack, whose pages are
-    /// shared with the parent at first. The kernel itself may write the id of the child, which
-    /// causes one fault.
+    /// Whether the process has executed no code since its fork. Code would access the stack, whose
+    /// pages are shared with the parent at first. The kernel itself may write the id of the child,
+    /// which causes one fault.
     pub fn has_never_run(self) -> bool {
         self.minor_faults <= 1
     }
 
-    /// Whether it will handle a stop signal before it executes any of its code. A process that
-    /// waits for a disk, or for a child of vfork(2), handles the signal later, but before any of
-    /// its code.
+    /// Whether the process will handle a stop signal before it executes any of its code. A process
+    /// that waits for a disk, or for a child of vfork(2), handles the signal later, but before any
+    /// of its code.
     pub fn is_halted(self) -> bool {
         match self.state {
             b'T' | b't' | b'D' | b'X' => true,
@@ -118,9 +118,9 @@ pub fn is_signal_pending(pid: i32, signal: i32) -> bool {
 /// The result of a wait for a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopResult {
-    /// It has stopped, with all of its threads.
+    /// The child has stopped, with all of its threads.
     Stopped,
-    /// It has exited.
+    /// The child has exited.
     Ended,
     /// A signal interrupted the wait.
     Interrupted,
@@ -157,7 +157,7 @@ fn wait_id(kind: libc::idtype_t, pid: i32, flags: i32) -> io::Result<Option<(i32
 /// Disables SIGCHLD for children that stop or continue.
 ///
 /// # Errors
-/// As sigaction(2).
+/// The errors of sigaction(2).
 pub fn ignore_stops_of_children() -> io::Result<()> {
     set_disposition(libc::SIGCHLD, libc::SIG_DFL, libc::SA_NOCLDSTOP)
 }
@@ -184,7 +184,7 @@ impl InterruptTimer {
     /// Creates a timer that does not run.
     ///
     /// # Errors
-    /// As timer_create(2).
+    /// The errors of timer_create(2).
     pub fn new() -> io::Result<Self> {
         let signal = libc::SIGRTMIN() + 1;
         // Without SA_RESTART, so that calls are interrupted. execve(2) resets the handler.

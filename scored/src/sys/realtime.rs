@@ -101,9 +101,10 @@ pub fn run_unpinned<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `work` as a normal, unpinned thread. For work that takes the kernel long, or in which the
-/// kernel waits by retrying. An example is the removal of a directory while another process uses a
-/// name in it. The kernel then retries, and the other process may be waiting for this processor.
+/// Runs `work` as a normal, unpinned thread. Use it for work that takes the kernel long, or in
+/// which the kernel waits by retrying. An example is the removal of a directory while another
+/// process uses a name in it. The kernel then retries, and the other process may be waiting for
+/// this processor.
 pub fn run_as_normal<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: no memory is touched; 0 is the calling thread.
     let policy = unsafe { libc::sched_getscheduler(0) };
@@ -112,7 +113,7 @@ pub fn run_as_normal<T>(work: impl FnOnce() -> T) -> T {
     }
     leave();
     let result = run_unpinned(work);
-    // It was permitted before, and is therefore permitted now.
+    // The class was permitted before, and is therefore permitted now.
     let _ = enter(Inherit::Normal);
     result
 }

@@ -79,7 +79,7 @@ pub fn empty(top: &OwnedFd) -> io::Result<()> {
 /// The names in a directory.
 ///
 /// # Errors
-/// As open(2), readdir(3).
+/// The errors of open(2) and readdir(3).
 pub fn names(dir_fd: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     // A separate descriptor, because reading changes the position of a descriptor.
     let mut dir = Dir::from_fd(openat(dir_fd, c".", DIR_OPEN_FLAGS, Mode::empty())?)?;

@@ -18,7 +18,7 @@ use super::{descriptor, process, realtime, remove};
 /// must have one thread only. Files that the user may not remove stay, and the directory with them.
 ///
 /// # Errors
-/// As fork(2).
+/// The errors of fork(2).
 pub fn start(path: &Path, owner: (u32, u32)) -> io::Result<i32> {
     let work = || {
         process::die_with_parent(libc::SIGKILL);

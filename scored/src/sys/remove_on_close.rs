@@ -16,7 +16,7 @@ use super::{descriptor, process, realtime, remove, remove_as_user};
 /// The caller must have one thread only.
 ///
 /// # Errors
-/// As pipe(2), fork(2).
+/// The errors of pipe(2) and fork(2).
 pub fn start(
     path: &Path,
     owner: Option<(u32, u32)>,

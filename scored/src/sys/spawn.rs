@@ -1,4 +1,4 @@
-//! Starts the processes of the user. No other module starts any.
+//! Starts the processes of the user. No other module starts such processes.
 //!
 //! The shepherd keeps itself in the state that a child must inherit, so that there is little work
 //! for each process. All of its descriptors are close-on-exec, all signals have their default

@@ -1,4 +1,4 @@
-//! What a process of the user is started with.
+//! The parameters for the start of a process of the user.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::BorrowedFd;

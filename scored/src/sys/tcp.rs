@@ -54,8 +54,8 @@ pub fn listen_on_all_addresses() -> io::Result<TcpListener> {
 /// - A peer that acknowledges nothing for `silence_timeout` is lost, and waiting longer is useless
 ///   (TCP_USER_TIMEOUT). This includes bytes that this daemon has sent before it closed the
 ///   connection, or before it exited. By default the kernel retransmits them for minutes.
-/// - A link with slow heartbeats notices a dead host after five times `silence_timeout`. The kernel
-///   notices it after `silence_timeout` and one interval (keepalive), and wakes no daemon for this.
+/// - A link with slow heartbeats detects a dead host after five times `silence_timeout`. The kernel
+///   detects it after `silence_timeout` and one interval (keepalive), and wakes no daemon for this.
 ///   On other links a heartbeat arrives before a probe is due. Probes end by TCP_USER_TIMEOUT, not
 ///   by their number.
 ///
@@ -102,7 +102,7 @@ mod tests {
         stream.set_nonblocking(true).unwrap();
         while stream.write(&[0; 64 * 1024]).is_ok() {}
         stream.set_nonblocking(false).unwrap();
-        // The end of this time would be another error, EAGAIN.
+        // A read time-out would be another error, EAGAIN.
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let error = stream.read(&mut [0]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::ETIMEDOUT as i32));

@@ -17,7 +17,7 @@ impl Timer {
     /// A timer that is off. `registry` reports `token` when it has expired.
     ///
     /// # Errors
-    /// As timerfd_create(2), epoll_ctl(2).
+    /// The errors of timerfd_create(2) and epoll_ctl(2).
     pub fn new(registry: &Registry, token: Token) -> io::Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;

@@ -56,7 +56,7 @@ fn the_session_keyring_of_a_job_belongs_to_its_user() {
     assert_eq!(client.until_ended(), 0, "{}", client.notices);
     let owners: Vec<&str> =
         client.out.lines().filter_map(|line| line.split_whitespace().nth(5)).collect();
-    // Other jobs of alice may run, whose keyrings are listed, too.
+    // Other jobs of alice may run, whose keyrings are also listed.
     let are_alices = owners.iter().all(|owner| *owner == ALICE.to_string());
     assert!(are_alices && !owners.is_empty(), "{}", client.out);
 }

@@ -1,5 +1,5 @@
-//! A service of one or two hosts, and a client that can log in as any user and speaks the protocol
-//! itself. Everything here needs root.
+//! A service of one or two hosts, and a client that can log in as any user. The client has its own
+//! implementation of the protocol. All of this needs root.
 #![allow(dead_code, reason = "each test file uses a part")]
 #![expect(unsafe_code, reason = "the ids of one thread: glibc's calls change all threads")]
 
@@ -63,7 +63,7 @@ impl Service {
         Self::start_one_host(cores, DaemonSetup { extra_args, ..DaemonSetup::default() })
     }
 
-    /// Starts a service of one host. There, this file replaces /etc/passwd.
+    /// Starts a service of one host. For its daemon, this file replaces /etc/passwd.
     pub fn start_with_passwd(passwd: &Path) -> Option<Self> {
         let setup = DaemonSetup { passwd: Some(passwd), ..DaemonSetup::default() };
         Self::start_one_host(1, setup)

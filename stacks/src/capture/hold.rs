@@ -35,7 +35,7 @@ struct TracedThread {
 }
 
 enum Stage {
-    /// The thread has been asked to stop.
+    /// The thread was interrupted, and has not stopped yet.
     Stopping,
     /// The thread is stopped.
     Stopped(TracedStop),

@@ -95,7 +95,7 @@ pub enum ThreadCopy {
 /// [signal(7)]: https://man7.org/linux/man-pages/man7/signal.7.html
 ///
 /// # Errors
-/// If the process has exited, or may not be traced.
+/// Returns an error if the process has exited, or may not be traced.
 pub fn capture(pid: i32) -> Result<Snapshot, CaptureError> {
     // A tracer is a thread, and the end of this thread releases all threads that it still traces. A
     // thread that does not stop cannot be released in another way. A panic in the tracer also
@@ -112,7 +112,7 @@ impl Snapshot {
     /// registers.
     ///
     /// # Errors
-    /// If the mappings of the process cannot be read.
+    /// Returns an error if the mappings of the process cannot be read.
     pub fn of_held(
         pid: i32,
         threads: &[(i32, Registers)],

@@ -23,7 +23,7 @@ pub enum TracedStop {
 /// to the parents.
 ///
 /// # Errors
-/// ECHILD if the thread is not traced by this thread, or does not exist any more.
+/// ECHILD: this thread does not trace the thread, or the thread does not exist any more.
 pub fn poll_stop(tid: i32) -> io::Result<Option<TracedStop>> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let flags = libc::WSTOPPED | libc::WNOHANG | libc::__WALL;
@@ -47,7 +47,7 @@ pub fn poll_stop(tid: i32) -> io::Result<Option<TracedStop>> {
 /// Releases a stopped thread. If a signal was about to be delivered to it, the signal is delivered.
 ///
 /// # Errors
-/// ESRCH if the thread is not stopped, for example because it was killed.
+/// ESRCH: the thread is not stopped, for example because it was killed.
 pub fn detach(tid: i32, stop: TracedStop) -> io::Result<()> {
     let signal = match stop {
         TracedStop::Event => 0,

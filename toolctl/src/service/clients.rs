@@ -100,7 +100,7 @@ impl Client {
         self.outbox.is_empty() && self.deferred.is_none() && self.in_flight < MAX_IN_FLIGHT
     }
 
-    /// Sends a record. Returns whether it is done, or can never be done.
+    /// Sends a record. Returns true if the record has been sent, or can never be sent.
     fn send_now(&mut self, record: &[u8]) -> bool {
         let Channel::Socket(socket) = &self.channel else { return false };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
@@ -126,7 +126,7 @@ impl Client {
 }
 
 impl Clients {
-    /// Creates the state, with the listening socket of the shepherd if the descriptor is one.
+    /// Creates the state, with the listening socket of the shepherd if `listener` is such a socket.
     pub fn new(listener: OwnedFd) -> Self {
         let is_socket = getsockopt(&listener, nix::sys::socket::sockopt::AcceptConn);
         let listener = is_socket.unwrap_or(false).then(|| UnixListener::from(listener));
@@ -167,8 +167,8 @@ impl Clients {
         ConnectionId(self.last_id)
     }
 
-    /// Accepts a connection. Returns its number, and the user at the other end. The caller closes
-    /// connections that it does not want.
+    /// Accepts a connection. Returns its number, and the uid of the peer. The caller closes
+    /// connections that it does not accept.
     ///
     /// # Errors
     /// Returns the errors of accept(2).

@@ -1,7 +1,8 @@
 //! Consoles (`scdb`): tools whose commands arrive from the shepherd, and that have no connection to
-//! this service. For the authority a console is a tool like any other. It attaches to a process and
-//! takes control of it with the first action that needs this. It leaves the process when it has no
-//! holds, stops, breakpoints or watchpoints there, so that other tools can take control.
+//! this service. The authority treats a console like any other tool. A console attaches to a
+//! process and takes control of it with the first action that needs this. It leaves the process
+//! when it has no holds, stops, breakpoints or watchpoints there, so that other tools can take
+//! control.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -50,11 +51,11 @@ pub(super) struct StoppedThread {
 /// The progress of a console in taking control of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// It attaches. The number of priorities that were in use.
+    /// The console attaches. Contains the number of priorities that were in use.
     Attaching(u8),
-    /// It has requested control.
+    /// The console has requested control.
     Asking,
-    /// It has control.
+    /// The console has control.
     InControl,
 }
 
@@ -95,7 +96,7 @@ impl ConsoleProcess {
         }
     }
 
-    /// Whether the console has nothing left in the process.
+    /// Whether the console has no holds, stops, breakpoints or watchpoints left in the process.
     fn is_free(&self) -> bool {
         self.progress == Progress::InControl
             && self.waiting.is_empty()
@@ -112,9 +113,9 @@ impl ConsoleProcess {
 #[derive(Debug)]
 pub(super) struct Console {
     connection: ConnectionId,
-    /// Its tool number, once it has one.
+    /// The tool number of the console, once it has one.
     tool: u32,
-    /// By rank.
+    /// The processes, by rank.
     pub(super) processes: BTreeMap<u32, ConsoleProcess>,
 }
 
@@ -452,7 +453,7 @@ impl Service {
         waiting.for_each(|target| self.fail_console(target, reason));
     }
 
-    /// Ends a console. The authority undoes its work in its processes.
+    /// Ends a console. The authority undoes the changes that the console has made to its processes.
     fn end_console(&mut self, session: u64) {
         let Some(console) = self.consoles.sessions.remove(&session) else { return };
         self.feed(Event::Closed { connection: console.connection });
@@ -471,7 +472,7 @@ impl Service {
         Target { element, id, node }: Target,
         result: &ToolResult,
     ) {
-        // If the shepherd has ended, the loop notices it.
+        // If the shepherd has ended, the loop detects it.
         _ = self.report(&[ToolctlReport::Answer { element, id, node, body: result.encode() }]);
     }
 }

@@ -38,7 +38,7 @@ fn reason_of(error: TraceError) -> String {
 /// The memory range of a watchpoint.
 fn watched_range(Place { address, len }: Place) -> Result<WatchRange, String> {
     let len = match len {
-        // An address without a length stands for the longest aligned word.
+        // For an address without a length, watch the longest aligned word.
         0 => [8, 4, 2, 1].into_iter().find(|len| address.is_multiple_of(*len)).unwrap_or(1),
         len => len,
     };
@@ -113,7 +113,7 @@ impl Service {
             }
             ConsoleAction::StepInstruction => self.step_console(session, rank),
             ConsoleAction::StepLine => self.step_line(session, rank),
-            // The end of the console has already undone its work.
+            // When the console ended, its changes were undone.
             ConsoleAction::Look | ConsoleAction::End => Ok(()),
         };
         match result {

@@ -89,7 +89,7 @@ impl IdTranslator {
         Self { outer }
     }
 
-    /// Forgets the id of a process that has started or exited, because ids are reused.
+    /// Drops the cached id of a process that has started or exited, because ids are reused.
     pub fn forget(&mut self, pid: Pid) {
         if let Some(outer) = &mut self.outer {
             outer.processes.remove(&pid);

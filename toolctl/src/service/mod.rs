@@ -13,9 +13,9 @@
 //! | `ids.rs` | ids of processes and threads outside of the job's PID namespace |
 //! | `start_notice.rs` | the notice at the start of a program |
 //! | `stacks.rs`, `fault_stack.rs` | the commands that read stacks |
-//! | `console.rs`, `console_actions.rs` | the commands of consoles, which are tools, too |
+//! | `console.rs`, `console_actions.rs` | the commands of consoles, which are also tools |
 //! | `relay.rs` | tools whose messages the shepherd relays |
-//! | `process_files.rs` | the program and its libraries, as a process sees them |
+//! | `process_files.rs` | the program and its libraries, in the file system of a process |
 //!
 //! **Notices.** The tracer has the queue of notices of each process. It issues one at a time, when
 //! all threads are stopped. The authority decides which tool is notified, and when the process
@@ -104,7 +104,7 @@ pub struct Service {
     serves_tools: bool,
     /// The last report to the shepherd on whether tools are connected.
     has_tools: bool,
-    /// Whether the shepherd wants this process to end, unless a tool has connected.
+    /// Whether the shepherd has requested that this process exits, unless a tool has connected.
     may_leave: bool,
     /// Whether the job ends.
     is_ending: bool,
@@ -184,7 +184,7 @@ impl Service {
             }
             if self.may_leave {
                 // A tool that has connected meanwhile has no answer yet, so the service must not
-                // leave.
+                // exit.
                 self.accept();
                 if self.clients.is_empty() && self.consoles.is_empty() {
                     return Ok(());
@@ -334,9 +334,9 @@ impl Service {
         self.shepherd.write_all(&bytes)
     }
 
-    /// Asks the shepherd how long the job has been running.
+    /// Requests from the shepherd the time for which the job has been running.
     fn ask_time(&mut self) {
-        // If the shepherd has ended, the loop notices it.
+        // If the shepherd has ended, the loop detects it.
         _ = self.report(&[ToolctlReport::TimeQuestion]);
     }
 
@@ -355,12 +355,12 @@ impl Service {
     /// Reports a change of breakpoints. The shepherd keeps the list of breakpoints in case this
     /// process is killed.
     fn report_breakpoint(&mut self, report: ToolctlReport) {
-        // If the shepherd has ended, the loop notices it.
+        // If the shepherd has ended, the loop detects it.
         _ = self.report(&[report]);
     }
 
-    /// Reports to the shepherd whether tools are connected. This process is not ended while they
-    /// are.
+    /// Reports to the shepherd whether tools are connected. The shepherd does not end this process
+    /// while tools are connected.
     fn report_tools(&mut self) -> io::Result<()> {
         let has_tools = !self.clients.is_empty() || !self.consoles.is_empty();
         if std::mem::replace(&mut self.has_tools, has_tools) != has_tools {

@@ -1,5 +1,5 @@
-//! The files that a process of the job sees: its program and its libraries. They are for a debugger
-//! that may be on another host.
+//! The files of a process of the job: its program and its libraries. A debugger that may be on
+//! another host reads them.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};

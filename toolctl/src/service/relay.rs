@@ -1,5 +1,5 @@
 //! Tools without a connection. Their messages arrive from the shepherd, like the commands of
-//! consoles, so these tools can be on any host. For the authority such a tool is like any other.
+//! consoles, so these tools can be on any host. The authority treats such a tool like any other.
 //!
 //! A tool can have one `Ask` and one `Listen` pending at a time. Output of the service for the tool
 //! becomes the answer to the `Ask`, otherwise to the `Listen`. Answers are numbered, because they

@@ -295,7 +295,7 @@ impl Service {
             tracer::Event::Answer { ticket, result } => {
                 let tracer = &mut self.tracer;
                 if let Some(report) = self.stacks.on_answer(ticket, &result, tracer) {
-                    // If the shepherd has ended, the loop notices it.
+                    // If the shepherd has ended, the loop detects it.
                     _ = self.report(&[report]);
                 } else if self.consoles.waits_for(ticket) {
                     self.on_console_answer(ticket, &result);

@@ -1,5 +1,5 @@
-//! The Query and Update messages in progress. Those for one process are carried out one after the
-//! other. Different processes do not wait for each other.
+//! The Query and Update messages in progress. The messages for one process are carried out one
+//! after the other. Different processes do not wait for each other.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -24,7 +24,7 @@ pub enum Waiting {
 /// A waiting command.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitingCommand {
-    /// The event that it waits for.
+    /// The event that the command waits for.
     pub what: Waiting,
     /// The number of the command.
     pub number: u16,
@@ -56,7 +56,7 @@ pub struct Work {
     pub memory: Option<Rc<SharedMemory>>,
     /// The actions to carry out after the answer.
     pub actions: Vec<Action>,
-    /// Whether threads are kept stopped for it.
+    /// Whether threads are kept stopped for the message.
     pub has_pins: bool,
 }
 
@@ -86,12 +86,12 @@ impl Work {
         }
     }
 
-    /// Its rank.
+    /// The rank of the message.
     pub fn rank(&self) -> u32 {
         self.header.rank
     }
 
-    /// Whether it is an Update.
+    /// Whether the message is an Update.
     pub fn is_update(&self) -> bool {
         self.set == CommandSet::Update
     }

@@ -37,8 +37,8 @@ pub fn attach<K: Kernel>(kernel: &mut K, pid: Pid) -> Result<Process, AttachErro
                 Ok(()) => {
                     process.threads.insert(tid, Thread::new(Motion::Running));
                 }
-                // It has ended, or the kernel has attached it automatically as the child of another
-                // thread.
+                // The thread has ended, or the kernel has attached it automatically as the child of
+                // another thread.
                 Err(Errno::ESRCH) => {}
                 Err(Errno::EPERM) if tid != pid && is_ours(tid) => {
                     process.threads.insert(tid, Thread::new(Motion::Running));

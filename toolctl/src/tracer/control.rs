@@ -17,13 +17,13 @@ pub const MAX_MEMORY_LEN: usize = 65_024;
 /// The state of a thread with regard to tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolState {
-    /// It is neither held nor suspended.
+    /// The thread is neither held nor suspended.
     Active,
-    /// It is held.
+    /// The thread is held.
     Hold,
-    /// It is suspended for a notice.
+    /// The thread is suspended for a notice.
     Suspend,
-    /// It is held and suspended.
+    /// The thread is held and suspended.
     HoldSuspend,
 }
 
@@ -45,7 +45,7 @@ fn check_signal(signal: i32, lowest: i32) -> Result<(), TraceError> {
 }
 
 impl Process {
-    /// Reads memory as the program sees it.
+    /// Reads memory, with the original bytes of the program at breakpoints.
     pub(super) fn read<K: Kernel>(
         &self,
         kernel: &K,
@@ -60,8 +60,8 @@ impl Process {
         Ok(bytes)
     }
 
-    /// Writes memory as the program sees it. `kind` is the kind of the range according to the
-    /// memory map.
+    /// Writes memory, and keeps the breakpoints in it. `kind` is the kind of the range according to
+    /// the memory map.
     pub(super) fn write<K: Kernel>(
         &mut self,
         kernel: &mut K,
@@ -152,7 +152,7 @@ impl Process {
         original: u8,
     ) {
         if self.breakpoints.is_inserted(address) {
-            // If the program has changed or unmapped the byte, it is left alone.
+            // If the program has changed or unmapped the byte, the tracer does not write it.
             self.write_breakpoint(context, address, INT3, original);
         }
         self.breakpoints.remove(address);
@@ -361,8 +361,8 @@ impl Process {
         }
     }
 
-    /// Undoes the changes of a tool to the process, except for memory and trap handler. For a tool
-    /// that has ended while others remain attached.
+    /// Undoes the changes of a tool to the process, except for memory and trap handler. Used for a
+    /// tool that has ended while other tools remain attached.
     pub(super) fn release_all<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         for (address, original) in self.breakpoints.all() {
             self.remove_breakpoint(context, address, original);

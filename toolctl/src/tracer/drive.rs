@@ -10,21 +10,21 @@ use super::kernel::{Kernel, TaskState};
 use super::process::{Context, Exclusive, Motion, Place, Presence, Process, Purpose, Stop};
 use super::{Event, Tid};
 
-/// If a thread does not stop within this time after an interrupt, its state is looked up.
+/// If a thread does not stop within this time after an interrupt, the tracer reads its state.
 pub const STATE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The state that a thread should have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goal {
-    /// It executes its program.
+    /// The thread executes its program.
     Run,
-    /// It executes nothing.
+    /// The thread executes nothing.
     Stand,
-    /// It is in a stop in which it can be accessed.
+    /// The thread is in a stop in which it can be accessed.
     Access,
-    /// It waits for the end of the group stop, to make its step then.
+    /// The thread waits for the end of the group stop, to make its step then.
     Slice,
-    /// It moves alone, or will do so next.
+    /// The thread moves alone, or will do so next.
     Alone,
 }
 

@@ -12,17 +12,18 @@ use super::{Pid, Tid};
 pub enum AttachError {
     /// There is no such process, or it has exited.
     NoProcess(Pid),
-    /// Another process traces it: process, tracer, name of the tracer.
+    /// Another process traces the process: process, tracer, name of the tracer.
     OtherTracer(Pid, Pid, String),
-    /// It belongs to another user.
+    /// The process belongs to another user.
     OtherUser(Pid, u32),
-    /// It is not dumpable: a set-user-ID program, an unreadable program file, or its own prctl(2).
+    /// The process is not dumpable: a set-user-ID program, an unreadable program file, or its own
+    /// prctl(2).
     NotDumpable(Pid),
     /// A seccomp filter of the service forbids ptrace(2).
     Seccomp(Pid),
-    /// The security module Yama forbids it; with the value of `ptrace_scope`.
+    /// The security module Yama forbids tracing. Contains the value of `ptrace_scope`.
     Yama(Pid, u32),
-    /// The kernel refuses it for another reason.
+    /// The kernel refuses to trace the process for another reason.
     Refused(Pid, Errno),
 }
 
@@ -67,8 +68,9 @@ impl fmt::Display for AttachError {
 impl std::error::Error for AttachError {}
 
 impl AttachError {
-    /// Replaces the ids in the error by those that tools use: of the process, and of its tracer
-    /// with its name, if it has one. A tracer outside of the job has no id in this namespace.
+    /// Replaces the ids of the process and of its tracer in the error by the ids that tools use.
+    /// Also sets the name of the tracer, if it has one. A tracer outside of the job has no id in
+    /// this namespace.
     #[must_use]
     pub fn outside(self, pid: Pid, tracer: Option<(Pid, String)>) -> Self {
         match (self, tracer) {
@@ -117,7 +119,7 @@ pub enum TraceError {
     WatchpointOverlap(u64),
     /// The process could not allocate memory.
     NoMemory(Pid, Errno),
-    /// The kernel refused it.
+    /// The kernel refused the request.
     Refused(Tid, Errno),
 }
 

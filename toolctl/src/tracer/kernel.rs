@@ -14,12 +14,12 @@ use super::{Pid, Tid, memory, procfs};
 /// The state of a thread that has not stopped after an interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskState {
-    /// It waits in the kernel and cannot stop now. It executes no instruction of its program before
-    /// it stops.
+    /// The thread waits in the kernel and cannot stop now. It executes no instruction of its
+    /// program before it stops.
     Waiting,
-    /// It has ended. The kernel keeps its number if it is the first thread of its process.
+    /// The thread has ended. The kernel keeps its number if it is the first thread of its process.
     Ended,
-    /// It may execute its program.
+    /// The thread may execute its program.
     Active,
 }
 

@@ -8,14 +8,14 @@
 //! passed. The tracer reports to its user by [`Event`]s.
 //!
 //! Each thread has a [`process::Motion`], which is its current state. Requests and stops change the
-//! state that a thread *should* have, and `drive` makes the calls that bring the two together. No
-//! other code resumes or interrupts a thread. The calls belong to a trait ([`kernel::Kernel`]), so
-//! that a simulation can replace Linux.
+//! state that a thread *should* have. `drive` then makes the calls that put the thread into that
+//! state. No other code resumes or interrupts a thread. The calls belong to a trait
+//! ([`kernel::Kernel`]), so that a simulation can replace Linux.
 //!
 //! Group stops are preserved. The gang scheduler stops and continues processes by SIGSTOP and
-//! SIGCONT. A thread in such a stop listens (PTRACE_LISTEN), its real parent sees the stop, and no
-//! tool is notified. If a tool continues a thread during the stop, the thread continues in the next
-//! slice.
+//! SIGCONT. The tracer keeps a thread in such a stop by PTRACE_LISTEN. The kernel reports the stop
+//! to the real parent of the process, and the tracer notifies no tool. If a tool continues a thread
+//! during the stop, the thread continues in the next slice.
 
 pub mod attach;
 pub mod breakpoints;
@@ -105,9 +105,9 @@ pub enum Event {
 /// A task that the kernel has attached automatically, and that does not belong to a traced process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Guest {
-    /// It shares the memory of this process until its exec.
+    /// The task shares the memory of this process until the task's exec.
     Of(Pid),
-    /// It must be detached at its next stop.
+    /// The task must be detached at its next stop.
     Unwanted,
 }
 
@@ -176,8 +176,8 @@ impl<K: Kernel> Tracer<K> {
         self.processes.get(&pid).map_or_else(Vec::new, |it| it.threads.keys().copied().collect())
     }
 
-    /// The thread for a request that names none: the thread of the last notice if it exists,
-    /// otherwise the first thread of the process.
+    /// The thread for a request that names no thread. This is the thread of the last notice if it
+    /// exists, otherwise the first thread of the process.
     ///
     /// # Errors
     /// Returns `NoProcess`.
@@ -187,7 +187,7 @@ impl<K: Kernel> Tracer<K> {
         Ok(given.unwrap_or(pid))
     }
 
-    /// Sets the signals that cause a notice. SIGSTOP and SIGCONT never do.
+    /// Sets the signals that cause a notice. SIGSTOP and SIGCONT never cause a notice.
     ///
     /// # Errors
     /// Returns `NoProcess`.
@@ -227,8 +227,8 @@ impl<K: Kernel> Tracer<K> {
         Ok(ticket)
     }
 
-    /// Reads memory as the program sees it, without breakpoints. Reads all bytes or fails. The
-    /// process does not stop.
+    /// Reads memory, with the original bytes of the program at breakpoints. Reads all bytes or
+    /// fails. The process does not stop.
     ///
     /// # Errors
     /// Returns `NoProcess`, `Length` or `Address`.
@@ -242,7 +242,7 @@ impl<K: Kernel> Tracer<K> {
         process.read(&self.kernel, address, length)
     }
 
-    /// Writes memory as the program sees it. Breakpoints are preserved.
+    /// Writes memory, and keeps the breakpoints in it.
     ///
     /// # Errors
     /// Returns `NoProcess`, `Length`, `Address` or `SharedMemory`.
@@ -360,7 +360,7 @@ impl<K: Kernel> Tracer<K> {
     }
 
     /// Removes the breakpoints, watchpoints, holds, notices, memory and trap handler of a tool that
-    /// has ended while others remain attached.
+    /// has ended while other tools remain attached.
     ///
     /// # Errors
     /// Returns `NoProcess`.
@@ -383,7 +383,8 @@ impl<K: Kernel> Tracer<K> {
 
     /// Removes the remnants of a killed tracer from a process: breakpoints, given by address and
     /// original byte, and debug registers. A thread may have executed such a breakpoint and been
-    /// frozen before its SIGTRAP; it is set back to the breakpoint's address.
+    /// frozen before its SIGTRAP. The tracer sets such a thread back to the address of the
+    /// breakpoint.
     ///
     /// # Errors
     /// Returns `NoProcess`.
@@ -440,7 +441,7 @@ impl<K: Kernel> Tracer<K> {
         let now = self.kernel.now();
         for pid in pids {
             if self.processes.get(&pid).and_then(|it| it.deadline()).is_some_and(|it| it <= now) {
-                // A process that has been detached meanwhile needs nothing.
+                // An error only means that the process has been detached meanwhile.
                 _ = self.with(pid, |process, context| {
                     process.on_timeout(context);
                     Ok(())
@@ -495,7 +496,7 @@ impl<K: Kernel> Tracer<K> {
         }
     }
 
-    /// After exec only the first thread exists, whichever thread has called it.
+    /// After an exec only the first thread exists, even if another thread has called execve(2).
     fn follow_exec(&mut self, pid: Pid, event: i32) {
         if event == libc::PTRACE_EVENT_EXEC {
             self.owners.retain(|tid, owner| *owner != pid || *tid == pid);
@@ -552,7 +553,8 @@ impl<K: Kernel> Tracer<K> {
         };
         let is_done = guest == Guest::Unwanted || event == libc::PTRACE_EVENT_EXEC;
         let passed = if event == 0 { signal } else { 0 };
-        // An error of any of these calls means that the task is being killed; its end follows.
+        // An error of any of these calls means that the task is being killed. The report of its end
+        // follows.
         _ = if is_done {
             self.guests.remove(&tid);
             self.end_guest(tid, guest);
@@ -564,9 +566,9 @@ impl<K: Kernel> Tracer<K> {
         };
     }
 
-    /// Decides about a new task. If it shares memory with a traced process, breakpoints are removed
-    /// from this memory until the task's exec or end, because they would kill the task. If it has a
-    /// copy of the memory, breakpoints are removed from the copy.
+    /// Handles a new task. If the task shares memory with a traced process, breakpoints are removed
+    /// from this memory until the task's exec or end. Otherwise they would kill the task. If the
+    /// task has a copy of the memory, breakpoints are removed from the copy.
     fn admit_guest(&mut self, tid: Tid) -> Guest {
         let Some(parentage) = self.kernel.parentage(tid) else { return Guest::Unwanted };
         let pids: Vec<Pid> = self.processes.keys().copied().collect();

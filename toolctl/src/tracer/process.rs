@@ -90,23 +90,23 @@ impl Stop {
     }
 }
 
-/// The state of a thread, as far as the tracer knows.
+/// The state of a thread, according to the events that the tracer has handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Motion {
-    /// It executes its program, or sleeps in a system call.
+    /// The thread executes its program, or sleeps in a system call.
     Running,
-    /// Like Running, but it was interrupted at this time and will stop.
+    /// Like Running, but the thread was interrupted at this time and will stop.
     Stopping(Duration),
-    /// Like Stopping, but it waits in the kernel and cannot be interrupted. It executes no
+    /// Like Stopping, but the thread waits in the kernel and cannot be interrupted. It executes no
     /// instruction of its program before it stops.
     Halted,
-    /// It executes one instruction.
+    /// The thread executes one instruction.
     Stepping,
-    /// It is stopped, and can be accessed.
+    /// The thread is stopped, and can be accessed.
     Stopped(Stop),
-    /// It is in a group stop, and waits for the end of the stop.
+    /// The thread is in a group stop, and waits for the end of the stop.
     Listening,
-    /// It is being killed, or has ended.
+    /// The thread is being killed, or has ended.
     Dying,
 }
 
@@ -115,16 +115,17 @@ pub enum Motion {
 pub struct Thread {
     /// Its state.
     pub motion: Motion,
-    /// Whether a tool holds it.
+    /// Whether a tool holds the thread.
     pub is_held: bool,
-    /// The breakpoint at which it is stopped and whose hit was handled. The thread must pass it.
+    /// The breakpoint at which the thread is stopped and whose hit was handled. The thread must
+    /// pass it.
     pub at_breakpoint: Option<u64>,
     /// The address and the stack pointer at a breakpoint whose hit was handled before a signal
     /// handler ran. The hit after the handler's return is the same hit.
     pub hit_before_handler: Option<(u64, u64)>,
-    /// Whether a notice of it is queued or current.
+    /// Whether a notice of the thread is queued or current.
     pub has_notice: bool,
-    /// The signal with which it continues from its notice, if a tool has set one.
+    /// The signal with which the thread continues from its notice, if a tool has set one.
     pub continuation: Option<i32>,
     /// Signals that the tracer itself has sent instead of delivering them. They cause no notice.
     pub resent: SignalSet,
@@ -147,12 +148,12 @@ impl Thread {
         }
     }
 
-    /// Whether it executes no instruction of its program.
+    /// Whether the thread executes no instruction of its program.
     pub fn is_quiet(&self) -> bool {
         !matches!(self.motion, Motion::Running | Motion::Stopping(_) | Motion::Stepping)
     }
 
-    /// The stop in which it can be accessed.
+    /// The stop in which the thread can be accessed.
     pub fn stop(&self) -> Option<Stop> {
         match self.motion {
             Motion::Stopped(stop) if stop.place != Place::Call => Some(stop),
@@ -217,11 +218,11 @@ impl Exclusive {
 /// The progress of detaching a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// It is traced.
+    /// The process is traced.
     Attached,
-    /// Its threads are being stopped, and it is being restored to its untraced state.
+    /// The threads are being stopped, and the process is being restored to its untraced state.
     Leaving,
-    /// It is restored; threads are detached when they stop.
+    /// The process is restored. The tracer detaches each thread when it stops.
     Restored,
 }
 
@@ -271,7 +272,7 @@ pub struct Process {
     pub trap_handler: Option<TrapHandler>,
     /// The preferences of the tool.
     pub preferences: Preferences,
-    /// Whether it is being detached.
+    /// Whether the process is being detached.
     pub presence: Presence,
 }
 

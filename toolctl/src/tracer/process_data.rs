@@ -35,18 +35,19 @@ pub struct ProcessData {
 /// The state of a thread in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadState {
-    /// It runs, or waits for a processor.
+    /// The thread runs, or waits for a processor.
     Run,
-    /// It sleeps in a system call.
+    /// The thread sleeps in a system call.
     Sleep,
-    /// It waits for a futex.
+    /// The thread waits for a futex.
     FutexWait,
 }
 
 /// Information about a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadData {
-    /// The core on which it runs or last ran, given by the number of the core's first processor.
+    /// The core on which the thread runs or last ran, given by the number of the core's first
+    /// processor.
     pub core: u32,
     /// The processor within the core.
     pub thread_in_core: u32,
@@ -56,7 +57,7 @@ pub struct ThreadData {
     pub guard: AddressRange,
     /// The start of its stack: the highest address.
     pub stack_start: u64,
-    /// Its stack pointer. 0 if it runs.
+    /// Its stack pointer. 0 if the thread runs.
     pub stack_pointer: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Information in /proc about processes and threads. A part of it is controlled by the processes,
-//! so it is not trusted.
+//! Information in /proc about processes and threads. A part of it is not trusted, because the
+//! processes control it.
 
 use std::fs;
 use std::io::Read;
@@ -148,7 +148,7 @@ pub struct Mapping {
     pub is_accessible: bool,
     /// Whether the program may execute it.
     pub is_executable: bool,
-    /// Whether other processes see writes to it (MAP_SHARED).
+    /// Whether writes to the mapping are visible to other processes (MAP_SHARED).
     pub is_shared: bool,
     /// The path of the file, a name in brackets, or empty.
     pub name: String,

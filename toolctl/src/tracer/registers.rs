@@ -137,7 +137,7 @@ pub struct SpecialRegisters {
 
 impl Registers {
     /// Sets the special registers to those of `other`. A new `rip` cancels the current system call,
-    /// unless `orig_rax` changes, too.
+    /// unless `orig_rax` also changes.
     pub fn set_special(&mut self, other: &Self) {
         let general = self.general();
         let (rip, orig_rax) = (self.rip, self.orig_rax);

@@ -52,8 +52,9 @@ impl<K: Kernel> Tracer<K> {
         Ok(())
     }
 
-    /// Copies memory as the program sees it to a range of shared memory. Returns the number of
-    /// bytes, which is lower than the length of the range if the kernel cannot read the next page.
+    /// Copies memory, with the original bytes of the program at breakpoints, to a range of shared
+    /// memory. Returns the number of bytes, which is lower than the length of the range if the
+    /// kernel cannot read the next page.
     ///
     /// # Errors
     /// Returns `NoProcess`; `Length` if the range is not within the shared memory; `Address` if no
@@ -86,8 +87,8 @@ impl<K: Kernel> Tracer<K> {
         all
     }
 
-    /// Keeps a thread, or all threads, stopped and accessible until [`Self::unpin`], so that
-    /// several requests see the same state.
+    /// Keeps a thread, or all threads, stopped and accessible until [`Self::unpin`]. Several
+    /// requests then read the same state.
     ///
     /// # Errors
     /// Returns `NoProcess`.
@@ -145,8 +146,8 @@ impl<K: Kernel> Tracer<K> {
         })
     }
 
-    /// Answers the current notice, which no tool wants. Its thread continues with this signal (0:
-    /// none). If `stays_suspended`, it remains stopped until the process is resumed.
+    /// Answers the current notice without notifying a tool. Its thread continues with this signal
+    /// (0: none). If `stays_suspended`, the thread remains stopped until the process is resumed.
     ///
     /// # Errors
     /// Returns `NoProcess`.
@@ -171,8 +172,8 @@ impl<K: Kernel> Tracer<K> {
         self.with(pid, |process, context| process.check_step(context, tid))
     }
 
-    /// Frees the memory and removes the trap handler of a tool that has ended while others remain
-    /// attached.
+    /// Frees the memory and removes the trap handler of a tool that has ended while other tools
+    /// remain attached.
     pub(super) fn release_memory(&mut self, pid: Pid) {
         let Some(process) = self.processes.get(&pid) else { return };
         if process.presence != Presence::Attached {

@@ -47,7 +47,7 @@ impl SigInfo {
     pub fn fault_address(&self) -> u64 {
         let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
         let is_fault = faults.contains(&self.signal()) && self.code() > 0;
-        // With the code SI_KERNEL, the kernel does not know an address.
+        // With the code SI_KERNEL, the kernel reports no address.
         if !is_fault || self.code() == SI_KERNEL {
             return 0;
         }

@@ -141,7 +141,8 @@ impl Process {
         let Ok(info) = context.kernel.siginfo(tid) else {
             return self.set_motion(tid, Motion::Dying);
         };
-        // The scheduler stops and continues processes by these signals. Tools must not notice it.
+        // The scheduler stops and continues processes by these signals. Tools must not be notified
+        // of them.
         let is_silent = [libc::SIGSTOP, libc::SIGCONT].contains(&signal);
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         let was_resent = thread.resent.remove(signal);
@@ -278,7 +279,7 @@ impl Process {
         let Some(thread) = self.threads.get(&tid) else { return Trap::Program };
         let mut hits = (0..4).filter(|register| status >> register & 1 == 1);
         if status & 0b1111 != 0 {
-            // Cleared, so that later hits can be distinguished from this one.
+            // Clear the register, so that later hits can be distinguished from this one.
             _ = context.kernel.set_debug_register(tid, DR6, 0);
         }
         if let Some((range, _)) = hits.find_map(|register| thread.watchpoints.range_of(register)) {

@@ -62,7 +62,7 @@ pub fn seize(tid: Tid) -> SysResult<()> {
     ptrace_with_numbers(libc::PTRACE_SEIZE, tid, 0, OPTIONS as usize)
 }
 
-/// Stops a thread, even if it listens.
+/// Stops a thread, even if it is in a group stop (PTRACE_LISTEN).
 pub fn interrupt(tid: Tid) -> SysResult<()> {
     ptrace_with_numbers(libc::PTRACE_INTERRUPT, tid, 0, 0)
 }

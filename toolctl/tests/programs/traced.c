@@ -244,7 +244,7 @@ int main(int argc, char **argv) {
     signal(SIGUSR1, count);
     pthread_mutex_lock(&mutex);
     shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    /* A block with a hole behind it. */
+    /* A block of memory. The page after it is not mapped. */
     char *block = mmap(NULL, BLOCK_LEN + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
                        -1, 0);
     munmap(block + BLOCK_LEN, 4096);

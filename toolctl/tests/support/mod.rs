@@ -293,7 +293,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // It may have ended, and the tracer may have reaped it.
+        // The program may have ended, and the tracer may have reaped it.
         _ = self.child.kill();
         let _ = nix::sys::signal::kill(
             nix::unistd::Pid::from_raw(self.pid),

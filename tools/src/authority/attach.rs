@@ -50,7 +50,7 @@ impl Authority {
         }
     }
 
-    /// The number that a tool gets or already has. None: it must not use the requested one.
+    /// The number that a tool gets or already has. None: it must not use the requested number.
     fn tool_number(&self, connection: ConnectionId, asked: u32) -> Option<u32> {
         match (self.connections[&connection].tool, asked) {
             (Some(own), 0) => Some(own),

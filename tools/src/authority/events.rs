@@ -15,7 +15,7 @@ pub enum Reach {
     Host,
 }
 
-/// The identity of a tool, as other tools see it.
+/// The identity of a tool, as notices to other tools contain it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToolIdentity {
     /// Its number.
@@ -33,7 +33,7 @@ pub enum Event<'a> {
     Connected {
         /// The connection.
         connection: ConnectionId,
-        /// The user at the other end, reported by the kernel.
+        /// The uid of the peer, as the kernel reports it.
         uid: u32,
         /// The socket that the connection uses.
         reach: Reach,
@@ -126,7 +126,7 @@ pub enum Action {
     },
     /// Trace these processes, all or none, and report the result by [`Event::Seized`].
     Seize {
-        /// The connection of the tool that requests it.
+        /// The connection of the tool that requests access to the processes.
         connection: ConnectionId,
         /// The processes.
         ranks: Vec<u32>,

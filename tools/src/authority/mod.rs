@@ -41,11 +41,11 @@
 //! assert_eq!(answer, ServiceMessage::AttachAck(vec![0]));
 //! ```
 //!
-//! The memory use is bounded by the numbers of connections, processes and threads. The notices that
-//! a tool has not read are bounded for each process: one of a signal, one of an exit, and one of a
-//! conflict for each tool that has requested authority since it was last given. Because a tool can
-//! detach, attach and request again, the service must limit the output that waits for a tool that
-//! does not read.
+//! The memory use is bounded by the numbers of connections, processes and threads. For each
+//! process, a tool has a bounded number of unread notices: one of a signal, one of an exit, and one
+//! for each conflict. A conflict is a request of another tool for authority since authority was
+//! last granted. Because a tool can detach, attach and request again, the service must limit the
+//! output that waits for a tool that does not read.
 //!
 //! The sources leave some rules open. This module uses the following ones:
 //!
@@ -54,7 +54,7 @@
 //!   with their own signals. The modifications of a tool without authority may have been handed
 //!   over, so they remain until the last tool has left ([`Action::Unseize`]).
 //! - If the tool that was notified of "available" leaves without requesting authority, the next
-//!   tool is notified, so that no tool waits for a notice that cannot come.
+//!   tool is notified. Otherwise that tool would wait for ever.
 //! - Ranks whose process has exited do not belong to "all ranks of the host".
 #![forbid(unsafe_code)]
 

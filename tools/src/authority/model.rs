@@ -22,7 +22,7 @@ pub(super) struct ModelProcess {
     pub refused: BTreeSet<ConnectionId>,
     /// The refused tools of which the controller has been notified.
     pub announced: BTreeSet<ConnectionId>,
-    /// Tools that have released authority and want it back.
+    /// Tools that have released authority and have requested a notice of its next release.
     pub yielded: BTreeSet<ConnectionId>,
     /// The tool that was notified of "available" while authority is still free.
     pub offered: Option<ConnectionId>,

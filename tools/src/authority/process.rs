@@ -44,7 +44,7 @@ enum WaitReason {
     Refused,
     /// Its request was refused while an earlier tool had authority.
     RefusedBefore,
-    /// It has released authority and wants it back.
+    /// The tool has released authority and has requested a notice of its next release.
     Released,
 }
 
@@ -321,8 +321,8 @@ impl Process {
         actions.push(Action::Resume { rank, signals });
     }
 
-    /// Resumes the process as if the tool had never been attached: threads whose notice the tool
-    /// has not handled get the signal that they would have got without it.
+    /// Resumes the process as if the tool had never been attached. Threads whose notice the tool
+    /// has not handled get the signal that they would have got without the tool.
     fn resume_with_own_signals(&mut self, rank: u32, actions: &mut Vec<Action>) {
         let suspension = &mut self.suspension;
         if let Some(current) = suspension.current
@@ -401,8 +401,8 @@ impl Process {
         }
     }
 
-    /// `thread` must be the thread of the last notice. 0 stands for it, or for a process that was
-    /// suspended without a notice.
+    /// `thread` must be the thread of the last notice. 0 stands for this thread, or for a process
+    /// that was suspended without a notice.
     fn continue_process(
         &mut self,
         thread: u32,

@@ -413,7 +413,7 @@ fn tool_id_0_asks_for_a_number_that_no_started_tool_has() {
         let named = Client { tool: header.tool, ..tool };
         assert_eq!(service.query(named, 0), execute(named, 0));
         assert_eq!(code_of(&service.query(tool, 0)), ReturnCode::ToolIdError);
-        // For a further process it keeps its number, whether it sends 0 or the number.
+        // For a further process the tool keeps its number, whether it sends 0 or this number.
         let (header, _) = the_answer(&service.send(tool, 1, ToolMessage::Attach(body)));
         assert_eq!(header.tool, named.tool);
         assert_eq!(service.attach(named, 2, number as u8, b"        "), ReturnCode::Success);
@@ -491,7 +491,7 @@ fn only_the_refused_tool_of_highest_priority_is_notified() {
     assert_eq!(service.attach(profiler, 0, 50, b"profiler"), ReturnCode::Success);
     assert_eq!(service.control(profiler, 0).len(), 2);
     assert_eq!(service.control(debugger, 0).len(), 2);
-    // It requests again. The controller is already notified.
+    // The debugger requests authority again. The controller is already notified.
     assert_eq!(service.control(debugger, 0).len(), 1);
     let release = AuthorityCommand::Release(ReleaseNotify::No);
     let (_, actions) = service.command(snapshot, 0, release);
@@ -624,7 +624,7 @@ fn release_control_continues_the_process() {
 fn the_death_of_a_tool_in_control_undoes_its_changes_to_the_process() {
     let (mut service, snapshot, debugger) = Service::with_two_tools();
     service.control(debugger, 0);
-    // One notice that it has continued, one that it has read, and two that it has not read.
+    // The tool has continued from one of these notices, read one, and not read two.
     service.signal(stop(100, SIGUSR1, SignalReason::Generic));
     service.signal(stop(101, SIGUSR1, SignalReason::Generic));
     service.signal(stop(102, SIGTRAP, SignalReason::Breakpoint));

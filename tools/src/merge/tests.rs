@@ -145,8 +145,8 @@ fn bytes_of_a_command_are_bounded_and_dropped_bytes_are_counted() {
         hop.event(rank.min(1), &[rank as u32], body.clone());
         assert!(hop.merger.held_bytes() <= 500);
     }
-    // A body that is already held costs only its rank. An event that a child has dropped counts
-    // here too.
+    // A body that is already held costs only its rank. An event that a child has dropped also
+    // counts here.
     hop.event(1, &[4], bodies[0].clone());
     let actions = hop.event(2, &[5], EventBody::Dropped { events: 7 });
     let expected = [

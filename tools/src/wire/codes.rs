@@ -25,13 +25,13 @@ numbered! {
         5008 UpdateAck,
         /// The service reports an event.
         5011 Notify,
-        /// A tool acknowledges a Notify. It has no effect.
+        /// A tool acknowledges a Notify. The acknowledgement has no effect.
         5012 NotifyAck,
         /// A tool requests Control authority.
         5013 Control,
         /// The answer to Control.
         5014 ControlAck,
-        /// A tool shares memory with the service, for Copy Memory. It is not a message of CDTI.
+        /// A tool shares memory with the service, for Copy Memory. CDTI has no such message.
         5101 ShareMemory,
         /// The answer to ShareMemory.
         5102 ShareMemoryAck,

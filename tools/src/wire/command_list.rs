@@ -16,7 +16,7 @@ use super::{BODY_OFFSET, MAX_MESSAGE_LEN};
 pub const MAX_COMMANDS: usize = 16;
 /// The offset of the descriptors.
 pub const DESCRIPTORS_OFFSET: usize = BODY_OFFSET + 4;
-/// The lowest offset of data, after all descriptors, used or not.
+/// The lowest offset of data. The data follow all 16 descriptors, including unused ones.
 pub const DATA_OFFSET: usize = DESCRIPTORS_OFFSET + MAX_COMMANDS * DESCRIPTOR_LEN;
 /// The alignment of the data of a command.
 pub const DATA_ALIGNMENT: usize = 8;
@@ -200,7 +200,8 @@ pub(super) fn read_results<'a>(message: &'a [u8]) -> Result<Vec<CommandResult<'a
 }
 
 /// The return code and the data of each result of a QueryAck or an UpdateAck. The message must have
-/// passed [`super::ServiceMessage::decode`]. For tools that decode the data themselves.
+/// passed [`super::ServiceMessage::decode`]. Tools that decode the data themselves use this
+/// function.
 pub fn result_data(message: &[u8]) -> Result<Vec<(u32, &[u8])>, Fault> {
     let found = descriptors(message)?.into_iter();
     Ok(found.map(|(descriptor, data)| (descriptor.return_code, data)).collect())

@@ -87,7 +87,7 @@ record! {
         8 address: u64,
         /// The number of bytes, 1 to 65,024.
         16 length: u32,
-        /// It has no effect.
+        /// The service ignores this field.
         20 access: SpeculativeAccess,
     }
 
@@ -102,7 +102,7 @@ record! {
     MemoryCopy[24] {
         /// The address of the first byte.
         8 address: u64,
-        /// The number of bytes. The answer may have a lower number, if a page behind these bytes
+        /// The number of bytes. The answer may have a lower number, if a page after these bytes
         /// cannot be read.
         16 length: u32,
         /// The offset of the first byte in the shared memory.
@@ -113,7 +113,7 @@ record! {
     SetMemoryHead[28] {
         /// The address of the first byte.
         8 address: u64,
-        /// It has no effect.
+        /// The service ignores this field.
         20 access: SpeculativeAccess,
         /// Whether shared memory may be written.
         24 shared: SharedAccess,
@@ -148,8 +148,8 @@ record! {
         8 rank: u32,
         /// Its thread group id.
         12 tgid: u32,
-        /// A is the number of the host in the job, B to E are 0, and T is the number of the process
-        /// on the host.
+        /// The coordinates A, B, C, D, E and T. A is the number of the host in the job. B to E are
+        /// 0. T is the number of the process on the host.
         16 coordinates: [u32; 6],
         /// The start and end of shared memory.
         40 shared_memory: [u64; 2],
@@ -170,13 +170,13 @@ record! {
     /// The record before the stack frames of a thread. Their number is at 64, and the entries start
     /// at 72.
     ThreadDataHead[72] {
-        /// The core on which it runs or last ran.
+        /// The core on which the thread runs or last ran.
         8 core: i32,
         /// The hardware thread in the core.
         12 core_thread: i32,
-        /// Its state.
+        /// The state of the thread.
         16 state: ThreadState,
-        /// Its state with regard to tools.
+        /// The state of the thread with regard to tools.
         20 tool_state: ToolState,
         /// Always 0.
         24 speculative_state: u32,
@@ -484,7 +484,8 @@ macro_rules! commands {
                 match self { $(Self::$name(payload) => payload.payload_len(),)* }
             }
 
-            /// Encodes the data into that many bytes, which must be 0.
+            /// Encodes the data into `bytes`. The slice must have this length and contain only
+            /// zeros.
             pub(super) fn write(&self, bytes: &mut [u8]) {
                 match self { $(Self::$name(payload) => payload.write(bytes),)* }
             }

@@ -5,7 +5,7 @@
 /// Why a record cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadError {
-    /// It is too short, or it claims to be longer than it is.
+    /// The record is too short, or shorter than the length that it states.
     Short,
     /// This field has an invalid value.
     Value(&'static str),

@@ -38,7 +38,7 @@ record! {
         20 length: u32,
         /// The job.
         24 job: u64,
-        /// The tool. 0 in an Attach requests a number.
+        /// The number of the tool. 0 in an Attach requests a new number.
         32 tool: u32,
     }
 
@@ -104,7 +104,7 @@ record! {
         56 instruction: u64,
         /// The address of the access, for faults and watchpoints.
         64 access: u64,
-        /// Why it has stopped.
+        /// Why the thread has stopped.
         72 reason: SignalReason,
         /// Speculation: always 0.
         76 execute_mode: u32,
@@ -198,7 +198,7 @@ pub enum ToolMessage<'a> {
     Query(Vec<ReceivedCommand<'a>>),
     /// Change state.
     Update(Vec<ReceivedCommand<'a>>),
-    /// Acknowledge a notice. It has no effect.
+    /// Acknowledge a notice. The message has no effect.
     NotifyAck,
     /// Share memory with the service. The record has the descriptor of the memory.
     ShareMemory,
@@ -235,7 +235,7 @@ pub enum ServiceMessage<'a> {
 pub struct Refusal {
     /// The header of the message, if it has one.
     pub header: Option<Header>,
-    /// The fault.
+    /// The error.
     #[source]
     pub fault: Fault,
 }
@@ -344,7 +344,7 @@ impl<'a> ToolMessage<'a> {
     }
 }
 
-/// A message of a tool, to be encoded by it.
+/// A message that a tool encodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolRequest<'a> {
     /// Attach to processes.
@@ -357,7 +357,7 @@ pub enum ToolRequest<'a> {
     Query(&'a [Command<'a>]),
     /// Change state, with commands of [`CommandSet::Update`].
     Update(&'a [Command<'a>]),
-    /// Acknowledge a notice. It has no effect.
+    /// Acknowledge a notice. The message has no effect.
     NotifyAck,
     /// Share memory with the service. The record needs the descriptor of a sealed memfd.
     ShareMemory,

@@ -43,8 +43,8 @@
 //! ```
 //!
 //! *Shared memory.* A tool that reads much memory shares a memfd with the service by
-//! [`ToolRequest::ShareMemory`]. [`CommandRequest::CopyMemory`] then has the bytes copied into it.
-//! Both are extensions of CDTI.
+//! [`ToolRequest::ShareMemory`]. By [`CommandRequest::CopyMemory`] the service copies the bytes
+//! into it. Both are extensions of CDTI.
 //!
 //! A *tool* writes messages by [`ToolRequest::encode`] and reads them by
 //! [`ServiceMessage::decode`]. `score_tools.h` has equivalents for C programs. A test compares its

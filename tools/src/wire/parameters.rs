@@ -31,9 +31,9 @@ numbered! {
 
     /// Whether new threads inherit the watchpoints of the thread that creates them.
     WatchPolicy: u32 {
-        /// They inherit them.
+        /// New threads inherit the watchpoints.
         0 Propagate,
-        /// They do not inherit them.
+        /// New threads do not inherit the watchpoints.
         1 NoPropagate,
     }
 
@@ -63,18 +63,18 @@ numbered! {
 
     /// The reason of a notice about Control authority.
     ControlReason: u32 {
-        /// Another tool has requested it.
+        /// Another tool has requested authority.
         0 Conflict,
-        /// A tool has released it.
+        /// A tool has released authority.
         1 Available,
     }
 
-    /// Whether speculative memory is shown. It has no effect, because x86-64 has only one view of
-    /// memory.
+    /// Whether speculative memory is shown. The parameter has no effect, because x86-64 has only
+    /// one view of memory.
     SpeculativeAccess: u32 {
-        /// It may be shown.
+        /// Speculative memory may be shown.
         0 Permitted,
-        /// It must not be shown.
+        /// Speculative memory must not be shown.
         1 Forbidden,
     }
 
@@ -88,27 +88,27 @@ numbered! {
 
     /// The state of a thread.
     ThreadState: u32 {
-        /// It runs or is runnable.
+        /// The thread runs or is runnable.
         1 Run,
-        /// It waits in a system call.
+        /// The thread waits in a system call.
         2 Sleep,
-        /// It waits on a futex.
+        /// The thread waits on a futex.
         3 FutexWait,
         /// Not used on Linux.
         4 Idle,
-        /// It waits for a file lock.
+        /// The thread waits for a file lock.
         5 FileLock,
     }
 
     /// The state of a thread with regard to tools.
     ToolState: u32 {
-        /// It is neither held nor suspended.
+        /// The thread is neither held nor suspended.
         1 Active,
-        /// It is held by Hold Thread.
+        /// Hold Thread holds the thread.
         2 Hold,
         /// The process is suspended.
         3 Suspend,
-        /// It is held, and the process is suspended.
+        /// The thread is held, and the process is suspended.
         4 HoldSuspend,
     }
 
@@ -142,7 +142,7 @@ numbered! {
 
     /// The kind of a breakpoint. Both kinds are the byte int3 in memory (ruling O14).
     BreakpointKind: u32 {
-        /// It always causes a notice.
+        /// The breakpoint always causes a notice.
         0xCC Normal,
         /// If fast breakpoints are enabled, the trap handler of the process gets SIGTRAP instead.
         0xCD03 Fast,

@@ -11,7 +11,7 @@ pub(super) trait Payload<'a>: Sized {
     const FIXED: RecordLayout;
     /// The length in a message, in bytes.
     fn payload_len(&self) -> usize;
-    /// Encodes the data into that many bytes, which must be 0.
+    /// Encodes the data into `bytes`. The slice must have this length and contain only zeros.
     fn write(&self, bytes: &mut [u8]);
     /// Decodes the data.
     fn read(bytes: &'a [u8]) -> Result<Self, ReadError>;

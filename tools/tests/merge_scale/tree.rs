@@ -36,7 +36,7 @@ impl LevelCounts {
 /// The result of a simulation.
 #[derive(Debug)]
 pub struct SimulationResult {
-    /// By level, the root first.
+    /// The counts by level, the root first.
     pub levels: Vec<LevelCounts>,
     /// The events that the root passes on.
     pub top: Vec<MergedEvent>,

@@ -42,7 +42,7 @@ pub fn command_stdout(words: &[String]) -> Result<String, String> {
 /// Returns the milliseconds of wall clock time that a command takes.
 ///
 /// # Errors
-/// If the command failed.
+/// Returns an error if the command failed.
 pub fn run_time_ms(words: &[String]) -> Result<f64, String> {
     let start = Instant::now();
     let status = command_with_timeout(words).stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -169,7 +169,7 @@ pub fn ucx_median_command_line(line: &str) -> String {
 /// Runs both processes of a UCX test on these cores. Returns nanoseconds per message.
 ///
 /// # Errors
-/// If one of them failed.
+/// Returns an error if one of them failed.
 pub fn run_ucx_test(line: &str, cores: [u32; 2]) -> Result<f64, String> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = port.map_err(|error| format!("no free port: {error}"))?.port();

@@ -82,7 +82,7 @@ const METRICS: [Metric; 6] = [
 /// Measures requests, turns and switches during each attack, and the memory of sessions.
 ///
 /// # Errors
-/// If a measurement failed.
+/// Returns an error if a measurement failed.
 pub fn daemon(bench: &Bench) -> BenchOutcome {
     if !geteuid().is_root() {
         println!("  daemon: SKIPPED: multi-user mode needs root");

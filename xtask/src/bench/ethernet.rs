@@ -34,7 +34,7 @@ const LINK_RATE_MBIT: &str = "500";
 /// second link, and the cost of composite.
 ///
 /// # Errors
-/// If a command failed.
+/// Returns an error if a command failed.
 pub fn ethernet(bench: &Bench) -> BenchOutcome {
     if !is_root()? {
         println!("  ethernet: needs root to create network namespaces");

@@ -33,7 +33,7 @@ const THROUGHPUT_TIME_FACTOR: f64 = 2.2;
 /// Measures throughput, shares, switches and deadlocks.
 ///
 /// # Errors
-/// If a measurement failed.
+/// Returns an error if a measurement failed.
 pub fn gang(bench: &Bench) -> BenchOutcome {
     let is_root = geteuid().is_root();
     if !is_root {

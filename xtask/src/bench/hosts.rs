@@ -136,7 +136,7 @@ fn launch_once(bench: &Bench, hosts: u32) -> Result<[f64; 2], String> {
 /// barrier.
 ///
 /// # Errors
-/// If a command failed.
+/// Returns an error if a command failed.
 pub fn launch(bench: &Bench) -> BenchOutcome {
     let xtask_path =
         std::env::current_exe().map_err(|error| format!("xtask's own path: {error}"))?;
@@ -185,7 +185,7 @@ pub fn launch(bench: &Bench) -> BenchOutcome {
 /// Measures the processor time of the daemons of idle hosts.
 ///
 /// # Errors
-/// If a command failed.
+/// Returns an error if a command failed.
 pub fn idle(bench: &Bench) -> BenchOutcome {
     let window = bench.window;
     let sleep_s = window.as_secs() + 3600;
@@ -252,7 +252,7 @@ fn measure_idle_cost(job: &Job, window: Duration) -> Result<[f64; 3], String> {
 /// Measures a broadcast over links of 200 Mbit/s.
 ///
 /// # Errors
-/// If a command failed.
+/// Returns an error if a command failed.
 pub fn scatter(bench: &Bench) -> BenchOutcome {
     let input_len = u64::from(bench.scatter_mib) << 20;
     let input = bench.work_dir.join("scattered");

@@ -16,7 +16,7 @@ const TARGET_VS_BARE_LOOP: f64 = 0.5;
 /// Measures how many jobs of `true` run per second.
 ///
 /// # Errors
-/// If a command failed.
+/// Returns an error if a command failed.
 pub fn jobs(bench: &Bench) -> BenchOutcome {
     let scrun = bench.program_dir.join("scrun");
     let scrun = scrun.to_string_lossy();

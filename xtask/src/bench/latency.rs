@@ -16,7 +16,7 @@ const SIZES: [u32; 4] = [8, 64, 1024, 4096];
 /// The target of each size: the latency divided by the floor of the same run.
 const TARGETS_VS_BASELINE: [Option<f64>; 4] = [Some(1.4), None, None, Some(8.0)];
 
-/// Samples by contender and size, in the order in which they were first seen.
+/// Samples by contender and size, in the order in which they were first added.
 #[derive(Default)]
 pub struct Collected {
     order: Vec<(String, u32)>,
@@ -54,7 +54,7 @@ impl Collected {
 /// Returns the output of pmtest -json.
 ///
 /// # Errors
-/// If pmtest failed, or printed something else.
+/// Returns an error if pmtest failed, or printed something else.
 pub fn run_pmtest(bench: &Bench, line: &str) -> Result<Vec<Value>, String> {
     let text = command_stdout(&bench.command_words(line))?;
     serde_json::from_str(&text).map_err(|error| format!("{line}: {error}"))
@@ -63,7 +63,7 @@ pub fn run_pmtest(bench: &Bench, line: &str) -> Result<Vec<Value>, String> {
 /// Returns a field of pmtest's output.
 ///
 /// # Errors
-/// If the field is missing or not a number.
+/// Returns an error if the field is missing or not a number.
 pub fn number_field(value: &Value, name: &str) -> Result<f64, String> {
     value[name].as_f64().ok_or_else(|| format!("pmtest -json has no {name}"))
 }
@@ -74,7 +74,7 @@ pub fn number_field(value: &Value, name: &str) -> Result<f64, String> {
 /// Compares the latency of each size with the floor and with other libraries.
 ///
 /// # Errors
-/// If a command failed.
+/// Returns an error if a command failed.
 pub fn latency(bench: &Bench) -> BenchOutcome {
     let sizes = SIZES.map(|size| size.to_string());
     let libpm_command = format!(
@@ -154,7 +154,7 @@ fn compare_with_others(mut rows: Vec<BenchResult>, target: Option<f64>) -> Vec<B
 /// Measures the rate of messages of 8 bytes in one direction.
 ///
 /// # Errors
-/// If a command failed.
+/// Returns an error if a command failed.
 pub fn rate(bench: &Bench) -> BenchOutcome {
     let libpm_command = "scrun -nodes=2,message=quiet pmtest -rate -size 8 -json";
     let mut collected = Collected::default();
@@ -187,7 +187,7 @@ pub fn rate(bench: &Bench) -> BenchOutcome {
 /// Measures the latency between two processes, alone and among 62 silent ones.
 ///
 /// # Errors
-/// If a command failed.
+/// Returns an error if a command failed.
 pub fn silent(bench: &Bench) -> BenchOutcome {
     let line = |nodes: u32, options: &str| {
         format!(
@@ -225,7 +225,7 @@ pub fn silent(bench: &Bench) -> BenchOutcome {
 /// Measures four pairs on two cores, all of which send as fast as they can.
 ///
 /// # Errors
-/// If a command failed.
+/// Returns an error if a command failed.
 pub fn oversubscribed(bench: &Bench) -> BenchOutcome {
     let [first, second] = bench.cores;
     let pmtest_command = "scrun -nodes=8,message=quiet pmtest -pairs -json";

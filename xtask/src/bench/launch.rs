@@ -27,7 +27,7 @@ impl Launcher {
 /// Measures `true` on 4 and on 256 processes: scrun, the launchers of the MPIs, and a bare loop.
 ///
 /// # Errors
-/// If a command failed.
+/// Returns an error if a command failed.
 pub fn launch(bench: &Bench) -> BenchOutcome {
     let mut rows = Vec::new();
     for (processes, rounds) in [(4, 3 * bench.round_count), (256, bench.round_count)] {
@@ -90,7 +90,7 @@ fn compare_launchers(bench: &Bench, processes: u32, rounds: u32) -> BenchOutcome
 /// The bare loop: spawns `processes` times `true`, then waits for all.
 ///
 /// # Errors
-/// If a process could not be started.
+/// Returns an error if a process could not be started.
 pub fn spawn_and_wait(processes: &str) -> Result<(), String> {
     let count: u32 = processes.parse().map_err(|_| format!("{processes:?}: not a number"))?;
     let spawn = |_| Command::new("true").stdin(Stdio::null()).spawn();

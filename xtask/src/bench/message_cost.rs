@@ -19,7 +19,7 @@ const SINGLE_NODE_MESSAGES: [u32; 2] = [1_000, 101_000];
 /// The difference between the runs is the cost of the messages.
 ///
 /// # Errors
-/// If a command failed.
+/// Returns an error if a command failed.
 pub fn proof(bench: &Bench) -> BenchOutcome {
     let mut rows = Vec::new();
     if run::is_installed("strace") {

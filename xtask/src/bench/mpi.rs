@@ -105,7 +105,8 @@ const START_COUNTS: [u32; 3] = [2, 16, 64];
 /// Measures messages, collectives and starts.
 ///
 /// # Errors
-/// If MPICH of PyPI is not installed (`cargo xtask test` installs it), or a command failed.
+/// Returns an error if MPICH of PyPI is not installed (`cargo xtask test` installs it), or a
+/// command failed.
 pub fn mpi(bench: &Bench) -> BenchOutcome {
     let contenders = find_contenders(bench)?;
     let mut rows = Vec::new();

@@ -37,7 +37,7 @@ const RATES: [(&str, &str, Option<usize>); 7] = [
 /// Measures a word that is put back and forth, and large copies.
 ///
 /// # Errors
-/// If a command failed.
+/// Returns an error if a command failed.
 pub fn remote(bench: &Bench) -> BenchOutcome {
     let mut rows = puts(bench)?;
     rows.extend(copies(bench)?);

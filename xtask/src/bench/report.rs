@@ -31,9 +31,9 @@ impl Samples {
 /// Whether small or large values are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// For times.
+    /// Lower values are better, for example times.
     LowerIsBetter,
-    /// For rates.
+    /// Higher values are better, for example rates.
     HigherIsBetter,
 }
 

@@ -23,7 +23,7 @@ const MS: (&str, Direction) = ("ms", Direction::LowerIsBetter);
 /// Measures the time for all processes together, and the longest stop of one process.
 ///
 /// # Errors
-/// If the program does not compile, or a measurement failed.
+/// Returns an error if the program does not compile, or a measurement failed.
 pub fn stacks(bench: &Bench) -> BenchOutcome {
     let program = format!("{WORK_DIR}/stacks-threads");
     let root = run::source_root();

@@ -43,7 +43,7 @@ const MS: (&str, Direction) = ("ms", Direction::LowerIsBetter);
 /// Runs all measurements.
 ///
 /// # Errors
-/// If a measurement failed.
+/// Returns an error if a measurement failed.
 pub fn tools(bench: &Bench) -> BenchOutcome {
     if Command::new("gdb").arg("-version").stdout(Stdio::null()).status().is_err() {
         println!("  tools: SKIPPED: gdb is not installed");

@@ -33,7 +33,7 @@ const COMPARISONS: [VerbsComparison; 3] = [
 /// Runs all measurements.
 ///
 /// # Errors
-/// If the machine is not available, or if a command in it failed.
+/// Returns an error if the machine is not available, or if a command in it failed.
 pub fn verbs(bench: &Bench) -> BenchOutcome {
     vm::prepare()?;
     let text = run_script(bench)?;

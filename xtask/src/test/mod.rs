@@ -57,7 +57,7 @@ const PHASES: &[Phase] = &[
 /// Runs every step, or those whose heading begins with one of `args`.
 ///
 /// # Errors
-/// If a step failed, or was skipped in CI without being listed.
+/// Returns an error if a step failed, or was skipped in CI without being listed.
 pub fn run(args: &[String]) -> Result<(), String> {
     if let Some(option) = args.iter().find(|arg| arg.starts_with('-')) {
         return Err(format!("{option}: the only arguments are beginnings of step names"));
@@ -108,7 +108,7 @@ fn run_steps(steps: &[Step], args: &[String], summary: &mut TestSummary) -> Resu
 /// `cargo xtask headers`: the header checks of the C ABI alone.
 ///
 /// # Errors
-/// If a check failed.
+/// Returns an error if a check failed.
 pub fn headers(_args: &[String]) -> Result<(), String> {
     run::run_checked(&mut run::cargo(&[
         "test",

@@ -18,7 +18,7 @@ const SANITIZERS: &[(&str, &str)] = &[
 /// Runs pm's tests under both sanitizers, or records why this is not possible.
 ///
 /// # Errors
-/// If a test failed, or a sanitizer found an error.
+/// Returns an error if a test failed, or a sanitizer found an error.
 pub fn run(summary: &mut TestSummary) -> Result<(), String> {
     if let Some(reason) = missing_need() {
         summary.add_skip("sanitizers", reason);
@@ -33,7 +33,7 @@ pub fn run(summary: &mut TestSummary) -> Result<(), String> {
 /// Builds the tests that [`run`] runs, if a nightly toolchain is installed.
 ///
 /// # Errors
-/// If the build failed.
+/// Returns an error if the build failed.
 pub fn build(summary: &mut TestSummary) -> Result<(), String> {
     if missing_need().is_some() {
         return Ok(());

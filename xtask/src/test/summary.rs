@@ -39,7 +39,7 @@ impl TestSummary {
     /// An empty summary for steps whose output goes to the terminal.
     ///
     /// # Errors
-    /// If the target directory cannot be written.
+    /// Returns an error if the target directory cannot be written.
     pub fn new() -> Result<Self, String> {
         Self::with_mode(CommandMode::Foreground, "skipped-tests")
     }
@@ -47,7 +47,7 @@ impl TestSummary {
     /// An empty summary for steps that run in the background of the steps of [`TestSummary::new`].
     ///
     /// # Errors
-    /// If the target directory cannot be written.
+    /// Returns an error if the target directory cannot be written.
     pub fn in_background() -> Result<Self, String> {
         let path = run::target_dir()?.join("background-output");
         let mut options = File::options();
@@ -81,7 +81,7 @@ impl TestSummary {
     /// Starts a step.
     ///
     /// # Errors
-    /// If the file for the output cannot be written.
+    /// Returns an error if the file for the output cannot be written.
     pub fn begin_step(&mut self) -> Result<(), String> {
         self.failed_before_step = self.failed;
         match &self.mode {
@@ -117,7 +117,7 @@ impl TestSummary {
     /// Runs a command to its end.
     ///
     /// # Errors
-    /// If it could not be started, or did not exit with 0.
+    /// Returns an error if it could not be started, or did not exit with 0.
     pub fn run(&self, command: &mut Command) -> Result<(), String> {
         match &self.mode {
             CommandMode::Foreground => run::run_checked(command),
@@ -163,7 +163,7 @@ impl TestSummary {
     /// Runs a `cargo test` command, shows its output as it is printed, and counts the tests.
     ///
     /// # Errors
-    /// If it could not be started, or a test failed.
+    /// Returns an error if it could not be started, or a test failed.
     pub fn run_and_count(&mut self, command: &mut Command) -> Result<(), String> {
         command.env("HARNESS_SKIPS", &self.skips_file);
         let command_line = run::command_line(command);
@@ -207,7 +207,7 @@ impl TestSummary {
     /// Prints the failures, the skips, and the last line.
     ///
     /// # Errors
-    /// If a test failed; in CI also if a skip is not listed.
+    /// Returns an error if a test failed; in CI also if a skip is not listed.
     pub fn print_totals(&self, elapsed: Duration) -> Result<(), String> {
         println!();
         for (name, reason) in &self.skips {

@@ -74,7 +74,7 @@ pub fn prepare(_: &mut TestSummary) -> Result<(), String> {
 /// Runs the tests, or records why this is not possible.
 ///
 /// # Errors
-/// If a test could not be built, or failed.
+/// Returns an error if a test could not be built, or failed.
 pub fn run(summary: &mut TestSummary) -> Result<(), String> {
     if let Err(reason) = vm::prepare() {
         summary.add_skip(STEP_NAME, &reason);
@@ -119,7 +119,7 @@ pub fn run(summary: &mut TestSummary) -> Result<(), String> {
 /// Runs all scenarios that need two machines: `cargo xtask soak machines`.
 ///
 /// # Errors
-/// If the machines are not available, or a test failed.
+/// Returns an error if the machines are not available, or a test failed.
 pub fn soak_on_two_machines() -> Result<(), String> {
     vm::prepare()?;
     let scenarios = build_test("score-tests", "scenarios")?;
@@ -133,7 +133,7 @@ pub fn soak_on_two_machines() -> Result<(), String> {
 /// each of its jobs has a limit.
 ///
 /// # Errors
-/// If the machine is not available, or the soak found an error.
+/// Returns an error if the machine is not available, or the soak found an error.
 pub fn soak(args: &[String]) -> Result<(), String> {
     vm::prepare()?;
     let release = run::build_release()?;
@@ -187,7 +187,7 @@ fn compile_test_programs(release: &Path) -> Result<Vec<PathBuf>, String> {
 /// Builds one test, and returns the path of its program.
 ///
 /// # Errors
-/// If the build failed.
+/// Returns an error if the build failed.
 pub fn build_test(package: &str, name: &str) -> Result<PathBuf, String> {
     let args = ["test", "-q", "-p", package, "--test", name, "--no-run"];
     let mut command = run::cargo(&args);

@@ -1,6 +1,6 @@
-//! The files of a crate use each other in one direction: no file uses, over others, itself. A
-//! module and the modules inside it count as one place, because a parent declares and re-exports
-//! what its children define. Tests may use anything.
+//! The imports between the files of a crate have no cycles: no file uses itself through other
+//! files. A module and the modules inside it count as one file, because a parent declares and
+//! re-exports the definitions of its children. Tests may use anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ type Arrows = BTreeMap<ModulePath, BTreeMap<ModulePath, Vec<String>>>;
 /// Longest chain of re-exports that is followed.
 const MAX_REEXPORTS: usize = 16;
 
-/// A module of a crate, with what its text names.
+/// A module of a crate, with the imports and paths in its text.
 #[derive(Default)]
 struct Module {
     file: PathBuf,
@@ -34,7 +34,7 @@ struct Crate {
     modules: BTreeMap<ModulePath, Module>,
 }
 
-/// The circles of imports in each target.
+/// The import cycles in each target.
 pub fn circles(tree: &Tree) -> Vec<String> {
     let mut findings = BTreeSet::new();
     for (_, _, root) in tree.targets("") {
@@ -135,7 +135,7 @@ impl Crate {
         }
     }
 
-    /// Notes a path that a module names; `name` is what `use` calls it there.
+    /// Records a path that a module names. `name` is the name that `use` gives it in the module.
     fn add_path(&mut self, module: &ModulePath, segments: &[String], name: Option<String>) {
         let mut start = module.clone();
         let mut rest = segments;
@@ -167,7 +167,7 @@ impl Crate {
         module.used_paths.push(path);
     }
 
-    /// The module that defines what a path names, over re-exports.
+    /// The module that defines the item of a path, through re-exports.
     fn definer(&self, path: &[String], depth: usize) -> Option<ModulePath> {
         let mut module = ModulePath::new();
         for (index, segment) in path.iter().enumerate() {
@@ -187,7 +187,8 @@ impl Crate {
         Some(module)
     }
 
-    /// Which module uses which by which path, but for a module and those inside it.
+    /// For each module, the modules that it uses, with a path for each. Uses between a module and
+    /// the modules inside it are left out.
     fn arrows(&self) -> Arrows {
         let mut arrows = Arrows::new();
         for (path, module) in &self.modules {
@@ -292,7 +293,7 @@ fn strongly_connected(arrows: &Arrows) -> Vec<BTreeSet<ModulePath>> {
 mod tests {
     use super::*;
 
-    /// The circles between modules with these texts.
+    /// The import cycles between modules with these texts.
     fn circles_of(modules: &[(&str, &str)]) -> Vec<BTreeSet<ModulePath>> {
         let mut target = Crate::default();
         for (name, text) in modules {

@@ -71,7 +71,7 @@ impl Tree {
 /// Reads the tree.
 ///
 /// # Errors
-/// If git or cargo fails.
+/// Returns an error if git or cargo fails.
 fn read_tree() -> Result<Tree, String> {
     let root = run::source_root();
     let git_output = Command::new("git")
@@ -145,7 +145,7 @@ pub use test_matrix::write as write_matrix;
 /// The commands that users get.
 ///
 /// # Errors
-/// If the tree cannot be read.
+/// Returns an error if the tree cannot be read.
 pub fn command_names() -> Result<Vec<String>, String> {
     Ok(commands::command_names(&read_tree()?))
 }

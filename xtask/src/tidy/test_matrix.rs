@@ -58,7 +58,7 @@ enum Subject {
     Further(String),
 }
 
-/// What is wrong with the comments, or with the page.
+/// The errors in the comments or in the page.
 pub fn check(tree: &Tree) -> Vec<String> {
     let page = match render(tree) {
         Ok(page) => page,
@@ -75,14 +75,14 @@ pub fn check(tree: &Tree) -> Vec<String> {
 /// `cargo xtask matrix`: writes the page.
 ///
 /// # Errors
-/// If a comment is wrong, or the page cannot be written.
+/// Returns an error if a comment is wrong, or the page cannot be written.
 pub fn write(_args: &[String]) -> Result<(), String> {
     let page = render(&super::read_tree()?).map_err(|findings| findings.join("\n"))?;
     let path = run::source_root().join(DOCUMENT);
     std::fs::write(&path, page).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The page, or what is wrong with the comments.
+/// The page, or the errors in the comments.
 fn render(tree: &Tree) -> Result<String, Vec<String>> {
     let sources = tree.files_with_extension(&["rs"]).filter(|file| !file.path.ends_with(file!()));
     let (notes, mut findings) = read_notes(sources);

@@ -19,7 +19,7 @@ use super::{Text, Tree};
 const MAX_FIELDS: usize = 16;
 const MAX_METHODS: usize = 60;
 
-/// What is counted.
+/// The parts of a type that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Fields,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Tree;
 
-/// Modules that allow unsafe code without saying why.
+/// Modules that allow unsafe code without a reason.
 pub fn unexplained_unsafe(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
     for file in

@@ -32,7 +32,8 @@ const FAULT_CONTEXT_LINES: usize = 50;
 /// Boots, runs, and returns the program's exit code.
 ///
 /// # Errors
-/// If a program does not exist, qemu does not start, or no exit code was reported within the time.
+/// Returns an error if a program does not exist, qemu does not start, or no exit code was reported
+/// within the time.
 pub fn run(vm_dir: &Path, options: &Options, programs: &[Vec<String>]) -> Result<i32, String> {
     let folder = vm_dir.join(format!("run-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

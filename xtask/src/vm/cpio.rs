@@ -38,7 +38,7 @@ impl Archive {
     /// Adds a copy of a file.
     ///
     /// # Errors
-    /// If the file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn add_copy_of(&mut self, path: &str, from: &Path) -> Result<(), String> {
         let io_error = |error: std::io::Error| format!("{}: {error}", from.display());
         let contents = fs::read(from).map_err(io_error)?;

@@ -24,7 +24,7 @@ const IMAGE_LIBRARY_DIR: &str = "lib/x86_64-linux-gnu";
 /// Builds `base.cpio` and `kernel` unless they exist.
 ///
 /// # Errors
-/// If a file is not at its path of Debian 12.
+/// Returns an error if a file is not at its path of Debian 12.
 pub fn build(vm_dir: &Path, unpacked: &Unpacked) -> Result<(), String> {
     let (base, init) = (vm_dir.join("base.cpio"), include_str!("init.sh"));
     let cache_key_path = vm_dir.join("init");
@@ -77,7 +77,7 @@ fn find_provider(root: &Path, name: &str) -> Result<PathBuf, String> {
 /// precedence.
 ///
 /// # Errors
-/// If ldd does not find a library.
+/// Returns an error if ldd does not find a library.
 pub fn add_libraries(
     archive: &mut Archive,
     root: &Path,

@@ -16,7 +16,7 @@ impl VmLinks {
     /// Finds free ports for the wires.
     ///
     /// # Errors
-    /// If there is no free port.
+    /// Returns an error if there is no free port.
     pub fn new(machine_count: u32) -> Result<VmLinks, String> {
         let io_error = |error: std::io::Error| format!("a wire between the machines: {error}");
         let mut bound_sockets = Vec::new();

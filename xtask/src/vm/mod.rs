@@ -53,7 +53,7 @@ impl Default for Options {
 /// The directory with the machine's files.
 ///
 /// # Errors
-/// If the target directory cannot be determined.
+/// Returns an error if the target directory cannot be determined.
 fn work_dir() -> Result<PathBuf, String> {
     Ok(run::target_dir()?.join("vm"))
 }
@@ -63,7 +63,7 @@ fn work_dir() -> Result<PathBuf, String> {
 /// # Errors
 /// Why this system cannot run the machine.
 pub fn prepare() -> Result<(), String> {
-    // Two steps of `cargo xtask test` may want it at the same time.
+    // Two steps of `cargo xtask test` may prepare the machine at the same time.
     static PREPARING: Mutex<()> = Mutex::new(());
     let _guard = PREPARING.lock().unwrap_or_else(PoisonError::into_inner);
     let vm_dir = work_dir()?;
@@ -75,7 +75,7 @@ pub fn prepare() -> Result<(), String> {
 /// one fails. Shows their output as they write it. Returns the last exit code.
 ///
 /// # Errors
-/// If the machine did not run them to their end.
+/// Returns an error if the machine did not run them to their end.
 pub fn run_in_vm(options: &Options, programs: &[Vec<String>]) -> Result<i32, String> {
     boot::run(&work_dir()?, options, programs)
 }
@@ -83,7 +83,8 @@ pub fn run_in_vm(options: &Options, programs: &[Vec<String>]) -> Result<i32, Str
 /// `cargo xtask vm`.
 ///
 /// # Errors
-/// If the arguments are wrong, the machine is not available, or the program did not exit with 0.
+/// Returns an error if the arguments are wrong, the machine is not available, or the program did
+/// not exit with 0.
 pub fn run(args: &[String]) -> Result<(), String> {
     let mut options = Options::default();
     let mut rest = args;

@@ -108,13 +108,13 @@ fn packages_to_install(package: &str) -> Result<Vec<String>, String> {
 /// Downloads packages into a directory.
 ///
 /// # Errors
-/// If a package is not available.
+/// Returns an error if a package is not available.
 pub fn download(folder: &Path, names: &[String]) -> Result<(), String> {
     let try_download = || {
         let mut command = Command::new("apt-get");
         command.args(["download", "-qq"]).args(names).current_dir(folder);
-        // The error output is discarded: apt would complain that it cannot change to its own user
-        // here.
+        // The error output is discarded, because apt would report that it cannot change to its own
+        // user here.
         run::run_checked(command.stdin(Stdio::null()).stderr(Stdio::null()))
     };
     try_download()

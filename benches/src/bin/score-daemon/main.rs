@@ -19,10 +19,10 @@
 //! its own daemons, `hosta` and the server `hostb`, on loopback addresses, and prints one line of
 //! JSON.
 //!
-//! With `elsewhere` there are two such services: the hostile user attacks one, and the other user
-//! uses the other one. The result is the floor, the cost of an attack that shares only processors.
-//! A third user visits the attacked service, because a service with only one user gives that user
-//! more.
+//! With `elsewhere` there are two such services: the hostile user attacks one service, and the
+//! other user uses the other. The result is the cost of an attack that shares only processors,
+//! which is the floor. A third user visits the attacked service, because a service with only one
+//! user gives that user more.
 //!
 //! The hostile user's clients may use only the second processor. The daemons, which have realtime
 //! priority, and the other user may use both. Therefore the clients' computing delays no other

@@ -32,7 +32,7 @@ fn run_on_host(host: &str, words: &str) -> BenchResult<()> {
 }
 
 /// Waits until a link that was set up carries packets. The kernel silently drops all packets until
-/// its worker has noticed the carrier. Processes that spin in a session with a high weight may
+/// its worker has detected the carrier. Processes that spin in a session with a high weight may
 /// delay that worker.
 fn wait_until_up(host: &str, link: &str) -> BenchResult<()> {
     let begin = Instant::now();

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// The number of empty polls between two readings of the clock.
 const POLLS_PER_CLOCK_READ: u32 = 10_000;
-/// The time for which the sink receives before it measures. Meanwhile windows open.
+/// The time for which the sink receives before it measures. During this time the windows open.
 const WARM_UP_WINDOW: Duration = Duration::from_millis(200);
 
 /// A device whose peer is not known yet.

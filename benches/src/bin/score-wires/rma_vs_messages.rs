@@ -25,7 +25,7 @@ impl ConnectedNode {
         let areas = self.exchange_areas(other_memory)?;
         let (mut message_rates, mut rma_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         let begin = Instant::now();
-        // Meanwhile windows open.
+        // During this time the windows open.
         let measure_from = begin + Duration::from_millis(300);
         while begin.elapsed() < time + Duration::from_millis(300) {
             let message_rate =

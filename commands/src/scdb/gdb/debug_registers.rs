@@ -151,8 +151,8 @@ fn reset_breakpoint(rank: &mut Rank, thread: u32, address: u64) -> RankResult<()
 }
 
 impl DebugRegisterUse {
-    /// Sets in new threads all that is set in the others. Must be called before the process goes
-    /// on.
+    /// Sets the watchpoints and breakpoints of the other threads in new threads. Must be called
+    /// before the process continues.
     pub fn arm_new_threads(&mut self, rank: &mut Rank) -> RankResult<()> {
         if self.watches.is_empty() && self.breakpoints.is_empty() {
             self.armed.clear();

@@ -1,5 +1,6 @@
 //! Serves the files that a debugger reads: the program of the rank and its libraries, as they are
-//! on the host of the rank. If this host has the same file at the same path, it is read here.
+//! on the host of the rank. If this host has the same file at the same path, the stub reads the
+//! file of this host.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

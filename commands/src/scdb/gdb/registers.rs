@@ -20,7 +20,7 @@ enum Place {
 }
 
 /// A register: its name, its length in the protocol, its type in the description, its location, and
-/// its length there. Lengths are in bytes.
+/// its length at that location. Lengths are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Register {
     name: String,
@@ -290,7 +290,7 @@ fn mark_component(offset: usize, area: &mut [u8]) {
 }
 
 /// The tags of the x87 registers, two bits each: 0 valid, 1 zero, 2 special, 3 empty. The area has
-/// only one bit for each register, which says whether it is not empty.
+/// only one bit for each register, which is set if the register is not empty.
 fn long_tags(area: &[u8]) -> u16 {
     let Some(head) = area.get(..AREA_XMM) else { return 0xffff };
     let top = u16::from_le_bytes([head[2], head[3]]) >> TOP_SHIFT & 7;

@@ -38,10 +38,10 @@ const OTHERS_RUN_INTERVAL: Duration = Duration::from_millis(1);
 /// The reason of a stop.
 pub type Stop = MultiThreadStopReason<u64>;
 
-/// What a thread is to do when the process continues.
+/// The action of a thread when the process continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadAction {
-    /// Go on.
+    /// Continue until the next event.
     Continue,
     /// Execute one instruction.
     Step,
@@ -94,7 +94,7 @@ pub struct RunControl {
     is_locked: bool,
     /// The threads that continue. `None` means all threads.
     moving: Option<Vec<u32>>,
-    /// Stops of threads that were not to continue.
+    /// Stops of threads that the debugger has not continued.
     kept_stops: VecDeque<(u32, Stop)>,
     /// A notice that was received but not yet handled.
     unread: Option<Notice>,

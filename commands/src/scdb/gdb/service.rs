@@ -113,7 +113,7 @@ impl RankService {
     /// Requests the properties of files on the host of the rank.
     ///
     /// # Errors
-    /// If the connection to the service fails.
+    /// Returns an error if the connection to the service fails.
     pub fn ask_file(&self, question: FileQuestion) -> io::Result<FileAnswer> {
         match self.call(&Question::File(question), None)?.wait()? {
             ToolResult::File(answer) => Ok(answer),
@@ -228,7 +228,8 @@ impl ToolSessionLink {
     /// Sends a request and waits for its answer. Notices that arrive before it are kept.
     ///
     /// # Errors
-    /// If the connection to the service fails. TimedOut if there is no answer in time.
+    /// Returns an error if the connection to the service fails. TimedOut: no answer arrived in
+    /// time.
     pub fn ask(&mut self, request: &ToolRequest<'_>, timeout: Duration) -> io::Result<Vec<u8>> {
         self.last_sequence += 1;
         let (job, sequence) = (self.service.target.job.0.into(), self.last_sequence);
@@ -257,7 +258,7 @@ impl ToolSessionLink {
     /// The next notice that has arrived. `None` if there is none.
     ///
     /// # Errors
-    /// If the connection to the service fails.
+    /// Returns an error if the connection to the service fails.
     pub fn next_notice(&mut self) -> io::Result<Option<Vec<u8>>> {
         if self.notices.is_empty()
             && let Some(listening) = &mut self.listening
@@ -272,7 +273,7 @@ impl ToolSessionLink {
     /// A descriptor that is readable when [`ToolSessionLink::next_notice`] has work to do.
     ///
     /// # Errors
-    /// If the connection to the service fails.
+    /// Returns an error if the connection to the service fails.
     pub fn wait_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.listen()?;
         let listening = self.listening.as_ref().ok_or(io::ErrorKind::NotConnected)?;

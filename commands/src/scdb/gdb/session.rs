@@ -53,8 +53,9 @@ impl Debugger {
 }
 
 impl Debugger {
-    /// Waits for the acknowledgement of the last packet. Without it a debugger that writes it gets
-    /// EPIPE, and reports an error of the connection. Nothing depends on its content.
+    /// Waits for the acknowledgement of the last packet. Without this wait, the debugger would get
+    /// EPIPE for the acknowledgement, and report an error of the connection. The content is
+    /// ignored.
     fn await_acknowledgement(&self) {
         let mut fds = [PollFd::new(self.input.as_fd(), PollFlags::POLLIN)];
         if poll(&mut fds, ACKNOWLEDGEMENT_TIMEOUT).is_ok_and(|count| count > 0) {

@@ -92,7 +92,7 @@ impl RankTarget {
     /// Takes a rank that is stopped.
     ///
     /// # Errors
-    /// As [`RankTarget::stop`].
+    /// The errors of [`RankTarget::stop`].
     pub fn look(mut rank: Rank) -> RankResult<Self> {
         let process = rank.process()?;
         Ok(Self {

@@ -43,8 +43,8 @@ pub struct ThreadLocalQuestion {
 
 impl ThreadLocalQuestion {
     /// Takes the question from the beginning of received bytes. Returns the question, or `None` if
-    /// its parameters are wrong, and the length of the packet. Returns no packet if the bytes begin
-    /// with another one, or have only a part of it.
+    /// its parameters are wrong, and the length of the packet. Returns nothing if the bytes begin
+    /// with another packet, or have only a part of the question.
     pub fn take(bytes: &[u8]) -> Option<(Option<Self>, usize)> {
         let rest = bytes.strip_prefix(QUESTION)?;
         let end = rest.iter().position(|byte| *byte == b'#')?;
@@ -164,7 +164,7 @@ fn loaded_objects(
     objects.collect()
 }
 
-/// What differs between versions of glibc.
+/// The data that differ between versions of glibc.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadLocalLayout {
     /// Offset of the module's number in `struct link_map`.

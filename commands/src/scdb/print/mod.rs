@@ -41,8 +41,9 @@ const MAX_FRAMES: usize = 64;
 /// Maximum length of a value in bytes. gdb itself shows 200 elements of an array or a string.
 const MAX_VALUE_LEN: usize = 64 << 10;
 
-/// Settings of gdb. They forbid writes and calls: an expression with either is an error that says
-/// so. They disable caches, which would hold data from before the rank was stopped.
+/// Settings of gdb. They forbid writes and calls: gdb reports an error for an expression that
+/// contains a write or a call. They disable caches, which would hold data from before the rank was
+/// stopped.
 const SETTINGS: [&str; 6] = [
     "-gdb-set confirm off",
     "-gdb-set stack-cache off",

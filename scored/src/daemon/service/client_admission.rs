@@ -20,18 +20,19 @@ use super::super::session::ClientSession;
 use super::super::sessions::Sessions;
 
 /// Limit of the clients that have not logged in, if the process may have enough descriptors. Each
-/// client costs a descriptor and a few KiB. A burst of a quarter as many scruns of one user loses
-/// none, however late the scruns are scheduled. The exception is a client whose messages have
-/// waited for [`BUSY_EVICTION_GRACE`] while other clients need the room.
+/// client costs a descriptor and a few KiB. If one user starts a quarter as many scruns at once,
+/// none of them is dropped, even if they are scheduled late. The exception is a client whose
+/// messages have waited for [`BUSY_EVICTION_GRACE`] while other clients need the room.
 const MAX_UNAUTHENTICATED: usize = 4096;
 /// Clients that have not logged in may use one in this many descriptors. The rest is for jobs.
 const UNAUTHENTICATED_FD_SHARE: u64 = 4;
-/// If there is no room, the user with the most clients that have not logged in loses the oldest,
-/// unless it is younger than this. A scrun sends its login as soon as it has connected. The daemon
-/// reads the login in the turn of the loop in which it accepts the client. The time is thus needed
-/// only by a scrun that is interrupted between connecting and sending.
+/// If there is no room, the daemon drops the oldest client of the user with the most clients that
+/// have not logged in. It does not drop a client that is younger than this. A scrun sends its login
+/// as soon as it has connected. The daemon reads the login in the turn of the loop in which it
+/// accepts the client. The time is thus needed only by a scrun that is interrupted between
+/// connecting and sending.
 const EVICTION_GRACE: Duration = Duration::from_millis(100);
-/// The same for clients that have sent messages which the daemon has not read yet.
+/// Like [`EVICTION_GRACE`], for clients whose messages the daemon has not read yet.
 const BUSY_EVICTION_GRACE: Duration = Duration::from_secs(2);
 /// The maximum number of clients that are dropped in a turn of the loop to make room. The limit
 /// lets other work continue, and drops few clients if few are waiting.
@@ -63,9 +64,9 @@ struct UnauthenticatedClient {
     uid: u32,
 }
 
-/// Pauses in accepting clients. The kernel does not say whose client is next in the queue.
-/// Therefore the daemon has to accept also clients of users whose processing time is used up. After
-/// such clients it pauses for a multiple of the time that it has spent on them.
+/// Pauses in accepting clients. The kernel does not report which user's client is next in the
+/// queue. Therefore the daemon also has to accept clients of users whose processing time is used
+/// up. After such clients the daemon pauses for a multiple of the time that it has spent on them.
 #[derive(Debug)]
 struct AcceptPauses {
     end: Instant,
@@ -215,7 +216,8 @@ impl ClientAdmission {
         UserLine { uid, text }
     }
 
-    /// Updates the set of users who have reached their limit, if it is time.
+    /// Updates the set of users who have reached their limit, if [`CROWDING_COUNT_INTERVAL`] has
+    /// passed.
     fn find_crowding_users(&mut self, sessions: &Sessions) {
         let now = Instant::now();
         let counted_at = self.crowding_users.counted_at;
@@ -283,7 +285,7 @@ impl ClientAdmission {
         self.listener.wake_deadline()
     }
 
-    /// If a client is waiting that can be accepted after the pause: the end of the pause.
+    /// The end of the pause, if a client is waiting that can be accepted after the pause.
     pub fn pause_end(&self, sessions: &Sessions) -> Option<Instant> {
         let is_waiting = self.listener.may_accept && !self.lacks_room(sessions);
         is_waiting.then(|| self.pauses.end())

@@ -16,8 +16,9 @@ use crate::http::response::Status;
 use crate::http::{AllowedHosts, Connection, HttpRequest, response};
 use crate::sys::tcp;
 
-/// The maximum number of simultaneous connections. Beyond it, the oldest connection without a valid
-/// token is closed. If there is none, the user with the most connections loses the oldest one.
+/// The maximum number of simultaneous connections. Beyond it, the daemon closes the oldest
+/// connection without a valid token. If there is none, it closes the oldest connection of the user
+/// with the most connections.
 const MAX_CONNECTIONS: usize = 128;
 /// The delay before the next accept(2) after the process has run out of descriptors.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -217,7 +218,7 @@ impl HttpConnection {
                 }
                 Ok(count) => {
                     self.connection.push(&buffer[..count], now);
-                    // One read per turn and client, so that the other clients are served, too.
+                    // One read per turn and client, so that the other clients are also served.
                     break;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -1,6 +1,5 @@
 //! The log of a service. Lines go to standard error, from which systemd passes them to the journal
-//! with their priority. If a syslog receiver is configured, a copy goes there, too (RFC 5424 over
-//! UDP).
+//! with their priority. If a syslog receiver is configured, it gets a copy (RFC 5424 over UDP).
 
 use std::net::{ToSocketAddrs, UdpSocket};
 use std::sync::OnceLock;

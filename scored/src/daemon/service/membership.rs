@@ -45,8 +45,8 @@ impl Daemon {
             },
             PeerMessage::Hello(_) | PeerMessage::Order { .. } | PeerMessage::Report { .. } => {}
             message => {
-                // A daemon that does not know its own number joins by name, so it gets a number
-                // that no host has.
+                // A daemon without a number joins by name. Its message gets a number that no host
+                // has.
                 let from = from.unwrap_or(HostId(u32::MAX));
                 match service.is_server() {
                     true => self.step_server(cluster::ClusterEvent::Received { from, message }),

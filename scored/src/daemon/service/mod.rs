@@ -319,7 +319,7 @@ impl Service {
         u32::try_from(index).ok().map(HostId)
     }
 
-    /// Records that messages of a session were handled that its host has forwarded.
+    /// Records that this daemon has handled messages that the host of a session has forwarded.
     pub fn add_forward_credit(&mut self, id: SessionId, cost: u64) {
         self.remote_sessions.add_credit(id, cost);
     }
@@ -398,7 +398,7 @@ impl Service {
         self.admission.deadline(sessions, now)
     }
 
-    /// If a client is waiting that can be accepted after a pause: the end of the pause.
+    /// The end of the pause, if a client is waiting that can be accepted after the pause.
     pub fn accept_pause_end(&self, sessions: &Sessions) -> Option<Instant> {
         self.admission.pause_end(sessions)
     }

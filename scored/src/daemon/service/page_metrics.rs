@@ -121,7 +121,7 @@ fn permille(share: f32) -> u16 {
 }
 
 impl Service {
-    /// Determines the jobs that readers of the page may see, if it is time. Returns the added and
+    /// Determines the jobs that readers of the page may see, if that is due. Returns the added and
     /// removed jobs, each with the period of its metrics in milliseconds, which is 0 for a removed
     /// job.
     pub fn page_subscriptions(&mut self, led_jobs: &Jobs) -> Vec<(JobId, u32)> {

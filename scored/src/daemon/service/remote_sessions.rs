@@ -34,7 +34,8 @@ impl RemoteSessions {
         self.keys.get(&(host, number)).copied()
     }
 
-    /// Records that messages of a session were handled that its host has forwarded.
+    /// Records the cost of messages that a session's host has forwarded and that the server has
+    /// handled.
     pub fn add_credit(&mut self, id: SessionId, cost: u64) {
         if cost > 0 {
             *self.credits.entry((id.host, id.number)).or_default() += cost;

@@ -35,7 +35,7 @@ const RESPONSE_TTL: Duration = Duration::from_millis(250);
 /// How long metrics are kept for an open page after a request. The page sends the next request
 /// earlier.
 const PAGE_SUBSCRIPTION_TTL: Duration = Duration::from_secs(5);
-/// The same for a scraper such as Prometheus.
+/// Like [`PAGE_SUBSCRIPTION_TTL`], for a scraper such as Prometheus.
 const SCRAPE_SUBSCRIPTION_TTL: Duration = Duration::from_secs(150);
 
 /// The status page.

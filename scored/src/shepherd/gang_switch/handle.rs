@@ -15,7 +15,7 @@ use crate::sys::realtime::{self, Inherit};
 
 /// Receives orders to stop and to run.
 pub struct SwitchHandle {
-    /// None: the switch thread has it.
+    /// None: the switch thread has the socket.
     socket: Option<FramedSocket>,
     run_gate: Arc<RunGate>,
     inspector: ProcessInspector,
@@ -28,7 +28,7 @@ impl SwitchHandle {
     /// permission to enter the realtime class.
     ///
     /// # Errors
-    /// As eventfd(2), epoll_ctl(2), pthread_create(3).
+    /// The errors of eventfd(2), epoll_ctl(2) and pthread_create(3).
     pub fn new(
         socket: OwnedFd,
         registry: &Registry,
@@ -54,7 +54,7 @@ impl SwitchHandle {
         Arc::clone(&self.run_gate)
     }
 
-    /// Receives orders. Starts the switch thread for any order but one to continue running.
+    /// Receives orders. Starts the switch thread for any order except an order to continue running.
     ///
     /// # Errors
     /// The received bytes are not an order, or the thread cannot be started.

@@ -30,7 +30,7 @@ impl IdlePoll {
         Self { next_poll: now, notified: false, not_before: now, was_idle: false }
     }
 
-    /// A process has sent a notification.
+    /// Records that a process has sent a notification.
     pub fn on_notify(&mut self) {
         (self.notified, self.next_poll) = (true, self.next_poll.min(self.not_before));
     }
@@ -46,8 +46,8 @@ impl IdlePoll {
         (self.notified, self.was_idle) = (false, result.any_idle);
     }
 
-    /// The job resumes, or its poll interval changes. After a stop, idle processes may have work to
-    /// do. They get one poll interval to become busy.
+    /// Handles a resume of the job, or a change of its poll interval. After a stop, idle processes
+    /// may have work to do. They get one poll interval to become busy.
     pub fn on_resume(
         &mut self,
         now: Instant,

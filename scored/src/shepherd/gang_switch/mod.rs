@@ -39,7 +39,7 @@ const STACK: usize = 256 * 1024;
 /// normal class.
 ///
 /// # Errors
-/// As pthread_create(3).
+/// The errors of pthread_create(3).
 fn start(
     received: (FramedSocket, Option<SwitchOrder>),
     run_gate: &Arc<RunGate>,

@@ -93,7 +93,7 @@ impl JobProcesses {
         self.held_by_tracer.clear();
         (self.finds_external_stops, self.is_complete) = (is_first_stop, false);
         self.exempt_pid = exempt_pid;
-        // The last scan may have found it before it was exempt.
+        // The last scan may have found this process before it was exempt.
         self.children.retain(|pid| Some(*pid) != exempt_pid);
         if is_first_stop {
             self.find_stopped_children();
@@ -164,7 +164,8 @@ impl JobProcesses {
             if children.contains(pid) && !is_interrupted {
                 match process_stop::wait_for_stop(*pid) {
                     StopResult::Stopped | StopResult::Ended => return false,
-                    // A debugger may hold it, or it may be in an uninterruptible wait.
+                    // A debugger may hold the process, or the process may be in an uninterruptible
+                    // wait.
                     StopResult::Interrupted => is_interrupted = true,
                 }
             }
@@ -279,8 +280,8 @@ impl JobProcesses {
     }
 
     /// Stops all processes that a scan finds, except held ones, until a scan finds no new
-    /// processes. For jobs without a namespace, and while processes are held. The next scan finds a
-    /// child that was forked between a scan and its signals.
+    /// processes. Used for jobs without a namespace, and while processes are held. The next scan
+    /// finds a child that was forked between a scan and its signals.
     fn stop_by_scans(&mut self) {
         (self.last_pid_at_scan, self.scan_is_exact) = (None, false);
         let mut stopped = HashSet::new();

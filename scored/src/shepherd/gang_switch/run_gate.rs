@@ -18,7 +18,7 @@ pub struct RunGate {
     stopped: AtomicBool,
     stopped_ns: AtomicU64,
     idle_check_interval_us: AtomicU32,
-    /// Whether the loop wants to be woken when the job runs again.
+    /// Whether the loop has requested a wake-up when the job runs again.
     wake_requested: AtomicBool,
     /// The process id of the tool control service, which answers while the job is stopped. 0: there
     /// is none.
@@ -81,7 +81,7 @@ impl RunGate {
         self.lock().held.clone()
     }
 
-    /// A process has been reaped.
+    /// Handles the exit of a process that has been reaped.
     pub fn on_process_exit(&self, pid: i32) {
         self.lock().held.remove(&pid);
     }

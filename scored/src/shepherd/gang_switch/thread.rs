@@ -147,7 +147,7 @@ impl SwitchThread {
     }
 
     fn next_event(&mut self, run_gate: &RunGate) -> io::Result<SwitchEvent> {
-        // Orders that have been read come first. Reading again would be a system call in vain.
+        // Orders that have been read come first. Reading again would be an unnecessary system call.
         let mut max_reads = 0;
         loop {
             let order = self.socket.receive_within(max_reads).map_err(io::Error::other)?;

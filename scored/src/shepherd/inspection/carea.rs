@@ -49,7 +49,7 @@ impl CAreas {
     /// Maps the areas of `process_count` processes.
     ///
     /// # Errors
-    /// As mmap(2).
+    /// The errors of mmap(2).
     pub fn new(fd: BorrowedFd<'_>, process_count: u32) -> io::Result<Self> {
         Ok(Self { map: UntrustedMap::new(fd, AREA_LEN * process_count as usize)?, process_count })
     }
@@ -207,7 +207,7 @@ pub mod tests {
             Self::with_second_mapping().0
         }
 
-        /// The same, with a second mapping for the reader under test.
+        /// Like [`CAreaFixture::new`], with a second mapping for the reader under test.
         pub fn with_second_mapping() -> (Self, CAreas) {
             let fd = memfd::create_sealed("score-test", 2 * AREA_LEN as u64).unwrap();
             let [areas, second] = [(); 2].map(|()| CAreas::new(fd.as_fd(), 2).unwrap());

@@ -66,9 +66,9 @@ fn epoll_targets(fdinfo: &str) -> Option<Vec<i32>> {
 /// A socket that belongs to PM, or may belong to PM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SocketDirection {
-    /// PM receives through it and counts the messages.
+    /// PM receives through the socket and counts the messages.
     Receive(u64),
-    /// PM sends through it. Only the peer that it has chosen can send to it.
+    /// PM sends through the socket. Only the peer that PM has chosen can send to it.
     SendOnly(u64),
 }
 

@@ -7,19 +7,23 @@
 //! | `notify_socket.rs` | the socket on which processes report changes of their state |
 //! | `idle_detection.rs` | whether all processes are idle, and which are armed to notify |
 //! | `poll_backoff.rs` | when to poll next without a notification |
-//! | `proc_threads.rs` | threads, as the kernel sees them |
+//! | `proc_threads.rs` | threads and their states, from /proc |
 //! | `fd_classes.rs` | whether a descriptor is PM's |
 //! | `thread_rules.rs` | the rules for the state of a waiting thread |
 //! | `thread_scan.rs` | scans the threads of a process |
 //!
-//! A process is idle if all of its threads have set their idle flag, or are in sc_barrier, *and* no
-//! reply of SCore to it is outstanding. libscore counts a call of sc_barrier before the thread is
-//! idle, and a reply after the thread is busy again. The shepherd counts the calls that it has
-//! received and the replies that it has sent. A call that has not been received yet may be the last
-//! one that all other processes wait for. A reply that has not been taken yet is about to wake a
-//! thread. A process with either of them is not idle. The job master knows all calls that were
-//! received before a sample, because reports keep their order. Any replies to them were ordered
-//! before the sample.
+//! The shepherd reports a process as idle if two conditions hold. All threads of the process have
+//! set their idle flag, or are in sc_barrier. No reply of SCore to the process is outstanding.
+//!
+//! libscore counts a call of sc_barrier before the thread is idle, and a reply after the thread is
+//! busy again. The shepherd counts the calls that it has received and the replies that it has sent.
+//! A process is not idle if the shepherd has not received one of its calls, because all other
+//! processes may wait for this call. A process is also not idle if it has not taken a reply yet,
+//! because the reply will wake one of its threads.
+//!
+//! Reports keep their order. When the job master receives a sample, it has therefore received all
+//! calls that were received before the sample. It has ordered any replies to these calls before the
+//! sample.
 //!
 //! A process that has exited is idle. Its exit is a change, like a transition to busy. Its sent
 //! messages stay in the sums, and messages to it count as received (docs/dev/messages.md, "Exit").
@@ -56,7 +60,7 @@ use thread_scan::ScanDepth;
 
 /// The inspected processes of a job on this host. The loop adds elements, and samples them when the
 /// job master requests it. The switch thread polls periodically whether all processes are idle,
-/// because it runs in time among busy processes.
+/// because its scheduling class gives it a processor even while processes are busy.
 #[derive(Clone)]
 pub struct ProcessInspector(Arc<Shared>);
 
@@ -137,7 +141,7 @@ impl ProcessInspector {
     /// An inspector without elements.
     ///
     /// # Errors
-    /// As eventfd(2), socket(2).
+    /// The errors of eventfd(2) and socket(2).
     pub fn new() -> io::Result<Self> {
         let wake_event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let (is_active, has_held) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -213,7 +217,7 @@ impl ProcessInspector {
         }
     }
 
-    /// A process has exited, and its networks have been notified.
+    /// Handles the exit of a process. The caller has notified the networks of the process.
     pub fn on_process_exit(&self, element: u32, node: u32) {
         if let Some(process) = self.lock().process(element, node) {
             process.has_exited = true;
@@ -221,8 +225,8 @@ impl ProcessInspector {
         self.reset_backoff();
     }
 
-    /// A debugger holds these processes at a stop of the job. Only these processes are checked
-    /// later, so that busy processes without a debugger cause no cost.
+    /// Records the processes that a debugger holds at a stop of the job. Only these processes are
+    /// checked later, so that busy processes without a debugger cause no cost.
     pub fn set_held(&self, pids: &HashSet<i32>) {
         let had_held = self.0.has_held.swap(!pids.is_empty(), Ordering::SeqCst);
         if pids.is_empty() && !had_held {

@@ -22,7 +22,7 @@ impl NotifySocket {
     /// Creates and binds the socket.
     ///
     /// # Errors
-    /// As socket(2), bind(2).
+    /// The errors of socket(2) and bind(2).
     pub fn new() -> io::Result<Self> {
         let (socket, name) = autobound_datagram_socket()?;
         Ok(Self { socket, name })

@@ -1,4 +1,4 @@
-//! The threads of a process, as the kernel sees them (proc(5)).
+//! The threads of a process, from /proc (proc(5)).
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ pub struct Task {
     pub state: u8,
     /// Number of its context switches.
     pub context_switches: u64,
-    /// The system call that it is in.
+    /// The system call that the thread is in.
     pub call: Syscall,
 }
 
@@ -28,7 +28,7 @@ pub enum Syscall {
     None,
     /// Number and arguments. A stopped thread is still in its call.
     Blocked(i64, [u64; 6]),
-    /// The kernel does not show it.
+    /// The kernel does not show the call.
     Unknown,
 }
 
@@ -57,7 +57,7 @@ impl SignalState {
 /// Reads a file of /proc with as few system calls as possible.
 ///
 /// # Errors
-/// As open(2), read(2). Also an error if the content is not UTF-8.
+/// The errors of open(2) and read(2). Also an error if the content is not UTF-8.
 pub fn read_proc_file(path: &str) -> io::Result<String> {
     let mut text = String::with_capacity(16 << 10);
     File::open(path)?.read_to_string(&mut text)?;
@@ -124,7 +124,7 @@ pub fn signal_state(pid: i32) -> Option<SignalState> {
     Some(SignalState { traced, caught_signals, has_timers: !timers.trim().is_empty() })
 }
 
-/// Those of the given processes, which are all stopped, that have live children.
+/// The given processes that have live children. All given processes are stopped.
 pub fn pids_with_children(pids: &HashSet<i32>) -> HashSet<i32> {
     let parent_flags: Option<Vec<(i32, bool)>> =
         pids.iter().map(|pid| Some((*pid, is_parent(*pid)?))).collect();

@@ -32,13 +32,13 @@ const FUTEX_CLOCK_REALTIME: i32 = 256;
 /// Classified state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ThreadState {
-    /// It sleeps until another thread of the parallel process does something.
+    /// The thread sleeps until another thread of the parallel process does something.
     Blocked,
-    /// It polls for messages.
+    /// The thread polls for messages.
     Polling,
-    /// It is not a thread of the program, or has exited.
+    /// The thread does not belong to the program, or has exited.
     Ignored,
-    /// Its state cannot be proved.
+    /// The state of the thread cannot be proved.
     Unknown,
 }
 
@@ -63,7 +63,7 @@ pub fn classify_thread(
     process: &impl ProcessFacts,
 ) -> ThreadState {
     match (thread_slot, task.state) {
-        // It has exited, and only its id remains.
+        // The thread has exited, and only its id remains.
         (_, b'Z' | b'X') => ThreadState::Ignored,
         (Some(thread_slot), _) if !thread_slot.idle => ThreadState::Unknown,
         (None, _) if PM_THREADS.contains(&task.name.as_str()) => ThreadState::Ignored,

@@ -12,7 +12,7 @@ const REPORT_INTERVAL_RANGE_MS: (u32, u32) = (50, 60_000);
 /// Period without subscribers, if `stat` needs the busy fractions at the end.
 const UNSUBSCRIBED_INTERVAL: Duration = Duration::from_secs(1);
 
-/// For how long a process was observed, and for how long it was busy, by its idle flag.
+/// The time for which a process was observed, and the time for which it was busy, by its idle flag.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BusyTime {
     /// The observed part of the job's running time, in nanoseconds.
@@ -115,7 +115,7 @@ impl Sampler {
         if due > now + interval / 2 {
             return false;
         }
-        // Reports keep a fixed rhythm, unless this process was delayed.
+        // Reports are due at fixed intervals, unless this process was delayed.
         let next = due + period;
         self.next_report = Some(if next > now { next } else { now + period });
         true

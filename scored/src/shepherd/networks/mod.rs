@@ -203,9 +203,9 @@ impl NetworkSetDevices {
 }
 
 impl Networks {
-    /// Opens the devices whose addresses other hosts need, and returns these addresses. Returns
-    /// none if there is no other host. `raw_client`: client of the helper that opens raw sockets,
-    /// because this process has no permission to do so.
+    /// Opens the devices whose addresses other hosts need, and returns these addresses. Returns no
+    /// addresses if there is no other host. `raw_client`: client of the helper that opens raw
+    /// sockets, because this process has no permission to do so.
     ///
     /// # Errors
     /// One line for the user.
@@ -329,7 +329,7 @@ impl Networks {
         MessageCounters(counters)
     }
 
-    /// A process of this host has exited.
+    /// Handles the exit of a process of this host.
     pub fn on_process_exit(&self, process: u32) {
         // These calls cannot fail for a node that exists. A corrupt segment harms only its own job.
         for set in &self.sets {
@@ -342,7 +342,7 @@ impl Networks {
         }
     }
 
-    /// Nodes have exited on any host.
+    /// Handles the exits of nodes on any host.
     pub fn on_nodes_exited(&self, nodes: &NodeSet) {
         for opened in self.devices() {
             for node in nodes.iter() {
@@ -354,7 +354,7 @@ impl Networks {
     /// Registers the devices: `registry` reports `token` when [`Networks::serve`] has work to do.
     ///
     /// # Errors
-    /// As epoll_ctl(2).
+    /// The errors of epoll_ctl(2).
     pub fn register(&mut self, registry: &Registry, token: Token) -> std::io::Result<()> {
         if self.registered || !self.joined {
             return Ok(());

@@ -11,7 +11,7 @@ use score_proto::message::Level;
 
 use super::transport_offer::{Adapter, RdmaUnavailable, TransportOffer};
 
-/// How this host tries RDMA.
+/// The parameters with which this host tries RDMA.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdmaProbe {
     /// Address to which processes of other hosts send their queue pair numbers.

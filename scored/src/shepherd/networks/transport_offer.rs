@@ -1,4 +1,4 @@
-//! What each host tells the others about its transports.
+//! The offer of transports that each host sends to the other hosts of a job.
 
 use score_pm::rdma::Unusable;
 use serde::{Deserialize, Serialize};

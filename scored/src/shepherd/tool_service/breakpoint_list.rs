@@ -1,6 +1,6 @@
 //! The breakpoints that tools have set in the processes of this host. If the tool control service
-//! is killed, they stay in the program text, and SIGTRAP kills a process that reaches one. The next
-//! service removes them (docs/dev/tools.md, ruling O16).
+//! is killed, the breakpoints stay in the program text, and SIGTRAP kills a process that reaches
+//! one. The next service removes them (docs/dev/tools.md, ruling O16).
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -20,7 +20,8 @@ const POLL_INTERVAL_ENV: &str = "SCORE_TEST_PACE";
 /// Runs the soak.
 ///
 /// # Errors
-/// If a verdict was wrong or missing. The message has the command that repeats the run.
+/// Returns an error if a verdict was wrong or missing. The message has the command that repeats the
+/// run.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let env = TestEnv::new();
     let Some(program) = env.test_program("patterns") else {

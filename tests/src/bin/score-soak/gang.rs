@@ -31,7 +31,8 @@ const JOB_TIMEOUT: Duration = Duration::from_secs(900);
 /// Runs the soak. Its count is the number of stops.
 ///
 /// # Errors
-/// If a message or a byte was lost, altered or out of order, or if a job did not end.
+/// Returns an error if a message or a byte was lost, altered or out of order, or if a job did not
+/// end.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let switches = soak_options.count.min(100_000);
     traffic(soak_options, switches)?;

@@ -31,7 +31,8 @@ struct KillStats {
 /// Runs the soak.
 ///
 /// # Errors
-/// If a process or a file was left. The message has the command that repeats the run.
+/// Returns an error if a process or a file was left. The message has the command that repeats the
+/// run.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let env = TestEnv::new();
     let traffic = env.test_program("traffic").map(|path| path.display().to_string());

@@ -34,8 +34,8 @@ struct OperationCounts {
 /// Runs the soak. Its count is the number of jobs.
 ///
 /// # Errors
-/// If a byte was altered that should not be, or was not the byte that was written, or if a job did
-/// not end. The message has the command that repeats the run.
+/// Returns an error if a byte was altered that should not be, or was not the byte that was written.
+/// Also returns an error if a job did not end. The message has the command that repeats the run.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let env = TestEnv::new();
     let Some(program) = crate::copy_program_for_users(&env, "memory", "regions")? else {

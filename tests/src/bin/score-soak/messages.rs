@@ -15,8 +15,8 @@ use crate::random::Random;
 /// Runs the soak.
 ///
 /// # Errors
-/// If a message was lost, altered or out of order, or if a job did not end. The message has the
-/// command that repeats the run.
+/// Returns an error if a message was lost, altered or out of order, or if a job did not end. The
+/// message has the command that repeats the run.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let env = TestEnv::new();
     let Some(program) = env.test_program("traffic") else {

@@ -56,7 +56,7 @@ impl MpiPatterns {
     /// Runs two jobs that follow from the random numbers.
     ///
     /// # Errors
-    /// If a verdict was wrong or missing.
+    /// Returns an error if a verdict was wrong or missing.
     pub fn run(&self, random: &mut Random) -> Result<MpiVerdicts, String> {
         let env = TestEnv::new();
         let hosts = &["a", "b"][..1 + random.below(2)];

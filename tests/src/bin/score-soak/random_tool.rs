@@ -19,7 +19,7 @@ pub const COMMAND: &str = "random-tool";
 pub const EXIT_CLOSED: u8 = 3;
 /// The letter for attaching.
 pub const ATTACHED: char = 'a';
-/// The letters that a tool prints, and what they count.
+/// The letters that a tool prints, with the operations that they count.
 pub const DEEDS: &[(char, &str)] = &[
     (ATTACHED, "attaches"),
     ('b', "breakpoints hit"),
@@ -277,7 +277,8 @@ impl<'a> RandomTool<'a> {
         Ok(())
     }
 
-    /// Sets the breakpoint where a thread is now, because it may come there again.
+    /// Sets the breakpoint at the current instruction of a thread, because the thread may execute
+    /// it again.
     fn set_breakpoint(&mut self, index: usize) -> Result<(), ToolEnd> {
         if let Some((_, address, _)) = self.random_place(index)? {
             let kind = BreakpointKind::Normal;
@@ -352,8 +353,8 @@ impl<'a> RandomTool<'a> {
         Ok(())
     }
 
-    /// Removes all breakpoints and watchpoints and then releases authority, which is refused as
-    /// long as there are any.
+    /// Removes all breakpoints and watchpoints and then releases authority. The service refuses the
+    /// release as long as there are any.
     fn release(&mut self, index: usize) -> Result<(), ToolEnd> {
         while !self.processes[index].breakpoints.is_empty()
             || !self.processes[index].watchpoints.is_empty()

@@ -126,7 +126,7 @@ struct TooledJob {
     /// The arguments in the command lines of the job's processes.
     arguments: String,
     tools: Vec<RunningTool>,
-    /// The time at which a tool noticed that the job ends.
+    /// The time at which a tool detected that the job ends.
     closed_at: Option<Instant>,
 }
 
@@ -143,7 +143,8 @@ struct Workshop<'a> {
 /// Runs the soak. Its count is the number of tools.
 ///
 /// # Errors
-/// If a message was lost, altered or out of order, if a job did not end, or a tool failed.
+/// Returns an error if a message was lost, altered or out of order, if a job did not end, or a tool
+/// failed.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let env = TestEnv::new();
     let Some(traffic) = crate::copy_program_for_users(&env, "tools", "traffic")? else {
@@ -230,8 +231,8 @@ impl Workshop<'_> {
         }
     }
 
-    /// Starts a tool of a job, kills the tools whose time is over, and reads the output of the
-    /// others.
+    /// Starts a tool of a job, kills the tools whose time limit has passed, and reads the output of
+    /// the others.
     fn look_after(
         &self,
         job: &mut TooledJob,

@@ -96,7 +96,7 @@ impl Process {
             let can_start = match (pending.request.is_injection(), pending.tid) {
                 (true, _) => self.exclusive.is_none(),
                 (false, Some(tid)) => {
-                    // A request for a thread that does not exist any more is answered, too.
+                    // A request for a thread that does not exist any more is also answered.
                     self.threads
                         .get(&tid)
                         .is_none_or(|it| it.stop().is_some() || it.motion == Motion::Dying)

@@ -39,7 +39,7 @@ enum Trap {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// It executes instructions, after checking for signals.
+    /// The thread executes instructions, after checking for signals.
     Running,
     Trapped(Trap),
     Listening,
@@ -55,13 +55,13 @@ pub struct SimThread {
     wants_trap: bool,
     notify_trap: bool,
     joins_stop: bool,
-    /// Whether it is stopped before the delivery of a signal and no SIGCONT has arrived since. If
-    /// that signal is a stop signal, it then takes effect.
+    /// Whether the thread is stopped before the delivery of a signal and no SIGCONT has arrived
+    /// since. If that signal is a stop signal, it then takes effect.
     stop_counts: bool,
     pending: VecDeque<SigInfo>,
     /// Its registers before each active handler.
     frames: Vec<Registers>,
-    /// The number of loop instructions that it has executed, which determines the next one.
+    /// The number of loop instructions that the thread has executed, which determines the next one.
     pub executed: u64,
 }
 
@@ -78,7 +78,7 @@ pub struct World {
     pub threads: BTreeMap<Tid, SimThread>,
     pub text: BTreeMap<u64, u8>,
     pub group: Group,
-    /// The number of completed group stops, which a shepherd would see.
+    /// The number of completed group stops, which the kernel would report to a shepherd.
     pub stops: u64,
     shared_pending: VecDeque<SigInfo>,
     events: Vec<(Tid, Wait)>,
@@ -86,8 +86,8 @@ pub struct World {
     pub random: u64,
     /// The threads that may run: None permits all threads, otherwise only one thread or none.
     pub allowed: Option<Option<Tid>>,
-    /// The breakpoints of the tool. `noticed` has the threads whose hits were seen, by the number
-    /// of executed instructions.
+    /// The breakpoints of the tool. `noticed` has the threads whose hits were reported, by the
+    /// number of executed instructions.
     pub breakpoints: Vec<u64>,
     pub noticed: BTreeMap<Tid, u64>,
     time: u64,

@@ -135,7 +135,7 @@ pub fn word_list(lines: &[String]) -> Words {
         .collect()
 }
 
-/// The rules, and the definitions that they have seen so far.
+/// The rules, and the definitions of the files that were read so far.
 pub struct Rules {
     words: Words,
     findings: Vec<String>,
@@ -192,7 +192,7 @@ impl Rules {
     }
 }
 
-/// What is wrong with the name of a type, if anything.
+/// The rule that the name of a type breaks, if any.
 fn type_fault(name: &str) -> Option<String> {
     if PRELUDE.contains(&name) {
         Some("shadows a name of the prelude".into())
@@ -203,14 +203,14 @@ fn type_fault(name: &str) -> Option<String> {
     }
 }
 
-/// What is wrong with the name of a test, if anything.
+/// The rule that the name of a test breaks, if any.
 fn test_fault(name: &str) -> Option<String> {
     let parts = segments(name);
     let word = parts.iter().find(|part| NO_TEST_WORDS.contains(&part.as_str()))?;
     Some(format!("the name of a test contains a noun or a clause with \"if\", not \"{word}\""))
 }
 
-/// What is wrong with the name of a constant, if anything.
+/// The rule that the name of a constant breaks, if any.
 fn constant_fault(path: &str, one: &Definition) -> Option<String> {
     let has = |words: &[&str]| one.of.iter().any(|found| words.contains(&found.as_str()));
     let name = one.name.as_str();

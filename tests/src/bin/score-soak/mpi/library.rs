@@ -48,7 +48,7 @@ impl MpiLibrary {
     /// Checks that the library is installed.
     ///
     /// # Errors
-    /// What is missing.
+    /// The missing part of the library.
     pub fn check_installed(self) -> Result<(), String> {
         let needs_wheel = !matches!(self, Self::OpenMpiDebian | Self::Libfabric);
         if needs_wheel && !self.folder().join(".complete").exists() {

@@ -92,7 +92,7 @@ struct Summary {
 /// Runs the selected programs.
 ///
 /// # Errors
-/// If a result under scrun differs and the difference is not known.
+/// Returns an error if a result under scrun differs and the difference is not known.
 pub fn run(args: &[String]) -> Result<(), String> {
     if args.iter().any(|arg| arg.trim_start_matches('-') == "help") {
         print!("{USAGE}");

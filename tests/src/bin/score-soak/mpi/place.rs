@@ -41,8 +41,8 @@ pub struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// The time limit in seconds under any launcher. Ranks that share a processor take turns, and
-    /// a rank that waits uses its turns, too.
+    /// The time limit in seconds under any launcher. Ranks that share a processor take turns, and a
+    /// rank that waits also uses its turns.
     fn timeout_s(&self) -> u32 {
         let processors = available_parallelism().map_or(1, |count| count.get() as u32);
         self.program.timeout_s * self.ranks.div_ceil(processors)

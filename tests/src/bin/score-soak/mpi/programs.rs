@@ -183,7 +183,7 @@ impl RealProgram {
     /// command line of a rank.
     ///
     /// # Errors
-    /// What this machine lacks.
+    /// The software that this machine lacks.
     pub fn prepare(&self, library: MpiLibrary, store: &Path) -> Result<String, String> {
         library.check_installed()?;
         match &self.source {
