@@ -227,8 +227,7 @@ impl JobRunner {
             // and the answer to that order contains the error.
             let _ = self.write_tool_directory();
         }
-        // This call must follow the one above, because writing the directory creates the socket
-        // that this call registers.
+        // The call above creates the socket that this call registers.
         self.serve_tools(registry);
         self.measure(now);
         if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
