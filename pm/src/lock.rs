@@ -35,7 +35,8 @@ impl Lock {
         Ok(())
     }
 
-    /// Takes the lock by an atomic read-modify-write. A message needs no other one on this side.
+    /// Takes the lock by an atomic read-modify-write. A message needs no other such operation on
+    /// this side.
     #[inline(always)]
     pub(crate) fn try_acquire(&self, owner: u32) -> PmResult<()> {
         // SYNC: lock
@@ -46,7 +47,7 @@ impl Lock {
     }
 
     /// Whether the program has promised that its calls are serialized. The call that makes the
-    /// promise is serialized, too, so this load needs no ordering.
+    /// promise is also serialized, so this load needs no ordering.
     #[inline(always)]
     pub(crate) fn is_serialized(&self) -> bool {
         self.serialized.load(Ordering::Relaxed) != 0

@@ -37,7 +37,7 @@ struct Incoming {
 }
 
 /// Posts a receive. `buffer` is None if the program passed too many pieces. If `flags` is None,
-/// uses those of the endpoint.
+/// uses the flags of the endpoint.
 ///
 /// # Safety
 /// `endpoint` is open.

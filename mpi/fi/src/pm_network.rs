@@ -31,7 +31,7 @@ pub(crate) struct PmNetwork {
     pub(crate) context: *mut pmContext,
     /// The MTU of each node. 0: not known yet.
     mtus: Vec<u32>,
-    /// `PM_OPT_` bits.
+    /// The options of the context: `PM_OPT_` bits.
     options: c_ulong,
     /// The reads and writes of other nodes' memory that have not ended.
     pub(crate) accesses: PmAccesses,

@@ -107,7 +107,7 @@ impl Simulation {
     }
 
     /// Runs the simulation until `done` returns true or the time is over. Returns whether `done`
-    /// did.
+    /// has returned true.
     pub fn run(&mut self, until: u64, mut done: impl FnMut(&Simulation) -> bool) -> bool {
         for node in 0..self.nodes.len() as u32 {
             self.step(node);

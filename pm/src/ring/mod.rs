@@ -349,7 +349,7 @@ impl Ring {
         claimed
     }
 
-    /// Claims one message: true for exactly one of all callers.
+    /// Claims one message. Returns true to exactly one of all callers.
     pub(crate) fn claim(&self, index: u64, header: SlotHeader) -> bool {
         !header.is_claimed()
             && self

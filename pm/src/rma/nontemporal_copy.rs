@@ -1,27 +1,27 @@
 //! Long copies, by the faster one of two methods. A normal store to memory that is in no cache
-//! first fetches the line that it overwrites. A nontemporal store does not fetch it, and is twice
-//! as fast for such memory, but a third slower if the memory is in a cache. A program cannot find
-//! out whether memory is in a cache. Therefore a long copy measures one chunk with each method, and
-//! copies the others with the faster method.
+//! first fetches the line that it overwrites. A nontemporal store does not fetch the line. It is
+//! twice as fast for such memory, but a third slower if the memory is in a cache. A program cannot
+//! find out whether memory is in a cache. Therefore a long copy measures one chunk with each
+//! method, and copies the other chunks with the faster method.
 
 // UNSAFETY: copies between addresses in mappings.
 #![expect(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
-/// The C library makes shorter copies.
+/// The minimum length for this module. The C library makes shorter copies.
 const MIN_ADAPTIVE_COPY: usize = 1 << 20;
 /// Bytes that are copied with one method at a time. A chunk is long enough for a measurement.
 const COPY_CHUNK_LEN: usize = 64 << 10;
 /// The number of chunks after which both methods are measured again.
 const REMEASURE_AFTER_CHUNKS: usize = 64;
-/// Nontemporal stores fill whole lines.
+/// The length of a cache line. Nontemporal stores fill whole lines.
 const LINE: usize = 64;
 
 /// Copies `len` bytes.
 ///
 /// # Safety
-/// They are mapped at both addresses, and the two ranges do not overlap.
+/// `len` bytes are mapped at both addresses, and the two ranges do not overlap.
 #[inline]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: guaranteed by the caller.

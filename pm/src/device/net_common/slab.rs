@@ -2,9 +2,9 @@
 //! contains counters and receiver states, as a shmem segment does. It also contains the send
 //! buffers of each process, so that a sent message outlives its sender.
 //!
-//! A slot is *free* or *published*, and one store changes its state. Only the process of the slot
-//! writes to it, or the owner that adopts it after the process has exited. Neither trusts the
-//! contents.
+//! A slot is *free* or *published*, and one store changes its state. Only the slot's process writes
+//! to the slot or, after the process has exited, the owner that adopts the slot. Neither of them
+//! trusts the contents.
 
 // UNSAFETY: computes addresses inside a mapping to which other processes write.
 #![expect(unsafe_code)]

@@ -1,7 +1,7 @@
 //! Remote memory access. The calling process makes one copy before the call returns. If both
 //! regions come from PM's own allocator, the process copies between memory that both nodes have
-//! mapped. Otherwise the kernel copies between the processes. If it refuses (seccomp, Yama, user
-//! namespaces), only memory of PM's own allocator can be accessed.
+//! mapped. Otherwise the kernel copies between the processes. If the kernel refuses (seccomp, Yama,
+//! user namespaces), only memory of PM's own allocator can be accessed.
 
 // UNSAFETY: copies between addresses in mappings, and lets the kernel write to the caller's memory.
 #![expect(unsafe_code)]
@@ -245,7 +245,7 @@ impl ShmemEndpoint {
         Ok((local, remote_region))
     }
 
-    /// `node` has exited: the operation fails.
+    /// Fails an operation on `node`, which has exited.
     #[cold]
     fn fail_on_exited_node(&self, node: u32, operation: &RmaOperation) {
         let number = self.peer_memory(node).next_number();
@@ -365,7 +365,7 @@ impl ShmemEndpoint {
     }
 }
 
-/// Copies `len` bytes; an aligned word as one unit.
+/// Copies `len` bytes. Copies an aligned word as one unit.
 ///
 /// # Safety
 /// `len` bytes are mapped at both addresses, and the two ranges do not overlap.

@@ -391,7 +391,7 @@ impl<T> Drop for MemoryRegion<T> {
 }
 
 /// Zeroed memory of this process. It is shared with children to avoid copy-on-write, so that after
-/// a fork this process still sees everything that the adapter writes.
+/// a fork this process still reads everything that the adapter writes.
 pub(super) struct DmaBuffer {
     start: NonNull<u8>,
     len: usize,

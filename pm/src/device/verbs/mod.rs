@@ -88,7 +88,7 @@ pub(crate) type VerbsContext = net_common::NetworkContext<Verbs>;
 impl NetworkDevice for Verbs {
     const KIND: &'static str = "verbs";
     const OPTIONS: u64 = rma::OPTIONS;
-    /// No system call, because a poll reads completions from memory.
+    /// A poll is not a system call, because it reads completions from memory.
     const IS_POLL_SYSTEM_CALL: bool = false;
     const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMVSV\x01");
     const ATTACH_MAGIC: u64 = u64::from_le_bytes(*b"SCPMVAT\x02");

@@ -138,7 +138,7 @@ impl VerbsEngine {
     }
 
     /// Reports to a peer how many of its messages were consumed. If that is not possible now, the
-    /// next hello reports it.
+    /// next hello reports the number.
     pub(super) fn send_credits(&mut self, queues: &EndpointQueues, to: u32) {
         let word_index = self.peers.len() + to as usize;
         let peer = &mut self.peers[to as usize];
