@@ -27,9 +27,9 @@ const PROBE_INTERVAL_NS: (u64, u64) = (10_000_000, 1_000_000_000);
 pub(super) enum LinkHealth {
     #[default]
     Up,
-    /// Avoided until a probe is answered.
+    /// The link is avoided until a probe is answered.
     Suspect,
-    /// Avoided as well, and reported to the operator.
+    /// The link is avoided as well, and was reported to the operator.
     Down,
 }
 

@@ -227,7 +227,7 @@ impl Context {
     /// Like `from_ptr`, for a call that needs to check the magic number only once.
     ///
     /// # Safety
-    /// As `from_ptr`.
+    /// Those of `from_ptr`.
     #[inline(always)]
     pub unsafe fn live_from_ptr<'a>(pointer: *const Context) -> PmResult<&'a LiveContext> {
         // SAFETY: as in `from_ptr`.

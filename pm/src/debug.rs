@@ -44,7 +44,7 @@ pub fn log(min_level: i32, message: impl FnOnce() -> String) {
             WARNING => "warning",
             _ => "info",
         };
-        // Not eprintln, which panics when standard error cannot be written.
+        // eprintln is not used, because it panics when standard error cannot be written.
         let _ = writeln!(std::io::stderr(), "pm[{}] {tag}: {}", std::process::id(), message());
     }
 }

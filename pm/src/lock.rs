@@ -5,9 +5,9 @@
 use crate::error::{Error, PmResult};
 use crate::sync::{AtomicU32, Ordering, compiler_fence};
 
-/// Not held.
+/// The lock is not held.
 const FREE: u32 = 0;
-/// Held because the context was handed over to another process.
+/// The lock is held because the context was handed over to another process.
 pub(crate) const HANDED_OVER: u32 = u32::MAX;
 
 /// One lock word, on its own pair of cache lines. It holds the id of the context that has taken it:

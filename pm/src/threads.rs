@@ -26,7 +26,7 @@ struct ThreadCounts {
     pm_threads: &'static AtomicU32,
 }
 
-/// Null: PM has no thread yet, or the C library does not count.
+/// The thread counts. Null: PM has no thread yet, or the C library does not count.
 static COUNTS: AtomicPtr<ThreadCounts> = AtomicPtr::new(null_mut());
 
 /// Whether the calling thread is the only one of the program. If it takes a lock and then creates a

@@ -13,7 +13,7 @@ pub struct Rank {
     /// Whether [`STOP_SIGNAL`](crate::connection::STOP_SIGNAL) was sent, and the notice of this
     /// signal has not arrived.
     pub is_stop_coming: bool,
-    /// Its process id on the host.
+    /// The process id of the rank on the host.
     pub pid: Option<i32>,
 }
 

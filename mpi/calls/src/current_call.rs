@@ -10,9 +10,9 @@ use score_proto::mpi_call::{MpiCall, MpiCallRecord};
 
 /// The behaviour of a call.
 pub(crate) enum CallKind {
-    /// It waits for other processes.
+    /// The call waits for other processes.
     Waits(MpiCallRecord),
-    /// It makes progress and returns, so the program may call it in a loop.
+    /// The call makes progress and returns, so the program may call it in a loop.
     Returns,
 }
 

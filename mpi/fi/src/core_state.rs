@@ -51,7 +51,7 @@ pub(crate) struct EndpointQueues {
 /// send to it. The next endpoint reuses it.
 pub(crate) struct EndpointState {
     pub(crate) engine: Engine<EndpointNetwork>,
-    /// None: the endpoint is closed.
+    /// The queues. None: the endpoint is closed.
     pub(crate) queues: Option<EndpointQueues>,
     /// The number of its address vector.
     pub(crate) vector: Option<usize>,
@@ -72,7 +72,7 @@ pub(crate) struct CoreState {
     pub(crate) network: SharedNetwork,
     regions: Regions,
     copies: CopyBudget,
-    /// None: no thread has waited yet.
+    /// The descriptors for waiting. None: no thread has waited yet.
     pub(crate) wait_descriptors: Option<WaitDescriptors>,
     /// Whether PM wakes this process when a message arrives.
     pub(crate) is_woken_by_messages: bool,

@@ -332,8 +332,8 @@ impl Endpoint {
         let peek = may_find.then(|| engine.peek(selector, mode, context.addr())).flatten();
         match peek {
             Some(peek) => self.report_peek(core, context, &peek, None),
-            // Reported as a failed completion, like other providers do, because Open MPI treats a
-            // failed call as an error.
+            // The provider reports this as a failed completion, like other providers, because Open
+            // MPI treats a failed call as an error.
             None => {
                 earlier_looks.add(selector);
                 let envelope = Envelope { tag: Some(selector.tag), data: None };

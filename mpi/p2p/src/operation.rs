@@ -164,7 +164,7 @@ pub struct ReceiveOperation {
     pub selector: Selector,
     /// The destination of the messages.
     pub buffer: UserBuffer,
-    /// For one message or several.
+    /// Whether the buffer is for one message or several.
     pub mode: ReceiveMode,
     /// How completions are reported.
     pub request: Request,

@@ -259,9 +259,9 @@ impl Simulation {
             0 => bytes[8] ^= 1 << self.rng.below(8),
             // An earlier incarnation of this job, with matching sequence numbers.
             1 => bytes[16..20].copy_from_slice(&(INCARNATION - 1).to_le_bytes()),
-            // Truncated.
+            // The packet is truncated.
             2 => bytes.truncate(self.rng.below(bytes.len() as u64) as usize),
-            // For another node.
+            // The packet is for another node.
             3 => bytes[24] ^= 0x80,
             // Random bytes. With the secret of this job they would be accepted.
             4 => bytes.iter_mut().for_each(|byte| *byte = self.rng.next() as u8),

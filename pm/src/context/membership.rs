@@ -71,7 +71,7 @@ impl Context {
     /// Associates all `(node, member node)` pairs, or none.
     ///
     /// # Errors
-    /// As `add_node`.
+    /// Those of `add_node`.
     pub fn associate_nodes(&self, member: &Context, pairs: &[(u32, u32)]) -> PmResult<()> {
         let inner = self.live()?;
         let composite = inner.device_context.composite().ok_or(Error::NoSys)?;

@@ -209,7 +209,7 @@ impl Context {
     /// Copies `len` bytes at `remote` on `node` to `local` of this process (`pmRead`).
     ///
     /// # Errors
-    /// As `write`.
+    /// Those of `write`.
     pub fn read(
         &self,
         node: u32,
@@ -236,7 +236,7 @@ impl Context {
     /// Whether all reads are complete (`pmIsReadDone`).
     ///
     /// # Errors
-    /// As `is_write_done`.
+    /// Those of `is_write_done`.
     pub fn is_read_done(&self) -> PmResult<()> {
         let inner = self.live()?;
         inner.check_options(Direction::Read.option())?;

@@ -117,7 +117,7 @@ fn read(fd: i32, messages: &mut [Message; MAX_EVENTS_PER_READ]) -> usize {
 /// Makes a system call. Returns the negative errno value after a failure.
 ///
 /// # Safety
-/// As for the system call; see its manual page.
+/// Those of the system call; see its manual page.
 unsafe fn call(number: libc::c_long, arguments: [usize; 5]) -> isize {
     let [a, b, c, d, e] = arguments;
     let result: isize;

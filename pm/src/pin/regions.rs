@@ -39,7 +39,7 @@ pub enum InvalidationSource {
 struct PinnedRegion<R> {
     span: PageRange,
     source: InvalidationSource,
-    /// None: the slot is free.
+    /// The registration. None: the slot is free.
     registration: Option<R>,
     generation: u32,
     users: u32,

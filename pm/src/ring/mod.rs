@@ -189,7 +189,7 @@ impl Ring {
     /// Like `new`, from three separate parts, which loom needs.
     ///
     /// # Safety
-    /// As `new`, for each part.
+    /// Those of `new`, for each part.
     pub(crate) unsafe fn from_parts(
         cursors: NonNull<RingHeader>,
         slots: NonNull<Slot>,

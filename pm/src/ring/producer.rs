@@ -12,7 +12,7 @@ const SPIN_PAUSES: u64 = 4;
 /// Messages have gaps between them in a data area of at least this length.
 const LARGE_DATA_AREA: u64 = 64 << 10;
 
-/// Not the index of any message.
+/// A value that is not the index of any message.
 const NO_INDEX: u64 = u64::MAX;
 
 /// Room for one message, until it is published.

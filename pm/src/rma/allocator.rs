@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 
 struct Block {
     len: usize,
-    /// None: the block is a separate mapping.
+    /// The arena that contains the block. None: the block is a separate mapping.
     arena: Option<Arc<Arena>>,
     /// The number of locked regions inside.
     locked_regions: usize,

@@ -147,7 +147,7 @@ impl Arena {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |(&offset, &free_len): (&usize, &usize)| {
             let aligned = offset.next_multiple_of(align);
-            // Checked, because `len` is any value that a user passes.
+            // The difference is checked, because `len` is any value that a user passes.
             let usable = free_len.checked_sub(aligned - offset)?;
             (len <= usable).then_some((offset, free_len, aligned))
         };

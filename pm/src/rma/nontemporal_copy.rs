@@ -34,7 +34,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 }
 
 /// # Safety
-/// As `copy`; `len` is more than a line.
+/// Those of `copy`; `len` is more than a line.
 #[inline(never)]
 unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
     let unaligned_len = to.align_offset(LINE).min(len);
@@ -67,7 +67,7 @@ fn timed(copy: impl FnOnce()) -> Duration {
 /// Copies a chunk by nontemporal stores.
 ///
 /// # Safety
-/// As `copy`, for a chunk; `to` is the start of a line.
+/// Those of `copy`, for a chunk; `to` is the start of a line.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_nontemporal(from: *const u8, to: *mut u8) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
@@ -90,7 +90,7 @@ unsafe fn copy_nontemporal(from: *const u8, to: *mut u8) {
 /// On other processors both methods are the same.
 ///
 /// # Safety
-/// As `copy`, for a chunk.
+/// Those of `copy`, for a chunk.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy_nontemporal(from: *const u8, to: *mut u8) {
     // SAFETY: guaranteed by the caller.

@@ -35,7 +35,7 @@ pub(crate) struct Segment {
     geometry: SegmentGeometry,
     nonce: [u64; 2],
     memfd: OwnedFd,
-    /// None: this process may not have such a file.
+    /// The file with the arenas. None: this process may not have such a file.
     arena: Option<Arc<ArenaFile>>,
 }
 

@@ -31,7 +31,7 @@ const NO_NODE: u64 = u64::MAX;
 pub(crate) struct Composite {
     number: usize,
     self_node: SingleWriterU64,
-    /// For each node 0 or an [`open::Route`].
+    /// For each node, 0 or an [`open::Route`].
     routes: Box<[AtomicU64]>,
     /// The ring of each node that shmem reaches. A short message needs no other lookup.
     direct_targets: Box<[AtomicPtr<Target>]>,

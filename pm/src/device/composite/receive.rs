@@ -33,7 +33,7 @@ pub(super) struct CompositeReceiver {
     current_member: SingleWriterU64,
     left_of_turn: SingleWriterU64,
     /// Empty polls of the current member since all members were polled, and the number after which
-    /// all are polled again. 0: the first value of [`NETWORK_POLL_INTERVALS`].
+    /// all members are polled again. 0: the first value of [`NETWORK_POLL_INTERVALS`].
     empty_polls: SingleWriterU64,
     network_poll_interval: SingleWriterU64,
     /// The hot source; null before the first message, and when its member's turn is over.

@@ -12,8 +12,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 pub(super) struct CompositeSelectState {
-    /// Created with the composite, while few descriptors are open, because `select` needs a small
-    /// number.
+    /// The epoll set. It is created with the composite, while few descriptors are open, because
+    /// `select` needs a small number.
     epoll: Epoll,
     /// Whether the members' doorbells are in the epoll set.
     has_members_registered: SingleWriterU64,

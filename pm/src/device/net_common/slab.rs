@@ -34,9 +34,9 @@ pub(crate) struct Slab {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PublishedMessage {
     pub(crate) to: u32,
-    /// Its position among the messages to that node that have no sequence number.
+    /// The position of the message among the messages to that node that have no sequence number.
     pub(crate) order: u32,
-    /// Its sequence number. The engine assigns it when it takes the message.
+    /// The sequence number of the message. The engine assigns it when it takes the message.
     pub(crate) sequence: Option<u32>,
     pub(crate) published: SendSlotState,
 }

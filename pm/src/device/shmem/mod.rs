@@ -151,7 +151,7 @@ impl Endpoint for ShmemEndpoint {
 pub(crate) struct Shmem {
     number: usize,
     geometry: SegmentGeometry,
-    /// Empty while the context is not bound.
+    /// The endpoint. The holder is empty while the context is not bound.
     endpoint: EndpointHolder<ShmemEndpoint>,
     is_attached: bool,
 }

@@ -32,7 +32,8 @@ static PROBE_WORD: AtomicU64 = AtomicU64::new(0);
 /// The longest time that a copy of another process may delay an unlock of memory.
 const COPY_DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Set if the kernel may not copy to or from a peer's process; stored together with its process id.
+/// The bit that is set if the kernel may not copy to or from a peer's process. It is stored
+/// together with the process id.
 const CMA_DENIED: u64 = 1 << 32;
 
 pub(super) struct RmaState {
@@ -40,7 +41,7 @@ pub(super) struct RmaState {
     /// that other processes can write.
     local_regions: OnceLock<Box<Table>>,
     arena: OnceLock<Option<Arc<Arena>>>,
-    /// For each node 0, or the process id that was probed, with or without [`CMA_DENIED`].
+    /// For each node, 0 or the process id that was probed, with or without [`CMA_DENIED`].
     probed_processes: Box<[SingleWriterU64]>,
     /// Operations that have failed and were not yet reported, by direction.
     failed_counts: [AtomicU32; 2],

@@ -383,7 +383,7 @@ mod tests {
             (Connection::default(), None, 0);
         world.event(1, ConnectionEvent::SendPending);
         world.run_until_connected();
-        // Its last hello arrives after the exit event.
+        // The last hello of the peer arrives after the exit event.
         let last_handshake = world.connections[1].handshake_state();
         world.event(0, ConnectionEvent::PeerExited);
         world.event(0, ConnectionEvent::HelloReceived(last_handshake));

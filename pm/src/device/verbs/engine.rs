@@ -40,10 +40,10 @@ pub(crate) struct VerbsEngine {
     pub(super) max_in_flight: usize,
     /// The slots of this process.
     pub(super) frames: MemoryRegion<Arc<Slab>>,
-    /// The first words, one for each node, contain the number of messages that this node has
-    /// consumed. The peer writes its word by RDMA. The next words, one for each node, contain the
-    /// number of the node's messages that this process has consumed. RDMA writes send these words
-    /// from here.
+    /// The first words, one for each peer, contain the number of this process's messages that the
+    /// peer has consumed. The peer writes its word by RDMA. The next words, one for each peer,
+    /// contain the number of the peer's messages that this process has consumed. RDMA writes send
+    /// these words from here.
     pub(super) credits: MemoryRegion<Arc<DmaBuffer>>,
     pub(super) regions: Arc<VerbsRegions>,
     /// The memory into which a requested entry of a region table is read, for each node.

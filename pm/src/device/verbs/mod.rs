@@ -190,7 +190,7 @@ impl NetworkDevice for Verbs {
         };
         engine.send_now(&endpoint.queues, message);
         endpoint.serve_locked(engine, ProgressMode::Send);
-        // Done now, because it shortens the path of the next message.
+        // The slots are collected now, because this shortens the path of the next message.
         endpoint.collect_freed_slots();
     }
     /// Waits for the progress thread, if it is running a pass.

@@ -80,7 +80,7 @@ impl VerbsEngine {
         let words = unsafe { buffer.cast::<[u32; 4]>().read_unaligned() };
         let from = u32::from_le(words[2]);
         if completion.status != 0 || !self.is_current_qp(completion.qp_num, from) {
-            // The message is from a queue pair that was replaced, and its sender sends it again. Or
+            // The message is from a queue pair that was replaced, and its sender sends it again; or
             // the sender field is forged.
             return self.receive_buffers.post_buffer(&self.adapter, entry);
         }

@@ -60,7 +60,7 @@ struct LocalRegion {
 
 /// The locked regions of an endpoint.
 pub(super) struct VerbsRegions {
-    /// Created with the first region. None inside: it cannot be created.
+    /// The cache, which is created with the first region. None inside: it cannot be created.
     cache: OnceLock<Option<Cache<VerbsRegistrar>>>,
     local_regions: Mutex<HashMap<u32, LocalRegion>>,
     table: MemoryRegion<Arc<DmaBuffer>>,
