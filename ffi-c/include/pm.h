@@ -80,8 +80,8 @@ typedef struct pm_message_queue_status {
 
 /* What pmGetRemoteStatus returns (ours). */
 typedef struct pm_remote_status {
-    uint64_t started;   /* number of the operation on that node that was started last; 0: none */
-    uint64_t completed; /* the operations up to this number have ended */
+    uint64_t started;   /* number of the last operation on that node that was started; 0: none */
+    uint64_t completed; /* all operations up to this number have ended */
 } pmRemoteStatus;
 
 /* One region of memory that PM has mapped, as pmGetMmapInfo lists it (members ours). */
@@ -111,15 +111,15 @@ int pmGetTypeList(char **types, int *ntypesp);
  *              the number of processors); all except composite: -channels C (default 1).
  *              docs/dev/c-abi.md describes the options of ethernet and verbs.
  *   pmdp OUT the device
- * ENODEV: no such device, or not on this machine; EINVAL: arguments; EIO: it could not be set up;
- * ENOMEM, EMFILE: not enough memory or descriptors.
+ * ENODEV: there is no such device, or this machine does not have it; EINVAL: the arguments are
+ * invalid; EIO: the device could not be set up; ENOMEM, EMFILE: not enough memory or descriptors.
  * [SCore-D] except for "composite". Signature from the public man pages.
  */
 int pmOpenDevice(char *type, int argc, char **argv, pmDevice **pmdp);
 
 /*
  * Closes a device.
- * EBUSY: contexts of it are open.
+ * EBUSY: contexts of the device are open.
  * [SCore-D] Signature ours.
  */
 int pmCloseDevice(pmDevice *pmd);
@@ -161,14 +161,14 @@ int pmIsReachable(pmDevice *pmd, int node, int *reachablep);
  * Opens a context of a device.
  *   number IN  context number: 0 to contexts - 1
  *   pmcp   OUT the context
- * EINVAL: no such number; EBUSY: it is open already.
+ * EINVAL: there is no such number; EBUSY: the context is already open.
  * [SCore-D] except for "composite" devices. Signature ours.
  */
 int pmOpenContext(pmDevice *pmd, int number, pmContext **pmcp);
 
 /*
  * Closes a context that pmOpenContext opened.
- * EBUSY: it is a member of a composite, or a buffer of it is held.
+ * EBUSY: the context is a member of a composite, or one of its buffers is held.
  * [SCore-D] except for "composite" contexts. Signature ours.
  */
 int pmCloseContext(pmContext *pmc);
@@ -176,14 +176,15 @@ int pmCloseContext(pmContext *pmc);
 /*
  * Makes a context node `self` of a channel. Contexts that are bound to the same channel of a device
  * reach each other.
- * EINVAL: no such channel or node; EBUSY: the context is bound, or another context is node `self`.
+ * EINVAL: no such channel or node; EBUSY: the context is already bound, or another context is bound
+ * as node `self`.
  * [SCore-D] Signature ours.
  */
 int pmBindChannel(pmContext *pmc, int channel, int self);
 
 /*
  * Undoes pmBindChannel.
- * EINVAL: the context is not bound; EBUSY: a buffer of it is held.
+ * EINVAL: the context is not bound; EBUSY: one of its buffers is held.
  * [SCore-D] Signature ours.
  */
 int pmUnbindChannel(pmContext *pmc);
@@ -199,7 +200,7 @@ int pmCreateAttachFd(pmContext *pmc, int *fdp);
 
 /*
  * Closes a descriptor that pmCreateAttachFd made.
- * EINVAL: not such a descriptor.
+ * EINVAL: pmCreateAttachFd did not make this descriptor, or it was closed.
  * [SCore-D] Signature ours.
  */
 int pmCloseAttachFd(int fd);
@@ -209,14 +210,15 @@ int pmCloseAttachFd(int fd);
  *   type IN  name of the context's device
  *   fd   IN  descriptor from pmCreateAttachFd; the caller closes it
  *   pmcp OUT the context
- * ENODEV: no such device; EINVAL: not such a descriptor, or it was used before.
+ * ENODEV: there is no such device; EINVAL: the descriptor is not from pmCreateAttachFd, or was used
+ * before.
  * Manual page pmAttachContext(3).
  */
 int pmAttachContext(char *type, int fd, pmContext **pmcp);
 
 /*
  * Undoes pmAttachContext.
- * EBUSY: the context is a member of a composite, or a buffer of it is held.
+ * EBUSY: the context is a member of a composite, or one of its buffers is held.
  * Signature ours.
  */
 int pmDetachContext(pmContext *pmc);
@@ -231,7 +233,7 @@ int pmGetContextConfig(pmContext *pmc, pmContextConfig *config);
 /*
  * Returns the node number of the calling process.
  *   selfp OUT the number
- * EINVAL: it has none (yet).
+ * EINVAL: the process has no node number (yet).
  * Manual page pmGetSelf(3).
  */
 int pmGetSelf(pmContext *pmc, int *selfp);
@@ -246,7 +248,7 @@ int pmGetMtu(pmContext *pmc, int node, size_t *mtup);
 
 /*
  * Drops all messages that are queued in this context, in both directions; the context stays bound.
- * EBUSY: a buffer of it is held.
+ * EBUSY: a buffer of the context is held.
  * Signature ours.
  */
 int pmResetContext(pmContext *pmc);
@@ -262,14 +264,14 @@ int pmSaveContext(pmContext *pmc, caddr_t buf, size_t *sizep);
 
 /*
  * Restores a state of a context that pmSaveContext has copied.
- * EINVAL: buf does not hold such a state, or holds that of another kind of context.
+ * EINVAL: buf does not hold such a state, or holds the state of another kind of context.
  * [SCore-D] Signature ours.
  */
 int pmRestoreContext(pmContext *pmc, caddr_t buf, size_t size);
 
 /*
  * Returns whether every message sent from this context is in its receiver's queue.
- * EBUSY: not yet.
+ * EBUSY: some messages are not.
  * [SCore-D] Signature ours.
  */
 int pmIsSendStable(pmContext *pmc);
@@ -277,7 +279,7 @@ int pmIsSendStable(pmContext *pmc);
 /*
  * Sends a control message, independently of other messages.
  *   buf, len IN 1 to PM_CONTROL_MTU bytes
- * EINVAL: no such node, or length; ENOBUFS: no space at the moment.
+ * EINVAL: the node or the length is invalid; ENOBUFS: there is no space at the moment.
  * [SCore-D] Signature ours.
  */
 int pmControlSend(pmContext *pmc, int node, caddr_t buf, size_t len);
@@ -287,7 +289,7 @@ int pmControlSend(pmContext *pmc, int node, caddr_t buf, size_t len);
  *   nodep OUT the sender
  *   buf   OUT the message
  *   lenp  IN  length of buf; OUT length of the message
- * ENOBUFS: there is none; ENOSPC: buf is too small, *lenp is the necessary length.
+ * ENOBUFS: there is no message; ENOSPC: buf is too small, and *lenp is the necessary length.
  * Signature ours.
  */
 int pmControlReceive(pmContext *pmc, int *nodep, caddr_t buf, size_t *lenp);
@@ -300,7 +302,7 @@ int pmControlReceive(pmContext *pmc, int *nodep, caddr_t buf, size_t *lenp);
  * pthread_join(3). This includes pmSetSerialized itself. While a composite has members, the
  * composite and its members count as one context: a declaration for one of them is for all.
  *   serialized IN  1: calls do not overlap; 0: they may overlap
- * EINVAL: another value.
+ * EINVAL: the argument has another value.
  */
 int pmSetSerialized(pmContext *pmc, int serialized);
 
@@ -310,7 +312,7 @@ int pmSetSerialized(pmContext *pmc, int serialized);
  * hardware thread of the core gets more of its time. A program that works between two calls, as MPI
  * libraries do, finds messages later because of the pause.
  *   pause IN  1: pause; 0: do not pause
- * EINVAL: another value.
+ * EINVAL: the argument has another value.
  */
 int pmSetPollPause(pmContext *pmc, int pause);
 
@@ -318,15 +320,16 @@ int pmSetPollPause(pmContext *pmc, int pause);
 
 /*
  * Sets the route to one node.
- * EINVAL: node number; EBUSY: the node already has a route, or the member belongs to another
- * composite; ENOSYS: pmc is not a composite.
+ * EINVAL: a node number is invalid, or member_pmc cannot be a member; EBUSY: the node already has a
+ * route, or the member belongs to another composite; ENOSYS: pmc is not a composite.
  * Manual page pmAddNode(3).
  */
 int pmAddNode(pmContext *pmc, int node, pmContext *member_pmc, int member_node);
 
 /*
  * Removes the route to one node.
- * EINVAL: node number, or it has no route; EIO: internal error; ENOSYS: pmc is not a composite.
+ * EINVAL: the node number is invalid, or the node has no route; EIO: internal error; ENOSYS: pmc is
+ * not a composite.
  * Manual page pmRemoveNode(3).
  */
 int pmRemoveNode(pmContext *pmc, int node);
@@ -335,7 +338,7 @@ int pmRemoveNode(pmContext *pmc, int node);
  * Returns the route to one node.
  *   member_pmcp  OUT the member
  *   member_nodep OUT the node number in the member
- * EINVAL: node number, or it has no route; ENOSYS: pmc is not a composite.
+ * EINVAL: the node number is invalid, or the node has no route; ENOSYS: pmc is not a composite.
  * Manual page pmExtractNode(3).
  */
 int pmExtractNode(pmContext *pmc, int node, pmContext **member_pmcp, int *member_nodep);
@@ -356,8 +359,8 @@ int pmAssociateNodes(pmContext *pmc, pmContext *member, int nnodes, const int *n
  *   dest IN  destination
  *   bufp OUT the buffer, aligned to 16 bytes
  *   len  IN  length of the message, at least 1
- * ENOBUFS: no space at the moment; EINVAL: no such node, the calling node itself, a length of 0
- * or above the MTU; EBUSY: another thread holds a buffer.
+ * ENOBUFS: there is no space at the moment; EINVAL: no such node, the calling node itself, a length
+ * of 0 or above the MTU; EBUSY: another thread holds a buffer.
  * Manual page pmGetSendBuffer(3).
  */
 int pmGetSendBuffer(pmContext *pmc, int dest, caddr_t *bufp, size_t len);
@@ -365,15 +368,15 @@ int pmGetSendBuffer(pmContext *pmc, int dest, caddr_t *bufp, size_t len);
 /*
  * Gets a buffer for a message to several nodes, like pmGetSendBuffer.
  *   dest, ndest IN destinations, all different
- * ENOBUFS, EINVAL, EBUSY: as for pmGetSendBuffer; ENOSYS: the context does not offer it.
+ * ENOBUFS, EINVAL, EBUSY: as for pmGetSendBuffer; ENOSYS: the context does not offer multicasts.
  * Manual page pmGetMulticastBuffer(3).
  */
 int pmGetMulticastBuffer(pmContext *pmc, int *dest, int ndest, caddr_t *bufp, size_t len);
 
 /*
  * Makes the message shorter than its buffer.
- *   len IN new length, 1 to the current one
- * EINVAL: another length; EIO: there is no buffer.
+ *   len IN new length, 1 to the current length
+ * EINVAL: the length is out of range; EIO: there is no buffer.
  * Manual page pmTruncateBuffer(3).
  */
 int pmTruncateBuffer(pmContext *pmc, size_t len);
@@ -390,7 +393,8 @@ int pmSend(pmContext *pmc);
  * locked until pmReleaseReceiveBuffer.
  *   bufp OUT the message, aligned to 16 bytes
  *   lenp OUT its length
- * ENOBUFS: there is none; EBUSY: another thread holds a message; EIO, EPIPE: errors of the link.
+ * ENOBUFS: there is no message; EBUSY: another thread holds a message; EIO, EPIPE: an
+ * error of the link.
  * Manual page pmReceive(3).
  */
 int pmReceive(pmContext *pmc, caddr_t *bufp, size_t *lenp);
@@ -405,7 +409,7 @@ int pmReleaseReceiveBuffer(pmContext *pmc);
 /*
  * Returns whether the destinations have received, but perhaps not yet extracted, every message sent
  * from this context.
- * EBUSY: not yet; EIO: a message could not be sent.
+ * EBUSY: they have not; EIO: a message could not be sent.
  * Manual page pmIsSendDone(3).
  */
 int pmIsSendDone(pmContext *pmc);
@@ -423,7 +427,8 @@ int pmGetMessageQueueStatus(pmContext *pmc, pmMessageQueueStatus *statp);
  * Lists the descriptors on which select(2) or poll(2) wait for messages.
  *   fd   OUT array for the descriptors; may be NULL if *nfdp is 0
  *   nfdp IN  entries of the array; OUT number of descriptors, always set
- * ENOSPC: the array is too small; EINVAL: *nfdp is below 0; ENOMEM.
+ * ENOSPC: the array is too small; EINVAL: *nfdp is below 0; ENOMEM: no descriptor number below
+ * FD_SETSIZE is free.
  * Manual page pmGetFd(3).
  */
 int pmGetFd(pmContext *pmc, int *fd, int *nfdp);
@@ -449,7 +454,8 @@ int pmAfterSelect(pmContext *pmc);
  *   rmt_node IN  the node at the other end, or PM_NODE_ANY
  *   addr, len IN the region, of any alignment
  *   hndlp    OUT handle of its first byte
- * EINVAL: node or length; ENOSPC: too much is locked; ENOSYS.
+ * EINVAL: the node or the length is invalid; ENOSPC: too much memory is locked; ENOSYS: the context
+ * has no remote memory.
  * Manual page pmMLock(3).
  */
 int pmMLock(pmContext *pmc, int rmt_node, caddr_t addr, size_t len, pmAddrHandle *hndlp);
@@ -457,19 +463,21 @@ int pmMLock(pmContext *pmc, int rmt_node, caddr_t addr, size_t len, pmAddrHandle
 /*
  * Unlocks memory: after the last unlock its handle is refused. Waits for copies that other
  * processes of this host have started in the region.
- * EINVAL: node or length; ENOENT: it was not locked; ENOSYS.
+ * EINVAL: the node or the length is invalid; ENOENT: the region was not locked; ENOSYS: the context
+ * has no remote memory.
  * Manual page pmMUnlock(3).
  */
 int pmMUnlock(pmContext *pmc, int rmt_node, caddr_t addr, size_t len);
 
 /*
  * Copies local memory to a remote region. Later pmSend, pmWrite and pmRead operations to the same
- * node arrive after it.
+ * node arrive after the copied bytes.
  *   rmt_hndl, local_hndl IN locked handles, plus offsets
  *   len IN 1 to PM_RMA_MTU bytes
- * EINVAL: node, handle or length; ENOBUFS: no space at the moment; ENOSYS: the kernel refuses to
- * copy memory of other processes, and a region is not from pmAlloc: use pmAlloc, or allow
- * process_vm_writev (Yama, seccomp).
+ * EINVAL: the node, a handle or the length is invalid; ENOBUFS: there is no space at the moment;
+ * ENOSYS: the context has no remote memory, or the kernel refuses to copy memory of other processes
+ * and a region is not from pmAlloc. In the second case, use pmAlloc, or allow process_vm_writev
+ * (Yama, seccomp).
  * Manual page pmWrite(3).
  */
 int pmWrite(pmContext *pmc, int rmt_node, pmAddrHandle rmt_hndl, pmAddrHandle local_hndl,
@@ -484,14 +492,16 @@ int pmRead(pmContext *pmc, int rmt_node, pmAddrHandle rmt_hndl, pmAddrHandle loc
 
 /*
  * Returns whether the local memory of all pmWrite calls may be altered.
- * EBUSY: not yet; EIO: a pmWrite has failed, reported once; ENOSYS.
+ * EBUSY: some may not; EIO: a pmWrite has failed (reported once); ENOSYS: the context has no remote
+ * memory.
  * Manual page pmIsWriteDone(3).
  */
 int pmIsWriteDone(pmContext *pmc);
 
 /*
  * Returns whether all pmRead calls have been completed.
- * EBUSY: not yet; EIO: a pmRead has failed, reported once; ENOSYS.
+ * EBUSY: some have not; EIO: a pmRead has failed (reported once); ENOSYS: the context has no remote
+ * memory.
  * Manual page pmIsReadDone(3).
  */
 int pmIsReadDone(pmContext *pmc);
@@ -506,23 +516,23 @@ int pmIsReadDone(pmContext *pmc);
  *   statp OUT the numbers, also set on EIO
  * EIO: the operation statp->completed has failed; all earlier operations that no call has reported
  * yet have succeeded. Each failure is reported once, and the next call reports on the operations
- * after it. EINVAL node number; ENOSYS.
+ * after it. EINVAL: the node number is invalid; ENOSYS: the context has no remote memory.
  */
 int pmGetRemoteStatus(pmContext *pmc, int rmt_node, pmRemoteStatus *statp);
 
 /*
  * Extension: allocates memory that PM and processes of the same host copy into and out of directly,
- * at any address; whole pages of zeroes. Only pmFree may unmap it or change its protection. A child
- * of fork() shares it.
+ * at any address. The memory consists of whole pages of zeroes. Only pmFree may unmap it or change
+ * its protection. A child of fork() shares the memory.
  *   len   IN  number of bytes, rounded up to whole pages
  *   addrp OUT the memory
- * EINVAL: len is 0; ENOMEM.
+ * EINVAL: len is 0; ENOMEM: there is not enough memory.
  */
 int pmAlloc(pmContext *pmc, size_t len, caddr_t *addrp);
 
 /*
  * Extension: frees memory of pmAlloc, through any context.
- * EINVAL: not memory of pmAlloc; EBUSY: a part of it is locked.
+ * EINVAL: the memory is not from pmAlloc; EBUSY: a part of it is locked.
  */
 int pmFree(pmContext *pmc, caddr_t addr);
 
@@ -531,31 +541,31 @@ int pmFree(pmContext *pmc, caddr_t addr);
 /*
  * Prepares a context for a checkpoint and calls back when it is ready: callback(arg, 0) before
  * this function returns, or callback(arg, 1) later.
- * ENOSYS. Signature from the public man pages.
+ * ENOSYS: no device offers this function. Signature from the public man pages.
  */
 int pmCheckpoint(pmContext *pmc, void (*callback)(void *, int), void *arg);
 
 /*
  * Restores a context after a restart, in the user process.
- * ENOSYS. Signature from the public man pages.
+ * ENOSYS: no device offers this function. Signature from the public man pages.
  */
 int pmRestartUser(pmContext *pmc);
 
 /*
  * Restores a context after a restart, in SCore-D.
- * ENOSYS. [SCore-D] Signature ours.
+ * ENOSYS: no device offers this function. [SCore-D] Signature ours.
  */
 int pmRestartSys(pmContext *pmc);
 
 /*
  * Restores a context after a migration, in the user process.
- * ENOSYS. Signature ours.
+ * ENOSYS: no device offers this function. Signature ours.
  */
 int pmMigrateUser(pmContext *pmc);
 
 /*
  * Restores a context after a migration, in SCore-D.
- * ENOSYS. [SCore-D] Signature ours.
+ * ENOSYS: no device offers this function. [SCore-D] Signature ours.
  */
 int pmMigrateSys(pmContext *pmc);
 
@@ -563,7 +573,7 @@ int pmMigrateSys(pmContext *pmc);
  * Lists the memory that PM has mapped in this process.
  *   mip   OUT array for the regions
  *   sizep IN  entries of the array; OUT number of regions, always set
- * ENOSPC: the array is too small; EINVAL: *sizep is not above 0; ENOSYS.
+ * ENOSPC: the array is too small; EINVAL: *sizep is not above 0; ENOSYS: no device offers this.
  * Signature from the public man pages.
  */
 int pmGetMmapInfo(pmMmapInfo *mip, int *sizep);
@@ -594,7 +604,7 @@ char *pmErrorString(int error);
 
 /*
  * Sets the address of the number of idle threads of this process (manual 3.5.2). If the number is
- * above 0, pmSend calls back before it sends, because a thread that sends is not idle.
+ * above 0, pmSend calls the callback before it sends, because a thread that sends is not idle.
  *   word     IN the number, which must stay valid until the next call; NULL: there is no number
  *   callback IN the function to call; NULL only if word is NULL
  * Extension, for libscore.

@@ -12,9 +12,10 @@ extern "C" {
 #endif
 
 /*
- * The value of an option of scrun, the leftmost one if the user has given it more than once. The
- * empty string if it has no value; NULL if it was not given, or without scrun. The value must not
- * be freed or altered. To be called after score_initialize.
+ * Returns the value of an option of scrun. If the user has given the option more than once, the
+ * leftmost value applies. Returns the empty string if the option has no value, and NULL if it was
+ * not given or the program runs without scrun. The value must not be freed or altered. Call this
+ * function after score_initialize.
  *   keyword IN the option's name
  * Manual page score_get_opt(3).
  */

@@ -1,12 +1,12 @@
 /*
  * score_resource.h - the resource request of a program, declared in the program (manual 4.1).
  *
- * Each macro is a declaration, to be followed by a semicolon, outside of functions or inside, any
- * number of times, in the program or in a shared library that it needs. (In C++, not in inline
- * functions and templates.) Its arguments are constant expressions. scrun reads the declarations
- * from the executable file (ELF notes in the section .note.score; layout in
- * proto/src/elf_note.rs) without running it. The declarations of all programs of a job together
- * must allow the job, or scrun refuses it.
+ * Each macro is a declaration and is followed by a semicolon. It may be used any number of times,
+ * inside or outside of functions, in the program or in a shared library that the program needs. (In
+ * C++, it must not be in inline functions or templates.) Its arguments are constant expressions.
+ * scrun reads the declarations from the executable file (ELF notes in the section .note.score;
+ * layout in proto/src/elf_note.rs) without running it. The declarations of all programs of a job
+ * together must allow the job, or scrun refuses it.
  */
 #ifndef SCORE_SCORE_RESOURCE_H
 #define SCORE_SCORE_RESOURCE_H
@@ -20,7 +20,7 @@
 /* At least N network sets, at most 16. */
 #define SCORE_RSRC_NUM_NETS(N) SCORE_RSRC_NOTE_(4, 1, (N), 0)
 
-/* A network with one-sided communication. All networks that jobs use have it. */
+/* A network with one-sided communication. All networks that jobs use provide it. */
 #define SCORE_RSRC_ZEROCOPY SCORE_RSRC_NOTE_(5, 0, 0, 0)
 
 /* The program can run on hosts of different kinds. */
@@ -40,9 +40,9 @@ extern "C" {
 #endif
 
 /*
- * Extension: requests at least min and at most max nodes, computed by the program. To be called
- * before score_initialize in a program with SCORE_RSRC_RUN; the last call takes effect. No effect
- * otherwise.
+ * Extension: requests at least min and at most max nodes, which the program has computed. Call this
+ * function before score_initialize, in a program with SCORE_RSRC_RUN. The last call takes effect.
+ * In other programs the function has no effect.
  * EINVAL: no number of nodes meets the limits.
  */
 int score_request_nodes(int min, int max);
@@ -52,9 +52,9 @@ int score_request_nodes(int min, int max);
 #endif
 
 /*
- * An ELF note: lengths of owner and descriptor, type, owner padded to 8 bytes, descriptor of one
- * or two 32-bit words, or none. __COUNTER__ makes the names different, so that declarations do not
- * clash.
+ * An ELF note consists of the lengths of owner and descriptor, the type, the owner padded to 8
+ * bytes, and a descriptor of at most two 32-bit words. __COUNTER__ makes the names different, so
+ * that declarations do not clash.
  */
 #define SCORE_RSRC_NOTE_(type, words, first, second)                                               \
     SCORE_RSRC_PLACE_(__COUNTER__, type, words, first, second)

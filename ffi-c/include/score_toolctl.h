@@ -62,8 +62,8 @@ score_toolctl *score_toolctl_connect(const char *path, uint64_t job, uint32_t to
 
 /*
  * Closes the connection; NULL has no effect. Without score_toolctl_leave() the service treats the
- * tool as dead. It undoes what the tool has set, if the tool has Control authority. Otherwise this
- * remains until no other tool is attached.
+ * tool as dead. If the tool has Control authority, the service undoes the changes that the tool has
+ * made. Otherwise these changes remain until no other tool is attached.
  */
 void score_toolctl_close(score_toolctl *connection);
 
@@ -86,7 +86,7 @@ int score_toolctl_fd(const score_toolctl *connection);
 /*
  * Attaches to a rank or to all ranks of the host.
  *   rank     IN  a rank, or SCORE_TOOLCTL_ALL_RANKS
- *   priority IN  0 to 99; no two tools of a process have the same
+ *   priority IN  0 to 99; no two tools of a process have the same priority
  *   tag      IN  name of the tool, at most 8 bytes
  *   ranks    OUT array for the attached ranks, or NULL
  *   number   IN  entries of the array; OUT number of attached ranks; may be NULL
@@ -94,27 +94,27 @@ int score_toolctl_fd(const score_toolctl *connection);
 int score_toolctl_attach(score_toolctl *connection, int rank, int priority, const char *tag,
                          uint32_t *ranks, size_t *number);
 
-/* Detaches from a rank, or from SCORE_TOOLCTL_ALL_RANKS. What the tool has set remains. */
+/* Detaches from a rank, or from SCORE_TOOLCTL_ALL_RANKS. The changes of the tool remain. */
 int score_toolctl_detach(score_toolctl *connection, int rank);
 
 /*
  * Requests Control authority for a rank.
  *   settings IN  the settings, whose header is not used; NULL: the service reports no signals
  *   holder   OUT the message that names the tool that has authority; may be NULL
- * SCORE_TOOLS_RC_TOOL_CONTROL_CONFLICT another tool has authority.
+ * SCORE_TOOLS_RC_TOOL_CONTROL_CONFLICT: another tool has authority.
  */
 int score_toolctl_control(score_toolctl *connection, uint32_t rank,
                           const struct score_tools_control *settings,
                           struct score_tools_control_ack *holder);
 
-/* Releases Control authority. What the tool has set remains, for the next tool with authority. */
+/* Releases Control authority. The changes of the tool remain, for the next tool with authority. */
 int score_toolctl_release(score_toolctl *connection, uint32_t rank);
 
 /*
- * Undoes all that this connection has set in a rank: breakpoints, watchpoints, memory, a trap
- * handler, held threads. Then releases Control authority. The program gets the signals of notices
- * that the tool has not read. If something cannot be undone, the tool keeps authority, and the
- * result is not 0.
+ * Undoes all changes that this connection has made in a rank: breakpoints, watchpoints, memory, a
+ * trap handler, held threads. Then releases Control authority. The program gets the signals of
+ * notices that the tool has not read. If something cannot be undone, the tool keeps authority, and
+ * the result is not 0.
  */
 int score_toolctl_clean_up(score_toolctl *connection, uint32_t rank);
 

@@ -3,8 +3,8 @@
  * Blue Gene/Q Code Development and Tools Interface, chapter 4), on x86-64.
  *
  * A message is one record of a socket of type SOCK_SEQPACKET, of at most SCORE_TOOLS_MAX_MESSAGE
- * bytes, in the byte order of the host. It begins with struct score_tools_header, whose length is
- * that of the whole record.
+ * bytes, in the byte order of the host. It begins with struct score_tools_header, whose member
+ * length is the length of the whole record.
  *
  * Query and Update have the number of commands (uint16_t) at SCORE_TOOLS_COMMANDS, then 16
  * descriptors from SCORE_TOOLS_DESCRIPTORS on, used or not, then the data of the commands, each at
@@ -12,15 +12,16 @@
  * the process leader if there was none. Acknowledgements have the same form. A command that failed
  * has no data.
  *
- * Some structures are followed by bytes or entries. The member count is their number. The macro
- * with _TAIL at the end of its name is the offset of the first one, which may be within the padding
+ * Bytes or entries follow some structures. The member count is their number. The macro with _TAIL
+ * at the end of its name is the offset of the first byte or entry, which may be within the padding
  * of the structure.
  *
  * ShareMemory and Copy Memory are extensions of CDTI, for tools that read much memory. A tool sends
  * ShareMemory, a header alone, with the descriptor of a memfd (SCM_RIGHTS). The memfd has 1 to
  * SCORE_TOOLS_MAX_SHARED bytes of ordinary pages, can be written, and has the seals F_SEAL_SHRINK,
- * F_SEAL_GROW and F_SEAL_SEAL. Copy Memory has the service copy memory of a process into it. The
- * memory belongs to the connection; a further ShareMemory replaces it for the messages that follow.
+ * F_SEAL_GROW and F_SEAL_SEAL. Copy Memory makes the service copy memory of a process to the memfd.
+ * The memory belongs to the connection. A further ShareMemory replaces it for the messages that
+ * follow.
  * No other message may have a descriptor.
  *
  * A later version of the service may append bytes; existing members keep their offsets. Members
@@ -54,13 +55,13 @@ struct score_tools_attach {
     uint8_t tag[8];                    /* Tag of the tool. */
     uint8_t priority;                  /* Its priority, 0 to 99; 99 is the highest. */
     uint8_t reserved[3];
-    uint32_t select;                   /* Which processes. */
+    uint32_t select;                   /* SCORE_TOOLS_PROCESS_SELECT_* */
 };
 
 /* The body of Detach. */
 struct score_tools_detach {
     struct score_tools_header header;
-    uint32_t select;                   /* Which processes. */
+    uint32_t select;                   /* SCORE_TOOLS_PROCESS_SELECT_* */
 };
 
 /* The head of AttachAck and DetachAck: number of ranks at 40 (u16), ranks (u32) from 44. An
@@ -95,9 +96,9 @@ struct score_tools_control_ack {
     uint32_t controller;               /* Its number. */
 };
 
-/* The body of ShareMemoryAck. SCORE_TOOLS_RC_REQUEST_FAILED with EBADMSG: not one descriptor;
- * EINVAL: not a memfd of ordinary pages; EPERM: a seal is missing, or it cannot be written; EFBIG:
- * its size. */
+/* The body of ShareMemoryAck. The errors of SCORE_TOOLS_RC_REQUEST_FAILED are EBADMSG: the message
+ * does not have exactly one descriptor; EINVAL: the descriptor is not a memfd of ordinary pages;
+ * EPERM: a seal is missing, or the memfd cannot be written; EFBIG: its size is out of range. */
 struct score_tools_shared_length {
     struct score_tools_header header;
     uint64_t length;                   /* Bytes that the service shares with the tool, or 0. */
@@ -231,7 +232,7 @@ struct score_tools_memory_head {
 struct score_tools_memory_copy {
     uint32_t thread, reserved;
     uint64_t address;           /* The first byte. */
-    uint32_t length;            /* Bytes; in the answer those before a page that cannot be read. */
+    uint32_t length;            /* Bytes; in the answer only those before an unreadable page. */
     uint32_t offset;            /* Offset of the first byte in the shared memory. */
 };
 
@@ -285,7 +286,7 @@ struct score_tools_process_data {
     uint64_t heap_break;            /* The end of the used heap. */
     uint64_t mappings[2];           /* Lowest and highest mapping. */
     int64_t job_seconds;            /* Time that the job has run, in seconds. */
-    int64_t job_microseconds;       /* Microseconds in addition. */
+    int64_t job_microseconds;       /* The fraction of a second, in microseconds. */
 };
 
 /* A thread. Its frames follow: their number at 64, entries from 72. */

@@ -179,7 +179,7 @@ enum {
     SCORE_TOOLS_CMD_SUSPEND_PROCESS = 255,          /* no_data -> no_data */
 };
 
-/* Which processes Attach and Detach are for. */
+/* The processes that Attach and Detach address. */
 enum {
     SCORE_TOOLS_PROCESS_SELECT_RANK_IN_HEADER = 0,  /* The process whose rank is in the header. */
     /* All processes of the host that have not exited; on the socket of a rank, its process. */
@@ -202,8 +202,8 @@ enum {
 
 /* Whether new threads inherit the watchpoints of the thread that creates them. */
 enum {
-    SCORE_TOOLS_WATCH_POLICY_PROPAGATE = 0,     /* They inherit them. */
-    SCORE_TOOLS_WATCH_POLICY_NO_PROPAGATE = 1,  /* They do not. */
+    SCORE_TOOLS_WATCH_POLICY_PROPAGATE = 0,     /* New threads inherit the watchpoints. */
+    SCORE_TOOLS_WATCH_POLICY_NO_PROPAGATE = 1,  /* New threads inherit no watchpoints. */
 };
 
 /* The types of notices. */
@@ -225,8 +225,8 @@ enum {
 
 /* The changes of Control authority. */
 enum {
-    SCORE_TOOLS_CONTROL_REASON_CONFLICT = 0,   /* Another tool has requested it. */
-    SCORE_TOOLS_CONTROL_REASON_AVAILABLE = 1,  /* A tool has released it. */
+    SCORE_TOOLS_CONTROL_REASON_CONFLICT = 0,   /* Another tool has requested the authority. */
+    SCORE_TOOLS_CONTROL_REASON_AVAILABLE = 1,  /* A tool has released the authority. */
 };
 
 /* Access to speculative memory. No effect, because x86-64 has one view of memory. */
@@ -237,23 +237,23 @@ enum {
 
 /* Whether Set Memory may write memory that processes share. */
 enum {
-    SCORE_TOOLS_SHARED_ACCESS_REFUSED = 0,  /* An error. */
+    SCORE_TOOLS_SHARED_ACCESS_REFUSED = 0,  /* Set Memory returns an error. */
     SCORE_TOOLS_SHARED_ACCESS_ALLOWED = 1,  /* Permitted. */
 };
 
 /* The states of a thread. */
 enum {
-    SCORE_TOOLS_THREAD_STATE_RUN = 1,         /* It runs or is runnable. */
-    SCORE_TOOLS_THREAD_STATE_SLEEP = 2,       /* It waits in a system call. */
-    SCORE_TOOLS_THREAD_STATE_FUTEX_WAIT = 3,  /* It waits for a futex. */
+    SCORE_TOOLS_THREAD_STATE_RUN = 1,         /* The thread runs or is runnable. */
+    SCORE_TOOLS_THREAD_STATE_SLEEP = 2,       /* The thread waits in a system call. */
+    SCORE_TOOLS_THREAD_STATE_FUTEX_WAIT = 3,  /* The thread waits for a futex. */
     SCORE_TOOLS_THREAD_STATE_IDLE = 4,        /* Not on Linux. */
-    SCORE_TOOLS_THREAD_STATE_FILE_LOCK = 5,   /* It waits for a lock of a file. */
+    SCORE_TOOLS_THREAD_STATE_FILE_LOCK = 5,   /* The thread waits for a lock of a file. */
 };
 
 /* The states of a thread that tools cause. */
 enum {
-    SCORE_TOOLS_TOOL_STATE_ACTIVE = 1,        /* No change. */
-    SCORE_TOOLS_TOOL_STATE_HOLD = 2,          /* Hold Thread. */
+    SCORE_TOOLS_TOOL_STATE_ACTIVE = 1,        /* The thread is neither held nor suspended. */
+    SCORE_TOOLS_TOOL_STATE_HOLD = 2,          /* The thread is held by Hold Thread. */
     SCORE_TOOLS_TOOL_STATE_SUSPEND = 3,       /* The process is suspended. */
     SCORE_TOOLS_TOOL_STATE_HOLD_SUSPEND = 4,  /* Both. */
 };
@@ -272,7 +272,7 @@ enum {
     SCORE_TOOLS_WATCH_TYPE_READ_WRITE = 3,  /* Both. */
 };
 
-/* Whether a tool that releases authority gets a notice when the next tool releases it. */
+/* Whether a tool that releases authority gets a notice when the next tool releases authority. */
 enum {
     SCORE_TOOLS_RELEASE_NOTIFY_NO = 0,   /* No. */
     SCORE_TOOLS_RELEASE_NOTIFY_YES = 1,  /* Yes. */

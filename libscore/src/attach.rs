@@ -27,7 +27,7 @@ use crate::{detach, elf_note, exit, idle, networks};
 /// score_initialize.
 ///
 /// # Errors
-/// One line that names the problem.
+/// Returns one line that names the problem.
 pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
     let kind = getsockopt(&socket, sockopt::SockType);
     if kind != Ok(SockType::SeqPacket) {

@@ -25,7 +25,7 @@ pub(crate) struct Control {
 
 #[derive(Default)]
 struct Inbox {
-    /// A thread is in recv().
+    /// Whether a thread is in recv().
     is_reading: bool,
     /// The pending calls and their replies: number and error.
     pending_calls: Vec<(u32, Option<i32>)>,
@@ -37,7 +37,7 @@ impl Control {
         Self { socket, next_id: AtomicU32::new(1), inbox, reply_received: Condvar::new() }
     }
 
-    /// The socket, for the first messages, which this module does not send.
+    /// The socket, for the first messages. This module does not send them.
     pub(crate) fn socket(&self) -> &OwnedFd {
         &self.socket
     }

@@ -19,7 +19,7 @@ pub(crate) extern "C" fn detach() {
     }
 }
 
-/// The names of PM's own threads. They call no function of PM.
+/// The names of PM's own threads. These threads call no function of PM.
 const PM_THREADS: [&[u8]; 2] = [b"score-pm\n", b"score-pin\n"];
 
 /// Whether only this thread and PM's own threads run.

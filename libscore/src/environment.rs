@@ -11,7 +11,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 /// programs that this one starts.
 ///
 /// # Errors
-/// One line that names the variable.
+/// Returns one line that names the variable.
 pub(crate) fn take_descriptor(variable: &str) -> Result<Option<OwnedFd>, String> {
     let Some(value) = std::env::var_os(variable) else { return Ok(None) };
     // SAFETY: score_initialize is called before there are other threads (manual 2.5).

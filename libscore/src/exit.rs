@@ -19,7 +19,7 @@ pub(crate) fn register(handler: extern "C" fn()) {
 /// Sends a signal to the calling process.
 ///
 /// # Errors
-/// As of kill(2).
+/// The errors of kill(2).
 pub(crate) fn signal_self(signal: i32) -> nix::Result<()> {
     // nix's kill does not support real-time signals. SAFETY: no memory is involved.
     nix::errno::Errno::result(unsafe { libc::kill(libc::getpid(), signal) }).map(drop)

@@ -102,8 +102,8 @@ pub fn become_idle() {
 /// call.
 pub fn become_idle_in_mpi_call(record: &MpiCallRecord) {
     with_thread(|thread, session| {
-        // Recorded before the thread becomes idle, so that a reader that finds it idle also finds
-        // the call.
+        // The call is recorded before the thread becomes idle, so that a reader that finds the
+        // thread idle also finds the call.
         if let IdleSlot::Slot(number, false) = thread.claim_slot(&session.area) {
             session.area.set_mpi_call(number, record);
         }

@@ -11,7 +11,8 @@ use crate::pm::Context;
 pub struct Message<'n> {
     context: Context,
     bytes: &'n [u8],
-    /// Not `Send`, because the thread that has received keeps the receiving side locked.
+    /// The type is not `Send`, because the thread that has received keeps the receiving side
+    /// locked.
     _thread: PhantomData<*const ()>,
 }
 

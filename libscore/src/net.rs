@@ -24,8 +24,8 @@ pub struct Net {
 }
 
 impl Net {
-    /// Network set number `set`, counted from 0. `None` if there is none: with a single node, or
-    /// before [`crate::initialize`].
+    /// Network set number `set`, counted from 0. `None`: there is no such set. A process with a
+    /// single node has no set, and no process has one before [`crate::initialize`].
     pub fn open(set: usize) -> Option<Self> {
         let context = globals::context(set)?;
         Some(Self { context, descriptors: Vec::new() })
@@ -54,7 +54,7 @@ impl Net {
         self.context.mtu(node(dest))
     }
 
-    /// Sends a copy of `bytes` if there is space now. Returns false if there is none.
+    /// Sends a copy of `bytes` if there is space now. Returns false if there is no space.
     ///
     /// # Errors
     /// EINVAL: no such node, or a length of 0 or above the MTU.
@@ -63,10 +63,10 @@ impl Net {
     }
 
     /// Lets `fill` write `len` bytes into the send buffer, and sends them, if there is space now.
-    /// Returns false if there is none.
+    /// Returns false if there is no space.
     ///
     /// # Errors
-    /// As of [`Self::try_send`].
+    /// Those of [`Self::try_send`].
     pub fn try_send_with(
         &self,
         dest: usize,
@@ -83,7 +83,7 @@ impl Net {
     /// Sends a copy of `bytes`. Waits for space.
     ///
     /// # Errors
-    /// As of [`Self::try_send`].
+    /// Those of [`Self::try_send`].
     pub fn send(&self, dest: usize, bytes: &[u8]) -> io::Result<()> {
         self.send_with(dest, bytes.len(), |buffer| {
             buffer.copy_from_slice(bytes);
@@ -222,7 +222,8 @@ impl Net {
     fn sleep(&self) -> io::Result<()> {
         let mut poll_fds: Vec<PollFd<'_>> =
             self.descriptors.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-        // Not poll(): after a stop of the job the kernel could no longer report the wait.
+        // This is not poll(): if the job is stopped during poll(), the kernel can no longer report
+        // the wait.
         match ppoll(&mut poll_fds, None, None) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(e) => Err(e.into()),

@@ -26,8 +26,8 @@ const LAST_SIGNAL: i32 = 64;
 /// Waits until all nodes have called this function.
 ///
 /// # Errors
-/// EBUSY: another thread of this node is in the barrier; EINTR: restarted from a checkpoint; EPERM:
-/// not a node.
+/// EBUSY: another thread of this node is in the barrier; EINTR: the process was restarted from a
+/// checkpoint; EPERM: the process is not a node.
 pub fn barrier() -> io::Result<()> {
     match node_session()? {
         Some(session) => {
@@ -45,7 +45,7 @@ pub fn barrier() -> io::Result<()> {
 /// Waits until scrun has written everything that this process has printed so far.
 ///
 /// # Errors
-/// EINTR: restarted from a checkpoint; EPERM: not a node.
+/// EINTR: the process was restarted from a checkpoint; EPERM: the process is not a node.
 pub fn flush() -> io::Result<()> {
     let node = node_session()?;
     stdio::flush();
@@ -60,7 +60,8 @@ pub fn flush() -> io::Result<()> {
 /// Sends a signal to every process of the parallel process, including this one.
 ///
 /// # Errors
-/// EINVAL: not a signal, or SIGSTOP, SIGCONT or SIGKILL; EPERM: not a node.
+/// EINVAL: `signal` is not a signal, or is SIGSTOP, SIGCONT or SIGKILL; EPERM: the process is not a
+/// node.
 pub fn signal_broadcast(signal: i32) -> io::Result<()> {
     let reserved = [Signal::SIGSTOP, Signal::SIGCONT, Signal::SIGKILL].map(|s| s as i32);
     if !(0..=LAST_SIGNAL).contains(&signal) || reserved.contains(&signal) {
@@ -78,7 +79,7 @@ pub fn signal_broadcast(signal: i32) -> io::Result<()> {
 /// processors.
 ///
 /// # Errors
-/// EPERM: not a node.
+/// EPERM: the process is not a node.
 pub fn sleep(seconds: u32) -> io::Result<()> {
     let node = node_session()?;
     let clock = ClockId::CLOCK_MONOTONIC;
@@ -101,7 +102,7 @@ pub fn sleep(seconds: u32) -> io::Result<()> {
 /// Gives up the rest of the job's slice; the job continues in its next slice.
 ///
 /// # Errors
-/// EPERM: not a node.
+/// EPERM: the process is not a node.
 pub fn yield_slice() -> io::Result<()> {
     if let Some(session) = node_session()? {
         session.control.send_call(&Call::Yield);
@@ -112,7 +113,7 @@ pub fn yield_slice() -> io::Result<()> {
 
 /// Ends the parallel process with exit code `code`. Output that this process has printed is kept.
 /// Its exit handlers do not run, because SCore-D also ends the processes of other nodes without
-/// them. Without a parallel process this is exit(3).
+/// their exit handlers. Without a parallel process this is exit(3).
 pub fn exit(code: i32) -> ! {
     match caller() {
         Caller::Node(session) => {
@@ -132,7 +133,7 @@ pub fn job() -> i32 {
     session::get().map_or(0, |session| session.job)
 }
 
-/// Sets user monitor 0, or 1 (manual 3.5.3).
+/// Sets user monitor 0 or, if `second` is true, user monitor 1 (manual 3.5.3).
 pub fn set_monitor(second: bool, value: u8) {
     if let Some(session) = session::of_this_process() {
         session.area.set_monitor(second, value);

@@ -15,14 +15,14 @@ use crate::sync::SharedMapping;
 pub(crate) struct Session {
     pub(crate) fork_guard: ForkGuard,
     pub(crate) control: Control,
-    /// Written only by the shepherd (`score_proto::carea::board`).
+    /// The board. Only the shepherd writes it (`score_proto::carea::board`).
     pub(crate) board: SharedMapping,
     pub(crate) area: Area,
     pub(crate) options: Options,
     pub(crate) job: i32,
     pub(crate) dir: PathBuf,
     pub(crate) oversubscribed: bool,
-    /// Closed at exit.
+    /// The network sets. They are closed at exit.
     pub(crate) networks: Vec<NetworkSet>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct NetworkSet {
 
 static SESSION: OnceLock<Session> = OnceLock::new();
 
-/// Keeps the session; `None` if there already is one.
+/// Stores the session. Returns `None` if there is a session already.
 pub(crate) fn set(session: Session) -> Option<&'static Session> {
     SESSION.set(session).ok()?;
     SESSION.get()
@@ -50,9 +50,9 @@ pub(crate) fn get() -> Option<&'static Session> {
 pub(crate) enum Caller {
     /// A node of a parallel process.
     Node(&'static Session),
-    /// A process forked by a node: not a node itself.
+    /// A process that was forked by a node, and that is not a node itself.
     Child,
-    /// Before `score_initialize`, or local execution (manual 1.4.4).
+    /// A process before `score_initialize`, or in local execution (manual 1.4.4).
     Local,
 }
 

@@ -14,7 +14,7 @@ unsafe extern "C" {
     fn funlockfile(stream: *mut libc::FILE);
 }
 
-/// Prints a line on standard error. Ignores errors; eprintln would panic.
+/// Prints a line on standard error. Ignores errors. eprintln is not used, because it would panic.
 pub(crate) fn print_line(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
@@ -30,8 +30,8 @@ pub(crate) fn flush() {
     }
 }
 
-/// Flushes each of the two if no other thread is printing to it. It is for the end of the process,
-/// also in signal handlers.
+/// Flushes each of the two if no other thread is printing to it. Called at the end of the process,
+/// also by signal handlers.
 pub(crate) fn try_flush() {
     // SAFETY: both streams exist as long as the program.
     unsafe {

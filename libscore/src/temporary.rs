@@ -22,7 +22,7 @@ static LOCAL_DIRECTORY: Mutex<Option<(PathBuf, Pid)>> = Mutex::new(None);
 /// Creates or truncates a file for reading and writing.
 ///
 /// # Errors
-/// EINVAL: the name contains a slash. Otherwise as of open(2).
+/// EINVAL: the name contains a slash. Otherwise the errors of open(2).
 pub fn create(name: &OsStr) -> Result<OwnedFd, Errno> {
     open_retrying(name, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC)
 }
@@ -30,7 +30,7 @@ pub fn create(name: &OsStr) -> Result<OwnedFd, Errno> {
 /// Opens a file for reading and writing.
 ///
 /// # Errors
-/// As of [`create`].
+/// Those of [`create`].
 pub fn open_existing(name: &OsStr) -> Result<OwnedFd, Errno> {
     open_retrying(name, OFlag::O_RDWR)
 }
@@ -38,7 +38,7 @@ pub fn open_existing(name: &OsStr) -> Result<OwnedFd, Errno> {
 /// Removes a file.
 ///
 /// # Errors
-/// EINVAL: the name contains a slash. Otherwise as of unlink(2).
+/// EINVAL: the name contains a slash. Otherwise the errors of unlink(2).
 pub fn remove(name: &OsStr) -> Result<(), Errno> {
     unlink(&path(name)?)
 }

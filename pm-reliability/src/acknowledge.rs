@@ -135,8 +135,8 @@ impl PacketSender {
         }
     }
 
-    /// A packet was declared lost but was only late. Raises the threshold at most once per round
-    /// trip, and not after a time-out.
+    /// Handles a packet that was declared lost but was only late. Raises the threshold at most once
+    /// per round trip, and not after a time-out.
     #[cold]
     fn raise_reorder_threshold(&mut self, now: u64) {
         if self.rtt.backoff_shift > 0

@@ -2,7 +2,8 @@
 
 use crate::packet_header::MAX_LINKS;
 
-/// Number of messages that a peer may send before the first acknowledgement. Both ends rely on it.
+/// Number of messages that a peer may send before the first acknowledgement. Both ends use this
+/// value.
 pub const INITIAL_WINDOW: u32 = 16;
 /// The widest window: the reach of 255 blocks of selective acknowledgement, rounded down to a power
 /// of two.
@@ -24,7 +25,7 @@ pub struct Config {
     pub links: u8,
     /// The longest message in bytes.
     pub mtu: u16,
-    /// The first sequence number in each direction. All nodes of a job have the same one.
+    /// The first sequence number in each direction. All nodes of a job use the same number.
     pub first_sequence: u32,
     /// The most messages of one peer that this node keeps.
     pub window: u32,

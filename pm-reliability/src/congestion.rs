@@ -1,6 +1,6 @@
-//! Decides how many packets to one peer may be in flight. Losses have two causes that look alike.
-//! Slowing down helps if queues are full, but not against noise. Therefore the window shrinks only
-//! if the loss rate is higher than noise explains.
+//! Decides how many packets to one peer may be in flight. Losses have two causes, which a sender
+//! cannot distinguish: full queues, and noise. A lower rate helps only if queues are full.
+//! Therefore the window shrinks only if the loss rate is higher than noise explains.
 
 /// The initial window in packets.
 const INITIAL_CWND: u32 = 32;
@@ -40,8 +40,8 @@ impl Congestion {
         }
     }
 
-    /// `count` packets have arrived. `was_full`: before, the window kept further packets from being
-    /// sent.
+    /// Notes that `count` packets have arrived. `was_full`: before their arrival, the window
+    /// prevented further packets from being sent.
     #[inline]
     pub(super) fn on_acked(&mut self, count: u32, was_full: bool) {
         self.acked_count += count;
@@ -65,14 +65,14 @@ impl Congestion {
         }
     }
 
-    /// Round trips take much longer than the shortest one: queues are filling, so the window stops
-    /// doubling.
+    /// Called if round trips take much longer than the shortest one. Queues are then filling, so
+    /// the window stops doubling.
     #[inline]
     pub(super) fn on_queueing(&mut self) {
         self.slow_start_threshold = self.slow_start_threshold.min(self.window);
     }
 
-    /// A packet was lost. The window shrinks at most once per round trip.
+    /// Called if a packet was lost. The window shrinks at most once per round trip.
     pub(super) fn on_loss(&mut self, now: u64, round_trip: u64) {
         self.lost_count += 1;
         let is_noise = self.lost_count < MIN_LOSSES
@@ -83,7 +83,7 @@ impl Congestion {
         self.shrink(now, self.window / 10 * 7, MIN_CWND_AFTER_LOSS);
     }
 
-    /// No packet arrived for several time-outs in a row.
+    /// Called if no packet arrived for several time-outs in a row.
     pub(super) fn on_persistent_congestion(&mut self, now: u64) {
         self.shrink(now, self.window / 2, MIN_CWND_AFTER_LOSS);
         self.window = MIN_CWND;

@@ -39,34 +39,34 @@ counters! {
     early: "out of order",
     /// Messages to peers that had exited.
     dropped: "dropped, their receiver gone",
-    /// Dropped: from another job, or from an unknown sender.
+    /// Dropped packets of another job or of an unknown sender.
     wrong_secret: "refused: wrong secret",
-    /// Dropped: from an earlier run of this job.
+    /// Dropped packets of an earlier run of this job.
     wrong_incarnation: "refused: wrong incarnation",
-    /// Dropped: not in this format.
+    /// Dropped packets that are not in this format.
     malformed: "refused: malformed",
-    /// Dropped: lengths that contradict each other or exceed the MTU.
+    /// Dropped packets whose lengths contradict each other or exceed the MTU.
     wrong_length: "refused: wrong length",
-    /// Dropped: for another node, or with an invalid source.
+    /// Dropped packets for another node, or with an invalid source.
     misdirected: "refused: misdirected",
-    /// Dropped: received before.
+    /// Dropped packets that were received before.
     duplicate: "refused: duplicate",
-    /// Dropped: beyond the window.
+    /// Dropped packets beyond the window.
     out_of_window: "refused: out of window",
-    /// Dropped: no buffer is left for it.
+    /// Dropped packets for which no buffer was left.
     no_room: "refused: no room",
-    /// Ignored: acknowledges less than an earlier one.
+    /// Ignored acknowledgements that acknowledge less than an earlier one.
     old_acks: "acknowledgements overtaken",
-    /// Ignored: acknowledges packets that were never sent.
+    /// Ignored acknowledgements of packets that were never sent.
     wrong_acks: "refused: acknowledges what was not sent",
-    /// Dropped: this machine only delivers the messages of a dead process.
+    /// Dropped packets for a dead process, whose messages this machine only delivers.
     undelivered: "for a dead process",
     /// Slots of a dead process that hold no message.
     wrong_slots: "refused: slots of a dead process",
 }
 
 impl CommonState {
-    /// Counts and frees a slot of a dead process that cannot be a message.
+    /// Counts and frees a slot of a dead process that holds no valid message.
     pub(super) fn refuse_slot(&mut self, slot: u32) {
         self.counters.wrong_slots += 1;
         self.freed_slots.push_back(slot);

@@ -363,7 +363,8 @@ impl ReliabilityMachine {
         if receive.ack_due {
             self.ready.add(index);
         }
-        // The buffer may also open the window of a peer for which there was none.
+        // A peer may wait because there was no buffer for it. The freed buffer may open the window
+        // of this peer.
         if !self.starved.is_empty() && self.shared.grant() > 0 {
             self.reopen_one_window();
         }

@@ -182,7 +182,7 @@ impl ReliabilityPeer {
         }
     }
 
-    /// Returns the true deadline of a heap entry, and remembers that the timer is armed for it.
+    /// Returns the true deadline of a heap entry, and records that the timer is armed for it.
     /// Returns `NO_DEADLINE` if the entry is obsolete.
     pub(super) fn true_deadline(&mut self, timer: Timer, entry: u64) -> u64 {
         if self.armed[timer as usize] != entry {

@@ -37,7 +37,7 @@ pub(super) struct PacketReceiver {
     /// them.
     unacked_packets: u32,
     echo_timestamp: u32,
-    /// An acknowledgement is to be sent now.
+    /// Whether an acknowledgement is to be sent now.
     pub(super) ack_due: bool,
     pub(super) ack_at: u64,
     /// The link of the latest packet.
@@ -88,7 +88,8 @@ impl PacketReceiver {
         let distance = header.sequence.wrapping_sub(self.next_expected) as i32;
         let is_early = distance != 0;
         let in_window = (self.limit.wrapping_sub(header.sequence) as i32) > 0;
-        // Early messages may not fill all buffers: the messages before them must always find one.
+        // Early messages may not fill all buffers: the messages before them must always find a free
+        // buffer.
         let Config { buffers, links, .. } = shared.config;
         let max_held = if is_early { buffers - buffers / 4 } else { buffers };
         let counters = &mut shared.counters;
@@ -215,7 +216,7 @@ impl PacketReceiver {
         self.released = self.released.wrapping_add(1);
         shared.held_buffers -= 1;
         self.advance_limit(shared);
-        // A sender that is about to exhaust its window learns that it may continue.
+        // A sender that is about to exhaust its window must receive the new limit in time.
         let step = shared.grant() / 4;
         let remaining = self.advertised_limit.wrapping_sub(self.next_expected);
         let increase = self.limit.wrapping_sub(self.advertised_limit);
@@ -261,7 +262,8 @@ impl PacketReceiver {
     }
 
     /// Reports messages that have arrived although earlier ones have not. Acknowledgements may be
-    /// lost, so it alternates between the block of the latest message and one of the other blocks.
+    /// lost, so this function alternates between the block of the latest message and one of the
+    /// other blocks.
     #[inline(never)]
     fn write_selective_ack(&mut self, header: &mut Header) {
         let base = self.next_expected.wrapping_add(1);

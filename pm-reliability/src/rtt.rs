@@ -4,7 +4,7 @@ use crate::Config;
 
 /// Time-out before the first round-trip sample.
 const INITIAL_RTO_NS: u64 = 5_000_000;
-/// Longer samples are ignored: the timestamp is stale, or a process was stopped meanwhile.
+/// Longer samples are ignored, because the timestamp is stale or a process was stopped meanwhile.
 const MAX_RTT_NS: u64 = 10_000_000_000;
 /// A round trip counts as queueing if it takes this much more than four times the shortest.
 const QUEUEING_DELAY_NS: u64 = 1_000_000;

@@ -20,13 +20,13 @@ pub(super) const REORDER_THRESHOLD: (i32, i32) = (3, 64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendState {
-    /// Never sent.
+    /// The packet was never sent.
     Queued,
-    /// In flight.
+    /// The packet is in flight.
     InFlight,
-    /// To be sent again.
+    /// The packet has to be sent again.
     Lost,
-    /// In the receiver's queue. The slot is free.
+    /// The packet is in the receiver's queue. Its slot is free.
     Acked,
 }
 

@@ -10,11 +10,11 @@ use std::collections::BinaryHeap;
 /// The timers of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// Waits for an acknowledgement of sent packets, or for a window that opens.
+    /// The sender waits for an acknowledgement of sent packets, or for a window that opens.
     Retransmit = 0,
-    /// Waits for a message that can carry an acknowledgement.
+    /// The receiver waits for a message that can carry an acknowledgement.
     Acknowledge = 1,
-    /// The next probe of the links that are suspect or down.
+    /// The next probe of the links that are suspect or down is due.
     Probe = 2,
 }
 
@@ -48,8 +48,8 @@ impl Timers {
     }
 
     /// The earliest valid deadline. `deadline_of` returns the true deadline of an entry, and
-    /// remembers that the timer is armed for it. It returns `NO_DEADLINE` if the timer is not set,
-    /// or if another entry for it is earlier.
+    /// records that the timer is armed for it. `deadline_of` returns `NO_DEADLINE` if the timer is
+    /// not set, or if another entry for it is earlier.
     pub(super) fn next(
         &mut self,
         mut deadline_of: impl FnMut(u32, Timer, u64) -> u64,

@@ -6,9 +6,9 @@
 //! otherwise.
 //!
 //! A link is suspect if all of its packets are lost while another link works. A suspect link is
-//! avoided and probed. Losses alone prove nothing, because one late run is many losses. A link is
-//! down for this peer if several probes stay unanswered while another link carried packets that
-//! were sent later. It is used again when it answers.
+//! avoided and probed. Losses alone do not show that a link is down, because one late run counts as
+//! many losses. A link is down for this peer if several probes stay unanswered while another link
+//! carried packets that were sent later. The link is used again when it answers a probe.
 
 use crate::packet_header::MAX_LINKS;
 use crate::{Config, NO_DEADLINE, ReliabilityEvent};
@@ -27,9 +27,9 @@ const PROBE_INTERVAL_NS: (u64, u64) = (10_000_000, 1_000_000_000);
 pub(super) enum LinkHealth {
     #[default]
     Up,
-    /// Avoided until a probe is answered.
+    /// The link is avoided until a probe is answered.
     Suspect,
-    /// Avoided as well, and reported to the operator.
+    /// The link is avoided as well, and was reported to the operator.
     Down,
 }
 
@@ -230,7 +230,7 @@ impl LinkScheduler {
 
     /// Handles the probe timer. Returns the set of links that are now down.
     pub(super) fn on_probe_timeout(&mut self, now: u64) -> u8 {
-        // If the timer is late, this process was stopped, and the awaited packets may be in its
+        // If the timer is late, this process was stopped, and the expected packets may be in its
         // socket.
         let is_late = now.saturating_sub(self.probe_at) > self.probe_interval_ns;
         let latest =
@@ -263,7 +263,8 @@ impl LinkScheduler {
         self.probe_at = NO_DEADLINE;
     }
 
-    /// A probe was received over `link`; `remote_link` is its sender's number for that link.
+    /// Handles a probe that was received over `link`. `remote_link` is the sender's number for that
+    /// link.
     pub(super) fn on_probe(&mut self, link: u8, remote_link: u8) {
         self.probe_answers[usize::from(link)] = Some(remote_link);
         self.answers_due |= 1 << link;
@@ -275,7 +276,7 @@ impl LinkScheduler {
         take_lowest(&mut self.probes_due)
     }
 
-    /// A probe to answer now: the link, and the number that its sender has for it.
+    /// A probe to answer now: the link, and the sender's number for that link.
     #[inline]
     pub(super) fn next_answer(&mut self) -> Option<(u8, u8)> {
         let link = take_lowest(&mut self.answers_due)?;

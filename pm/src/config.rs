@@ -44,7 +44,7 @@ pub struct ContextConfig {
     pub mtu: usize,
     /// Bytes of memory that it maps.
     pub size: usize,
-    /// Option bits. A composite has the bit-wise AND of its members' (manual 3.6.1).
+    /// Option bits. A composite has the bit-wise AND of the bits of its members (manual 3.6.1).
     pub option: u64,
 }
 

@@ -1,7 +1,8 @@
 //! Contexts: the endpoints of communication. This module takes the locks and checks the state of a
-//! context; the device does the rest.
+//! context; the device transfers the messages.
 
-// UNSAFETY: fork may zero the object, so its contents are in a cell that is checked by hand.
+// UNSAFETY: fork may zero the object. Its contents are therefore in a cell, and each access checks
+// whether they are valid.
 #![expect(unsafe_code)]
 
 mod context_ref;
@@ -60,9 +61,10 @@ enum ContextKind {
 
 /// The contents of a live context, with which messages are sent and received.
 pub struct LiveContext {
-    /// The number by which the locks know this context as their holder.
+    /// The number that identifies this context as the holder of a lock.
     id: u32,
-    /// The locks in force: a member uses those of its composite, any other context its own.
+    /// The locks in force. A member of a composite uses the locks of the composite. Any other
+    /// context uses its own locks.
     locks: AtomicPtr<Locks>,
     self_locks: Arc<Locks>,
     /// All locks that were ever in force: a thread may still try an old one.
@@ -90,8 +92,8 @@ impl LiveContext {
         unsafe { &*self.locks.load(Ordering::Acquire) }
     }
 
-    /// Whether no other thread can call at the same time: the program has promised it, or has no
-    /// other thread.
+    /// Whether no other thread can call a function at the same time, because the program has
+    /// promised it or has only one thread.
     #[inline(always)]
     fn is_serialized(&self) -> bool {
         is_serialized(&self.locks().receive)
@@ -119,7 +121,7 @@ impl LiveContext {
         if std::ptr::eq(locks, self.locks()) {
             return Ok(locks);
         }
-        // The context has become a member, or ceased to be one, in the meantime.
+        // The context has become a member of a composite, or ceased to be one, in the meantime.
         select_lock(locks).release();
         Err(Error::Busy)
     }
@@ -129,7 +131,7 @@ impl LiveContext {
         self.lock_receive().inspect_err(|_| self.locks().send.release())
     }
 
-    /// Puts `locks` in force. The caller holds both them and the previous ones.
+    /// Puts `locks` in force. The caller holds `locks` and the previous locks.
     fn use_locks(&self, locks: &Arc<Locks>) {
         let mut old = self.old_locks.lock().unwrap_or_else(PoisonError::into_inner);
         if !old.iter().any(|known| Arc::ptr_eq(known, locks)) {
@@ -177,7 +179,8 @@ impl ContextRef {
         self.references.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// True if it was the last reference. A child of fork does not count references.
+    /// Drops a reference. Returns true if it was the last one. A child of fork does not count
+    /// references.
     pub(crate) fn drop_reference(&self) -> bool {
         self.magic.load(Ordering::Acquire) != 0
             && self.references.fetch_sub(1, Ordering::AcqRel) == 1
@@ -188,7 +191,7 @@ impl Context {
     /// Makes a context of type `kind` from a descriptor of [`Context::create_attach_fd`].
     ///
     /// # Errors
-    /// NoDevice: no such type. Invalid: another kind of descriptor.
+    /// NoDevice: there is no such type. Invalid: the descriptor is of another kind.
     pub fn attach(kind: &str, fd: OwnedFd) -> PmResult<ContextRef> {
         match kind {
             "shmem" => ContextRef::new(
@@ -224,7 +227,7 @@ impl Context {
     /// Like `from_ptr`, for a call that needs to check the magic number only once.
     ///
     /// # Safety
-    /// As `from_ptr`.
+    /// Those of `from_ptr`.
     #[inline(always)]
     pub unsafe fn live_from_ptr<'a>(pointer: *const Context) -> PmResult<&'a LiveContext> {
         // SAFETY: as in `from_ptr`.
@@ -288,7 +291,7 @@ impl Context {
     /// The context's own node number.
     ///
     /// # Errors
-    /// Invalid: not set.
+    /// Invalid: the node number is not set.
     pub fn self_node(&self) -> PmResult<u32> {
         self.live()?.device_context.self_node()
     }
@@ -296,7 +299,7 @@ impl Context {
     /// The longest message to `node`.
     ///
     /// # Errors
-    /// Invalid: no such node, or none associated with it.
+    /// Invalid: there is no such node, or no member is associated with it.
     pub fn mtu(&self, node: u32) -> PmResult<usize> {
         self.live()?.device_context.mtu(node)
     }
@@ -304,7 +307,7 @@ impl Context {
     /// Whether all sent messages are in their receivers' queues.
     ///
     /// # Errors
-    /// Busy: not yet. Io: a link failed.
+    /// Busy: some messages are not. Io: a link has failed.
     pub fn is_send_done(&self) -> PmResult<()> {
         let context = &self.live()?.device_context;
         on_device!(active context, device => device.is_send_done(), else Ok(()))
@@ -321,8 +324,8 @@ impl Context {
     /// Receives a control message and returns its source. `len` is set to its length.
     ///
     /// # Errors
-    /// NoSpace: the buffer is too small; `len` is set and the message stays. NoBuffers: there is no
-    /// message.
+    /// NoSpace: the buffer is too small; `len` is set and the message remains in the queue.
+    /// NoBuffers: there is no message.
     pub fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
         let context = &self.live()?.device_context;
         on_device!(opened context, device => device.control_receive(buffer, len))
@@ -349,7 +352,7 @@ impl Context {
         on_device!(opened &self.live()?.device_context, device => device.before_select())
     }
 
-    /// Disarms what `before_select` has armed. Call it after `select`.
+    /// Disarms the doorbell that `before_select` has armed. Call it after `select`.
     pub fn after_select(&self) -> PmResult<()> {
         let context = &self.live()?.device_context;
         on_device!(active context, device => device.after_select(), else ());

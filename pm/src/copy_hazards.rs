@@ -2,12 +2,12 @@
 //! process that unlocks a region waits until all copies of it have ended. Therefore no copy touches
 //! memory that later occupies the same addresses.
 //!
-//! A process that copies publishes the region in a hazard slot, then checks that it is locked. A
-//! process that unlocks withdraws the region, then checks the hazard slots of its peers. At least
-//! one of the two has to see what the other has written, so both need a fence between their two
-//! steps. A copy of PM's own memory takes only a few instructions and no fence. For such memory the
-//! process that unlocks issues a barrier for both sides, like a receiver that goes to sleep (see
-//! `receiver_state.rs`).
+//! A process that copies publishes the region in a hazard slot, then checks that the region is
+//! locked. A process that unlocks withdraws the region, then checks the hazard slots of its peers.
+//! At least one of the two processes has to read the word that the other has written. Therefore
+//! both need a fence between their two steps. A copy of PM's own memory takes only a few
+//! instructions and no fence. For such memory the process that unlocks issues a barrier for both
+//! sides, like a receiver that goes to sleep (see `receiver_state.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ fn hazard(owner: u32, region_bits: u32) -> u64 {
 
 impl CopyHazards {
     /// Publishes a copy. `is_serialized`: no other thread of this process copies meanwhile. None:
-    /// all slots are in use. The caller may rely only on what it reads after a fence.
+    /// all slots are in use. The caller may rely only on values that it reads after a fence.
     #[inline]
     pub(crate) fn begin(
         &self,

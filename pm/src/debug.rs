@@ -5,16 +5,16 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Not read from the environment yet.
+/// The level was not read from the environment yet.
 const UNSET: i32 = i32::MIN;
 
 static LEVEL: AtomicI32 = AtomicI32::new(UNSET);
 
 /// Messages on unrecoverable errors.
 pub const ERROR: i32 = 1;
-/// Also on temporary errors.
+/// Messages on temporary errors also.
 pub const WARNING: i32 = 2;
-/// Also on success.
+/// Messages on success also.
 pub const INFO: i32 = 3;
 
 /// Sets the level (`pmDebug`); this overrides the environment.
@@ -22,7 +22,7 @@ pub fn set_level(level: i32) {
     LEVEL.store(level.max(0), Ordering::Relaxed);
 }
 
-/// The level in force: the one of the last `set_level`, otherwise `PM_DEBUG` of the environment,
+/// The level in force: the level of the last `set_level`, otherwise `PM_DEBUG` of the environment,
 /// otherwise 0.
 pub fn level() -> i32 {
     match LEVEL.load(Ordering::Relaxed) {
@@ -44,7 +44,7 @@ pub fn log(min_level: i32, message: impl FnOnce() -> String) {
             WARNING => "warning",
             _ => "info",
         };
-        // Not eprintln, which panics when standard error cannot be written.
+        // eprintln is not used, because it panics when standard error cannot be written.
         let _ = writeln!(std::io::stderr(), "pm[{}] {tag}: {}", std::process::id(), message());
     }
 }

@@ -53,7 +53,7 @@ impl DoorbellSender {
     }
 
     /// Rings the doorbell of `node`. False: try again with the next message. A full queue counts as
-    /// success because the receiver wakes anyway; so does a missing receiver.
+    /// success, because the receiver wakes anyway. A missing receiver also counts as success.
     pub(crate) fn ring(&self, nonce: [u64; 2], node: usize) -> bool {
         let Ok(address) = address(nonce, node) else { return false };
         match self.0.send_to_addr(&[1], &address) {

@@ -14,22 +14,22 @@ pub enum Error {
     /// ENOBUFS: at the moment there is no message, or no room for one.
     #[error("no buffer is available")]
     NoBuffers,
-    /// EBUSY: another thread holds the context, or something is not done yet.
+    /// EBUSY: another thread holds the context, or an operation is not complete yet.
     #[error("context is busy")]
     Busy,
-    /// EIO: called out of order, or an unrecoverable error of the link.
+    /// EIO: the function was called out of order, or the link has an unrecoverable error.
     #[error("input/output error")]
     Io,
     /// EPIPE: the link was reset.
     #[error("link was reset")]
     Pipe,
-    /// ENODEV: no such device, or not on this machine.
+    /// ENODEV: there is no such device, or this machine does not have it.
     #[error("no such device")]
     NoDevice,
     /// ENOSYS: this object does not offer the operation.
     #[error("operation not supported")]
     NoSys,
-    /// ENOMEM.
+    /// ENOMEM: there is no memory.
     #[error("not enough memory")]
     NoMemory,
     /// ENOSPC: an array is too small, or a table is full.
@@ -38,13 +38,13 @@ pub enum Error {
     /// ENOENT: the object does not exist.
     #[error("no such entry")]
     NoEntry,
-    /// EMFILE: no descriptor left.
+    /// EMFILE: no descriptor is left.
     #[error("too many open files")]
     TooManyFiles,
-    /// EPERM: reserved for SCore-D.
+    /// EPERM: the function is reserved for SCore-D.
     #[error("operation not permitted")]
     Permission,
-    /// EAGAIN: try later.
+    /// EAGAIN: the caller should try again later.
     #[error("try again")]
     Again,
 }

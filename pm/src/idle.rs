@@ -13,7 +13,7 @@ static IDLE_COUNT: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 static IDLE_CALLBACK: AtomicUsize = AtomicUsize::new(0);
 
 /// Registers the word with the process's count of idle threads (`pmSetIdleWord`); null removes it.
-/// From then on a send loads the word and calls `callback` first if it is above 0.
+/// From then on a send loads the word. If the word is above 0, the send first calls `callback`.
 ///
 /// # Safety
 /// `word` is null or stays valid until another word is set and no send is in progress.
@@ -31,7 +31,7 @@ pub(crate) fn before_send() {
     }
 }
 
-/// Whether `before_send` would call back.
+/// Whether `before_send` would call the registered function.
 #[inline(always)]
 pub(crate) fn is_idle() -> bool {
     // SYNC: idle-word

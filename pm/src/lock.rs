@@ -5,9 +5,9 @@
 use crate::error::{Error, PmResult};
 use crate::sync::{AtomicU32, Ordering, compiler_fence};
 
-/// Not held.
+/// The lock is not held.
 const FREE: u32 = 0;
-/// Held because the context was handed over to another process.
+/// The lock is held because the context was handed over to another process.
 pub(crate) const HANDED_OVER: u32 = u32::MAX;
 
 /// One lock word, on its own pair of cache lines. It holds the id of the context that has taken it:
@@ -35,7 +35,8 @@ impl Lock {
         Ok(())
     }
 
-    /// Takes the lock by an atomic read-modify-write. A message needs no other one on this side.
+    /// Takes the lock by an atomic read-modify-write. A message needs no other such operation on
+    /// this side.
     #[inline(always)]
     pub(crate) fn try_acquire(&self, owner: u32) -> PmResult<()> {
         // SYNC: lock
@@ -46,7 +47,7 @@ impl Lock {
     }
 
     /// Whether the program has promised that its calls are serialized. The call that makes the
-    /// promise is serialized, too, so this load needs no ordering.
+    /// promise is also serialized, so this load needs no ordering.
     #[inline(always)]
     pub(crate) fn is_serialized(&self) -> bool {
         self.serialized.load(Ordering::Relaxed) != 0

@@ -15,8 +15,8 @@ pub(crate) fn register() -> bool {
     *REGISTERED.get_or_init(|| command(REGISTER_GLOBAL_EXPEDITED) && command(GLOBAL_EXPEDITED))
 }
 
-/// Issues the barrier. If the kernel refuses the call, it has no effect: the receiver states then
-/// tell senders to fence.
+/// Issues the barrier. If the kernel refuses the call, this function has no effect. The receiver
+/// states then require senders to fence.
 pub(crate) fn issue() {
     command(GLOBAL_EXPEDITED);
 }

@@ -2,14 +2,14 @@
 //! application that polls, or the process's progress thread.
 //!
 //! - [`ProgressLock`]: one thread at a time runs the engine. A thread that finds the lock held
-//!   requests a rerun and continues. The holder serves again before it releases the lock, so that
-//!   it sees the work that the other thread has left.
+//!   requests a rerun and continues. The holder serves again before it releases the lock, and
+//!   thereby does the work that the other thread has left.
 //! - [`PollOwner`]: each poll of the application advances a count, which the progress thread reads
-//!   by a slow timer. If the thread finds the same count twice, the application is computing, and
-//!   the thread watches the wires. The next poll takes them back.
+//!   at long intervals. If the thread finds the same count twice, the application is computing, and
+//!   the thread watches the wires. The next poll of the application takes the wires back.
 //! - [`WakeupFlag`]: a receiver that is about to sleep sets it, takes the lock, and then checks its
-//!   queue once more. A thread that delivers a message checks the flag under the lock. Either the
-//!   receiver sees the message or it is woken.
+//!   queue once more. A thread that delivers a message checks the flag under the lock. Therefore
+//!   the receiver finds the message, or the thread wakes it.
 //!
 //! This module relies on atomic exchanges and on the lock. Otherwise each poll would need a fence,
 //! which costs several times as much as an exchange.
@@ -53,7 +53,7 @@ impl<T> ProgressLock<T> {
 
     /// Calls `serve` under the lock, and again as long as other threads request it meanwhile. If
     /// another thread holds the lock, requests a rerun if `has_work` returns true: the holder then
-    /// sees all work from before this call.
+    /// does all work that precedes this call.
     #[inline(always)]
     pub(crate) fn run_exclusive(&self, mut serve: impl FnMut(&mut T), has_work: impl Fn() -> bool) {
         if !self.try_run_exclusive(&mut serve)
@@ -229,8 +229,8 @@ impl PollOwner {
 pub(crate) struct WakeupFlag(AtomicU32);
 
 impl WakeupFlag {
-    /// Called by the receiver before it takes the lock. It may rely only on what it reads
-    /// afterwards.
+    /// Called by the receiver before it takes the lock. The receiver may rely only on values that
+    /// it reads afterwards.
     pub(crate) fn set_sleeping(&self) {
         self.0.store(1, Ordering::Relaxed);
     }
@@ -276,8 +276,8 @@ mod loom_tests {
         });
     }
 
-    /// Threads that wait for the lock, try it or request a rerun never hold it together, and each
-    /// sees what the previous holder has written.
+    /// Threads that wait for the lock, try it or request a rerun never hold it together. Each of
+    /// them reads the last writes of the previous holder.
     #[test]
     fn one_thread_at_a_time_holds_the_lock() {
         loom::model(|| {

@@ -3,10 +3,10 @@
 //! A fence on every send would cost more than the send. Therefore a receiver that is about to
 //! sleep, or a process that exits, fences for both sides. It writes the state, issues a barrier
 //! that reaches every running sender (`membarrier`), and only then checks the rings. A sender
-//! publishes a message and then loads the state. Either the sender sees the new state, or the
-//! receiver sees the message. If the kernel refuses `membarrier` to the owner of a state, the state
-//! has the bit `NEEDS_FENCE`, and senders fence. If the kernel refuses it to a sender, that sender
-//! always fences.
+//! publishes a message and then loads the state. Either the sender reads the new state, or the
+//! receiver finds the message. If the kernel refuses `membarrier` to the owner of a state, the
+//! state has the bit `NEEDS_FENCE`, and senders fence. If the kernel refuses it to a sender, that
+//! sender always fences.
 
 #![forbid(unsafe_code)]
 
@@ -53,18 +53,19 @@ impl ReceiverState {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Called by a sender that saw `SLEEPING`. True for exactly one sender, which then rings the
-    /// doorbell.
+    /// Called by a sender that has read `SLEEPING`. True for exactly one sender, which then rings
+    /// the doorbell.
     pub(crate) fn clear_sleeping(&self) -> bool {
         self.0.fetch_and(!SLEEPING, Ordering::AcqRel) & SLEEPING != 0
     }
 
-    /// Called by the owner before it sleeps. It may rely only on what it reads afterwards.
+    /// Called by the owner before it sleeps. The owner may rely only on values that it reads
+    /// afterwards.
     pub(crate) fn set_sleeping(&self, barrier: impl Fn()) {
         self.set(SLEEPING, barrier);
     }
 
-    /// Called by the owner when it exits, or by a process that has noticed its death.
+    /// Called by the owner when it exits, or by a process that has detected its exit.
     pub(crate) fn set_exited(&self, barrier: impl Fn()) {
         self.set(EXITED, barrier);
     }

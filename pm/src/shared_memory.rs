@@ -1,4 +1,4 @@
-//! Files in memory that the processes of a host share, and that nobody can resize.
+//! Files in memory that the processes of a host share, and that no process can resize.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 use score_sys::memfd::{self, Seals};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Maps a file of another process. Invalid: it can be resized, or has another size.
+/// Maps a file of another process. Invalid: the file can be resized, or has another size.
 pub(crate) fn open_sealed(memfd: &OwnedFd, size: usize) -> PmResult<MmapRaw> {
     open_sealed_file(memfd, size)?;
     map(memfd.as_fd(), size)

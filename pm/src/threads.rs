@@ -1,10 +1,10 @@
 //! Starts PM's own threads, and checks whether the program has only one other thread.
 //!
 //! The C library reports a process as single-threaded until a second thread is created, even if
-//! that is one of PM's. PM's threads serve the networks. They call no function of a context, create
-//! no threads, and unmap no memory that could be the program's. Therefore a program with one thread
-//! of its own needs no locks even if PM has threads. The library's thread count, which debuggers
-//! read, shows whether there are others.
+//! that thread belongs to PM. PM's threads serve the networks. They call no function of a context,
+//! create no threads, and unmap no memory that could be the program's. Therefore a program with one
+//! thread of its own needs no locks even if PM has threads. The library's thread count, which
+//! debuggers read, shows whether there are others.
 
 // UNSAFETY: reads variables of the C library, and a count on a page of its own; names a thread.
 #![expect(unsafe_code)]
@@ -26,11 +26,11 @@ struct ThreadCounts {
     pm_threads: &'static AtomicU32,
 }
 
-/// Null: PM has no thread yet, or the C library does not count.
+/// The thread counts. Null: PM has no thread yet, or the C library does not count.
 static COUNTS: AtomicPtr<ThreadCounts> = AtomicPtr::new(null_mut());
 
 /// Whether the calling thread is the only one of the program. If it takes a lock and then creates a
-/// thread, the new thread sees the lock, because creation orders the two.
+/// thread, the new thread finds the lock held, because creation orders the two.
 #[inline(always)]
 pub fn is_only_app_thread() -> bool {
     is_single_threaded() || has_only_pm_threads()
@@ -69,7 +69,7 @@ fn has_only_pm_threads() -> bool {
 /// Starts a thread of PM. It blocks all signals, which are for the application's threads.
 ///
 /// # Errors
-/// The kernel creates no thread.
+/// The kernel cannot create the thread.
 pub fn spawn(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let pm_threads = pm_thread_count();
     let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(stack);
@@ -138,7 +138,8 @@ fn pm_thread_count() -> Option<&'static AtomicU32> {
 }
 
 /// The count that thread_db reads for debuggers. It is used only on processors on which an atomic
-/// decrement is also a fence: a thread that sees the lower count also sees what the ended one did.
+/// decrement is also a fence: a thread that reads the lower count also reads the last writes of the
+/// thread that has ended.
 #[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 fn all_threads() -> Option<&'static AtomicU32> {
     let (name, version) = (c"__nptl_nthreads".as_ptr(), c"GLIBC_PRIVATE".as_ptr());

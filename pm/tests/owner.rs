@@ -98,7 +98,7 @@ fn an_internode_context_that_was_used_is_not_handed_over() {
     let contexts: Vec<_> = (0..2).map(|k| device.open_context(k).unwrap()).collect();
     for (node, context) in contexts.iter().enumerate() {
         context.bind_channel(0, node as u32).unwrap();
-        // These calls do not count as use.
+        // These calls do not count as use of the context.
         assert_eq!(
             (context.config().unwrap().nodes, context.self_node().unwrap()),
             (2, node as u32)

@@ -178,8 +178,8 @@ impl PmiHost {
         matches!(self.processes[process].state, ProcessState::Connected | ProcessState::Finalized)
     }
 
-    /// A process has exited, and everything that it had sent has been read. If others wait for it
-    /// in a fence, the result reports that fence with the processes that are in it.
+    /// A process has exited, and everything that it had sent has been read. If the other processes
+    /// wait for it in a fence, the result reports this fence with the processes that are in it.
     pub fn on_exit(&mut self, process: usize) -> Option<PmiAction> {
         self.processes[process].state = ProcessState::Ended;
         self.report_fence()

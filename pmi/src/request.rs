@@ -25,7 +25,7 @@ pub enum Request {
         /// The value.
         value: String,
     },
-    /// The value of a key. The key may belong to another space, which is not known here.
+    /// The value of a key. The key may belong to another space, which the launcher does not have.
     Get {
         /// The name of the space. None means the space of the job.
         space: Option<String>,
@@ -158,7 +158,7 @@ fn unsupported_answer(version: WireVersion, command: &str) -> Option<&'static st
 pub struct Answerer<'a> {
     /// The format of the request.
     pub version: WireVersion,
-    /// Version 2: the client's name of the thread that has asked.
+    /// Version 2: the client's name of the thread that has sent the request.
     pub thread: Option<&'a str>,
 }
 

@@ -17,7 +17,7 @@ fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A shared object of ours that others are linked against.
+/// A shared object of this project against which other objects are linked.
 struct Library {
     name: &'static str,
     soname: &'static str,

@@ -5,7 +5,7 @@
 //! One safety rule holds for all; C cannot express it, but pm.h states it. A pointer is NULL, or it
 //! points to an object as its type and the function's comment require, for the duration of the
 //! call. A context or device came from a function of this library (and may have been closed since).
-//! NULL is EINVAL.
+//! For NULL, a function returns EINVAL.
 //!
 //! A panic does not unwind into C: it prints its message and aborts, as for every `extern "C"`
 //! function.
@@ -41,7 +41,7 @@ fn to_errno(body: impl FnOnce() -> PmResult<()>) -> c_int {
     }
 }
 
-/// An OUT argument. Checked before anything is done, so that NULL changes nothing.
+/// An OUT argument. The check precedes all work, so that a call with NULL changes nothing.
 ///
 /// # Safety
 /// The rule of the crate.

@@ -10,7 +10,7 @@ use score_pm::{Context, Error, LiveContext, PmResult};
 
 use crate::{non_negative, out, to_errno};
 
-/// `pmAddrHandle`: \[63:40\] slot and generation, \[39:0\] offset; offsets add.
+/// `pmAddrHandle`: \[63:40\] slot and generation, \[39:0\] offset; offsets may be added.
 pub type AddrHandle = u64;
 
 /// `PM_NODE_ANY`.
@@ -22,7 +22,7 @@ const NODE_ANY: c_int = -1;
 pub struct MmapInfo {
     /// Start of the region.
     pub addr: *mut u8,
-    /// Its length.
+    /// Length of the region.
     pub len: usize,
     /// Start of the region in its file.
     pub offset: u64,
@@ -42,7 +42,7 @@ pub struct RemoteStatus {
     pub completed: u64,
 }
 
-/// A node, or all.
+/// Converts a node number from C. None: all nodes.
 fn node_or_any(node: c_int) -> PmResult<Option<u32>> {
     if node == NODE_ANY { Ok(None) } else { non_negative(node).map(Some) }
 }
@@ -178,7 +178,7 @@ unsafe extern "C" fn pmFree(pmc: *mut Context, addr: *mut u8) -> c_int {
     to_errno(|| unsafe { Context::from_ptr(pmc) }?.free_memory(addr))
 }
 
-/// EINVAL for anything that is not a context, else ENOSYS.
+/// Returns EINVAL if `pmc` is not a context, and otherwise ENOSYS.
 ///
 /// # Safety
 /// The rule of the crate.

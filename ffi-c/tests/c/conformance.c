@@ -539,7 +539,7 @@ static void another_process(void) {
     IS(0, pass_fd(to_other, fd));
     IS(PM_SUCCESS, pmCloseAttachFd(fd));
     send_text(here, 1, "to another process");
-    IS(EBUSY, pmReceive(there, &buf, &len)); /* it belongs to the other process now */
+    IS(EBUSY, pmReceive(there, &buf, &len)); /* the other process has the context */
     alarm(10);
     while ((cc = pmReceive(here, &buf, &len)) == ENOBUFS) continue;
     alarm(0);

@@ -12,8 +12,8 @@ static void remote_done(pmContext **end) {
 }
 
 /*
- * Three operations on node 1, identified by number. The second one fails on completion. `bad` is a
- * locked page that is not mapped.
+ * Three operations on node 1, identified by number. The second operation fails on completion. `bad`
+ * is a locked page that is not mapped.
  */
 static void remote_status(pmContext **end, pmAddrHandle local, pmAddrHandle remote,
                           pmAddrHandle bad) {
@@ -52,7 +52,7 @@ static void remote_status(pmContext **end, pmAddrHandle local, pmAddrHandle remo
     IS(EIO, pmIsReadDone(end[0]));
 }
 
-/* remote_status twice, with regions of its own. */
+/* Calls remote_status twice, with separate regions. */
 static void remote_status_of_every_kind(pmContext **end) {
     static char here[64], there[64];
     long page = sysconf(_SC_PAGESIZE);

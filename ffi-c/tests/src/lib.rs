@@ -107,7 +107,7 @@ impl TempDir {
         Self(directory)
     }
 
-    /// A file in it.
+    /// The path of a file in the directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }

@@ -13,7 +13,7 @@ const HEADERS: [&str; 8] = [
     "sc.h",
     "score_resource.h",
     "score_options.h",
-    // These declare messages, and no function.
+    // These headers declare messages, and no function.
     "score_tools.h",
     "score_tools_numbers.h",
     "score_toolctl.h",

@@ -87,7 +87,7 @@ fn each_archive_defines_all_that_its_shared_object_exports() {
     let archives = [("libpm.a", &["pm.map"][..]), ("libscore.a", &["pm.map", "score.map"])];
     for (archive, maps) in archives {
         let path = build_dir().join(archive);
-        // Not nm: with LLVM's plugin it fails on the bitcode that rustc adds to the code.
+        // nm is not used. With LLVM's plugin it fails on the bitcode that rustc adds to the code.
         let text = stdout(Command::new("readelf").arg("-sW").arg(path));
         let defined: Vec<&str> = text.lines().filter_map(global).collect();
         for name in maps.iter().flat_map(|map| exported_names(map)) {

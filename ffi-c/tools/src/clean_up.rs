@@ -1,4 +1,4 @@
-//! Undoes what a tool has set in its ranks, before the tool leaves.
+//! Undoes the changes that a tool has made in its ranks, before the tool leaves.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
 const NOTICES_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Connection {
-    /// Undoes what the tool has set in a rank, and releases Control authority. In a process that
-    /// has ended there is nothing to undo.
+    /// Undoes the changes that the tool has made in a rank, and releases Control authority. In a
+    /// process that has ended there is nothing to undo.
     pub fn clean_up(&mut self, rank: u32) -> Result<(), Failure> {
         match self.try_clean_up(rank) {
             Err(failure) if failure.is_end_of_process() => {
@@ -34,7 +34,8 @@ impl Connection {
         if state.control.is_none() {
             return Ok(());
         }
-        // In reverse order. If one cannot be undone, the others still are.
+        // The changes are undone in reverse order. If one cannot be undone, the others are undone
+        // nevertheless.
         let mut problem = None;
         for trace in state.traces.clone().into_iter().rev() {
             match self.take_back(rank, trace) {

@@ -1,5 +1,5 @@
-//! A connection to the tool control service, and what this tool has set in the processes to which
-//! it is attached.
+//! A connection to the tool control service, and the state that this tool has set in the processes
+//! to which it is attached.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::env;
@@ -27,8 +27,8 @@ use crate::rank::Rank;
 
 /// Time limit for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The signal that stops a process. It is not SIGSTOP, because the service never sends a notice of
-/// SIGSTOP, which the scheduler uses.
+/// The signal that stops a process. It is not SIGSTOP, because the scheduler uses SIGSTOP, and the
+/// service never sends a notice of it.
 pub const STOP_SIGNAL: u32 = libc::SIGTRAP as u32;
 
 /// A connection to the service of a host.
@@ -161,7 +161,7 @@ impl Connection {
         Ok(ranks)
     }
 
-    /// Detaches from a rank, or from all, and forgets what was set.
+    /// Detaches from a rank, or from all, and discards the recorded state of these ranks.
     pub fn detach(&mut self, rank: Option<u32>) -> Result<(), Failure> {
         let body = Detach { select: select(rank) };
         let record = self.ask(rank.unwrap_or(0), &ToolRequest::Detach(body))?;
@@ -181,7 +181,7 @@ impl Connection {
     ) -> Result<(Vec<u8>, Result<ControlAck, Failure>), Failure> {
         let mut settings = settings;
         if self.ranks.get(&rank).is_some_and(|it| it.is_stop_coming) {
-            // Otherwise the program would get the signal.
+            // Without this notice the program would get the signal.
             settings.notify_set |= 1 << (STOP_SIGNAL - 1);
         }
         let request = ToolRequest::Control(settings);
@@ -203,7 +203,8 @@ impl Connection {
         Ok((record, result))
     }
 
-    /// Carries out commands, and records what they have set. Their codes are in the answer.
+    /// Carries out commands, and records the state that they have set. The answer contains the code
+    /// of each command.
     pub fn carry_out(
         &mut self,
         rank: u32,
@@ -342,7 +343,7 @@ impl Connection {
         }
     }
 
-    /// Returns the rank if a notice is that of the signal which this library has sent.
+    /// Returns the rank if a notice reports the signal that this library has sent.
     fn take_own_stop(&mut self, record: &[u8]) -> Option<u32> {
         match self.decode(record) {
             Ok((header, ServiceMessage::Notify(Notice::Signal(notice)))) => {
@@ -365,7 +366,7 @@ impl Connection {
                 None => self.receive_notice(deadline)?,
             };
             match self.take_own_stop(&record) {
-                // ps_pstop had returned at an earlier notice. The tool must not get this one.
+                // ps_pstop had returned at an earlier notice. The tool must not get this notice.
                 Some(rank) => self.proceed(rank)?,
                 None => return Ok(record),
             }
@@ -402,9 +403,9 @@ impl Connection {
         }
     }
 
-    /// Takes away the notices of signals of a rank that the tool has not taken. Returns the thread
-    /// of the last one, and the signal that it would get without a tool (0: none). Waits for one at
-    /// most that long.
+    /// Removes the notices of signals of a rank that the tool has not read. Returns the thread of
+    /// the last removed notice, and the signal that this thread would get without a tool (0: none).
+    /// Waits at most `timeout` for a notice.
     pub fn drop_signal_notices(
         &mut self,
         rank: u32,
@@ -416,7 +417,7 @@ impl Connection {
         loop {
             let record = match self.notices.pop_front() {
                 Some(record) => record,
-                // What has come already is looked at in any case.
+                // Notices that have already arrived are read in any case.
                 None => match self.receive_notice(Some(deadline)) {
                     Ok(record) => record,
                     Err(Failure::NoNotice(_)) => break,
@@ -447,7 +448,7 @@ impl Connection {
     }
 }
 
-/// Which processes a message is for.
+/// The processes that a message addresses.
 fn select(rank: Option<u32>) -> ProcessSelect {
     match rank {
         Some(_) => ProcessSelect::RankInHeader,

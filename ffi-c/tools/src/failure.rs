@@ -35,7 +35,7 @@ pub enum Failure {
     Service {
         /// The job.
         job: u64,
-        /// What happened.
+        /// The error.
         error: io::Error,
     },
     /// No notice arrived in time, or a signal interrupted the wait.
@@ -66,7 +66,7 @@ pub enum Failure {
         rank: u32,
         /// The command.
         command: CommandKind,
-        /// Its code.
+        /// The code of the command.
         code: u32,
     },
     /// An argument from C is invalid.
@@ -79,7 +79,7 @@ pub enum Failure {
         rank: u32,
         /// The id that the caller has passed.
         thread: i32,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
     /// No loaded object has the symbol.

@@ -8,8 +8,9 @@
 //! # Safety
 //! One safety rule holds for all; C cannot express it, but score_toolctl.h states it. A pointer is
 //! NULL, or it points to an object as its type and the function's comment require, for the duration
-//! of the call. A connection came from [`api`], is not closed, and is used by one thread at a time;
-//! a process came from a connection that is not closed. NULL is EINVAL, or PS_BADPID.
+//! of the call. A connection came from [`api`], is not closed, and is used by one thread at a time.
+//! A process came from a connection that is not closed. For NULL, a function returns EINVAL or
+//! PS_BADPID.
 //!
 //! A panic does not unwind into C: it prints its message and aborts, as for every `extern "C"`
 //! function.

@@ -71,7 +71,8 @@ fn inner_id(status: &str) -> Option<i32> {
 }
 
 /// Converts a thread id to the id on this host. `ids` are pairs: the id on this host, and the id in
-/// the PID namespace of the process. libthread_db uses the latter, tools use the former.
+/// the PID namespace of the process. libthread_db uses the id in the namespace, tools use the id on
+/// the host.
 fn resolve(ids: &[(i32, Option<i32>)], named: i32) -> Result<i32, &'static str> {
     let is_outer = ids.iter().any(|(outer, _)| *outer == named);
     let inner = ids.iter().find(|(_, inner)| *inner == Some(named)).map(|(outer, _)| *outer);
@@ -152,7 +153,8 @@ impl Connection {
             let head = SetMemoryHead {
                 address,
                 access: SpeculativeAccess::Permitted,
-                // The callback has no such parameter, and a debugger writes where the user wants.
+                // The callback has no parameter for this, and a debugger writes to any address that
+                // the user requests.
                 shared: SharedAccess::Allowed,
             };
             let memory = SetMemory { head, bytes: Cow::Borrowed(part) };
@@ -315,7 +317,8 @@ impl Connection {
     /// Continues all threads that are not held.
     pub fn go_on(&mut self, rank: u32) -> Result<(), Failure> {
         self.proceed(rank)?;
-        // Another notice came before the notice of our signal, which the tool must not get.
+        // Another notice arrived before the notice of the signal that this library has sent. The
+        // tool must not get the second notice.
         while self.ranks.get(&rank).is_some_and(|state| state.is_stop_coming) {
             if !self.wait_for_own_stop(rank)? {
                 return Ok(());

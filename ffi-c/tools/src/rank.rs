@@ -1,4 +1,5 @@
-//! Records what a tool has set in a rank, so that the library can undo it before the tool leaves.
+//! Records the state that a tool has set in a rank, so that the library can undo it before the tool
+//! leaves.
 
 use score_tools::wire::{Command, CommandAnswer, CommandRequest, CommandResult, Control};
 
@@ -7,16 +8,16 @@ use score_tools::wire::{Command, CommandAnswer, CommandRequest, CommandResult, C
 pub struct Rank {
     /// The settings of Control authority, while the tool has it.
     pub control: Option<Control>,
-    /// What this tool has set in the process.
+    /// The state that this tool has set in the process.
     pub traces: Vec<Trace>,
-    /// [`STOP_SIGNAL`](crate::connection::STOP_SIGNAL) was sent, and the notice of this signal has
-    /// not arrived.
+    /// Whether [`STOP_SIGNAL`](crate::connection::STOP_SIGNAL) was sent, and the notice of this
+    /// signal has not arrived.
     pub is_stop_coming: bool,
-    /// Its process id on the host.
+    /// The process id of the rank on the host.
     pub pid: Option<i32>,
 }
 
-/// Something that a tool has set.
+/// A change that a tool has made in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trace {
     /// A breakpoint at this address.
@@ -27,7 +28,7 @@ pub enum Trace {
     Memory(u64, u64),
     /// A handler of SIGTRAP at this address.
     TrapHandler(u64),
-    /// This thread is held.
+    /// The hold of this thread.
     Held(u32),
 }
 
@@ -61,7 +62,7 @@ impl Rank {
             (CommandRequest::HoldThread(_), _) => self.add(Trace::Held(thread)),
             (CommandRequest::ReleaseThread(_), _) => self.remove(Trace::Held(thread)),
             (CommandRequest::ReleaseControl(_), _) => {
-                // The rest belongs to the next tool with Control authority.
+                // The remaining state belongs to the next tool with Control authority.
                 self.traces.clear();
                 self.control = None;
             }

@@ -30,7 +30,7 @@ const MAX_VERSION_LEN: usize = 32;
 
 /// A file that the process has loaded.
 struct LoadedObject {
-    /// Its path in the process. Empty: the program.
+    /// The path of the object in the process. Empty: the object is the program.
     path: String,
     /// Difference between addresses in the process and in the file.
     bias: u64,

@@ -7,9 +7,9 @@ use std::sync::{LazyLock, Mutex};
 /// How a program is linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// With libscore.a, which contains PM.
+    /// The program is linked with libscore.a, which contains PM.
     Static,
-    /// With libscore.so and libpm.so, as a program at a fixed address, which copies the
+    /// The program is linked with libscore.so and libpm.so, at a fixed address, and copies the
     /// libraries' variables.
     Shared,
 }

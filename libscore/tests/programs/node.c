@@ -1,6 +1,6 @@
 /*
- * A node that executes commands: one command per line on standard input, one line of answer to each
- * on standard output. Compiled as C99, C23 and C++17.
+ * A node that executes commands: it reads one command per line from standard input, and writes one
+ * line of answer to standard output. Compiled as C99, C23 and C++17.
  */
 #include <errno.h>
 #include <fcntl.h>

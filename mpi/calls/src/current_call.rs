@@ -10,9 +10,9 @@ use score_proto::mpi_call::{MpiCall, MpiCallRecord};
 
 /// The behaviour of a call.
 pub(crate) enum CallKind {
-    /// It waits for other processes.
+    /// The call waits for other processes.
     Waits(MpiCallRecord),
-    /// It makes progress and returns, so the program may call it in a loop.
+    /// The call makes progress and returns, so the program may call it in a loop.
     Returns,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn run<T>(kind: CallKind, function: impl FnOnce() -> T) -> T {
 
 /// The innermost call of the calling thread, if it waits for other processes.
 pub(crate) struct WaitingCall {
-    /// Differs from that of any other call in the process.
+    /// The identity of the call, which no other call in the process has.
     pub(crate) identity: (usize, u64),
     pub(crate) record: MpiCallRecord,
 }

@@ -30,7 +30,7 @@ const RUN_ATTRIBUTE_FUNCTIONS: [MpiCall; 6] = [
 /// An MPI call that waits. The provider relies on this layout.
 #[repr(C)]
 pub struct ScoreMpiCall {
-    /// Differs from that of any other call.
+    /// The identity of the call, which no other call has.
     identity: (usize, u64),
     call: c_uint,
     arguments: [c_uint; MAX_RECORDED],
@@ -79,9 +79,10 @@ pub extern "C" fn score_mpi_notify_on_change(on_change: extern "C" fn()) {
     current_call::notify_on_change(on_change);
 }
 
-/// Whether all messages of the MPI library go through libfabric. This is known only of MPICH, which
-/// identifies itself by its version string, and only if its own shared memory between the processes
-/// of a host is disabled. Other libraries with the same interface may have other transports.
+/// Whether all messages of the MPI library go through libfabric. This is certain only for MPICH,
+/// which identifies itself by its version string. MPICH's own shared memory between the processes
+/// of a host must also be disabled. Other libraries with the same interface may have other
+/// transports.
 fn waits_for_messages_only() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {

@@ -139,7 +139,7 @@ pub struct FiOps {
 pub struct FiProvider {
     pub version: u32,
     pub fi_version: u32,
-    /// For use by libfabric.
+    /// Pointers for use by libfabric.
     pub context: [*mut c_void; 4],
     pub name: *const c_char,
     pub getinfo: Op,

@@ -17,7 +17,7 @@ pub(crate) struct NodeAddress {
 /// The addresses of an address vector.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
-    /// Indexed by address. None: removed.
+    /// The nodes and endpoints, indexed by address. None: the address was removed.
     peers: Vec<Option<NodeAddress>>,
     /// The address of each node and endpoint.
     by_peer: HashMap<(u32, u8), u64>,

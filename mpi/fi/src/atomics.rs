@@ -99,7 +99,7 @@ struct Call {
     target: RemoteAddress,
     datatype: c_int,
     operator: c_int,
-    /// None: the flags of the endpoint apply.
+    /// The flags of the call. None: the flags of the endpoint apply.
     flags: Option<u64>,
     context: *mut c_void,
     is_reported: bool,

@@ -36,8 +36,8 @@ const CREDIT_TRIES: u32 = 512;
 /// The receiver reads a message of this length or more from the sender's memory, which avoids one
 /// of two copies.
 const MIN_READ_LEN: usize = 16 << 10;
-/// The bytes of copies of messages that were sent with `FI_INJECT` and that their receivers have
-/// not fetched. Beyond this limit such sends return `FI_EAGAIN`.
+/// The limit, in bytes, for copies of messages that were sent with `FI_INJECT` and that their
+/// receivers have not fetched. Beyond this limit such sends return `FI_EAGAIN`.
 const MAX_COPIED: usize = 32 << 20;
 
 /// The numbers of the queues of an endpoint.
@@ -51,7 +51,7 @@ pub(crate) struct EndpointQueues {
 /// send to it. The next endpoint reuses it.
 pub(crate) struct EndpointState {
     pub(crate) engine: Engine<EndpointNetwork>,
-    /// None: the endpoint is closed.
+    /// The queues. None: the endpoint is closed.
     pub(crate) queues: Option<EndpointQueues>,
     /// The number of its address vector.
     pub(crate) vector: Option<usize>,
@@ -72,17 +72,17 @@ pub(crate) struct CoreState {
     pub(crate) network: SharedNetwork,
     regions: Regions,
     copies: CopyBudget,
-    /// None: no thread has waited yet.
+    /// The descriptors for waiting. None: no thread has waited yet.
     pub(crate) wait_descriptors: Option<WaitDescriptors>,
     /// Whether PM wakes this process when a message arrives.
     pub(crate) is_woken_by_messages: bool,
-    /// By endpoint number.
+    /// The endpoints, by number.
     pub(crate) endpoints: Vec<EndpointState>,
     /// The completions that were not read, by queue number. None: the queue is closed.
     queues: Vec<Option<VecDeque<Reported>>>,
-    /// By counter number. None: the counter is closed.
+    /// The counters, by number. None: the counter is closed.
     pub(crate) counters: Vec<Option<CounterState>>,
-    /// By vector number. None: the address vector is closed.
+    /// The address vectors, by number. None: the address vector is closed.
     pub(crate) vectors: Vec<Option<Addresses>>,
     polling_call: PollingCall,
     /// Whether the last progress has received a message. If not, PM had no message.
@@ -227,8 +227,8 @@ impl CoreState {
         }
     }
 
-    /// Handles a message for an endpoint that is not open yet, because other nodes may open their
-    /// endpoint first.
+    /// Handles a message for an endpoint that is not open yet. Other nodes may open their endpoint
+    /// first.
     #[cold]
     fn receive_early(&mut self, number: usize, bytes: &[u8]) {
         if number >= MAX_ENDPOINTS {

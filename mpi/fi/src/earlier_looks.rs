@@ -35,8 +35,9 @@ impl EarlierLooks {
         }
     }
 
-    /// Whether a peek with this selector may find a message now. This is so if it names a source,
-    /// or if an earlier peek has found nothing. In the second case the earlier peek is forgotten.
+    /// Whether a peek with this selector may find a message now. It may if it names a source, or if
+    /// an earlier peek has found nothing. In the second case the record of the earlier peek is
+    /// removed.
     pub(crate) fn may_find(&mut self, selector: Selector) -> bool {
         let Self::Remembered(looks) = self else { return true };
         if selector.source.is_some() {

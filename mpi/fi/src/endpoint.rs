@@ -1,4 +1,4 @@
-//! Endpoints, as the calls on them use them. `endpoint_calls.rs` opens them.
+//! The objects of endpoints, which the calls use. `endpoint_calls.rs` opens them.
 
 use std::ffi::c_void;
 

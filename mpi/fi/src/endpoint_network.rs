@@ -17,7 +17,7 @@ use crate::pm_network::{self, PmNetwork};
 
 /// The PM context of the process, which is joined when it is first used.
 struct Shared {
-    /// None: this process has not joined its job yet.
+    /// The network. None: this process has not joined its job yet.
     network: Option<PmNetwork>,
 }
 

@@ -29,8 +29,8 @@ thread_local! {
     static IS_IDLE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The call in which a thread polls, and the value of [`EMPTY_POLLS`] when that call was first
-/// seen.
+/// The call in which a thread polls, and the value of [`EMPTY_POLLS`] when the thread was first
+/// found in that call.
 #[derive(Debug, Default)]
 pub(crate) struct PollingCall {
     identity: (usize, u64),

@@ -26,8 +26,8 @@ const REMOTE_MEMORY: u64 = FI_RMA | FI_ATOMIC;
 const REMOTE_MEMORY_MODIFIERS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// Capabilities that a program gets only if it requests them.
 const PRIMARY_CAPABILITIES: u64 = FI_MSG | FI_TAGGED | FI_DIRECTED_RECV | REMOTE_MEMORY;
-/// Capabilities that a sender cannot use. [`SEND_CAPABILITIES`] are those that a receiver cannot
-/// use.
+/// Capabilities that a sender cannot use. [`SEND_CAPABILITIES`] are the capabilities that a
+/// receiver cannot use.
 const RECEIVE_CAPABILITIES: u64 =
     FI_RECV | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 const SEND_CAPABILITIES: u64 = FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
@@ -117,8 +117,8 @@ fn knows_memory_mode(domain: &FiDomainAttr) -> bool {
     domain.mr_mode & MEMORY_MODE == MEMORY_MODE
 }
 
-/// Whether a name is missing or is that of the provider. Its fabric and its domain have the same
-/// name.
+/// Whether a name is missing or is the name of the provider. Its fabric and its domain have the
+/// same name.
 fn is_named(name: *const c_char) -> bool {
     // SAFETY: the pointer is NULL or a C string.
     name.is_null() || unsafe { CStr::from_ptr(name) } == PROVIDER_NAME

@@ -21,7 +21,7 @@ pub(crate) struct Library {
 /// The libfabric that has called last. It is never freed.
 static LIBRARY: AtomicPtr<Library> = AtomicPtr::new(null_mut());
 
-/// Makes `library` the one that has called last.
+/// Records that `library` has called last.
 pub(crate) fn set_current(library: Library) {
     LIBRARY.store(Box::into_raw(Box::new(library)), Ordering::Release);
 }

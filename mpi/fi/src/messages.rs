@@ -37,7 +37,7 @@ struct Incoming {
 }
 
 /// Posts a receive. `buffer` is None if the program passed too many pieces. If `flags` is None,
-/// uses those of the endpoint.
+/// uses the flags of the endpoint.
 ///
 /// # Safety
 /// `endpoint` is open.
@@ -332,8 +332,8 @@ impl Endpoint {
         let peek = may_find.then(|| engine.peek(selector, mode, context.addr())).flatten();
         match peek {
             Some(peek) => self.report_peek(core, context, &peek, None),
-            // Reported as a failed completion, like other providers do, because Open MPI treats a
-            // failed call as an error.
+            // The provider reports this as a failed completion, like other providers, because Open
+            // MPI treats a failed call as an error.
             None => {
                 earlier_looks.add(selector);
                 let envelope = Envelope { tag: Some(selector.tag), data: None };

@@ -27,11 +27,11 @@ const NUM_NODE_ENV: &str = "SCORE_NUM_NODE";
 
 /// The network that this process is a node of.
 pub(crate) struct PmNetwork {
-    /// Null: this process is the only node.
+    /// PM's context. Null: this process is the only node.
     pub(crate) context: *mut pmContext,
     /// The MTU of each node. 0: not known yet.
     mtus: Vec<u32>,
-    /// `PM_OPT_` bits.
+    /// The options of the context: `PM_OPT_` bits.
     options: c_ulong,
     /// The reads and writes of other nodes' memory that have not ended.
     pub(crate) accesses: PmAccesses,
@@ -74,7 +74,7 @@ fn is_mpi_program() -> bool {
 
 /// This process in its job.
 pub(crate) struct Membership {
-    /// None: the process has not joined its job yet.
+    /// The network. None: the process has not joined its job yet.
     pub(crate) network: Option<PmNetwork>,
     pub(crate) self_node: u32,
     pub(crate) nodes: u32,

@@ -27,11 +27,11 @@ pub(crate) static OPS: FiOpsRma = FiOpsRma {
 
 /// A transfer between the program's memory and that of another node.
 struct Transfer {
-    /// None: there are too many pieces.
+    /// The program's memory. None: there are too many pieces.
     buffer: Option<UserBuffer>,
     address: u64,
     target: RemoteAddress,
-    /// None: the flags of the endpoint apply.
+    /// The flags of the call. None: the flags of the endpoint apply.
     flags: Option<u64>,
     context: *mut c_void,
 }

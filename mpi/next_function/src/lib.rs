@@ -1,5 +1,5 @@
-//! Finds the functions that would have been called if a preloaded library were absent. For
-//! preloaded libraries.
+//! Finds the functions that would have been called if a preloaded library were absent. Preloaded
+//! libraries use this crate.
 
 // UNSAFETY: calls the dynamic loader.
 #![expect(unsafe_code)]
@@ -42,11 +42,11 @@ impl NextFunction {
     }
 }
 
-/// The next function of this name in the order of symbol lookup, otherwise the function of the
-/// first library that was loaded after the calling one. A library that was opened for one module
-/// only is not in the order of symbol lookup; mpi4py opens MPI in this way. Libraries that were
-/// loaded before, such as another preloaded one, are not searched: their function of this name
-/// calls ours.
+/// The next function of this name in the order of symbol lookup. If there is none, the function of
+/// the first library that was loaded after the calling one. A library that was opened for one
+/// module only is not in the order of symbol lookup; mpi4py opens MPI in this way. Libraries that
+/// were loaded before, such as another preloaded one, are not searched, because their function of
+/// this name calls the function of this library.
 pub fn find(name: &CStr) -> Option<*mut c_void> {
     let is_found = |address: &*mut c_void| !address.is_null();
     // SAFETY: the argument is a C string.
@@ -78,7 +78,7 @@ static IN_THIS_LIBRARY: u8 = 0;
 /// The libraries that were loaded after the one that contains this code.
 #[derive(Default)]
 struct LaterLibraries {
-    /// The library with this code has been passed in the list of the loader.
+    /// Whether the loader has already listed the library with this code.
     is_after_this: bool,
     paths: Vec<CString>,
 }

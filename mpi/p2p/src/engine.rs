@@ -120,8 +120,8 @@ impl<N: Network> Engine<N> {
         if send.completes == SendCompletes::OnMatch || !fits {
             return self.announce(send);
         }
-        // If there is credit, a send that completes at once was sent above. This one is
-        // acknowledged.
+        // If there is credit, the code above has sent a message whose send completes at once. The
+        // message here is acknowledged.
         if self.state.credit.covers(node, credit::cost(buffer.len())) {
             return self.send_acknowledged(send);
         }

@@ -594,7 +594,7 @@ mod tests {
             assert_eq!(posted.find_by_context(context, context_of), None, "it is cancelled");
         }
         assert!(looks.get() <= 2 * COUNT, "{}", looks.get());
-        // A slot that was reused does not count as the receive that had it before.
+        // A reused slot does not count as the receive that had this slot before.
         posted.post(Selector { source: None, tag: 0, ignore: 0 }, COUNT);
         assert_eq!(posted.find_by_context(0, context_of), None);
         assert!(posted.find_by_context(COUNT, context_of).is_some());

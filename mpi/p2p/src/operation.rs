@@ -147,11 +147,12 @@ pub struct AtomicOperation {
 /// How a receive uses its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveMode {
-    /// For one message.
+    /// The buffer is for one message.
     Single,
-    /// For several messages, placed one after the other, until less than `min_free` bytes are free.
+    /// The buffer is for several messages, placed one after the other, until less than `min_free`
+    /// bytes are free.
     Multiple {
-        /// In bytes.
+        /// The limit, in bytes.
         min_free: usize,
     },
 }
@@ -163,7 +164,7 @@ pub struct ReceiveOperation {
     pub selector: Selector,
     /// The destination of the messages.
     pub buffer: UserBuffer,
-    /// For one message or several.
+    /// Whether the buffer is for one message or several.
     pub mode: ReceiveMode,
     /// How completions are reported.
     pub request: Request,
@@ -172,11 +173,11 @@ pub struct ReceiveOperation {
 /// What a peek does with the message that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeekMode {
-    /// Leaves it in the queue.
+    /// Leaves the message in the queue.
     Look,
-    /// Keeps it for [`Engine::receive_claimed`] with the same context.
+    /// Keeps the message for [`Engine::receive_claimed`] with the same context.
     Claim,
-    /// Drops it.
+    /// Drops the message.
     Discard,
 }
 

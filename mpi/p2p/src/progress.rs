@@ -76,7 +76,7 @@ impl<N: Network> Engine<N> {
         !self.state.has_work() && self.state.copies.is_empty()
     }
 
-    /// Forgets all operations of the program, so that the program may reuse their memory. Accesses
+    /// Drops all operations of the program, so that the program may reuse their memory. Accesses
     /// that the network has started continue. Messages that have arrived remain.
     pub fn forget_operations(&mut self) {
         let state = &mut self.state;

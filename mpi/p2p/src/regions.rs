@@ -8,8 +8,8 @@ use crate::memory::UserBuffer;
 use crate::network::HANDLE_OFFSET_BITS;
 use crate::wire::RemoteAddress;
 
-/// Keys from this value on are handles of the network. Lower keys number the regions that can be
-/// used only by messages.
+/// Keys from this value on are handles of the network. Lower keys are the numbers of regions that
+/// can be used only by messages.
 pub(crate) const FIRST_HANDLE: u64 = 1 << HANDLE_OFFSET_BITS;
 
 /// The network's handle of an address in a region of another node. None: the region can be used
@@ -22,9 +22,9 @@ pub(crate) fn handle_of(address: RemoteAddress) -> Option<u64> {
 /// The access that other nodes have to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionAccess {
-    /// Whether they may read it.
+    /// Whether other nodes may read the region.
     pub may_read: bool,
-    /// Whether they may write it.
+    /// Whether other nodes may write the region.
     pub may_write: bool,
 }
 
@@ -45,7 +45,8 @@ impl RegionAccess {
 struct Region {
     buffer: UserBuffer,
     access: RegionAccess,
-    /// How often it was registered. The network returns the same handle for the same memory.
+    /// How often the region was registered. The network returns the same handle for the same
+    /// memory.
     registrations: usize,
 }
 
@@ -55,8 +56,8 @@ struct Table {
     last_number: u64,
 }
 
-/// See the [module](self). Engines of one process may share the regions; a clone refers to the same
-/// ones.
+/// See the [module](self). Engines of one process may share the regions. A clone refers to the same
+/// regions.
 #[derive(Clone, Debug, Default)]
 pub struct Regions(Rc<RefCell<Table>>);
 

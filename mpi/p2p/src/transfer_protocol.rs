@@ -101,7 +101,8 @@ impl State {
         self.outbox.push(incoming.origin.source, header);
     }
 
-    /// Notifies the sender of an announced message that nothing more of it is needed.
+    /// Notifies the sender of an announced message that this node needs nothing more of the
+    /// message.
     pub(crate) fn finish_send_of(&mut self, source: u32, send_id: u32) {
         if source != self.self_node {
             return self.outbox.push(source, Header::Finished { send_id });

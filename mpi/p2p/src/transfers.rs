@@ -103,9 +103,10 @@ pub(crate) enum Access {
 /// The transfers that the network does by memory accesses. Several can be in flight.
 #[derive(Debug)]
 pub(crate) struct AccessQueue {
-    /// By node, so that a node that accepts no further access now does not block others.
+    /// The accesses that wait, by node, so that a node that accepts no further access now does not
+    /// block others.
     pub(crate) waiting: NodeQueues<Access>,
-    /// By the access number of the network.
+    /// The accesses that were started, by the network's access number.
     pub(crate) started: BTreeMap<AccessNumber, Access>,
 }
 

@@ -51,9 +51,9 @@ const REFUSED: u8 = 10;
 const HAS_TAG: u8 = 1;
 const HAS_DATA: u8 = 2;
 const WANTS_FINISHED: u8 = 4;
-/// The bytes follow the header.
+/// Flag: the payload follows the header.
 const HAS_PAYLOAD: u8 = 8;
-/// The number identifies a receive.
+/// Flag: the operation's number identifies a receive.
 const OF_RECEIVE: u8 = 16;
 const ALL_FLAGS: u8 = HAS_TAG | HAS_DATA | WANTS_FINISHED | HAS_PAYLOAD | OF_RECEIVE;
 
@@ -71,7 +71,7 @@ pub struct Envelope {
 pub struct Announcement {
     /// The length of the message in bytes.
     pub len: u64,
-    /// The handle by which the receiver can read the data. 0: it cannot.
+    /// The handle by which the receiver can read the data. 0: the receiver cannot read the data.
     pub handle: u64,
     /// The sender's number of the message.
     pub send_id: u32,
@@ -91,13 +91,13 @@ pub struct RemoteAddress {
 /// The location of the bytes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteBytes {
-    /// They follow the header.
+    /// The bytes follow the header.
     Inline,
-    /// They are still at the origin.
+    /// The bytes are still at the origin.
     Announced {
         /// The number of bytes.
         len: u64,
-        /// The handle by which the target can read them. 0: it cannot.
+        /// The handle by which the target can read them. 0: the target cannot read them.
         handle: u64,
     },
 }
@@ -141,7 +141,7 @@ pub enum Header {
         send_id: u32,
         /// The receiver's number of the message.
         receive_id: u32,
-        /// In bytes.
+        /// The number of bytes.
         len: u64,
     },
     /// A part of an announced message. The bytes follow the header.

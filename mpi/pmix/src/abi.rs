@@ -219,7 +219,7 @@ type NotServed = Option<extern "C" fn()>;
 /// pmix_server_module_t, with room for members of later versions.
 #[repr(C)]
 pub struct ServerModule {
-    /// Replaced by `client_connected2`.
+    /// The server uses `client_connected2` instead.
     pub client_connected: NotServed,
     /// A client calls PMIx_Finalize. It waits for the callback.
     pub client_finalized: Option<ClientFinalized>,

@@ -17,7 +17,7 @@ pub fn of_server(setup: &PmixSetup) -> Facts {
         (keys::SERVER_RANK, Value::Rank(setup.self_host)),
         // Tools cannot connect; only the processes of the job can.
         (keys::SERVER_TOOL_SUPPORT, Value::Bool(false)),
-        // Otherwise each process would determine the processors of the host itself.
+        // Without this setting, each process would determine the processors of the host itself.
         (keys::SERVER_SHARE_TOPOLOGY, Value::Bool(true)),
     ]
 }

@@ -43,7 +43,7 @@ pub struct Server {
     pub(crate) deadlines: Deadlines,
 }
 
-/// An element and a rank of it.
+/// The number of an element, and a rank of the element.
 pub type Key = (u32, u32);
 
 /// The tag of fences.

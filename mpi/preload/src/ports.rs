@@ -1,8 +1,8 @@
-//! MPI calls that connect programs by a port. For them Open MPI needs a launcher that publishes
-//! names (PMIx), which scrun does not do. The refusal would reach only the root of the call; the
-//! other ranks of its communicator would wait for its broadcast forever. Therefore the calls of
-//! Open MPI fail here at once on each rank. The error is that of a port that does not exist (MPI
-//! 4.1, 11.9.2). The calls of MPICH need no launcher.
+//! MPI calls that connect programs by a port. For these calls, Open MPI needs a launcher that
+//! publishes names (PMIx), which scrun does not do. The refusal would reach only the root of the
+//! call; the other ranks of its communicator would wait for its broadcast forever. Therefore the
+//! calls of Open MPI fail here at once on each rank. The error is that of a port that does not
+//! exist (MPI 4.1, 11.9.2). The calls of MPICH need no launcher.
 
 #![allow(non_snake_case)]
 

@@ -20,9 +20,9 @@ const UNCONTENDED_YIELD_WINDOW: Duration = Duration::from_nanos(1500);
 /// kernel may return from one call although other threads wait.
 const MIN_UNCONTENDED_YIELDS: u32 = 8;
 
-/// How many calls return at once before the next one enters the kernel. This and the next number
-/// are shared by all threads. Lost updates, when two threads call at once, do no harm. A
-/// thread-local number would cost as much as the rest of the call.
+/// How many calls return at once before the next call enters the kernel. All threads share this
+/// number and the next one. Lost updates, when two threads call at once, do no harm. A thread-local
+/// number would cost as much as the rest of the call.
 static CALLS_TO_SKIP: AtomicU32 = AtomicU32::new(0);
 /// Consecutive calls that entered the kernel and returned within the window.
 static UNCONTENDED_YIELDS: AtomicU32 = AtomicU32::new(0);

@@ -98,7 +98,7 @@ fn packets_received_while_the_sender_slept_are_processed_before_its_time_out() {
     sender.on_timeout(20 * MS);
     assert_eq!(packets(&mut sender, 20 * MS).len() as u64 + sender.counters().time_outs, 0);
     assert!(sender.is_all_acked() && sender.deadline().is_none());
-    // Again, without an answer.
+    // The next message gets no answer.
     assert!(sender.submit(1, 0, 8, PacketKind::Data).is_ok());
     assert_eq!(packets(&mut sender, 30 * MS).len(), 1);
     assert!(sender.expire(300 * MS));

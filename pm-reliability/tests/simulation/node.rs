@@ -37,7 +37,8 @@ pub struct Node {
     free_buffers: Vec<u32>,
     /// Messages that are delivered and not yet released.
     unreleased: VecDeque<(u32, u32)>,
-    /// The number of messages still to be submitted, and of those submitted, by destination.
+    /// The number of messages still to be submitted, and the number of messages submitted, by
+    /// destination.
     pub to_submit: BTreeMap<u32, u64>,
     pub submitted: BTreeMap<u32, u64>,
     /// The next expected value, by source.

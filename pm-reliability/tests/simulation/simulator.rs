@@ -107,7 +107,7 @@ impl Simulation {
     }
 
     /// Runs the simulation until `done` returns true or the time is over. Returns whether `done`
-    /// did.
+    /// has returned true.
     pub fn run(&mut self, until: u64, mut done: impl FnMut(&Simulation) -> bool) -> bool {
         for node in 0..self.nodes.len() as u32 {
             self.step(node);
@@ -259,9 +259,9 @@ impl Simulation {
             0 => bytes[8] ^= 1 << self.rng.below(8),
             // An earlier incarnation of this job, with matching sequence numbers.
             1 => bytes[16..20].copy_from_slice(&(INCARNATION - 1).to_le_bytes()),
-            // Truncated.
+            // The packet is truncated.
             2 => bytes.truncate(self.rng.below(bytes.len() as u64) as usize),
-            // For another node.
+            // The packet is for another node.
             3 => bytes[24] ^= 0x80,
             // Random bytes. With the secret of this job they would be accepted.
             4 => bytes.iter_mut().for_each(|byte| *byte = self.rng.next() as u8),

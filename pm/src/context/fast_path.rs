@@ -21,8 +21,8 @@ pub enum FastReceive {
     Message(*mut u8, usize),
     /// There is no message.
     Empty,
-    /// The hot source has no message; [`LiveContext::finish_poll_if_others_empty`] checks the
-    /// others.
+    /// The hot source has no message; [`LiveContext::finish_poll_if_others_empty`] checks the other
+    /// sources.
     CheckOthers,
     /// The caller has to call [`LiveContext::receive`].
     SlowPath,

@@ -71,7 +71,7 @@ impl Context {
     /// Associates all `(node, member node)` pairs, or none.
     ///
     /// # Errors
-    /// As `add_node`.
+    /// Those of `add_node`.
     pub fn associate_nodes(&self, member: &Context, pairs: &[(u32, u32)]) -> PmResult<()> {
         let inner = self.live()?;
         let composite = inner.device_context.composite().ok_or(Error::NoSys)?;
@@ -85,7 +85,7 @@ impl Context {
     /// Removes `node` from this composite.
     ///
     /// # Errors
-    /// Invalid: no such node, or no member associated with it. Busy: a buffer is held.
+    /// Invalid: there is no such node, or no member is associated with it. Busy: a buffer is held.
     pub fn remove_node(&self, node: u32) -> PmResult<()> {
         let inner = self.live()?;
         let composite = inner.device_context.composite().ok_or(Error::NoSys)?;
@@ -104,7 +104,7 @@ impl Context {
     /// The member that reaches `node`, and the node's number in that member.
     ///
     /// # Errors
-    /// Invalid: no such node, or no member associated with it.
+    /// Invalid: there is no such node, or no member is associated with it.
     pub fn extract_node(&self, node: u32) -> PmResult<(ContextRef, u32)> {
         self.live()?.device_context.composite().ok_or(Error::NoSys)?.member_of(node)
     }

@@ -18,7 +18,7 @@ impl Device {
     /// Opens context `number`.
     ///
     /// # Errors
-    /// Invalid: no such number. Busy: already open.
+    /// Invalid: no such number. Busy: the context is already open.
     pub fn open_context(&self, number: usize) -> PmResult<ContextRef> {
         let device_state = self.state_if_open()?;
         device_state.acquire_context(number)?;
@@ -45,7 +45,8 @@ impl DeviceContext {
         }
     }
 
-    /// The caller holds both locks. Invalid: not bound.
+    /// Unbinds the context from its channel. The caller holds both locks. Invalid: the context is
+    /// not bound.
     fn unbind(&self, owner: &DeviceState) -> PmResult<()> {
         match self {
             DeviceContext::Shmem(shmem) => shmem.unbind(owner.shmem_channels()?),
@@ -57,7 +58,7 @@ impl DeviceContext {
 }
 
 impl LiveContext {
-    /// The device of an opened context. Permission: it was attached.
+    /// The device of an opened context. Permission: the context was attached.
     fn owner(&self) -> PmResult<&Arc<DeviceState>> {
         match &self.origin {
             ContextKind::Opened(owner, _) => Ok(owner),
@@ -90,8 +91,8 @@ impl Context {
     /// Detaches an attached context. Afterwards every call fails with Invalid.
     ///
     /// # Errors
-    /// Invalid: it was opened, not attached. Busy: a buffer is held, or it is a member of a
-    /// composite.
+    /// Invalid: the context was opened, not attached. Busy: a buffer is held, or the context is a
+    /// member of a composite.
     pub fn detach(&self) -> PmResult<()> {
         match self.live()?.origin {
             ContextKind::Attached => self.shut_down(),
@@ -102,7 +103,7 @@ impl Context {
     /// Closes an opened context.
     ///
     /// # Errors
-    /// Permission: it was attached. Busy: as `detach`.
+    /// Permission: the context was attached. Busy: as `detach`.
     pub fn close(&self) -> PmResult<()> {
         self.live()?.owner()?;
         self.shut_down()
@@ -116,7 +117,7 @@ impl Context {
         if !inner.is_handed_over() {
             inner.lock_both()?;
         }
-        // From now on every other call finds it closed or locked.
+        // From now on every other call finds the context closed or locked.
         if self.magic.swap(MAGIC_CLOSED, Ordering::AcqRel) == MAGIC_CLOSED {
             return Err(Error::Invalid);
         }
@@ -129,7 +130,8 @@ impl Context {
     /// Busy until `unbind_channel`.
     ///
     /// # Errors
-    /// TooManyFiles: no descriptor is left. Permission: it was attached. Invalid: not bound.
+    /// TooManyFiles: no descriptor is left. Permission: the context was attached. Invalid: the
+    /// context is not bound.
     pub fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         let inner = self.live()?;
         inner.owner()?;
@@ -173,7 +175,8 @@ impl Context {
     /// Unbinds from the channel.
     ///
     /// # Errors
-    /// Invalid: not bound. Busy: a buffer is held, or it is a member.
+    /// Invalid: the context is not bound. Busy: a buffer is held, or the context is a member of a
+    /// composite.
     pub fn unbind_channel(&self) -> PmResult<()> {
         let inner = self.live()?;
         let owner = inner.owner()?;
@@ -198,7 +201,7 @@ impl Context {
     /// Sends a control message of 1 to `CONTROL_MTU` bytes.
     ///
     /// # Errors
-    /// Invalid: bad node or length. NoBuffers: the receiver has to read earlier ones first.
+    /// Invalid: bad node or length. NoBuffers: the receiver has to read earlier messages first.
     pub fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
         let inner = self.live()?;
         inner.owner()?;
@@ -213,8 +216,8 @@ impl Context {
     /// Writes the queued messages to `buffer` and returns the number of bytes.
     ///
     /// # Errors
-    /// NoSpace: `buffer` is too small (see `save_size`). Busy: a buffer is held. Permission: it was
-    /// attached.
+    /// NoSpace: `buffer` is too small (see `save_size`). Busy: a buffer is held. Permission: the
+    /// context was attached.
     pub fn save(&self, buffer: &mut [u8]) -> PmResult<usize> {
         let saved = self.save_to_vec()?;
         buffer.get_mut(..saved.len()).ok_or(Error::NoSpace)?.copy_from_slice(&saved);
@@ -240,8 +243,8 @@ impl Context {
     /// Replaces the queued messages by those that `save` wrote.
     ///
     /// # Errors
-    /// Invalid: these are not messages of a context of this kind, size and node; nothing has
-    /// happened.
+    /// Invalid: these are not messages of a context of this kind, size and node; the queues are
+    /// unchanged.
     pub fn restore(&self, saved: &[u8]) -> PmResult<()> {
         let inner = self.live()?;
         inner.owner()?;

@@ -20,7 +20,7 @@ pub(super) struct LockedRegions(BTreeMap<(usize, usize), RegionLock>);
 
 struct RegionLock {
     region_id: RegionId,
-    /// How often it was locked for each member.
+    /// How often the region was locked for each member.
     counts: [u32; MAX_MEMBERS],
     /// PM has allocated the whole region (`pmAlloc`).
     is_pm_allocated: bool,
@@ -35,8 +35,8 @@ impl LiveContext {
         self.locked_regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks the options of the device. NoSys: it has none of these. Busy: the context was handed
-    /// over.
+    /// Checks the options of the device. NoSys: the device has none of these options. Busy: the
+    /// context was handed over to another process.
     fn check_options(&self, options: u64) -> PmResult<()> {
         if self.device_context.options() & options == 0 {
             return Err(Error::NoSys);
@@ -87,7 +87,7 @@ impl LiveContext {
         Ok(())
     }
 
-    /// Withdraws the region from each of these members that has no lock on it any more.
+    /// Withdraws the region from each of these members for which it is not locked any more.
     fn release_unlocked(
         &self,
         locked_regions: &mut LockedRegions,
@@ -187,8 +187,8 @@ impl Context {
     }
 
     /// Copies `len` bytes at `local` of this process to `remote` on `node` (`pmWrite`, manual
-    /// 3.6.5). Messages that are sent to `node` afterwards arrive after it, and so do later remote
-    /// operations on `node`.
+    /// 3.6.5). Later messages to `node` and later remote operations on `node` arrive after these
+    /// bytes.
     ///
     /// # Errors
     /// Invalid: no such node, this node itself, a handle of no locked region, a region that ends
@@ -209,7 +209,7 @@ impl Context {
     /// Copies `len` bytes at `remote` on `node` to `local` of this process (`pmRead`).
     ///
     /// # Errors
-    /// As `write`.
+    /// Those of `write`.
     pub fn read(
         &self,
         node: u32,
@@ -224,7 +224,8 @@ impl Context {
     /// Whether the local memory of all writes may be changed again (`pmIsWriteDone`).
     ///
     /// # Errors
-    /// Busy: not yet. Io: some writes have failed; reported once. NoSys: there is no remote memory.
+    /// Busy: some writes have not ended. Io: some writes have failed. This is reported once. NoSys:
+    /// there is no remote memory.
     pub fn is_write_done(&self) -> PmResult<()> {
         let inner = self.live()?;
         inner.check_options(Direction::Write.option())?;
@@ -235,7 +236,7 @@ impl Context {
     /// Whether all reads are complete (`pmIsReadDone`).
     ///
     /// # Errors
-    /// As `is_write_done`.
+    /// Those of `is_write_done`.
     pub fn is_read_done(&self) -> PmResult<()> {
         let inner = self.live()?;
         inner.check_options(Direction::Read.option())?;
@@ -275,7 +276,8 @@ impl Context {
     /// Frees memory (`pmFree`).
     ///
     /// # Errors
-    /// Invalid: `addr` was not returned by `allocate_memory`. Busy: it is locked.
+    /// Invalid: `addr` was not returned by `allocate_memory`. Busy: a region in this memory is
+    /// locked.
     pub fn free_memory(&self, addr: *mut u8) -> PmResult<()> {
         self.live()?;
         rma::free(addr.addr())

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 const MAX_POLLS: u64 = 10_000;
 /// Like [`MAX_POLLS`], while another process waits for the processor.
 const MAX_POLLS_CONTENDED: u64 = 100;
-/// The number of empty polls that a series of messages counts as, while another process waits.
+/// The number of empty polls that a series of messages adds to the count, while another process
+/// waits for the processor.
 const MESSAGE_POLL_COST: u64 = 16;
 /// A yield that returns within this time has found no other process that waits for the processor.
 const UNCONTENDED_YIELD_WINDOW: Duration = Duration::from_nanos(1500);
@@ -37,7 +38,7 @@ pub(super) struct PollBackoff {
     /// restarted since.
     empty_at_last_message: SingleWriterU64,
     /// Empty polls in addition to [`MAX_POLLS_CONTENDED`] before a yield shows whether another
-    /// process waits for the processor. 0 if one did at the last yield.
+    /// process waits for the processor. 0 if the last yield has shown that one waits.
     extra_polls: SingleWriterU64,
     /// Consecutive yields that returned at once.
     uncontended_yields: SingleWriterU64,
@@ -51,8 +52,8 @@ impl LiveContext {
     /// Reserves room for a message of `len` bytes to `node` and locks sending until `send`.
     ///
     /// # Errors
-    /// Invalid: bad node, this node itself, or a length of 0 or above the MTU. NoBuffers: no room
-    /// now. Busy: the lock is held. Io: the link to `node` has failed.
+    /// Invalid: bad node, this node itself, or a length of 0 or above the MTU. NoBuffers: there is
+    /// no room now. Busy: the lock is held. Io: the link to `node` has failed.
     #[inline(always)]
     pub fn get_send_buffer(&self, node: u32, len: usize) -> PmResult<*mut u8> {
         let locks = self.lock_send()?;
@@ -85,7 +86,7 @@ impl LiveContext {
     /// Shortens the reserved message.
     ///
     /// # Errors
-    /// Io: none is reserved. Invalid: `len` is 0 or above the reserved length.
+    /// Io: no message is reserved. Invalid: `len` is 0 or above the reserved length.
     pub fn truncate(&self, len: usize) -> PmResult<()> {
         if !self.locks().send.is_held_by(self.id) {
             return Err(Error::Io);
@@ -96,7 +97,7 @@ impl LiveContext {
     /// Sends the reserved message.
     ///
     /// # Errors
-    /// Io: none is reserved.
+    /// Io: no message is reserved.
     #[inline(always)]
     pub fn send(&self) -> PmResult<()> {
         let locks = self.locks();
@@ -113,8 +114,8 @@ impl LiveContext {
     /// locked, until release.
     ///
     /// # Errors
-    /// NoBuffers: no message. Busy: the lock is held. Io: a source has corrupted its ring; this is
-    /// reported once, and that source is never read again.
+    /// NoBuffers: there is no message. Busy: the lock is held. Io: a source has corrupted its ring;
+    /// this is reported once, and that source is never read again.
     #[inline(always)]
     #[expect(clippy::useless_conversion)] // An endpoint finds a number, a composite a ReadySource.
     pub fn receive(&self) -> PmResult<(*mut u8, usize)> {
@@ -148,7 +149,7 @@ impl LiveContext {
     /// Releases the received message's memory.
     ///
     /// # Errors
-    /// Io: none was received.
+    /// Io: no message was received.
     #[inline(always)]
     pub fn release_receive_buffer(&self) -> PmResult<()> {
         let locks = self.locks();
@@ -225,7 +226,7 @@ impl LiveContext {
     fn back_off(&self, empty_polls: u64) {
         let backoff = &self.poll_backoff;
         // While these polls make progress on remote memory, an uncontended processor is kept:
-        // another process would keep it for a whole slice of the kernel.
+        // another process would keep it for a whole time slice of the kernel.
         let context = &self.device_context;
         if !backoff.is_cpu_contended()
             && on_device!(active context, device => device.take_rma_activity(), else false)

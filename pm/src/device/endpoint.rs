@@ -20,8 +20,8 @@ use std::sync::Arc;
 /// comment of a function requires. A composite has functions of the same names, except those that
 /// only composites call.
 ///
-/// [`RmaInterface`] belongs to the interface, too. It is not named here, because each network
-/// implements it for its own endpoint, and the code that networks share does not.
+/// [`RmaInterface`] also belongs to the interface. It is not a supertrait here, because each
+/// network implements it for its own endpoint, and the code that networks share does not.
 pub(crate) trait Endpoint:
     SendInterface + ReceiveInterface + ControlInterface + SelectInterface + StateInterface
 {
@@ -33,7 +33,7 @@ pub(crate) trait Endpoint:
     fn size(&self) -> usize;
     /// The longest message to any node, as far as the local links limit it.
     fn max_message_len(&self) -> usize;
-    /// The longest message to `node`. Invalid: no such node. Io: it cannot be reached.
+    /// The longest message to `node`. Invalid: no such node. Io: the node cannot be reached.
     fn mtu(&self, node: u32) -> PmResult<usize>;
 
     /// Checks that `node` is another node. Invalid: no such node, or this node itself.
@@ -48,7 +48,7 @@ pub(crate) trait Endpoint:
 pub(crate) trait SendInterface {
     /// Reserves `len` bytes towards `node` until `publish`.
     fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8>;
-    /// Reserves room towards all of `nodes`, or towards none.
+    /// Reserves room towards all of `nodes`. If one of them has no room, reserves nothing.
     fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8>;
     /// Shortens the reserved message. Invalid: `len` is 0 or above the reserved length.
     fn truncate(&self, len: usize) -> PmResult<()>;
@@ -62,7 +62,7 @@ pub(crate) trait SendInterface {
     /// Later multicasts of this endpoint have numbers above `multicast_id`.
     fn raise_multicast_id(&self, multicast_id: u64);
     /// Whether `reserve` would succeed, and keep succeeding until a message is sent. Invalid also
-    /// if this `multicast_id` was seen before: a node is named twice.
+    /// if an earlier call had this node and this `multicast_id`: the list contains the node twice.
     fn can_reserve(&self, node: u32, len: usize, multicast_id: u64) -> PmResult<()>;
     /// The memory into which the message of a multicast is written, once for all receivers.
     fn staging(&self) -> *mut u8;
@@ -86,8 +86,8 @@ pub(crate) trait ReceiveInterface {
     fn find(&self) -> Option<u32>;
     /// For composites. Like `find`, but without a system call. Needs no lock.
     fn peek(&self) -> Option<u32>;
-    /// Takes the next message of `source`. Called under the receive lock. NoBuffers: it has no
-    /// message after all. Io: the source is corrupt.
+    /// Takes the next message of `source`. Called under the receive lock. NoBuffers: the source has
+    /// no message. Io: the source is corrupt.
     fn take(&self, source: u32) -> PmResult<(*mut u8, usize)>;
     /// Releases the message that `take` has returned. Called under the receive lock.
     fn release(&self);
@@ -135,8 +135,8 @@ pub(crate) trait SelectInterface {
 
 /// The state of a context (`state.rs`).
 pub(crate) trait StateInterface {
-    /// Whether all sent messages are in their receivers' queues. Busy: not yet. Io: a link is
-    /// broken.
+    /// Whether all sent messages are in their receivers' queues. Busy: not yet. Io: a link has
+    /// failed.
     fn is_send_done(&self) -> PmResult<()>;
     /// `has_held_message`: a message was taken and not released.
     fn queue_status(&self, has_held_message: bool) -> QueueStatus;
@@ -148,7 +148,7 @@ pub(crate) trait StateInterface {
     /// of this node and device.
     fn check_saved(&self, saved: &[u8]) -> PmResult<()>;
     /// Replaces the queued messages by the saved ones. Called under both locks, while no message is
-    /// held. Invalid: as `check_saved`; nothing has changed.
+    /// held. Invalid: as for `check_saved`; the queues are unchanged.
     fn restore(&self, saved: &[u8]) -> PmResult<()>;
     /// Prints the state as text.
     fn dump(&self, out: &mut dyn Write) -> std::io::Result<()>;
@@ -159,12 +159,13 @@ pub(crate) trait StateInterface {
 pub(crate) trait RmaInterface {
     /// Option bits.
     fn options(&self) -> u64;
-    /// A region was locked: peers may access it from now on. NoSpace: there is no room for it.
+    /// Publishes a region that was locked. Peers may access it from now on. NoSpace: the table has
+    /// no room for the region.
     fn publish_region(&self, region: &Region) -> PmResult<()>;
-    /// The region was unlocked.
+    /// Withdraws a region that was unlocked.
     fn withdraw_region(&self, number: RegionId);
-    /// Completes or starts an operation. Invalid: node, handle or length. NoBuffers: too many
-    /// operations are in flight. `is_remote_done` reports later failures.
+    /// Completes or starts an operation. Invalid: the node, a handle or the length is invalid.
+    /// NoBuffers: too many operations are in flight. `is_remote_done` reports later failures.
     fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()>;
     /// Whether all operations of this direction are complete. Busy: some are in flight. Io: some
     /// have failed; reported once.

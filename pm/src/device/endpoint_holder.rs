@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// See the [module](self).
 pub(crate) struct EndpointHolder<E> {
-    /// Null: none is in force.
+    /// The endpoint in force. Null: no endpoint is in force.
     current: AtomicPtr<E>,
     /// All endpoints that this context ever had: another thread may still use an old one.
     endpoints: Mutex<Vec<Arc<E>>>,
@@ -33,12 +33,12 @@ impl<E> EndpointHolder<E> {
         self.current.store(pointer, Ordering::Release);
     }
 
-    /// From now on no endpoint is in force.
+    /// Takes the current endpoint out of force.
     pub(crate) fn clear(&self) {
         self.current.store(null_mut(), Ordering::Release);
     }
 
-    /// The endpoint in force. Invalid: none is.
+    /// The endpoint in force. Invalid: no endpoint is in force.
     #[inline(always)]
     pub(crate) fn get(&self) -> PmResult<&E> {
         // SYNC: endpoint

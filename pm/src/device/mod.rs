@@ -15,8 +15,8 @@
 //!
 //! The functions of the files from `send.rs` on are the device's interface, which `endpoint.rs`
 //! declares. An operation has the same name in every device and in the composite, which calls it on
-//! its members. To add one, declare it there, write it for each endpoint, and, if contexts call it,
-//! for the composite.
+//! its members. To add an operation, declare it in `endpoint.rs` and write it for each endpoint. If
+//! contexts call it, also write it for the composite.
 //!
 //! This is the slow path of one message through a composite. The context's send buffer call takes
 //! the send lock and calls `Composite::reserve`. This looks up the node's route, records the
@@ -153,8 +153,9 @@ macro_rules! on_device {
 pub(crate) use on_device;
 
 impl DeviceContext {
-    /// The endpoint in force. A network opens it at the first call. Invalid: not bound. Busy:
-    /// handed over to another process. NoSys: a composite.
+    /// The endpoint in force. A network opens it at the first call. Invalid: the context is not
+    /// bound. Busy: the context was handed over to another process. NoSys: the context is a
+    /// composite.
     #[inline(always)]
     pub(crate) fn endpoint(&self) -> PmResult<EndpointRef<'_>> {
         match self {
@@ -239,7 +240,8 @@ impl DeviceContext {
         Ok(1)
     }
 
-    /// The endpoint of a path, if it is in use. Invalid: it is not, or there is no such member.
+    /// The endpoint of a path, if it is in use. Invalid: the path is not in use, or there is no
+    /// such member.
     fn path(&self, path: usize) -> PmResult<EndpointRef<'_>> {
         match self {
             DeviceContext::Shmem(shmem) => shmem.endpoint().map(EndpointRef::Shmem),
@@ -253,12 +255,12 @@ impl DeviceContext {
         }
     }
 
-    /// A region was locked for a path that `paths` returned.
+    /// Publishes a region that was locked for a path that `paths` returned.
     pub(crate) fn publish_region(&self, path: usize, region: &Region) -> PmResult<()> {
         on!(self.path(path)?, endpoint => endpoint.publish_region(region))
     }
 
-    /// The region was unlocked.
+    /// Withdraws a region that was unlocked.
     pub(crate) fn withdraw_region(&self, path: usize, number: RegionId) {
         if let Ok(endpoint) = self.path(path) {
             on!(endpoint, endpoint => endpoint.withdraw_region(number));

@@ -1,4 +1,4 @@
-//! Devices, as their owner uses them.
+//! The functions of devices that the owner calls.
 
 #![forbid(unsafe_code)]
 
@@ -35,7 +35,7 @@ pub(crate) enum DeviceKind {
 }
 
 impl DeviceState {
-    /// The channels of shmem. Invalid: it is another kind.
+    /// The channels of shmem. Invalid: the device is of another kind.
     pub(crate) fn shmem_channels(&self) -> PmResult<&shmem::open::ShmemChannels> {
         match &self.kind {
             DeviceKind::Shmem(channels) => Ok(channels),
@@ -54,7 +54,7 @@ impl DeviceState {
         }
     }
 
-    /// Marks context `number` as open. Invalid: no such number. Busy: it is open.
+    /// Marks context `number` as open. Invalid: no such number. Busy: the context is open.
     pub(crate) fn acquire_context(&self, number: usize) -> PmResult<()> {
         let mut open_contexts = self.open_contexts.lock().unwrap_or_else(PoisonError::into_inner);
         match open_contexts.get_mut(number) {
@@ -150,7 +150,7 @@ impl Device {
         Ok(&self.0)
     }
 
-    /// The channels of an inter-host device. NoSys: it is another kind.
+    /// The channels of an inter-host device. NoSys: the device is of another kind.
     fn network(&self) -> PmResult<NetworkChannels<'_>> {
         match &self.state_if_open()?.kind {
             DeviceKind::Ethernet(channels) => Ok(NetworkChannels::Ethernet(channels)),
@@ -210,7 +210,8 @@ impl Device {
     /// The counters of `node`, summed over the channels in use.
     ///
     /// # Errors
-    /// Invalid: no such node; on ethernet also a node of another host. NoSys: it is a composite.
+    /// Invalid: no such node; on ethernet also a node of another host. NoSys: the device is a
+    /// composite.
     pub fn counters(&self, node: u32) -> PmResult<Counters> {
         match &self.state_if_open()?.kind {
             DeviceKind::Shmem(channels) => channels.counters(node as usize),
@@ -220,9 +221,9 @@ impl Device {
         }
     }
 
-    /// Marks the process of `node` as exited: messages that are queued for it count as received,
-    /// and sends to it are accepted and dropped from now on. Call this only after the process has
-    /// ended. On ethernet, [`Device::serve`] delivers what the process has sent.
+    /// Marks the process of `node` as exited. Messages that are queued for the process count as
+    /// received. Sends to it are accepted and dropped from now on. Call this only after the process
+    /// has ended. On ethernet, [`Device::serve`] delivers what the process has sent.
     pub fn mark_exited(&self, node: u32) -> PmResult<()> {
         match &self.state_if_open()?.kind {
             DeviceKind::Shmem(channels) => channels.mark_exited(node as usize),
@@ -232,14 +233,14 @@ impl Device {
         }
     }
 
-    /// Networks: the addresses of the local nodes, in an opaque form. [`Device::set_peers`] takes
-    /// the addresses of all hosts, joined in the order of their nodes.
+    /// For network devices: returns the addresses of the local nodes, in an opaque form.
+    /// [`Device::set_peers`] takes the addresses of all hosts, joined in the order of their nodes.
     pub fn addresses(&self) -> PmResult<Vec<u8>> {
         on_network!(self.network()?, channels => channels.addresses())
     }
 
-    /// Networks: sets the addresses of all nodes. Call this before the first use of a context and
-    /// the first attach descriptor. If all nodes are local, `open` does it.
+    /// For network devices: sets the addresses of all nodes. Call this before the first use of a
+    /// context and the first attach descriptor. If all nodes are local, `open` sets them.
     ///
     /// # Errors
     /// Invalid: the numbers of addresses and nodes differ. Busy: the addresses were already set.
@@ -247,29 +248,32 @@ impl Device {
         on_network!(self.network()?, channels => channels.set_peers(table))
     }
 
-    /// Networks: a node of another host has ended. Sends to it are accepted and dropped.
+    /// For network devices: marks a node of another host as exited. Sends to the node are accepted
+    /// and dropped.
     pub fn peer_exited(&self, node: u32) -> PmResult<()> {
         on_network!(self.network()?, channels => channels.peer_exited(node as usize))
     }
 
-    /// Networks: becomes readable when [`Device::serve`] has work to do.
+    /// For network devices: returns a descriptor that is readable when [`Device::serve`] has work
+    /// to do.
     pub fn adopted_fd(&self) -> PmResult<BorrowedFd<'_>> {
         Ok(on_network!(self.network()?, channels => channels.adopted_fd()))
     }
 
-    /// Networks: continues to send the messages that exited processes have left. Never blocks.
+    /// For network devices: continues to send the messages that exited processes have left. Never
+    /// blocks.
     pub fn serve(&self) -> PmResult<()> {
         on_network!(self.network()?, channels => channels.serve());
         Ok(())
     }
 
-    /// Networks: whether all messages of the exited processes have arrived, or their receivers have
-    /// exited.
+    /// For network devices: whether all messages of the exited processes have arrived, or their
+    /// receivers have exited.
     pub fn is_idle(&self) -> PmResult<bool> {
         Ok(on_network!(self.network()?, channels => channels.is_drained()))
     }
 
-    /// Ethernet: one line of text for the user, if a link does not use the requested wire.
+    /// For ethernet: one line of text for the user, if a link does not use the requested wire.
     pub fn wire_note(&self) -> PmResult<Option<String>> {
         match self.network()? {
             NetworkChannels::Ethernet(channels) => Ok(channels.note()),
@@ -277,7 +281,7 @@ impl Device {
         }
     }
 
-    /// Networks: the wire of each link, as text for the user.
+    /// For network devices: the wire of each link, as text for the user.
     pub fn wires(&self) -> PmResult<String> {
         match self.network()? {
             NetworkChannels::Ethernet(channels) => Ok(channels.describe_wires()),

@@ -36,7 +36,7 @@ pub(super) fn parse_pairs(
     Ok(())
 }
 
-/// The number of nodes if the words name none: one for each processor.
+/// The number of nodes if the words contain none: one for each processor.
 pub(super) fn default_nodes() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -73,7 +73,8 @@ impl NetworkOptions {
         NetworkOptions::new(nodes, 0..nodes)
     }
 
-    /// Whether this host has all nodes, so that the device needs no address that others reach.
+    /// Whether this host has all nodes, so that the device needs no address that other hosts can
+    /// reach.
     pub(super) fn is_on_one_host(&self) -> bool {
         self.local.len() == self.nodes
     }
@@ -94,7 +95,7 @@ impl NetworkOptions {
     }
 }
 
-/// The words of [`NetworkOptions`] that were given. The defaults depend on the others.
+/// The words of [`NetworkOptions`] that were given. The defaults depend on other words.
 #[derive(Default)]
 pub(super) struct NetworkWords {
     nodes: Option<usize>,
@@ -105,7 +106,7 @@ pub(super) struct NetworkWords {
 }
 
 impl NetworkWords {
-    /// Sets one option. None: the value is not a number, or the option is another one.
+    /// Sets one option. None: the value is not a number, or the option is not one of these.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Option<()> {
         match name {
             "-nodes" => self.nodes = Some(value.parse().ok()?),

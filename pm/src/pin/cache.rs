@@ -1,4 +1,4 @@
-//! The pin-down cache as a device uses it.
+//! The interface of the pin-down cache for devices.
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +29,8 @@ pub trait Registrar {
 /// The options of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
-    /// The limit in bytes of all registrations up to which unused ones are kept.
+    /// The limit for the bytes of all registrations. Within this limit, unused registrations are
+    /// kept.
     pub max_bytes: usize,
 }
 
@@ -51,11 +52,11 @@ pub struct RegistrationRef<T> {
 /// Statistics of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Locks that found their region.
+    /// The number of locks that found their region in the cache.
     pub hits: u64,
-    /// Locks that had to pin.
+    /// The number of locks that had to pin memory.
     pub misses: u64,
-    /// Misses in memory that cannot be monitored, and is pinned for one use only.
+    /// The number of misses in memory that cannot be monitored and is pinned for one use only.
     pub unmonitored: u64,
 }
 
@@ -102,8 +103,7 @@ impl<R: Registrar> Cache<R> {
         let mut inner = self.inner();
         if let Some((slot, source)) = inner.regions.find(span)
             && (source == InvalidationSource::OwnMapping || !self.monitor.may_be_changing())
-            // The logs then have all changes from before this call and from before the kernel was
-            // asked.
+            // The logs then contain all changes that precede this call and the query to the kernel.
             && self.monitor.current_cursors() == Some(inner.log_cursors)
             && let Some((id, registration)) = inner.regions.reuse(slot)
         {
@@ -113,7 +113,7 @@ impl<R: Registrar> Cache<R> {
         inner.lock_slow(self.monitor, span)
     }
 
-    /// Ends a use; the registration may stay. Invalid: there is no such use.
+    /// Ends a use. The registration may remain in the cache. Invalid: there is no such use.
     pub fn unlock(&self, id: UseId) -> PmResult<()> {
         self.monitor.current_cursors().ok_or(Error::Invalid)?;
         let mut inner = self.inner();

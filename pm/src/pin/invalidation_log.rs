@@ -1,10 +1,10 @@
 //! A log of changes of memory, which one thread writes and all others read without a lock.
 //!
-//! The monitor thread learns of an unmapping by read(), which at the same moment lets the unmapping
-//! thread continue. So the monitor thread sets `BUSY` before it reads. The unmapping thread then
-//! sees that state or a later one, and reads the log before it trusts any older information. The
-//! writer never waits. If a reader has missed overwritten entries, it has to assume that all memory
-//! has changed.
+//! The monitor thread receives the event of an unmapping by read(), which at the same moment lets
+//! the unmapping thread continue. Therefore the monitor thread sets `BUSY` before it reads. The
+//! unmapping thread then reads this state or a later one, and reads the log before it uses any
+//! older information. The writer never waits. If a reader has missed overwritten entries, it has to
+//! assume that all memory has changed.
 
 #![forbid(unsafe_code)]
 
@@ -53,7 +53,7 @@ impl LogCursor {
     }
 }
 
-/// A change that a reader learns of.
+/// A change that the log reports to a reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Invalidation {
     /// This memory has changed.
@@ -68,7 +68,7 @@ impl Log {
         Log { state: AtomicU64::new(INITIAL_COUNT * 2), entries: std::array::from_fn(entry) }
     }
 
-    /// The cursor of a new reader, which has not seen the entries that are being written now.
+    /// The cursor of a new reader, which has not read the entries that are being written now.
     pub(super) fn initial_cursor(&self) -> LogCursor {
         LogCursor(self.cursor().0 & !BUSY)
     }
@@ -104,12 +104,12 @@ impl Log {
         self.state.store((state & !BUSY) + 2 * count, Ordering::Release);
     }
 
-    /// Writer: there will be no more entries.
+    /// Called by the writer when no more entries will follow.
     pub(super) fn close(&self) {
         self.state.store(CLOSED, Ordering::Release);
     }
 
-    /// Whether it has a writer.
+    /// Whether the log has a writer.
     pub(super) fn is_open(&self) -> bool {
         self.state.load(Ordering::Relaxed) != CLOSED
     }
@@ -263,7 +263,7 @@ mod loom_tests {
         });
     }
 
-    /// A reader does not trust entries that are overwritten while it reads them.
+    /// A reader does not use entries that are overwritten while it reads them.
     #[test]
     fn a_reader_that_is_overtaken_invalidates_all_registrations() {
         loom::model(|| {

@@ -1,9 +1,9 @@
 //! The monitor of the process's mappings: one userfaultfd, one thread that reads it, and the logs
-//! that all caches of the process read. There is one for all caches, because a mapping can have
-//! only one userfaultfd.
+//! that all caches of the process read. There is one monitor for all caches, because a mapping can
+//! have only one userfaultfd.
 //!
 //! The thread (`monitor_thread.rs`) allocates no memory and takes no lock, because a thread inside
-//! munmap, perhaps within malloc and with locks of its own, waits for it.
+//! munmap waits for it. That thread may be inside malloc and may hold locks.
 
 // UNSAFETY: maps the page of the logs, which is zeroed in a child of fork.
 #![expect(unsafe_code)]
@@ -43,14 +43,15 @@ pub(super) struct MappingMonitor {
     logs: &'static InvalidationLogs,
     /// The userfaultfd, or the reason why there is none.
     uffd: std::result::Result<&'static Uffd, String>,
-    /// The program has, or had, other threads.
+    /// Whether the program has, or had, other threads.
     had_other_threads: AtomicBool,
 }
 
 /// The monitor, with the number of its process: a child of fork has none.
 static MONITOR: Mutex<Option<(u32, &'static MappingMonitor)>> = Mutex::new(None);
 
-/// The monitor of this process, which is started if there is none. NoMemory: no page for its logs.
+/// The monitor of this process, which is started if there is none. NoMemory: there is no page for
+/// its logs.
 pub(super) fn of_process() -> PmResult<&'static MappingMonitor> {
     let mut current = MONITOR.lock().unwrap_or_else(PoisonError::into_inner);
     let pid = std::process::id();
@@ -130,9 +131,9 @@ impl MappingMonitor {
 
     /// Whether monitored memory may be changing at this moment without an entry in the log yet. The
     /// kernel unmaps first, then reports, and only then lets the unmapping thread continue.
-    /// Meanwhile another thread may map and use the same addresses. Therefore the kernel must be
-    /// asked if the program has another thread, or has had one since memory was first monitored. An
-    /// ending thread may still be unmapping its stack when it no longer counts as a thread.
+    /// Meanwhile another thread may map and use the same addresses. Therefore PM must query the
+    /// kernel if the program has another thread, or has had one since memory was first monitored.
+    /// An ending thread may still be unmapping its stack when it no longer counts as a thread.
     #[inline(always)]
     pub(super) fn may_be_changing(&self) -> bool {
         let single_threaded =
@@ -153,7 +154,7 @@ impl MappingMonitor {
     /// Starts to monitor the mappings of `span`.
     ///
     /// # Errors
-    /// Why this memory cannot be monitored.
+    /// The reason why this memory cannot be monitored.
     pub(super) fn monitor_range(
         &self,
         span: PageRange,
@@ -190,7 +191,7 @@ fn new_logs() -> PmResult<&'static InvalidationLogs> {
 /// Checks whether this process can monitor its memory. `scored -probe` calls it.
 ///
 /// # Errors
-/// Why it cannot.
+/// The reason why it cannot.
 pub fn probe() -> io::Result<()> {
     let uffd = Uffd::open()?;
     // SAFETY: asks for new memory anywhere; touches none that exists.
@@ -202,7 +203,8 @@ pub fn probe() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     let monitored = PageRange::pages(page as usize, super::PAGE).map(|span| uffd.monitor(span));
-    // Before the unmapping, whose event no thread would read.
+    // The descriptor is closed before the unmapping, because no thread would read the event of the
+    // unmapping.
     drop(uffd);
     // SAFETY: the page that was just mapped, without other references.
     unsafe { libc::munmap(page, super::PAGE) };

@@ -3,7 +3,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `cache.rs` | the cache as a device uses it |
+//! | `cache.rs` | the interface of the cache for devices |
 //! | `regions.rs` | the regions, their users, and the order of eviction; makes no system calls |
 //! | `invalidation_log.rs` | the log in which a thread reports changes of memory; checked by loom |
 //! | `mapping_monitor.rs` | the monitor of the process's mappings |
@@ -14,9 +14,9 @@
 //! | `own_mappings.rs` | memory of `pmAlloc`, which needs no monitoring |
 //!
 //! A hit looks up one region and compares the states of the logs with the cursors of the cache. It
-//! does not call the registrar. If the program has, or had, other threads and the memory is not
-//! PM's own, it asks the kernel whether memory is changing at this moment. All other lookups use
-//! `lock_slow`.
+//! does not call the registrar. If the program has, or had, other threads, its memory may be
+//! changing at this moment. The lookup then also queries the kernel, unless the memory is PM's own.
+//! All other lookups use `lock_slow`.
 
 #[cfg(not(loom))]
 mod cache;
@@ -49,8 +49,8 @@ pub use page_range::{PAGE, PageRange};
 #[cfg(not(loom))]
 pub use regions::UseId;
 
-/// Registers memory as mapped by PM. The caller has to call `remove_own` for it. This is for tests;
-/// `pmAlloc` registers its memory itself. Invalid: `len` is 0.
+/// Registers memory as mapped by PM. The caller has to call `remove_own` before it unmaps this
+/// memory. This is for tests; `pmAlloc` registers its memory itself. Invalid: `len` is 0.
 #[cfg(not(loom))]
 pub fn add_own(address: usize, len: usize) -> crate::PmResult<()> {
     own_mappings::add(PageRange::pages(address, len)?);

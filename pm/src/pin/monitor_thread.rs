@@ -26,14 +26,14 @@ struct MonitorArgs {
 /// Starts the thread that reads `uffd` and writes `log` as long as the process lives.
 ///
 /// # Errors
-/// The kernel creates no thread.
+/// The kernel cannot create the thread.
 pub(super) fn start(uffd: &'static Uffd, log: &'static Log) -> io::Result<()> {
     let args: &'static MonitorArgs = Box::leak(Box::new(MonitorArgs { uffd, log }));
     threads::without_signals(|| launch(args))
 }
 
-/// Used with sanitizers, which have to know all threads, and on processors without an
-/// implementation below.
+/// Used with sanitizers, which must track all threads, and on processors without an implementation
+/// below.
 #[cfg(any(sanitized, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 fn launch(args: &'static MonitorArgs) -> io::Result<()> {
     threads::spawn("score-pin", 256 << 10, move || run(args))
@@ -117,7 +117,7 @@ fn read(fd: i32, messages: &mut [Message; MAX_EVENTS_PER_READ]) -> usize {
 /// Makes a system call. Returns the negative errno value after a failure.
 ///
 /// # Safety
-/// As for the system call; see its manual page.
+/// Those of the system call; see its manual page.
 unsafe fn call(number: libc::c_long, arguments: [usize; 5]) -> isize {
     let [a, b, c, d, e] = arguments;
     let result: isize;

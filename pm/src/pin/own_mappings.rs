@@ -1,6 +1,6 @@
-//! Memory that PM itself maps (`pmAlloc`). It needs no monitoring, because PM reports when it
-//! unmaps it. A process that allocates but has no cache has this table, but neither logs nor a
-//! monitor thread.
+//! Memory that PM itself maps (`pmAlloc`). It needs no monitoring, because PM reports each
+//! unmapping of such memory. A process that allocates but has no cache has this table, but neither
+//! logs nor a monitor thread.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// PM's own memory: starts and ends. The lock also protects the writing end of the log. Readers of
-/// the log never take it while they read.
+/// the log never take the lock while they read.
 static OWN_MAPPINGS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 /// The lock of the table.
@@ -19,8 +19,8 @@ fn own_mappings() -> OwnMappingsGuard {
     OWN_MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers memory that PM has mapped. PM calls `mapping_monitor::remove_own_mappings`
-/// before it unmaps it.
+/// Registers memory that PM has mapped. PM calls `mapping_monitor::remove_own_mappings` before it
+/// unmaps this memory.
 pub(crate) fn add(span: PageRange) {
     own_mappings().insert(span.start(), span.end());
 }

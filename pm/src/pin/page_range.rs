@@ -7,7 +7,7 @@ use crate::error::{Error, PmResult};
 /// The unit in which the kernel pins and maps memory.
 pub const PAGE: usize = 4096;
 
-/// The pages from `start` up to, but without, `end`; at least one.
+/// The pages from `start` up to, but not including, `end`. There is at least one page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PageRange {
     start: usize,
@@ -25,7 +25,7 @@ impl PageRange {
         }
     }
 
-    /// The range from `start` to `end` without rounding. None: it is empty.
+    /// The range from `start` to `end` without rounding. None: the range is empty.
     pub fn new(start: usize, end: usize) -> Option<PageRange> {
         (start < end).then_some(PageRange { start, end })
     }
@@ -45,7 +45,7 @@ impl PageRange {
         self.end - self.start
     }
 
-    /// Whether all of `other` lies inside this range.
+    /// Whether all of `other` is inside this range.
     pub fn contains(&self, other: PageRange) -> bool {
         self.start <= other.start && other.end <= self.end
     }

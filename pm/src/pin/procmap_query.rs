@@ -39,7 +39,8 @@ const QUERY: libc::Ioctl =
 
 const SHARED: u64 = 8;
 
-/// The mapping that contains `address`, from an open `/proc/self/maps`. None: it is not mapped.
+/// The mapping that contains `address`, from an open `/proc/self/maps`. None: the address is not
+/// mapped.
 ///
 /// # Errors
 /// ENOTTY: the kernel has no PROCMAP_QUERY (it is older than Linux 6.11).

@@ -1,10 +1,11 @@
 //! The pinned regions: the state of the cache. This module uses no system calls, clocks or threads.
 //!
 //! A region is pinned once and counts its users. As long as it is valid it is in an index by
-//! address, even without users; unused regions are evicted in the order of their last use. No
-//! region in the index lies inside another, because a new one replaces those that it covers.
-//! Therefore the order of starts is also the order of ends. Of the regions that start at or below a
-//! span, the last one reaches farthest, and is the only one to check.
+//! address, even without users. Unused regions are evicted in the order of their last use. No
+//! region in the index is inside another one, because a new region replaces the regions that it
+//! covers. Therefore the order of starts is also the order of ends. Of the regions that start at or
+//! below the start of a span, the last region also ends last. It is therefore the only region to
+//! check.
 //!
 //! [`PinnedRegions::next_unpin`] returns each registration that has to be unpinned once.
 
@@ -27,7 +28,7 @@ pub struct UseId {
 /// The source of the report that a region's memory has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InvalidationSource {
-    /// There is none, so the region must not be reused.
+    /// No source reports changes, so the region must not be reused.
     Unmonitored,
     /// The kernel.
     Monitored,
@@ -38,11 +39,11 @@ pub enum InvalidationSource {
 struct PinnedRegion<R> {
     span: PageRange,
     source: InvalidationSource,
-    /// None: the slot is free.
+    /// The registration. None: the slot is free.
     registration: Option<R>,
     generation: u32,
     users: u32,
-    /// Whether it is in the index. If not, it is unpinned with its last user.
+    /// Whether the region is in the index. If not, it is unpinned when its last user releases it.
     indexed: bool,
     /// Neighbours in the order of use; only of indexed regions without users.
     older: u32,
@@ -102,13 +103,13 @@ impl<R: Clone> PinnedRegions<R> {
         Some((id, registration))
     }
 
-    /// Evicts unused regions, the least recently used first, until `bytes` more stay within the
-    /// limit or there is none left.
+    /// Evicts unused regions, the least recently used first, until `bytes` more bytes are within
+    /// the limit, or until no unused region is left.
     pub fn evict_to_fit(&mut self, bytes: usize) {
         while self.bytes.saturating_add(bytes) > self.max_bytes && self.evict() {}
     }
 
-    /// Evicts unused regions of at least `bytes` together. False: there was none.
+    /// Evicts unused regions of at least `bytes` together. False: there was no unused region.
     pub fn evict_bytes(&mut self, bytes: usize) -> bool {
         let before = self.bytes;
         while before - self.bytes < bytes && self.evict() {}
@@ -124,8 +125,8 @@ impl<R: Clone> PinnedRegions<R> {
         oldest != NONE
     }
 
-    /// Adds a region that was just pinned, with one user. If it is put into the index it can have
-    /// more users, and it stays when it has none.
+    /// Adds a region that was just pinned, with one user. A region in the index can get more users,
+    /// and remains there when it has none.
     pub fn insert(
         &mut self,
         span: PageRange,
@@ -189,7 +190,7 @@ impl<R: Clone> PinnedRegions<R> {
         Ok(())
     }
 
-    /// The memory of `span` has changed: regions that overlap it are not reused.
+    /// Removes the regions that overlap `span` from the index, because this memory has changed.
     pub fn invalidate(&mut self, span: PageRange) {
         while let Some((_, &slot)) = self.by_start.range(..span.end()).next_back() {
             if self.slots[slot as usize].span.end() <= span.start() {
@@ -199,7 +200,7 @@ impl<R: Clone> PinnedRegions<R> {
         }
     }
 
-    /// Any memory may have changed: no region is reused.
+    /// Removes all regions from the index, because any memory may have changed.
     pub fn invalidate_all(&mut self) {
         while let Some((_, &slot)) = self.by_start.first_key_value() {
             self.unindex(slot);

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 struct ModelRegion {
     span: PageRange,
     users: u32,
-    /// More users can find it.
+    /// Whether more users can find the region.
     reusable: bool,
     pinned: bool,
     /// The time of its last release.

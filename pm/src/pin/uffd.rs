@@ -87,7 +87,7 @@ pub(super) struct Uffd(OwnedFd);
 
 impl Uffd {
     /// # Errors
-    /// The kernel has no userfaultfd, or refuses it, or lacks some of these events.
+    /// The kernel has no userfaultfd, refuses it, or lacks some of these events.
     pub(super) fn open() -> io::Result<Uffd> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
         // SAFETY: no memory is passed.
@@ -102,7 +102,7 @@ impl Uffd {
         Ok(uffd)
     }
 
-    /// The descriptor's number: for the monitor thread, which calls the kernel directly.
+    /// The descriptor's number, for the monitor thread, which calls the kernel directly.
     pub(super) fn raw_fd(&self) -> i32 {
         self.0.as_raw_fd()
     }

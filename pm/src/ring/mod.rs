@@ -189,7 +189,7 @@ impl Ring {
     /// Like `new`, from three separate parts, which loom needs.
     ///
     /// # Safety
-    /// As `new`, for each part.
+    /// Those of `new`, for each part.
     pub(crate) unsafe fn from_parts(
         cursors: NonNull<RingHeader>,
         slots: NonNull<Slot>,
@@ -349,7 +349,7 @@ impl Ring {
         claimed
     }
 
-    /// Claims one message: true for exactly one of all callers.
+    /// Claims one message. Returns true to exactly one of all callers.
     pub(crate) fn claim(&self, index: u64, header: SlotHeader) -> bool {
         !header.is_claimed()
             && self

@@ -12,7 +12,7 @@ const SPIN_PAUSES: u64 = 4;
 /// Messages have gaps between them in a data area of at least this length.
 const LARGE_DATA_AREA: u64 = 64 << 10;
 
-/// Not the index of any message.
+/// A value that is not the index of any message.
 const NO_INDEX: u64 = u64::MAX;
 
 /// Room for one message, until it is published.
@@ -79,8 +79,8 @@ impl Producer {
         &self.ring
     }
 
-    /// Finds room for `len` bytes (1 to the ring's MTU; checked by the caller). NoBuffers: none
-    /// now. Io: the indices are corrupt.
+    /// Finds room for `len` bytes (1 to the ring's MTU; checked by the caller). NoBuffers: there is
+    /// no room now. Io: the indices are corrupt.
     #[inline(always)]
     pub(crate) fn reserve(&self, len: usize) -> PmResult<Reservation> {
         let index = self.ring.cursors().producer.index.load(Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl Producer {
     }
 
     /// Takes over the consumer index that the receiver has sent with a message. Ignores impossible
-    /// indices, and those below the cached one.
+    /// indices, and indices below the cached one.
     #[inline(always)]
     pub(crate) fn on_credit(&self, consumer_index: u64) {
         let index = self.ring.cursors().producer.index.load(Ordering::Relaxed);
@@ -174,7 +174,8 @@ impl Producer {
     pub(crate) fn publish_inline(&self, len: usize) -> u64 {
         let index = &self.ring.cursors().producer.index;
         let message_index = index.load(Ordering::Relaxed);
-        // Before the header, so that a process that sees the message also finds it in `queued`.
+        // Stored before the header, so that a process that finds the message also finds it in
+        // `queued`.
         index.store(message_index.wrapping_add(1), Ordering::Relaxed);
         let header = self.ring.mark(message_index) | len as u64;
         // SYNC: slot
@@ -301,7 +302,7 @@ impl Producer {
     /// Start and end of a message if the data area is used up to `data_position`. A message never
     /// wraps: if it does not fit at the end of the area, it starts at the beginning. A gap after
     /// the previous message keeps a processor that prefetches beyond the end of that message from
-    /// fetching lines of this one.
+    /// fetching lines of this message.
     #[inline(always)]
     fn place_in_data(&self, data_position: u64, len: usize) -> (u64, u64) {
         let data_len = u64::from(self.ring.geometry.data_len);
@@ -343,7 +344,8 @@ impl Producer {
                 cursors.producer.data_position.store(end, Ordering::Relaxed);
             }
         }
-        // Before the header, so that a process that sees the message also finds it in `queued`.
+        // Stored before the header, so that a process that finds the message also finds it in
+        // `queued`.
         cursors.producer.index.store(index.wrapping_add(1), Ordering::Relaxed);
         let header = SlotHeader::new(self.ring.mark(index), len, out_of_line);
         // SYNC: slot

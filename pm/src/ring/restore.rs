@@ -14,7 +14,7 @@ use crate::sync::Ordering;
 #[derive(Clone, Copy)]
 pub(crate) struct Saved<'a> {
     pub(crate) payload: &'a [u8],
-    /// As `TakenMessage::position`.
+    /// The position of the payload, as in `TakenMessage::position`.
     pub(crate) position: u64,
 }
 
@@ -55,7 +55,7 @@ impl Ring {
     }
 
     /// Puts `messages` into this empty ring. Neither end may be in use meanwhile. Invalid:
-    /// `can_restore` returns false, and nothing has changed.
+    /// `can_restore` returns false; the ring is unchanged.
     pub(crate) fn restore(&self, messages: &[Saved<'_>]) -> PmResult<()> {
         if !self.can_restore(messages) {
             return Err(Error::Invalid);

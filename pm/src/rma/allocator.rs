@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 
 struct Block {
     len: usize,
-    /// None: the block is a separate mapping.
+    /// The arena that contains the block. None: the block is a separate mapping.
     arena: Option<Arc<Arena>>,
     /// The number of locked regions inside.
     locked_regions: usize,
@@ -27,7 +27,8 @@ fn blocks() -> MutexGuard<'static, BTreeMap<usize, Block>> {
     BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Allocates at least `len` bytes of zeroes, aligned to a page. Invalid: `len` is 0. NoMemory.
+/// Allocates at least `len` bytes of zeroes, aligned to a page. Invalid: `len` is 0. NoMemory:
+/// there is no memory.
 pub(crate) fn allocate(arena: Option<&Arc<Arena>>, len: usize) -> PmResult<usize> {
     if len == 0 {
         return Err(Error::Invalid);

@@ -46,7 +46,7 @@ impl ArenaFile {
         Ok(Some(ArenaFile { memfd: file.into(), nodes }))
     }
 
-    /// Opens a file of another process. Invalid: it can be resized, or has another size.
+    /// Opens a file of another process. Invalid: the file can be resized, or has another size.
     pub(crate) fn open(memfd: OwnedFd, nodes: usize) -> PmResult<ArenaFile> {
         open_sealed_file(&memfd, nodes * NODE_ARENA_LEN)?;
         Ok(ArenaFile { memfd, nodes })
@@ -140,14 +140,14 @@ impl Arena {
         ArenaFile::holds(in_arena, len).then_some(in_arena)
     }
 
-    /// Allocates whole pages of zeroes; returns address and length. NoMemory: no room.
+    /// Allocates whole pages of zeroes; returns address and length. NoMemory: there is no room.
     pub(crate) fn allocate(&self, len: usize) -> PmResult<(usize, usize)> {
         let len = len.checked_next_multiple_of(PAGE).ok_or(Error::NoMemory)?;
         let align = if len >= HUGE_PAGE_SIZE { HUGE_PAGE_SIZE } else { PAGE };
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |(&offset, &free_len): (&usize, &usize)| {
             let aligned = offset.next_multiple_of(align);
-            // Checked, because `len` is any value that a user passes.
+            // The difference is checked, because `len` is any value that a user passes.
             let usable = free_len.checked_sub(aligned - offset)?;
             (len <= usable).then_some((offset, free_len, aligned))
         };
@@ -166,7 +166,7 @@ impl Arena {
 
     /// Frees memory of `allocate`, whose pages become zero.
     pub(crate) fn release(&self, addr: usize, len: usize) {
-        // Before the pages are freed: a device may have them registered.
+        // Called before the pages are freed, because a device may have registered them.
         PageRange::new(addr, addr + len).into_iter().for_each(remove_own_mappings);
         let mut offset = addr - self.start();
         let mut len = len;

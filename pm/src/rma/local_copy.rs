@@ -45,7 +45,7 @@ impl IoSegment {
 /// See the [module](self).
 pub(crate) struct UserMemoryCopier {
     pid: i32,
-    /// Created when it is first needed. None inside: it cannot be created.
+    /// The file. It is created when it is first needed. None inside: it cannot be created.
     scratch: OnceCell<Option<Scratch>>,
 }
 

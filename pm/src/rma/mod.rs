@@ -104,7 +104,7 @@ impl Direction {
 /// One remote memory operation, as a context passes it to its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RmaOperation {
-    /// No other thread uses the endpoint at the same time.
+    /// Whether no other thread uses the endpoint at the same time.
     pub(crate) is_serialized: bool,
     pub(crate) direction: Direction,
     pub(crate) remote: AddrHandle,

@@ -1,27 +1,27 @@
 //! Long copies, by the faster one of two methods. A normal store to memory that is in no cache
-//! first fetches the line that it overwrites. A nontemporal store does not fetch it, and is twice
-//! as fast for such memory, but a third slower if the memory is in a cache. A program cannot find
-//! out whether memory is in a cache. Therefore a long copy measures one chunk with each method, and
-//! copies the others with the faster method.
+//! first fetches the line that it overwrites. A nontemporal store does not fetch the line. It is
+//! twice as fast for such memory, but a third slower if the memory is in a cache. A program cannot
+//! find out whether memory is in a cache. Therefore a long copy measures one chunk with each
+//! method, and copies the other chunks with the faster method.
 
 // UNSAFETY: copies between addresses in mappings.
 #![expect(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
-/// The C library makes shorter copies.
+/// The minimum length for this module. The C library makes shorter copies.
 const MIN_ADAPTIVE_COPY: usize = 1 << 20;
 /// Bytes that are copied with one method at a time. A chunk is long enough for a measurement.
 const COPY_CHUNK_LEN: usize = 64 << 10;
 /// The number of chunks after which both methods are measured again.
 const REMEASURE_AFTER_CHUNKS: usize = 64;
-/// Nontemporal stores fill whole lines.
+/// The length of a cache line. Nontemporal stores fill whole lines.
 const LINE: usize = 64;
 
 /// Copies `len` bytes.
 ///
 /// # Safety
-/// They are mapped at both addresses, and the two ranges do not overlap.
+/// `len` bytes are mapped at both addresses, and the two ranges do not overlap.
 #[inline]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: guaranteed by the caller.
@@ -34,7 +34,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 }
 
 /// # Safety
-/// As `copy`; `len` is more than a line.
+/// Those of `copy`; `len` is more than a line.
 #[inline(never)]
 unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
     let unaligned_len = to.align_offset(LINE).min(len);
@@ -67,7 +67,7 @@ fn timed(copy: impl FnOnce()) -> Duration {
 /// Copies a chunk by nontemporal stores.
 ///
 /// # Safety
-/// As `copy`, for a chunk; `to` is the start of a line.
+/// Those of `copy`, for a chunk; `to` is the start of a line.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_nontemporal(from: *const u8, to: *mut u8) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
@@ -90,7 +90,7 @@ unsafe fn copy_nontemporal(from: *const u8, to: *mut u8) {
 /// On other processors both methods are the same.
 ///
 /// # Safety
-/// As `copy`, for a chunk.
+/// Those of `copy`, for a chunk.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy_nontemporal(from: *const u8, to: *mut u8) {
     // SAFETY: guaranteed by the caller.

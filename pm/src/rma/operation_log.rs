@@ -1,8 +1,8 @@
 //! Records which remote operations of an endpoint on one node have ended (`pmGetRemoteStatus`).
 //! Writes and reads are numbered together: 1, 2, 3 and so on, in the order of their start. They
-//! take effect in this order (manual 3.6.3), so that one number says which operations have ended.
-//! An operation that fails may end before earlier ones. It is counted when the earlier ones have
-//! ended.
+//! take effect in this order (manual 3.6.3), so that one number identifies the operations that have
+//! ended. An operation that fails may end before earlier ones. It is counted when the earlier ones
+//! have ended.
 
 #![forbid(unsafe_code)]
 
@@ -14,10 +14,10 @@ const MAX_FAILED_SERIES: usize = 256;
 /// The state of the remote operations of a context on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RemoteStatus {
-    /// The number of the operation that was started last; 0: none was.
+    /// The number of the operation that was started last; 0: no operation was started.
     pub started: u64,
-    /// All operations up to this number have ended, and all that have failed among them were
-    /// reported, this one included.
+    /// All operations up to this number have ended. All failures among them were reported,
+    /// including a failure of the operation with this number.
     pub completed: u64,
     /// Whether the operation with the number `completed` has failed. Each failure is reported once.
     pub has_failed: bool,
@@ -80,7 +80,7 @@ impl FailedOperations {
 pub(crate) struct OperationLog {
     /// The number up to which all operations have ended.
     completed: u64,
-    /// The operations after these, in order. None: in flight.
+    /// The operations after these, in order. None: the operation is in flight.
     outcomes: VecDeque<Option<Outcome>>,
     failed: FailedOperations,
 }

@@ -38,7 +38,7 @@ fn region_ids() -> MutexGuard<'static, RegionIdAllocator> {
 }
 
 impl RegionId {
-    /// Allocates an id. NoSpace: all are in use.
+    /// Allocates an id. NoSpace: all ids are in use.
     pub(crate) fn allocate() -> PmResult<RegionId> {
         let mut ids = region_ids();
         let slot = ids.free.pop_front().ok_or(Error::NoSpace)?;

@@ -13,7 +13,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 /// Bytes of a word.
 pub(crate) const WORD: usize = size_of::<u64>();
 
-/// Set in the state of an entry that names a region.
+/// The bit that is set in the state of an entry that describes a region.
 const ENTRY_VALID: u64 = 1 << 24;
 
 /// The arena offset of a region that is not in the arena. It is beyond every arena.
@@ -23,7 +23,7 @@ const NOT_IN_ARENA: u64 = 1 << 62;
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct RegionEntry {
-    /// 0, or [`ENTRY_VALID`] and the id.
+    /// 0 if there is no region; otherwise [`ENTRY_VALID`] and the id of the region.
     state: AtomicU64,
     addr: AtomicU64,
     len: AtomicU64,
@@ -45,14 +45,14 @@ pub(crate) fn new_table() -> Box<Table> {
 /// The location of bytes in a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ResolvedAddress {
-    /// The address in their process.
+    /// The address of the bytes in their process.
     pub(crate) addr: u64,
-    /// The offset in their node's arena.
+    /// The offset of the bytes in their node's arena.
     pub(crate) arena_offset: Option<u64>,
 }
 
 impl RegionEntry {
-    /// Called by the only writer of this table.
+    /// Enters a region. Called by the only writer of this table.
     pub(crate) fn publish(&self, region: &Region, arena_offset: Option<u64>) {
         self.withdraw();
         self.addr.store(region.addr as u64, Ordering::Relaxed);
@@ -62,10 +62,10 @@ impl RegionEntry {
         self.state.store(ENTRY_VALID | u64::from(region.id.bits()), Ordering::Release);
     }
 
-    /// Called by the only writer of this table.
+    /// Removes the region. Called by the only writer of this table.
     pub(crate) fn withdraw(&self) {
         self.state.store(0, Ordering::Relaxed);
-        // Before the next region is written here: see `read`.
+        // The fence precedes the write of the next region to this entry: see `read`.
         fence(Ordering::Release);
     }
 
@@ -84,7 +84,7 @@ impl RegionEntry {
         }
         let words =
             [&self.addr, &self.len, &self.arena_offset].map(|word| word.load(Ordering::Relaxed));
-        // If any of these words belongs to another region, this thread now sees the id of that
+        // If any of these words belongs to another region, this thread now reads the id of that
         // region.
         fence(Ordering::Acquire);
         (self.state.load(Ordering::Relaxed) == valid).then_some(words)

@@ -15,13 +15,13 @@ pub const ATTACH_LEN: usize = 64;
 pub struct AttachMessage {
     /// The context's number on its device.
     pub number: u32,
-    /// The channel it is bound to.
+    /// The channel to which the context is bound.
     pub channel: u32,
-    /// Its node number.
+    /// The node number of the context.
     pub self_node: u32,
     /// Layout of the segment.
     pub geometry: SegmentGeometry,
-    /// Identifies the segment; the header has the same nonce.
+    /// The nonce that identifies the segment. The segment's header has the same nonce.
     pub nonce: [u64; 2],
 }
 

@@ -68,14 +68,14 @@ pub(crate) struct SendCounters {
 
 impl SendCounters {
     /// Called by the only sender before the message becomes visible, so that the sum of received
-    /// messages never exceeds that of sent ones.
+    /// messages never exceeds the sum of sent messages.
     #[inline(always)]
     pub(crate) fn count_sent(&self) {
         self.sent.store(self.sent.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Called by the only sender, after the message is visible, so that its receiver does not wait
-    /// for this. `peer` is 1 + the node.
+    /// Called by the only sender, after the message is visible, so that the receiver does not wait
+    /// for these stores. `peer` is 1 + the node.
     #[inline(always)]
     pub(crate) fn record_sent(&self, peer: u32, len: usize) {
         let bytes = self.bytes.load(Ordering::Relaxed).wrapping_add(len as u64);
@@ -97,11 +97,11 @@ impl SendCounters {
 /// The counters of a node's receiving side.
 #[repr(C)]
 pub(crate) struct ReceiveCounters {
-    /// Messages released, and those claimed at exit.
+    /// Messages released, and messages claimed at exit.
     pub(crate) received: AtomicU64,
     /// Bytes of the messages taken.
     pub(crate) bytes: AtomicU64,
-    /// Source of the last message that was taken, as [`SendCounters::last_peer`].
+    /// Source of the last message that was taken, encoded as [`SendCounters::last_peer`].
     pub(crate) last_peer: AtomicU32,
 }
 
@@ -256,7 +256,7 @@ fn power_of_two_below(n: usize) -> usize {
 }
 
 impl SegmentGeometry {
-    /// The layout for `nodes` nodes. Invalid: none, or more than [`MAX_NODES`].
+    /// The layout for `nodes` nodes. Invalid: `nodes` is 0 or above [`MAX_NODES`].
     pub fn for_nodes(nodes: usize) -> PmResult<SegmentGeometry> {
         if nodes == 0 || nodes > MAX_NODES {
             return Err(Error::Invalid);

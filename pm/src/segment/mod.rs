@@ -35,7 +35,7 @@ pub(crate) struct Segment {
     geometry: SegmentGeometry,
     nonce: [u64; 2],
     memfd: OwnedFd,
-    /// None: this process may not have such a file.
+    /// The file with the arenas. None: this process may not have such a file.
     arena: Option<Arc<ArenaFile>>,
 }
 
@@ -56,7 +56,8 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Maps a segment of another process. Invalid: it differs from the description in `attach`.
+    /// Maps a segment of another process. Invalid: the segment differs from the description in
+    /// `attach`.
     pub(crate) fn open(
         memfd: OwnedFd,
         arena: Option<OwnedFd>,
@@ -141,8 +142,8 @@ impl Segment {
         unsafe { std::slice::from_raw_parts(first.as_ptr(), words) }
     }
 
-    /// Sets the activation bit by which `to` learns that `from` sends. This must precede the first
-    /// message.
+    /// Sets the activation bit that announces `from` to `to` as a sender. It must be set before the
+    /// first message.
     pub(crate) fn activate(&self, from: usize, to: usize, kind: RingKind) {
         let bit = 1 << (from % 64);
         let previous = self.sources(to, kind)[from / 64].fetch_or(bit, Ordering::AcqRel);

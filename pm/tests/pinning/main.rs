@@ -26,8 +26,8 @@ fn is_monitored() -> bool {
 }
 
 /// Whether `cache` finds an earlier registration of the four pages at `addr`. Panics if it finds a
-/// stale one. It tries repeatedly, because the cache may drop all registrations when other tests
-/// change memory meanwhile.
+/// stale registration. The function tries repeatedly, because the cache may drop all registrations
+/// when other tests change memory meanwhile.
 fn finds_again(cache: &Cache<StampRegistrar>, addr: usize) -> bool {
     let hits = cache.stats().hits;
     (0..1000).any(|_| {

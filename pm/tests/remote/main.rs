@@ -388,7 +388,7 @@ fn without_kernel_copies_only_allocator_memory_is_accessible() {
             }
             send(end, 1, b"messages need no help of the kernel").unwrap();
             assert_eq!(receive_surely(&bed.contexts[1]), b"messages need no help of the kernel");
-            // Memory of a process that has exited is an error at completion, here too.
+            // An access to memory of a process that has exited also fails at completion here.
             bed.mark_exited(1);
             end.write(1, remote[1].handle, local[1].handle, 8).unwrap();
             assert_eq!(end.is_write_done(), Err(Error::Io));

@@ -27,7 +27,7 @@ pub fn in_vm() -> bool {
     std::env::var_os("SCORE_VM").is_some()
 }
 
-/// Returns the adapter of the virtual machine. There is none outside of it.
+/// Returns the adapter of the virtual machine. Outside of the virtual machine there is no adapter.
 pub fn adapter() -> Option<&'static str> {
     in_vm().then_some("rxe0")
 }
@@ -131,8 +131,8 @@ impl TestBed {
         }
     }
 
-    /// Returns the counters of a node on both devices. The last peers are those on shmem, if there
-    /// are any.
+    /// Returns the counters of a node on both devices. The last peers are the last peers on shmem,
+    /// if there are any.
     pub fn counters(&self, node: u32) -> Counters {
         let mut sum = self.device.counters(node).unwrap();
         if let Some(second) = &self.second {

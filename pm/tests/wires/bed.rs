@@ -20,8 +20,9 @@ pub fn skip(name: &str, reason: &str) {
     }
 }
 
-/// Runs a test that makes network namespaces. It runs in this process if it is root, or else in a
-/// child that is root of a user namespace. If neither is possible, the test is skipped.
+/// Runs a test that makes network namespaces. The test runs in this process if the process is root,
+/// or else in a child that is root of a user namespace. If neither is possible, the test is
+/// skipped.
 pub fn as_root(name: &str, test: impl FnOnce()) {
     if Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_err() {
         return skip(name, "ip of iproute2 is not installed");
@@ -103,7 +104,7 @@ pub fn cable(one: &Host, other: &Host, name: &str, net: u8, mtu: usize) {
         host.ip(&format!("address add 10.{net}.0.{number}/24 dev {name}"));
         host.ip(&format!("link set {name} up"));
     }
-    // The kernel drops all packets silently until its worker has noticed the carrier.
+    // The kernel drops all packets silently until its worker has detected the carrier.
     let end = Instant::now() + Duration::from_secs(60);
     let show = format!("link show dev {name}");
     while [one, other].iter().any(|host| !host.ip(&show).contains("state UP")) {

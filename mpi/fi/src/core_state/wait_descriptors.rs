@@ -1,5 +1,6 @@
-//! The descriptors for waiting without polling (`FI_WAIT_FD`, fi_cq(3)). Those of PM (pmGetFd and
-//! pmBeforeSelect, manual 3.3) are added to an epoll descriptor, on which programs wait.
+//! The descriptors for waiting without polling (`FI_WAIT_FD`, fi_cq(3)). The descriptors of PM
+//! (pmGetFd and pmBeforeSelect, manual 3.3) are added to an epoll descriptor, on which programs
+//! wait.
 //!
 //! The epoll descriptor becomes readable when a message has arrived, and also when another thread
 //! of the process has made progress. That thread may have received the message that the waiting

@@ -20,7 +20,8 @@ const NODES_PER_CALL: usize = 4;
 pub(crate) struct PmAccesses {
     /// The nodes with accesses that have not ended.
     by_node: BTreeMap<u32, NodeAccesses>,
-    /// The node that was asked last. The next call continues with the nodes after it.
+    /// The node whose operations were queried last. The next call continues with the nodes after
+    /// it.
     last_asked: u32,
     /// For each endpoint, the accesses that have ended and were not returned yet.
     ended: [VecDeque<EndedAccess>; MAX_ENDPOINTS],
@@ -49,7 +50,7 @@ impl PmAccesses {
         if is_last { all_ended.pop_back() } else { None }
     }
 
-    /// The next node after the one that was asked last.
+    /// The next node after the node that was queried last.
     fn next_node(&self) -> Option<u32> {
         let mut later_nodes = self.by_node.range((Excluded(self.last_asked), Unbounded));
         let next = later_nodes.next().or_else(|| self.by_node.first_key_value());

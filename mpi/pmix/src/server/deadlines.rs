@@ -23,7 +23,8 @@ pub struct Deadline {
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct Deadlines {
-    /// None: the thread could not be started. Time limits then have no effect.
+    /// The channel to the thread. None: the thread could not be started. Time limits then have no
+    /// effect.
     thread: OnceLock<Option<Sender<Deadline>>>,
 }
 

@@ -35,7 +35,8 @@ pub struct ModexQuestions {
 
 impl Server {
     /// Requests the data of `process`, which is on another host, for a process of this host. If
-    /// there is a time limit, the call is answered within it; libpmix leaves the limit to its host.
+    /// there is a time limit, the call is answered within this limit, because libpmix does not
+    /// enforce it.
     ///
     /// # Errors
     /// Returns PMIX_ERR_NOT_FOUND if no other host has this process.
@@ -79,7 +80,8 @@ impl Server {
         }
     }
 
-    /// Answers the calls that wait for a rank: with its data, or that there is none.
+    /// Answers the calls that wait for a rank: with its data, or with the error that there is no
+    /// data.
     pub fn answer_request(&self, element: u32, rank: u32, entries: Option<Vec<u8>>) {
         let questions = lock(&self.direct_modex).awaited.remove(&(element, rank));
         for question in questions.unwrap_or_default() {
@@ -88,7 +90,8 @@ impl Server {
     }
 
     /// Searches for the data of a rank of this host, which another host has requested. Reports the
-    /// data when the rank has put some. If `is_last_try`, reports now if there is no data.
+    /// data when the rank has put some. If `is_last_try` is true, also reports at once that there
+    /// is no data.
     pub fn find_entries(&self, element: u32, rank: u32, is_last_try: bool) {
         let Some(process) = self.process(element, rank) else { return };
         let is_new = lock(&self.direct_modex).searched.insert((element, rank));

@@ -24,14 +24,14 @@ pub(crate) use receive::HotPoll;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-/// This context's own node is not set.
+/// The value of `self_node` while the composite's own node is not set.
 const NO_NODE: u64 = u64::MAX;
 
 /// The composite part of a context.
 pub(crate) struct Composite {
     number: usize,
     self_node: SingleWriterU64,
-    /// For each node 0 or an [`open::Route`].
+    /// For each node, 0 or an [`open::Route`].
     routes: Box<[AtomicU64]>,
     /// The ring of each node that shmem reaches. A short message needs no other lookup.
     direct_targets: Box<[AtomicPtr<Target>]>,
@@ -104,7 +104,7 @@ impl Composite {
         }
     }
 
-    /// This context's own node. Invalid: it is not set.
+    /// This context's own node. Invalid: the number is not set.
     pub(crate) fn self_node(&self) -> PmResult<u32> {
         let self_node = self.self_node.get();
         if self_node == NO_NODE { Err(Error::Invalid) } else { Ok(self_node as u32) }

@@ -13,7 +13,7 @@ use crate::sync::Ordering;
 use std::ptr::{self, null_mut};
 use std::sync::{MutexGuard, PoisonError};
 
-/// An entry of the routing table. It is one word, so that a reader without a lock always sees a
+/// An entry of the routing table. It is one word, so that a reader without a lock always reads a
 /// whole entry.
 #[derive(Clone, Copy)]
 pub(super) struct Route(u64);
@@ -51,7 +51,7 @@ pub(crate) struct MemberList {
 struct MemberEntry {
     context: ContextRef,
     member_index: usize,
-    /// Routes that name this member.
+    /// The number of routes to this member.
     route_count: usize,
 }
 
@@ -81,7 +81,7 @@ impl Composite {
         Ok(())
     }
 
-    /// Unsets this context's own node. Called under both locks. Invalid: it is not set.
+    /// Unsets this context's own node. Called under both locks. Invalid: the number is not set.
     pub(crate) fn unbind(&self) -> PmResult<()> {
         if self.self_node.get() == NO_NODE {
             return Err(Error::Invalid);

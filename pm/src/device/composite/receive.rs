@@ -1,5 +1,5 @@
 //! Receiving, from the members in turn. A turn is at most [`RECEIVE_QUANTUM`] messages if another
-//! member has messages, too.
+//! member also has messages.
 //!
 //! Polling a member that crosses a network is a system call, which takes as long as many messages
 //! of another member. While such a member is not the current member, only every 8th empty poll
@@ -24,8 +24,8 @@ use std::ptr::{self, null_mut};
 
 /// Messages in a row from one member.
 const RECEIVE_QUANTUM: u64 = 64;
-/// How many polls there are for one poll of a member that needs a system call: at first, and at
-/// most.
+/// The number of polls for each poll of a member that needs a system call: the first value and the
+/// largest.
 const NETWORK_POLL_INTERVALS: (u64, u64) = (8, 128);
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub(super) struct CompositeReceiver {
     current_member: SingleWriterU64,
     left_of_turn: SingleWriterU64,
     /// Empty polls of the current member since all members were polled, and the number after which
-    /// all are polled again. 0: the first value of [`NETWORK_POLL_INTERVALS`].
+    /// all members are polled again. 0: the first value of [`NETWORK_POLL_INTERVALS`].
     empty_polls: SingleWriterU64,
     network_poll_interval: SingleWriterU64,
     /// The hot source; null before the first message, and when its member's turn is over.
@@ -54,12 +54,12 @@ pub(crate) enum HotPoll<'a> {
     Empty(&'a Source),
     /// A short message of this source, for `take_inline`.
     Inline(&'a Source, InlineMessage),
-    /// Call `find`.
+    /// The caller has to call `find`.
     Unknown,
 }
 
 impl CompositeReceiver {
-    /// Forgets the hot source. Called under both locks.
+    /// Clears the hot source. Called under both locks.
     pub(super) fn forget_hot(&self) {
         self.hot.store(null_mut(), Ordering::Relaxed);
     }
@@ -228,7 +228,7 @@ impl Composite {
     }
 
     /// Makes the source of the last message hot, so that the rest of its turn is taken directly. It
-    /// stays cold if its turn is longer than what is left of its member's turn.
+    /// stays cold if its turn is longer than the rest of its member's turn.
     #[inline(always)]
     fn set_hot(&self, source: Option<&Source>) {
         let receive = &self.receive;

@@ -55,7 +55,7 @@ impl Composite {
         self.options.set(options.unwrap_or(0));
     }
 
-    /// The members, or the one that reaches `node`. Invalid: no such node, or this node itself.
+    /// The members, or the member that reaches `node`. Invalid: no such node, or this node itself.
     pub(crate) fn paths(&self, node: Option<u32>) -> PmResult<u32> {
         let Some(node) = node else {
             return Ok(self

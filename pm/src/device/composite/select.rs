@@ -12,10 +12,10 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 pub(super) struct CompositeSelectState {
-    /// Created with the composite, while few descriptors are open, because `select` needs a small
-    /// number.
+    /// The epoll set. It is created with the composite, while few descriptors are open, because
+    /// `select` needs a small number.
     epoll: Epoll,
-    /// The members' doorbells are in the epoll set.
+    /// Whether the members' doorbells are in the epoll set.
     has_members_registered: SingleWriterU64,
     is_selecting: SingleWriterU64,
 }
@@ -44,7 +44,7 @@ impl CompositeSelectState {
         on!(member, e => e.with_doorbell_fd(add))
     }
 
-    /// A member was added.
+    /// Registers a member that was added.
     pub(super) fn on_member_added(&self, member: EndpointRef<'_>) -> PmResult<()> {
         if self.has_members_registered.get() != 0 {
             self.register(member)?;
@@ -55,7 +55,7 @@ impl CompositeSelectState {
         Ok(())
     }
 
-    /// A member was removed.
+    /// Unregisters a member that was removed.
     pub(super) fn on_member_removed(&self, member: EndpointRef<'_>) {
         on!(member, e => e.after_select());
         if self.has_members_registered.get() != 0 {
@@ -67,7 +67,8 @@ impl CompositeSelectState {
 }
 
 impl Composite {
-    /// The descriptor for `select`. NoMemory: its number does not fit into an `fd_set` of `select`.
+    /// The descriptor for `select`. NoMemory: the descriptor's number does not fit into an `fd_set`
+    /// of `select`.
     pub(crate) fn fd(&self) -> PmResult<RawFd> {
         let fd = self.select.epoll.0.as_raw_fd();
         if fd as usize >= libc::FD_SETSIZE {

@@ -24,7 +24,7 @@ const PENDING_MULTICAST: u64 = u64::MAX;
 const PREFETCH_LINES: u64 = 16;
 
 pub(super) struct CompositeSender {
-    /// The ring of a reserved short message that goes directly; otherwise null.
+    /// The ring of the reserved short message, if the message is written directly; otherwise null.
     pending_inline: AtomicPtr<Target>,
     /// Like `pending_inline`, for a longer message. Null also if a member holds the message.
     pending_out_of_line: AtomicPtr<Target>,
@@ -82,7 +82,7 @@ impl Composite {
         Some(payload)
     }
 
-    /// A member holds the reserved message.
+    /// Records that a member holds the reserved message.
     fn clear_direct_target(&self) {
         self.send.pending_inline.store(null_mut(), Ordering::Relaxed);
         self.send.pending_out_of_line.store(null_mut(), Ordering::Relaxed);
@@ -106,8 +106,8 @@ impl Composite {
             return Err(Error::Invalid);
         }
         let routes = || nodes.iter().map(|&node| self.route(node));
-        // One identifier for all members, higher than any of theirs. It finds a node that is named
-        // twice, even if it has two numbers in this composite.
+        // One identifier for all members, higher than any identifier of a member. It reveals a node
+        // that is in the list twice, even if the node has two numbers in this composite.
         let mut multicast_id = 0;
         for route in routes() {
             let (_, member, _) = route?;
@@ -238,7 +238,7 @@ impl Composite {
 
     /// Clears shmem's record of the last destination if `member`, which carries the last message,
     /// is not a shmem endpoint. A sampler uses shmem's record if there is one. In this way messages
-    /// through shmem cost nothing more.
+    /// through shmem have no additional cost.
     fn clear_last_destinations(&self, member: EndpointRef<'_>) {
         if member.shmem().is_none() {
             self.shmem_members().for_each(ShmemEndpoint::clear_last_destination);

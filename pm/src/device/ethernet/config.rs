@@ -25,7 +25,7 @@ pub struct EthernetOptions {
 }
 
 impl EthernetOptions {
-    /// UDP over these links.
+    /// The options for UDP over these links.
     pub fn udp(network: NetworkOptions, links: Vec<String>) -> EthernetOptions {
         EthernetOptions { network, wire: WirePreference::Udp, links, incarnation: 0, loss: None }
     }

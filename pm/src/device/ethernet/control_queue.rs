@@ -1,5 +1,5 @@
-//! Control messages in the engine. It sends those of the owner and of the process, and keeps
-//! received ones until they are read.
+//! Control messages in the engine. The engine sends the messages of the owner and of the process,
+//! and keeps received messages until they are read.
 
 #![forbid(unsafe_code)]
 

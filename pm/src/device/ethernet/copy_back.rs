@@ -21,7 +21,7 @@ impl EthernetEngine {
         }
     }
 
-    /// Copies back all zero-copy frames, or those to one node.
+    /// Copies back all zero-copy frames. `node` limits them to the frames to this node.
     #[cold]
     pub(super) fn copy_back_all(&mut self, node: Option<u32>) {
         let slots = self.transmitter.zero_copy.slots(node);

@@ -42,7 +42,7 @@ const EVENT_REPORT_PASSES: u64 = 1024;
 /// The time in nanoseconds between two carrier checks. Each check may wait for the kernel's lock
 /// that serializes all changes of network configuration.
 const CARRIER_CHECK_INTERVAL_NS: u64 = 250_000_000;
-/// One in this many idle polls reads the clock and the owner's requests.
+/// The number of idle polls after which a poll reads the clock and the owner's requests.
 const IDLE_POLLS_PER_CHECK: u32 = 8;
 /// Receive buffers that the reliability machine does not count, reserved for packets that are being
 /// read.
@@ -59,8 +59,8 @@ pub(crate) struct EthernetEngine {
     store: ReceiveStore,
     clock: JobClock,
     received: [Received; BATCH],
-    /// The destination of each slot's message. When the slot is free again, the engine counts it
-    /// for this peer.
+    /// The destination of each slot's message. When the slot is free again, it is added to the
+    /// peer's count of freed slots.
     pub(super) slot_destinations: Box<[u32]>,
     /// Free slots for control messages.
     pub(super) free_control_slots: Vec<u32>,
@@ -68,7 +68,7 @@ pub(crate) struct EthernetEngine {
     pub(super) control_messages: VecDeque<(ControlMessage, u32)>,
     pub(super) rma_requests: Arc<RmaRequestQueue>,
     pub(super) rma: RmaEngine,
-    /// All exited nodes, the last count of exited nodes that the engine has seen, and the nodes
+    /// All exited nodes, the last count of exited nodes that the engine has read, and the nodes
     /// whose grace period runs, each with its deadline.
     pub(super) exited_nodes: HashSet<u32>,
     exited_count_seen: u64,
@@ -202,8 +202,8 @@ impl EthernetEngine {
         delivered
     }
 
-    /// Receives once more before a time-out. If this process was stopped, the awaited packet may
-    /// already be in the socket.
+    /// Receives once more before a time-out. If this process was stopped, the packet that prevents
+    /// the time-out may already be in the socket.
     #[cold]
     fn receive_before_timeout(&mut self, queues: &EndpointQueues, now: u64) -> bool {
         self.receive(queues);
@@ -221,8 +221,8 @@ impl EthernetEngine {
     #[inline]
     fn process_submitted(&mut self, queues: &EndpointQueues) {
         let count = queues.submitted.len() as u64;
-        // This check comes after the count of messages is read, so that it sees all operations that
-        // precede these messages.
+        // This check comes after the count of messages is read, so that it covers all operations
+        // that precede these messages.
         if !self.rma_requests.is_empty() {
             self.process_rma_requests(queues);
         }
@@ -403,7 +403,8 @@ impl EthernetEngine {
             let received = ReceivedMessage { entry, from, len };
             match message.kind {
                 PacketKind::Data => {
-                    // A receiver that takes the message must see the remote writes that precede it.
+                    // A receiver that takes the message must find the results of the remote writes
+                    // that precede it.
                     if self.rma.has_received_frames() {
                         self.flush();
                     }

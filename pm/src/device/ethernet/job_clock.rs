@@ -2,9 +2,10 @@
 //! switch, by ^Z or by a debugger. The time of the stop must not count, or all timers would expire
 //! when the process continues.
 //!
-//! PM does not see when a process is stopped, but it sees long gaps between two readings of the
-//! clock. While a timer runs, the clock is read at least every half second. In a gap of more than a
-//! second, the process was therefore stopped or had nothing to wait for. Such a gap does not count.
+//! PM cannot detect directly that a process was stopped, but it can detect long gaps between two
+//! readings of the clock. While a timer runs, the clock is read at least every half second. In a
+//! gap of more than a second, the process was therefore stopped or had nothing to wait for. Such a
+//! gap does not count.
 
 #![forbid(unsafe_code)]
 

@@ -22,7 +22,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// The time between two reads of the poll count while messages are in flight. It bounds the delay
 /// of the last messages of a burst.
 const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// The longest sleep while the thread watches the wires. It bounds the time until the thread sees
+/// The longest sleep while the thread watches the wires. It bounds the time until the thread reads
 /// the owner's changes to the slab.
 const MAX_SLEEP_INTERVAL: Duration = Duration::from_millis(100);
 

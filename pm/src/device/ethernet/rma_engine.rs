@@ -14,7 +14,8 @@ pub(super) struct RmaEngine {
     pub(super) slots: SlotAllocator,
     pub(super) copier: UserMemoryCopier,
     pub(super) frame_run: FrameRun,
-    /// Operations that are being moved from the queue to the protocol. Kept to reuse its memory.
+    /// Operations that are being moved from the queue to the protocol. The list is kept, so that
+    /// its memory is reused.
     pub(super) requests: Vec<(u32, LocalOperation)>,
     /// Whether frames were received since the last `complete_operations`.
     pub(super) has_received_frames: bool,

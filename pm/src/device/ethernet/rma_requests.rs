@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// See the module.
 #[derive(Default)]
 pub(super) struct RmaRequestQueue {
-    /// Allocated with the first region.
+    /// The locked regions. The table is allocated with the first region.
     regions: OnceLock<Box<Table>>,
     queued: Mutex<Vec<(u32, LocalOperation)>>,
     /// The length of `queued`.

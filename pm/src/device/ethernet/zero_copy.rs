@@ -133,8 +133,8 @@ impl ZeroCopyFrames {
         self.set(slot, PayloadState::Discarded);
     }
 
-    /// Returns the slots of zero-copy frames in the order of insertion: those of this node's writes
-    /// to `peer`, or all.
+    /// Returns the slots of zero-copy frames in the order of insertion. `peer` limits them to the
+    /// slots of this node's writes to `peer`.
     pub(super) fn slots(&self, peer: Option<u32>) -> Vec<u32> {
         let is_write_to =
             |frame: ZeroCopyFrame, to| frame.side == OperationRole::Origin && frame.peer == to;

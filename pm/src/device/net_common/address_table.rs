@@ -36,7 +36,7 @@ pub(crate) struct AddressTable {
     memory: OwnedFd,
 }
 
-/// Appends an address to a table. Returns `NoSpace` if it is too long.
+/// Appends an address to a table. Returns `NoSpace` if the address is too long.
 pub(crate) fn append(table: &mut Vec<u8>, address: &[u8]) -> PmResult<()> {
     let mut entry = [0; ENTRY_LEN];
     entry.get_mut(1..=address.len()).ok_or(Error::NoSpace)?.copy_from_slice(address);
@@ -65,7 +65,8 @@ impl AddressTable {
         AddressTable::open(file.into(), shape)
     }
 
-    /// Maps the table of another process. Returns `Invalid` if it is writable or has another size.
+    /// Maps the table of another process. Returns `Invalid` if the table is writable or has another
+    /// size.
     pub(crate) fn open(memory: OwnedFd, shape: AddressTableShape) -> PmResult<AddressTable> {
         let len = memfd::sealed_len(&memory, Seals::SizeAndContent).map_err(|_| Error::Invalid)?;
         if len != Some(shape.bytes() as u64) {

@@ -117,8 +117,8 @@ impl<N: NetworkDevice> NetworkContext<N> {
         owner.create_attach_fd(self.number, channel, self_node)
     }
 
-    /// Returns the node number of the context. Returns `Invalid` if it is neither bound nor
-    /// attached.
+    /// Returns the node number of the context. Returns `Invalid` if the context is neither bound
+    /// nor attached.
     pub(crate) fn self_node(&self) -> PmResult<u32> {
         match *self.binding() {
             Some((_, self_node)) => Ok(self_node),
@@ -144,8 +144,9 @@ impl<N: NetworkDevice> NetworkContext<N> {
     }
 }
 
-/// Makes a context from an attach descriptor. Returns `Invalid` if it is not an attach descriptor
-/// of this device or was used before. Returns `NoDevice` if this process has no such device.
+/// Makes a context from an attach descriptor. Returns `Invalid` if the descriptor is not an attach
+/// descriptor of this device or was used before. Returns `NoDevice` if this process has no such
+/// device.
 pub(crate) fn attach<N: NetworkDevice>(fd: &OwnedFd) -> PmResult<NetworkContext<N>> {
     let (bytes, fds) = fd_passing::unpack(fd, ATTACH_MAX)?;
     let attach = NetworkAttachMessage::decode(N::ATTACH_MAGIC, &bytes)?;

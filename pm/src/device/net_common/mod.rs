@@ -230,7 +230,7 @@ pub(crate) struct NetworkEndpoint<N: NetworkDevice> {
     pub(super) select: select::NetworkSelectState,
     /// The state that this kind of network adds.
     pub(super) net: N,
-    /// Not 0 if the endpoint is closed and makes no more progress.
+    /// The word is not 0 if the endpoint is closed and makes no more progress.
     pub(super) closed: AtomicU64,
     pub(super) slab: Arc<Slab>,
 }

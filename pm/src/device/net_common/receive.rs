@@ -72,7 +72,7 @@ impl<N: NetworkDevice> ReceiveInterface for NetworkEndpoint<N> {
         if N::IS_POLL_SYSTEM_CALL { self.next_source() } else { self.find() }
     }
 
-    /// Takes the next message in the order of delivery, whatever its source.
+    /// Takes the next message in the order of delivery, from any source.
     #[inline(always)]
     fn take(&self, _source: u32) -> PmResult<(*mut u8, usize)> {
         self.take_next()

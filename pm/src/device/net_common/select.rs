@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 pub(crate) struct NetworkSelectState {
     /// The event descriptor, which is created when it is first needed.
     event_fd: OnceLock<EventFd>,
-    /// Not 0 between `before_select` and `after_select`.
+    /// The word is not 0 between `before_select` and `after_select`.
     selecting: SingleWriterU64,
 }
 

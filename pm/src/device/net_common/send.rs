@@ -269,7 +269,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// Drops a message to an exited node. For its sender, it counts as received.
+    /// Drops a message to an exited node. The sender counts the message as received.
     #[cold]
     fn discard_message(&self) {
         self.send.pending_slot.set(DISCARD);

@@ -2,9 +2,9 @@
 //! contains counters and receiver states, as a shmem segment does. It also contains the send
 //! buffers of each process, so that a sent message outlives its sender.
 //!
-//! A slot is *free* or *published*, and one store changes its state. Only the process of the slot
-//! writes to it, or the owner that adopts it after the process has exited. Neither trusts the
-//! contents.
+//! A slot is *free* or *published*, and one store changes its state. Only the slot's process writes
+//! to the slot or, after the process has exited, the owner that adopts the slot. Neither of them
+//! trusts the contents.
 
 // UNSAFETY: computes addresses inside a mapping to which other processes write.
 #![expect(unsafe_code)]
@@ -34,9 +34,9 @@ pub(crate) struct Slab {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PublishedMessage {
     pub(crate) to: u32,
-    /// Its position among the messages to that node that have no sequence number.
+    /// The position of the message among the messages to that node that have no sequence number.
     pub(crate) order: u32,
-    /// Its sequence number. The engine assigns it when it takes the message.
+    /// The sequence number of the message. The engine assigns it when it takes the message.
     pub(crate) sequence: Option<u32>,
     pub(crate) published: SendSlotState,
 }

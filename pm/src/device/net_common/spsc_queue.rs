@@ -44,8 +44,8 @@ impl SpscQueue {
         true
     }
 
-    /// Returns the next word, which stays in the queue. Any thread may call this, but the result is
-    /// reliable only for the thread that may pop.
+    /// Returns the next word, which stays in the queue. Any thread may call this function, but the
+    /// result is reliable only for the thread that may pop.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<u64> {
         let index = self.popped.0.load(Ordering::Relaxed);
@@ -70,8 +70,8 @@ impl SpscQueue {
         self.pushed.0.load(Ordering::Acquire).wrapping_sub(popped) as usize
     }
 
-    /// Whether the queue is empty. If so, the caller sees all writes that the popping thread made
-    /// before it popped the last word.
+    /// Whether the queue is empty. If so, the caller reads the results of all writes that the
+    /// popping thread made before it popped the last word.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         let popped = self.popped.0.load(Ordering::Acquire);

@@ -14,7 +14,8 @@ use crate::ring::{Consumer, Producer};
 use crate::segment::RingKind;
 use std::sync::Mutex;
 
-/// Control messages are rare, so one lock for each direction is enough. It is only ever tried.
+/// Control messages are rare, so one lock for each direction is enough. A thread tries the lock and
+/// never waits for it.
 #[derive(Default)]
 pub(super) struct Control {
     send: Mutex<()>,

@@ -43,7 +43,8 @@ pub(crate) struct ShmemEndpoint {
     record: NonNull<NodeRecord>,
     /// Grows whenever a source sends to this node for the first time.
     generation: NonNull<AtomicU64>,
-    /// This process cannot be reached by a membarrier, so it fences after every message.
+    /// Whether this process cannot be reached by a membarrier. If so, it fences after every
+    /// message.
     must_fence: bool,
     send: send::ShmemSender,
     receive: receive::ShmemReceiver,
@@ -150,7 +151,7 @@ impl Endpoint for ShmemEndpoint {
 pub(crate) struct Shmem {
     number: usize,
     geometry: SegmentGeometry,
-    /// Empty while the context is not bound.
+    /// The endpoint. The holder is empty while the context is not bound.
     endpoint: EndpointHolder<ShmemEndpoint>,
     is_attached: bool,
 }
@@ -168,7 +169,7 @@ impl Shmem {
         shmem
     }
 
-    /// The endpoint in force. Invalid: not bound.
+    /// The endpoint in force. Invalid: the context is not bound.
     #[inline(always)]
     pub(crate) fn endpoint(&self) -> PmResult<&ShmemEndpoint> {
         self.endpoint.get()
@@ -180,8 +181,8 @@ impl Shmem {
         if is_valid { Ok(self.geometry.ring.mtu as usize) } else { Err(Error::Invalid) }
     }
 
-    /// Binds the context to a channel as `self_node`. Called under both locks. Busy: already bound,
-    /// or another context is bound to that channel and node.
+    /// Binds the context to a channel as `self_node`. Called under both locks. Busy: the context is
+    /// already bound, or another context is bound to that channel and node.
     pub(crate) fn bind(
         &self,
         channels: &open::ShmemChannels,
@@ -196,7 +197,8 @@ impl Shmem {
         Ok(())
     }
 
-    /// Unbinds the context from its channel. Called under both locks. Invalid: not bound.
+    /// Unbinds the context from its channel. Called under both locks. Invalid: the context is not
+    /// bound.
     pub(crate) fn unbind(&self, channels: &open::ShmemChannels) -> PmResult<()> {
         let endpoint = self.endpoint()?;
         endpoint.after_select();

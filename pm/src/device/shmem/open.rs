@@ -76,7 +76,7 @@ impl ShmemChannels {
         }
         let node = segment.node(self_node as usize);
         if node.receiver_state.0.bits() & EXITED != 0 {
-            // The context is new: it must not see messages that were sent to an earlier one.
+            // The context is new: it must not receive messages that were sent to an earlier one.
             state::drop_received(&segment, self_node as usize);
             withdraw_all_regions(&segment, self_node as usize);
             node.receiver_state.0.0.store(0, Ordering::SeqCst);

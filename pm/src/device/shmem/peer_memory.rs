@@ -1,4 +1,4 @@
-//! The memory of a peer, as a sender of remote memory operations knows it.
+//! The state of a peer's memory, at a node that accesses this memory.
 
 // UNSAFETY: points to tables in the segment and in the endpoint.
 #![expect(unsafe_code)]
@@ -16,7 +16,8 @@ pub(super) struct PeerMemory {
     remote_regions: NonNull<RegionTable>,
     /// The node's part of the arena, if it was mapped. None inside: it cannot be mapped.
     pub(super) peer_arena: OnceLock<Option<PeerArena>>,
-    /// Operations that were started, and have ended: the number of the last one.
+    /// The number of the last operation that was started. All operations up to this number have
+    /// ended.
     started_count: AtomicU64,
     /// The difference between the address of a word and the bits of its handle, for the region that
     /// was written last.

@@ -30,7 +30,7 @@ pub(super) const COLD_RINGS_PER_POLL: u64 = 4;
 
 /// No source is hot yet.
 const NO_SOURCE: u64 = u64::MAX;
-/// Returned by `find`: not a message, but a source that has not sent before.
+/// Returned by `find` if a source has sent its first message.
 const NEW_SOURCE: u32 = u32::MAX;
 /// The held message is in its slot.
 pub(crate) const HELD_IN_SLOT: u64 = u64::MAX;
@@ -44,9 +44,9 @@ const LINE: usize = crate::ring::CACHE_LINE;
 #[repr(align(64))]
 pub(crate) struct Source {
     consumer: Consumer,
-    /// Messages left of this source's turn.
+    /// The number of messages that this source may still deliver before other sources are polled.
     left_of_turn: SingleWriterU64,
-    /// This node's record: received messages are counted there.
+    /// This node's record, which counts received messages.
     self_record: NonNull<NodeRecord>,
     /// 1 + the node.
     node_plus_one: u32,
@@ -74,7 +74,8 @@ impl Source {
         }
     }
 
-    /// Whether no other thread has taken the message that was seen. Called under the receive lock.
+    /// Whether `message` is still the next message, because no other thread has taken it. Called
+    /// under the receive lock.
     #[inline(always)]
     pub(crate) fn is_next(&self, message: &TakenMessage) -> bool {
         self.left_of_turn.get() != 0 && self.consumer.is_next(message)
@@ -90,7 +91,8 @@ impl Source {
         }
     }
 
-    /// Takes the message that was seen, which has this length. Called under the receive lock.
+    /// Takes the message that a peek has returned, which has this length. Called under the receive
+    /// lock.
     #[inline(always)]
     pub(crate) fn take_next(&self, len: usize) {
         // This is the hot source, whose first message `ShmemEndpoint::take` took.
@@ -128,7 +130,7 @@ impl Source {
         unsafe { self.self_record.as_ref() }
     }
 
-    /// Messages left of this source's turn.
+    /// The number of messages that this source may still deliver before other sources are polled.
     pub(crate) fn left_of_turn(&self) -> u64 {
         self.left_of_turn.get()
     }
@@ -161,7 +163,7 @@ pub(super) struct ShmemReceiver {
     hot: SingleWriterU64,
     /// Index in `activation_order` of the source that the next poll checks first.
     cold_cursor: SingleWriterU64,
-    /// The poll epoch when one turn of the hot source last followed another.
+    /// The poll epoch when the hot source last began a turn directly after its previous one.
     epoch_at_turn_start: SingleWriterU64,
     held_message: HeldMessage,
 }
@@ -375,7 +377,7 @@ impl ShmemEndpoint {
         None
     }
 
-    /// The source at `index` may have a message. If it has one, its turn begins.
+    /// Checks whether the source at `index` has a message. If it has one, its turn begins.
     fn begin_turn_if_waiting(&self, index: u64) -> Option<u32> {
         let receiver = &self.receive;
         let (source, source_state) = receiver.active_source(index)?;
@@ -419,7 +421,8 @@ impl ShmemEndpoint {
         }
     }
 
-    /// The ring of this source is corrupt: this is reported once, and the ring is never read again.
+    /// Removes a source whose ring is corrupt. The error is reported once, and the ring is never
+    /// read again.
     #[cold]
     fn drop_corrupt_source(&self, source: u32) {
         self.break_link(source, "its ring is corrupt");

@@ -1,7 +1,7 @@
 //! Remote memory access. The calling process makes one copy before the call returns. If both
 //! regions come from PM's own allocator, the process copies between memory that both nodes have
-//! mapped. Otherwise the kernel copies between the processes. If it refuses (seccomp, Yama, user
-//! namespaces), only memory of PM's own allocator can be accessed.
+//! mapped. Otherwise the kernel copies between the processes. If the kernel refuses (seccomp, Yama,
+//! user namespaces), only memory of PM's own allocator can be accessed.
 
 // UNSAFETY: copies between addresses in mappings, and lets the kernel write to the caller's memory.
 #![expect(unsafe_code)]
@@ -32,7 +32,8 @@ static PROBE_WORD: AtomicU64 = AtomicU64::new(0);
 /// The longest time that a copy of another process may delay an unlock of memory.
 const COPY_DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Set if the kernel may not copy to or from a peer's process; stored together with its process id.
+/// The bit that is set if the kernel may not copy to or from a peer's process. It is stored
+/// together with the process id.
 const CMA_DENIED: u64 = 1 << 32;
 
 pub(super) struct RmaState {
@@ -40,7 +41,7 @@ pub(super) struct RmaState {
     /// that other processes can write.
     local_regions: OnceLock<Box<Table>>,
     arena: OnceLock<Option<Arc<Arena>>>,
-    /// For each node 0, or the process id that was probed, with or without [`CMA_DENIED`].
+    /// For each node, 0 or the process id that was probed, with or without [`CMA_DENIED`].
     probed_processes: Box<[SingleWriterU64]>,
     /// Operations that have failed and were not yet reported, by direction.
     failed_counts: [AtomicU32; 2],
@@ -245,7 +246,7 @@ impl ShmemEndpoint {
         Ok((local, remote_region))
     }
 
-    /// `node` has exited: the operation fails.
+    /// Fails an operation on `node`, which has exited.
     #[cold]
     fn fail_on_exited_node(&self, node: u32, operation: &RmaOperation) {
         let number = self.peer_memory(node).next_number();
@@ -365,7 +366,7 @@ impl ShmemEndpoint {
     }
 }
 
-/// Copies `len` bytes; an aligned word as one unit.
+/// Copies `len` bytes. Copies an aligned word as one unit.
 ///
 /// # Safety
 /// `len` bytes are mapped at both addresses, and the two ranges do not overlap.

@@ -68,7 +68,7 @@ pub(super) unsafe fn copy_word(from: *const u8, to: *mut u8) -> bool {
     }
     // SAFETY: aligned, and mapped by the caller's promise; shared memory is accessed by atomics.
     let (from, to) = unsafe { (&*from.cast::<AtomicU64>(), &*to.cast::<AtomicU64>()) };
-    // A process that sees the word also sees all earlier writes.
+    // A process that reads the new word also reads the results of all earlier writes.
     to.store(from.load(Ordering::Acquire), Ordering::Release);
     true
 }

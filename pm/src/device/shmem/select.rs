@@ -14,9 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Default)]
 pub(super) struct ShmemSelectState {
-    /// Created at first use.
+    /// The doorbell, which is created at its first use.
     doorbell: Mutex<Option<DoorbellReceiver>>,
-    /// Between `before_select` and `after_select`.
+    /// Whether the context is between `before_select` and `after_select`.
     is_selecting: SingleWriterU64,
 }
 

@@ -43,11 +43,11 @@ pub(crate) struct Target {
     /// The number of messages that this node had received when the last run ended.
     received_at_run_end: SingleWriterU64,
     record: NonNull<NodeRecord>,
-    /// This node's record: sent messages are counted there.
+    /// This node's record, which counts sent messages.
     self_record: NonNull<NodeRecord>,
     /// 1 + the node.
     pub(super) node_plus_one: u32,
-    /// The fast path to its memory.
+    /// The fast path to the memory of the target's node.
     pub(super) rma_fast_path: PeerMemory,
 }
 
@@ -347,7 +347,7 @@ impl ShmemEndpoint {
         Ok(())
     }
 
-    /// The ring is full or corrupt. Messages to a node that has exited are accepted.
+    /// Handles a ring that is full or corrupt. Messages to a node that has exited are accepted.
     #[cold]
     fn on_ring_refused(&self, target: &Target, node: u32, error: Error) -> PmResult<*mut u8> {
         if error == Error::Io {
@@ -407,7 +407,7 @@ impl ShmemEndpoint {
         }
     }
 
-    /// The receiver sleeps, or has exited.
+    /// Handles a receiver that sleeps or has exited.
     #[cold]
     fn handle_receiver_state(
         &self,
@@ -431,7 +431,7 @@ impl ShmemEndpoint {
         if receiver_state.clear_sleeping() {
             let node = self.node_of(target);
             if !self.doorbell.ring(self.segment.nonce(), node) {
-                // The kernel has no memory: the next sender tries again.
+                // The kernel has no memory, so the next sender tries again.
                 receiver_state.set_sleeping(|| {});
             }
         }
@@ -441,7 +441,8 @@ impl ShmemEndpoint {
         self.send.targets.iter().position(|t| std::ptr::eq(t, target)).unwrap_or(0)
     }
 
-    /// The sender counts a message to an exited node as received.
+    /// Counts a message to an exited node as received. The sender does this, because the receiver
+    /// cannot.
     #[cold]
     fn count_dropped(&self) {
         let dropped_counter = &self.record().send.0.dropped;

@@ -15,9 +15,10 @@ use std::io::Write;
 
 /// "SCPMSAV" and the version of the format.
 const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMSAV\x02");
-/// Words before the messages: magic, nodes, self node, sent, received, number of messages.
+/// The number of words before the messages: magic, nodes, self node, sent, received, number of
+/// messages.
 const HEADER_WORDS: usize = 6;
-/// Words before each payload: source, length, position (as `Received::position`).
+/// The number of words before each payload: source, length, position (as `Received::position`).
 const MESSAGE_HEADER_WORDS: usize = 3;
 
 /// Takes all messages for `self_node` out of its rings. Returns their number and bytes.
@@ -27,7 +28,7 @@ pub(super) fn drop_received(segment: &Segment, self_node: usize) -> (u64, u64) {
         for source in segment.active_sources(self_node, kind).filter(|&source| source != self_node)
         {
             let ring = Consumer::new(segment.ring(source, self_node, kind));
-            // Bounded, because the sender may send more meanwhile.
+            // The number of reads is limited, because the sender may send more meanwhile.
             for _ in 0..segment.geometry().ring.slot_count {
                 let Ok(Some(message)) = ring.take() else { break };
                 ring.release(message.next_index, message.data_end());

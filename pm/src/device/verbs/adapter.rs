@@ -190,13 +190,13 @@ impl Adapter {
         }
     }
 
-    /// Becomes readable when a message is received after `request_notify`.
+    /// A descriptor that becomes readable when a message is received after `request_notify`.
     pub(super) fn completion_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is not null once created, and stays open as long as `self`.
         unsafe { BorrowedFd::borrow_raw((*self.completion_channel).fd) }
     }
 
-    /// Becomes readable when `next_event` has an event.
+    /// A descriptor that becomes readable when `next_event` has an event.
     pub(super) fn async_event_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: an open context's own descriptor.
         unsafe { BorrowedFd::borrow_raw(self.context.as_ref().async_fd) }
@@ -391,7 +391,7 @@ impl<T> Drop for MemoryRegion<T> {
 }
 
 /// Zeroed memory of this process. It is shared with children to avoid copy-on-write, so that after
-/// a fork this process still sees everything that the adapter writes.
+/// a fork this process still reads everything that the adapter writes.
 pub(super) struct DmaBuffer {
     start: NonNull<u8>,
     len: usize,

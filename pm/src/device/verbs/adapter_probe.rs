@@ -29,16 +29,17 @@ pub struct Usable {
     pub fabric: String,
     /// The subnet inside the fabric. Hosts on the same subnet reach each other without a router.
     pub subnet: String,
-    /// Whether it is hardware and not a kernel module that emulates an adapter.
+    /// Whether the adapter is hardware and not emulated by a kernel module.
     pub is_hardware: bool,
 }
 
 /// Why no adapter is usable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// Nothing can be used: no library, no adapter, or none that is connected.
+    /// There is no library, no adapter, or no adapter that is connected.
     Absent(String),
-    /// There is an adapter, but it or a limit refuses a resource. Or the options are bad.
+    /// There is an adapter, but the adapter or a limit refuses a resource, or the options are
+    /// invalid.
     Refused(String),
 }
 
@@ -46,7 +47,7 @@ pub enum Unusable {
 /// them.
 ///
 /// # Errors
-/// Why they cannot be created.
+/// The reason why they cannot be created.
 pub fn probe_adapter(options: &VerbsOptions) -> Result<Usable, Unusable> {
     let refused = Unusable::Refused;
     let options = options.clone().checked().map_err(refused)?;
@@ -88,7 +89,7 @@ fn open_and_drop_resources(chosen: &SelectedPort, options: &VerbsOptions) -> Res
     Ok(adapter.vendor_id)
 }
 
-/// InfiniBand: the upper half of the address, which the subnet manager assigns.
+/// Returns the upper half of an InfiniBand address, which the subnet manager assigns.
 fn subnet_prefix(chosen: &SelectedPort) -> String {
     let bytes = chosen.gid.map_or([0; 16], |gid| gid.bytes);
     let mut prefix = [0; 16];

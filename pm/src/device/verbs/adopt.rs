@@ -1,6 +1,6 @@
 //! The owner's work for processes that have exited. The adapter has destroyed their queue pairs,
-//! but their unacknowledged messages are still in the slab. The owner connects to their peers in
-//! their place, as after the failure of a queue pair, and sends these messages.
+//! but their unacknowledged messages are still in the slab. The owner connects to the peers of
+//! these processes, as after the failure of a queue pair, and sends these messages.
 
 #![forbid(unsafe_code)]
 

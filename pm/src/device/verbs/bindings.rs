@@ -56,7 +56,7 @@ pub(super) const SEND_INLINE: u32 = 1 << 3;
 /// pair operation" (2) while there is no route.
 pub(super) const REQUEST_ERROR_STATUSES: [u32; 5] = [1, 4, 9, 10, 11];
 
-/// Set in the opcode of a receive completion.
+/// The bit that is set in the opcode of a receive completion.
 pub(super) const WC_RECV: u32 = 1 << 7;
 
 pub(super) const EVENT_DEVICE_FATAL: u32 = 8;

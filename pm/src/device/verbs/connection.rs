@@ -1,9 +1,9 @@
 //! The protocol by which two processes connect a pair of queue pairs. This module is pure: it turns
 //! events into actions.
 //!
-//! Both processes follow the same rules. Each names its own queue pair by an *epoch*. A new queue
-//! pair has a higher epoch; so has the queue pair of an owner that takes over for an exited
-//! process.
+//! Both processes follow the same rules. Each identifies its own queue pair by an *epoch*. A new
+//! queue pair has a higher epoch. The queue pair of an owner that takes over for an exited process
+//! also has a higher epoch.
 //!
 //! A *hello* carries the sender's epoch, the peer's epoch that the sender's queue pair is connected
 //! to, and whether the sender is ready. A process is ready when a hello has reported that the peer
@@ -66,7 +66,7 @@ enum State {
     Idle,
     /// There is a queue pair. It is not connected.
     Created,
-    /// The queue pair is connected, but the peer may not know it.
+    /// The queue pair is connected, but the peer may not have received a hello about it.
     Connected,
     Ready,
     /// There is no queue pair, because resources are exhausted.
@@ -214,7 +214,7 @@ impl Connection {
             _ => {}
         }
         self.start_sending_if_connected(actions);
-        // A peer that is ready with another queue pair does not know the present one yet.
+        // A peer that is ready with another queue pair has not received the present epoch yet.
         if !handshake.is_ready || handshake.peer_epoch != self.self_epoch {
             self.send_hello(now_ns, actions);
         }
@@ -383,7 +383,7 @@ mod tests {
             (Connection::default(), None, 0);
         world.event(1, ConnectionEvent::SendPending);
         world.run_until_connected();
-        // Its last hello arrives after the exit event.
+        // The last hello of the peer arrives after the exit event.
         let last_handshake = world.connections[1].handshake_state();
         world.event(0, ConnectionEvent::PeerExited);
         world.event(0, ConnectionEvent::HelloReceived(last_handshake));
@@ -432,7 +432,7 @@ mod tests {
             if world.connections.iter().all(|end| end.timer_due_ns().is_none())
                 && !world.are_connected()
             {
-                // Neither end knows of the other's failure, which the next send detects.
+                // Neither end has detected the other's failure, which the next send detects.
                 world.event(0, ConnectionEvent::QpFailed);
             }
             world.run_until_connected();

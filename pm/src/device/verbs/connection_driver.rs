@@ -216,7 +216,7 @@ impl VerbsEngine {
             u64::from(if is_before(known_count, new_count) { new_count } else { known_count })
                 << shift
         };
-        // Updated atomically, because the peer may write the word at the same time.
+        // The word is updated atomically, because the peer may write it at the same time.
         let word = self.credits.memory.word(from as usize);
         let newer_counts = |known_counts| {
             Some(newer_count(known_counts, 0) | newer_count(known_counts, 32))
@@ -233,7 +233,7 @@ impl VerbsEngine {
         debug::log(debug::WARNING, || {
             format!("verbs: connection with node {node}: {why}; reconnecting")
         });
-        // Polled first, because the port may be the cause.
+        // The events are polled first, because the port may be the cause.
         self.poll_adapter_events();
         self.dispatch_event(queues, node, ConnectionEvent::QpFailed);
     }

@@ -40,9 +40,10 @@ pub(crate) struct VerbsEngine {
     pub(super) max_in_flight: usize,
     /// The slots of this process.
     pub(super) frames: MemoryRegion<Arc<Slab>>,
-    /// First, one word for each node with the count that it has consumed, which the peer writes by
-    /// RDMA. Then, one word for each node with the count of its messages that this process has
-    /// consumed, which RDMA writes send from here.
+    /// The first words, one for each peer, contain the number of this process's messages that the
+    /// peer has consumed. The peer writes its word by RDMA. The next words, one for each peer,
+    /// contain the number of the peer's messages that this process has consumed. RDMA writes send
+    /// these words from here.
     pub(super) credits: MemoryRegion<Arc<DmaBuffer>>,
     pub(super) regions: Arc<VerbsRegions>,
     /// The memory into which a requested entry of a region table is read, for each node.
@@ -60,7 +61,7 @@ pub(crate) struct VerbsEngine {
     pub(super) outstanding: u64,
     /// Work requests in flight to all peers.
     pub(super) in_flight: usize,
-    /// The last pass delivered a message and left all other work to the next pass.
+    /// Whether the last pass delivered a message and left all other work to the next pass.
     is_deferred: bool,
     /// Remote memory operations in flight, by direction. `has_failed_rdma`: whether some have
     /// failed.
@@ -74,11 +75,11 @@ pub(crate) struct VerbsEngine {
     pub(super) adapter_state: AdapterState,
     /// The time of the last check that the adapter exists.
     pub(super) adapter_checked_ns: u64,
-    /// The user was notified that the adapter has no more resources.
+    /// Whether the user was notified that the adapter has no more resources.
     pub(super) is_exhaustion_reported: bool,
     /// Control messages that are not read yet.
     pub(super) control_messages: VecDeque<ControlMessage>,
-    /// A message was delivered since the last query.
+    /// Whether a message was delivered since the last query.
     pub(super) has_delivered: bool,
 }
 
@@ -88,7 +89,7 @@ pub(super) enum AdapterState {
     Up,
     /// A port is down: messages wait.
     PortDown,
-    /// The adapter was removed, and cannot come back.
+    /// The adapter was removed. This state is final.
     Removed,
 }
 

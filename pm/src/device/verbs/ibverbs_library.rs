@@ -53,7 +53,7 @@ impl fmt::Display for Unavailable {
     }
 }
 
-/// The functions that are used.
+/// The functions of the library that the device calls.
 pub(super) struct Library {
     get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut IbvDevice,
     free_device_list: unsafe extern "C" fn(*mut *mut IbvDevice),
@@ -174,7 +174,7 @@ impl Library {
     /// The sysfs directory of the adapter that was opened as `context`, if the kernel lists it.
     ///
     /// # Safety
-    /// An open context.
+    /// `context` is open.
     pub(super) unsafe fn sysfs_path_of(&self, context: NonNull<IbvContext>) -> Option<PathBuf> {
         // SAFETY: by the caller's promise; the path is the library's own terminated text.
         let path = unsafe { CStr::from_ptr((*context.as_ref().device).dev_path.as_ptr()) };
@@ -208,7 +208,7 @@ impl Library {
     }
 
     /// # Safety
-    /// A device of a list that is not freed yet.
+    /// `device` is in a list that is not freed yet.
     unsafe fn adapter(&self, device: *mut IbvDevice) -> Result<AdapterInfo, String> {
         // SAFETY: the library's own text, which lives as long as the device.
         let name = unsafe { CStr::from_ptr((self.get_device_name)(device)) };
@@ -232,7 +232,7 @@ impl Library {
     /// Queries a port. None: there is no such port.
     ///
     /// # Safety
-    /// An open context.
+    /// `context` is open.
     unsafe fn port(&self, context: *mut IbvContext, number: u8) -> Option<Port> {
         let mut attr = PortAttr::default();
         // SAFETY: the library writes at most the header's structure.
@@ -280,7 +280,7 @@ fn load_library(name: &CStr) -> Result<*mut c_void, Unavailable> {
 /// several ways, and errno is only the error of the last one.
 ///
 /// # Safety
-/// A device of a list that is not freed yet.
+/// `device` is in a list that is not freed yet.
 unsafe fn open_error(device: *const IbvDevice) -> io::Error {
     let last_error = io::Error::last_os_error();
     // SAFETY: the library's own text, which lives as long as the device.

@@ -88,7 +88,7 @@ pub(crate) type VerbsContext = net_common::NetworkContext<Verbs>;
 impl NetworkDevice for Verbs {
     const KIND: &'static str = "verbs";
     const OPTIONS: u64 = rma::OPTIONS;
-    /// No system call, because a poll reads completions from memory.
+    /// A poll is not a system call, because it reads completions from memory.
     const IS_POLL_SYSTEM_CALL: bool = false;
     const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMVSV\x01");
     const ATTACH_MAGIC: u64 = u64::from_le_bytes(*b"SCPMVAT\x02");
@@ -190,7 +190,7 @@ impl NetworkDevice for Verbs {
         };
         engine.send_now(&endpoint.queues, message);
         endpoint.serve_locked(engine, ProgressMode::Send);
-        // Done now, because it shortens the path of the next message.
+        // The slots are collected now, because this shortens the path of the next message.
         endpoint.collect_freed_slots();
     }
     /// Waits for the progress thread, if it is running a pass.

@@ -47,7 +47,7 @@ impl VerbsChannels {
     }
 }
 
-/// The port that is wanted. NoDevice: there is none, and PM_DEBUG names the reason.
+/// The selected port. NoDevice: no port fits, and PM_DEBUG names the reason.
 pub(super) fn choose(wanted: &AdapterChoice) -> PmResult<SelectedPort> {
     find_port(wanted).map_err(|why| {
         debug::log(debug::ERROR, || format!("device verbs: {why}; use ethernet"));

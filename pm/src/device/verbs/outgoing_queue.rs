@@ -31,7 +31,7 @@ pub(super) struct QueuedMessage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RdmaOperation {
     pub(super) direction: Direction,
-    /// Its number among the operations on this peer, once it is queued.
+    /// The number of the operation among the operations on this peer, once it is queued.
     pub(super) number: u64,
     /// The address of the local bytes, and the key of that memory.
     pub(super) local_memory: (u64, u32),

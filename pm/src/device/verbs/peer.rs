@@ -35,6 +35,6 @@ pub(super) struct VerbsPeer {
     pub(super) advertised: u32,
     /// Messages and control messages that were sent to it.
     pub(super) sent: [u32; 2],
-    /// It is in the list of peers with work in flight.
+    /// Whether the peer is in the list of peers with work in flight.
     pub(super) is_busy: bool,
 }

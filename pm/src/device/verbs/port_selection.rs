@@ -20,7 +20,7 @@ pub(crate) struct AdapterInfo {
 pub(crate) struct Port {
     pub(crate) number: u8,
     pub(crate) is_active: bool,
-    /// True: RoCE. False: InfiniBand.
+    /// Whether the port is RoCE. If not, it is InfiniBand.
     pub(crate) is_ethernet: bool,
     /// The payload of a packet, in bytes.
     pub(crate) mtu: usize,
@@ -50,7 +50,7 @@ impl Gid {
 pub(crate) struct SelectedPort {
     pub(crate) adapter: String,
     pub(crate) port: Port,
-    /// None: InfiniBand without global addresses.
+    /// The address of the port. None: InfiniBand without global addresses.
     pub(crate) gid: Option<Gid>,
     /// Index of the partition key in the port's table.
     pub(crate) partition_index: usize,

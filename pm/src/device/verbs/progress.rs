@@ -1,6 +1,6 @@
 //! The progress thread of an endpoint. It connects peers while the application computes, wakes a
 //! sleeping receiver, and does all other work from time to time. Messages between connected peers
-//! do not need it.
+//! do not need the thread.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest sleeps. They bound the delay after which the thread sees the owner's writes to the
+/// The longest sleeps. They bound the delay after which the thread reads the owner's writes to the
 /// slab. The second applies while messages are in flight, because only a poll finds some failures.
 const MAX_SLEEP_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_BUSY_SLEEP_INTERVAL: Duration = Duration::from_millis(20);
@@ -28,7 +28,7 @@ const EXIT_ACK_TIMEOUT: Duration = Duration::from_millis(200);
 /// Stack size of a progress thread.
 const STACK: usize = 256 << 10;
 
-/// Starts the thread. NoMemory: the kernel creates no thread.
+/// Starts the thread. NoMemory: the kernel cannot create a thread.
 pub(super) fn start(endpoint: &Arc<VerbsEndpoint>) -> PmResult<()> {
     let thread_endpoint = endpoint.clone();
     threads::spawn("score-pm", STACK, move || thread_endpoint.run_progress_thread()).map_err(

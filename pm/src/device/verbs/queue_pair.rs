@@ -1,5 +1,5 @@
-//! Reliable connected queue pairs. Direct state changes connect a queue pair to another one, whose
-//! address its process has sent.
+//! Reliable connected queue pairs. A queue pair is connected by direct state changes. Its peer is a
+//! queue pair whose address the peer's process has sent.
 
 // UNSAFETY: calls libibverbs on queue pairs that it owns.
 #![expect(unsafe_code)]
@@ -19,11 +19,12 @@ const INLINE_SIZES: [u32; 3] = [128, 64, 0];
 /// The number of work requests of one queue pair, if the adapter supports that many.
 pub(super) const SEND_QUEUE_DEPTH: usize = 256;
 
-/// A packet is sent again after 4.096 µs times 2^14 (67 ms), six times. Not seven times, which
-/// rdma_rxe takes as infinite: it would never report that the other queue pair no longer exists.
+/// A packet is sent again after 4.096 µs times 2^14 (67 ms), six times. The value is not 7, because
+/// rdma_rxe treats 7 as infinite. It would then never report that the other queue pair no longer
+/// exists.
 const ACK_TIMEOUT_EXPONENT: u8 = 14;
 const RETRIES: u8 = 6;
-/// 7 means without end, because a receiver without a free buffer is only slow.
+/// The value 7 means that there is no limit. A receiver without a free buffer is only slow.
 const RNR_RETRIES: u8 = 7;
 /// The code for 0.64 ms.
 const RNR_TIMER: u8 = 12;
@@ -44,7 +45,7 @@ pub(super) struct QpAddress {
 /// A work request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkRequest {
-    /// Returned in its completion.
+    /// The id that the completion of this request returns.
     pub(super) id: u64,
     pub(super) opcode: Opcode,
     pub(super) sge: Sge,

@@ -80,7 +80,7 @@ impl VerbsEngine {
         let words = unsafe { buffer.cast::<[u32; 4]>().read_unaligned() };
         let from = u32::from_le(words[2]);
         if completion.status != 0 || !self.is_current_qp(completion.qp_num, from) {
-            // The message is from a queue pair that was replaced, and its sender sends it again. Or
+            // The message is from a queue pair that was replaced, and its sender sends it again; or
             // the sender field is forged.
             return self.receive_buffers.post_buffer(&self.adapter, entry);
         }
@@ -138,7 +138,7 @@ impl VerbsEngine {
     }
 
     /// Reports to a peer how many of its messages were consumed. If that is not possible now, the
-    /// next hello reports it.
+    /// next hello reports the number.
     pub(super) fn send_credits(&mut self, queues: &EndpointQueues, to: u32) {
         let word_index = self.peers.len() + to as usize;
         let peer = &mut self.peers[to as usize];

@@ -15,7 +15,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bytes of an entry: state and number, address, length, key and number. The entry has the number
-/// twice, so that a peer that reads the entry during a write sees two different numbers.
+/// twice, so that a peer that reads the entry during a write reads two different numbers.
 pub(super) const ENTRY_LEN: usize = 32;
 const ENTRY_WORDS: usize = ENTRY_LEN / 8;
 const ENTRY_VALID: u64 = 1 << 63;
@@ -60,7 +60,7 @@ struct LocalRegion {
 
 /// The locked regions of an endpoint.
 pub(super) struct VerbsRegions {
-    /// Created with the first region. None inside: it cannot be created.
+    /// The cache, which is created with the first region. None inside: it cannot be created.
     cache: OnceLock<Option<Cache<VerbsRegistrar>>>,
     local_regions: Mutex<HashMap<u32, LocalRegion>>,
     table: MemoryRegion<Arc<DmaBuffer>>,
@@ -87,7 +87,7 @@ impl VerbsRegions {
     }
 
     /// Pins the region, and enters it into the table. NoSpace: no more memory can be pinned.
-    /// Invalid: it is not mapped.
+    /// Invalid: the memory is not mapped.
     pub(super) fn publish(&self, region: &Region) -> PmResult<()> {
         let create_cache =
             || Cache::new(VerbsRegistrar(self.adapter.clone()), CacheOptions::default()).ok();

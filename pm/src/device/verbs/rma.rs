@@ -237,7 +237,8 @@ impl VerbsEngine {
         self.report_failed_rdma(to, operation, why);
     }
 
-    /// The local or the remote adapter has refused a work request. Only its operation has failed.
+    /// Handles a work request that the local or the remote adapter has refused. Only the operation
+    /// of this request has failed.
     pub(super) fn on_work_refused(&mut self, to: u32, failed_work: u32) {
         let peer = &mut self.peers[to as usize];
         if peer.pending_entry_read.is_some_and(|(work, _)| work == failed_work) {
@@ -258,7 +259,8 @@ impl VerbsEngine {
         });
     }
 
-    /// Ends an operation. `is_done` false: it will never be done, because the peer has exited.
+    /// Ends an operation. If `is_done` is false, the operation will never be done, because the peer
+    /// has exited.
     pub(super) fn finish_rdma(&mut self, node: u32, operation: &RdmaOperation, is_done: bool) {
         self.rdma_in_flight[operation.direction as usize] -= 1;
         self.publish_rdma_count();

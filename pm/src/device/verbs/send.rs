@@ -16,8 +16,8 @@ use crate::sync::Ordering;
 impl VerbsEngine {
     pub(super) fn send_submitted(&mut self, queues: &EndpointQueues) {
         let count = queues.submitted.len() as u64;
-        // Counted before they leave the queue, so that a thread that reads both finds them in one
-        // of the two.
+        // The messages are counted before they leave the queue. A thread that reads the queue and
+        // the count therefore finds them in one of the two.
         queues.outstanding.store(self.outstanding + count, Ordering::Release);
         for _ in 0..count {
             let Some(word) = queues.submitted.pop() else { break };

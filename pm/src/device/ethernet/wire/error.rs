@@ -1,4 +1,4 @@
-//! Errors of a wire: those that prevent opening it, and those that are ordinary events.
+//! Errors of a wire: errors that prevent opening it, and errors that are ordinary events.
 
 #![forbid(unsafe_code)]
 

@@ -140,7 +140,7 @@ pub struct PeerHandle {
     /// The number for [`Packet::to`]. Peers are numbered from 0 in the order of adding.
     pub number: u32,
     /// The longest packet to this peer, including the machine's header: at least [`ROUTED_MAX`] if
-    /// the link carries it.
+    /// the link carries packets of this length.
     pub mtu: usize,
 }
 
@@ -210,9 +210,9 @@ impl Wire {
         dispatch!(&mut self.inner, wire => wire.add_peer(&address))
     }
 
-    /// Sends packets in order, and returns how many the kernel accepted. The queue was full for the
-    /// others. Send them again when the descriptor is writable. Packets that cannot be sent now,
-    /// because the link is down or there is no route, count as accepted and are lost: see
+    /// Sends packets in order, and returns how many the kernel accepted. If the queue becomes full,
+    /// the rest must be sent again when the descriptor is writable. Packets that cannot be sent
+    /// now, because the link is down or there is no route, count as accepted and are lost: see
     /// [`Wire::take_fault`].
     pub fn send(&mut self, batch: &[Packet<'_>]) -> usize {
         dispatch!(&mut self.inner, wire => wire.send(&self.slab, batch))
@@ -296,6 +296,6 @@ impl Wire {
 trait PacketSource {
     fn receive(&mut self, out: &mut [Received]) -> usize;
     fn release(&mut self, buffer: u32);
-    /// Adds one more release that will follow for this buffer.
+    /// Adds one to the number of releases after which this buffer is free.
     fn retain(&mut self, buffer: u32);
 }

@@ -92,7 +92,7 @@ pub fn bind(socket: &Socket, index: u32) -> io::Result<()> {
 pub struct Frame {
     /// The address of its first byte.
     pub data: *const u8,
-    /// Its length in the ring.
+    /// The length of the frame in the ring.
     pub len: usize,
 }
 

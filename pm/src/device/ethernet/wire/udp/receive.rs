@@ -120,7 +120,7 @@ impl Udp {
             datagram.next_offset += stride(len) as u32;
             packets += 1;
         }
-        // Nothing but the padding of the last packet may follow it.
+        // Only the padding of the last packet may follow that packet.
         if datagram.next_offset < datagram.end_offset || packets == 0 {
             self.stats.malformed += 1;
             datagram.end_offset = datagram.next_offset;
