@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use score_tests::{TestEnv, skip, test_env};
 use serde_json::{Value, json};
@@ -12,6 +12,10 @@ use serde_json::{Value, json};
 use crate::gdb_stub::DebuggedJob;
 
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time after which an adapter that does not disconnect is killed.
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// lldb gives up after a few seconds without a reply. That is too short on a loaded machine.
+const LLDB_TIMEOUT: &str = "settings set plugin.process.gdb-remote.packet-timeout 60";
 /// The names of the adapter in newer and in older releases of LLVM.
 const ADAPTERS: [&str; 5] =
     ["lldb-dap", "lldb-dap-19", "lldb-vscode", "lldb-vscode-16", "lldb-vscode-14"];
@@ -79,6 +83,16 @@ impl Editor {
         self.receive(command, is_response)
     }
 
+    /// Waits for the response to the request with this number, but not for ever.
+    fn await_response(&mut self, seq: u64, timeout: Duration) {
+        let end = Instant::now() + timeout;
+        while let Ok(message) = self.messages.recv_timeout(end - Instant::now().min(end)) {
+            if message["request_seq"] == seq {
+                return;
+            }
+        }
+    }
+
     fn event(&mut self, name: &str, reason: Option<&str>) -> Value {
         self.receive(name, |message| {
             let is_reason = reason.is_none_or(|reason| message["body"]["reason"] == reason);
@@ -128,7 +142,8 @@ fn an_editor_stops_reads_steps_and_changes_a_rank_and_detaches() {
 
     let mut editor = Editor::start(adapter);
     editor.request("initialize", &json!({"adapterID": "lldb", "linesStartAt1": true}));
-    editor.send("attach", &json!({"attachCommands": [connect], "stopOnEntry": true}));
+    let commands = json!({"attachCommands": [LLDB_TIMEOUT, &connect], "stopOnEntry": true});
+    editor.send("attach", &commands);
     editor.event("initialized", None);
     let breakpoints = json!({"breakpoints": [{"name": "work"}]});
     let set = editor.request("setFunctionBreakpoints", &breakpoints);
@@ -157,10 +172,11 @@ fn an_editor_stops_reads_steps_and_changes_a_rank_and_detaches() {
     let stop = editor.event("stopped", Some("step"));
     let stack = editor.request("stackTrace", &json!({"threadId": stop["threadId"]}));
     assert_eq!(stack["stackFrames"][0]["name"], "work", "{stack}");
-    // lldb-vscode 14 detaches, and then sometimes waits for ever for one of its own locks.
-    // Therefore the test does not wait for the response. The rank has been detached when the stub
-    // ends.
-    editor.send("disconnect", &json!({"terminateDebuggee": false}));
+    // lldb-vscode 14 sometimes waits for ever for one of its own locks while it disconnects. The
+    // rank continues as well if the adapter is killed.
+    let disconnect = editor.send("disconnect", &json!({"terminateDebuggee": false}));
+    editor.await_response(disconnect, DISCONNECT_TIMEOUT);
+    drop(editor);
     let _ = stub.wait().expect_code(0);
     job.end(["answer 0, 0 signals right", "answer 42, 0 signals right"]);
 }

@@ -11,7 +11,9 @@ use score_tests::service::{ALICE, BOB, Cluster};
 use score_tests::terminal::Terminal;
 use score_tests::{Job, Running, TestEnv, binaries, skip, test_env};
 
-pub const DEBUGGER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The limit of a debugger and of its job. A debugger that reads symbols beside many busy ranks
+/// takes more than a minute.
+pub const DEBUGGER_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A job of the program `debugged`.
 pub struct DebuggedJob<'a> {
@@ -47,7 +49,7 @@ impl<'a> DebuggedJob<'a> {
         let program = program(env, debugger)?;
         let end = env.dir().join("end");
         let words = ["system", program.to_str().unwrap(), end.to_str().unwrap()];
-        let mut job = env.scrun(options).args(&words).start();
+        let mut job = env.scrun(options).args(&words).timeout(DEBUGGER_TIMEOUT).start();
         job.wait_for("up", 2);
         Some(Self { env, job })
     }
