@@ -32,6 +32,8 @@ struct ps_prochandle;
 
 /* All ranks of the host. */
 #define SCORE_TOOLCTL_ALL_RANKS (-1)
+/* The most bytes that score_toolctl_view() reads. */
+#define SCORE_TOOLCTL_MAX_VIEW (1 << 20)
 
 /* A command of a Query or an Update. */
 struct score_toolctl_command {
@@ -132,6 +134,18 @@ int score_toolctl_query(score_toolctl *connection, uint32_t rank,
                         struct score_toolctl_command *commands, size_t number);
 int score_toolctl_update(score_toolctl *connection, uint32_t rank,
                          struct score_toolctl_command *commands, size_t number);
+
+/*
+ * Reads memory of a rank without a buffer of the tool. The kernel copies the bytes into memory that
+ * the library shares with the service; a tool that reads much memory uses this function instead of
+ * ps_pdread(). The tool must be attached to the rank.
+ *   address IN  address in the process
+ *   len     IN  1 to SCORE_TOOLCTL_MAX_VIEW bytes
+ *   bytes   OUT the bytes, valid until the next call; NULL on failure
+ * -EIO: the process does not have all of this memory; -EINVAL: len is out of range.
+ */
+int score_toolctl_view(score_toolctl *connection, uint32_t rank, uint64_t address, size_t len,
+                       const void **bytes);
 
 /*
  * Returns the next notice.

@@ -263,12 +263,20 @@ static psaddr_t large_memory(void)
     static unsigned char out[LARGE], in[LARGE];
     struct score_tools_memory_copy copy = {0, 0, 8, SCORE_TOOLS_MAX_SHARED, 0};
     psaddr_t memory = allocate(LARGE);
+    const void *view = out;
     size_t i;
 
     for (i = 0; i < LARGE; i++) out[i] = (unsigned char)(i * 7 + i / 251);
     CHECK(ps_pdwrite(process, memory, out, LARGE) == PS_OK);
     CHECK(ps_pdread(process, memory, in, LARGE) == PS_OK && memcmp(in, out, LARGE) == 0);
     CHECK(ps_pdread(process, (psaddr_t)8, in, LARGE) == PS_BADADDR && says("CopyMemory"));
+    CHECK(score_toolctl_view(connection, 0, (uint64_t)memory, LARGE, &view) == 0);
+    CHECK(memcmp(view, out, LARGE) == 0);
+    CHECK(score_toolctl_view(connection, 0, 8, LARGE, &view) == -EIO && !view);
+    CHECK(says("CopyMemory"));
+    CHECK(score_toolctl_view(connection, 0, 8, SCORE_TOOLCTL_MAX_VIEW + 1, &view) == -EINVAL);
+    CHECK(score_toolctl_view(connection, 0, 8, 1, NULL) == -EINVAL);
+    CHECK(score_toolctl_view(connection, 7, 8, 1, &view) > 0);
     /* The library shares less memory than a tool may share. */
     CHECK(command(0, SCORE_TOOLS_CMD_COPY_MEMORY, &copy, sizeof copy, NULL) ==
           SCORE_TOOLS_CC_LENGTH_ERROR);

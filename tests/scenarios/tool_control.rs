@@ -395,6 +395,29 @@ fn the_death_of_a_tool_undoes_its_changes_to_the_job() {
 }
 
 #[test]
+fn a_tool_stays_connected_when_the_next_stage_begins() {
+    let env = TestEnv::new();
+    let Some(built) = env.test_program("tool_target") else { return };
+    let program = env.dir().join("tool_target");
+    std::fs::copy(built, &program).unwrap();
+    let program = program.to_str().unwrap();
+    let job = env.scrun(&["-nodes=1", program, "::", program]).start();
+    let first_stage = TargetJob::of(job, 1);
+    let mut tool = first_stage.attach(b"stages\0\0", 1);
+    assert_eq!(tool.control(0, 0).0, ReturnCode::Success);
+    tool.set_word(0, first_stage.targets[0].stop, 1);
+    // The second process has started, and describes itself, when there are three lines.
+    let second_stage = TargetJob::of(first_stage.job, 3);
+    let [_, second] = &second_stage.targets[..] else { panic!("{:?}", second_stage.targets) };
+    assert_eq!(tool.attach(b"stages\0\0", 1), (ReturnCode::Success, vec![0]));
+    tool.wait_for_change(0, second.counter);
+    assert_eq!(tool.control(0, 0).0, ReturnCode::Success);
+    tool.set_word(0, second.stop, 1);
+    let outcome = second_stage.job.wait().expect_code(0);
+    assert_eq!(outcome.text().matches("ended 0\n").count(), 2, "{outcome}");
+}
+
+#[test]
 fn the_stacks_of_a_process_that_a_tool_holds_are_shown() {
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 2) else { return };

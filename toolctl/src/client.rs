@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::AtomicU8;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -30,15 +31,19 @@ pub struct ToolConnection {
     last_sequence: u32,
     /// Notices that arrived before an awaited answer.
     notices: VecDeque<Vec<u8>>,
-    /// The memory that this tool shares with the service, for [`Self::read_memory`].
+    /// The memory that this tool shares with the service, for [`Self::view_memory`] and
+    /// [`Self::read_memory`].
     memory: Option<SharedMemory>,
 }
 
-/// The length of the shared memory.
-const SHARED_LEN: usize = 512 << 10;
-/// The most bytes that a message copies. While the service copies the next part, this tool copies
-/// the previous one out of the shared memory.
-const PART_LEN: usize = SHARED_LEN / 2;
+/// The length of the shared memory: the most bytes that [`ToolConnection::view_memory`] reads.
+pub const MAX_VIEW_LEN: usize = 1 << 20;
+/// The part of the shared memory that [`ToolConnection::read_memory`] uses. It is small, so that
+/// the bytes are still in the caches when the tool copies them out.
+const COPY_LEN: usize = 512 << 10;
+/// The most bytes that a message of `read_memory` copies. While the service copies the next part,
+/// this tool copies the previous one out of the shared memory.
+const PART_LEN: usize = COPY_LEN / 2;
 
 /// Why memory of a process cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -172,7 +177,7 @@ impl ToolConnection {
         if self.memory.is_some() {
             return Ok(());
         }
-        let (memory, memfd) = SharedMemory::create(SHARED_LEN)?;
+        let (memory, memfd) = SharedMemory::create(MAX_VIEW_LEN)?;
         self.last_sequence += 1;
         let header = Header::new(self.job, 0, self.tool, self.last_sequence);
         let record = ToolRequest::ShareMemory.encode(&header).map_err(io::Error::other)?;
@@ -187,8 +192,34 @@ impl ToolConnection {
         }
     }
 
-    /// Reads memory of a rank to which this tool is attached, by Copy Memory. Reads all bytes or
-    /// fails. Keeps notices that arrive meanwhile.
+    /// Reads memory of a rank to which this tool is attached, by Copy Memory, and returns it where
+    /// the kernel has copied it: in the memory that this tool shares with the service. Reads all
+    /// bytes or fails. Keeps notices that arrive meanwhile.
+    ///
+    /// # Errors
+    /// See [`ReadMemoryError`]. InvalidInput: `len` is 0 or above [`MAX_VIEW_LEN`]. `timeout` is
+    /// the time limit for the answer.
+    pub fn view_memory(
+        &mut self,
+        rank: u32,
+        address: u64,
+        len: usize,
+        timeout: Duration,
+    ) -> Result<&[AtomicU8], ReadMemoryError> {
+        if !(1..=MAX_VIEW_LEN).contains(&len) {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
+        }
+        self.copy_to_shared_memory(timeout, |tool| {
+            let copy = MemoryCopy { address, length: len as u32, offset: 0 };
+            let sequence = tool.request_copy(rank, copy)?;
+            tool.await_copy(sequence, len, timeout)
+        })?;
+        Ok(self.memory.as_ref().map_or(&[], |memory| memory.view(0..len)))
+    }
+
+    /// Reads memory of a rank to which this tool is attached, by Copy Memory, into a buffer of any
+    /// length. Reads all bytes or fails. Keeps notices that arrive meanwhile. `view_memory` is
+    /// faster, because it does not copy the bytes a second time.
     ///
     /// # Errors
     /// See [`ReadMemoryError`]. `timeout` is the time limit for each answer.
@@ -199,13 +230,41 @@ impl ToolConnection {
         bytes: &mut [u8],
         timeout: Duration,
     ) -> Result<(), ReadMemoryError> {
+        self.copy_to_shared_memory(timeout, |tool| tool.copy_parts(rank, address, bytes, timeout))
+    }
+
+    /// Shares memory with the service, and calls `copy`.
+    fn copy_to_shared_memory(
+        &mut self,
+        timeout: Duration,
+        copy: impl FnOnce(&mut Self) -> Result<(), ReadMemoryError>,
+    ) -> Result<(), ReadMemoryError> {
         self.share_memory(timeout)?;
-        let result = self.copy_parts(rank, address, bytes, timeout);
+        let result = copy(self);
         if matches!(result, Err(ReadMemoryError::Io(_))) {
             // The service may still write to this memory, so that the next call needs other memory.
             self.memory = None;
         }
         result
+    }
+
+    /// Sends a Query of one Copy Memory. Returns its sequence number.
+    fn request_copy(&mut self, rank: u32, copy: MemoryCopy) -> io::Result<u32> {
+        let query = [Command { thread: 0, request: CommandRequest::CopyMemory(copy) }];
+        self.send(rank, &ToolRequest::Query(&query))
+    }
+
+    /// Waits for the answer to such a Query, which must have copied `len` bytes.
+    fn await_copy(
+        &mut self,
+        sequence: u32,
+        len: usize,
+        timeout: Duration,
+    ) -> Result<(), ReadMemoryError> {
+        match copied_len(&self.answer_to(sequence, timeout)?)? == len {
+            true => Ok(()),
+            false => Err(ReadMemoryError::Command(CommandCode::AddressError.number())),
+        }
     }
 
     fn copy_parts(
@@ -215,32 +274,29 @@ impl ToolConnection {
         bytes: &mut [u8],
         timeout: Duration,
     ) -> Result<(), ReadMemoryError> {
-        let copy_of = |start: usize, len: usize| MemoryCopy {
-            address: address.wrapping_add(start as u64),
-            length: len as u32,
-            // Parts that are in progress at the same time have different places.
-            offset: (start % SHARED_LEN) as u32,
-        };
         let (mut sent, mut result) = (0, Ok(()));
         let mut pending = VecDeque::new();
         let len = bytes.len();
         loop {
-            while sent < len && pending.len() < SHARED_LEN / PART_LEN && result.is_ok() {
+            while sent < len && pending.len() < COPY_LEN / PART_LEN && result.is_ok() {
                 let part = sent..len.min(sent + PART_LEN);
                 sent = part.end;
-                let request = CommandRequest::CopyMemory(copy_of(part.start, part.len()));
-                let query = [Command { thread: 0, request }];
-                pending.push_back((self.send(rank, &ToolRequest::Query(&query))?, part));
+                let copy = MemoryCopy {
+                    address: address.wrapping_add(part.start as u64),
+                    length: part.len() as u32,
+                    // Parts that are in progress at the same time have different places.
+                    offset: (part.start % COPY_LEN) as u32,
+                };
+                pending.push_back((self.request_copy(rank, copy)?, part));
             }
             // After an error the answers to the other messages are still awaited.
             let Some((sequence, part)) = pending.pop_front() else { return result };
-            let record = self.answer_to(sequence, timeout)?;
-            let copied = copied_len(&record).and_then(|copied| match copied == part.len() {
-                true => Ok(()),
-                false => Err(ReadMemoryError::Command(CommandCode::AddressError.number())),
-            });
+            let copied = match self.await_copy(sequence, part.len(), timeout) {
+                Err(ReadMemoryError::Io(error)) => return Err(error.into()),
+                copied => copied,
+            };
             if let (Ok(()), Some(memory)) = (&copied, &self.memory) {
-                memory.read(part.start % SHARED_LEN, &mut bytes[part]);
+                memory.read(part.start % COPY_LEN, &mut bytes[part]);
             }
             result = result.and(copied);
         }

@@ -1,6 +1,6 @@
 //! Memory that a tool and the service share, for Copy Memory: a memfd, which both of them map. The
 //! service does not trust the tool, and the tool does not trust the service. Either may write at
-//! any time, so no reference to the bytes exists.
+//! any time, so bytes are copied, or accessed as atomics.
 
 // UNSAFETY: maps memory that another process writes, and lets the kernel write to it.
 #![expect(unsafe_code)]
@@ -11,6 +11,7 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU8;
 
 use libc::c_void;
 use nix::errno::Errno;
@@ -95,6 +96,18 @@ impl SharedMemory {
         unsafe { place.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) }
     }
 
+    /// A range of it, in place. The other process may change the bytes at any time.
+    ///
+    /// # Panics
+    /// If the range is not within the memory.
+    pub fn view(&self, range: Range<usize>) -> &[AtomicU8] {
+        let place = self.place(&range);
+        // SAFETY: the range is within the mapping, which lives as long as `self`. Atomics may be
+        // changed by others while they are borrowed, and all values are valid. This process writes
+        // to the memory only by system calls and by `replace_byte`, which makes no reference.
+        unsafe { std::slice::from_raw_parts(place.cast::<AtomicU8>(), range.len()) }
+    }
+
     /// Replaces a byte if it has this value.
     ///
     /// # Panics
@@ -152,6 +165,7 @@ impl Drop for SharedMemory {
 mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
+    use std::sync::atomic::Ordering::Relaxed;
 
     use nix::fcntl::{FcntlArg, SealFlag, fcntl};
     use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -230,6 +244,16 @@ mod tests {
         ours.replace_byte(21, 1, 5);
         theirs.read(20, &mut bytes[..2]);
         assert_eq!(bytes[..2], [5, 0]);
+        let view = ours.view(19..22);
+        assert_eq!(view.iter().map(|byte| byte.load(Relaxed)).collect::<Vec<_>>(), [0, 5, 0]);
+        theirs.replace_byte(21, 0, 9);
+        assert_eq!(view[2].load(Relaxed), 9);
+    }
+
+    #[test]
+    #[should_panic(expected = "0..4097 of 4096")]
+    fn a_view_beyond_the_memory_is_an_error_of_the_caller() {
+        SharedMemory::create(4096).unwrap().0.view(0..4097);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command as Program};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -191,6 +192,12 @@ fn a_query_copies_a_megabyte_and_hides_breakpoints() {
     let mut read = vec![0; len];
     job.tool.read_memory(0, block, &mut read, ANSWER_TIMEOUT).unwrap();
     assert_eq!(read, bytes);
+    let view = job.tool.view_memory(0, block, len, ANSWER_TIMEOUT).unwrap();
+    assert!(view.iter().map(|byte| byte.load(Relaxed)).eq(bytes.iter().copied()));
+    for wrong in [0, len + 1] {
+        let failure = job.tool.view_memory(0, block, wrong, ANSWER_TIMEOUT);
+        assert!(matches!(failure, Err(ReadMemoryError::Io(_))), "{wrong}: {failure:?}");
+    }
 
     let spot = job.session.address("spot");
     let original = job.session.raw_byte(spot);
@@ -236,6 +243,10 @@ fn a_range_is_within_the_memory_and_the_answer_says_how_much_is_valid() {
     let failure = job.tool.read_memory(0, last + 4000, &mut bytes, ANSWER_TIMEOUT);
     let code = CommandCode::AddressError.number();
     assert!(matches!(failure, Err(ReadMemoryError::Command(it)) if it == code), "{failure:?}");
+    let failure = job.tool.view_memory(0, last + 4000, 97, ANSWER_TIMEOUT);
+    assert!(matches!(failure, Err(ReadMemoryError::Command(it)) if it == code), "{failure:?}");
+    let view = job.tool.view_memory(0, constant, 8, ANSWER_TIMEOUT).unwrap();
+    assert!(view.iter().map(|byte| byte.load(Relaxed)).eq(*b"constant"));
     // The call has left no answer behind.
     job.tool.read_memory(0, constant, &mut bytes[..14], ANSWER_TIMEOUT).unwrap();
     assert_eq!(&bytes[..14], b"constant bytes");

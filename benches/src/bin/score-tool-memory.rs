@@ -2,12 +2,15 @@
 //! memory and the job's directory, and waits for the end of its standard input.
 //!
 //! `score-tool-memory DIRECTORY ADDRESS ROUNDS` reads that memory of rank 0 alternately through the
-//! tool control service (Copy Memory) and by process_vm_readv(2). It prints the microseconds of
-//! each round.
+//! tool control service and by process_vm_readv(2). The service copies it into memory that it
+//! shares with this program (Copy Memory), and this program reads it there; process_vm_readv copies
+//! it into a buffer. The program prints the microseconds of each round: until the bytes are in its
+//! memory.
 
 use std::io::{self, IoSliceMut};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -59,17 +62,18 @@ fn measure(directory: &Path, address: u64, rounds: u32) -> io::Result<()> {
         CommandAnswer::GetProcessData(data) => Some(Pid::from_raw(data.tgid.cast_signed())),
         _ => None,
     })?;
-    let (mut through_tool, mut direct) = (vec![0; MEMORY_LEN], vec![0; MEMORY_LEN]);
+    let mut direct = vec![0; MEMORY_LEN];
     for _ in 0..rounds {
         let begun = Instant::now();
-        tool.read_memory(0, address, &mut through_tool, ANSWER_TIMEOUT)
-            .map_err(io::Error::other)?;
+        let view =
+            tool.view_memory(0, address, MEMORY_LEN, ANSWER_TIMEOUT).map_err(io::Error::other)?;
         let tool_us = begun.elapsed().as_secs_f64() * 1e6;
         let begun = Instant::now();
         let remote = [RemoteIoVec { base: address as usize, len: MEMORY_LEN }];
         let read = process_vm_readv(pid, &mut [IoSliceMut::new(&mut direct)], &remote)?;
         let direct_us = begun.elapsed().as_secs_f64() * 1e6;
-        if read != MEMORY_LEN || direct != through_tool {
+        let are_equal = view.iter().zip(&direct).all(|(byte, other)| byte.load(Relaxed) == *other);
+        if read != MEMORY_LEN || !are_equal {
             return Err(io::Error::other("the two ways differ"));
         }
         println!("{tool_us:.1} {direct_us:.1}");

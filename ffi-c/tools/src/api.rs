@@ -331,6 +331,23 @@ unsafe extern "C" fn score_toolctl_process(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn score_toolctl_view(
+    pointer: *mut Connection,
+    rank: u32,
+    address: u64,
+    len: usize,
+    bytes: *mut *const c_void,
+) -> c_int {
+    // SAFETY: the rule of the crate.
+    let Some(connection) = (unsafe { connection(pointer) }) else { return NO_CONNECTION };
+    // SAFETY: the rule of the crate.
+    let Some(place) = (unsafe { bytes.as_mut() }) else { return finish(connection, Err(MISSING)) };
+    let result = connection.view_memory(rank, address, len).map(|view| view.as_ptr().cast());
+    *place = *result.as_ref().unwrap_or(&std::ptr::null());
+    finish(connection, result.map(drop))
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn score_toolctl_thread(handle: *mut ProcessHandle, id: libc::pid_t) -> u32 {
     // SAFETY: the rule of the crate.
     let Some((connection, rank)) = (unsafe { process(handle) }) else { return 0 };

@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU8;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -15,7 +16,7 @@ use nix::fcntl::{OFlag, open};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::Mode;
 use score_proto::tool_start::{JOB_ID_ENV, TOOL_DIR_ENV, TOOL_ID_ENV};
-use score_toolctl::client::{ReadMemoryError, ToolConnection};
+use score_toolctl::client::{MAX_VIEW_LEN, ReadMemoryError, ToolConnection};
 use score_tools::wire::{
     Attach, Command, CommandAnswer, CommandCode, CommandKind, CommandRequest, CommandResult,
     CommandSet, Control, ControlAck, Detach, Header, Notice, ProcessSelect, ReturnCode,
@@ -46,6 +47,19 @@ pub struct Connection {
     pub text: CString,
     /// Handles of processes that were returned to C, by rank.
     pub handles: BTreeMap<u32, *mut crate::ProcessHandle>,
+}
+
+/// The failure of a call that reads memory by Copy Memory.
+fn memory_failure(job: u64, rank: u32, error: ReadMemoryError) -> Failure {
+    match error {
+        ReadMemoryError::Io(error) => Failure::Service { job, error },
+        ReadMemoryError::Refused(Header { return_code: code, error_code: errno, .. }) => {
+            Failure::Refused { rank, code, errno }
+        }
+        ReadMemoryError::Command(code) => {
+            Failure::Command { rank, command: CommandKind::CopyMemory, code }
+        }
+    }
 }
 
 /// The value of a variable that start_tool sets.
@@ -288,15 +302,23 @@ impl Connection {
         buffer: &mut [u8],
     ) -> Result<(), Failure> {
         let result = self.service.read_memory(rank, address, buffer, ANSWER_TIMEOUT);
-        result.map_err(|error| match error {
-            ReadMemoryError::Io(error) => self.service_failure(error),
-            ReadMemoryError::Refused(Header { return_code: code, error_code: errno, .. }) => {
-                Failure::Refused { rank, code, errno }
-            }
-            ReadMemoryError::Command(code) => {
-                Failure::Command { rank, command: CommandKind::CopyMemory, code }
-            }
-        })
+        result.map_err(|error| memory_failure(self.job, rank, error))
+    }
+
+    /// Reads memory, and returns it in the memory that this tool shares with the service, until the
+    /// next call.
+    pub fn view_memory(
+        &mut self,
+        rank: u32,
+        address: u64,
+        len: usize,
+    ) -> Result<&[AtomicU8], Failure> {
+        if !(1..=MAX_VIEW_LEN).contains(&len) {
+            return Err(Failure::Argument("a length is from 1 to SCORE_TOOLCTL_MAX_VIEW bytes"));
+        }
+        let job = self.job;
+        let result = self.service.view_memory(rank, address, len, ANSWER_TIMEOUT);
+        result.map_err(|error| memory_failure(job, rank, error))
     }
 
     /// The failure for an answer that does not belong to the request.

@@ -345,7 +345,19 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    use nix::sys::socket::{
+        AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind, listen, recv,
+        send, socket,
+    };
+    use score_tools::wire::{
+        CommandCode, CommandKind, CommandSet, CommandWriter, MAX_MESSAGE_LEN, ToolMessage,
+        encode_results,
+    };
+
     use super::*;
+    use crate::failure::PsError;
 
     #[test]
     fn a_thread_is_named_by_either_id_and_never_mistaken() {
@@ -373,5 +385,49 @@ mod tests {
         assert_eq!(rsp, Some(libc::RSP as usize));
         let size = size_of::<libc::user_regs_struct>();
         assert_eq!((REGISTERS * 8, FLOAT_LEN), (size, size_of::<libc::user_fpregs_struct>()));
+    }
+
+    /// Answers one Query for floating point registers with an area of this length. This stands for
+    /// a service on a processor without XSAVE, or one that does not work.
+    fn answer_with_area(listener: &OwnedFd, len: usize) {
+        let socket = accept(listener.as_raw_fd()).unwrap();
+        let mut record = vec![0; MAX_MESSAGE_LEN];
+        let received = recv(socket, &mut record, MsgFlags::empty()).unwrap();
+        let header = ToolMessage::decode(&record[..received]).unwrap().0;
+        let head = FloatRegistersHead { features: 3 };
+        let registers = FloatRegisters { head, bytes: vec![0; len].into() };
+        let mut writer = CommandWriter::new();
+        let number = CommandKind::GetFloatRegisters.number();
+        let answer = CommandAnswer::GetFloatRegisters(registers);
+        writer.push_result(number, 1, CommandCode::Success, Some(&answer));
+        let answer = encode_results(writer, &header, CommandSet::Query);
+        send(socket, &answer, MsgFlags::empty()).unwrap();
+        nix::unistd::close(socket).unwrap();
+    }
+
+    #[test]
+    fn an_answer_without_the_registers_is_ps_nofregs() {
+        let path = std::env::temp_dir().join(format!("scoretools-{}", std::process::id()));
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+        bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        listen(&listener, Backlog::new(1).unwrap()).unwrap();
+        let all = USED_COMPONENTS + 64;
+        for len in [0, 8, all - 8, all] {
+            let area = std::thread::scope(|scope| {
+                scope.spawn(|| answer_with_area(&listener, len));
+                Connection::connect(&path, 1, 1).unwrap().float_area(0, 1)
+            });
+            match area {
+                Ok((features, area)) => assert_eq!((features, area.len(), len), (3, all, all)),
+                Err(failure) => {
+                    assert!(len < all, "{len}: {failure}");
+                    assert_eq!(failure.ps_error(), PsError::NoFloatRegisters, "{failure}");
+                    assert_eq!(failure.number(), -libc::ENODATA);
+                    assert!(failure.to_string().starts_with("rank 0: no floating point"));
+                }
+            }
+        }
+        std::fs::remove_file(path).unwrap();
     }
 }

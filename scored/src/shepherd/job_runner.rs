@@ -357,8 +357,7 @@ impl JobRunner {
             self.input.close();
         }
         self.shared_memory.clear();
-        self.tool_service.close(&self.run_gate);
-        self.tool_service.begin_job(self.run_gate.job_time());
+        self.tool_service.begin_stage(self.run_gate.job_time());
         self.tool_directory.begin_stage(Instant::now());
         self.pending_flushes.clear();
         let new_calls = |element: &ElementSpec| {

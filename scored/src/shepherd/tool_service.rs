@@ -171,9 +171,14 @@ impl ToolService {
         Ok(())
     }
 
-    /// Called when the first stage of the job begins.
-    pub fn begin_job(&mut self, job_time: Duration) {
+    /// Handles the start of a stage. `job_time` is that of the start, from [`RunGate::job_time`].
+    /// The processes and the commands of the previous stage have ended. The service continues,
+    /// because tools stay connected from stage to stage.
+    pub fn begin_stage(&mut self, job_time: Duration) {
         self.job_time_at_start.get_or_insert(job_time);
+        self.unsent.clear();
+        self.pending.clear();
+        self.breakpoints = BreakpointList::default();
     }
 
     /// Handles the start of a process of the running stage.
@@ -432,8 +437,7 @@ impl ToolService {
         service.is_some_and(|service| matches!(service.purpose, ServiceUse::Ending(_)))
     }
 
-    /// Ends the service, because the processes of the last stage have exited: another stage begins,
-    /// or the job ends.
+    /// Ends the service, because the job ends.
     pub fn close(&mut self, run_gate: &RunGate) {
         self.end("", run_gate, &mut Vec::new());
         self.breakpoints = BreakpointList::default();
