@@ -98,6 +98,19 @@ impl NodeSlab {
         self.slab.next_sequence(self.local_index, to as usize)
     }
 
+    /// For verbs: the number of messages from `source` that this process has accepted.
+    #[inline(always)]
+    pub(crate) fn accepted_from(&self, source: u32) -> &AtomicU64 {
+        self.slab.accepted(self.local_index, source as usize)
+    }
+
+    /// For verbs: the number of this node's messages that the process of `node` has accepted. None:
+    /// `node` is on another host.
+    pub(crate) fn accepted_by(&self, node: u32) -> Option<&AtomicU64> {
+        let peer_index = self.geometry().local_index(node as usize)?;
+        Some(self.slab.accepted(peer_index, self.self_node as usize))
+    }
+
     /// Counts a message that is in the queue of this process.
     #[inline(always)]
     pub(crate) fn count_accepted(&self) {
@@ -145,6 +158,9 @@ mod tests {
         first.publish(3, content);
         assert_eq!((first.content(3), second.content(3)), (Some(content), None));
         assert_eq!(slab.content(0, 3), Some(content));
+        second.accepted_from(2).store(8, Ordering::Relaxed);
+        assert_eq!(first.accepted_by(4).unwrap().load(Ordering::Relaxed), 8);
+        assert!(first.accepted_by(5).is_none());
         slab.set_exited(5);
         assert!(first.has_new_exits() && second.has_new_exits() && first.is_exited(5));
         first.note_exits();
