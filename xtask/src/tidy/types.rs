@@ -32,7 +32,6 @@ type Excess = (String, String, Part, usize);
 /// The types that still exceed a limit, with their present counts. Lower or remove the line of a
 /// type that has been divided. Do not add lines.
 const EXCEPTIONS: &[(&str, &str, Part, usize)] = &[
-    ("pm/src/device/composite/mod.rs", "Composite", Part::Methods, 81),
     ("scored/src/daemon/mod.rs", "Daemon", Part::Methods, 93),
     ("scored/src/shepherd/job_runner.rs", "JobRunner", Part::Fields, 23),
     ("scored/src/shepherd/job_runner.rs", "JobRunner", Part::Methods, 62),
