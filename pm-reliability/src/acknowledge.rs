@@ -2,14 +2,9 @@
 
 use crate::packet_header::{Header, SACK_BLOCK, TIMESTAMP_ECHO};
 use crate::rtt::timestamp;
-use crate::send::{
-    MAX_PROBE_TIMEOUTS, PacketSender, REORDER_THRESHOLD, SendEntry, SendMode, SendState,
-};
+use crate::send::{MAX_PROBE_TIMEOUTS, PacketSender, SendEntry, SendMode, SendState};
 use crate::trunking::LinkScheduler;
 use crate::{CommonState, MAX_WINDOW, NO_DEADLINE};
-
-/// The threshold is lowered after this many packets without an unnecessary retransmission.
-const REORDER_DECAY_PACKETS: u32 = 1024;
 
 /// The result of an acknowledgement.
 #[derive(Default)]
@@ -111,7 +106,7 @@ impl PacketSender {
                 if !original_arrived {
                     summary.by_retransmission |= entry.retransmitted;
                     links.on_acked(entry.link, entry.link_sequence, entry.sent_at);
-                    self.newest_acked_sent_at = self.newest_acked_sent_at.max(entry.sent_at);
+                    self.loss_detector.on_arrived(entry.sent_at);
                 }
             }
             SendState::Lost => {
@@ -125,28 +120,7 @@ impl PacketSender {
         let is_early = now.saturating_sub(entry.sent_at) < self.rtt.min_ns / 2;
         let was_spurious = entry.state == SendState::Lost || (entry.retransmitted && is_early);
         shared.counters.premature += u64::from(was_spurious || original_arrived);
-        if was_spurious {
-            self.raise_reorder_threshold(now);
-        }
-        self.packets_since_reorder += 1;
-        if self.packets_since_reorder >= REORDER_DECAY_PACKETS {
-            self.packets_since_reorder = 0;
-            self.reorder_threshold = (self.reorder_threshold - 1).max(REORDER_THRESHOLD.0);
-        }
-    }
-
-    /// Handles a packet that was declared lost but was only late. Raises the threshold at most once
-    /// per round trip, and not after a time-out.
-    #[cold]
-    fn raise_reorder_threshold(&mut self, now: u64) {
-        if self.rtt.backoff_shift > 0
-            || now < self.threshold_raised_at.saturating_add(self.rtt.smoothed_ns)
-        {
-            return;
-        }
-        self.reorder_threshold = (self.reorder_threshold * 2).min(REORDER_THRESHOLD.1);
-        self.threshold_raised_at = now;
-        self.packets_since_reorder = 0;
+        self.loss_detector.on_acked(was_spurious, &self.rtt, now);
     }
 
     /// Acknowledges all messages before the number in the header.
@@ -221,18 +195,19 @@ impl PacketSender {
         links: &mut LinkScheduler,
         now: u64,
     ) {
-        let overtaken_before =
-            self.newest_acked_sent_at.saturating_sub(self.rtt.reorder_margin_ns());
+        let lost_if_sent_before = self.loss_detector.lost_if_sent_before(&self.rtt);
         let base = 1 + (SACK_BLOCK * u32::from(header.sack_block)) as usize;
         let range =
             base.min(self.sent_count())..(base + SACK_BLOCK as usize).min(self.sent_count());
         let range = if everywhere { 0..self.sent_count() } else { range };
         for index in (0..self.sent_count().min(1)).chain(range) {
             let entry = self.entries[index];
-            let is_overtaken =
-                || links.overtaken_by(entry.link, entry.link_sequence) >= self.reorder_threshold;
+            let is_overtaken = || {
+                let later_count = links.overtaken_by(entry.link, entry.link_sequence);
+                self.loss_detector.is_overtaken(later_count)
+            };
             if entry.state == SendState::InFlight
-                && (entry.sent_at < overtaken_before || is_overtaken())
+                && (entry.sent_at < lost_if_sent_before || is_overtaken())
             {
                 self.mark_lost(index, links, now);
             }

@@ -13,6 +13,7 @@
 //! | `peer.rs` | one peer: the choice of the next packet |
 //! | `send.rs` | messages to a peer: which may be sent, time-outs |
 //! | `acknowledge.rs` | which of them have arrived, which are lost |
+//! | `loss_detection.rs` | when a packet counts as lost because later ones have arrived |
 //! | `receive.rs` | messages from a peer: order, window, acknowledgement |
 //! | `congestion.rs` | how many packets may be in flight |
 //! | `rtt.rs` | round trips and time-outs |
@@ -36,6 +37,7 @@ mod acknowledge;
 mod config;
 mod congestion;
 mod counters;
+mod loss_detection;
 pub mod packet_header;
 mod peer;
 mod peer_index;

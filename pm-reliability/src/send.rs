@@ -2,6 +2,7 @@
 //! acknowledged it (`acknowledge.rs`). It sends a packet again if the packet is lost or overdue.
 
 use crate::congestion::Congestion;
+use crate::loss_detection::LossDetector;
 use crate::packet_header::PacketKind;
 use crate::rtt::Rtt;
 use crate::trunking::LinkScheduler;
@@ -14,9 +15,6 @@ const ACK_REQUEST_THRESHOLD: u32 = 8;
 /// The number of time-outs in a row after each of which only one packet is sent again. After
 /// further time-outs the state of the network is unknown.
 pub(super) const MAX_PROBE_TIMEOUTS: u32 = 2;
-/// How many later packets of the same link must arrive before a packet counts as lost: initially,
-/// and at most.
-pub(super) const REORDER_THRESHOLD: (i32, i32) = (3, 64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendState {
@@ -73,11 +71,7 @@ pub(super) struct PacketSender {
     /// The window was closed for the length of a time-out, so a probe is due.
     pub(super) window_probe_due: bool,
     pub(super) time_out_at: u64,
-    /// The latest sending time among packets that have arrived.
-    pub(super) newest_acked_sent_at: u64,
-    pub(super) reorder_threshold: i32,
-    pub(super) threshold_raised_at: u64,
-    pub(super) packets_since_reorder: u32,
+    pub(super) loss_detector: LossDetector,
     pub(super) rtt: Rtt,
     pub(super) congestion: Congestion,
     pub(super) mode: SendMode,
@@ -110,10 +104,7 @@ impl PacketSender {
             send_despite_window: false,
             window_probe_due: false,
             time_out_at: NO_DEADLINE,
-            newest_acked_sent_at: 0,
-            reorder_threshold: REORDER_THRESHOLD.0,
-            threshold_raised_at: 0,
-            packets_since_reorder: 0,
+            loss_detector: LossDetector::new(),
             rtt: Rtt::new(),
             congestion: Congestion::new(config.max_queued.min(MAX_WINDOW)),
             mode: SendMode::Open,
@@ -375,21 +366,14 @@ impl PacketSender {
 
     /// A description for the dump.
     pub(super) fn describe(&self) -> String {
-        let PacketSender {
-            first_unacked,
-            next_unsent,
-            limit,
-            in_flight,
-            lost_count,
-            reorder_threshold,
-            ..
-        } = self;
+        let PacketSender { first_unacked, next_unsent, limit, in_flight, lost_count, .. } = self;
         let queued = self.entries.len();
         format!(
             "unacknowledged from {first_unacked}, unsent from {next_unsent}, shut from {limit}; \
              {queued} queued, {in_flight} on the way, {lost_count} lost; window {}, \
-             reorder {reorder_threshold}, round trip {} ns, back-off {}{}",
+             reorder {}, round trip {} ns, back-off {}{}",
             self.congestion.window,
+            self.loss_detector.threshold(),
             self.rtt.smoothed_ns,
             self.rtt.backoff_shift,
             if self.mode == SendMode::Dropping { "; exited" } else { "" },

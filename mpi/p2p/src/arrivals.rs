@@ -1,10 +1,11 @@
 //! Handling of arriving messages. This module sends nothing: answers are added to the outbox.
 
 use crate::credit;
+use crate::matching_queues::{Unexpected, UnexpectedBody};
 use crate::memory::{Message, Payload};
 use crate::operation::Violation;
 use crate::remote_memory::ArrivedWrite;
-use crate::state::{State, Unexpected, UnexpectedBody, channel_of, origin_of};
+use crate::state::{State, channel_of, origin_of};
 use crate::wire::{Announcement, Envelope, Header};
 
 impl State {
@@ -93,7 +94,7 @@ impl State {
         let (cost, len) = (credit::cost(payload.len()), payload.len() as u64);
         self.credit.receive(source, cost)?;
         let (channel, origin) = (channel_of(&envelope), origin_of(source, &envelope));
-        match self.take_posted(channel, origin, len) {
+        match self.matching.take_posted(channel, origin, len) {
             Some(destination) => {
                 destination.buffer.fill_from(0, payload);
                 self.complete_receive(&destination, (origin, envelope), len, None);
@@ -101,7 +102,8 @@ impl State {
             }
             None => {
                 let body = UnexpectedBody::Whole { bytes: payload.to_boxed(), cost };
-                self.queues(channel).unexpected.add(origin, Unexpected { envelope, body });
+                let unexpected = &mut self.matching.of(channel).unexpected;
+                unexpected.add(origin, Unexpected { envelope, body });
             }
         }
         Ok(())
@@ -112,13 +114,14 @@ impl State {
             self.outbox.push(source, Header::Credit { bytes });
         }
         let (channel, origin) = (channel_of(&envelope), origin_of(source, &envelope));
-        match self.take_posted(channel, origin, announcement.len) {
+        match self.matching.take_posted(channel, origin, announcement.len) {
             Some(destination) => {
                 self.start_transfer(destination, (origin, envelope), announcement);
             }
             None => {
                 let body = UnexpectedBody::Announced(announcement);
-                self.queues(channel).unexpected.add(origin, Unexpected { envelope, body });
+                let unexpected = &mut self.matching.of(channel).unexpected;
+                unexpected.add(origin, Unexpected { envelope, body });
             }
         }
     }

@@ -52,6 +52,13 @@ pub(crate) struct MultipleBuffer {
 }
 
 impl MultipleBuffer {
+    /// A buffer that counts one message as in transfer, which keeps the buffer until the receive is
+    /// posted.
+    pub(crate) fn new(buffer: UserBuffer, request: Request, min_free: usize) -> Self {
+        let is_exhausted = buffer.is_empty();
+        Self { buffer, request, min_free, used: 0, pending: 1, is_exhausted }
+    }
+
     /// Takes room for a message of `len` bytes.
     pub(crate) fn take(&mut self, number: u32, len: u64) -> Destination {
         let free = self.buffer.len() - self.used;

@@ -1,12 +1,12 @@
 //! The calls of the program, and progress.
 
 use slab::Slab;
-use std::collections::HashMap;
 
 use crate::completions::Completions;
 use crate::counts::{Count, Counted, Counts};
 use crate::credit::{self, Credit};
 use crate::destination::{Destination, MultipleBuffer};
+use crate::matching_queues::{CancelledReceive, MatchingQueues, Unexpected, UnexpectedBody};
 use crate::memory::{Message, UserBuffer};
 use crate::network::{Body, Network, SendError};
 use crate::node_queues::NodeQueues;
@@ -15,7 +15,7 @@ use crate::operation::{
     Retention, Selector, SendCompletes, SendOperation, Violation,
 };
 use crate::regions::Regions;
-use crate::state::{Queues, State, Unexpected, UnexpectedBody, channel_of, origin_of};
+use crate::state::{State, channel_of, origin_of};
 use crate::transfers::copies::{Copies, CopyBudget};
 use crate::transfers::{AccessQueue, OutgoingTransfer};
 use crate::wire::{Announcement, Envelope, Header};
@@ -46,10 +46,7 @@ impl<N: Network> Engine<N> {
             nodes,
             limits,
             credit: Credit::new(nodes, limits.window),
-            tagged: Queues::new(),
-            untagged: Queues::new(),
-            multiples: Slab::new(),
-            claimed: HashMap::new(),
+            matching: MatchingQueues::new(),
             sends: Slab::new(),
             receives: Slab::new(),
             accesses: AccessQueue::new(),
@@ -149,7 +146,8 @@ impl<N: Network> Engine<N> {
         let state = &mut self.state;
         let SendOperation { node, envelope, request, ref buffer, .. } = *send;
         let (origin, len) = (origin_of(node, &envelope), buffer.len());
-        if let Some(destination) = state.take_posted(channel_of(&envelope), origin, len as u64) {
+        let channel = channel_of(&envelope);
+        if let Some(destination) = state.matching.take_posted(channel, origin, len as u64) {
             destination.buffer.fill_from_buffer(buffer, len);
             state.complete_send(request, envelope, None);
             state.complete_receive(&destination, (origin, envelope), len as u64, None);
@@ -168,8 +166,7 @@ impl<N: Network> Engine<N> {
             let (len, handle) = (len as u64, 0);
             UnexpectedBody::Announced(Announcement { len, handle, send_id, wants_finished })
         };
-        let unexpected = &mut state.queues(channel_of(&envelope)).unexpected;
-        unexpected.add(origin, Unexpected { envelope, body });
+        state.matching.of(channel).unexpected.add(origin, Unexpected { envelope, body });
     }
 
     /// Posts a receive for a single message, if no message is unexpected; this is the most frequent
@@ -182,7 +179,7 @@ impl<N: Network> Engine<N> {
         buffer: UserBuffer,
         request: Request,
     ) -> bool {
-        let queues = self.state.queues(channel);
+        let queues = self.state.matching.of(channel);
         if !queues.unexpected.is_empty() {
             return false;
         }
@@ -196,7 +193,7 @@ impl<N: Network> Engine<N> {
             return self.receive_many(channel, receive, min_free);
         }
         let ReceiveOperation { selector, buffer, request, .. } = receive;
-        let queues = self.state.queues(channel);
+        let queues = self.state.matching.of(channel);
         let found = queues.unexpected.find(&selector);
         match found.and_then(|slot| queues.unexpected.remove(slot)) {
             Some(message) => {
@@ -209,28 +206,14 @@ impl<N: Network> Engine<N> {
 
     fn receive_many(&mut self, channel: Channel, receive: ReceiveOperation, min_free: usize) {
         let ReceiveOperation { selector, buffer, request, .. } = receive;
-        let is_exhausted = buffer.is_empty();
         let state = &mut self.state;
-        let index = state.multiples.insert(MultipleBuffer {
-            buffer,
-            request,
-            min_free,
-            used: 0,
-            // This extra message keeps the buffer from being released during this call.
-            pending: 1,
-            is_exhausted,
-        });
-        let multiple = index as u32;
-        while !state.multiples[index].is_exhausted
-            && let Some(slot) = state.queues(channel).unexpected.find(&selector)
-            && let Some(message) = state.queues(channel).unexpected.remove(slot)
+        let multiple = state.matching.add_multiple(MultipleBuffer::new(buffer, request, min_free));
+        while let Some((message, destination)) =
+            state.matching.take_unexpected(channel, &selector, multiple)
         {
-            let destination = state.multiples[index].take(multiple, message.1.len());
             state.deliver(message, destination);
         }
-        if !state.multiples[index].is_exhausted {
-            state.queues(channel).posted.post(selector, Destination::of_multiple(multiple));
-        }
+        state.matching.post_multiple(channel, selector, multiple);
         state.release_multiple(multiple, channel);
         self.send_pending();
     }
@@ -238,14 +221,14 @@ impl<N: Network> Engine<N> {
     /// Looks for a tagged message that has arrived and that no receive has taken. Returns None if
     /// there is none.
     pub fn peek(&mut self, selector: Selector, mode: PeekMode, context: usize) -> Option<Peek> {
-        let unexpected = &mut self.state.tagged.unexpected;
+        let unexpected = &mut self.state.matching.of(Channel::Tagged).unexpected;
         let slot = unexpected.find(&selector)?;
         let (origin, message) = unexpected.get(slot)?;
         let peek = Peek { len: message.len(), source: origin.source, envelope: message.envelope };
         match mode {
             PeekMode::Claim => {
                 let message = unexpected.remove(slot)?;
-                self.state.claimed.insert(context, message);
+                self.state.matching.claim(context, message);
             }
             PeekMode::Discard => {
                 let message = unexpected.remove(slot)?;
@@ -260,7 +243,8 @@ impl<N: Network> Engine<N> {
     /// Receives the message that a peek with this context has claimed. Returns false if there is
     /// none.
     pub fn receive_claimed(&mut self, buffer: UserBuffer, request: Request) -> bool {
-        let Some(message) = self.state.claimed.remove(&request.context) else { return false };
+        let claimed = self.state.matching.take_claimed(request.context);
+        let Some(message) = claimed else { return false };
         self.state.deliver(message, Destination::of(buffer, request));
         self.send_pending();
         true
@@ -268,7 +252,7 @@ impl<N: Network> Engine<N> {
 
     /// Drops the message that a peek with this context has claimed. Returns false if there is none.
     pub fn discard_claimed(&mut self, context: usize) -> bool {
-        let Some(message) = self.state.claimed.remove(&context) else { return false };
+        let Some(message) = self.state.matching.take_claimed(context) else { return false };
         self.state.discard(message);
         self.send_pending();
         true
@@ -278,31 +262,18 @@ impl<N: Network> Engine<N> {
     /// the receive has matched or does not exist.
     pub fn cancel(&mut self, channel: Channel, context: usize) -> bool {
         let state = &mut self.state;
-        let queues = match channel {
-            Channel::Tagged => &mut state.tagged,
-            Channel::Untagged => &mut state.untagged,
-        };
-        let multiples = &state.multiples;
-        let slot = queues.posted.find_by_context(context, |posted| match posted.multiple {
-            None => posted.request.context,
-            Some(number) => multiples[number as usize].request.context,
-        });
-        let posted = slot.and_then(|slot| queues.posted.remove(slot, Destination::take));
-        let Some(destination) = posted else { return false };
-        let failure = Some(Failure::Cancelled);
-        match destination.multiple.map(|number| number as usize) {
-            Some(index) if state.multiples[index].pending > 0 => {
-                // Messages that are in transfer still arrive. The buffer is released after them.
-                state.multiples[index].is_exhausted = true;
+        match state.matching.cancel(channel, context) {
+            None => return false,
+            Some(CancelledReceive::Multiple(released)) => {
+                if let Some(completion) = released {
+                    state.completions.push(completion);
+                }
             }
-            Some(index) => {
-                let entry = state.multiples.remove(index);
-                state.completions.push(entry.released(channel, failure));
-            }
-            None => {
+            Some(CancelledReceive::Single(destination)) => {
                 let tag = (channel == Channel::Tagged).then_some(0);
                 let envelope = Envelope { tag, data: None };
                 let origin = origin_of(state.self_node, &envelope);
+                let failure = Some(Failure::Cancelled);
                 state.complete_receive(&destination, (origin, envelope), 0, failure);
             }
         }

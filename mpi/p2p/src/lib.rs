@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `wire.rs` | message headers |
 //! | `matching.rs`, `slots.rs` | matching of messages and receives |
+//! | `matching_queues.rs`, `destination.rs` | messages and receives that wait for each other |
 //! | `operation.rs`, `network.rs` | requests and results of the program; the network interface |
 //! | `engine.rs` | the calls of the program, and progress |
 //! | `state.rs`, `completions.rs` | the state of a node, and its completion queue |
@@ -46,6 +47,7 @@ mod destination;
 mod engine;
 mod fuzz;
 mod matching;
+mod matching_queues;
 mod memory;
 mod network;
 mod node_queues;

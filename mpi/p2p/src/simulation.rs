@@ -378,7 +378,8 @@ impl World {
                     let selector = Selector { source: Some(peek.source), tag, ignore: 0 };
                     self.post(node, Channel::Tagged, selector);
                 }
-                let untagged = self.programs[node].engine.state.queues(Channel::Untagged);
+                let matching = &mut self.programs[node].engine.state.matching;
+                let untagged = matching.of(Channel::Untagged);
                 if !untagged.unexpected.is_empty() {
                     self.post(node, Channel::Untagged, Selector::untagged(None));
                 }
@@ -415,9 +416,9 @@ impl World {
             assert!(self.programs[node].pending_receives.is_empty());
             assert!(!self.programs[node].engine.cancel(Channel::Tagged, 0));
             let state = &mut self.programs[node].engine.state;
-            assert!(state.multiples.is_empty() && state.receives.is_empty());
+            assert!(state.matching.multiple_count() == 0 && state.receives.is_empty());
             for channel in [Channel::Tagged, Channel::Untagged] {
-                let queues = state.queues(channel);
+                let queues = state.matching.of(channel);
                 assert_eq!((queues.posted.len(), queues.unexpected.len()), (0, 0));
             }
         }

@@ -1,58 +1,20 @@
 //! The protocol's state of a node, without the network.
 
-use std::collections::HashMap;
-
 use slab::Slab;
 
 use crate::completions::Completions;
 use crate::counts::{Counted, Counts};
 use crate::credit::Credit;
-use crate::destination::{Destination, MultipleBuffer};
-use crate::matching::{Origin, PostedReceives, UnexpectedMessages};
+use crate::destination::Destination;
+use crate::matching::Origin;
+use crate::matching_queues::{MatchingQueues, Unexpected, UnexpectedBody};
 use crate::memory::Payload;
 use crate::node_queues::NodeQueues;
 use crate::operation::{Channel, Completion, CompletionKind, Failure, Limits, Request, Violation};
 use crate::regions::Regions;
 use crate::transfers::copies::Copies;
 use crate::transfers::{AccessQueue, IncomingTransfer, OutgoingTransfer};
-use crate::wire::{Announcement, Envelope, Header};
-
-/// An unexpected message.
-#[derive(Debug)]
-pub(crate) struct Unexpected {
-    pub(crate) envelope: Envelope,
-    pub(crate) body: UnexpectedBody,
-}
-
-#[derive(Debug)]
-pub(crate) enum UnexpectedBody {
-    /// The whole message. `cost` is the credit to return to its sender.
-    Whole { bytes: Box<[u8]>, cost: u32 },
-    /// The bytes are still at the sender.
-    Announced(Announcement),
-}
-
-impl Unexpected {
-    pub(crate) fn len(&self) -> u64 {
-        match &self.body {
-            UnexpectedBody::Whole { bytes, .. } => bytes.len() as u64,
-            UnexpectedBody::Announced(announcement) => announcement.len,
-        }
-    }
-}
-
-/// The messages and receives of a channel.
-#[derive(Debug)]
-pub(crate) struct Queues {
-    pub(crate) posted: PostedReceives<Destination>,
-    pub(crate) unexpected: UnexpectedMessages<Unexpected>,
-}
-
-impl Queues {
-    pub(crate) fn new() -> Self {
-        Self { posted: PostedReceives::new(), unexpected: UnexpectedMessages::new() }
-    }
-}
+use crate::wire::{Envelope, Header};
 
 /// The protocol's state of this node, without the network.
 #[derive(Debug)]
@@ -61,11 +23,7 @@ pub(crate) struct State {
     pub(crate) nodes: u32,
     pub(crate) limits: Limits,
     pub(crate) credit: Credit,
-    pub(crate) tagged: Queues,
-    pub(crate) untagged: Queues,
-    pub(crate) multiples: Slab<MultipleBuffer>,
-    /// Messages that a peek has claimed, by the context of the peek.
-    pub(crate) claimed: HashMap<usize, (Origin, Unexpected)>,
+    pub(crate) matching: MatchingQueues,
     pub(crate) sends: Slab<OutgoingTransfer>,
     pub(crate) receives: Slab<IncomingTransfer>,
     pub(crate) accesses: AccessQueue,
@@ -81,53 +39,11 @@ pub(crate) struct State {
 }
 
 impl State {
-    #[inline(always)]
-    pub(crate) fn queues(&mut self, channel: Channel) -> &mut Queues {
-        match channel {
-            Channel::Tagged => &mut self.tagged,
-            Channel::Untagged => &mut self.untagged,
-        }
-    }
-
     /// Whether a receive is posted on the channel of the first completion.
     #[inline(always)]
     pub(crate) fn awaits_more(&self) -> bool {
-        match self.completions.first().map(|completion| completion.channel) {
-            Some(Channel::Tagged) => !self.tagged.posted.is_empty(),
-            Some(Channel::Untagged) | None => !self.untagged.posted.is_empty(),
-        }
-    }
-
-    /// Takes the first posted receive for a message of `len` bytes from this origin.
-    #[inline(always)]
-    pub(crate) fn take_posted(
-        &mut self,
-        channel: Channel,
-        origin: Origin,
-        len: u64,
-    ) -> Option<Destination> {
-        let queues = self.queues(channel);
-        let slot = queues.posted.find(origin)?;
-        match queues.posted.get(slot)?.multiple {
-            None => queues.posted.remove(slot, Destination::take),
-            Some(multiple) => self.take_of_multiple(channel, (slot, multiple), len),
-        }
-    }
-
-    /// Like [`State::take_posted`], for a receive for several messages.
-    #[inline(never)]
-    fn take_of_multiple(
-        &mut self,
-        channel: Channel,
-        (slot, multiple): (u32, u32),
-        len: u64,
-    ) -> Option<Destination> {
-        let entry = self.multiples.get_mut(multiple as usize)?;
-        let destination = entry.take(multiple, len);
-        if entry.is_exhausted {
-            self.queues(channel).posted.remove(slot, |_| ());
-        }
-        Some(destination)
+        let first = self.completions.first();
+        self.matching.has_posted(first.map_or(Channel::Untagged, |completion| completion.channel))
     }
 
     /// Completes a receive. If the message of `len` bytes is longer than the buffer, the completion
@@ -166,11 +82,8 @@ impl State {
 
     /// Notes that a message into a buffer for several messages was received.
     pub(crate) fn release_multiple(&mut self, multiple: u32, channel: Channel) {
-        let Some(entry) = self.multiples.get_mut(multiple as usize) else { return };
-        entry.pending -= 1;
-        if entry.is_exhausted && entry.pending == 0 {
-            let entry = self.multiples.remove(multiple as usize);
-            self.completions.push(entry.released(channel, None));
+        if let Some(completion) = self.matching.release_multiple(multiple, channel) {
+            self.completions.push(completion);
         }
     }
 
@@ -227,10 +140,7 @@ impl State {
 
     /// Drops all receives and completions.
     pub(crate) fn forget_receives(&mut self) {
-        self.tagged.posted = PostedReceives::new();
-        self.untagged.posted = PostedReceives::new();
-        self.multiples.clear();
-        let claimed = std::mem::take(&mut self.claimed);
+        let claimed = self.matching.forget_receives();
         claimed.into_values().for_each(|message| self.discard(message));
         self.completions.clear();
     }

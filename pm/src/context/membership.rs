@@ -30,7 +30,7 @@ impl LiveContext {
         pairs: &[(u32, u32)],
     ) -> PmResult<()> {
         let endpoint = member.device_context.endpoint().map_err(|_| Error::Invalid)?;
-        composite.check_pairs(endpoint, pairs)?;
+        composite.routing().check_pairs(endpoint, pairs)?;
         // SYNC: composite
         match member.composite.compare_exchange(0, self.id, Ordering::AcqRel, Ordering::Acquire) {
             Err(id) if id == self.id => return composite.add(context, endpoint, pairs),
@@ -90,7 +90,7 @@ impl Context {
         let inner = self.live()?;
         let composite = inner.device_context.composite().ok_or(Error::NoSys)?;
         let locks = inner.lock_both()?;
-        if let Some(member_index) = composite.only_member_to(node) {
+        if let Some(member_index) = composite.routing().only_member_to(node) {
             inner.unlock_all_regions(1 << member_index);
         }
         let removed = composite.remove(node);
@@ -106,6 +106,8 @@ impl Context {
     /// # Errors
     /// Invalid: there is no such node, or no member is associated with it.
     pub fn extract_node(&self, node: u32) -> PmResult<(ContextRef, u32)> {
-        self.live()?.device_context.composite().ok_or(Error::NoSys)?.member_of(node)
+        let inner = self.live()?;
+        let composite = inner.device_context.composite().ok_or(Error::NoSys)?;
+        composite.routing().member_of(node)
     }
 }

@@ -52,7 +52,7 @@ impl DeviceContext {
             DeviceContext::Shmem(shmem) => shmem.unbind(owner.shmem_channels()?),
             DeviceContext::Ethernet(ethernet) => ethernet.unbind(),
             DeviceContext::Verbs(verbs) => verbs.unbind(),
-            DeviceContext::Composite(composite) => composite.unbind(),
+            DeviceContext::Composite(composite) => composite.routing().unbind(),
         }
     }
 }
@@ -166,7 +166,7 @@ impl Context {
             }
             DeviceContext::Ethernet(ethernet) => ethernet.bind(channel, self_node),
             DeviceContext::Verbs(verbs) => verbs.bind(channel, self_node),
-            DeviceContext::Composite(composite) => composite.bind(self_node),
+            DeviceContext::Composite(composite) => composite.routing().bind(self_node),
         };
         locks.release_both();
         bound

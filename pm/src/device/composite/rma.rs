@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Composite, NO_NODE};
+use super::Composite;
 use crate::device::{RmaInterface, on};
 use crate::error::{Error, PmResult};
 use crate::rma::{AddrHandle, Arena, Direction, RemoteStatus, RmaOperation};
@@ -19,60 +19,43 @@ impl Composite {
         node: u32,
         handles: [AddrHandle; 2],
     ) -> bool {
-        self.options.get() & direction.option() != 0
+        self.routing.options() & direction.option() != 0
             && self
+                .routing
                 .direct_target(node)
                 .is_some_and(|target| target.copy_one_word(direction, handles))
     }
 
     #[inline]
     pub(crate) fn options(&self) -> u64 {
-        self.options.get()
+        self.routing.options()
     }
 
     #[inline]
     pub(crate) fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
-        let (_, member, member_node) = self.route(node)?;
+        let (_, member, member_node) = self.routing.route(node)?;
         on!(member, e => e.start_rma(member_node, operation))
     }
 
     /// The member numbers the operations on its node.
     pub(crate) fn remote_status(&self, node: u32) -> PmResult<RemoteStatus> {
-        let (_, member, member_node) = self.route(node)?;
+        let (_, member, member_node) = self.routing.route(node)?;
         on!(member, e => e.remote_status(member_node))
     }
 
     pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
-        self.members().find_map(|(_, member)| on!(member, e => e.arena()))
-    }
-
-    /// Computes the option bits again after members were added or removed. Called under both locks.
-    pub(super) fn update_options(&self) {
-        let options = self
-            .members()
-            .map(|(_, member)| on!(member, e => e.options()))
-            .reduce(|options, member_options| options & member_options);
-        self.options.set(options.unwrap_or(0));
+        self.routing.members().find_map(|(_, member)| on!(member, e => e.arena()))
     }
 
     /// The members, or the member that reaches `node`. Invalid: no such node, or this node itself.
     pub(crate) fn paths(&self, node: Option<u32>) -> PmResult<u32> {
-        let Some(node) = node else {
-            return Ok(self
-                .members()
-                .fold(0, |paths, (member_index, _)| paths | 1 << member_index));
-        };
-        let self_node = self.self_node.get();
-        if self_node != NO_NODE && self_node == u64::from(node) {
-            return Err(Error::Invalid);
-        }
-        Ok(1 << self.route(node)?.0)
+        self.routing.paths(node)
     }
 
     /// A failure on any member counts, and is reported before operations in flight.
     pub(crate) fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
         let mut result = Ok(());
-        for (_, member) in self.members() {
+        for (_, member) in self.routing.members() {
             match on!(member, e => e.is_remote_done(direction)) {
                 Ok(()) => {}
                 Err(Error::Busy) => result = result.and(Err(Error::Busy)),

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::Composite;
+use super::routing_table::RoutingTable;
 use crate::debug;
 use crate::device::{EndpointRef, ReadySource, SelectInterface, on};
 use crate::error::{Error, PmResult, from_errno};
@@ -44,6 +45,15 @@ impl CompositeSelectState {
         on!(member, e => e.with_doorbell_fd(add))
     }
 
+    /// Registers all members, at the first call.
+    fn register_all(&self, routing: &RoutingTable) -> PmResult<()> {
+        if self.has_members_registered.get() == 0 {
+            routing.members().try_for_each(|(_, member)| self.register(member))?;
+            self.has_members_registered.set(1);
+        }
+        Ok(())
+    }
+
     /// Registers a member that was added.
     pub(super) fn on_member_added(&self, member: EndpointRef<'_>) -> PmResult<()> {
         if self.has_members_registered.get() != 0 {
@@ -79,27 +89,19 @@ impl Composite {
             });
             return Err(Error::NoMemory);
         }
-        self.register_all()?;
+        self.select.register_all(&self.routing)?;
         Ok(fd)
     }
 
-    fn register_all(&self) -> PmResult<()> {
-        if self.select.has_members_registered.get() == 0 {
-            self.members().try_for_each(|(_, member)| self.select.register(member))?;
-            self.select.has_members_registered.set(1);
-        }
-        Ok(())
-    }
-
     pub(crate) fn before_select(&self) -> PmResult<()> {
-        self.register_all()?;
+        self.select.register_all(&self.routing)?;
         self.select.is_selecting.set(1);
-        self.members().try_for_each(|(_, member)| on!(member, e => e.before_select()))
+        self.routing.members().try_for_each(|(_, member)| on!(member, e => e.before_select()))
     }
 
     pub(crate) fn after_select(&self) {
         self.select.is_selecting.set(0);
-        self.members().for_each(|(_, member)| on!(member, e => e.after_select()));
+        self.routing.members().for_each(|(_, member)| on!(member, e => e.after_select()));
     }
 
     #[inline(always)]
@@ -110,7 +112,7 @@ impl Composite {
     /// Rearms and polls the members in turn until one has a message. If no member has one, all are
     /// armed.
     pub(crate) fn rearm_and_rescan(&self) -> Option<ReadySource> {
-        self.members().find_map(|(member_index, member)| {
+        self.routing.members().find_map(|(member_index, member)| {
             let source = on!(member, e => e.rearm_and_rescan())?;
             Some(ReadySource::new(member_index, source))
         })

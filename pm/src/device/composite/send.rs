@@ -8,8 +8,8 @@
 #![expect(unsafe_code)]
 
 use super::Composite;
-use super::open::Route;
-use crate::device::shmem::{ShmemEndpoint, Target};
+use super::routing_table::Route;
+use crate::device::shmem::Target;
 use crate::device::{Endpoint, EndpointRef, SendInterface, on, shorten};
 use crate::error::{Error, PmResult};
 use crate::ring::{CACHE_LINE, IN_SLOT, Reservation};
@@ -58,34 +58,73 @@ impl CompositeSender {
     }
 }
 
+/// Each target is one that the routing table of the same composite has returned.
+impl CompositeSender {
+    #[inline(always)]
+    fn set_pending_inline(&self, target: &Target, len: usize) {
+        self.pending_inline.store(ptr::from_ref(target).cast_mut(), Ordering::Relaxed);
+        self.direct_len.set(len as u64);
+    }
+
+    #[inline(always)]
+    fn set_pending_out_of_line(&self, target: &Target, position: u64, len: usize) {
+        self.pending_inline.store(null_mut(), Ordering::Relaxed);
+        self.pending_out_of_line.store(ptr::from_ref(target).cast_mut(), Ordering::Relaxed);
+        self.direct_len.set(len as u64);
+        self.direct_position.set(position);
+    }
+
+    /// Records that a member holds the reserved message.
+    fn set_pending_member(&self, member_index: u64) {
+        self.pending_member.set(member_index);
+        self.pending_inline.store(null_mut(), Ordering::Relaxed);
+        self.pending_out_of_line.store(null_mut(), Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn pending_inline(&self) -> Option<&Target> {
+        // SAFETY: null, or in an endpoint of a present or former member, which lives as long as the
+        // composite that `self` belongs to.
+        unsafe { self.pending_inline.load(Ordering::Relaxed).as_ref() }
+    }
+
+    /// Like `pending_inline`, for a longer message. Called under the send lock, if no short message
+    /// is pending.
+    #[inline(always)]
+    fn pending_out_of_line(&self) -> Option<&Target> {
+        // SAFETY: as in `pending_inline`.
+        unsafe { self.pending_out_of_line.load(Ordering::Relaxed).as_ref() }
+    }
+
+    /// See [`Composite::prefetch_lines`].
+    fn prefetch_lines(&self) {
+        let end = self.lines_to_prefetch.get();
+        let start = end.saturating_sub(PREFETCH_LINES);
+        let has_prefetched = self
+            .pending_out_of_line()
+            .is_some_and(|target| target.prefetch_fixed_buffer(start..end));
+        self.lines_to_prefetch.set(if has_prefetched { start } else { 0 });
+    }
+}
+
 impl Composite {
     /// Like `reserve`, for a short message directly in the ring. Called under the send lock. None:
     /// the caller has to call `reserve`.
     #[inline(always)]
     pub(crate) fn reserve_inline(&self, node: u32, len: usize) -> Option<*mut u8> {
-        let target = self.direct_target(node)?;
+        let target = self.routing.direct_target(node)?;
         let buffer = target.reserve_inline(len)?;
-        self.send.pending_inline.store(ptr::from_ref(target).cast_mut(), Ordering::Relaxed);
-        self.send.direct_len.set(len as u64);
+        self.send.set_pending_inline(target, len);
         Some(buffer)
     }
 
     /// Like `reserve_inline`, for a longer message. Called under the send lock.
     #[inline(always)]
     fn reserve_out_of_line(&self, node: u32, len: usize) -> Option<*mut u8> {
-        let target = self.direct_target(node)?;
+        let target = self.routing.direct_target(node)?;
         let Reservation { payload, position } = target.reserve_out_of_line(len)?;
-        self.send.pending_inline.store(null_mut(), Ordering::Relaxed);
-        self.send.pending_out_of_line.store(ptr::from_ref(target).cast_mut(), Ordering::Relaxed);
-        self.send.direct_len.set(len as u64);
-        self.send.direct_position.set(position);
+        self.send.set_pending_out_of_line(target, position, len);
         Some(payload)
-    }
-
-    /// Records that a member holds the reserved message.
-    fn clear_direct_target(&self) {
-        self.send.pending_inline.store(null_mut(), Ordering::Relaxed);
-        self.send.pending_out_of_line.store(null_mut(), Ordering::Relaxed);
     }
 
     #[inline(always)]
@@ -93,10 +132,9 @@ impl Composite {
         if let Some(buffer) = self.reserve_out_of_line(node, len) {
             return Ok(buffer);
         }
-        let (member_index, member, member_node) = self.route(node)?;
+        let (member_index, member, member_node) = self.routing.route(node)?;
         let buffer = on!(member, e => e.reserve(member_node, len))?;
-        self.send.pending_member.set(member_index);
-        self.clear_direct_target();
+        self.send.set_pending_member(member_index);
         Ok(buffer)
     }
 
@@ -105,7 +143,7 @@ impl Composite {
         if nodes.is_empty() || nodes.len() > sender.multicast_routes.len() {
             return Err(Error::Invalid);
         }
-        let routes = || nodes.iter().map(|&node| self.route(node));
+        let routes = || nodes.iter().map(|&node| self.routing.route(node));
         // One identifier for all members, higher than any identifier of a member. It reveals a node
         // that is in the list twice, even if the node has two numbers in this composite.
         let mut multicast_id = 0;
@@ -121,27 +159,22 @@ impl Composite {
             })?;
         }
         for (entry, &node) in sender.multicast_routes.iter().zip(nodes) {
-            entry.set(self.route_bits(node));
+            entry.set(self.routing.entry(node).map_or(0, Route::bits));
         }
         sender.multicast_count.set(nodes.len() as u64);
         sender.multicast_len.set(len as u64);
-        sender.pending_member.set(PENDING_MULTICAST);
-        self.clear_direct_target();
+        sender.set_pending_member(PENDING_MULTICAST);
         let staging_member = self.staging_member().ok_or(Error::Invalid)?;
         Ok(on!(staging_member, e => e.staging()))
     }
 
-    fn route_bits(&self, node: u32) -> u64 {
-        self.routes[node as usize].load(crate::sync::Ordering::Relaxed)
-    }
-
     /// The member that holds a multicast's message.
     fn staging_member(&self) -> Option<EndpointRef<'_>> {
-        self.member(Route::from_bits(self.send.multicast_routes.first()?.get())?.member())
+        self.routing.member(Route::from_bits(self.send.multicast_routes.first()?.get())?.member())
     }
 
     pub(crate) fn truncate(&self, len: usize) -> PmResult<()> {
-        if self.pending_inline().or(self.pending_out_of_line()).is_some() {
+        if self.send.pending_inline().or(self.send.pending_out_of_line()).is_some() {
             return shorten(&self.send.direct_len, len);
         }
         let pending_member = self.send.pending_member.get();
@@ -156,16 +189,7 @@ impl Composite {
     /// None: no such message.
     #[inline(always)]
     pub(crate) fn pending_inline(&self) -> Option<&Target> {
-        // SAFETY: null, or what `direct_target` has returned, which lives as long as `self`.
-        unsafe { self.send.pending_inline.load(Ordering::Relaxed).as_ref() }
-    }
-
-    /// Like `pending_inline`, for a longer message. Called under the send lock, if no short message
-    /// is pending.
-    #[inline(always)]
-    fn pending_out_of_line(&self) -> Option<&Target> {
-        // SAFETY: as in `pending_inline`.
-        unsafe { self.send.pending_out_of_line.load(Ordering::Relaxed).as_ref() }
+        self.send.pending_inline()
     }
 
     /// Whether `prefetch_lines` has work to do.
@@ -180,12 +204,7 @@ impl Composite {
     /// thread sends and no message is reserved.
     #[cold]
     pub(crate) fn prefetch_lines(&self) {
-        let end = self.send.lines_to_prefetch.get();
-        let start = end.saturating_sub(PREFETCH_LINES);
-        let has_prefetched = self
-            .pending_out_of_line()
-            .is_some_and(|target| target.prefetch_fixed_buffer(start..end));
-        self.send.lines_to_prefetch.set(if has_prefetched { start } else { 0 });
+        self.send.prefetch_lines();
     }
 
     /// Publishes the pending message. Called under the send lock. True: the caller has to call
@@ -205,7 +224,8 @@ impl Composite {
     #[cold]
     fn check_receiver_of(&self, target: &Target, position: u64) {
         // No member is removed while the send lock is held.
-        if let Some(member) = self.shmem_members().find(|member| member.owns_target(target)) {
+        if let Some(member) = self.routing.shmem_members().find(|member| member.owns_target(target))
+        {
             member.check_receiver(target, position, self.send.direct_len.get() as usize);
         }
     }
@@ -218,7 +238,7 @@ impl Composite {
             }
             return;
         }
-        if let Some(target) = self.pending_out_of_line() {
+        if let Some(target) = self.send.pending_out_of_line() {
             let position = self.send.direct_position.get();
             let len = self.send.direct_len.get() as usize;
             if target.publish_out_of_line(position, len) {
@@ -229,19 +249,10 @@ impl Composite {
         }
         match self.member(self.send.pending_member.get()) {
             Some(member) => {
-                self.clear_last_destinations(member);
+                self.routing.clear_last_destinations(member);
                 on!(member, e => e.publish());
             }
             None => self.publish_multicast(),
-        }
-    }
-
-    /// Clears shmem's record of the last destination if `member`, which carries the last message,
-    /// is not a shmem endpoint. A sampler uses shmem's record if there is one. In this way messages
-    /// through shmem have no additional cost.
-    fn clear_last_destinations(&self, member: EndpointRef<'_>) {
-        if member.shmem().is_none() {
-            self.shmem_members().for_each(ShmemEndpoint::clear_last_destination);
         }
     }
 
@@ -255,7 +266,7 @@ impl Composite {
         for bits in &sender.multicast_routes[..count] {
             let Some(route) = Route::from_bits(bits.get()) else { continue };
             if let Some(member) = self.member(route.member()) {
-                self.clear_last_destinations(member);
+                self.routing.clear_last_destinations(member);
                 on!(member, e => e.send_copy(route.node(), staging, len));
             }
         }

@@ -3,11 +3,9 @@
 #![forbid(unsafe_code)]
 
 use super::Composite;
-use super::open::Route;
 use crate::config::QueueStatus;
 use crate::device::{StateInterface, on};
 use crate::error::{Error, PmResult};
-use crate::sync::Ordering;
 use std::io::Write;
 
 /// "SCPMCMP" and the version of the format. The number of members follows, then for each member the
@@ -16,16 +14,16 @@ const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMCMP\x01");
 
 impl Composite {
     pub(crate) fn is_send_done(&self) -> PmResult<()> {
-        self.members().try_for_each(|(_, member)| on!(member, e => e.is_send_done()))
+        self.routing.members().try_for_each(|(_, member)| on!(member, e => e.is_send_done()))
     }
 
     pub(crate) fn reset(&self) {
-        self.members().for_each(|(_, member)| on!(member, e => e.reset()));
+        self.routing.members().for_each(|(_, member)| on!(member, e => e.reset()));
     }
 
     pub(crate) fn queue_status(&self, has_held_message: bool) -> QueueStatus {
         let mut sum = QueueStatus::default();
-        for (member_index, member) in self.members() {
+        for (member_index, member) in self.routing.members() {
             let is_holder = has_held_message && member_index == self.held_by();
             let queues = on!(member, e => e.queue_status(is_holder));
             sum.receive += queues.receive;
@@ -38,8 +36,8 @@ impl Composite {
     pub(crate) fn save(&self, out: &mut Vec<u8>) {
         let put_word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
         put_word(out, SAVE_MAGIC);
-        put_word(out, self.members().count() as u64);
-        for (_, member) in self.members() {
+        put_word(out, self.routing.members().count() as u64);
+        for (_, member) in self.routing.members() {
             let mut saved = Vec::new();
             on!(member, e => e.save(&mut saved));
             put_word(out, saved.len() as u64);
@@ -50,7 +48,7 @@ impl Composite {
     /// Restores all members or none.
     pub(crate) fn restore(&self, saved: &[u8]) -> PmResult<()> {
         let parts = split_saved(saved)?;
-        let members: Vec<_> = self.members().map(|(_, member)| member).collect();
+        let members: Vec<_> = self.routing.members().map(|(_, member)| member).collect();
         if parts.len() != members.len() {
             return Err(Error::Invalid);
         }
@@ -61,13 +59,8 @@ impl Composite {
     }
 
     pub(crate) fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        for (member_index, member) in self.members() {
-            let nodes = self
-                .routes
-                .iter()
-                .filter_map(|bits| Route::from_bits(bits.load(Ordering::Relaxed)))
-                .filter(|entry| entry.member() == member_index)
-                .count();
+        for (member_index, member) in self.routing.members() {
+            let nodes = self.routing.routes_of(member_index).count();
             writeln!(out, "  member {member_index} reaches {nodes} nodes")?;
             on!(member, e => e.dump(out))?;
         }

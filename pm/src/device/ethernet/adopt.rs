@@ -36,8 +36,14 @@ impl EthernetOrphan {
     /// Publishes whether operations are pending. They count as pending while memory of other
     /// processes may still change.
     fn publish_rma_activity(&self, active: bool) {
-        let record = self.engine.slab.record(self.engine.local_index);
-        record.node.send.0.pending_rma.store(u64::from(active), Ordering::Release);
+        self.engine
+            .slab
+            .record()
+            .node
+            .send
+            .0
+            .pending_rma
+            .store(u64::from(active), Ordering::Release);
     }
 }
 
@@ -73,21 +79,20 @@ impl EthernetEngine {
     /// Adopts the slots of an exited process. The reliability machine counts slots that are
     /// invalid. Returns whether the slots contain frames of remote memory access.
     fn resume(&mut self) -> bool {
-        let (slab, local_index) = (self.slab.clone(), self.local_index);
         let mut recovered = Vec::new();
         let mut unsequenced: BTreeMap<u32, Vec<UnsequencedMessage>> = BTreeMap::new();
-        for slot in 0..slab.geometry().all_slots() {
-            let Some(content) = slab.content(local_index, slot) else { continue };
+        for slot in 0..self.slab.geometry().all_slots() as u32 {
+            let Some(content) = self.slab.content(slot) else { continue };
             let PublishedMessage { to, order: send_order, sequence, published } = content;
-            self.slot_destinations[slot] = to;
+            self.slot_destinations[slot as usize] = to;
             let message = RecoveredMessage {
                 peer: to,
                 sequence: sequence.unwrap_or(0),
-                slot: slot as u32,
+                slot,
                 len: u16::try_from(published.len).unwrap_or(0),
                 kind: published.kind,
             };
-            if sequence.is_some() || to as usize >= slab.geometry().nodes {
+            if sequence.is_some() || to as usize >= self.slab.geometry().nodes {
                 recovered.push(message);
             } else {
                 let ordered_after_rma = published.ordered_after_rma;
@@ -120,8 +125,7 @@ impl EthernetEngine {
     ) {
         let Some(first) = messages.first().map(|message| message.send_order) else { return };
         messages.sort_by_key(|message| message.send_order.wrapping_sub(first) as i32);
-        let mut next =
-            self.slab.next_sequence(self.local_index, to as usize).load(Ordering::Acquire) as u32;
+        let mut next = self.slab.next_sequence(to).load(Ordering::Acquire) as u32;
         for known in recovered.iter().filter(|message| message.peer == to) {
             // The process may have died before it stored the number of its last message.
             let successor = known.sequence.wrapping_add(1);
@@ -136,8 +140,8 @@ impl EthernetEngine {
             next = next.wrapping_add(1);
         }
         for message in &messages {
-            self.slab.free(self.local_index, message.recovered.slot as usize);
+            self.slab.free(message.recovered.slot);
         }
-        self.count_dropped(messages.len() as u64);
+        self.slab.count_dropped(messages.len() as u64);
     }
 }

@@ -22,7 +22,7 @@ impl EthernetEngine {
         match message.bytes.get_mut(..len as usize) {
             Some(to) => {
                 copy_payload(queues.message_ptr(entry), to);
-                self.control_messages.push_back((message, entry));
+                self.control_messages.add_received(message, entry);
             }
             None => self.release(entry, from),
         }
@@ -31,12 +31,10 @@ impl EthernetEngine {
     /// Sends the control messages that the owner has queued for this process.
     #[cold]
     pub(super) fn send_queued_control(&mut self) {
-        let slab = self.slab.clone();
-        let control_queue = &slab.record(self.local_index).control_queue;
-        while !self.free_control_slots.is_empty()
-            && let Some((to, bytes, len)) = control_queue.peek()
+        while self.control_messages.has_free_slot()
+            && let Some((to, bytes, len)) = self.slab.control_queue().peek()
         {
-            control_queue.pop();
+            self.slab.control_queue().pop();
             // The owner checks its messages, so a message that cannot be sent was not written by
             // the owner.
             let _ = self.send_control(to, &bytes[..len]);
@@ -49,16 +47,16 @@ impl EthernetEngine {
         if to as usize >= self.slab.geometry().nodes || message.is_empty() {
             return Err(Error::Invalid);
         }
-        if self.exited_nodes.contains(&to) {
+        if self.exited_nodes.contains(to) {
             return Ok(());
         }
-        let slot = self.free_control_slots.pop().ok_or(Error::NoBuffers)?;
-        self.slab.write(self.local_index, slot as usize, message);
+        let slot = self.control_messages.take_slot()?;
+        self.slab.write(slot, message);
         self.copy_back_for(to);
         let len = message.len();
         let published = SendSlotState::new(len, PacketKind::Control);
         self.submit_internal(to, slot, published, (len, PacketKind::Control)).inspect_err(|_| {
-            self.free_control_slots.push(slot);
+            self.control_messages.free_slot(slot);
         })
     }
 
@@ -68,10 +66,7 @@ impl EthernetEngine {
         &mut self,
         read: impl FnOnce(&ControlMessage) -> PmResult<T>,
     ) -> PmResult<T> {
-        let (message, entry) = self.control_messages.front().ok_or(Error::NoBuffers)?;
-        let (from, entry) = (message.from, *entry);
-        let result = read(message)?;
-        self.control_messages.pop_front();
+        let (result, from, entry) = self.control_messages.read_next(read)?;
         self.release(entry, from);
         Ok(result)
     }

@@ -36,7 +36,7 @@ impl EthernetEngine {
             deferred.iter().filter_map(|packet| Some(packet.payload?.0)).collect();
         self.copy_back(&slots);
         for batch in deferred.chunks(BATCH) {
-            self.transmitter.send(&self.slab, self.local_index, batch);
+            self.transmitter.send(&self.slab, batch);
         }
     }
 
@@ -72,7 +72,7 @@ impl EthernetEngine {
         let mut bytes = 0;
         for (part, slot) in parts.iter_mut().zip(run) {
             let len = self.transmitter.zero_copy.frame(*slot).map_or(0, |frame| frame.bytes.len);
-            let addr = self.slab.payload(self.local_index, *slot as usize).addr();
+            let addr = self.slab.payload(*slot).addr();
             *part = IoSegment { addr, len };
             bytes += len;
         }
@@ -88,7 +88,7 @@ impl EthernetEngine {
         for slot in run {
             let Some(frame) = self.transmitter.zero_copy.frame(*slot) else { continue };
             let published = SendSlotState::new(frame.bytes.len, PacketKind::Continuation);
-            self.slab.replace(self.local_index, *slot as usize, published);
+            self.slab.replace(*slot, published);
             self.transmitter.zero_copy.set_in_slab(*slot);
         }
         Ok(())

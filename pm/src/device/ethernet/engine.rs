@@ -6,6 +6,7 @@
 // to the slab.
 #![expect(unsafe_code)]
 
+use super::exited_nodes::ExitedNodes;
 use super::job_clock::JobClock;
 use super::receive_store::{ReceiveStore, packet_bytes};
 use super::rma_engine::RmaEngine;
@@ -15,10 +16,12 @@ use super::wire::{self, Received, UDP_PREFIX, Wire};
 use super::zero_copy::ZeroCopyFrames;
 use crate::debug;
 use crate::device::net_common::address_table::AddressTable;
+use crate::device::net_common::control_messages::ControlMessages;
 use crate::device::net_common::endpoint_queues::{
     ControlMessage, EndpointQueues, ReceivedMessage, SendRequest,
 };
 use crate::device::net_common::layout::{CONTROL_QUEUE_LEN, FRAME_HEADROOM, SendSlotState};
+use crate::device::net_common::node_slab::NodeSlab;
 use crate::device::net_common::slab::{PublishedMessage, Slab};
 use crate::device::net_common::{self, EndpointIdentity, ProgressMode, receive_buffers};
 use crate::error::{Error, PmResult, from_errno};
@@ -26,22 +29,16 @@ use crate::sync::Ordering;
 use score_pm_reliability::{
     BufferDisposition, Config, PACKET_HEADER_LEN, PacketKind, ReliabilityEvent, ReliabilityMachine,
 };
-use std::collections::{HashSet, VecDeque};
 use std::io::Write;
 use std::sync::Arc;
 
 /// The most batches that one pass reads from one wire, so that a flood of packets cannot delay the
 /// rest of the pass.
 const MAX_BATCHES_PER_PASS: usize = 4;
-/// The time in nanoseconds during which acknowledgements of an exited node are still accepted.
-const EXITED_PEER_GRACE_NS: u64 = 50_000_000;
 /// The time in nanoseconds until the engine sends packets again for which the kernel had no room.
 const SEND_RETRY_INTERVAL_NS: u64 = 1_000_000;
 /// The number of passes between two reports of events to the user.
 const EVENT_REPORT_PASSES: u64 = 1024;
-/// The time in nanoseconds between two carrier checks. Each check may wait for the kernel's lock
-/// that serializes all changes of network configuration.
-const CARRIER_CHECK_INTERVAL_NS: u64 = 250_000_000;
 /// The number of idle polls after which a poll reads the clock and the owner's requests.
 const IDLE_POLLS_PER_CHECK: u32 = 8;
 /// Receive buffers that the reliability machine does not count, reserved for packets that are being
@@ -62,27 +59,18 @@ pub(crate) struct EthernetEngine {
     /// The destination of each slot's message. When the slot is free again, it is added to the
     /// peer's count of freed slots.
     pub(super) slot_destinations: Box<[u32]>,
-    /// Free slots for control messages.
-    pub(super) free_control_slots: Vec<u32>,
-    /// Received control messages that wait to be read, with the entries that hold them.
-    pub(super) control_messages: VecDeque<(ControlMessage, u32)>,
+    /// The entries of the store hold the received control messages.
+    pub(super) control_messages: ControlMessages<u32>,
     pub(super) rma_requests: Arc<RmaRequestQueue>,
     pub(super) rma: RmaEngine,
-    /// All exited nodes, the last count of exited nodes that the engine has read, and the nodes
-    /// whose grace period runs, each with its deadline.
-    pub(super) exited_nodes: HashSet<u32>,
-    exited_count_seen: u64,
-    exit_grace: VecDeque<(u64, u32)>,
+    pub(super) exited_nodes: ExitedNodes,
     dropped_count_seen: u64,
-    timeouts_seen: u64,
-    carrier_check_at: u64,
     pass_count: u64,
     /// The number of idle polls since the latest full pass.
     idle_polls: u32,
     /// Whether the latest pass has left work to the next one.
     has_deferred_work: bool,
-    pub(super) local_index: usize,
-    pub(super) slab: Arc<Slab>,
+    pub(super) slab: NodeSlab,
 }
 
 /// Converts the error of a wire to an error code, and logs it.
@@ -126,8 +114,9 @@ impl EthernetEngine {
         addresses: Arc<AddressTable>,
         slab: Arc<Slab>,
     ) -> PmResult<EthernetEngine> {
+        let slab = NodeSlab::new(slab, identity.self_node)?;
         let attach = |link| {
-            let (start, size) = (slab.start(), slab.geometry().size);
+            let (start, size) = (slab.slab().start(), slab.geometry().size);
             // SAFETY: the engine holds the slab, and drops it after the wires. Each frame has this
             // headroom in front of its payload, and the padding after the payload belongs to the
             // same frame.
@@ -137,12 +126,11 @@ impl EthernetEngine {
         };
         let wires = links.into_iter().map(attach).collect::<PmResult<Vec<_>>>()?;
         let geometry = *slab.geometry();
-        let local_index = geometry.local_index(identity.self_node as usize).unwrap_or(0);
         Ok(EthernetEngine {
             machine: ReliabilityMachine::new(reliability_config(
                 identity,
                 restarts,
-                &slab,
+                slab.slab(),
                 wires.len(),
             )),
             transmitter: Transmitter::new(
@@ -155,22 +143,14 @@ impl EthernetEngine {
             clock: JobClock::new(),
             received: [Received::default(); BATCH],
             slot_destinations: vec![0; geometry.all_slots()].into(),
-            free_control_slots: (geometry.slots - CONTROL_QUEUE_LEN..geometry.slots)
-                .map(|s| s as u32)
-                .collect(),
-            control_messages: VecDeque::new(),
+            control_messages: ControlMessages::new(&geometry),
             rma_requests: Arc::default(),
             rma: RmaEngine::new(&geometry),
-            exited_nodes: HashSet::new(),
-            exited_count_seen: 0,
-            exit_grace: VecDeque::new(),
+            exited_nodes: ExitedNodes::default(),
             dropped_count_seen: 0,
-            timeouts_seen: 0,
-            carrier_check_at: 0,
             pass_count: 0,
             idle_polls: 0,
             has_deferred_work: false,
-            local_index,
             slab,
         })
     }
@@ -179,18 +159,16 @@ impl EthernetEngine {
     /// transmission. Returns whether anything was delivered.
     fn run_maintenance(&mut self, queues: &EndpointQueues, now: u64) -> bool {
         self.process_released(queues);
-        if self.slab.exited_count().load(Ordering::Relaxed) != self.exited_count_seen {
+        if self.slab.has_new_exits() {
             self.note_exited_nodes(now);
         }
-        if !self.slab.record(self.local_index).control_queue.is_empty() {
+        if !self.slab.control_queue().is_empty() {
             self.send_queued_control();
         }
         let overdue = self.machine.expire(now);
         let delivered = overdue && self.receive_before_timeout(queues, now);
-        if self.machine.counters().time_outs != self.timeouts_seen && now >= self.carrier_check_at {
-            self.check_carriers(now);
-        }
-        if !self.exit_grace.is_empty() {
+        self.transmitter.on_time_outs(self.machine.counters().time_outs, now);
+        if self.exited_nodes.has_grace() {
             self.drop_after_grace(queues, now);
         }
         self.transmit_all(queues, now);
@@ -209,13 +187,6 @@ impl EthernetEngine {
         self.receive(queues);
         self.machine.on_timeout(now);
         self.deliver(queues)
-    }
-
-    #[cold]
-    fn check_carriers(&mut self, now: u64) {
-        self.timeouts_seen = self.machine.counters().time_outs;
-        self.carrier_check_at = now.saturating_add(CARRIER_CHECK_INTERVAL_NS);
-        self.transmitter.report_lost_carriers();
     }
 
     #[inline]
@@ -258,7 +229,7 @@ impl EthernetEngine {
         let result = self.machine.submit(to, slot, len as u16, PacketKind::Data);
         debug_assert!(result.is_ok(), "{result:?}");
         if let Ok(sequence) = result {
-            self.slab.set_sequence(self.local_index, slot as usize, sequence);
+            self.slab.set_sequence(slot, sequence);
             self.store_next_sequence(to, sequence);
         }
     }
@@ -281,7 +252,7 @@ impl EthernetEngine {
         debug_assert!(result.is_ok(), "{result:?}");
         let published = SendSlotState::new(len as usize, PacketKind::Data);
         let content = PublishedMessage { to, order: 0, sequence: result.ok(), published };
-        self.slab.publish(self.local_index, slot as usize, content);
+        self.slab.publish(slot, content);
         if let Ok(sequence) = result {
             self.store_next_sequence(to, sequence);
         }
@@ -291,7 +262,7 @@ impl EthernetEngine {
     /// has exited.
     #[inline]
     fn store_next_sequence(&self, to: u32, sequence: u32) {
-        let next_sequence = self.slab.next_sequence(self.local_index, to as usize);
+        let next_sequence = self.slab.next_sequence(to);
         next_sequence.store(u64::from(sequence.wrapping_add(1)), Ordering::Release);
     }
 
@@ -306,10 +277,10 @@ impl EthernetEngine {
     ) -> PmResult<()> {
         let sequence = self.machine.next_sequence(to);
         let content = PublishedMessage { to, order: 0, sequence: Some(sequence), published };
-        self.slab.publish(self.local_index, slot as usize, content);
+        self.slab.publish(slot, content);
         self.slot_destinations[slot as usize] = to;
         if self.machine.submit(to, slot, len as u16, kind).is_err() {
-            self.slab.free(self.local_index, slot as usize);
+            self.slab.free(slot);
             return Err(Error::Invalid);
         }
         self.store_next_sequence(to, sequence);
@@ -385,9 +356,7 @@ impl EthernetEngine {
                 let message_ptr = self.store.keep(link, wire, packet, ptr);
                 queues.set_message_ptr(entry, message_ptr);
                 if is_message {
-                    let accepted_count = &self.slab.record(self.local_index).accepted_count.0;
-                    let count = accepted_count.load(Ordering::Relaxed).wrapping_add(1);
-                    accepted_count.store(count, Ordering::Release);
+                    self.slab.count_accepted();
                 }
             }
         }
@@ -425,9 +394,9 @@ impl EthernetEngine {
 
     #[inline]
     fn transmit(&mut self, now: u64) {
-        let EthernetEngine { machine, transmitter, slab, local_index, .. } = self;
+        let EthernetEngine { machine, transmitter, slab, .. } = self;
         if transmitter.is_blocked() || !machine.is_transmit_idle() {
-            transmitter.send_all(slab, *local_index, machine, now);
+            transmitter.send_all(slab, machine, now);
         }
         if !self.transmitter.deferred.is_empty() {
             self.send_deferred();
@@ -448,7 +417,7 @@ impl EthernetEngine {
     pub(super) fn return_freed_slots(&mut self, queues: &EndpointQueues) {
         let message_slots = self.slab.geometry().slots;
         while let Some(slot) = self.machine.next_free_slot() {
-            self.slab.free(self.local_index, slot as usize);
+            self.slab.free(slot);
             let destination = self.slot_destinations[slot as usize];
             if slot as usize >= message_slots {
                 self.transmitter.zero_copy.set_in_slab(slot);
@@ -456,7 +425,7 @@ impl EthernetEngine {
                 continue;
             }
             if slot as usize >= message_slots - CONTROL_QUEUE_LEN {
-                self.free_control_slots.push(slot);
+                self.control_messages.free_slot(slot);
                 continue;
             }
             if let Some(peer) = queues.peers.get(destination) {
@@ -466,39 +435,28 @@ impl EthernetEngine {
         }
         let dropped = self.machine.counters().dropped;
         if dropped != self.dropped_count_seen {
-            self.count_dropped(dropped.wrapping_sub(self.dropped_count_seen));
+            self.slab.count_dropped(dropped.wrapping_sub(self.dropped_count_seen));
             self.dropped_count_seen = dropped;
         }
         queues.outstanding.store(self.outstanding(), Ordering::Release);
     }
 
-    /// Counts dropped messages. Messages to an exited node count as received for their sender.
-    #[cold]
-    pub(super) fn count_dropped(&self, count: u64) {
-        let dropped = &self.slab.record(self.local_index).node.send.0.dropped;
-        dropped.fetch_add(count, Ordering::Release);
-    }
-
-    /// Starts the grace period of nodes that the owner has marked as exited. Packets in flight to
-    /// such a node may still be acknowledged, if the node had received them.
+    /// Starts the grace period of nodes that the owner has marked as exited.
     #[cold]
     fn note_exited_nodes(&mut self, now: u64) {
-        self.exited_count_seen = self.slab.exited_count().load(Ordering::Acquire);
-        for node in 0..self.slab.geometry().nodes {
-            let node_number = node as u32;
-            if self.slab.is_exited(node) && self.exited_nodes.insert(node_number) {
-                self.exit_grace.push_back((now.saturating_add(EXITED_PEER_GRACE_NS), node_number));
+        self.slab.note_exits();
+        for node in 0..self.slab.geometry().nodes as u32 {
+            if self.slab.is_exited(node) {
+                self.exited_nodes.add(node, now);
             }
         }
     }
 
     #[cold]
     fn drop_after_grace(&mut self, queues: &EndpointQueues, now: u64) {
-        while let Some(&(deadline, node)) = self.exit_grace.front() {
-            if now < deadline && self.machine.outstanding_to(node) > 0 {
-                return;
-            }
-            self.exit_grace.pop_front();
+        loop {
+            let has_outstanding = |node| self.machine.outstanding_to(node) > 0;
+            let Some(node) = self.exited_nodes.end_grace(now, has_outstanding) else { return };
             self.machine.on_peer_exited(node);
             self.fail_operations(queues, node);
         }
@@ -530,7 +488,7 @@ impl EthernetEngine {
     /// pass is needed only when a packet arrives.
     pub(super) fn ns_until_next_pass(&mut self) -> Option<u64> {
         let now = self.clock.now();
-        let grace_end = self.exit_grace.front().map(|&(deadline, _)| deadline);
+        let grace_end = self.exited_nodes.next_deadline();
         let deadline = self.machine.deadline().into_iter().chain(grace_end).min();
         let wait_ns = deadline.map(|deadline| deadline.saturating_sub(now));
         // The kernel had no room for some packets, and they must be sent again soon.
@@ -573,7 +531,7 @@ impl net_common::Engine for EthernetEngine {
     }
 
     fn control_message_count(&self) -> usize {
-        self.control_messages.len()
+        self.control_messages.unread_count()
     }
 
     fn send_control(&mut self, _: &EndpointQueues, to: u32, message: &[u8]) -> PmResult<()> {

@@ -13,6 +13,7 @@
 //! | `rma_engine.rs`, `rma_data.rs` | remote memory access: the state and the bytes |
 //! | `zero_copy.rs`, `copy_back.rs` | RMA packets that are sent directly from user memory |
 //! | `transmit.rs`, `receive_store.rs` | the wires of an engine; its received messages |
+//! | `exited_nodes.rs` | the nodes that have exited, and their grace periods |
 //! | `job_clock.rs` | the clock of all timers, which omits the time while the job is stopped |
 //! | `progress.rs` | the thread that makes progress while the application computes |
 //! | `adopt.rs` | the owner's work for a process that has exited |
@@ -23,6 +24,7 @@ pub(crate) mod config;
 mod control_queue;
 mod copy_back;
 mod engine;
+mod exited_nodes;
 mod job_clock;
 pub(crate) mod open;
 mod progress;

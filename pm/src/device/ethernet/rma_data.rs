@@ -32,7 +32,7 @@ impl EthernetEngine {
         let mut requests = std::mem::take(&mut self.rma.requests);
         self.rma_requests.drain_into(&mut requests);
         for (node, operation) in requests.drain(..) {
-            if self.exited_nodes.contains(&node) {
+            if self.exited_nodes.contains(node) {
                 self.complete(queues, CompletedOperation { peer: node, operation, failed: true });
             } else {
                 self.rma.protocol.begin(node, operation);
@@ -81,7 +81,7 @@ impl EthernetEngine {
         let Some(slot) = self.allocate_frame_slot() else { return };
         let mut header = [0; MAX_RMA_HEADER_LEN];
         let len = frame.encode(&mut header);
-        self.slab.write(self.local_index, slot as usize, &header[..len]);
+        self.slab.write(slot, &header[..len]);
         self.submit_frame_slot(
             node,
             slot,
@@ -153,7 +153,7 @@ impl EthernetEngine {
         frame: Frame,
         bytes: UserBytes,
     ) -> Result<(), String> {
-        let addr = self.slab.payload(self.local_index, slot as usize).addr() + RMA_HEADER_LEN;
+        let addr = self.slab.payload(slot).addr() + RMA_HEADER_LEN;
         // SAFETY: the slot was just allocated, so no other code uses it.
         let copied =
             unsafe { self.rma.copier.gather(bytes.addr, &[IoSegment { addr, len: bytes.len }]) };
@@ -163,7 +163,7 @@ impl EthernetEngine {
         })?;
         let mut header = [0; MAX_RMA_HEADER_LEN];
         frame.encode(&mut header);
-        self.slab.write(self.local_index, slot as usize, &header[..RMA_HEADER_LEN]);
+        self.slab.write(slot, &header[..RMA_HEADER_LEN]);
         let len = RMA_HEADER_LEN + bytes.len;
         self.submit_frame_slot(
             node,
@@ -307,7 +307,7 @@ impl EthernetEngine {
         CompletedOperation { peer, operation, failed }: CompletedOperation,
     ) {
         let LocalOperation { direction, len, .. } = operation;
-        let counters = &self.slab.record(self.local_index).node.send.0;
+        let counters = &self.slab.record().node.send.0;
         if failed {
             debug::log(debug::ERROR, || {
                 let name = match direction {
@@ -342,12 +342,12 @@ impl EthernetEngine {
     /// were complete.
     pub(super) fn abort_operations(&mut self, queues: &EndpointQueues) {
         self.copy_back_all(None);
-        self.slab.record(self.local_index).node.send.0.pending_rma.store(0, Ordering::Release);
+        self.slab.record().node.send.0.pending_rma.store(0, Ordering::Release);
         let messages = self.rma.protocol.drop_deferred();
         for message in &messages {
-            self.slab.free(self.local_index, message.slot as usize);
+            self.slab.free(message.slot);
         }
-        self.count_dropped(messages.len() as u64);
+        self.slab.count_dropped(messages.len() as u64);
         self.return_freed_slots(queues);
     }
 }

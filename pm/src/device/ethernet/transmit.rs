@@ -7,7 +7,7 @@ use super::wire::{self, Packet, UserBytes, Wire};
 use super::zero_copy::{PayloadState, ZeroCopyFrames};
 use crate::debug;
 use crate::device::net_common::address_table::AddressTable;
-use crate::device::net_common::slab::Slab;
+use crate::device::net_common::node_slab::NodeSlab;
 use crate::error::{Error, PmResult};
 use score_pm_reliability::packet_header::{Header, PacketKind};
 use score_pm_reliability::{PACKET_HEADER_LEN, ReliabilityMachine, Transmit};
@@ -28,6 +28,10 @@ pub(super) const LOST_MARKER_LEN: usize = 1;
 
 const NO_LEN: UserBytes = UserBytes { addr: 0, len: 0 };
 
+/// The time in nanoseconds between two carrier checks. Each check may wait for the kernel's lock
+/// that serializes all changes of network configuration.
+const CARRIER_CHECK_INTERVAL_NS: u64 = 250_000_000;
+
 /// The bytes in front of a payload.
 type HeaderBytes = [u8; PACKET_HEADER_LEN];
 
@@ -36,6 +40,26 @@ struct Payload {
     offset: usize,
     len: usize,
     user_bytes: UserBytes,
+}
+
+/// Decides when to check the carriers of the links: after time-outs, at intervals.
+#[derive(Default)]
+struct CarrierChecks {
+    /// The number of time-outs before the latest check.
+    timeouts_seen: u64,
+    not_before: u64,
+}
+
+impl CarrierChecks {
+    #[inline]
+    fn is_due(&self, timeouts: u64, now: u64) -> bool {
+        timeouts != self.timeouts_seen && now >= self.not_before
+    }
+
+    fn note_check(&mut self, timeouts: u64, now: u64) {
+        self.timeouts_seen = timeouts;
+        self.not_before = now.saturating_add(CARRIER_CHECK_INTERVAL_NS);
+    }
 }
 
 /// The wires, and the peer number of each node on each wire.
@@ -56,6 +80,7 @@ pub(super) struct Transmitter {
     /// Packets for which the kernel had no room. They are sent before all other packets.
     unsent: VecDeque<Transmit>,
     warned: Vec<bool>,
+    carrier_checks: CarrierChecks,
     /// The node that these wires belong to.
     self_node: u32,
 }
@@ -80,6 +105,7 @@ impl Transmitter {
             zero_copy,
             deferred: Vec::new(),
             unsent: VecDeque::new(),
+            carrier_checks: CarrierChecks::default(),
             self_node,
         }
     }
@@ -141,22 +167,16 @@ impl Transmitter {
 
     /// Sends the machine's packets until none is left or the kernel has no room.
     #[inline]
-    pub(super) fn send_all(
-        &mut self,
-        slab: &Slab,
-        local_index: usize,
-        machine: &mut ReliabilityMachine,
-        now: u64,
-    ) {
+    pub(super) fn send_all(&mut self, slab: &NodeSlab, machine: &mut ReliabilityMachine, now: u64) {
         if self.is_blocked() {
-            self.retry(slab, local_index);
+            self.retry(slab);
         }
         while self.unsent.is_empty() {
             let Some(first) = machine.poll_transmit(now) else { return };
             if machine.is_transmit_idle() {
-                return self.send_one(slab, local_index, &first);
+                return self.send_one(slab, &first);
             }
-            if !self.send_many(slab, local_index, first, || machine.poll_transmit(now)) {
+            if !self.send_many(slab, first, || machine.poll_transmit(now)) {
                 return;
             }
         }
@@ -167,8 +187,7 @@ impl Transmitter {
     #[inline(never)]
     fn send_many(
         &mut self,
-        slab: &Slab,
-        local_index: usize,
+        slab: &NodeSlab,
         first: Transmit,
         mut next: impl FnMut() -> Option<Transmit>,
     ) -> bool {
@@ -180,31 +199,28 @@ impl Transmitter {
             batch[count] = more;
             count += 1;
         }
-        self.send(slab, local_index, &batch[..count]);
+        self.send(slab, &batch[..count]);
         count == BATCH
     }
 
     /// Sends the packets again for which the kernel had no room. Drops packets whose slots have
     /// been freed or reused since then.
     #[cold]
-    fn retry(&mut self, slab: &Slab, local_index: usize) {
+    fn retry(&mut self, slab: &NodeSlab) {
         for _ in 0..self.unsent.len().div_ceil(BATCH) {
             if self.unsent.is_empty() {
                 return;
             }
             let is_current = |packet: &Transmit| match packet.payload {
                 None => true,
-                Some((slot, _)) => {
-                    slab.content(local_index, slot as usize).is_some_and(|content| {
-                        content.to == packet.peer
-                            && content.sequence == Some(packet.header.sequence)
-                    })
-                }
+                Some((slot, _)) => slab.content(slot).is_some_and(|content| {
+                    content.to == packet.peer && content.sequence == Some(packet.header.sequence)
+                }),
             };
             let count = self.unsent.len().min(BATCH);
             let batch: Vec<Transmit> = self.unsent.drain(..count).filter(is_current).collect();
             let waiting = self.unsent.len();
-            self.send(slab, local_index, &batch);
+            self.send(slab, &batch);
             // Packets that the kernel refused again stay at the front of the queue.
             let refused_count = self.unsent.len() - waiting;
             self.unsent.rotate_right(refused_count);
@@ -216,13 +232,12 @@ impl Transmitter {
 
     /// Sends a single packet. If the kernel refuses the packet, it is added to `unsent`.
     #[inline]
-    fn send_one(&mut self, slab: &Slab, local_index: usize, packet: &Transmit) {
+    fn send_one(&mut self, slab: &NodeSlab, packet: &Transmit) {
         let link = usize::from(packet.link);
         let Some(to) = self.peer_number(packet.peer, link) else { return };
         let Some(wire) = self.wires.get_mut(link) else { return };
         let header = &mut self.headers[0];
-        let Some(payload) = encode_header(&self.zero_copy, slab, local_index, packet, header)
-        else {
+        let Some(payload) = encode_header(&self.zero_copy, slab, packet, header) else {
             return self.deferred.push(*packet);
         };
         let Payload { offset, len, user_bytes } = payload;
@@ -242,10 +257,10 @@ impl Transmitter {
     /// Sends a batch, one run of packets for each link. Packets that the kernel refuses are added
     /// to `unsent`.
     #[inline(never)]
-    pub(super) fn send(&mut self, slab: &Slab, local_index: usize, batch: &[Transmit]) {
+    pub(super) fn send(&mut self, slab: &NodeSlab, batch: &[Transmit]) {
         for run in batch.chunk_by(|a, b| a.link == b.link) {
             if let [only] = run {
-                self.send_one(slab, local_index, only);
+                self.send_one(slab, only);
                 continue;
             }
             let link = usize::from(run[0].link);
@@ -267,9 +282,7 @@ impl Transmitter {
                 if to == UNREACHABLE {
                     continue;
                 }
-                let Some(payload) =
-                    encode_header(&self.zero_copy, slab, local_index, &run[i], header)
-                else {
+                let Some(payload) = encode_header(&self.zero_copy, slab, &run[i], header) else {
                     self.deferred.push(run[i]);
                     continue;
                 };
@@ -287,10 +300,19 @@ impl Transmitter {
         }
     }
 
-    /// Warns about links without a carrier. Such a link accepts packets and reports no error, so
-    /// the engine checks its state after time-outs.
+    /// Checks the links after time-outs. A link without a carrier accepts packets and reports no
+    /// error. `timeouts` is the number of time-outs so far.
+    #[inline]
+    pub(super) fn on_time_outs(&mut self, timeouts: u64, now: u64) {
+        if self.carrier_checks.is_due(timeouts, now) {
+            self.carrier_checks.note_check(timeouts, now);
+            self.report_lost_carriers();
+        }
+    }
+
+    /// Warns about links without a carrier.
     #[cold]
-    pub(super) fn report_lost_carriers(&mut self) {
+    fn report_lost_carriers(&mut self) {
         for (wire, warned) in self.wires.iter().zip(&mut self.warned) {
             if !*warned && !wire.link().up {
                 *warned = true;
@@ -318,13 +340,12 @@ impl Transmitter {
 #[inline]
 fn encode_header(
     zero_copy: &ZeroCopyFrames,
-    slab: &Slab,
-    local_index: usize,
+    slab: &NodeSlab,
     packet: &Transmit,
     header: &mut HeaderBytes,
 ) -> Option<Payload> {
     let (slot, len) = packet.payload.unwrap_or((0, 0));
-    let offset = if len == 0 { 0 } else { slab.payload_offset(local_index, slot as usize) };
+    let offset = if len == 0 { 0 } else { slab.payload_offset(slot) };
     let in_slab = Payload { offset, len: len.into(), user_bytes: NO_LEN };
     let payload = match zero_copy.state(slot) {
         PayloadState::InSlab => in_slab,

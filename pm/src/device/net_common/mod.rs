@@ -12,13 +12,17 @@
 //! | `receive_buffers.rs` | the buffers of received messages |
 //! | `slot_allocator.rs` | the choice of the slab slot for the next message |
 //! | `slab.rs`, `layout.rs`, `address_table.rs` | memory of the job |
+//! | `node_slab.rs` | the part of a slab that an engine uses |
+//! | `control_messages.rs` | control messages in an engine |
 
 pub(crate) mod address_table;
 mod attach;
 mod context;
 mod control;
+pub(crate) mod control_messages;
 pub(crate) mod endpoint_queues;
 pub(crate) mod layout;
+pub(crate) mod node_slab;
 pub(crate) mod open;
 mod receive;
 pub(crate) mod receive_buffers;

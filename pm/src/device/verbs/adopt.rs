@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::engine::{AdapterState, VerbsEngine};
+use super::engine::VerbsEngine;
 use super::outgoing_queue::{MessageClass, QueuedMessage};
 use super::receive_buffers;
 use crate::device::net_common::endpoint_queues::EndpointQueues;
@@ -43,11 +43,11 @@ impl net_common::Orphan for VerbsOrphan {
     /// Whether no message is left to deliver: all have arrived, or their receivers have exited, or
     /// the adapter was removed.
     fn is_drained(&self) -> bool {
-        self.engine.is_idle() || self.engine.adapter_state == AdapterState::Removed
+        self.engine.is_idle() || self.engine.adapter_status.is_removed()
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.engine.socket.as_fd()]
+        vec![self.engine.hello_socket.socket().as_fd()]
     }
 }
 
@@ -56,18 +56,17 @@ impl VerbsEngine {
     fn take_over_slots(&mut self, queues: &EndpointQueues) {
         let geometry = *self.slab.geometry();
         let mut remaining: Vec<(u32, QueuedMessage)> = Vec::new();
-        for slot in 0..geometry.slots {
-            let Some(content) = self.slab.content(self.local_index, slot) else { continue };
+        for slot in 0..geometry.slots as u32 {
+            let Some(content) = self.slab.content(slot) else { continue };
             let SendSlotState { len, kind, .. } = content.published;
-            let is_valid =
-                (content.to as usize) < geometry.nodes && content.to != self.identity.self_node;
+            let is_valid = (content.to as usize) < geometry.nodes && content.to != self.self_node;
             if !is_valid || !(1..=geometry.mtu).contains(&len) {
-                self.slab.free(self.local_index, slot);
+                self.slab.free(slot);
                 continue;
             }
             let control = kind == packet_header::PacketKind::Control;
             let kind = if control { MessageClass::Control } else { MessageClass::Data };
-            let (slot, sequence) = (slot as u32, content.sequence.unwrap_or(0));
+            let sequence = content.sequence.unwrap_or(0);
             remaining.push((content.to, QueuedMessage { slot, len: len as u32, kind, sequence }));
         }
         remaining.sort_by(|(to, a), (to_b, b)| {
@@ -75,7 +74,7 @@ impl VerbsEngine {
             to.cmp(to_b).then((a.kind as u32).cmp(&(b.kind as u32))).then(0.cmp(&distance))
         });
         for (to, message) in remaining {
-            self.peers[to as usize].sent[message.kind as usize] = message.sequence.wrapping_add(1);
+            self.peers[to].sent[message.kind as usize] = message.sequence.wrapping_add(1);
             self.enqueue(to, message);
             self.transmit(queues, to);
         }

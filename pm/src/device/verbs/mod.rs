@@ -8,20 +8,24 @@
 //! | `port_selection.rs` | selects adapter, port and address; pure |
 //! | `ibverbs_library.rs`, `bindings.rs` | libibverbs, opened at run time; its declarations |
 //! | `adapter.rs`, `queue_pair.rs` | adapter resources: queues, registered memory; queue pairs |
-//! | `peer.rs` | state of one peer |
+//! | `adapter_status.rs` | what the adapter's events have shown |
+//! | `peer.rs`, `peer_table.rs` | state of one peer; all peers |
 //! | `connection.rs`, `hello.rs` | the protocol that connects a pair of queue pairs; pure |
+//! | `hello_socket.rs` | the socket of this protocol |
 //! | `outgoing_queue.rs` | messages and operations in flight to one peer; pure |
 //! | `receive_buffers.rs` | the receive buffers that all peers share |
+//! | `credits.rs` | flow control |
 //! | `engine.rs` | progress |
 //! | `send.rs`, `receive.rs`, `connection_driver.rs` | sending, receiving, connecting |
 //! | `control_queue.rs` | control messages |
-//! | `rma.rs`, `regions.rs` | remote memory access; locked regions |
+//! | `rma.rs`, `rdma_counts.rs`, `regions.rs` | remote memory access; locked regions |
 //! | `progress.rs` | the thread that makes progress while the application computes |
 //! | `adapter_probe.rs` | the check whether an owner can offer the device |
 //! | `adopt.rs` | the owner's work for an exited process |
 
 mod adapter;
 mod adapter_probe;
+mod adapter_status;
 mod adopt;
 mod attach;
 mod bindings;
@@ -29,15 +33,19 @@ pub(crate) mod config;
 mod connection;
 mod connection_driver;
 mod control_queue;
+mod credits;
 mod engine;
 mod hello;
+mod hello_socket;
 mod ibverbs_library;
 pub(crate) mod open;
 mod outgoing_queue;
 mod peer;
+mod peer_table;
 pub(crate) mod port_selection;
 mod progress;
 mod queue_pair;
+mod rdma_counts;
 mod receive;
 mod receive_buffers;
 mod regions;
@@ -103,9 +111,7 @@ impl NetworkDevice for Verbs {
         socket.try_clone().map_err(open::log_io_error)
     }
     fn addresses(socket: &UdpSocket) -> PmResult<Vec<Vec<u8>>> {
-        Ok(vec![connection_driver::encode_address(
-            socket.local_addr().map_err(open::log_io_error)?,
-        )])
+        Ok(vec![hello_socket::encode_address(socket.local_addr().map_err(open::log_io_error)?)])
     }
     fn describe<'a>(
         chosen: &SelectedPort,
@@ -134,8 +140,8 @@ impl NetworkDevice for Verbs {
         let engine = VerbsEngine::new(chosen, identity, socket, addresses, slab.clone())?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let net = Verbs {
-            window: engine.window,
-            credits: engine.credits(),
+            window: engine.credits.window(),
+            credits: engine.credits.words(),
             regions: engine.regions.clone(),
             stop: EventFd::from_flags(flags).map_err(from_errno)?,
             broken: AtomicU64::new(0),
@@ -211,7 +217,7 @@ impl NetworkDevice for Verbs {
         endpoint.progress_lock.lock().adapter.request_notify();
     }
     fn pending_reads(endpoint: &VerbsEndpoint) -> usize {
-        endpoint.progress_lock.lock().rdma_in_flight[Direction::Read as usize] as usize
+        endpoint.progress_lock.lock().rdma_counts.in_flight(Direction::Read) as usize
     }
     fn close(endpoint: &VerbsEndpoint) {
         if endpoint.closed.load(Ordering::Acquire) != 0 {

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::VerbsEndpoint;
-use super::engine::{AdapterState, VerbsEngine};
+use super::engine::VerbsEngine;
 use crate::debug;
 use crate::device::StateInterface;
 use crate::device::net_common::{Engine as _, ProgressMode};
@@ -44,7 +44,7 @@ impl VerbsEndpoint {
     fn run_progress_thread(&self) {
         let (adapter, socket) = {
             let engine = self.progress_lock.lock();
-            let Ok(socket) = engine.socket.try_clone() else { return };
+            let Ok(socket) = engine.hello_socket.socket().try_clone() else { return };
             (engine.adapter.clone(), socket)
         };
         let mut max_sleep = Duration::ZERO;
@@ -76,9 +76,8 @@ impl VerbsEndpoint {
             engine.service(&self.queues);
             must_wake |= engine.progress(&self.queues, ProgressMode::All)
                 && self.queues.wakeup_flag.take_wakeup();
-            self.net
-                .broken
-                .store(u64::from(engine.adapter_state == AdapterState::Removed), Ordering::Release);
+            let is_removed = engine.adapter_status.is_removed();
+            self.net.broken.store(u64::from(is_removed), Ordering::Release);
             if !engine.is_idle() {
                 max_sleep = MAX_BUSY_SLEEP_INTERVAL;
             }

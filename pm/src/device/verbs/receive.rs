@@ -90,7 +90,7 @@ impl VerbsEngine {
             return self.receive_buffers.post_buffer(&self.adapter, entry);
         };
         let kind = header.kind as usize;
-        let expected = self.peers[from as usize].expected[kind];
+        let expected = self.peers[from].expected[kind];
         if header.sequence != expected {
             self.receive_buffers.post_buffer(&self.adapter, entry);
             if !is_before(header.sequence, expected) {
@@ -98,7 +98,7 @@ impl VerbsEngine {
             }
             return;
         }
-        self.peers[from as usize].expected[kind] = expected.wrapping_add(1);
+        self.peers[from].expected[kind] = expected.wrapping_add(1);
         if header.kind == MessageClass::Control {
             // SAFETY: its length was checked; it follows the header.
             let payload =
@@ -106,7 +106,7 @@ impl VerbsEngine {
             let mut control_message =
                 ControlMessage { from, bytes: [0; CONTROL_MTU], len: payload.len() };
             control_message.bytes[..payload.len()].copy_from_slice(payload);
-            self.control_messages.push_back(control_message);
+            self.control_messages.add_received(control_message, ());
             return self.receive_buffers.post_buffer(&self.adapter, entry);
         }
         // SAFETY: inside the buffer.
@@ -116,12 +116,9 @@ impl VerbsEngine {
             .delivered
             .push(ReceivedMessage { entry: entry as u32, from, len: header.len }.word());
         self.has_delivered = true;
-        let received_count = &self.slab.record(self.local_index).accepted_count.0;
-        received_count
-            .store(received_count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        self.slab
-            .accepted(self.local_index, from as usize)
-            .store(u64::from(expected.wrapping_add(1)), Ordering::Release);
+        self.slab.count_accepted();
+        let accepted = self.slab.accepted_from(from);
+        accepted.store(u64::from(expected.wrapping_add(1)), Ordering::Release);
     }
 
     #[inline]
@@ -129,9 +126,9 @@ impl VerbsEngine {
         while let Some(word) = queues.released.pop() {
             let ReceivedMessage { entry, from, .. } = ReceivedMessage::from_word(word);
             self.receive_buffers.post_buffer(&self.adapter, entry as usize);
-            let peer = &mut self.peers[from as usize];
+            let peer = &mut self.peers[from];
             peer.consumed[0] = peer.consumed[0].wrapping_add(1);
-            if peer.consumed[0].wrapping_sub(peer.advertised) >= self.window / 2 {
+            if self.credits.is_report_due(peer.consumed[0], peer.advertised) {
                 self.send_credits(queues, from);
             }
         }
@@ -140,13 +137,10 @@ impl VerbsEngine {
     /// Reports to a peer how many of its messages were consumed. If that is not possible now, the
     /// next hello reports the number.
     pub(super) fn send_credits(&mut self, queues: &EndpointQueues, to: u32) {
-        let word_index = self.peers.len() + to as usize;
-        let peer = &mut self.peers[to as usize];
-        let both_counts = u64::from(peer.consumed[1]) << 32 | u64::from(peer.consumed[0]);
-        self.credits.memory.word(word_index).store(both_counts, Ordering::Release);
-        let consumed = peer.consumed[0];
-        if self.write_word(queues, to, word_index, 8) {
-            self.peers[to as usize].advertised = consumed;
+        let consumed = self.peers[to].consumed;
+        let word = self.credits.store_consumed(to, consumed);
+        if self.write_word(queues, to, word) {
+            self.peers[to].advertised = consumed[0];
         }
     }
 }

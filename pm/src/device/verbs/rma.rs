@@ -79,7 +79,7 @@ impl RmaInterface for VerbsEndpoint {
         self.check_peer(node)?;
         Verbs::poll_blocking(self);
         let mut engine = self.progress_lock.lock();
-        let operations = &mut engine.peers[node as usize].operations;
+        let operations = &mut engine.peers[node].operations;
         if self.is_broken() {
             operations.fail_all();
         }
@@ -97,8 +97,8 @@ impl VerbsEngine {
     ) -> PmResult<()> {
         // Submitted messages go first.
         self.progress(queues, ProgressMode::Send);
-        let has_exited = self.slab.is_exited(node as usize);
-        let peer = &mut self.peers[node as usize];
+        let has_exited = self.slab.is_exited(node);
+        let peer = &mut self.peers[node];
         if !has_exited && peer.send_queue.rdma_count() >= MAX_OPERATIONS {
             return Err(Error::NoBuffers);
         }
@@ -107,23 +107,23 @@ impl VerbsEngine {
             self.report_failed_rdma(node, &operation, "it has exited");
             return Ok(());
         }
-        self.rdma_in_flight[operation.direction as usize] += 1;
+        self.rdma_counts.begin(operation.direction);
         self.publish_rdma_count();
-        self.queue(node, QueueItem::Rdma(operation));
+        self.peers.queue(node, QueueItem::Rdma(operation));
         self.transmit(queues, node);
         Ok(())
     }
 
     /// Returns the number of operations in flight, and whether any has failed since the last call.
     fn take_rdma_outcome(&mut self, direction: Direction) -> (u64, bool) {
-        let failed = std::mem::take(&mut self.has_failed_rdma[direction as usize]);
-        (self.rdma_in_flight[direction as usize], failed)
+        let failed = self.rdma_counts.take_failure(direction);
+        (self.rdma_counts.in_flight(direction), failed)
     }
 
     /// Publishes the number of operations in flight, for deadlock detection.
     fn publish_rdma_count(&self) {
-        let in_flight = &self.slab.record(self.local_index).node.send.0.pending_rma;
-        in_flight.store(self.rdma_in_flight.iter().sum(), Ordering::Release);
+        let in_flight = &self.slab.record().node.send.0.pending_rma;
+        in_flight.store(self.rdma_counts.all_in_flight(), Ordering::Release);
     }
 
     /// Posts the next operation, or a part of it. False: it has to wait.
@@ -134,7 +134,7 @@ impl VerbsEngine {
         operation: RdmaOperation,
     ) -> bool {
         let number = operation.remote_handle.region_bits();
-        let Some(region) = self.peers[to as usize].remote_regions.get(&number).copied() else {
+        let Some(region) = self.peers[to].remote_regions.get(&number).copied() else {
             return self.request_region_entry(queues, to, number);
         };
         // The whole operation is checked, so that an operation that does not fit changes no memory.
@@ -156,7 +156,7 @@ impl VerbsEngine {
         };
         let sge = Sge { addr: local_addr, length: len as u32, lkey: operation.local_memory.1 };
         let Some(work_number) = self.post_work(queues, to, opcode, sge) else { return false };
-        self.peers[to as usize].send_queue.on_part_posted(work_number, len);
+        self.peers[to].send_queue.on_part_posted(work_number, len);
         true
     }
 
@@ -168,10 +168,8 @@ impl VerbsEngine {
         opcode: Opcode,
         sge: Sge,
     ) -> Option<u32> {
-        let peer = &mut self.peers[to as usize];
         let is_read = matches!(opcode, Opcode::Read(..));
-        let (number, signalled) = peer.send_queue.begin_work(is_read);
-        self.in_flight += 1;
+        let (peer, number, signalled) = self.peers.begin_work(to, is_read);
         let id = u64::from(to) << 32 | u64::from(number);
         let work = WorkRequest { id, opcode, sge, is_signalled: signalled };
         // SAFETY: registered memory, pinned as long as its registration lasts. Inline data is read
@@ -186,7 +184,7 @@ impl VerbsEngine {
     /// Reads the entry of a region in the peer's table. At most one such read to a peer is in
     /// flight. Always returns false: the operation has to wait.
     fn request_region_entry(&mut self, queues: &EndpointQueues, to: u32, number: u32) -> bool {
-        let peer = &self.peers[to as usize];
+        let peer = &self.peers[to];
         if peer.pending_entry_read.is_some() {
             return false;
         }
@@ -196,7 +194,7 @@ impl VerbsEngine {
         let sge = Sge { addr: landing, length: ENTRY_LEN as u32, lkey: self.read_landings.lkey };
         let opcode = Opcode::Read(entry_addr(table, number), table_key);
         if let Some(work_number) = self.post_work(queues, to, opcode, sge) {
-            self.peers[to as usize].pending_entry_read = Some((work_number, number));
+            self.peers[to].pending_entry_read = Some((work_number, number));
         }
         false
     }
@@ -205,7 +203,7 @@ impl VerbsEngine {
     /// this function takes the entry.
     #[inline]
     pub(super) fn on_work_done(&mut self, to: u32, done_work: u32) {
-        let Some((entry_read, number)) = self.peers[to as usize].pending_entry_read else { return };
+        let Some((entry_read, number)) = self.peers[to].pending_entry_read else { return };
         if is_before(done_work, entry_read) {
             return;
         }
@@ -214,7 +212,7 @@ impl VerbsEngine {
             word.load(Ordering::Acquire)
         };
         let found_region = RemoteRegion::parse([word(0), word(1), word(2), word(3)], number);
-        let peer = &mut self.peers[to as usize];
+        let peer = &mut self.peers[to];
         peer.pending_entry_read = None;
         match found_region {
             Some(remote_region) => drop(peer.remote_regions.insert(number, remote_region)),
@@ -224,15 +222,14 @@ impl VerbsEngine {
 
     /// Refuses the next operation.
     fn refuse_next_rdma(&mut self, to: u32, why: &str) {
-        if let Some(operation) = self.peers[to as usize].send_queue.remove_refused() {
+        if let Some(operation) = self.peers[to].send_queue.remove_refused() {
             self.abandon_rdma(to, &operation, why);
         }
     }
 
     /// Ends an operation that will never be done.
     pub(super) fn abandon_rdma(&mut self, to: u32, operation: &RdmaOperation, why: &str) {
-        self.refused_rdma_count += 1;
-        self.rdma_in_flight[operation.direction as usize] -= 1;
+        self.rdma_counts.end_refused(operation.direction);
         self.publish_rdma_count();
         self.report_failed_rdma(to, operation, why);
     }
@@ -240,7 +237,7 @@ impl VerbsEngine {
     /// Handles a work request that the local or the remote adapter has refused. Only the operation
     /// of this request has failed.
     pub(super) fn on_work_refused(&mut self, to: u32, failed_work: u32) {
-        let peer = &mut self.peers[to as usize];
+        let peer = &mut self.peers[to];
         if peer.pending_entry_read.is_some_and(|(work, _)| work == failed_work) {
             return self.refuse_next_rdma(to, "its table cannot be read");
         }
@@ -251,8 +248,8 @@ impl VerbsEngine {
     }
 
     fn report_failed_rdma(&mut self, node: u32, operation: &RdmaOperation, why: &str) {
-        self.has_failed_rdma[operation.direction as usize] = true;
-        self.peers[node as usize].operations.end(operation.number, Outcome::Failed);
+        self.rdma_counts.note_failure(operation.direction);
+        self.peers[node].operations.end(operation.number, Outcome::Failed);
         debug::log(debug::ERROR, || {
             let verb = if operation.direction == Direction::Write { "write" } else { "read" };
             format!("verbs: a remote {verb} on node {node} has failed: {why}")
@@ -262,14 +259,13 @@ impl VerbsEngine {
     /// Ends an operation. If `is_done` is false, the operation will never be done, because the peer
     /// has exited.
     pub(super) fn finish_rdma(&mut self, node: u32, operation: &RdmaOperation, is_done: bool) {
-        self.rdma_in_flight[operation.direction as usize] -= 1;
+        self.rdma_counts.end(operation.direction);
         self.publish_rdma_count();
         if !is_done {
             return self.report_failed_rdma(node, operation, "it has exited");
         }
-        self.peers[node as usize].operations.end(operation.number, Outcome::Done);
-        let moved_bytes =
-            &self.slab.record(self.local_index).node.send.0.rma_bytes[operation.direction as usize];
+        self.peers[node].operations.end(operation.number, Outcome::Done);
+        let moved_bytes = &self.slab.record().node.send.0.rma_bytes[operation.direction as usize];
         moved_bytes.fetch_add(operation.len as u64, Ordering::Relaxed);
     }
 }

@@ -46,22 +46,23 @@ impl VerbsEngine {
         len: u32,
         kind: MessageClass,
     ) {
-        let peer = &mut self.peers[to as usize];
+        let max_in_flight = self.peers.max_in_flight();
+        let peer = &mut self.peers[to];
         let sequence = peer.sent[kind as usize];
         peer.sent[kind as usize] = sequence.wrapping_add(1);
         if peer.send_queue.rdma_count() > 0 {
             // An owner that adopts the slots does not complete remote memory operations. A message
             // after an unfinished operation must not arrive without that operation.
-            self.slab.free(self.local_index, slot as usize);
+            self.slab.free(slot);
         }
         let message = QueuedMessage { slot, len, kind, sequence };
         let can_send_now =
-            peer.connection.is_ready() && peer.send_queue.can_send_now(self.max_in_flight);
-        if can_send_now && self.slab.exited_count().load(Ordering::Relaxed) == self.exited_seen {
+            peer.connection.is_ready() && peer.send_queue.can_send_now(max_in_flight);
+        if can_send_now && !self.slab.has_new_exits() {
             return self.send_unqueued(queues, to, message);
         }
         self.enqueue(to, message);
-        if self.slab.is_exited(to as usize) {
+        if self.slab.is_exited(to) {
             return self.drop_queued(queues, to);
         }
         self.transmit(queues, to);
@@ -73,7 +74,7 @@ impl VerbsEngine {
         let frame = self.write_header(message);
         let posted = self.post_frame(to, frame, message.len);
         self.outstanding += 1;
-        self.queue(to, QueueItem::Message(message));
+        self.peers.queue(to, QueueItem::Message(message));
         self.on_posted(queues, to, posted);
     }
 
@@ -81,14 +82,14 @@ impl VerbsEngine {
     pub(super) fn enqueue(&mut self, to: u32, message: QueuedMessage) {
         self.write_header(message);
         self.outstanding += 1;
-        self.queue(to, QueueItem::Message(message));
+        self.peers.queue(to, QueueItem::Message(message));
     }
 
     /// Writes the header, and returns the message's start address.
     #[inline(always)]
     fn write_header(&self, message: QueuedMessage) -> *mut u8 {
         let frame = self.frame(message.slot);
-        let header = [message.sequence, message.len, self.identity.self_node, message.kind as u32];
+        let header = [message.sequence, message.len, self.self_node, message.kind as u32];
         // SAFETY: each frame has more than this many bytes in front of its payload, and this
         // process owns the slot.
         unsafe { frame.cast::<[u32; 4]>().write_unaligned(header.map(u32::to_le)) };
@@ -97,28 +98,20 @@ impl VerbsEngine {
 
     #[inline(always)]
     fn frame(&self, slot: u32) -> *mut u8 {
-        self.slab.payload(self.local_index, slot as usize).wrapping_sub(HEADER_LEN)
-    }
-
-    #[inline(always)]
-    pub(super) fn queue(&mut self, to: u32, item: QueueItem) {
-        let peer = &mut self.peers[to as usize];
-        peer.send_queue.push(item);
-        if !std::mem::replace(&mut peer.is_busy, true) {
-            self.busy_peers.push(to);
-        }
+        self.slab.payload(slot).wrapping_sub(HEADER_LEN)
     }
 
     /// Posts the items that can be posted now, or starts to connect to the peer.
     #[inline]
     pub(super) fn transmit(&mut self, queues: &EndpointQueues, to: u32) {
+        let max_in_flight = self.peers.max_in_flight();
         loop {
-            let peer = &mut self.peers[to as usize];
+            let peer = &self.peers[to];
             let Some(item) = peer.send_queue.next_to_post() else { return };
             if !peer.connection.is_ready() {
                 return self.dispatch_event(queues, to, ConnectionEvent::SendPending);
             }
-            if peer.send_queue.in_flight() >= self.max_in_flight || peer.send_queue.must_wait() {
+            if peer.send_queue.in_flight() >= max_in_flight || peer.send_queue.must_wait() {
                 return;
             }
             let posted = match *item {
@@ -141,9 +134,7 @@ impl VerbsEngine {
     /// posted.
     #[inline(always)]
     fn post_frame(&mut self, to: u32, frame: *mut u8, len: u32) -> (u32, bool) {
-        let peer = &mut self.peers[to as usize];
-        let (work_number, signalled) = peer.send_queue.begin_work(false);
-        self.in_flight += 1;
+        let (peer, work_number, signalled) = self.peers.begin_work(to, false);
         let length = HEADER_LEN as u32 + len;
         let sge = Sge { addr: frame.addr() as u64, length, lkey: self.frames.lkey };
         let id = u64::from(to) << 32 | u64::from(work_number);
@@ -161,39 +152,28 @@ impl VerbsEngine {
         to: u32,
         (work_number, sent): (u32, bool),
     ) -> bool {
-        self.peers[to as usize].send_queue.on_posted(work_number);
+        self.peers[to].send_queue.on_posted(work_number);
         if !sent {
             self.on_qp_failed(queues, to, "the queue pair accepts no work request");
         }
         sent
     }
 
-    /// Writes `len` bytes of the local words, from index `from` on, to the peer's word for this
-    /// node. False: there is no room, or the peer is not connected.
-    pub(super) fn write_word(
-        &mut self,
-        queues: &EndpointQueues,
-        to: u32,
-        first_word: usize,
-        len: u32,
-    ) -> bool {
-        let self_node = u64::from(self.identity.self_node);
-        let peer = &mut self.peers[to as usize];
-        let max_in_flight =
-            super::queue_pair::SEND_QUEUE_DEPTH.min(self.adapter.max_work_requests) - 2;
-        let Some(pair) = &peer.pair else { return false };
-        if !peer.connection.is_ready() || peer.send_queue.in_flight() >= max_in_flight {
+    /// Writes local memory to the peer's word for this node. False: there is no room, or the peer
+    /// is not connected.
+    pub(super) fn write_word(&mut self, queues: &EndpointQueues, to: u32, word: Sge) -> bool {
+        let peer = &self.peers[to];
+        let is_connected = peer.pair.is_some() && peer.connection.is_ready();
+        if !is_connected || !self.peers.has_room_for_report(to) {
             return false;
         }
-        let (work_number, signalled) = peer.send_queue.begin_work(len == 0);
-        self.in_flight += 1;
-        let addr = self.credits.memory.addr(first_word * 8, 8).addr() as u64;
-        let sge = Sge { addr, length: len, lkey: self.credits.lkey };
-        let opcode =
-            Opcode::Write(peer.credit_target.0.wrapping_add(self_node * 8), peer.credit_target.1);
+        let (peer, work_number, signalled) = self.peers.begin_work(to, word.length == 0);
+        let (addr, key) = peer.credit_target;
+        let opcode = Opcode::Write(addr.wrapping_add(u64::from(self.self_node) * 8), key);
         let id = u64::from(to) << 32 | u64::from(work_number);
+        let request = WorkRequest { id, opcode, sge: word, is_signalled: signalled };
         // SAFETY: a registered word, which only grows.
-        let sent = unsafe { pair.send(WorkRequest { id, opcode, sge, is_signalled: signalled }) };
+        let sent = peer.pair.as_ref().is_some_and(|pair| unsafe { pair.send(request) });
         if !sent {
             self.on_qp_failed(queues, to, "the queue pair accepts no work request");
         }
