@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use score_proto::tool_command::{
     CommandId, ConsoleAction, Location, ProcessState, StopReason, ToolResult,
 };
-use score_proto::toolctl::{ToolProcess, ToolctlReport};
+use score_proto::toolctl::ToolProcess;
 use score_stacks::location::LocationFinder;
 use score_toolctl::tracer::{Pid, SignalSet, Ticket, Tid};
 use score_tools::authority::{
@@ -23,19 +23,12 @@ use score_tools::wire::{
 
 use super::Service;
 use super::line_step::LineStep;
+use super::shepherd::Target;
 
 /// The priority of a console. If another tool has this priority, the next lower ones are tried.
 const PRIORITY: u8 = 50;
 /// The signals of which a console is notified. SIGTRAP covers breakpoints, watchpoints and steps.
 const NOTIFY_SET: u64 = 1 << (libc::SIGTRAP - 1);
-
-/// The process and the command of an answer.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Target {
-    pub(super) element: u32,
-    pub(super) id: CommandId,
-    pub(super) node: u32,
-}
 
 /// A thread that has stopped its process.
 #[derive(Debug)]
@@ -218,16 +211,14 @@ impl Service {
         }
         for process in processes {
             let target = Target { element, id, node: process.node };
-            let rank = self.ranks.get(&process.pid).copied();
+            let rank = self.processes.rank(process.pid);
             let is_known = rank.is_some_and(|rank| self.consoles.process(session, rank).is_some());
             match (rank, action) {
-                (None, _) => self.fail_console(target, "it has ended"),
+                (None, _) => self.shepherd.fail(target, "it has ended"),
                 (Some(rank), _) if is_known => self.queue_action(session, rank, target, action),
                 (Some(_), ConsoleAction::StepInstruction | ConsoleAction::StepLine) => {
-                    self.fail_console(
-                        target,
-                        "it has not stopped: only a stopped process can step",
-                    );
+                    self.shepherd
+                        .fail(target, "it has not stopped: only a stopped process can step");
                 }
                 // The console has nothing in this process to undo or to continue.
                 (
@@ -238,7 +229,9 @@ impl Service {
                     | ConsoleAction::Unhold
                     | ConsoleAction::Look
                     | ConsoleAction::End,
-                ) => self.answer_console(target, ProcessState::Running),
+                ) => {
+                    self.shepherd.answer(target, &ToolResult::Console(ProcessState::Running));
+                }
                 (
                     Some(rank),
                     ConsoleAction::Hold | ConsoleAction::Break(_) | ConsoleAction::Watch(_),
@@ -450,29 +443,12 @@ impl Service {
         }
         let of_stop = process.stop.map(|stop| stop.waiting).unwrap_or_default();
         let waiting = process.waiting.into_iter().map(|(target, _)| target).chain(of_stop);
-        waiting.for_each(|target| self.fail_console(target, reason));
+        waiting.for_each(|target| self.shepherd.fail(target, reason));
     }
 
     /// Ends a console. The authority undoes the changes that the console has made to its processes.
     fn end_console(&mut self, session: u64) {
         let Some(console) = self.consoles.sessions.remove(&session) else { return };
         self.feed(Event::Closed { connection: console.connection });
-    }
-
-    pub(super) fn answer_console(&mut self, target: Target, state: ProcessState) {
-        self.send_answer(target, &ToolResult::Console(state));
-    }
-
-    pub(super) fn fail_console(&mut self, target: Target, reason: &str) {
-        self.send_answer(target, &ToolResult::Failed(reason.to_owned()));
-    }
-
-    pub(super) fn send_answer(
-        &mut self,
-        Target { element, id, node }: Target,
-        result: &ToolResult,
-    ) {
-        // If the shepherd has ended, the loop detects it.
-        _ = self.report(&[ToolctlReport::Answer { element, id, node, body: result.encode() }]);
     }
 }

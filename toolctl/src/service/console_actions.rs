@@ -1,7 +1,6 @@
 //! The actions of a console on a process that it controls.
 
-use score_proto::tool_command::{ConsoleAction, Location, ProcessState};
-use score_proto::toolctl::ToolctlReport;
+use score_proto::tool_command::{ConsoleAction, Location, ProcessState, ToolResult};
 use score_stacks::location::{Place, Purpose};
 use score_toolctl::tracer::error::TraceError;
 use score_toolctl::tracer::{
@@ -11,8 +10,9 @@ use score_tools::authority::AuthorityCommand;
 use score_tools::wire::CommandCode;
 
 use super::Service;
-use super::console::{ConsoleRequest, PendingWatch, RequestUse, StoppedThread, Target};
+use super::console::{ConsoleRequest, PendingWatch, RequestUse, StoppedThread};
 use super::line_step::LineStep;
+use super::shepherd::Target;
 
 /// The longest memory of one watchpoint, in bytes: four debug registers.
 const MAX_WATCHED_LEN: u64 = 32;
@@ -118,14 +118,15 @@ impl Service {
         };
         match result {
             Ok(()) => self.answer_with_state(session, rank, target),
-            Err(reason) => self.fail_console(target, &reason),
+            Err(reason) => self.shepherd.fail(target, &reason),
         }
     }
 
     /// Answers with the state of the process, as soon as it is known.
     fn answer_with_state(&mut self, session: u64, rank: u32, target: Target) {
         let Some(process) = self.consoles.process(session, rank) else {
-            return self.answer_console(target, ProcessState::Running);
+            let running = ToolResult::Console(ProcessState::Running);
+            return self.shepherd.answer(target, &running);
         };
         let (pid, is_held) = (process.pid, process.is_held);
         let state = match &mut process.stop {
@@ -141,7 +142,7 @@ impl Service {
                 ProcessState::Stopped { reason, thread, stack }
             }
         };
-        self.answer_console(target, state);
+        self.shepherd.answer(target, &ToolResult::Console(state));
     }
 
     fn expect(&mut self, ticket: Ticket, session: u64, rank: u32, purpose: RequestUse) {
@@ -191,7 +192,7 @@ impl Service {
         match (purpose, result) {
             (RequestUse::Held(target), Ok(_)) => self.answer_with_state(session, rank, target),
             (RequestUse::Held(target), Err(error)) => {
-                self.fail_console(target, &reason_of(*error));
+                self.shepherd.fail(target, &reason_of(*error));
             }
             (RequestUse::Stack, result) => {
                 let threads = match result {
@@ -222,8 +223,9 @@ impl Service {
         let places = self.consoles.locations.find(pid, location, Purpose::Code)?;
         let mut set = Vec::new();
         for Place { address, .. } in places {
-            if let Err(error) = self.insert_breakpoint(rank, pid, address, BreakpointKind::Normal) {
-                set.into_iter().for_each(|address| self.remove_breakpoint(rank, pid, address));
+            let mut breakpoints = self.breakpoints();
+            if let Err(error) = breakpoints.insert(rank, pid, address, BreakpointKind::Normal) {
+                set.into_iter().for_each(|address| breakpoints.remove(rank, pid, address));
                 return Err(reason_of(error));
             }
             set.push(address);
@@ -232,14 +234,6 @@ impl Service {
             process.breakpoints.insert(location.clone(), set);
         }
         Ok(())
-    }
-
-    pub(super) fn remove_breakpoint(&mut self, rank: u32, pid: Pid, address: u64) {
-        for (address, original) in self.tracer.breakpoints_in(pid, address, 1) {
-            if self.tracer.reset_breakpoint(pid, address, original).is_ok() {
-                self.report_breakpoint(ToolctlReport::BreakpointReset { rank, address });
-            }
-        }
     }
 
     /// Sets a watchpoint in all existing threads. The answer is sent when all threads have it.
@@ -308,7 +302,7 @@ impl Service {
             None => self.answer_with_state(session, rank, pending.target),
             Some(reason) => {
                 self.clear(session, rank, Some(&pending.location));
-                self.fail_console(pending.target, &reason);
+                self.shepherd.fail(pending.target, &reason);
             }
         }
     }
@@ -338,7 +332,7 @@ impl Service {
         let still: Vec<u64> = process.breakpoints.values().flatten().copied().collect();
         let is_any = !breakpoints.is_empty() || !watchpoints.is_empty();
         for address in breakpoints.into_iter().filter(|address| !still.contains(address)) {
-            self.remove_breakpoint(rank, pid, address);
+            self.breakpoints().remove(rank, pid, address);
         }
         for tid in self.tracer.threads(pid) {
             for address in &watchpoints {
