@@ -11,7 +11,7 @@ use score_proto::tool_command::{
 };
 use score_proto::toolctl::ToolProcess;
 use score_stacks::location::LocationFinder;
-use score_toolctl::tracer::{Pid, SignalSet, Ticket, Tid};
+use score_toolctl::tracer::{Linux, Pid, SignalSet, Ticket, Tid, Tracer};
 use score_tools::authority::{
     AuthorityCommand, CONSOLE_TAG, ConnectionId, Event, MAX_TOOLS, Reach, describe_control_conflict,
 };
@@ -70,7 +70,7 @@ pub(super) struct ConsoleProcess {
     /// The address of each watchpoint.
     pub(super) watchpoints: BTreeMap<Location, u64>,
     /// The number of requests to the tracer that have no answer yet.
-    pub(super) requests: usize,
+    requests: usize,
 }
 
 impl ConsoleProcess {
@@ -149,7 +149,7 @@ pub struct Consoles {
     pub(super) sessions: BTreeMap<u64, Console>,
     /// Messages to consoles that have not been handled.
     inbox: VecDeque<(ConnectionId, Header, ServiceMessage<'static>)>,
-    pub(super) requests: BTreeMap<Ticket, ConsoleRequest>,
+    requests: BTreeMap<Ticket, ConsoleRequest>,
     pub(super) watches: BTreeMap<u64, PendingWatch>,
     pub(super) last_watch: u64,
     pub(super) locations: LocationFinder,
@@ -194,6 +194,52 @@ impl Consoles {
 
     pub(super) fn process(&mut self, session: u64, rank: u32) -> Option<&mut ConsoleProcess> {
         self.sessions.get_mut(&session)?.processes.get_mut(&rank)
+    }
+
+    /// Notes a request to the tracer, whose answer is for a console.
+    pub(super) fn expect(&mut self, ticket: Ticket, session: u64, rank: u32, purpose: RequestUse) {
+        if let Some(process) = self.process(session, rank) {
+            process.requests += 1;
+        }
+        self.requests.insert(ticket, ConsoleRequest { session, rank, purpose });
+    }
+
+    /// Takes the request with this ticket, which the tracer has answered.
+    pub(super) fn take_request(&mut self, ticket: Ticket) -> Option<ConsoleRequest> {
+        let request = self.requests.remove(&ticket)?;
+        if let Some(process) = self.process(request.session, request.rank) {
+            process.requests = process.requests.saturating_sub(1);
+        }
+        Some(request)
+    }
+
+    /// The state of a process, for the answer to a command. None, if the command has to wait until
+    /// the stack has been read.
+    pub(super) fn state_for(
+        &mut self,
+        session: u64,
+        rank: u32,
+        target: Target,
+        tracer: &Tracer<Linux>,
+    ) -> Option<ProcessState> {
+        let Some(process) = self.process(session, rank) else {
+            return Some(ProcessState::Running);
+        };
+        let (pid, is_held) = (process.pid, process.is_held);
+        Some(match &mut process.stop {
+            None if is_held => ProcessState::Held,
+            None => ProcessState::Running,
+            Some(stop) => {
+                let Some(stack) = stop.stack.clone() else {
+                    stop.waiting.push(target);
+                    return None;
+                };
+                let threads = tracer.threads(pid);
+                let place = threads.iter().position(|tid| *tid == stop.tid).unwrap_or(0);
+                let thread = u32::try_from(place + 1).unwrap_or(u32::MAX);
+                ProcessState::Stopped { reason: stop.reason, thread, stack }
+            }
+        })
     }
 }
 

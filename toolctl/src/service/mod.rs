@@ -19,6 +19,7 @@
 //! | `stacks.rs`, `fault_stack.rs` | the commands that read stacks |
 //! | `console.rs` | consoles, which are also tools |
 //! | `console_actions.rs`, `line_step.rs` | the commands of consoles |
+//! | `console_points.rs` | the breakpoints and watchpoints of consoles |
 //! | `relay.rs` | tools whose messages the shepherd relays |
 //! | `process_files.rs` | the program and its libraries, in the file system of a process |
 //!
@@ -35,6 +36,7 @@ mod clients;
 mod commands;
 mod console;
 mod console_actions;
+mod console_points;
 mod convert;
 mod fault_stack;
 mod files;
