@@ -14,7 +14,7 @@ use nix::sys::socket::{MsgFlags, getsockopt, send, setsockopt};
 use score_sys::fd_passing;
 use score_toolctl::shared_memory::SharedMemory;
 use score_tools::authority::ConnectionId;
-use score_tools::wire::MAX_MESSAGE_LEN;
+use score_tools::wire::{Header, MAX_MESSAGE_LEN, ReturnCode, ServiceMessage, SharedLength};
 
 /// The most connections. A further connection is closed at once.
 const MAX_CONNECTIONS: usize = 64;
@@ -256,12 +256,27 @@ impl Clients {
         }
     }
 
-    /// Sets the memory that a tool shares with the service. Messages in progress keep the memory
-    /// that they have.
-    pub fn set_memory(&mut self, id: ConnectionId, memory: SharedMemory) {
-        if let Some(client) = self.clients.get_mut(&id) {
-            client.memory = Some(Rc::new(memory));
-        }
+    /// Maps the memory that a tool shares with the service, and answers its message. Messages in
+    /// progress keep the memory that they have.
+    pub fn share_memory(&mut self, id: ConnectionId, request: &Header, memfd: OwnedFd) {
+        let Header { job, rank, tool, sequence, .. } = *request;
+        let mut header = Header::new(job, rank, tool, sequence);
+        let length = match SharedMemory::of_tool(memfd) {
+            Ok(memory) => {
+                let len = memory.len() as u64;
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.memory = Some(Rc::new(memory));
+                }
+                len
+            }
+            Err(errno) => {
+                header.return_code = ReturnCode::RequestFailed.number();
+                header.error_code = (errno as i32).cast_unsigned();
+                0
+            }
+        };
+        let message = ServiceMessage::ShareMemoryAck(SharedLength { length });
+        self.send(id, message.encode(&header));
     }
 
     /// The memory that a tool shares with the service.

@@ -2,50 +2,15 @@
 //! one after the other. A command that needs a thread to stop waits for the tracer, while the
 //! service continues.
 
-use score_proto::toolctl::ToolctlReport;
-use score_stacks::capture::Snapshot;
-use score_stacks::memory::ProcessMemory;
-use score_stacks::unwind;
 use score_toolctl::tracer::error::TraceError;
-use score_toolctl::tracer::process_data::{self, ThreadState as KernelState};
-use score_toolctl::tracer::{
-    self, Answer, Pid, Preferences, Request, ThreadSnapshot, Tid, WatchRange, procfs,
-};
+use score_toolctl::tracer::{self, Answer, Linux, Preferences, Request, Tid, Tracer, WatchRange};
 use score_tools::wire::{
-    AuxVector, AuxVectorHead, BreakpointKind, COMMUNICATION_THREAD, CommandAnswer, CommandCode,
-    CommandRequest, FrameEntry, MemoryCopy, NoData, OldBreakpoint, Preference, ProcessData,
-    ReceivedCommand, ThreadData, ThreadDataHead, ThreadEntry, ThreadList, ThreadListHead,
-    ThreadState, ToolState, WrittenMemory,
+    BreakpointKind, CommandAnswer, CommandCode, CommandRequest, MemoryCopy, Preference,
+    ReceivedCommand, WrittenMemory,
 };
 
-use super::work::{self, Waiting, WaitingCommand, Work};
-use super::{Service, convert, files};
-
-/// The most threads in an answer of Get Thread List.
-const MAX_LISTED_THREADS: usize = 8_000;
-
-/// The outcome of carrying out a command.
-pub(super) enum Outcome {
-    /// The command is done, with this code and this data.
-    Done(CommandCode, Option<CommandAnswer<'static>>),
-    /// The command continues when this has arrived.
-    Wait(Waiting),
-}
-
-impl From<Result<Option<CommandAnswer<'static>>, CommandCode>> for Outcome {
-    fn from(result: Result<Option<CommandAnswer<'static>>, CommandCode>) -> Self {
-        match result {
-            Ok(answer) => Self::Done(CommandCode::Success, answer),
-            Err(code) => Self::Done(code, None),
-        }
-    }
-}
-
-impl From<Result<(), TraceError>> for Outcome {
-    fn from(result: Result<(), TraceError>) -> Self {
-        result.map(|()| None).map_err(convert::code_of).into()
-    }
-}
+use super::work::{self, Outcome, Waiting, WaitingCommand, Work};
+use super::{Service, convert, queries};
 
 impl Service {
     /// Carries out commands of the first message of a rank, until one has to wait.
@@ -111,7 +76,7 @@ impl Service {
         let (tid, outside) = thread.unwrap_or((0, *named));
         match outcome {
             Outcome::Done(code, answer) => {
-                self.finish_command(work, (*number, tid, outside), code, answer);
+                work.finish_command((*number, tid, outside), code, answer);
                 false
             }
             Outcome::Wait(what) => {
@@ -153,17 +118,13 @@ impl Service {
             None => {}
         }
         match request {
-            CommandRequest::CopyMemory(copy) => self.copy_memory(work, copy).into(),
-            CommandRequest::GetThreadList(_) => self.thread_list(pid),
-            CommandRequest::GetAuxVectors(_) => {
-                let list = procfs::auxiliary_vector(pid).ok_or(CommandCode::ProcessExiting);
-                let to_answer = |list| {
-                    Some(CommandAnswer::GetAuxVectors(AuxVector { head: AuxVectorHead {}, list }))
-                };
-                list.map(to_answer).into()
+            CommandRequest::CopyMemory(copy) => copy_memory(&self.tracer, work, copy).into(),
+            CommandRequest::GetThreadList(_) => {
+                queries::thread_list(pid, &self.tracer, &mut self.ids)
             }
+            CommandRequest::GetAuxVectors(_) => queries::auxiliary_vector(pid).into(),
             CommandRequest::GetProcessData(_) => {
-                self.ask_time();
+                self.shepherd.ask_time();
                 Outcome::Wait(Waiting::JobTime)
             }
             CommandRequest::GetThreadData(_) => {
@@ -175,18 +136,9 @@ impl Service {
                     Err(error) => Err(error).into(),
                 }
             }
-            CommandRequest::GetFileNames(_) => {
-                let (code, names) = files::names(&self.directory);
-                Outcome::Done(code, Some(CommandAnswer::GetFileNames(names)))
-            }
-            CommandRequest::GetFileStat(file) => files::stat(&self.directory, &file.path)
-                .map(|stat| Some(CommandAnswer::GetFileStat(stat)))
-                .into(),
-            CommandRequest::GetFileContents(range) => {
-                files::contents(&self.directory, &range.path, range.offset, range.number)
-                    .map(|contents| Some(CommandAnswer::GetFileContents(contents)))
-                    .into()
-            }
+            CommandRequest::GetFileNames(_) => self.queries.file_names(),
+            CommandRequest::GetFileStat(file) => self.queries.file_stat(file).into(),
+            CommandRequest::GetFileContents(range) => self.queries.file_contents(range).into(),
             CommandRequest::SetMemory(memory) => {
                 let address = memory.head.address;
                 let may_write_shared =
@@ -199,10 +151,7 @@ impl Service {
                     .map(|()| Some(CommandAnswer::SetMemory(WrittenMemory { address, length })))
                     .map_err(convert::code_of);
                 // The program now has other bytes at the breakpoints in this range.
-                for (address, original) in self.tracer.breakpoints_in(pid, address, length) {
-                    let report = ToolctlReport::BreakpointSet { rank, address, original };
-                    self.report_breakpoint(report);
-                }
+                self.breakpoints().report_written(rank, pid, address, length);
                 written.into()
             }
             CommandRequest::HoldThread(_) => self.tracer.hold(pid, tid).into(),
@@ -219,12 +168,17 @@ impl Service {
                     BreakpointKind::Fast => tracer::BreakpointKind::Fast,
                 };
                 // The tool now owns the breakpoint of the start notice.
-                if self.start_notices.get(&work.rank()) == Some(&it.address) {
+                if self.start_notices.is_at(work.rank(), it.address) {
                     self.disarm_start_notice(work.rank());
                 }
-                self.insert_breakpoint(work.rank(), pid, it.address, kind).into()
+                self.breakpoints().insert(work.rank(), pid, it.address, kind).into()
             }
-            CommandRequest::ResetBreakpoint(it) => self.reset_breakpoint(work.rank(), pid, *it),
+            CommandRequest::ResetBreakpoint(it) => {
+                let (address, instruction) = (it.address, it.instruction.to_ne_bytes());
+                let mut breakpoints = self.breakpoints();
+                let reset = breakpoints.reset_instruction(work.rank(), pid, address, instruction);
+                reset.map(|()| None).into()
+            }
             CommandRequest::SetPreferences(it) => {
                 let Preferences { mut fast_breakpoints, mut fast_watchpoints } =
                     self.tracer.preferences(pid);
@@ -257,14 +211,16 @@ impl Service {
         let Some(mut work) = self.works.take(rank) else { return };
         let Some(WaitingCommand { number, tid, outside, .. }) = work.waiting.take() else { return };
         let (code, answer) = match result {
-            Ok(Answer::Snapshot(threads)) => match self.thread_data(work.pid, tid, &threads) {
-                Ok(answer) => (CommandCode::Success, Some(answer)),
-                Err(code) => (code, None),
-            },
+            Ok(Answer::Snapshot(threads)) => {
+                match self.queries.thread_data(work.pid, tid, &threads, &self.tracer) {
+                    Ok(answer) => (CommandCode::Success, Some(answer)),
+                    Err(code) => (code, None),
+                }
+            }
             Ok(answer) => (CommandCode::Success, convert::answer(answer)),
             Err(error) => (convert::code_of(error), None),
         };
-        self.finish_command(&mut work, (number, tid, outside), code, answer);
+        work.finish_command((number, tid, outside), code, answer);
         self.works.put_back(work);
     }
 
@@ -275,165 +231,30 @@ impl Service {
             let Some(WaitingCommand { number, tid, outside, .. }) = work.waiting.take() else {
                 return;
             };
-            let (code, answer) = match self.process_data(rank, work.pid, ns) {
+            let place = (rank, self.processes.number(rank).unwrap_or(0));
+            let data = self.queries.process_data(place, work.pid, ns, &mut self.ids);
+            let (code, answer) = match data {
                 Ok(answer) => (CommandCode::Success, Some(answer)),
                 Err(code) => (code, None),
             };
-            self.finish_command(&mut work, (number, tid, outside), code, answer);
+            work.finish_command((number, tid, outside), code, answer);
             self.works.put_back(work);
         }
     }
+}
 
-    /// Adds the result of a command to the answer. Lists that do not fit are truncated.
-    fn finish_command(
-        &mut self,
-        work: &mut Work,
-        (number, tid, outside): (u16, Tid, u32),
-        code: CommandCode,
-        answer: Option<CommandAnswer<'static>>,
-    ) {
-        let answer = match (code, answer) {
-            (CommandCode::Success, None) => Some(CommandAnswer::HoldThread(NoData {})),
-            (_, answer) => answer,
-        };
-        work.push(number, (tid, outside), code, answer.as_ref());
-    }
-
-    /// Copies memory of a process to the memory that the tool shares.
-    fn copy_memory(
-        &self,
-        work: &Work,
-        copy: &MemoryCopy,
-    ) -> Result<Option<CommandAnswer<'static>>, CommandCode> {
-        let memory = work.memory.as_ref().ok_or(CommandCode::LengthError)?;
-        let start = copy.offset as usize;
-        let range = start..start.saturating_add(copy.length as usize);
-        let count = self.tracer.copy_memory(work.pid, copy.address, memory, range);
-        let length = count.map_err(convert::code_of)? as u32;
-        Ok(Some(CommandAnswer::CopyMemory(MemoryCopy { length, ..*copy })))
-    }
-
-    fn thread_list(&mut self, pid: Pid) -> Outcome {
-        let tids = self.tracer.threads(pid);
-        let outside = self.ids.threads_outside(pid, &tids);
-        let entry = |(inside, outside): &(Tid, Tid)| ThreadEntry {
-            tid: outside.cast_unsigned(),
-            flags: match procfs::is_communication_thread(pid, *inside) {
-                true => COMMUNICATION_THREAD,
-                false => 0,
-            },
-        };
-        let list: Vec<ThreadEntry> = outside.iter().take(MAX_LISTED_THREADS).map(entry).collect();
-        let code = match list.len() == outside.len() {
-            true => CommandCode::Success,
-            false => CommandCode::AllocationError,
-        };
-        let list = ThreadList { head: ThreadListHead {}, list };
-        Outcome::Done(code, Some(CommandAnswer::GetThreadList(list)))
-    }
-
-    fn process_data(
-        &mut self,
-        rank: u32,
-        pid: Pid,
-        ns: u64,
-    ) -> Result<CommandAnswer<'static>, CommandCode> {
-        let data = process_data::process_data(pid).map_err(convert::code_of)?;
-        let outside = self.ids.process_outside(pid).ok_or(CommandCode::ProcessExiting)?;
-        let number = self.processes.get(&rank).map_or(0, |process| process.number);
-        let pair = |(start, end): (u64, u64)| [start, end];
-        Ok(CommandAnswer::GetProcessData(ProcessData {
-            rank,
-            tgid: outside.cast_unsigned(),
-            coordinates: [self.host, 0, 0, 0, 0, number],
-            shared_memory: pair(data.shared),
-            persistent_memory: [0; 2],
-            heap: pair(data.heap),
-            heap_break: data.heap_break,
-            mappings: pair(data.mapped),
-            job_seconds: (ns / 1_000_000_000).cast_signed(),
-            job_microseconds: (ns % 1_000_000_000 / 1000).cast_signed(),
-        }))
-    }
-
-    fn thread_data(
-        &mut self,
-        pid: Pid,
-        tid: Tid,
-        threads: &[ThreadSnapshot],
-    ) -> Result<CommandAnswer<'static>, CommandCode> {
-        let registers = threads.first().and_then(|thread| thread.registers);
-        let stack_pointer = registers.map(|registers| registers.rsp);
-        let data = process_data::thread_data(pid, tid, stack_pointer).map_err(convert::code_of)?;
-        let tool_state = self.tracer.tool_state(pid, tid).map_err(convert::code_of)?;
-        let registers = registers.map(|registers| (tid, super::stacks::registers_of(&registers)));
-        let snapshot = registers
-            .and_then(|thread| Snapshot::of_held(pid, &[thread], &ProcessMemory::new(pid)).ok());
-        let unwound = snapshot.map(|snapshot| unwind::unwind(&snapshot, &mut self.modules));
-        let frames = unwound.iter().flatten().flat_map(|thread| thread.trace_back());
-        let signed = |number: u32| number.cast_signed();
-        let pair = |(start, end): (u64, u64)| [start, end];
-        let head = ThreadDataHead {
-            core: signed(data.core),
-            core_thread: signed(data.thread_in_core),
-            state: match data.state {
-                KernelState::Run => ThreadState::Run,
-                KernelState::Sleep => ThreadState::Sleep,
-                KernelState::FutexWait => ThreadState::FutexWait,
-            },
-            tool_state: match tool_state {
-                tracer::ToolState::Active => ToolState::Active,
-                tracer::ToolState::Hold => ToolState::Hold,
-                tracer::ToolState::Suspend => ToolState::Suspend,
-                tracer::ToolState::HoldSuspend => ToolState::HoldSuspend,
-            },
-            speculative_state: 0,
-            guard: pair(data.guard),
-            stack_start: data.stack_start,
-            stack_current: data.stack_pointer,
-        };
-        let list = frames.map(|frame| FrameEntry {
-            frame: frame.frame_address,
-            return_address: frame.return_address,
-        });
-        Ok(CommandAnswer::GetThreadData(ThreadData { head, list: list.collect() }))
-    }
-
-    /// Removes a breakpoint. The command contains the four original bytes of the program at this
-    /// address. They are compared if four bytes can be read.
-    fn reset_breakpoint(&mut self, rank: u32, pid: Pid, breakpoint: OldBreakpoint) -> Outcome {
-        let wanted = breakpoint.instruction.to_ne_bytes();
-        let mut there = [0; 4];
-        let is_read = self.tracer.read_memory_into(pid, breakpoint.address, &mut there).is_ok();
-        if is_read && there != wanted {
-            return Outcome::Done(CommandCode::BreakpointFailed, None);
-        }
-        let address = breakpoint.address;
-        let result = self.tracer.reset_breakpoint(pid, address, wanted[0]);
-        if result.is_ok() {
-            self.report_breakpoint(ToolctlReport::BreakpointReset { rank, address });
-        }
-        result.into()
-    }
-
-    /// Sets a breakpoint. Reports it to the shepherd before it is written into the text.
-    pub(super) fn insert_breakpoint(
-        &mut self,
-        rank: u32,
-        pid: Pid,
-        address: u64,
-        kind: tracer::BreakpointKind,
-    ) -> Result<(), TraceError> {
-        let mut byte = [0];
-        self.tracer.read_memory_into(pid, address, &mut byte)?;
-        let [original] = byte;
-        self.report_breakpoint(ToolctlReport::BreakpointSet { rank, address, original });
-        let result = self.tracer.set_breakpoint(pid, address, kind);
-        if result.is_err() && self.tracer.breakpoints_in(pid, address, 1).is_empty() {
-            self.report_breakpoint(ToolctlReport::BreakpointReset { rank, address });
-        }
-        result
-    }
+/// Copies memory of a process to the memory that the tool shares.
+fn copy_memory(
+    tracer: &Tracer<Linux>,
+    work: &Work,
+    copy: &MemoryCopy,
+) -> Result<Option<CommandAnswer<'static>>, CommandCode> {
+    let memory = work.memory.as_ref().ok_or(CommandCode::LengthError)?;
+    let start = copy.offset as usize;
+    let range = start..start.saturating_add(copy.length as usize);
+    let count = tracer.copy_memory(work.pid, copy.address, memory, range);
+    let length = count.map_err(convert::code_of)? as u32;
+    Ok(Some(CommandAnswer::CopyMemory(MemoryCopy { length, ..*copy })))
 }
 
 fn change(setting: &mut bool, wanted: Preference) {

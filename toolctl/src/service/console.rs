@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, VecDeque};
 use score_proto::tool_command::{
     CommandId, ConsoleAction, Location, ProcessState, StopReason, ToolResult,
 };
-use score_proto::toolctl::{ToolProcess, ToolctlReport};
+use score_proto::toolctl::ToolProcess;
 use score_stacks::location::LocationFinder;
-use score_toolctl::tracer::{Pid, SignalSet, Ticket, Tid};
+use score_toolctl::tracer::{Linux, Pid, SignalSet, Ticket, Tid, Tracer};
 use score_tools::authority::{
     AuthorityCommand, CONSOLE_TAG, ConnectionId, Event, MAX_TOOLS, Reach, describe_control_conflict,
 };
@@ -23,19 +23,12 @@ use score_tools::wire::{
 
 use super::Service;
 use super::line_step::LineStep;
+use super::shepherd::Target;
 
 /// The priority of a console. If another tool has this priority, the next lower ones are tried.
 const PRIORITY: u8 = 50;
 /// The signals of which a console is notified. SIGTRAP covers breakpoints, watchpoints and steps.
 const NOTIFY_SET: u64 = 1 << (libc::SIGTRAP - 1);
-
-/// The process and the command of an answer.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Target {
-    pub(super) element: u32,
-    pub(super) id: CommandId,
-    pub(super) node: u32,
-}
 
 /// A thread that has stopped its process.
 #[derive(Debug)]
@@ -77,7 +70,7 @@ pub(super) struct ConsoleProcess {
     /// The address of each watchpoint.
     pub(super) watchpoints: BTreeMap<Location, u64>,
     /// The number of requests to the tracer that have no answer yet.
-    pub(super) requests: usize,
+    requests: usize,
 }
 
 impl ConsoleProcess {
@@ -156,7 +149,7 @@ pub struct Consoles {
     pub(super) sessions: BTreeMap<u64, Console>,
     /// Messages to consoles that have not been handled.
     inbox: VecDeque<(ConnectionId, Header, ServiceMessage<'static>)>,
-    pub(super) requests: BTreeMap<Ticket, ConsoleRequest>,
+    requests: BTreeMap<Ticket, ConsoleRequest>,
     pub(super) watches: BTreeMap<u64, PendingWatch>,
     pub(super) last_watch: u64,
     pub(super) locations: LocationFinder,
@@ -202,6 +195,52 @@ impl Consoles {
     pub(super) fn process(&mut self, session: u64, rank: u32) -> Option<&mut ConsoleProcess> {
         self.sessions.get_mut(&session)?.processes.get_mut(&rank)
     }
+
+    /// Notes a request to the tracer, whose answer is for a console.
+    pub(super) fn expect(&mut self, ticket: Ticket, session: u64, rank: u32, purpose: RequestUse) {
+        if let Some(process) = self.process(session, rank) {
+            process.requests += 1;
+        }
+        self.requests.insert(ticket, ConsoleRequest { session, rank, purpose });
+    }
+
+    /// Takes the request with this ticket, which the tracer has answered.
+    pub(super) fn take_request(&mut self, ticket: Ticket) -> Option<ConsoleRequest> {
+        let request = self.requests.remove(&ticket)?;
+        if let Some(process) = self.process(request.session, request.rank) {
+            process.requests = process.requests.saturating_sub(1);
+        }
+        Some(request)
+    }
+
+    /// The state of a process, for the answer to a command. None, if the command has to wait until
+    /// the stack has been read.
+    pub(super) fn state_for(
+        &mut self,
+        session: u64,
+        rank: u32,
+        target: Target,
+        tracer: &Tracer<Linux>,
+    ) -> Option<ProcessState> {
+        let Some(process) = self.process(session, rank) else {
+            return Some(ProcessState::Running);
+        };
+        let (pid, is_held) = (process.pid, process.is_held);
+        Some(match &mut process.stop {
+            None if is_held => ProcessState::Held,
+            None => ProcessState::Running,
+            Some(stop) => {
+                let Some(stack) = stop.stack.clone() else {
+                    stop.waiting.push(target);
+                    return None;
+                };
+                let threads = tracer.threads(pid);
+                let place = threads.iter().position(|tid| *tid == stop.tid).unwrap_or(0);
+                let thread = u32::try_from(place + 1).unwrap_or(u32::MAX);
+                ProcessState::Stopped { reason: stop.reason, thread, stack }
+            }
+        })
+    }
 }
 
 impl Service {
@@ -218,16 +257,14 @@ impl Service {
         }
         for process in processes {
             let target = Target { element, id, node: process.node };
-            let rank = self.ranks.get(&process.pid).copied();
+            let rank = self.processes.rank(process.pid);
             let is_known = rank.is_some_and(|rank| self.consoles.process(session, rank).is_some());
             match (rank, action) {
-                (None, _) => self.fail_console(target, "it has ended"),
+                (None, _) => self.shepherd.fail(target, "it has ended"),
                 (Some(rank), _) if is_known => self.queue_action(session, rank, target, action),
                 (Some(_), ConsoleAction::StepInstruction | ConsoleAction::StepLine) => {
-                    self.fail_console(
-                        target,
-                        "it has not stopped: only a stopped process can step",
-                    );
+                    self.shepherd
+                        .fail(target, "it has not stopped: only a stopped process can step");
                 }
                 // The console has nothing in this process to undo or to continue.
                 (
@@ -238,7 +275,9 @@ impl Service {
                     | ConsoleAction::Unhold
                     | ConsoleAction::Look
                     | ConsoleAction::End,
-                ) => self.answer_console(target, ProcessState::Running),
+                ) => {
+                    self.shepherd.answer(target, &ToolResult::Console(ProcessState::Running));
+                }
                 (
                     Some(rank),
                     ConsoleAction::Hold | ConsoleAction::Break(_) | ConsoleAction::Watch(_),
@@ -450,29 +489,12 @@ impl Service {
         }
         let of_stop = process.stop.map(|stop| stop.waiting).unwrap_or_default();
         let waiting = process.waiting.into_iter().map(|(target, _)| target).chain(of_stop);
-        waiting.for_each(|target| self.fail_console(target, reason));
+        waiting.for_each(|target| self.shepherd.fail(target, reason));
     }
 
     /// Ends a console. The authority undoes the changes that the console has made to its processes.
     fn end_console(&mut self, session: u64) {
         let Some(console) = self.consoles.sessions.remove(&session) else { return };
         self.feed(Event::Closed { connection: console.connection });
-    }
-
-    pub(super) fn answer_console(&mut self, target: Target, state: ProcessState) {
-        self.send_answer(target, &ToolResult::Console(state));
-    }
-
-    pub(super) fn fail_console(&mut self, target: Target, reason: &str) {
-        self.send_answer(target, &ToolResult::Failed(reason.to_owned()));
-    }
-
-    pub(super) fn send_answer(
-        &mut self,
-        Target { element, id, node }: Target,
-        result: &ToolResult,
-    ) {
-        // If the shepherd has ended, the loop detects it.
-        _ = self.report(&[ToolctlReport::Answer { element, id, node, body: result.encode() }]);
     }
 }

@@ -1,57 +1,16 @@
 //! The actions of a console on a process that it controls.
 
-use score_proto::tool_command::{ConsoleAction, Location, ProcessState};
-use score_proto::toolctl::ToolctlReport;
-use score_stacks::location::{Place, Purpose};
+use score_proto::tool_command::{ConsoleAction, Location, ToolResult};
 use score_toolctl::tracer::error::TraceError;
-use score_toolctl::tracer::{
-    Answer, BreakpointKind, Pid, Request, Ticket, Tid, WatchKind, WatchRange,
-};
+use score_toolctl::tracer::{Answer, Pid, Request, Ticket, Tid};
 use score_tools::authority::AuthorityCommand;
 use score_tools::wire::CommandCode;
 
 use super::Service;
-use super::console::{ConsoleRequest, PendingWatch, RequestUse, StoppedThread, Target};
+use super::console::{ConsoleRequest, PendingWatch, RequestUse};
+use super::console_points::reason_of;
 use super::line_step::LineStep;
-
-/// The longest memory of one watchpoint, in bytes: four debug registers.
-const MAX_WATCHED_LEN: u64 = 32;
-
-/// The text of an error of the tracer. It contains no ids, so that the texts of different processes
-/// can be merged.
-fn reason_of(error: TraceError) -> String {
-    match error {
-        TraceError::NoProcess(_) => "it has ended".to_owned(),
-        TraceError::Timeout(_) => "a thread waits in the kernel and does not stop".to_owned(),
-        TraceError::Breakpoint(_, reason) => reason.to_owned(),
-        TraceError::NoDebugRegister(_) => {
-            "no debug register is free; clear a watchpoint".to_owned()
-        }
-        TraceError::WatchpointOverlap(_) => {
-            "a watchpoint exists there already; clear it".to_owned()
-        }
-        TraceError::WrongState(_, reason) => reason.to_owned(),
-        error => error.to_string(),
-    }
-}
-
-/// The memory range of a watchpoint.
-fn watched_range(Place { address, len }: Place) -> Result<WatchRange, String> {
-    let len = match len {
-        // For an address without a length, watch the longest aligned word.
-        0 => [8, 4, 2, 1].into_iter().find(|len| address.is_multiple_of(*len)).unwrap_or(1),
-        len => len,
-    };
-    let is_possible =
-        len.is_power_of_two() && len <= MAX_WATCHED_LEN && address.is_multiple_of(len);
-    match u32::try_from(len) {
-        Ok(length) if is_possible => Ok(WatchRange { address, length, kind: WatchKind::Write }),
-        _ => Err(format!(
-            "it has {len} bytes: only 1, 2, 4, 8, 16 or 32 aligned bytes can be watched; \
-             watch a part of it by *ADDRESS"
-        )),
-    }
-}
+use super::shepherd::Target;
 
 impl Service {
     /// Carries out an action on a process that the console controls, and answers it.
@@ -76,16 +35,24 @@ impl Service {
                 });
                 match held {
                     Ok(ticket) => {
-                        return self.expect(ticket, session, rank, RequestUse::Held(target));
+                        let purpose = RequestUse::Held(target);
+                        return self.consoles.expect(ticket, session, rank, purpose);
                     }
                     Err(error) => Err(reason_of(error)),
                 }
             }
-            ConsoleAction::Break(location) => self.break_at(session, rank, location),
-            ConsoleAction::Watch(location) => match self.watch(session, rank, target, location) {
-                Ok(()) => return,
-                Err(reason) => Err(reason),
-            },
+            ConsoleAction::Break(location) => {
+                let (tracer, shepherd) = (&mut self.tracer, &mut self.shepherd);
+                self.consoles.break_at((session, rank), location, tracer, shepherd)
+            }
+            ConsoleAction::Watch(location) => {
+                let process = (session, rank);
+                match self.consoles.watch(process, target, location, &mut self.tracer) {
+                    Ok(true) => return,
+                    Ok(false) => Ok(()),
+                    Err(reason) => Err(reason),
+                }
+            }
             ConsoleAction::Clear(location) => {
                 let is_cleared = self.clear(session, rank, location.as_ref());
                 match location {
@@ -118,43 +85,29 @@ impl Service {
         };
         match result {
             Ok(()) => self.answer_with_state(session, rank, target),
-            Err(reason) => self.fail_console(target, &reason),
+            Err(reason) => self.shepherd.fail(target, &reason),
         }
     }
 
     /// Answers with the state of the process, as soon as it is known.
     fn answer_with_state(&mut self, session: u64, rank: u32, target: Target) {
-        let Some(process) = self.consoles.process(session, rank) else {
-            return self.answer_console(target, ProcessState::Running);
-        };
-        let (pid, is_held) = (process.pid, process.is_held);
-        let state = match &mut process.stop {
-            None if is_held => ProcessState::Held,
-            None => ProcessState::Running,
-            Some(stop) => {
-                let StoppedThread { reason, tid, stack, waiting } = stop;
-                let Some(stack) = stack.clone() else { return waiting.push(target) };
-                let (reason, tid) = (*reason, *tid);
-                let threads = self.tracer.threads(pid);
-                let place = threads.iter().position(|it| *it == tid).unwrap_or(0);
-                let thread = u32::try_from(place + 1).unwrap_or(u32::MAX);
-                ProcessState::Stopped { reason, thread, stack }
-            }
-        };
-        self.answer_console(target, state);
+        let answer = self.consoles.state_for(session, rank, target, &self.tracer);
+        if let Some(state) = answer {
+            self.shepherd.answer(target, &ToolResult::Console(state));
+        }
     }
 
-    fn expect(&mut self, ticket: Ticket, session: u64, rank: u32, purpose: RequestUse) {
-        if let Some(process) = self.consoles.process(session, rank) {
-            process.requests += 1;
-        }
-        self.consoles.requests.insert(ticket, ConsoleRequest { session, rank, purpose });
+    /// Removes the breakpoints and watchpoints of a location, or all of them. Returns whether there
+    /// were any.
+    fn clear(&mut self, session: u64, rank: u32, location: Option<&Location>) -> bool {
+        let (tracer, shepherd) = (&mut self.tracer, &mut self.shepherd);
+        self.consoles.clear((session, rank), location, tracer, shepherd)
     }
 
     /// Reads the stack of the thread that has stopped a process.
     pub(super) fn read_stop(&mut self, session: u64, rank: u32, pid: Pid, tid: Tid) {
         match self.tracer.request(pid, Some(tid), Request::Snapshot(0)) {
-            Ok(ticket) => self.expect(ticket, session, rank, RequestUse::Stack),
+            Ok(ticket) => self.consoles.expect(ticket, session, rank, RequestUse::Stack),
             Err(_) => self.set_stop_stack(session, rank, Vec::new()),
         }
     }
@@ -181,17 +134,13 @@ impl Service {
         ticket: Ticket,
         result: &Result<Answer, TraceError>,
     ) {
-        let Some(request) = self.consoles.requests.remove(&ticket) else { return };
+        let Some(request) = self.consoles.take_request(ticket) else { return };
         let ConsoleRequest { session, rank, purpose } = request;
-        let process = self.consoles.process(session, rank);
-        let pid = process.map(|process| {
-            process.requests = process.requests.saturating_sub(1);
-            process.pid
-        });
+        let pid = self.consoles.process(session, rank).map(|process| process.pid);
         match (purpose, result) {
             (RequestUse::Held(target), Ok(_)) => self.answer_with_state(session, rank, target),
             (RequestUse::Held(target), Err(error)) => {
-                self.fail_console(target, &reason_of(*error));
+                self.shepherd.fail(target, &reason_of(*error));
             }
             (RequestUse::Stack, result) => {
                 let threads = match result {
@@ -208,145 +157,21 @@ impl Service {
                 };
                 self.set_stop_stack(session, rank, stack);
             }
-            (RequestUse::Watch(number), result) => self.on_watched(session, rank, number, result),
+            (RequestUse::Watch(number), result) => {
+                if let Some(PendingWatch { target, location, failure, .. }) =
+                    self.consoles.on_watched(number, result)
+                {
+                    match failure {
+                        None => self.answer_with_state(session, rank, target),
+                        Some(reason) => {
+                            self.clear(session, rank, Some(&location));
+                            self.shepherd.fail(target, &reason);
+                        }
+                    }
+                }
+            }
         }
         self.leave_if_free(session, rank);
-    }
-
-    fn break_at(&mut self, session: u64, rank: u32, location: &Location) -> Result<(), String> {
-        let Some(process) = self.consoles.process(session, rank) else { return Ok(()) };
-        if process.breakpoints.contains_key(location) {
-            return Ok(());
-        }
-        let pid = process.pid;
-        let places = self.consoles.locations.find(pid, location, Purpose::Code)?;
-        let mut set = Vec::new();
-        for Place { address, .. } in places {
-            if let Err(error) = self.insert_breakpoint(rank, pid, address, BreakpointKind::Normal) {
-                set.into_iter().for_each(|address| self.remove_breakpoint(rank, pid, address));
-                return Err(reason_of(error));
-            }
-            set.push(address);
-        }
-        if let Some(process) = self.consoles.process(session, rank) {
-            process.breakpoints.insert(location.clone(), set);
-        }
-        Ok(())
-    }
-
-    pub(super) fn remove_breakpoint(&mut self, rank: u32, pid: Pid, address: u64) {
-        for (address, original) in self.tracer.breakpoints_in(pid, address, 1) {
-            if self.tracer.reset_breakpoint(pid, address, original).is_ok() {
-                self.report_breakpoint(ToolctlReport::BreakpointReset { rank, address });
-            }
-        }
-    }
-
-    /// Sets a watchpoint in all existing threads. The answer is sent when all threads have it.
-    fn watch(
-        &mut self,
-        session: u64,
-        rank: u32,
-        target: Target,
-        location: &Location,
-    ) -> Result<(), String> {
-        let Some(process) = self.consoles.process(session, rank) else { return Ok(()) };
-        let pid = process.pid;
-        if process.watchpoints.contains_key(location) {
-            self.answer_with_state(session, rank, target);
-            return Ok(());
-        }
-        let places = self.consoles.locations.find(pid, location, Purpose::Data)?;
-        let place = places.first().ok_or("there is nothing to watch")?;
-        let range = watched_range(*place)?;
-        self.consoles.last_watch += 1;
-        let number = self.consoles.last_watch;
-        let mut pending =
-            PendingWatch { target, location: location.clone(), threads: 0, failure: None };
-        let mut tickets = Vec::new();
-        for tid in self.tracer.threads(pid) {
-            match self.tracer.request(pid, Some(tid), Request::SetWatchpoint(range)) {
-                Ok(ticket) => tickets.push(ticket),
-                // The thread has just ended.
-                Err(TraceError::NoThread(_)) => {}
-                Err(error) => pending.failure = Some(reason_of(error)),
-            }
-        }
-        pending.threads = tickets.len();
-        if tickets.is_empty() {
-            return Err(pending.failure.unwrap_or_else(|| "it has ended".to_owned()));
-        }
-        if let Some(process) = self.consoles.process(session, rank) {
-            process.watchpoints.insert(location.clone(), range.address);
-        }
-        self.consoles.watches.insert(number, pending);
-        for ticket in tickets {
-            self.expect(ticket, session, rank, RequestUse::Watch(number));
-        }
-        Ok(())
-    }
-
-    /// Notes whether a thread has got the watchpoint.
-    fn on_watched(
-        &mut self,
-        session: u64,
-        rank: u32,
-        number: u64,
-        result: &Result<Answer, TraceError>,
-    ) {
-        let Some(pending) = self.consoles.watches.get_mut(&number) else { return };
-        pending.threads = pending.threads.saturating_sub(1);
-        match result {
-            Ok(_) | Err(TraceError::NoThread(_)) => {}
-            Err(error) => pending.failure = Some(reason_of(*error)),
-        }
-        if pending.threads > 0 {
-            return;
-        }
-        let Some(pending) = self.consoles.watches.remove(&number) else { return };
-        match pending.failure {
-            None => self.answer_with_state(session, rank, pending.target),
-            Some(reason) => {
-                self.clear(session, rank, Some(&pending.location));
-                self.fail_console(pending.target, &reason);
-            }
-        }
-    }
-
-    /// Removes the breakpoints and watchpoints of a location, or all of them. Returns whether there
-    /// were any.
-    fn clear(&mut self, session: u64, rank: u32, location: Option<&Location>) -> bool {
-        let Some(process) = self.consoles.process(session, rank) else { return false };
-        let pid = process.pid;
-        let is_kept = |other: &Location| location.is_some_and(|location| location != other);
-        let (mut breakpoints, mut watchpoints) = (Vec::new(), Vec::new());
-        process.breakpoints.retain(|other, addresses| {
-            let is_kept = is_kept(other);
-            if !is_kept {
-                breakpoints.append(addresses);
-            }
-            is_kept
-        });
-        process.watchpoints.retain(|other, address| {
-            let is_kept = is_kept(other);
-            if !is_kept {
-                watchpoints.push(*address);
-            }
-            is_kept
-        });
-        // Another location may contain the same address.
-        let still: Vec<u64> = process.breakpoints.values().flatten().copied().collect();
-        let is_any = !breakpoints.is_empty() || !watchpoints.is_empty();
-        for address in breakpoints.into_iter().filter(|address| !still.contains(address)) {
-            self.remove_breakpoint(rank, pid, address);
-        }
-        for tid in self.tracer.threads(pid) {
-            for address in &watchpoints {
-                // A thread that has started later has no watchpoint, so an error does not matter.
-                _ = self.tracer.request(pid, Some(tid), Request::ResetWatchpoint(*address));
-            }
-        }
-        is_any
     }
 
     /// Releases a held process, and continues a stopped one.
@@ -421,25 +246,6 @@ impl Service {
                 }
                 Err(format!("the step was refused ({code:?})"))
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_watched_range_is_aligned_and_its_length_is_a_power_of_two() {
-        let length = |address, len| watched_range(Place { address, len }).map(|it| it.length);
-        assert_eq!(length(0x1000, 4), Ok(4));
-        assert_eq!(length(0x1000, 32), Ok(32));
-        assert_eq!(
-            [0x1000, 0x1004, 0x1002, 0x1001].map(|it| length(it, 0)),
-            [Ok(8), Ok(4), Ok(2), Ok(1)]
-        );
-        for (address, len) in [(0x1000, 12), (0x1004, 8), (0x1000, 64)] {
-            assert!(length(address, len).unwrap_err().contains("*ADDRESS"), "{len}");
         }
     }
 }

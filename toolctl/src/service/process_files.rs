@@ -16,8 +16,8 @@ use score_proto::tool_command::{
 use score_proto::toolctl::ToolProcess;
 use score_toolctl::tracer::Pid;
 
-use super::Service;
-use super::console::Target;
+use super::ids::IdTranslator;
+use super::shepherd::{Shepherd, Target};
 
 fn of_process(pid: Pid, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/{name}"))
@@ -78,42 +78,40 @@ fn read(path: &Path, offset: u64, length: u32) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-impl Service {
-    /// Answers a question about files for each of these processes.
-    pub(super) fn on_file_question(
-        &mut self,
-        (element, id): (u32, CommandId),
-        processes: &[ToolProcess],
-        question: &FileQuestion,
-    ) {
-        for process in processes {
-            let answer = self.file_answer(process.pid, question).unwrap_or_else(|error| {
-                FileAnswer::Errno(error.raw_os_error().unwrap_or(libc::EIO))
-            });
-            let target = Target { element, id, node: process.node };
-            self.send_answer(target, &ToolResult::File(answer));
-        }
+/// Answers a question about files for each of these processes.
+pub fn answer_question(
+    (element, id): (u32, CommandId),
+    processes: &[ToolProcess],
+    question: &FileQuestion,
+    ids: &mut IdTranslator,
+    shepherd: &mut Shepherd,
+) {
+    for process in processes {
+        let answer = answer_of(process.pid, question, ids)
+            .unwrap_or_else(|error| FileAnswer::Errno(error.raw_os_error().unwrap_or(libc::EIO)));
+        let target = Target { element, id, node: process.node };
+        shepherd.answer(target, &ToolResult::File(answer));
     }
+}
 
-    fn file_answer(&mut self, pid: Pid, question: &FileQuestion) -> io::Result<FileAnswer> {
-        Ok(match question {
-            FileQuestion::Program => FileAnswer::Bytes(program(pid)?),
-            FileQuestion::Link(OsBytes(name)) => {
-                let target = fs::read_link(path_here(pid, name))?;
-                FileAnswer::Bytes(target.into_os_string().into_vec())
-            }
-            FileQuestion::Attributes(OsBytes(name)) => {
-                FileAnswer::Attributes(attributes(&path_here(pid, name))?)
-            }
-            FileQuestion::Read { path: OsBytes(name), offset, length } => {
-                FileAnswer::Bytes(read(&path_here(pid, name), *offset, *length)?)
-            }
-            FileQuestion::ThreadName(outside) => {
-                let tid = self.ids.thread_inside(pid, outside.cast_signed()).ok_or(Errno::ESRCH)?;
-                FileAnswer::Bytes(fs::read(of_process(pid, &format!("task/{tid}/comm")))?)
-            }
-        })
-    }
+fn answer_of(pid: Pid, question: &FileQuestion, ids: &mut IdTranslator) -> io::Result<FileAnswer> {
+    Ok(match question {
+        FileQuestion::Program => FileAnswer::Bytes(program(pid)?),
+        FileQuestion::Link(OsBytes(name)) => {
+            let target = fs::read_link(path_here(pid, name))?;
+            FileAnswer::Bytes(target.into_os_string().into_vec())
+        }
+        FileQuestion::Attributes(OsBytes(name)) => {
+            FileAnswer::Attributes(attributes(&path_here(pid, name))?)
+        }
+        FileQuestion::Read { path: OsBytes(name), offset, length } => {
+            FileAnswer::Bytes(read(&path_here(pid, name), *offset, *length)?)
+        }
+        FileQuestion::ThreadName(outside) => {
+            let tid = ids.thread_inside(pid, outside.cast_signed()).ok_or(Errno::ESRCH)?;
+            FileAnswer::Bytes(fs::read(of_process(pid, &format!("task/{tid}/comm")))?)
+        }
+    })
 }
 
 #[cfg(test)]

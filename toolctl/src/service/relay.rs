@@ -16,8 +16,8 @@ use score_tools::authority::{ConnectionId, Event, Reach};
 use score_tools::wire::MAX_MESSAGE_LEN;
 
 use super::Service;
-use super::clients::SentDescriptors;
-use super::console::Target;
+use super::clients::{Clients, SentDescriptors};
+use super::shepherd::{Shepherd, Target};
 
 /// An action that has no answer yet.
 #[derive(Debug)]
@@ -53,11 +53,35 @@ impl RelayedTool {
 }
 
 impl Relays {
-    /// The time until [`Service::answer_relays`] has work to do.
+    /// The time until [`Self::answer`] has work to do.
     pub fn next_timeout(&self) -> Option<Duration> {
         let waiting = self.0.values().flat_map(RelayedTool::waiting);
         let deadline = waiting.map(|waiting| waiting.deadline).min()?;
         Some(deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Answers actions for which there are records, or whose time has passed.
+    pub fn answer(&mut self, clients: &mut Clients, shepherd: &mut Shepherd) {
+        let now = Instant::now();
+        for tool in self.0.values_mut() {
+            while let Some(target) = tool.take_due(clients.has_records(tool.connection), now) {
+                let records = clients.take_records(tool.connection, MAX_MESSAGE_LEN);
+                tool.last_number += 1;
+                let records = records.into_iter().map(ToolRecord).collect();
+                let answer = ToolResult::Records { number: tool.last_number, records };
+                shepherd.answer(target, &answer);
+            }
+        }
+    }
+
+    /// Removes the relayed tool of a connection that has been closed.
+    pub fn remove(&mut self, connection: ConnectionId, shepherd: &mut Shepherd) {
+        let is_it = |(_, tool): &(&u64, &RelayedTool)| tool.connection == connection;
+        let session = self.0.iter().find(is_it).map(|(session, _)| *session);
+        let removed = session.and_then(|session| self.0.remove(&session));
+        for waiting in removed.iter().flat_map(RelayedTool::waiting) {
+            shepherd.fail(waiting.target, "the service has ended the session of this tool");
+        }
     }
 }
 
@@ -89,7 +113,9 @@ impl Service {
             },
             _ => ToolResult::Failed("a tool control message must be for one process".to_owned()),
         };
-        processes.iter().for_each(|process| self.send_answer(target(process), &result));
+        for process in processes {
+            self.shepherd.answer(target(process), &result);
+        }
     }
 
     fn relay(
@@ -135,33 +161,6 @@ impl Service {
         let uid = nix::unistd::geteuid().as_raw();
         self.feed(Event::Connected { connection, uid, reach: Reach::Host });
         Ok(connection)
-    }
-
-    /// Answers actions for which there are records, or whose time has passed.
-    pub(super) fn answer_relays(&mut self) {
-        let now = Instant::now();
-        let mut answers = Vec::new();
-        for tool in self.relays.0.values_mut() {
-            while let Some(target) = tool.take_due(self.clients.has_records(tool.connection), now) {
-                let records = self.clients.take_records(tool.connection, MAX_MESSAGE_LEN);
-                tool.last_number += 1;
-                let records = records.into_iter().map(ToolRecord).collect();
-                answers.push((target, ToolResult::Records { number: tool.last_number, records }));
-            }
-        }
-        answers.iter().for_each(|(target, answer)| self.send_answer(*target, answer));
-    }
-
-    /// Removes the relayed tool of a connection that has been closed.
-    pub(super) fn drop_relay(&mut self, connection: ConnectionId) {
-        let is_it = |(_, tool): &(&u64, &RelayedTool)| tool.connection == connection;
-        let session = self.relays.0.iter().find(is_it).map(|(session, _)| *session);
-        let dropped = session.and_then(|session| self.relays.0.remove(&session));
-        let reason = "the service has ended the session of this tool";
-        let ended = ToolResult::Failed(reason.to_owned());
-        for waiting in dropped.iter().flat_map(RelayedTool::waiting) {
-            self.send_answer(waiting.target, &ended);
-        }
     }
 }
 

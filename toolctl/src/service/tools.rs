@@ -1,21 +1,16 @@
 //! Handling of messages of tools, actions of the authority, and events of the tracer.
 
-use std::os::fd::OwnedFd;
-
 use nix::poll::PollFlags;
 use score_proto::toolctl::ToolctlReport;
-use score_toolctl::shared_memory::SharedMemory;
 use score_toolctl::tracer::{self, SignalSet, Tid};
-use score_tools::authority::{Action, AuthorityCommand, ConnectionId, Event, Reach, SeizeFailure};
+use score_tools::authority::{Action, AuthorityCommand, ConnectionId, Event, Reach};
 use score_tools::wire::{
-    CommandCode, CommandSet, Fault, Header, Notice, Refusal, ReturnCode, ServiceMessage,
-    SharedLength, SignalReason, ToolMessage,
+    CommandCode, CommandSet, Fault, Notice, Refusal, ServiceMessage, SignalReason, ToolMessage,
 };
 
 use super::clients::{Received, SentDescriptors};
-use super::commands::Outcome;
-use super::work::{Waiting, Work};
-use super::{Service, convert};
+use super::work::{Outcome, Waiting, Work};
+use super::{Service, attaches, convert};
 
 impl Service {
     /// Accepts new connections.
@@ -43,7 +38,7 @@ impl Service {
     /// Closes the connection of a tool, and drops its pending work.
     pub(super) fn disconnect(&mut self, connection: ConnectionId) {
         self.clients.close(connection);
-        self.drop_relay(connection);
+        self.relays.remove(connection, &mut self.shepherd);
         for pid in self.works.drop_connection(connection) {
             self.tracer.unpin(pid);
         }
@@ -52,7 +47,7 @@ impl Service {
 
     /// Whether a message must wait until earlier messages of its connection are answered.
     fn has_to_wait(&self, connection: ConnectionId, message: &ToolMessage, rank: u32) -> bool {
-        let is_attaching = self.seizing.iter().any(|(other, _)| *other == connection);
+        let is_attaching = self.attaches.has_any(connection);
         match message {
             ToolMessage::Query(_) | ToolMessage::Update(_) => is_attaching,
             ToolMessage::Control(_) => is_attaching || self.works.has_any(connection, Some(rank)),
@@ -97,7 +92,7 @@ impl Service {
             match action {
                 Action::Execute { connection, rank } => {
                     // The authority does not permit messages for a process that has ended.
-                    let pid = self.processes.get(&rank).map_or(0, |process| process.pid);
+                    let pid = self.processes.pid(rank).unwrap_or(0);
                     let record = record.take().unwrap_or_default();
                     self.clients.begin(connection);
                     let memory = self.clients.memory(connection);
@@ -105,32 +100,12 @@ impl Service {
                 }
                 Action::ShareMemory { connection } => {
                     if let Some(memfd) = memfd.take() {
-                        self.share_memory(connection, &header, memfd);
+                        self.clients.share_memory(connection, &header, memfd);
                     }
                 }
                 action => self.carry_out(vec![action]),
             }
         }
-    }
-
-    /// Maps the memory of a tool, and answers its message.
-    fn share_memory(&mut self, connection: ConnectionId, request: &Header, memfd: OwnedFd) {
-        let Header { job, rank, tool, sequence, .. } = *request;
-        let mut header = Header::new(job, rank, tool, sequence);
-        let length = match SharedMemory::of_tool(memfd) {
-            Ok(memory) => {
-                let len = memory.len() as u64;
-                self.clients.set_memory(connection, memory);
-                len
-            }
-            Err(errno) => {
-                header.return_code = ReturnCode::RequestFailed.number();
-                header.error_code = (errno as i32).cast_unsigned();
-                0
-            }
-        };
-        let message = ServiceMessage::ShareMemoryAck(SharedLength { length });
-        self.clients.send(connection, message.encode(&header));
     }
 
     /// Passes an event to the authority, and carries out the returned actions.
@@ -143,7 +118,7 @@ impl Service {
     /// are ending.
     pub(super) fn carry_out(&mut self, actions: Vec<Action>) {
         for action in actions {
-            let pid_of = |rank: &u32| self.processes.get(rank).map_or(0, |process| process.pid);
+            let pid_of = |rank: u32| self.processes.pid(rank).unwrap_or(0);
             match action {
                 Action::Send { connection, header, message }
                     if self.consoles.is_console(connection) =>
@@ -152,7 +127,7 @@ impl Service {
                 }
                 Action::Send { connection, header, mut message } => {
                     if let ServiceMessage::Notify(Notice::Signal(notice)) = &mut message {
-                        let (pid, tid) = (pid_of(&header.rank), notice.thread.cast_signed());
+                        let (pid, tid) = (pid_of(header.rank), notice.thread.cast_signed());
                         let outside = self.ids.thread_outside(pid, tid).unwrap_or(0);
                         notice.thread = outside.cast_unsigned();
                     }
@@ -161,32 +136,32 @@ impl Service {
                 // The authority returns these actions only for messages, which `on_record` handles.
                 Action::Execute { .. } | Action::ShareMemory { .. } => {}
                 Action::Seize { connection, ranks } => {
-                    self.seizing.push_back((connection, ranks));
+                    self.attaches.push(connection, ranks);
                 }
                 Action::Unseize { rank } => {
-                    self.start_notices.remove(&rank);
-                    _ = self.tracer.detach(pid_of(&rank));
+                    self.start_notices.forget(rank);
+                    _ = self.tracer.detach(pid_of(rank));
                 }
                 Action::Undo { rank, tool: _ } => {
-                    self.start_notices.remove(&rank);
-                    if self.tracer.release_all(pid_of(&rank)).is_ok() {
-                        self.report_breakpoint(ToolctlReport::NoBreakpoints { rank });
+                    self.start_notices.forget(rank);
+                    if self.tracer.release_all(pid_of(rank)).is_ok() {
+                        self.shepherd.report_breakpoint(ToolctlReport::NoBreakpoints { rank });
                     }
                 }
                 Action::Configure { rank, settings } => {
                     let signals = SignalSet::from_bits(settings.notify_set);
-                    _ = self.tracer.set_notify(pid_of(&rank), signals);
+                    _ = self.tracer.set_notify(pid_of(rank), signals);
                     self.arm_start_notice(rank, &settings);
                 }
                 Action::SignalLeader { rank, signal } => {
-                    let pid = pid_of(&rank);
+                    let pid = pid_of(rank);
                     _ = self.tracer.send_signal(pid, pid, signal.cast_signed());
                 }
-                Action::Suspend { rank } => _ = self.tracer.suspend(pid_of(&rank)),
+                Action::Suspend { rank } => _ = self.tracer.suspend(pid_of(rank)),
                 // The tracer already has the signals, which Set Continuation Signal has set.
-                Action::Resume { rank, signals: _ } => _ = self.tracer.resume(pid_of(&rank)),
+                Action::Resume { rank, signals: _ } => _ = self.tracer.resume(pid_of(rank)),
                 Action::Step { rank, thread, signal: _ } => {
-                    _ = self.tracer.step(pid_of(&rank), thread.cast_signed());
+                    _ = self.tracer.step(pid_of(rank), thread.cast_signed());
                 }
                 Action::Pass { rank, notice } => {
                     let signal = match notice.reason {
@@ -194,7 +169,7 @@ impl Service {
                         _ => 0,
                     };
                     let stays = self.authority.is_suspended(rank);
-                    _ = self.tracer.pass(pid_of(&rank), signal, stays);
+                    _ = self.tracer.pass(pid_of(rank), signal, stays);
                 }
                 Action::Close { connection } => self.clients.close(connection),
             }
@@ -276,7 +251,7 @@ impl Service {
                 self.disconnect(connection);
             }
             if is_done {
-                return self.answer_relays();
+                return self.relays.answer(&mut self.clients, &mut self.shepherd);
             }
         }
     }
@@ -284,8 +259,8 @@ impl Service {
     fn on_tracer_event(&mut self, event: tracer::Event) {
         match event {
             tracer::Event::Notice(notice) => {
-                if let Some(rank) = self.ranks.get(&notice.pid).copied() {
-                    if self.start_notices.get(&rank) == Some(&notice.instruction) {
+                if let Some(rank) = self.processes.rank(notice.pid) {
+                    if self.start_notices.is_at(rank, notice.instruction) {
                         self.disarm_start_notice(rank);
                     }
                     let notice = convert::notice(&notice);
@@ -296,7 +271,7 @@ impl Service {
                 let tracer = &mut self.tracer;
                 if let Some(report) = self.stacks.on_answer(ticket, &result, tracer) {
                     // If the shepherd has ended, the loop detects it.
-                    _ = self.report(&[report]);
+                    _ = self.shepherd.report(&[report]);
                 } else if self.consoles.waits_for(ticket) {
                     self.on_console_answer(ticket, &result);
                 } else if let Some(rank) = self.works.waiting_for(Waiting::Tracer(ticket)) {
@@ -305,21 +280,19 @@ impl Service {
             }
             // Attached tools remain attached after exec, because the process is the same.
             tracer::Event::Exec { pid } | tracer::Event::Detached { pid } => {
-                if let Some(rank) = self.ranks.get(&pid).copied() {
-                    self.start_notices.remove(&rank);
-                    self.report_breakpoint(ToolctlReport::NoBreakpoints { rank });
+                if let Some(rank) = self.processes.rank(pid) {
+                    self.start_notices.forget(rank);
+                    self.shepherd.report_breakpoint(ToolctlReport::NoBreakpoints { rank });
                 }
             }
             tracer::Event::ThreadEnded { pid, tid } => {
-                if let Some(rank) = self.ranks.get(&pid) {
-                    let (rank, thread) = (*rank, tid.cast_unsigned());
-                    self.feed(Event::ThreadExited { rank, thread });
+                if let Some(rank) = self.processes.rank(pid) {
+                    self.feed(Event::ThreadExited { rank, thread: tid.cast_unsigned() });
                 }
             }
             tracer::Event::Exited { pid, status } => {
-                if let Some(rank) = self.ranks.remove(&pid) {
-                    self.processes.remove(&rank);
-                    self.start_notices.remove(&rank);
+                if let Some(rank) = self.processes.remove_pid(pid) {
+                    self.start_notices.forget(rank);
                     self.feed(Event::Exited { rank, status });
                 }
             }
@@ -330,42 +303,19 @@ impl Service {
     /// processes from which the tracer is still detaching. Returns whether anything was done.
     fn seize(&mut self) -> bool {
         let mut is_anything_done = false;
-        let mut waiting = std::collections::VecDeque::new();
-        while let Some((connection, ranks)) = self.seizing.pop_front() {
-            let pid_of = |rank: &u32| self.processes.get(rank).map(|process| process.pid);
-            let is_leaving = ranks
-                .iter()
-                .filter_map(pid_of)
-                .any(|pid| !self.tracer.has_no_trace_of(pid) && !self.tracer.is_attached(pid));
-            let is_behind = waiting.iter().any(|(other, _)| *other == connection);
-            if is_leaving || is_behind {
-                waiting.push_back((connection, ranks));
-                continue;
-            }
+        let mut position = 0;
+        loop {
+            let (processes, tracer) = (&self.processes, &self.tracer);
+            let is_leaving = |ranks: &[u32]| {
+                let mut pids = ranks.iter().filter_map(|rank| processes.pid(*rank));
+                pids.any(|pid| !tracer.has_no_trace_of(pid) && !tracer.is_attached(pid))
+            };
+            let ready = self.attaches.take_ready(&mut position, is_leaving);
+            let Some((connection, ranks)) = ready else { return is_anything_done };
             is_anything_done = true;
-            let result = self.seize_all(&ranks);
+            let (tracer, ids) = (&mut self.tracer, &mut self.ids);
+            let result = attaches::seize_all(&ranks, &self.processes, tracer, ids);
             self.feed(Event::Seized { connection, ranks, result });
         }
-        self.seizing = waiting;
-        is_anything_done
-    }
-
-    fn seize_all(&mut self, ranks: &[u32]) -> Result<(), SeizeFailure> {
-        let mut new = Vec::new();
-        for rank in ranks {
-            // The authority has already handled the end of a process that has ended meanwhile.
-            let Some(pid) = self.processes.get(rank).map(|process| process.pid) else { continue };
-            let was_there = self.tracer.is_attached(pid);
-            if let Err(error) = self.tracer.attach(pid) {
-                new.iter().for_each(|pid| _ = self.tracer.detach(*pid));
-                let error_code = convert::errno_of(&error);
-                let reason = self.ids.explain_attach(pid, error).to_string();
-                return Err(SeizeFailure { rank: *rank, error_code, reason });
-            }
-            if !was_there {
-                new.push(pid);
-            }
-        }
-        Ok(())
     }
 }

@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use score_toolctl::shared_memory::SharedMemory;
+use score_toolctl::tracer::error::TraceError;
 use score_toolctl::tracer::{Pid, Ticket, Tid};
 use score_tools::authority::{Action, ConnectionId, FailedThreads};
 use score_tools::wire::{
-    CommandAnswer, CommandCode, CommandSet, CommandWriter, Header, ReceivedCommand, ReturnCode,
-    ToolMessage, encode_results,
+    CommandAnswer, CommandCode, CommandSet, CommandWriter, Header, NoData, ReceivedCommand,
+    ReturnCode, ToolMessage, encode_results,
 };
+
+use super::convert;
 
 /// The event that a command waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +22,29 @@ pub enum Waiting {
     Tracer(Ticket),
     /// The shepherd's answer on how long the job has been running.
     JobTime,
+}
+
+/// The outcome of carrying out a command.
+pub enum Outcome {
+    /// The command is done, with this code and this data.
+    Done(CommandCode, Option<CommandAnswer<'static>>),
+    /// The command continues when this has arrived.
+    Wait(Waiting),
+}
+
+impl From<Result<Option<CommandAnswer<'static>>, CommandCode>> for Outcome {
+    fn from(result: Result<Option<CommandAnswer<'static>>, CommandCode>) -> Self {
+        match result {
+            Ok(answer) => Self::Done(CommandCode::Success, answer),
+            Err(code) => Self::Done(code, None),
+        }
+    }
+}
+
+impl From<Result<(), TraceError>> for Outcome {
+    fn from(result: Result<(), TraceError>) -> Self {
+        result.map(|()| None).map_err(convert::code_of).into()
+    }
 }
 
 /// A waiting command.
@@ -96,18 +122,22 @@ impl Work {
         self.set == CommandSet::Update
     }
 
-    /// Adds the result of the current command. `outside` is the id of its thread for tools.
-    pub fn push(
+    /// Adds the result of the current command. `outside` is the id of its thread for tools. Lists
+    /// that do not fit are truncated.
+    pub fn finish_command(
         &mut self,
-        number: u16,
-        (inside, outside): (Tid, u32),
+        (number, inside, outside): (u16, Tid, u32),
         code: CommandCode,
-        answer: Option<&CommandAnswer>,
+        answer: Option<CommandAnswer<'static>>,
     ) {
+        let answer = match (code, answer) {
+            (CommandCode::Success, None) => Some(CommandAnswer::HoldThread(NoData {})),
+            (_, answer) => answer,
+        };
         if self.is_update() {
             self.failed.record(inside.cast_unsigned(), code);
         }
-        self.writer.push_result(number, outside, code, answer);
+        self.writer.push_result(number, outside, code, answer.as_ref());
         self.next += 1;
     }
 

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::error::AttachError;
 use super::kernel::Kernel;
-use super::process::{Motion, Process, Thread};
+use super::process::Process;
 use super::procfs::Status;
 use super::{Pid, Tid, sys};
 
@@ -27,22 +27,18 @@ pub fn attach<K: Kernel>(kernel: &mut K, pid: Pid) -> Result<Process, AttachErro
             break;
         }
         let new: Vec<Tid> =
-            threads.into_iter().filter(|tid| !process.threads.contains_key(tid)).collect();
+            threads.into_iter().filter(|tid| process.threads.get(*tid).is_none()).collect();
         if new.iter().all(|tid| ended.contains(tid)) {
             let is_empty = process.threads.is_empty();
             return if is_empty { Err(AttachError::NoProcess(pid)) } else { Ok(process) };
         }
         for tid in new {
             match kernel.seize(tid) {
-                Ok(()) => {
-                    process.threads.insert(tid, Thread::new(Motion::Running));
-                }
+                Ok(()) => process.threads.attach(tid),
                 // The thread has ended, or the kernel has attached it automatically as the child of
                 // another thread.
                 Err(Errno::ESRCH) => {}
-                Err(Errno::EPERM) if tid != pid && is_ours(tid) => {
-                    process.threads.insert(tid, Thread::new(Motion::Running));
-                }
+                Err(Errno::EPERM) if tid != pid && is_ours(tid) => process.threads.attach(tid),
                 Err(Errno::EPERM) if has_ended(tid) => ended.push(tid),
                 Err(errno) => {
                     give_back(kernel, &process);
@@ -58,9 +54,9 @@ pub fn attach<K: Kernel>(kernel: &mut K, pid: Pid) -> Result<Process, AttachErro
 /// Gives up a partial attach. The kernel detaches a thread only in a stop. The handler of that stop
 /// detaches it, because the thread then belongs to no traced process.
 fn give_back<K: Kernel>(kernel: &mut K, process: &Process) {
-    for tid in process.threads.keys() {
+    for tid in process.threads.ids() {
         // An error means that the thread has ended.
-        _ = kernel.interrupt(*tid);
+        _ = kernel.interrupt(tid);
     }
 }
 

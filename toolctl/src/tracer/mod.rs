@@ -8,9 +8,10 @@
 //! passed. The tracer reports to its user by [`Event`]s.
 //!
 //! Each thread has a [`process::Motion`], which is its current state. Requests and stops change the
-//! state that a thread *should* have. `drive` then makes the calls that put the thread into that
-//! state. No other code resumes or interrupts a thread. The calls belong to a trait
-//! ([`kernel::Kernel`]), so that a simulation can replace Linux.
+//! state that a thread *should* have. `drive` then puts the thread into that state. The calls that
+//! resume and interrupt threads are in [`process::Threads`], which changes the state of a thread
+//! with each call. The calls belong to a trait ([`kernel::Kernel`]), so that a simulation can
+//! replace Linux.
 //!
 //! Group stops are preserved. The gang scheduler stops and continues processes by SIGSTOP and
 //! SIGCONT. The tracer keeps a thread in such a stop by PTRACE_LISTEN. The kernel reports the stop
@@ -42,16 +43,15 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 pub use breakpoints::BreakpointKind;
-pub use control::{MAX_MEMORY_LEN, StepOutcome, ToolState};
+pub use control::{StepOutcome, ToolState};
 pub use error::{AttachError, TraceError};
 pub use extended::ExtendedRegister;
 pub use kernel::{Kernel, Linux};
-pub use process::{NoticeReason, Preferences, SignalNotice, SignalSet};
+pub use process::{MAX_MEMORY_LEN, NoticeReason, Preferences, SignalNotice, SignalSet};
 pub use registers::{DebugRegisters, Gprs, Registers, SpecialRegister, SpecialRegisters};
 pub use request::{Answer, Request, ThreadSnapshot, Ticket};
 pub use watchpoints::{WatchKind, WatchRange};
 
-use breakpoints::INT3;
 use process::{Context, Presence, Process};
 use sys::Wait;
 
@@ -145,9 +145,9 @@ impl<K: Kernel> Tracer<K> {
             return Ok(());
         }
         let process = attach::attach(&mut self.kernel, pid)?;
-        for tid in process.threads.keys() {
-            self.owners.insert(*tid, pid);
-            self.guests.remove(tid);
+        for tid in process.threads.ids() {
+            self.owners.insert(tid, pid);
+            self.guests.remove(&tid);
         }
         self.processes.insert(pid, process);
         Ok(())
@@ -160,7 +160,7 @@ impl<K: Kernel> Tracer<K> {
     /// Returns `NoProcess` if the process is not traced.
     pub fn detach(&mut self, pid: Pid) -> Result<(), TraceError> {
         self.with(pid, |process, context| {
-            process.hold_all(false);
+            process.threads.hold_all(false);
             process.begin_to_leave(context);
             Ok(())
         })
@@ -173,7 +173,7 @@ impl<K: Kernel> Tracer<K> {
 
     /// The threads of an attached process.
     pub fn threads(&self, pid: Pid) -> Vec<Tid> {
-        self.processes.get(&pid).map_or_else(Vec::new, |it| it.threads.keys().copied().collect())
+        self.processes.get(&pid).map_or_else(Vec::new, |it| it.threads.ids().collect())
     }
 
     /// The thread for a request that names no thread. This is the thread of the last notice if it
@@ -183,7 +183,8 @@ impl<K: Kernel> Tracer<K> {
     /// Returns `NoProcess`.
     pub fn default_thread(&self, pid: Pid) -> Result<Tid, TraceError> {
         let process = self.processes.get(&pid).ok_or(TraceError::NoProcess(pid))?;
-        let given = process.last_given.filter(|tid| process.threads.contains_key(tid));
+        let given = process.notices.last_given();
+        let given = given.filter(|tid| process.threads.get(*tid).is_some());
         Ok(given.unwrap_or(pid))
     }
 
@@ -193,7 +194,7 @@ impl<K: Kernel> Tracer<K> {
     /// Returns `NoProcess`.
     pub fn set_notify(&mut self, pid: Pid, signals: SignalSet) -> Result<(), TraceError> {
         self.with(pid, |process, _| {
-            process.notify = signals;
+            process.notices.set_notify(signals);
             Ok(())
         })
     }
@@ -204,7 +205,7 @@ impl<K: Kernel> Tracer<K> {
     /// Returns `NoProcess`.
     pub fn set_preferences(&mut self, pid: Pid, wanted: Preferences) -> Result<(), TraceError> {
         self.with(pid, |process, _| {
-            process.preferences = wanted;
+            process.resources.set_preferences(wanted);
             Ok(())
         })
     }
@@ -239,7 +240,7 @@ impl<K: Kernel> Tracer<K> {
         length: usize,
     ) -> Result<Vec<u8>, TraceError> {
         let process = self.processes.get(&pid).ok_or(TraceError::NoProcess(pid))?;
-        process.read(&self.kernel, address, length)
+        process.memory.read(&self.kernel, address, length)
     }
 
     /// Writes memory, and keeps the breakpoints in it.
@@ -254,8 +255,8 @@ impl<K: Kernel> Tracer<K> {
         may_write_shared: bool,
     ) -> Result<(), TraceError> {
         self.with(pid, |process, context| {
-            let kind = process.range_kind(address, bytes.len());
-            process.write(context.kernel, (address, bytes), kind, may_write_shared)
+            let kind = process.memory.range_kind(address, bytes.len());
+            process.memory.write(context.kernel, (address, bytes), kind, may_write_shared)
         })
     }
 
@@ -269,7 +270,9 @@ impl<K: Kernel> Tracer<K> {
         address: u64,
         kind: BreakpointKind,
     ) -> Result<(), TraceError> {
-        self.with(pid, |process, context| process.set_breakpoint(context.kernel, address, kind))
+        self.with(pid, |process, context| {
+            process.memory.set_breakpoint(context.kernel, address, kind)
+        })
     }
 
     /// Removes a breakpoint. `original` is the byte of the program at the address.
@@ -290,7 +293,7 @@ impl<K: Kernel> Tracer<K> {
     /// # Errors
     /// Returns `NoProcess` or `NoThread`.
     pub fn hold(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
-        self.with(pid, |process, _| process.set_held(tid, true))
+        self.with(pid, |process, _| process.threads.set_held(tid, true))
     }
 
     /// Releases a held thread.
@@ -298,7 +301,7 @@ impl<K: Kernel> Tracer<K> {
     /// # Errors
     /// Returns `NoProcess` or `NoThread`.
     pub fn release(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
-        self.with(pid, |process, _| process.set_held(tid, false))
+        self.with(pid, |process, _| process.threads.set_held(tid, false))
     }
 
     /// The state of a thread with regard to tools.
@@ -368,7 +371,7 @@ impl<K: Kernel> Tracer<K> {
         let tids = self.threads(pid);
         for tid in tids {
             let process = self.processes.get(&pid);
-            let thread = process.and_then(|process| process.threads.get(&tid));
+            let thread = process.and_then(|process| process.threads.get(tid));
             if thread.is_some_and(|thread| !thread.watchpoints.is_empty()) {
                 self.reset_debug_registers(pid, tid)?;
             }
@@ -395,7 +398,7 @@ impl<K: Kernel> Tracer<K> {
     ) -> Result<(), TraceError> {
         self.with(pid, |process, context| {
             for (address, original) in breakpoints {
-                process.breakpoints.add(*address, *original, BreakpointKind::Normal);
+                process.memory.add_leftover(*address, *original);
                 process.remove_breakpoint(context, *address, *original);
             }
             Ok(())
@@ -409,7 +412,7 @@ impl<K: Kernel> Tracer<K> {
 
     fn reset_debug_registers(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
         let process = self.processes.get(&pid).ok_or(TraceError::NoProcess(pid))?;
-        let watchpoints = process.threads.get(&tid).map(|it| it.watchpoints.clone());
+        let watchpoints = process.threads.get(tid).map(|it| it.watchpoints.clone());
         for address in watchpoints.iter().flat_map(|it| it.addresses()) {
             self.request(pid, Some(tid), Request::ResetWatchpoint(address))?;
         }
@@ -472,10 +475,10 @@ impl<K: Kernel> Tracer<K> {
     fn forget_process(&mut self, pid: Pid, process: Option<Process>) {
         self.owners.retain(|_, owner| *owner != pid);
         let Some(process) = process else { return };
-        for guest in process.guests {
-            self.guests.insert(guest, Guest::Unwanted);
+        for guest in process.memory.guests() {
+            self.guests.insert(*guest, Guest::Unwanted);
             // The guest is detached at this stop. An error means that it has ended.
-            _ = self.kernel.interrupt(guest);
+            _ = self.kernel.interrupt(*guest);
         }
     }
 
@@ -575,8 +578,7 @@ impl<K: Kernel> Tracer<K> {
         if let Some(pid) = pids.iter().find(|pid| self.kernel.shares_memory(**pid, tid)) {
             self.guests.insert(tid, Guest::Of(*pid));
             _ = self.with(*pid, |process, context| {
-                process.guests.push(tid);
-                process.lift_all(context, true);
+                process.memory.add_guest(context.kernel, tid);
                 Ok(())
             });
             return Guest::Of(*pid);
@@ -585,11 +587,7 @@ impl<K: Kernel> Tracer<K> {
         let candidates: Vec<&Process> =
             parent.map_or_else(|| self.processes.values().collect(), |parent| vec![parent]);
         for process in candidates {
-            for (address, original) in process.breakpoints.all() {
-                let mut context = Context { kernel: &mut self.kernel, events: &mut self.events };
-                let copy = Process::new(parentage.process);
-                copy.write_breakpoint(&mut context, address, INT3, original);
-            }
+            process.memory.restore_copy(&mut self.kernel, parentage.process);
         }
         Guest::Unwanted
     }
@@ -597,10 +595,7 @@ impl<K: Kernel> Tracer<K> {
     fn end_guest(&mut self, tid: Tid, guest: Guest) {
         let Guest::Of(pid) = guest else { return };
         _ = self.with(pid, |process, context| {
-            process.guests.retain(|guest| *guest != tid);
-            if process.guests.is_empty() {
-                process.lift_all(context, false);
-            }
+            process.memory.remove_guest(context.kernel, tid);
             Ok(())
         });
     }

@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt;
 use nix::errno::Errno;
 
 use super::attach::refusal;
-use super::control::checked_buffer;
 use super::error::{AttachError, TraceError};
+use super::process::checked_buffer;
 use super::procfs::{self, Mapping, ThreadStat};
 use super::{Pid, Tid, memory};
 

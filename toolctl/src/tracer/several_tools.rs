@@ -8,8 +8,7 @@ use std::ops::Range;
 use super::breakpoints::INT3;
 use super::error::TraceError;
 use super::kernel::Kernel;
-use super::process::{Preferences, Presence, Process};
-use super::request::Request;
+use super::process::{Preferences, Presence};
 use super::{Pid, Tid, Tracer};
 use crate::shared_memory::SharedMemory;
 
@@ -21,17 +20,18 @@ impl<K: Kernel> Tracer<K> {
 
     /// Whether the threads of a process are suspended for a notice or by a tool.
     pub fn is_suspended(&self, pid: Pid) -> bool {
-        self.processes.get(&pid).is_some_and(|process| process.is_suspended)
+        self.processes.get(&pid).is_some_and(|process| process.notices.is_suspended())
     }
 
     /// Whether a process has notices that were not issued.
     pub fn has_pending_notices(&self, pid: Pid) -> bool {
-        self.processes.get(&pid).is_some_and(|process| !process.notices.is_empty())
+        self.processes.get(&pid).is_some_and(|process| process.notices.has_pending())
     }
 
     /// The preferences of the tool.
     pub fn preferences(&self, pid: Pid) -> Preferences {
-        self.processes.get(&pid).map(|process| process.preferences).unwrap_or_default()
+        let process = self.processes.get(&pid);
+        process.map(|process| process.resources.preferences()).unwrap_or_default()
     }
 
     /// Like [`Self::read_memory`], into a buffer whose length the caller has checked.
@@ -45,11 +45,7 @@ impl<K: Kernel> Tracer<K> {
         buffer: &mut [u8],
     ) -> Result<(), TraceError> {
         let process = self.processes.get(&pid).ok_or(TraceError::NoProcess(pid))?;
-        if !self.kernel.read_memory(pid, address, buffer) {
-            return Err(TraceError::Address(address));
-        }
-        process.breakpoints.hide(address, buffer);
-        Ok(())
+        process.memory.read_into(&self.kernel, address, buffer)
     }
 
     /// Copies memory, with the original bytes of the program at breakpoints, to a range of shared
@@ -72,7 +68,7 @@ impl<K: Kernel> Tracer<K> {
         }
         let start = range.start;
         let count = memory.copy_from_process(range, pid, address);
-        for (offset, original) in process.breakpoints.hidden(address, count) {
+        for (offset, original) in process.memory.breakpoints().hidden(address, count) {
             memory.replace_byte(start + offset, INT3, original);
         }
         if count > 0 { Ok(count) } else { Err(TraceError::Address(address)) }
@@ -82,7 +78,7 @@ impl<K: Kernel> Tracer<K> {
     pub fn breakpoints_in(&self, pid: Pid, address: u64, length: u32) -> Vec<(u64, u8)> {
         let Some(process) = self.processes.get(&pid) else { return Vec::new() };
         let end = address.saturating_add(length.into());
-        let mut all = process.breakpoints.all();
+        let mut all = process.memory.breakpoints().all();
         all.retain(|(place, _)| (address..end).contains(place));
         all
     }
@@ -95,8 +91,8 @@ impl<K: Kernel> Tracer<K> {
     pub fn pin(&mut self, pid: Pid, tid: Option<Tid>) -> Result<(), TraceError> {
         self.with(pid, |process, _| {
             match tid {
-                Some(tid) => _ = process.pins.insert(tid),
-                None => process.pins.extend(process.threads.keys()),
+                Some(tid) => process.requests.pin([tid]),
+                None => process.requests.pin(process.threads.ids()),
             }
             Ok(())
         })
@@ -106,7 +102,7 @@ impl<K: Kernel> Tracer<K> {
     pub fn unpin(&mut self, pid: Pid) {
         // A process that has ended has no pins.
         _ = self.with(pid, |process, _| {
-            process.pins.clear();
+            process.requests.unpin();
             Ok(())
         });
     }
@@ -117,7 +113,7 @@ impl<K: Kernel> Tracer<K> {
     /// Returns `NoProcess`.
     pub fn suspend(&mut self, pid: Pid) -> Result<(), TraceError> {
         self.with(pid, |process, _| {
-            process.is_suspended = true;
+            process.notices.suspend();
             Ok(())
         })
     }
@@ -128,7 +124,7 @@ impl<K: Kernel> Tracer<K> {
     /// Returns `NoProcess`.
     pub fn hold_process(&mut self, pid: Pid, is_held: bool) -> Result<(), TraceError> {
         self.with(pid, |process, _| {
-            process.hold_all(is_held);
+            process.threads.hold_all(is_held);
             Ok(())
         })
     }
@@ -141,7 +137,7 @@ impl<K: Kernel> Tracer<K> {
     pub fn resume(&mut self, pid: Pid) -> Result<(), TraceError> {
         self.with(pid, |process, context| {
             process.satisfy(context);
-            process.is_suspended = !process.notices.is_empty();
+            process.notices.resume();
             Ok(())
         })
     }
@@ -153,13 +149,16 @@ impl<K: Kernel> Tracer<K> {
     /// Returns `NoProcess`.
     pub fn pass(&mut self, pid: Pid, signal: i32, stays_suspended: bool) -> Result<(), TraceError> {
         self.with(pid, |process, context| {
-            if let Some(tid) = process.given
-                && let Some(thread) = process.threads.get_mut(&tid)
+            if let Some(tid) = process.notices.given()
+                && let Some(thread) = process.threads.get_mut(tid)
             {
                 thread.continuation = Some(signal);
             }
             process.satisfy(context);
-            process.is_suspended = stays_suspended || !process.notices.is_empty();
+            process.notices.resume();
+            if stays_suspended {
+                process.notices.suspend();
+            }
             Ok(())
         })
     }
@@ -179,27 +178,9 @@ impl<K: Kernel> Tracer<K> {
         if process.presence != Presence::Attached {
             return;
         }
-        for request in process.memory_requests() {
+        for request in process.resources.removal_requests() {
             // If the process cannot do this now, the memory remains until the process is detached.
             _ = self.request(pid, None, request);
         }
-    }
-}
-
-impl Process {
-    /// Holds all threads, including new ones, or releases them.
-    pub(super) fn hold_all(&mut self, is_held: bool) {
-        self.is_held = is_held;
-        for thread in self.threads.values_mut() {
-            thread.is_held = is_held;
-        }
-    }
-
-    /// The requests that remove the trap handler and the memory of a tool from the process.
-    fn memory_requests(&self) -> Vec<Request> {
-        let handler = self.trap_handler.map(|it| Request::RemoveTrapHandler(it.handler));
-        let memory =
-            self.allocations.iter().map(|(address, length)| Request::Free(*address, *length));
-        handler.into_iter().chain(memory).collect()
     }
 }

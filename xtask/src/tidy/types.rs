@@ -36,10 +36,6 @@ const EXCEPTIONS: &[(&str, &str, Part, usize)] = &[
     ("scored/src/shepherd/job_runner.rs", "JobRunner", Part::Fields, 23),
     ("scored/src/shepherd/job_runner.rs", "JobRunner", Part::Methods, 62),
     ("scrun/src/session/mod.rs", "EventLoop", Part::Fields, 21),
-    ("toolctl/src/service/mod.rs", "Service", Part::Fields, 22),
-    ("toolctl/src/service/mod.rs", "Service", Part::Methods, 80),
-    ("toolctl/src/tracer/process.rs", "Process", Part::Fields, 18),
-    ("toolctl/src/tracer/process.rs", "Process", Part::Methods, 90),
 ];
 
 /// A struct, enum or union.

@@ -10,13 +10,13 @@
 
 use nix::errno::Errno;
 
-use super::{Context, Exclusive, Motion, Place, Process, Stop};
+use super::{Context, Exclusive, Place, Process, Stop};
 use crate::tracer::error::TraceError;
 use crate::tracer::kernel::Kernel;
 use crate::tracer::registers::Registers;
 use crate::tracer::request::{Answer, Ticket};
 use crate::tracer::siginfo::SigInfo;
-use crate::tracer::{Event, Tid};
+use crate::tracer::{Pid, Tid};
 
 /// The page size of the processor.
 pub const PAGE_LEN: u64 = 4096;
@@ -45,6 +45,29 @@ pub struct TrapHandler {
     pub handler: u64,
     page: u64,
     former: [u8; ACTION_LEN],
+}
+
+impl TrapHandler {
+    /// Writes the restorer, and the action for the handler at this address, to a new page.
+    fn write_page<K: Kernel>(kernel: &mut K, pid: Pid, page: u64, handler: u64) -> bool {
+        let action = [handler, SA_SIGINFO | SA_RESTORER, page, 0];
+        let action: Vec<u8> = action.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        kernel.write_memory(pid, page, &RESTORER)
+            && kernel.write_memory(pid, page + NEW_ACTION, &action)
+    }
+
+    /// The handler that has been installed with this page, from which the former action is read.
+    fn installed<K: Kernel>(kernel: &K, pid: Pid, page: u64, handler: u64) -> Self {
+        let mut former = [0; ACTION_LEN];
+        kernel.read_memory(pid, page + FORMER_ACTION, &mut former);
+        Self { handler, page, former }
+    }
+
+    /// Writes the former action to the address from which the call reads it.
+    fn write_former_action<K: Kernel>(&self, kernel: &mut K, pid: Pid) {
+        // If the program has unmapped the page, the kernel refuses the call.
+        kernel.write_memory(pid, self.page + NEW_ACTION, &self.former);
+    }
 }
 
 /// The purpose of a call.
@@ -159,14 +182,16 @@ impl Process {
         let synchronous = SYNCHRONOUS.iter().fold(0, |bits, signal| bits | 1 << (signal - 1));
         *begun = true;
         if let Purpose::RestoreHandler(handler) = purpose {
-            self.write_former_action(context, &handler);
+            handler.write_former_action(context.kernel, pid);
         }
         let result = context
             .kernel
             .set_signal_mask(tid, !synchronous)
-            .and_then(|()| context.kernel.set_registers(tid, &call))
-            .and_then(|()| context.kernel.step(tid, 0));
-        self.set_motion_after(tid, result, Motion::Stepping);
+            .and_then(|()| context.kernel.set_registers(tid, &call));
+        match result {
+            Ok(()) => self.threads.step(context.kernel, tid, 0),
+            Err(_) => self.threads.set_dying(tid),
+        }
     }
 
     /// Handles the stop of the thread, which is after the call or at a signal before it.
@@ -177,7 +202,7 @@ impl Process {
     ) {
         let Some((Exclusive::Inject(mut injection), _)) = self.exclusive.take() else { return };
         let Ok(registers) = context.kernel.registers(tid) else {
-            self.set_motion(tid, Motion::Dying);
+            self.threads.set_dying(tid);
             return self.fail_injection(context, *injection);
         };
         // An error of one of these calls means that the thread is being killed.
@@ -191,7 +216,7 @@ impl Process {
                 _ = context.kernel.send_signal(self.pid, tid, signal);
             }
         }
-        self.set_motion(tid, Motion::Stopped(stop));
+        self.threads.set_stopped(tid, stop);
         // A `syscall` instruction has two bytes.
         if registers.rip == injection.place + 2 {
             self.on_injected_result(context, &injection, registers.rax);
@@ -207,7 +232,7 @@ impl Process {
         injection: Injection,
     ) {
         let error = TraceError::NoMemory(self.pid, Errno::EAGAIN);
-        self.answer(context, injection.ticket, Err(error));
+        context.answer(injection.ticket, Err(error));
     }
 
     fn on_injected_result<K: Kernel>(
@@ -216,91 +241,40 @@ impl Process {
         injection: &Injection,
         result: u64,
     ) {
-        let (tid, ticket) = (injection.tid, injection.ticket);
+        let (pid, tid, ticket) = (self.pid, injection.tid, injection.ticket);
         let errno = ERROR_RANGE
             .contains(&result.cast_signed())
             .then(|| Errno::from_raw((-result.cast_signed()) as i32));
         let answer = match (injection.purpose, errno) {
             (Purpose::Allocate(length), None) => {
-                self.allocations.insert(result, length);
+                self.resources.add_memory(result, length);
                 Ok(Answer::Address(result))
             }
             (Purpose::Free(address, _), None) => {
-                self.allocations.remove(&address);
+                self.resources.remove_memory(address);
                 Ok(Answer::Done)
             }
             (Purpose::HandlerPage(handler), None) => {
-                if self.write_handler_page(context, result, handler) {
+                if TrapHandler::write_page(context.kernel, pid, result, handler) {
                     return self.start_injection(tid, Purpose::SetHandler(handler, result), ticket);
                 }
                 Err(TraceError::Address(result))
             }
             (Purpose::SetHandler(handler, page), None) => {
-                let mut former = [0; ACTION_LEN];
-                context.kernel.read_memory(self.pid, page + FORMER_ACTION, &mut former);
-                self.trap_handler = Some(TrapHandler { handler, page, former });
+                let installed = TrapHandler::installed(context.kernel, pid, page, handler);
+                self.resources.set_trap_handler(Some(installed));
                 Ok(Answer::Done)
             }
             (Purpose::RestoreHandler(handler), None) => {
-                self.trap_handler = None;
-                if !self.is_executed(context, handler.page, PAGE_LEN) {
+                self.resources.set_trap_handler(None);
+                if !self.threads.is_executed(context.kernel, handler.page, PAGE_LEN) {
                     let purpose = Purpose::Free(handler.page, PAGE_LEN);
                     return self.start_injection(tid, purpose, ticket);
                 }
                 Ok(Answer::Done)
             }
-            (_, Some(errno)) => Err(TraceError::NoMemory(self.pid, errno)),
+            (_, Some(errno)) => Err(TraceError::NoMemory(pid, errno)),
         };
-        self.answer(context, ticket, answer);
-    }
-
-    fn write_handler_page<K: Kernel>(
-        &self,
-        context: &mut Context<'_, K>,
-        page: u64,
-        handler: u64,
-    ) -> bool {
-        let action = [handler, SA_SIGINFO | SA_RESTORER, page, 0];
-        let action: Vec<u8> = action.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        context.kernel.write_memory(self.pid, page, &RESTORER)
-            && context.kernel.write_memory(self.pid, page + NEW_ACTION, &action)
-    }
-
-    /// Writes the former action of a handler to the address from which the call reads it.
-    fn write_former_action<K: Kernel>(&self, context: &mut Context<'_, K>, handler: &TrapHandler) {
-        // If the program has unmapped the page, the kernel refuses the call.
-        context.kernel.write_memory(self.pid, handler.page + NEW_ACTION, &handler.former);
-    }
-
-    /// Whether a stopped thread's instruction pointer is in a range.
-    pub(in crate::tracer) fn is_executed<K: Kernel>(
-        &self,
-        context: &Context<'_, K>,
-        address: u64,
-        length: u64,
-    ) -> bool {
-        let range = address..address.saturating_add(length);
-        self.threads.iter().any(|(tid, thread)| {
-            thread.stop().is_some()
-                && context.kernel.registers(*tid).is_ok_and(|it| range.contains(&it.rip))
-        })
-    }
-
-    /// A thread that is stopped and can be accessed.
-    pub(in crate::tracer) fn accessible_thread(&self) -> Option<Tid> {
-        let mut threads = self.threads.iter();
-        threads.find(|(_, thread)| thread.stop().is_some()).map(|(tid, _)| *tid)
-    }
-
-    /// Answers a request.
-    pub(in crate::tracer) fn answer<K: Kernel>(
-        &mut self,
-        context: &mut Context<'_, K>,
-        ticket: Option<Ticket>,
-        result: Result<Answer, TraceError>,
-    ) {
-        if let Some(ticket) = ticket {
-            context.events.push_back(Event::Answer { ticket, result });
-        }
+        context.answer(ticket, answer);
     }
 }

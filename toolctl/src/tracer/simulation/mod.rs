@@ -102,7 +102,7 @@ impl Simulation {
     fn answer_notice(&mut self) {
         self.take_events();
         let Some(process) = self.tracer.processes.get(&PID) else { return };
-        let Some(given) = process.given else { return };
+        let Some(given) = process.notices.given() else { return };
         let signal = if self.below(2) == 0 { 0 } else { libc::SIGUSR1 };
         self.tracer.set_continuation(PID, 0, signal).unwrap();
         let has_more = !process_has_no_more(&self.tracer);
@@ -158,7 +158,7 @@ impl Simulation {
 }
 
 fn process_has_no_more(tracer: &Tracer<SimKernel>) -> bool {
-    tracer.processes.get(&PID).is_none_or(|process| process.notices.is_empty())
+    tracer.processes.get(&PID).is_none_or(|process| !process.notices.has_pending())
 }
 
 /// Simulates a process with a tool until its end.
