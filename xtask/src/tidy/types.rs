@@ -37,7 +37,6 @@ const EXCEPTIONS: &[(&str, &str, Part, usize)] = &[
     ("pm/src/device/ethernet/engine.rs", "EthernetEngine", Part::Fields, 21),
     ("pm/src/device/verbs/engine.rs", "VerbsEngine", Part::Fields, 29),
     ("pm-reliability/src/send.rs", "PacketSender", Part::Fields, 18),
-    ("scored/src/daemon/mod.rs", "Daemon", Part::Methods, 93),
     ("toolctl/src/service/mod.rs", "Service", Part::Fields, 22),
     ("toolctl/src/service/mod.rs", "Service", Part::Methods, 80),
     ("toolctl/src/tracer/process.rs", "Process", Part::Fields, 18),
