@@ -16,7 +16,7 @@ impl Daemon {
     /// The time until the earliest deadline of all parts of the daemon. Zero if there is work
     /// already.
     pub(super) fn timeout(&self, now: Instant) -> Option<Duration> {
-        let (jobs, peers) = (&self.jobs, self.peers.as_ref());
+        let (jobs, peers) = (self.jobs.state(), self.peers.as_ref());
         let may_have_more = |(key, session): (SessionKey, &ClientSession)| {
             session.may_have_more() && self.readiness(key, now) == Readiness::Ready
         };
@@ -34,9 +34,6 @@ impl Daemon {
         let hold_timeout = hold_timeout.map(|due| due.saturating_duration_since(now));
         // epoll counts milliseconds. The time-out is rounded up; otherwise the loop would spin
         // until the deadline.
-        let led_jobs_deadline = self.jobs.deadline();
-        let led_jobs_timeout =
-            led_jobs_deadline.map(|due| due.saturating_sub(self.job_clock.now()));
         let sessions = self.sessions.active();
         let frame_deadlines = sessions.filter_map(|(_, session)| session.frame_deadline());
         let deadlines =
@@ -47,7 +44,7 @@ impl Daemon {
             link_timeout,
             self.single_user.accept_retry(),
             service_timeout,
-            led_jobs_timeout,
+            self.jobs.timeout(),
             hold_timeout,
             deadline_timeout,
             self.sessions.control_deadline(now),

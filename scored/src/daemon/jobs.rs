@@ -1,43 +1,30 @@
-//! Jobs in the daemon's loop. This module passes inputs to [`score_job::jobs`] and carries out the
-//! resulting effects.
+//! Jobs in the daemon's loop. This module begins jobs, and carries out the effects of the inputs
+//! that [`super::daemon_jobs`] handles.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
-use score_job::cluster::{HostShare, JobPermit};
+use score_job::cluster::HostShare;
 use score_job::jobs::{
     ClientJob, Effect, HostIdentity, Input, JobTag, Launch, LinkId, NewJob, Parent,
-    SINGLE_USER_HOST, SessionKey,
+    SINGLE_USER_HOST,
 };
-use score_job::metrics_subscribers::Subscriber;
 use score_proto::exit_code::{EXIT_HOST_LOST, EXIT_REFUSED};
-use score_proto::frame;
-use score_proto::ids::{HostId, JobId};
+use score_proto::ids::JobId;
 use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobStart, Owner as JobOwner, Placement, StopCondition,
     SwitchOrder,
 };
-use score_proto::message::{HostSpec, JobSpec, Level, ToolCall, ToolSession};
+use score_proto::message::{HostSpec, JobSpec, Level};
 use score_proto::peer_message::JobIncarnation;
 use score_proto::server_message::{JobAnswer, ServerMessage};
-use score_proto::tool_files::ToolFileChunk;
-use score_proto::tool_start::ToolAction;
 use score_sys::host_name::system_host_name;
 use score_sys::random::random_u64;
 
 use super::daemon_bringup::{self, DaemonBringup};
 use super::event_sources::EventSources;
-use super::host_job::{IsOnlyReport, NO_OWNER};
+use super::host_job::NO_OWNER;
 use super::peers::Peers;
 use super::{Daemon, job_directory, service};
-
-/// Environment variable for tests: a fixed interval of the idle check, in microseconds.
-const POLL_INTERVAL_ENV: &str = "SCORE_TEST_PACE";
-
-/// The value of [`POLL_INTERVAL_ENV`].
-pub fn fixed_poll_interval_us() -> Option<u32> {
-    std::env::var(POLL_INTERVAL_ENV).ok().and_then(|text| text.parse().ok())
-}
 
 /// Jobs that this daemon leads.
 impl Daemon {
@@ -84,153 +71,12 @@ impl Daemon {
         };
         let start = JobStart { job: job_id, secret: random_u64(), spec, owner };
         let new_job = NewJob { start, placement, client_job, allocations };
-        self.on_job_input(Input::Begin(Box::new(new_job)));
-    }
-
-    /// Enables the sharing of hosts between jobs (multi-user mode). `slots` is the number of slots
-    /// of each host.
-    pub fn set_host_slots(&mut self, slots: BTreeMap<HostId, u32>) {
-        self.jobs.set_gang(self.options.gang, slots);
-    }
-}
-
-/// Requests of sessions to running jobs: watch one (`scmon JOB`), start tools and call them.
-impl Daemon {
-    /// Subscribes a session to the metrics of a job that this daemon leads, until the job ends.
-    ///
-    /// # Errors
-    /// One line: the job is still queued and has no metrics yet.
-    pub fn watch_job(
-        &mut self,
-        session_key: SessionKey,
-        permit: &JobPermit,
-        period_ms: u32,
-    ) -> Result<(), String> {
-        let job = permit.job();
-        if !self.jobs.leads(job) {
-            return Err(format!("job {job} is still queued; no metrics are available yet"));
-        }
-        self.unwatch(session_key);
-        let (subscriber, period_ms) = (Subscriber::Session(session_key), period_ms.max(1));
-        self.on_job_input(Input::Subscribe { job, subscriber, period_ms });
-        Ok(())
-    }
-
-    /// Sends a tool's command to the processes of the permit's job, which this daemon leads.
-    ///
-    /// # Errors
-    /// One line: the job has no processes.
-    pub fn send_tool_call(
-        &mut self,
-        session_key: SessionKey,
-        permit: &JobPermit,
-        call: ToolCall,
-    ) -> Result<(), String> {
-        let job = permit.job();
-        if !self.jobs.leads(job) {
-            return Err(format!("job {job} has no processes now: it is queued, or has ended"));
-        }
-        self.on_job_input(Input::Tool(session_key, ToolCall { job, ..call }));
-        Ok(())
-    }
-
-    /// Starts a tool next to a job that this daemon leads, or signals such a tool.
-    ///
-    /// # Errors
-    /// One line: the job is still queued, or the connection has sent files already.
-    pub fn send_tool_action(
-        &mut self,
-        session_key: SessionKey,
-        permit: &JobPermit,
-        action: ToolAction,
-    ) -> Result<(), String> {
-        let job = permit.job();
-        if !self.jobs.leads(job) {
-            return Err(format!("job {job} is still queued; it has no tools yet"));
-        }
-        let has_files = matches!(action, ToolAction::Start { files: Some(_), .. });
-        if has_files && self.jobs.job_of_tool_session(session_key).is_some() {
-            return Err("a connection sends the files of one tool".to_owned());
-        }
-        self.on_job_input(Input::ToolAction(session_key, job, action));
-        Ok(())
-    }
-
-    /// Passes on bytes of the files of the tool that the session starts. The job master drops bytes
-    /// that no host has requested.
-    pub fn send_tool_file(
-        &mut self,
-        session_key: SessionKey,
-        permit: &JobPermit,
-        chunk: ToolFileChunk,
-    ) {
-        let chunk = ToolFileChunk { job: permit.job(), ..chunk };
-        self.on_job_input(Input::ToolFile(session_key, chunk));
-    }
-
-    /// Requests the list of processes of a job that this daemon leads.
-    ///
-    /// # Errors
-    /// One line: the job is still queued.
-    pub fn list_processes(
-        &mut self,
-        session_key: SessionKey,
-        permit: &JobPermit,
-    ) -> Result<(), String> {
-        let job = permit.job();
-        if !self.jobs.leads(job) {
-            return Err(format!("job {job} is still queued; it has no processes yet"));
-        }
-        self.on_job_input(Input::ListProcesses(session_key, job));
-        Ok(())
-    }
-
-    /// Makes the session a tool session: the tool keeps state in processes of a job that this
-    /// daemon leads. The state is removed when the session ends.
-    ///
-    /// # Errors
-    /// One line: the job has no processes, or the connection already has a tool session.
-    pub fn begin_tool_session(
-        &mut self,
-        session_key: SessionKey,
-        permit: &JobPermit,
-        session: ToolSession,
-    ) -> Result<(), String> {
-        let job = permit.job();
-        if !self.jobs.leads(job) {
-            return Err(format!("job {job} has no processes now: it is queued, or has ended"));
-        }
-        if self.jobs.job_of_tool_session(session_key).is_some() {
-            return Err("a connection has one session of a tool".to_owned());
-        }
-        self.on_job_input(Input::ToolSession(session_key, ToolSession { job, ..session }));
-        Ok(())
-    }
-
-    /// Ends a session's subscription, tool session and transfer of files.
-    pub fn end_subscriptions(&mut self, session_key: SessionKey) {
-        self.unwatch(session_key);
-        if self.jobs.job_of_tool_session(session_key).is_some() {
-            self.on_job_input(Input::ToolSessionEnded(session_key));
-        }
-    }
-
-    /// Ends a session's subscription to the metrics of a job.
-    pub fn unwatch(&mut self, session_key: SessionKey) {
-        if let Some(job) = self.jobs.watched_job(session_key) {
-            let subscriber = Subscriber::Session(session_key);
-            self.on_job_input(Input::Subscribe { job, subscriber, period_ms: 0 });
-        }
+        self.jobs.on(Input::Begin(Box::new(new_job)));
     }
 }
 
 /// Inputs and effects.
 impl Daemon {
-    /// Passes an input to the jobs. [`Daemon::dispatch_pending`] carries out the effects.
-    pub fn on_job_input(&mut self, input: Input) {
-        self.jobs.on(input, self.job_clock.now());
-    }
-
     /// Updates the jobs' data about this host after the daemon has got links or a new incarnation.
     pub fn update_identity(&mut self) {
         let Some(peers) = &self.peers else { return };
@@ -241,39 +87,16 @@ impl Daemon {
         }
     }
 
-    /// Handles an order that has arrived over a link.
-    pub fn on_order(&mut self, link_id: LinkId, tag: JobTag, body: &[u8]) {
-        match frame::decode_datagram::<HopOrder>(body) {
-            Ok(order) => self.on_job_input(Input::Order(link_id, tag, order)),
-            Err(_) => eprintln!("scored: job {}: malformed order", tag.job),
-        }
-    }
-
-    /// Handles a report that has arrived over a link.
-    pub fn on_report(&mut self, link_id: LinkId, tag: JobTag, body: &[u8]) {
-        match frame::decode_datagram::<HopReport>(body) {
-            Ok(report) => self.on_job_input(Input::Report(link_id, tag, report)),
-            Err(_) => eprintln!("scored: job {}: malformed report", tag.job),
-        }
-    }
-
     /// Passes the reports of shepherds to the jobs and carries out the effects, until there are no
     /// more.
     pub fn dispatch_pending(&mut self) {
         loop {
-            self.collect_local_reports();
-            let effects = self.jobs.take_effects(self.job_clock.now());
+            self.jobs.on_host_reports(&mut self.host_jobs);
+            let effects = self.jobs.take_effects();
             if effects.is_empty() {
                 return;
             }
             effects.into_iter().for_each(|effect| self.carry_out(effect));
-        }
-    }
-
-    fn collect_local_reports(&mut self) {
-        let now = self.job_clock.now();
-        for (job, report) in self.host_jobs.take_reports() {
-            self.jobs.on(Input::Local(job, report), now);
         }
     }
 
@@ -290,13 +113,13 @@ impl Daemon {
             }
             Effect::Connect(connection, host) => {
                 let result = link_to(&host, self.peers.as_mut(), &mut self.sources);
-                self.on_job_input(Input::Connected { connection, result });
+                self.jobs.on(Input::Connected { connection, result });
             }
             Effect::SendOrder(link_id, tag, order) => {
                 let peers = self.peers.as_mut();
                 let is_sent = peers.is_none_or(|peers| peers.send_order(link_id, tag, &order));
                 if !is_sent && !matches!(order, HopOrder::Abort) {
-                    self.on_job_input(Input::OrderTooLong(link_id, tag));
+                    self.jobs.on(Input::OrderTooLong(link_id, tag));
                 }
             }
             Effect::SendReport(link_id, tag, report) => {
@@ -305,7 +128,7 @@ impl Daemon {
             Effect::Launch(launch) => self.host_jobs.add(launch),
             Effect::ToShepherd(job, order) => {
                 let report = self.host_jobs.on_order(job, &order);
-                report.into_iter().for_each(|one| self.on_job_input(Input::Local(job, one)));
+                report.into_iter().for_each(|one| self.jobs.on(Input::Local(job, one)));
             }
             Effect::ToSwitchThread(job, order) => self.on_switch_order(job, order),
             Effect::AbortHere(job) => {
@@ -334,21 +157,11 @@ impl Daemon {
             Effect::PageStacks(..)
             | Effect::PageMetrics(..)
             | Effect::RowStarted
-            | Effect::Rotated(..) => self.show_on_page(effect),
-        }
-    }
-
-    /// Passes an effect to the status page, if there is one.
-    fn show_on_page(&mut self, effect: Effect) {
-        let Some(service) = &mut self.service else { return };
-        match effect {
-            Effect::PageStacks(job, stacks) => service.update_page_stacks(job, stacks),
-            Effect::PageMetrics(job, metrics) => service.update_page_metrics(job, &metrics),
-            Effect::RowStarted => service.record_row(self.jobs.gang().running()),
-            Effect::Rotated(jobs, turn_count, since) => {
-                service.record_rotation(&jobs, turn_count, self.job_clock.moment_of(since));
+            | Effect::Rotated(..) => {
+                if let Some(service) = &mut self.service {
+                    service.show_on_page(effect, &self.jobs);
+                }
             }
-            _ => {}
         }
     }
 
@@ -412,33 +225,11 @@ impl Daemon {
         self.host_jobs.begin_pending(&mut self.sources, &mut self.usage, &mut announce_path)
     }
 
-    /// If the running job of a rotation has stopped, starts the next job. Returns true if the stop
-    /// was the shepherd's only report.
-    pub fn advance_rotation(&mut self) -> bool {
-        let Some((job, switch_seq)) = self.jobs.expected_rotation_stop() else { return false };
-        let Some(IsOnlyReport(is_only_report)) = self.host_jobs.read_rotation_stop(job, switch_seq)
-        else {
-            return false;
-        };
-        // The idle states that came with the stop decide whether the rotation continues.
-        self.collect_local_reports();
-        let next = self.jobs.next_rotation_turn(|job| self.host_jobs.has_shepherd(job));
-        if let Some((next, order)) = next
-            && self.host_jobs.start_turn(next, order, self.sources.registry())
-        {
-            return is_only_report;
-        }
-        self.jobs.end_rotation(job, switch_seq);
-        false
-    }
-
     /// Sets the slice timer to the earliest of three times: the next deadline of the gang
     /// scheduler, the time at which a stop is enforced, and the end of a pause between clients.
     pub fn set_slice_timer(&mut self) {
-        let gang_deadline = self.jobs.gang().deadline();
         let moments = [self.accept_pause_end(), self.host_jobs.stop_deadline()];
-        let times = moments.into_iter().flatten().map(|moment| self.job_clock.time_of(moment));
-        self.slice_timer.set(times.chain(gang_deadline).min(), self.job_clock.now());
+        self.jobs.set_slice_timer(moments.into_iter().flatten());
     }
 }
 

@@ -6,6 +6,7 @@
 mod authorization_tests;
 mod client_request;
 mod daemon_bringup;
+mod daemon_jobs;
 mod deadlines;
 mod event_sources;
 mod host_job;
@@ -34,7 +35,7 @@ mod submit;
 mod tool_listener;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -52,13 +53,13 @@ use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobId;
 use score_proto::message::Level;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
-use score_sys::host_name::system_host_name;
 
 use crate::launch::{ConnectList, LaunchOptions};
 use crate::sys::cpu_latency::CpuLatencyHold;
 use crate::sys::process::{self, WaitResult};
 use crate::sys::{descriptor, realtime};
 use daemon_bringup::{CONNECT_TIMEOUT, DaemonBringup};
+use daemon_jobs::DaemonJobs;
 use event_sources::{
     EventSources, HTTP_LISTENER, KEEPER, LISTENER, PARENT_STDIN, SCOUT_LISTENER, SERVICE_LISTENER,
     SIGNALS, SLICE_TIMER, TOOL_LISTENER, TokenOwner,
@@ -71,7 +72,7 @@ use service::{JobsAtTime, LogTopic, Service};
 use session::ClientSession;
 use sessions::Sessions;
 use single_user::SingleUser;
-use slice_timer::{JobClock, SliceTimer};
+use slice_timer::SliceTimer;
 use tool_listener::ToolListener;
 
 /// How often the daemon decides which links may send less frequent heartbeats.
@@ -126,7 +127,7 @@ pub fn run(options: SingleUserOptions) -> io::Result<()> {
     // The socket shows that the scrun has died. The signal arrives even if another process keeps
     // the socket open.
     process::die_with_parent(libc::SIGTERM);
-    daemon.add_session(options.control)?;
+    daemon.sessions.connect(options.control, &mut daemon.sources)?;
     daemon.single_user.tool_listener = ToolListener::open(daemon.sources.registry(), TOOL_LISTENER);
     daemon.run_loop()
 }
@@ -188,9 +189,7 @@ struct Daemon {
     /// The state of single-user mode.
     single_user: SingleUser,
     /// Decides about the jobs that this daemon leads, and about the local parts of other jobs.
-    jobs: Jobs,
-    slice_timer: SliceTimer,
-    job_clock: JobClock,
+    jobs: DaemonJobs,
     /// Keeps the wake-up latency of the processors low while jobs share them in time.
     latency_hold: CpuLatencyHold,
     host_jobs: HostJobs,
@@ -222,9 +221,7 @@ impl Daemon {
             sessions: Sessions::default(),
             peers: None,
             single_user: SingleUser::default(),
-            jobs: Jobs::new(jobs::fixed_poll_interval_us()),
-            slice_timer,
-            job_clock: JobClock::start(),
+            jobs: DaemonJobs::new(slice_timer),
             latency_hold: CpuLatencyHold::default(),
             host_jobs,
             usage: Usage::new(Instant::now()),
@@ -232,19 +229,6 @@ impl Daemon {
             is_ending: false,
             service: None,
         })
-    }
-
-    /// The name of this host in jobs.
-    fn name(&self) -> String {
-        self.peers.as_ref().map_or_else(system_host_name, |peers| peers.name().to_owned())
-    }
-
-    /// Adds the session of a client that has connected. Returns the session's key.
-    fn add_session(&mut self, socket: OwnedFd) -> io::Result<SessionKey> {
-        let (session_key, token) = self.sources.allocate_session();
-        let session = ClientSession::new(socket, self.sources.registry(), token)?;
-        self.sessions.insert(session_key, session);
-        Ok(session_key)
     }
 
     /// Runs until there is no session of a front end, no server and no service.
@@ -258,12 +242,15 @@ impl Daemon {
         {
             let timeout = self.timeout(self.loop_clock.recent_time());
             if let Some(line) = self.loop_clock.end_turn() {
-                self.warn_rate_limited(&line);
+                let service = self.service.iter_mut();
+                service.for_each(|service| service.warn_about(LogTopic::Daemon, &line));
             }
             self.sources.wait(&mut events, timeout)?;
             self.loop_clock.start_turn();
             let signalled = self.mark_ready(&events);
-            if self.advance_rotation() && self.sources.is_only_switch_threads(&events) {
+            if self.jobs.advance_rotation(&mut self.host_jobs, self.sources.registry())
+                && self.sources.is_only_switch_threads(&events)
+            {
                 self.set_slice_timer();
                 continue;
             }
@@ -279,7 +266,7 @@ impl Daemon {
                 others_polled_at = Instant::now();
                 self.loop_clock.end_phase(TurnPhase::Messages);
             }
-            let (jobs, peers) = (&self.jobs, self.peers.as_ref());
+            let (jobs, peers) = (self.jobs.state(), self.peers.as_ref());
             self.host_jobs.receive_reports(|job| is_parent_slow(job, jobs, peers));
             self.loop_clock.end_phase(TurnPhase::Reports);
             if signalled {
@@ -289,7 +276,7 @@ impl Daemon {
             self.enforce_stops();
             self.host_jobs.advance_tools();
             self.dispatch_pending();
-            self.on_job_input(Input::Tick);
+            self.jobs.on(Input::Tick);
             self.dispatch_pending();
             if self.latency_hold.release_if_expired(Instant::now()) {
                 self.log_if_verbose("the processors may sleep: no jobs take turns");
@@ -298,7 +285,8 @@ impl Daemon {
             if heartbeats_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
                 // This is done at intervals, because doing it at each launch would delay jobs.
                 if let Some(peers) = &mut self.peers {
-                    self.single_user.tune_heartbeats(peers, |link| self.jobs.uses_link(link));
+                    let jobs = self.jobs.state();
+                    self.single_user.tune_heartbeats(peers, |link| jobs.uses_link(link));
                 }
                 heartbeats_tuned_at = Instant::now();
             }
@@ -324,7 +312,7 @@ impl Daemon {
             self.set_slice_timer();
         }
         self.single_user.close_scout();
-        self.on_job_input(Input::AbortAllHere);
+        self.jobs.on(Input::AbortAllHere);
         self.dispatch_pending();
         self.host_jobs.wait_for_ending(SHUTDOWN_TIMEOUT);
         self.host_jobs.close_folders();
@@ -333,7 +321,8 @@ impl Daemon {
         self.single_user.bringup.iter_mut().for_each(DaemonBringup::close);
         process::wait_or_kill(&self.host_jobs.take_children(), SHUTDOWN_TIMEOUT);
         // Remove the remains of jobs of ended sessions that killed daemons could not remove.
-        self.jobs.led_job_ids().into_iter().for_each(|job| self.on_job_input(Input::Abort(job)));
+        let led_jobs = self.jobs.state().led_job_ids();
+        led_jobs.into_iter().for_each(|job| self.jobs.on(Input::Abort(job)));
         self.dispatch_pending();
         self.host_jobs.wait_for_ending(SHUTDOWN_TIMEOUT);
         self.host_jobs.close_keeper();
@@ -343,14 +332,16 @@ impl Daemon {
     /// Answers the requests of the status page's readers.
     fn serve_page(&mut self) {
         let Some(service) = &mut self.service else { return };
-        let led_jobs = JobsAtTime { jobs: &self.jobs, now: self.job_clock.now() };
+        let led_jobs = JobsAtTime { jobs: self.jobs.state(), now: self.jobs.now() };
         let readings = service.serve_http(&mut self.sources, led_jobs, self.loop_clock.phases());
-        readings.into_iter().for_each(|job| self.on_job_input(Input::PageStacks(job)));
+        readings.into_iter().for_each(|job| self.jobs.on(Input::PageStacks(job)));
     }
 
     /// Handles all sources except shepherds, and does all other work that is due.
     fn poll_other_sources(&mut self) {
-        self.accept_scout_clients();
+        if let Some(scout) = &mut self.single_user.scout {
+            scout.accept_clients(&mut self.sessions, &mut self.sources);
+        }
         if let Some(listener) = &mut self.single_user.tool_listener {
             listener.accept_sessions(&mut self.sessions, &mut self.sources);
         }
@@ -364,14 +355,13 @@ impl Daemon {
         if let Some(service) = &mut self.service {
             service.drop_late_clients(&mut self.sessions);
         }
-        self.advance_bringup();
+        self.single_user.advance_bringup(&mut self.host_jobs, &mut self.sessions);
         self.tick_cluster();
         self.finish_reset();
         if let Some(service) = &mut self.service {
-            for (job, period_ms) in service.page_subscriptions(&self.jobs) {
+            for (job, period_ms) in service.page_subscriptions(self.jobs.state()) {
                 let subscriber = Subscriber::Page;
-                let input = Input::Subscribe { job, subscriber, period_ms };
-                self.jobs.on(input, self.job_clock.now());
+                self.jobs.on(Input::Subscribe { job, subscriber, period_ms });
             }
             service.notify_watchdog();
         }
@@ -428,10 +418,12 @@ impl Daemon {
         for (link_id, event) in events {
             match event {
                 PeerEvent::Message(PeerMessage::Order { job, job_incarnation, body }) => {
-                    self.on_order(link_id, JobTag { job, incarnation: job_incarnation }, &body);
+                    let tag = JobTag { job, incarnation: job_incarnation };
+                    self.jobs.on_order(link_id, tag, &body);
                 }
                 PeerEvent::Message(PeerMessage::Report { job, job_incarnation, body }) => {
-                    self.on_report(link_id, JobTag { job, incarnation: job_incarnation }, &body);
+                    let tag = JobTag { job, incarnation: job_incarnation };
+                    self.jobs.on_report(link_id, tag, &body);
                 }
                 PeerEvent::Message(PeerMessage::Join(join)) if self.service.is_none() => {
                     self.on_join(link_id, &join);
@@ -455,10 +447,10 @@ impl Daemon {
             // The server that started this daemon has ended, so this daemon is not needed any more.
             self.is_ending = true;
         } else if name.is_none() && self.service.is_none() {
-            let text = self.single_user.rejected_connections.add(reason);
-            text.iter().for_each(|text| self.report_rejected_connection(text));
+            let local_name = self.peers.as_ref().map(Peers::name);
+            self.single_user.on_rejected_connection(reason, local_name, &mut self.sessions);
         }
-        self.on_job_input(Input::LinkLost(link_id, reason.to_owned()));
+        self.jobs.on(Input::LinkLost(link_id, reason.to_owned()));
         self.on_cluster_link_lost(name.as_deref(), reason);
         let (Some(name), Some(bringup)) = (name, &self.single_user.bringup) else { return };
         if bringup.spec.is_some() {
@@ -473,16 +465,6 @@ impl Daemon {
         {
             let client_job = ClientJob::session_itself(scout.control_session);
             self.sessions.notice(client_job, Level::Warning, text);
-        }
-    }
-
-    /// Reports a connection that was dropped before the peer had authenticated.
-    fn report_rejected_connection(&mut self, text: &str) {
-        match self.single_user.client_job() {
-            Some(client_job) => self.sessions.notice(client_job, Level::Warning, text.to_owned()),
-            // The daemon that started this one reads its standard error. The standard error of a
-            // service is the log.
-            None => _ = writeln!(io::stderr(), "scored on {}: {text}", self.name()),
         }
     }
 
@@ -509,7 +491,7 @@ impl Daemon {
                 .bringup
                 .as_mut()
                 .and_then(|bringup| bringup.on_child_exit(pid, reaped.status));
-            self.report_bringup_progress(progress.unwrap_or_default());
+            self.single_user.report_progress(progress.unwrap_or_default(), &mut self.sessions);
         }
     }
 
@@ -533,7 +515,7 @@ impl Daemon {
         let any_closed = !closed_sessions.is_empty();
         for session_key in closed_sessions {
             self.is_ending |= self.single_user.is_controlled_by(session_key);
-            self.end_subscriptions(session_key);
+            self.jobs.end_subscriptions(session_key);
             let session = self.sessions.end(session_key, &mut self.usage);
             let jobs = session.as_ref().map(ClientSession::job_ids).unwrap_or_default();
             jobs.into_iter().for_each(|job| self.drop_job(job));

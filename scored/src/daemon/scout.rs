@@ -15,9 +15,10 @@ use score_proto::server_message::{ScoutAnswer, ServerMessage};
 
 use super::Daemon;
 use super::daemon_bringup::DaemonEndpoint;
-use super::event_sources::SCOUT_LISTENER;
+use super::event_sources::{EventSources, SCOUT_LISTENER};
 use super::job_directory::JobDirectory;
 use super::local_listener::{LONG_QUEUE, LocalListener};
+use super::sessions::Sessions;
 use score_job::jobs::{ClientJob, SessionKey};
 
 /// The delay before the next accept(2) after the process has run out of descriptors.
@@ -87,6 +88,38 @@ impl Scout {
         }
     }
 
+    /// Accepts the waiting clients of the session.
+    pub fn accept_clients(&mut self, sessions: &mut Sessions, sources: &mut EventSources) {
+        while let Some(socket) = self.accept() {
+            let Ok(session_key) = sessions.connect(socket, sources) else { continue };
+            if sessions.len() > MAX_LOGINS {
+                let reason = format!("{MAX_LOGINS} commands run in this scout session already");
+                let client_job = ClientJob::session_itself(session_key);
+                sessions.refuse(client_job, reason, EXIT_FAILED);
+            } else if let Some(session) = sessions.get_mut(session_key) {
+                session.hosts = Some(self.hosts.clone());
+            }
+        }
+    }
+
+    /// Handles that all hosts are up: opens the socket of the session.
+    pub fn on_hosts_ready(
+        &mut self,
+        daemons: Option<Vec<DaemonEndpoint>>,
+        sessions: &mut Sessions,
+        registry: &Registry,
+    ) {
+        let Some(session) = sessions.get_mut(self.control_session) else { return };
+        let mut announce = |path: &str| {
+            session.send(&ServerMessage::Scout(ScoutAnswer::Directory(path.to_owned())));
+            session.flush();
+        };
+        match self.open(daemons, registry, &mut announce) {
+            Ok(socket) => session.send(&ServerMessage::Scout(ScoutAnswer::Opened { socket })),
+            Err(reason) => session.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_FAILED)),
+        }
+    }
+
     /// Sets the addresses of a job's hosts. Returns the daemons of the hosts, unless the only host
     /// is this one.
     ///
@@ -147,7 +180,7 @@ impl Daemon {
     pub fn open_scout(&mut self, control_session: SessionKey, hosts: Vec<HostSpec>) {
         let client_job = ClientJob::session_itself(control_session);
         if self.single_user.is_in_use()
-            || !self.jobs.led_job_ids().is_empty()
+            || !self.jobs.state().led_job_ids().is_empty()
             || self.sessions.len() - self.sessions.tool_session_count() != 1
         {
             let reason = "there is a session or job here already".to_owned();
@@ -158,42 +191,11 @@ impl Daemon {
         }
         let (daemons, listener, directory) = (None, None, None);
         let is_local_only = hosts.len() == 1 && hosts[0].kind == HostKind::Local;
-        self.single_user.scout =
-            Some(Scout { control_session, hosts: hosts.clone(), daemons, listener, directory });
+        let scout = Scout { control_session, hosts: hosts.clone(), daemons, listener, directory };
+        let scout = self.single_user.scout.insert(scout);
         match is_local_only {
-            true => self.on_hosts_ready(None),
+            true => scout.on_hosts_ready(None, &mut self.sessions, self.sources.registry()),
             false => self.bring_up(client_job, placeholder_spec(hosts)),
-        }
-    }
-
-    /// Opens the socket of the scout session, because all hosts are up.
-    pub fn on_hosts_ready(&mut self, daemons: Option<Vec<DaemonEndpoint>>) {
-        let Some(scout) = &mut self.single_user.scout else { return };
-        let Some(session) = self.sessions.get_mut(scout.control_session) else { return };
-        let mut announce = |path: &str| {
-            session.send(&ServerMessage::Scout(ScoutAnswer::Directory(path.to_owned())));
-            session.flush();
-        };
-        match scout.open(daemons, self.sources.registry(), &mut announce) {
-            Ok(socket) => session.send(&ServerMessage::Scout(ScoutAnswer::Opened { socket })),
-            Err(reason) => session.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_FAILED)),
-        }
-    }
-
-    /// Accepts the waiting clients of the scout session.
-    pub fn accept_scout_clients(&mut self) {
-        while let Some(scout) = &mut self.single_user.scout
-            && let Some(socket) = scout.accept()
-        {
-            let hosts = scout.hosts.clone();
-            let Ok(session_key) = self.add_session(socket) else { continue };
-            if self.sessions.len() > MAX_LOGINS {
-                let reason = format!("{MAX_LOGINS} commands run in this scout session already");
-                let client_job = ClientJob::session_itself(session_key);
-                self.sessions.refuse(client_job, reason, EXIT_FAILED);
-            } else if let Some(session) = self.sessions.get_mut(session_key) {
-                session.hosts = Some(hosts);
-            }
         }
     }
 }

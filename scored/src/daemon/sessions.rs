@@ -3,14 +3,19 @@
 //! are parked until the user has time again. They cost no time either.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use mio::Registry;
 use score_job::host::usage::Usage;
 use score_job::jobs::{ClientJob, SessionKey};
+use score_proto::exit_code::EXIT_REFUSED;
+use score_proto::ids::JobId;
 use score_proto::message::Level;
 use score_proto::server_message::{ConsoleAnswer, ServerMessage};
 
+use super::event_sources::EventSources;
 use super::session::ClientSession;
 
 /// See the [module](self).
@@ -39,6 +44,23 @@ impl Sessions {
     /// Refuses a session itself.
     pub fn refuse_session(&mut self, session_key: SessionKey, reason: String, code: u8) {
         self.refuse(ClientJob::session_itself(session_key), reason, code);
+    }
+
+    /// Refuses a login and ends its session.
+    pub fn refuse_login(&mut self, session_key: SessionKey, reason: &str, code: u8) {
+        self.get_mut(session_key).map(ClientSession::take_claim);
+        self.refuse_session(session_key, format!("login refused: {reason}"), code);
+    }
+
+    /// Handles the end of a job: reports it if the job was never started. A job that has run
+    /// reports its own end.
+    pub fn on_job_ended(&mut self, client_job: ClientJob, job: JobId, reason: Option<String>) {
+        let session = self.get(client_job.session_key);
+        if session.is_some_and(|session| session.is_pending(client_job.job)) {
+            let reason = reason.unwrap_or_else(|| "it was ended".to_owned());
+            let text = format!("job {job} has not been started: {reason}");
+            self.refuse(client_job, text, EXIT_REFUSED);
+        }
     }
 
     /// Sends one line to the user of a session.
@@ -73,6 +95,21 @@ impl Sessions {
         let sessions = self.active().filter(|(_, session)| session.may_have_more());
         let next_at = sessions.filter_map(|(_, session)| session.next_control_at(now)).min()?;
         Some(next_at.saturating_duration_since(now))
+    }
+
+    /// Adds the session of a client that has connected. Returns the session's key.
+    ///
+    /// # Errors
+    /// See [`ClientSession::new`].
+    pub fn connect(
+        &mut self,
+        socket: OwnedFd,
+        sources: &mut EventSources,
+    ) -> io::Result<SessionKey> {
+        let (session_key, token) = sources.allocate_session();
+        let session = ClientSession::new(socket, sources.registry(), token)?;
+        self.insert(session_key, session);
+        Ok(session_key)
     }
 
     /// Adds a session. The keys of later sessions must be larger.

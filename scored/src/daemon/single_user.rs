@@ -1,16 +1,21 @@
 //! The state of single-user mode: the daemons that this one has started for its user, the server
 //! that has started this one, and the sockets at which further clients of the user connect.
 
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use score_job::jobs::{ClientJob, LinkId, SessionKey};
+use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobId;
-use score_proto::message::JobSpec;
+use score_proto::message::{JobSpec, Level};
+use score_sys::host_name::system_host_name;
 
-use super::daemon_bringup::{DaemonBringup, DaemonEndpoint};
+use super::daemon_bringup::{BringupProgress, DaemonBringup, DaemonEndpoint};
+use super::host_jobs::HostJobs;
 use super::peers::Peers;
 use super::rejected_connections::RejectedConnections;
 use super::scout::Scout;
+use super::sessions::Sessions;
 use super::tool_listener::ToolListener;
 
 /// See the [module](self). In multi-user mode it is empty.
@@ -25,7 +30,7 @@ pub struct SingleUser {
     /// The socket to which tools connect.
     pub tool_listener: Option<ToolListener>,
     /// The connections that were dropped before the peer had authenticated.
-    pub rejected_connections: RejectedConnections,
+    rejected_connections: RejectedConnections,
     job_count: u32,
 }
 
@@ -49,8 +54,48 @@ impl SingleUser {
         self.scout.is_some() || self.bringup.is_some() || self.server_link.is_some()
     }
 
+    /// Continues the start of the daemons on the hosts of a job.
+    pub fn advance_bringup(&mut self, host_jobs: &mut HostJobs, sessions: &mut Sessions) {
+        let Some(bringup) = &mut self.bringup else { return };
+        let progress = bringup.advance(Instant::now());
+        host_jobs.add_children(bringup.processes());
+        self.report_progress(progress, sessions);
+    }
+
+    /// Reports the progress of the start of daemons to the session that waits for it.
+    pub fn report_progress(&self, progress: BringupProgress, sessions: &mut Sessions) {
+        let Some(bringup) = &self.bringup else { return };
+        let (client_job, has_begun) = (bringup.client_job, bringup.spec.is_none());
+        for line in progress.lines {
+            sessions.notice(client_job, Level::Warning, line);
+        }
+        if !has_begun && !progress.failures.is_empty() {
+            sessions.refuse(client_job, progress.failures.join("\n"), EXIT_FAILED);
+        }
+    }
+
+    /// Handles a connection that was dropped before the peer had authenticated. `name`: the name of
+    /// this host in jobs.
+    pub fn on_rejected_connection(
+        &mut self,
+        reason: &str,
+        name: Option<&str>,
+        sessions: &mut Sessions,
+    ) {
+        let Some(text) = self.rejected_connections.add(reason) else { return };
+        match self.client_job() {
+            Some(client_job) => sessions.notice(client_job, Level::Warning, text),
+            // The daemon that started this one reads its standard error. The standard error of a
+            // service is the log.
+            None => {
+                let name = name.map_or_else(system_host_name, str::to_owned);
+                let _ = writeln!(io::stderr(), "scored on {name}: {text}");
+            }
+        }
+    }
+
     /// The job or scout session for which daemons were started.
-    pub fn client_job(&self) -> Option<ClientJob> {
+    fn client_job(&self) -> Option<ClientJob> {
         self.bringup.as_ref().map(|bringup| bringup.client_job)
     }
 

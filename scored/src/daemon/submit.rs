@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use score_job::cluster::ClusterEvent;
 use score_job::jobs::{ClientJob, Input, LinkId, SessionKey};
 use score_job::{exit_code, validate};
 use score_proto::client_session::JobMessage;
@@ -15,7 +16,7 @@ use score_proto::peer_message::{JoinRequest, SERVER};
 
 use super::Daemon;
 use super::client_request::{ClientRequest, Readiness};
-use super::daemon_bringup::{BringupProgress, DaemonBringup};
+use super::daemon_bringup::DaemonBringup;
 use super::event_sources::{LAUNCHER_OUTPUT, LISTENER};
 use super::session::ClientSession;
 use super::session_transport::RemoteClient;
@@ -105,7 +106,7 @@ impl Daemon {
                 self.forward_to_server(session_key, &JobMessage { job, message })
             }
             ClientRequest::ToJob(message) => match job_id {
-                Some(job) => self.on_job_input(Input::FromSession(job, message)),
+                Some(job) => self.jobs.on(Input::FromSession(job, message)),
                 None => self.cancel_before_start(client_job, &message),
             },
             ClientRequest::Handled => {}
@@ -121,8 +122,8 @@ impl Daemon {
     /// its hosts are free for other jobs only then.
     pub(super) fn drop_job(&mut self, job: JobId) {
         match self.service {
-            Some(_) => self.on_job_input(Input::FromSession(job, JobRequest::Kill)),
-            None => self.on_job_input(Input::Abort(job)),
+            Some(_) => self.jobs.on(Input::FromSession(job, JobRequest::Kill)),
+            None => self.jobs.on(Input::Abort(job)),
         }
     }
 
@@ -147,17 +148,17 @@ impl Daemon {
             || session
                 .job_ids()
                 .into_iter()
-                .chain(self.jobs.job_of_tool_session(session_key))
+                .chain(self.jobs.state().job_of_tool_session(session_key))
                 .any(|job| self.is_slow_to_take_orders(job));
         if is_blocked { Readiness::Blocked } else { Readiness::Ready }
     }
 
     /// Whether many orders for a job wait for a shepherd, or any for a link to another host.
     fn is_slow_to_take_orders(&self, job_id: JobId) -> bool {
-        let is_led_here = self.jobs.parent_link(job_id).is_none();
+        let is_led_here = self.jobs.state().parent_link(job_id).is_none();
         let is_slow = |link| self.peers.as_ref().is_some_and(|peers| peers.is_slow(link));
         is_led_here && self.host_jobs.has_order_backlog(job_id)
-            || self.jobs.led_links(job_id).any(is_slow)
+            || self.jobs.state().led_links(job_id).any(is_slow)
     }
 
     /// Starts or refuses a job of single-user mode.
@@ -215,26 +216,7 @@ impl Daemon {
         };
         self.sessions.refuse(client_job, reason.to_owned(), exit_code::of_signal(signal));
         if let Some(session) = session_id {
-            self.cancel_request(session, client_job.job);
-        }
-    }
-
-    /// Continues the start of the daemons on the hosts of a job.
-    pub(super) fn advance_bringup(&mut self) {
-        let Some(bringup) = &mut self.single_user.bringup else { return };
-        let progress = bringup.advance(Instant::now());
-        self.host_jobs.add_children(bringup.processes());
-        self.report_bringup_progress(progress);
-    }
-
-    pub(super) fn report_bringup_progress(&mut self, progress: BringupProgress) {
-        let Some(bringup) = &self.single_user.bringup else { return };
-        let (client_job, has_begun) = (bringup.client_job, bringup.spec.is_none());
-        for line in progress.lines {
-            self.sessions.notice(client_job, Level::Warning, line);
-        }
-        if !has_begun && !progress.failures.is_empty() {
-            self.sessions.refuse(client_job, progress.failures.join("\n"), EXIT_FAILED);
+            self.step_server(ClusterEvent::Cancel { session, tag: client_job.job });
         }
     }
 
@@ -249,10 +231,13 @@ impl Daemon {
         bringup.on_join(&join.name, (address, join.incarnation), reached_at);
         let Some(daemons) = bringup.daemons() else { return };
         let client_job = bringup.client_job;
-        match bringup.spec.take() {
-            Some(_) if self.single_user.scout.is_some() => self.on_hosts_ready(Some(daemons)),
-            Some(spec) => self.begin(client_job, spec, Some(daemons)),
-            None => {}
+        let Some(spec) = bringup.spec.take() else { return };
+        match &mut self.single_user.scout {
+            Some(scout) => {
+                let registry = self.sources.registry();
+                scout.on_hosts_ready(Some(daemons), &mut self.sessions, registry);
+            }
+            None => self.begin(client_job, spec, Some(daemons)),
         }
     }
 }

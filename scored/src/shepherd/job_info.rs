@@ -1,7 +1,7 @@
 //! Data about the job and the shepherd that all parts of the shepherd use.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use score_proto::job_control::{HostPlacement, JobStart, Placement};
@@ -11,6 +11,7 @@ use score_sys::host_name::system_host_name;
 use super::limit_enforcer::CgroupCounters;
 use super::program_store::StorePaths;
 use crate::raw_socket::RawSocketClient;
+use crate::sys::process;
 
 /// One process of the running stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,6 +77,16 @@ impl ShepherdContext {
     /// The directories for files that are copied to this host.
     pub fn paths(&self) -> StorePaths<'_> {
         StorePaths { job: &self.directory, cache: self.program_folder.as_deref() }
+    }
+
+    /// The process id of a running process of the job in the PID namespace of the host.
+    pub fn outer_pid(&self, inner_pid: i32) -> Option<i32> {
+        match &self.outer_proc {
+            Some(proc_dir) => {
+                process::outer_pid(proc_dir.as_fd(), inner_pid, super::self_pid_namespace())
+            }
+            None => Some(inner_pid),
+        }
     }
 }
 

@@ -1,7 +1,5 @@
 //! The local part of a job: starts its processes, handles their calls and their exits.
 
-mod process_list;
-
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +14,8 @@ use score_proto::message::{ElementSpec, NodeUsage, Stream};
 use score_proto::nodeset::NodeSet;
 use score_sys::host_name::system_host_name;
 
-use super::call_handler::{ElementCalls, PendingFlushes};
+use super::call_handler::ElementCalls;
+use super::file_copies::FileCopies;
 use super::gang_switch::RunGate;
 use super::input::Input;
 use super::inspection::ProcessInspector;
@@ -24,81 +23,46 @@ use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
 use super::job_phase::JobPhase;
 use super::limit_enforcer::LimitEnforcer;
 use super::metrics::{MeasuredJob, MetricsCollector};
+use super::mpi_services::MpiServices;
 use super::output::{DrainReason, OutputMux};
-use super::pmi_service::{PmiEvent, PmiService};
-use super::pmix_service::PmixService;
+use super::process_list::{ListedStage, ProcessList};
 use super::processes::{ControlEvent, ProcessTable};
-use super::program_store::ProgramStore;
 use super::reports::ScoredLink;
 use super::shared_memory::SharedMemory;
 use super::spawn_queue::{SpawnQueue, SpawnedProcess, StartError};
-use super::tool_directory::ToolDirectory;
-use super::tool_service::ToolService;
-use super::tool_transfer::ToolTransfer;
+use super::tool_service::ServedJob;
+use super::tools::HostTools;
 use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, reaper};
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
-use process_list::ProcessList;
 
 /// Number of processes started in one tick of the loop.
 const SPAWNS_PER_TICK: usize = 16;
-/// How long output may take to drain after the user has killed the job.
-const KILL_DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long killed processes may take to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// A kill by the user. The user can kill the job in any phase, and the kill stays in effect until
-/// the job ends.
-#[derive(Debug)]
-struct UserKill {
-    /// Output is read until this deadline. None: the rest of the output has been abandoned.
-    drain_deadline: Option<Instant>,
-}
-
-impl UserKill {
-    fn new(now: Instant) -> Self {
-        Self { drain_deadline: Some(now + KILL_DRAIN_TIMEOUT) }
-    }
-
-    /// Whether output has to be abandoned now. Returns true once for each deadline.
-    fn is_drain_overdue(&mut self, now: Instant) -> bool {
-        self.drain_deadline.take_if(|deadline| *deadline <= now).is_some()
-    }
-}
 
 /// The local part of a job.
 pub struct JobRunner {
     pub(super) context: ShepherdContext,
     pub(super) phase: JobPhase,
-    user_kill: Option<UserKill>,
     pub reports: ScoredLink,
     pub outputs: OutputMux,
     pub input: Input,
     /// The processes of the running stage.
     pub processes: ProcessTable,
-    /// The sockets of MPI programs that use PMI.
-    pub(super) pmi: PmiService,
-    /// The helper for MPI programs that use PMIx.
-    pub pmix: PmixService,
-    /// The service for tools.
-    pub tool_service: ToolService,
-    /// The directory in which tools find the description of the job.
-    pub(super) tool_directory: ToolDirectory,
-    pub(super) program_store: ProgramStore,
-    pub(super) tool_transfer: ToolTransfer,
+    /// The services for the MPI programs of the running stage.
+    pub mpi: MpiServices,
+    /// What tools find of the job.
+    pub tools: HostTools,
+    pub(super) copies: FileCopies,
     pub(super) spawn_queue: SpawnQueue,
     pub(super) shared_memory: SharedMemory,
     /// Inspects the processes from outside.
     pub inspector: ProcessInspector,
     /// Whether the job is stopped.
     pub run_gate: Arc<RunGate>,
-    /// Total time for which the job had been stopped when it was last checked.
-    last_total_stopped: Duration,
     pub(super) limit_enforcer: LimitEnforcer,
     pub(super) metrics: MetricsCollector,
-    /// Signals of the user that arrived before all processes of the stage were started.
-    early_signals: Vec<i32>,
-    pub(super) pending_flushes: PendingFlushes,
     /// The list of processes for a debugger, and its orders.
     pub(super) process_list: ProcessList,
 }
@@ -128,26 +92,19 @@ impl JobRunner {
         Self {
             context,
             phase: JobPhase::Waiting(None),
-            user_kill: None,
             reports,
             outputs: OutputMux::default(),
             input: Input::default(),
             processes: ProcessTable::default(),
-            pmi: PmiService::default(),
-            pmix: PmixService::default(),
-            tool_service: ToolService::default(),
-            tool_directory: ToolDirectory::default(),
-            program_store: ProgramStore::default(),
-            tool_transfer: ToolTransfer::default(),
+            mpi: MpiServices::default(),
+            tools: HostTools::default(),
+            copies: FileCopies::default(),
             spawn_queue: SpawnQueue::default(),
             shared_memory: SharedMemory::default(),
             inspector,
             run_gate,
-            last_total_stopped: Duration::ZERO,
             limit_enforcer: LimitEnforcer::default(),
             metrics: MetricsCollector::default(),
-            early_signals: Vec::new(),
-            pending_flushes: PendingFlushes::default(),
             process_list: ProcessList::default(),
         }
     }
@@ -159,7 +116,7 @@ impl JobRunner {
         match source % SOURCE_KINDS {
             0 => self.outputs.mark_ready(index),
             1 => self.processes.mark_ready(index),
-            _ => self.pmi.mark_ready(index),
+            _ => self.mpi.mark_socket_ready(index),
         }
     }
 
@@ -170,15 +127,14 @@ impl JobRunner {
 
     /// Whether there is something to do without waiting.
     pub fn is_runnable(&self) -> bool {
-        let is_waiting = self.pmix.is_starting() && !self.pmix.is_helper_due();
+        let is_waiting = self.mpi.is_helper_starting() && !self.mpi.is_helper_due();
         let can_spawn = self.spawn_queue.is_pending() && !is_waiting && !self.run_gate.is_stopped();
         can_spawn
-            || self.is_release_possible()
+            || self.process_list.is_release_possible(&self.run_gate)
             || self.outputs.is_runnable()
             || self.processes.is_runnable()
-            || self.pmi.is_runnable()
-            || self.program_store.is_runnable()
-            || self.tool_transfer.is_runnable()
+            || self.mpi.is_runnable()
+            || self.copies.is_runnable()
     }
 
     /// The earliest of all deadlines.
@@ -191,14 +147,13 @@ impl JobRunner {
         let while_running = |deadline: Option<Instant>| deadline.filter(|_| !is_stopped);
         [
             while_running(self.outputs.next_deadline()),
-            while_running(self.pmix.next_check()),
+            while_running(self.mpi.next_check()),
             self.process_list.next_check(),
             self.phase.kill_deadline(),
-            self.user_kill.as_ref().and_then(|kill| kill.drain_deadline),
+            self.outputs.kill_deadline(),
             self.limit_enforcer.deadline(),
             self.metrics.deadline(),
-            self.tool_service.next_deadline(),
-            self.tool_directory.deadline(),
+            self.tools.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -210,8 +165,7 @@ impl JobRunner {
         if let Err(error) = self.shared_memory.register(registry, NETWORKS) {
             self.fail_job(format!("cannot register the networks: {error}"));
         }
-        self.account_stopped_time();
-        self.copy_programs();
+        self.copy_files();
         self.spawn_pending(registry);
         self.update_process_list(now);
         self.outputs.pump(&mut self.reports, now);
@@ -220,9 +174,8 @@ impl JobRunner {
         }
         self.input.pump(&mut self.reports);
         self.receive_calls();
-        self.serve_pmi(registry);
-        self.check_pmix_helper(registry, now);
-        if self.tool_directory.is_due(now) {
+        self.serve_mpi(registry, now);
+        if self.tools.is_directory_due(now) {
             // Tools cannot start without the directory. An order to start a tool writes it again,
             // and the answer to that order contains the error.
             let _ = self.write_tool_directory();
@@ -233,10 +186,7 @@ impl JobRunner {
         if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
             self.on_limit_exceeded(kind);
         }
-        if self.user_kill.as_mut().is_some_and(|kill| kill.is_drain_overdue(now)) {
-            self.outputs.abandon(DrainReason::StageEnd);
-            self.outputs.abandon(DrainReason::JobEnd);
-        }
+        self.outputs.check_user_kill(now);
         loop {
             self.continue_shutdown(now);
             match self.outputs.drained(&mut self.reports) {
@@ -264,17 +214,16 @@ impl JobRunner {
     }
 
     /// Continues to copy the job's programs, and the files of a tool.
-    fn copy_programs(&mut self) {
-        let pumped = self.program_store.pump();
-        self.program_store.take_reports().iter().for_each(|report| self.reports.send(report));
-        self.refuse_if_failed(pumped);
-        self.tool_transfer.pump().iter().for_each(|report| self.reports.send(report));
+    fn copy_files(&mut self) {
+        let (reports, copied) = self.copies.pump();
+        reports.iter().for_each(|report| self.reports.send(report));
+        self.refuse_if_failed(copied);
     }
 
     /// Refuses the job if one of its programs could not be copied.
     pub(super) fn refuse_if_failed(&mut self, copied: Result<(), String>) {
         let Err(reason) = copied else { return };
-        self.program_store.close();
+        self.copies.close_programs();
         let reason = self.with_host_name(reason);
         self.reports.add(JobReport::Refused { code: EXIT_FAILED, reason });
     }
@@ -290,13 +239,10 @@ impl JobRunner {
     }
 
     /// Postpones the job's deadlines by the time for which it was stopped.
-    fn account_stopped_time(&mut self) {
-        let total_stopped = self.run_gate.total_stopped();
-        let stop_time = total_stopped.saturating_sub(self.last_total_stopped);
+    pub fn on_stop_time(&mut self, stop_time: Duration) {
         if !stop_time.is_zero() {
-            self.last_total_stopped = total_stopped;
             self.outputs.postpone(stop_time);
-            self.pmix.postpone(stop_time);
+            self.mpi.postpone(stop_time);
             // The networks were not served while the job was stopped.
             self.serve_networks();
         }
@@ -311,16 +257,16 @@ impl JobRunner {
 
     /// Handles a kill of the job by the user.
     pub(super) fn kill(&mut self) {
-        self.pmix.close();
-        self.user_kill = Some(UserKill::new(Instant::now()));
-        self.tool_service.end_job(&self.run_gate);
+        self.mpi.close();
+        self.outputs.on_user_kill(Instant::now());
+        self.tools.end_job(&self.run_gate);
         self.kill_processes();
     }
 
     /// Kills the remaining processes of the job. If the tool service is still reporting the end of
     /// the job to tools, only the processes of the job are killed and the service stays alive.
     fn kill_processes(&mut self) {
-        match self.tool_service.is_ending() {
+        match self.tools.is_ending() {
             true => self.signal(None, libc::SIGKILL),
             false => _ = reaper::kill_all(),
         }
@@ -329,21 +275,12 @@ impl JobRunner {
     /// Kills all remaining processes. The end of the job is reported later.
     pub(super) fn begin_shutdown(&mut self) {
         self.input.close();
-        self.program_store.close();
-        self.tool_transfer.close();
+        self.copies.close();
         self.spawn_queue.cancel(None);
-        self.pmix.close();
-        self.tool_service.end_job(&self.run_gate);
-        self.tool_directory.close();
+        self.mpi.close();
+        self.tools.close(&self.run_gate);
         self.phase.begin_killing(Instant::now() + KILL_TIMEOUT);
         self.kill_processes();
-    }
-
-    pub(super) fn drain(&mut self, reason: DrainReason) {
-        if let Some(kill) = &mut self.user_kill {
-            *kill = UserKill::new(Instant::now());
-        }
-        self.outputs.drain(reason, None);
     }
 
     pub(super) fn start_stage(&mut self, stage: usize) {
@@ -352,22 +289,19 @@ impl JobRunner {
         let Some(stage_spec) = job_info.job_start.spec.stages.get(stage) else { return };
         job_info.stage = stage;
         job.started_at.get_or_insert_with(Instant::now);
-        self.program_store.close();
+        self.copies.close_programs();
         if stage > 0 {
             self.input.close();
         }
         self.shared_memory.clear();
-        self.tool_service.begin_stage(self.run_gate.job_time());
-        self.tool_directory.begin_stage(Instant::now());
-        self.pending_flushes.clear();
+        self.tools.begin_stage(self.run_gate.job_time(), Instant::now());
         let new_calls = |element: &ElementSpec| {
             let name = element.path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             ElementCalls::new(String::from_utf8_lossy(name).into_owned())
         };
         let elements = stage_spec.elements.iter().map(new_calls).collect();
         self.processes.reset(elements, job_info.local_nodes());
-        self.pmi.begin_stage(job_info);
-        self.pmix.begin_stage(job_info, &self.context.directory);
+        self.mpi.begin_stage(job_info, &self.context.directory);
         let hold = self.process_list.on_stage_start();
         let begun = self.spawn_queue.begin(&self.context, job_info, hold);
         begun.unwrap_or_else(|reason| self.fail_job(reason));
@@ -377,19 +311,19 @@ impl JobRunner {
         let run_gate = Arc::clone(&self.run_gate);
         for _ in 0..SPAWNS_PER_TICK {
             let Some(mut run_guard) = run_gate.acquire() else { return };
-            if self.pmix.is_helper_due()
+            if self.mpi.is_helper_due()
                 && let Err(reason) = self.start_pmix_helper(registry)
             {
                 return self.fail_job(reason);
             }
-            if self.pmix.is_starting() {
+            if self.mpi.is_helper_starting() {
                 return;
             }
             let Some(key) = self.spawn_queue.next() else { return };
             let Some(job_info) = self.phase.job_info() else { return };
             let stage = job_info.stage;
             let result =
-                self.spawn_queue.start(&self.context, job_info, key, self.pmix.environment(key));
+                self.spawn_queue.start(&self.context, job_info, key, self.mpi.environment(key));
             if let Ok(started) = &result
                 && self.process_list.is_holding()
             {
@@ -404,9 +338,7 @@ impl JobRunner {
                 }
                 Err(error) => self.on_spawn_error(key, error),
             }
-            if !self.spawn_queue.is_pending() {
-                self.early_signals.clear();
-            }
+            self.spawn_queue.on_process_handled();
         }
     }
 
@@ -419,9 +351,9 @@ impl JobRunner {
     ) -> std::io::Result<()> {
         self.processes.start(key, started.pid, started.child_files);
         if let Some(job_info) = self.phase.job_info() {
-            self.tool_service.on_process_start(job_info, key, started.pid);
+            self.tools.on_process_start(job_info, key, started.pid);
         }
-        for signal in &self.early_signals {
+        for signal in self.spawn_queue.early_signals() {
             process::kill_group(started.pid, *signal);
         }
         let owner = (stage, key.element);
@@ -433,13 +365,13 @@ impl JobRunner {
         }
         self.outputs.add(started.stderr, Stream::Stderr, owner, registry, output_token)?;
         if let Some(socket) = started.pmi_socket {
-            self.pmi.open(key, socket, registry, pmi_token)?;
+            self.mpi.open_socket(key, socket, registry, pmi_token)?;
         }
         self.processes.open_control(key, started.control, registry, control_token)
     }
 
     fn start_pmix_helper(&mut self, registry: &Registry) -> Result<(), String> {
-        let Some((logged, element)) = self.pmix.start_helper(registry, PMIX)? else {
+        let Some((logged, element)) = self.mpi.start_helper(registry, PMIX)? else {
             return Ok(());
         };
         let stage = self.phase.job_info().map_or(0, |job_info| job_info.stage);
@@ -499,52 +431,48 @@ impl JobRunner {
         }
     }
 
-    fn serve_pmi(&mut self, registry: &Registry) {
-        let events = self.pmi.serve().into_iter().chain(self.pmix.serve(registry));
-        self.handle_pmi_events(events.collect::<Vec<_>>());
-    }
-
-    /// Checks whether the helper for PMIx hangs, if that is due.
-    fn check_pmix_helper(&mut self, registry: &Registry, now: Instant) {
-        if self.run_gate.is_stopped() || self.pmix.next_check().is_none_or(|at| now < at) {
-            return;
-        }
-        // The helper may have sent something that mio has not reported yet.
-        self.pmix.mark_readable();
-        self.serve_pmi(registry);
-        let events = self.pmix.check_helper(now);
-        self.handle_pmi_events(events);
-    }
-
-    pub(super) fn handle_pmi_events(&mut self, events: impl IntoIterator<Item = (u32, PmiEvent)>) {
-        for (element, event) in events {
-            self.handle_pmi_event(element, Some(event));
+    fn serve_mpi(&mut self, registry: &Registry, now: Instant) {
+        let reports = self.mpi.serve(registry);
+        self.reports.add_all_about(reports);
+        if !self.run_gate.is_stopped() {
+            let reports = self.mpi.check_helper(registry, now);
+            self.reports.add_all_about(reports);
         }
     }
 
-    pub(super) fn handle_pmi_event(&mut self, element: u32, event: Option<PmiEvent>) {
-        let report = match event {
-            None => return,
-            Some(PmiEvent::Failed(code, reason)) => ElementReport::Failed { code, reason },
-            Some(PmiEvent::Fence(nodes, entries)) => ElementReport::InFence { nodes, entries },
-            Some(PmiEvent::SubsetFence { fence, nodes, entries }) => {
-                ElementReport::InSubsetFence { fence, nodes, entries }
-            }
-            Some(PmiEvent::ModexRequest(node)) => {
-                let Some(job_info) = self.phase.job_info() else { return };
-                ElementReport::ModexRequest { asker: job_info.placement.self_host, node }
-            }
-            Some(PmiEvent::ModexAnswer { asker, node, entries }) => {
-                ElementReport::ModexAnswer { asker, node, entries }
-            }
+    /// Writes the directory that describes the job to tools.
+    ///
+    /// # Errors
+    /// One line with the reason.
+    pub(super) fn write_tool_directory(&mut self) -> Result<(), String> {
+        let job_info = self.phase.job_info().ok_or("the job has not started, or has ended")?;
+        let programs = self.spawn_queue.programs(&self.context, job_info)?;
+        self.tools.write_directory(&self.context.directory, job_info, &programs)
+    }
+
+    fn serve_tools(&mut self, registry: &Registry) {
+        let (job_info, processes) = (self.phase.job_info(), &mut self.processes);
+        let job = ServedJob { job_info, context: &self.context, processes };
+        let reports = self.tools.serve(registry, &self.run_gate, job);
+        self.reports.add_all_about(reports);
+    }
+
+    /// Carries out the debugger's orders that are due.
+    fn update_process_list(&mut self, now: Instant) {
+        let stage = ListedStage {
+            job_info: self.phase.job_info(),
+            context: &self.context,
+            processes: &mut self.processes,
+            spawn_queue: &mut self.spawn_queue,
         };
-        self.reports.add_about(element, report);
+        let reports = self.process_list.update(now, &self.run_gate, stage);
+        reports.into_iter().for_each(|report| self.reports.add(report));
     }
 
     fn on_drained(&mut self, reason: DrainReason) {
         match reason {
             DrainReason::Flush(element, node, id) => {
-                let token = self.pending_flushes.add(ProcessKey { element, node }, id);
+                let token = self.processes.add_flush(ProcessKey { element, node }, id);
                 let host = self
                     .phase
                     .job_info()
@@ -581,13 +509,14 @@ impl JobRunner {
         // First handle the calls that the process made before its exit.
         self.processes.queue_control(key);
         self.receive_calls();
-        self.end_pmi(key, reaped.status, registry);
+        let reports = self.mpi.on_process_exit(key, reaped.status, registry);
+        self.reports.add_all_about(reports);
         let Some((ProcessKey { element, node }, ended)) = self.processes.end(reaped.pid) else {
             return;
         };
         let Some(job_info) = self.phase.job_info() else { return };
         let process = node - job_info.local_host.first_node;
-        self.tool_service.on_process_exit(job_info, key, reaped.status);
+        self.tools.on_process_exit(job_info, key, reaped.status);
         let counters = self.shared_memory.counters(element, process).unwrap_or_default();
         self.shared_memory.on_process_exit(element, process);
         self.inspector.on_process_exit(element, node);
@@ -617,35 +546,11 @@ impl JobRunner {
         }
     }
 
-    /// Reads the rest of an exited process's PMI socket, and reports an error if the process should
-    /// not have exited yet.
-    fn end_pmi(&mut self, key: ProcessKey, status: Status, registry: &Registry) {
-        let events = self.pmi.serve_exited(key);
-        self.handle_pmi_events(events);
-        // The helper may have sent something that mio has not reported yet.
-        self.pmix.mark_readable();
-        self.serve_pmi(registry);
-        // A process that was killed by a signal ends the job anyway.
-        if let Status::Exited(code) = status
-            && let Some(reason) = self
-                .pmi
-                .unfinished_reason(key, code)
-                .or_else(|| self.pmix.unfinished_reason(key, code))
-        {
-            let report = ElementReport::Failed { code: code.max(1), reason };
-            self.reports.add_about(key.element, report);
-        }
-        self.pmix.on_process_exit(key);
-        let event = self.pmi.on_process_exit(key);
-        self.handle_pmi_event(key.element, event);
-    }
-
     /// Sends the user's signal to the job. Processes that are started later also receive it, if
     /// some processes are not started yet.
     pub(super) fn signal_all(&mut self, signal: i32) {
-        let is_early = self.spawn_queue.is_pending() || self.processes.running_count() == 0;
-        if is_early && !self.early_signals.contains(&signal) {
-            self.early_signals.push(signal);
+        if self.spawn_queue.is_pending() || self.processes.running_count() == 0 {
+            self.spawn_queue.add_early_signal(signal);
         }
         self.signal(None, signal);
     }
@@ -656,7 +561,7 @@ impl JobRunner {
         for (_, running) in self.processes.running_mut(element) {
             process::kill_group(running.pid, signal);
         }
-        self.end_held_processes(element, signal);
+        self.process_list.on_signal(signal, element, &mut self.processes);
     }
 
     fn continue_shutdown(&mut self, now: Instant) {
@@ -670,7 +575,7 @@ impl JobRunner {
         };
         if all_exited || deadline <= now {
             self.phase.begin_draining();
-            self.drain(DrainReason::JobEnd);
+            self.outputs.drain_all(DrainReason::JobEnd, now);
         } else {
             // A subreaper inherits the orphans of its children.
             self.kill_processes();
@@ -679,14 +584,14 @@ impl JobRunner {
 
     /// Removes the shared memory that the MPI libraries of killed processes have left.
     pub fn remove_shared_memory(&self) {
-        self.pmi.remove_shared_memory();
+        self.mpi.remove_shared_memory();
     }
 
     fn finish(&mut self) {
         let Some(elapsed) = self.phase.finish() else { return };
-        self.pmi.remove_shared_memory();
+        self.mpi.remove_shared_memory();
         if self.context.multi_user
-            && !self.tool_directory.has_tools()
+            && !self.tools.has_tools()
             && let Ok(directory) = File::open(&self.context.directory)
         {
             // This process has the user's rights, so that root has fewer files to remove

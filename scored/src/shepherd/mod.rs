@@ -8,6 +8,7 @@ mod cpu_binding;
 mod direct_modex;
 mod disk_usage;
 mod environment;
+mod file_copies;
 mod gang_switch;
 mod input;
 mod inspection;
@@ -18,12 +19,14 @@ mod limit_enforcer;
 mod metrics;
 mod mpi_library;
 mod mpi_provider;
+mod mpi_services;
 mod networks;
 mod orders;
 mod output;
 mod pmi_service;
 mod pmix_service;
 mod pmix_watch;
+mod process_list;
 mod processes;
 mod program_store;
 mod reaper;
@@ -198,9 +201,9 @@ impl Shepherd {
                     RESUMED => {}
                     SWITCH_ORDERS => self.switch_handle.receive_orders(self.poll.registry())?,
                     NETWORKS => self.job_runner.serve_networks(),
-                    PMIX => self.job_runner.pmix.mark_readable(),
-                    TOOLCTL => self.job_runner.tool_service.mark_readable(),
-                    TOOL_LISTENER => self.job_runner.tool_service.mark_connection(),
+                    PMIX => self.job_runner.mpi.mark_helper_readable(),
+                    TOOLCTL => self.job_runner.tools.mark_readable(),
+                    TOOL_LISTENER => self.job_runner.tools.mark_connection(),
                     INPUT => self
                         .job_runner
                         .input
@@ -216,6 +219,7 @@ impl Shepherd {
                 return reaped;
             }
             self.switch_handle.start_if_needed(self.poll.registry())?;
+            self.job_runner.on_stop_time(self.switch_handle.take_stop_time());
             let now = Instant::now();
             self.job_runner.tick(self.poll.registry(), now);
             if child_exited {

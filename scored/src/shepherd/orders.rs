@@ -1,7 +1,6 @@
 //! Carries out the orders of the job master. Also handles the calls of processes that the shepherd
 //! can answer without the job master.
 
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,7 +15,6 @@ use score_proto::job_control::{
 };
 use score_proto::message::{Call, Level, OsBytes, Reply, Welcome};
 use score_proto::nodeset::NodeSet;
-use score_proto::pmix::PmixOrder;
 use score_proto::tool_command::ToolCommand;
 use score_proto::toolctl::ToolProcess;
 use score_sys::host_name::system_host_name;
@@ -27,7 +25,6 @@ use super::job_info::{JobInfo, ProcessKey};
 use super::job_runner::JobRunner;
 use super::limit_enforcer::LimitEnforcer;
 use super::output::DrainReason;
-use super::program_store::ProgramStore;
 use super::{spawn_queue, tool_transfer};
 use crate::sys::process;
 
@@ -45,18 +42,12 @@ impl JobRunner {
                 self.phase.set_placement(placement);
             }
             ShepherdOrder::OutputAck(bytes) => self.outputs.on_output_ack(bytes, Instant::now()),
-            ShepherdOrder::Program(answer) if self.tool_transfer.has(answer.hash()) => {
-                self.tool_transfer.on_answer(&answer)
-            }
             ShepherdOrder::Program(answer) => {
-                let copied = self.program_store.on_answer(&answer);
+                let copied = self.copies.on_answer(&answer);
                 self.refuse_if_failed(copied);
             }
-            ShepherdOrder::SendFile { child, request } if self.tool_transfer.has(&request.hash) => {
-                self.tool_transfer.on_child_request(child, request)
-            }
             ShepherdOrder::SendFile { child, request } => {
-                self.program_store.on_child_request(child, request)
+                self.copies.on_child_request(child, request)
             }
             ShepherdOrder::PrepareTools => {
                 let written = self.write_tool_directory();
@@ -78,7 +69,7 @@ impl JobRunner {
             JobOrder::Debugger(order) => self.process_list.on_order(order),
             JobOrder::StartStage(stage) => self.start_stage(stage as usize),
             JobOrder::Flushed { token, host: _ } => {
-                if let Some((key, id)) = self.pending_flushes.take(token) {
+                if let Some((key, id)) = self.processes.take_flush(token) {
                     self.answer_done(key, |calls| {
                         calls.on_flushed();
                         Some(id)
@@ -87,7 +78,7 @@ impl JobRunner {
             }
             JobOrder::Drain => {
                 self.inspector.clear();
-                self.drain(DrainReason::StageEnd);
+                self.outputs.drain_all(DrainReason::StageEnd, Instant::now());
             }
             JobOrder::Stdin(bytes) => {
                 if !self.input.push(&bytes) {
@@ -104,8 +95,7 @@ impl JobRunner {
             JobOrder::Tool(_) => {}
             JobOrder::ToolFiles(order) => {
                 if let Some(job) = self.phase.job_info() {
-                    let (paths, is_multi_user) = (self.context.paths(), self.context.multi_user);
-                    self.tool_transfer.on_order(&order, paths, job, is_multi_user);
+                    self.copies.on_tool_order(&order, job, &self.context);
                 }
             }
             JobOrder::Kill => self.kill(),
@@ -136,29 +126,21 @@ impl JobRunner {
                 self.end_barrier(element);
             }
             ElementOrder::FenceEntries(entries) => {
-                if self.pmix.serves(element) {
-                    let fence = None;
-                    return self.pmix.order(&PmixOrder::FenceEntries { element, fence, entries });
-                }
-                let merged = self.pmi.merge(element, &entries);
-                self.handle_pmi_event(element, merged.err());
+                let failed = self.mpi.on_fence_entries(element, entries);
+                self.reports.add_all_about(failed);
             }
-            ElementOrder::FenceDone if self.pmix.serves(element) => {
-                self.pmix.order(&PmixOrder::FenceDone { element, fence: None });
-            }
-            ElementOrder::FenceDone => self.pmi.end_fence(element),
+            ElementOrder::FenceDone => self.mpi.end_fence(element),
             ElementOrder::SubsetFenceEntries { fence, entries } => {
-                let fence = Some(fence);
-                self.pmix.order(&PmixOrder::FenceEntries { element, fence, entries });
+                self.mpi.on_subset_fence_entries(element, fence, entries);
             }
-            ElementOrder::SubsetFenceDone(fence) => self.pmix.end_subset_fence(element, fence),
+            ElementOrder::SubsetFenceDone(fence) => self.mpi.end_subset_fence(element, fence),
             ElementOrder::ModexRequest { asker, node, host: _ } => {
-                let events = self.pmix.on_modex_request(ProcessKey { element, node }, asker);
-                self.handle_pmi_events(events);
+                let answer = self.mpi.on_modex_request(ProcessKey { element, node }, asker);
+                self.reports.add_all_about(answer);
             }
             ElementOrder::ModexAnswer { node, entries, asker: _ } => {
-                let next = self.pmix.on_modex_answer(ProcessKey { element, node }, entries);
-                self.handle_pmi_events(next);
+                let next = self.mpi.on_modex_answer(ProcessKey { element, node }, entries);
+                self.reports.add_all_about(next);
             }
             ElementOrder::Broadcast { serial, signal } => {
                 if signal != 0 {
@@ -173,7 +155,7 @@ impl JobRunner {
                 self.answer_done(ProcessKey { element, node }, CallState::take_broadcast);
             }
             ElementOrder::Sample { round, stopped } => {
-                let pmi_sockets = self.pmi.socket_activity(element);
+                let pmi_sockets = self.mpi.socket_activity(element);
                 let sample = self.inspector.sample_round(element, round, stopped, &pmi_sockets);
                 self.reports.add_about(element, ElementReport::SampleResult { round, sample });
             }
@@ -198,9 +180,7 @@ impl JobRunner {
             Some(ToolProcess { node, pid: process.pid, faulting_thread })
         };
         let processes = nodes.iter().filter_map(process).collect();
-        if let Some((element, report)) =
-            self.tool_service.on_command(element, command, nodes, processes)
-        {
+        if let Some((element, report)) = self.tools.on_command(element, command, nodes, processes) {
             self.reports.add_about(element, report);
         }
     }
@@ -242,10 +222,8 @@ impl JobRunner {
         ) {
             self.input.close();
         }
-        let (paths, is_multi_user) = (self.context.paths(), self.context.multi_user);
-        let store = ProgramStore::begin(&job_start.spec, &placement, is_multi_user, paths);
+        let begun = self.copies.begin(&job_start.spec, &placement, &self.context);
         self.phase.start(JobInfo { job_start, placement, local_host, stage: 0 });
-        let begun = store.map(|store| self.program_store = store);
         self.refuse_if_failed(begun);
     }
 
@@ -419,14 +397,8 @@ impl JobRunner {
     }
 
     /// The process id of a running process in the PID namespace of the host.
-    pub(super) fn outer_pid(&self, key: ProcessKey) -> Option<i32> {
-        let inner_pid = self.processes.pid_of(key)?;
-        match &self.context.outer_proc {
-            Some(proc_dir) => {
-                process::outer_pid(proc_dir.as_fd(), inner_pid, super::self_pid_namespace())
-            }
-            None => Some(inner_pid),
-        }
+    fn outer_pid(&self, key: ProcessKey) -> Option<i32> {
+        self.context.outer_pid(self.processes.pid_of(key)?)
     }
 
     fn inspection_text(&self, key: ProcessKey, signal: i32, display: Option<String>) -> String {

@@ -32,6 +32,8 @@ const PARTIAL_LINE_TIMEOUT: Duration = Duration::from_millis(100);
 const MID_WRITE_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The stdio library writes buffered output in multiples of this many bytes.
 const STDIO_BLOCK_LEN: u64 = 1024;
+/// How long output may take to drain after the user has killed the job.
+const KILL_DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// Size to which a busy pipe is enlarged, if the system allows.
 const LARGE_PIPE_LEN: i32 = 256 * 1024;
 
@@ -51,6 +53,24 @@ struct PendingDrain {
     serial: u64,
     reason: DrainReason,
     pipes_left: usize,
+}
+
+/// A kill by the user. It stays in effect until the job ends.
+#[derive(Debug)]
+struct UserKill {
+    /// Output is read until this deadline. None: the rest of the output has been abandoned.
+    drain_deadline: Option<Instant>,
+}
+
+impl UserKill {
+    fn new(now: Instant) -> Self {
+        Self { drain_deadline: Some(now + KILL_DRAIN_TIMEOUT) }
+    }
+
+    /// Whether output has to be abandoned now. Returns true once for each deadline.
+    fn is_drain_overdue(&mut self, now: Instant) -> bool {
+        self.drain_deadline.take_if(|deadline| *deadline <= now).is_some()
+    }
 }
 
 #[derive(Debug)]
@@ -94,6 +114,7 @@ pub struct OutputMux {
     batch_stream: Stream,
     drains: Vec<PendingDrain>,
     next_drain: u64,
+    user_kill: Option<UserKill>,
     ready_bytes: Vec<u8>,
 }
 
@@ -120,6 +141,7 @@ impl Default for OutputMux {
             batch_stream: Stream::Stdout,
             drains: Vec::new(),
             next_drain: 0,
+            user_kill: None,
             ready_bytes: Vec::new(),
         }
     }
@@ -208,8 +230,36 @@ impl OutputMux {
         self.drains.push(PendingDrain { serial, reason, pipes_left });
     }
 
+    /// Reads all pipes up to their current end, because a stage or the job ends. If the user has
+    /// killed the job, the time for this is limited.
+    pub fn drain_all(&mut self, reason: DrainReason, now: Instant) {
+        if let Some(kill) = &mut self.user_kill {
+            *kill = UserKill::new(now);
+        }
+        self.drain(reason, None);
+    }
+
+    /// Handles a kill of the job by the user, which is possible in any phase. Limits the time of
+    /// the drains from now on.
+    pub fn on_user_kill(&mut self, now: Instant) {
+        self.user_kill = Some(UserKill::new(now));
+    }
+
+    /// When [`OutputMux::check_user_kill`] has work to do.
+    pub fn kill_deadline(&self) -> Option<Instant> {
+        self.user_kill.as_ref()?.drain_deadline
+    }
+
+    /// Abandons the drains whose time has passed after a kill by the user.
+    pub fn check_user_kill(&mut self, now: Instant) {
+        if self.user_kill.as_mut().is_some_and(|kill| kill.is_drain_overdue(now)) {
+            self.abandon(DrainReason::StageEnd);
+            self.abandon(DrainReason::JobEnd);
+        }
+    }
+
     /// Completes all drains with this reason without waiting for their pipes.
-    pub fn abandon(&mut self, reason: DrainReason) {
+    fn abandon(&mut self, reason: DrainReason) {
         for drain in &mut self.drains {
             if drain.reason == reason {
                 drain.pipes_left = 0;

@@ -61,3 +61,29 @@ fn unfinished_lines_are_bounded_in_total_and_all_are_delivered() {
     assert_eq!(outputs.pending_len, 0);
     assert!(outputs.parked_pipes.is_empty());
 }
+
+#[test]
+fn a_kill_by_the_user_limits_the_time_of_each_drain() {
+    let poll = Poll::new().unwrap();
+    let (socket, _peer) = UnixStream::pair().unwrap();
+    let mut reports = ScoredLink::new(FramedSocket::new(socket.into()).unwrap());
+    let mut outputs = OutputMux::default();
+    let (read, write) = nix::unistd::pipe().unwrap();
+    outputs.add(read, Stream::Stdout, (0, 0), poll.registry(), Token).unwrap();
+    nix::unistd::write(&write, b"never read").unwrap();
+    let now = Instant::now();
+    outputs.drain_all(DrainReason::StageEnd, now);
+    outputs.check_user_kill(now + 10 * KILL_DRAIN_TIMEOUT);
+    assert_eq!((outputs.kill_deadline(), outputs.drained(&mut reports)), (None, None));
+    outputs.on_user_kill(now);
+    assert_eq!(outputs.kill_deadline(), Some(now + KILL_DRAIN_TIMEOUT));
+    outputs.check_user_kill(now + KILL_DRAIN_TIMEOUT);
+    assert_eq!(outputs.drained(&mut reports), Some(DrainReason::StageEnd));
+    // The next drain may take the same time again.
+    let later = now + 2 * KILL_DRAIN_TIMEOUT;
+    outputs.drain_all(DrainReason::JobEnd, later);
+    outputs.check_user_kill(later);
+    assert_eq!(outputs.drained(&mut reports), None);
+    outputs.check_user_kill(later + KILL_DRAIN_TIMEOUT);
+    assert_eq!(outputs.drained(&mut reports), Some(DrainReason::JobEnd));
+}

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use mio::{Registry, Token};
 use score_proto::message::{Call, Reply};
 
-use super::call_handler::{CallState, ElementCalls};
+use super::call_handler::{CallState, ElementCalls, PendingFlushes};
 use super::control_socket::{ControlSocket, MAX_CALL_LEN, ReadResult};
 use super::job_info::{LocalNodes, ProcessKey};
 use super::metrics::measurement::Measurement;
@@ -45,6 +45,7 @@ pub struct ProcessTable {
     keys_by_pid: HashMap<i32, ProcessKey>,
     /// Processes whose control sockets may be readable.
     ready: VecDeque<ProcessKey>,
+    pending_flushes: PendingFlushes,
     scratch: Vec<u8>,
 }
 
@@ -66,6 +67,7 @@ impl ProcessTable {
             elements.into_iter().map(|calls| Element { calls, processes: processes() }).collect();
         self.keys_by_pid.clear();
         self.ready.clear();
+        self.pending_flushes.clear();
         self.scratch.resize(MAX_CALL_LEN, 0);
     }
 
@@ -104,6 +106,16 @@ impl ProcessTable {
             process.control = Some(ControlSocket::new(socket, registry, token)?);
         }
         Ok(())
+    }
+
+    /// Returns a token for a call of sc_flush.
+    pub fn add_flush(&mut self, caller: ProcessKey, id: u32) -> u64 {
+        self.pending_flushes.add(caller, id)
+    }
+
+    /// Takes the call of sc_flush with this token, to reply to it: the caller and the id.
+    pub fn take_flush(&mut self, token: u64) -> Option<(ProcessKey, u32)> {
+        self.pending_flushes.take(token)
     }
 
     /// Removes a process that has exited, and returns its entry.

@@ -69,6 +69,11 @@ impl ScoredLink {
         self.push(ShepherdReport::Element { element, report });
     }
 
+    /// Adds reports about elements. They are sent at the end of this tick.
+    pub fn add_all_about(&mut self, reports: impl IntoIterator<Item = (u32, ElementReport)>) {
+        reports.into_iter().for_each(|(element, report)| self.add_about(element, report));
+    }
+
     fn push(&mut self, report: ShepherdReport) {
         if let Err(report) = self.queue.push(report) {
             self.queue_pending();

@@ -51,6 +51,8 @@ pub struct SpawnQueue {
     cpu_sets: Vec<CpuSet>,
     /// Whether the processes of the stage stop before their first instruction.
     hold: bool,
+    /// Signals of the user that arrived before all processes of the stage were started.
+    early_signals: Vec<i32>,
     spawner: Spawner,
 }
 
@@ -185,6 +187,25 @@ impl SpawnQueue {
     /// Whether there are processes to start.
     pub fn is_pending(&self) -> bool {
         !self.pending.is_empty()
+    }
+
+    /// Keeps a signal of the user for the processes that have not been started yet.
+    pub fn add_early_signal(&mut self, signal: i32) {
+        if !self.early_signals.contains(&signal) {
+            self.early_signals.push(signal);
+        }
+    }
+
+    /// The signals that a process receives as soon as it has been started.
+    pub fn early_signals(&self) -> &[i32] {
+        &self.early_signals
+    }
+
+    /// Called after each process. Drops the early signals if no process is left.
+    pub fn on_process_handled(&mut self) {
+        if self.pending.is_empty() {
+            self.early_signals.clear();
+        }
     }
 
     /// The indexes of processes that have neither executed their program nor exited.

@@ -1,31 +1,121 @@
-//! The shepherd's part of tool support: the directory for tools, and the tool control service.
+//! What tools find of the job on this host: the directory that describes the job, and the tool
+//! control service.
 #![forbid(unsafe_code)]
 
-use mio::Registry;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
-use super::job_runner::JobRunner;
-use super::tool_service::ServedJob;
+use mio::Registry;
+use score_proto::job_control::Status;
+use score_proto::nodeset::NodeSet;
+use score_proto::tool_command::ToolCommand;
+use score_proto::toolctl::ToolProcess;
+
+use super::gang_switch::RunGate;
+use super::job_info::{JobInfo, ProcessKey};
+use super::tool_directory::{StageProgram, ToolDirectory};
+use super::tool_service::{ServedJob, ToolReport, ToolService};
 use super::{TOOL_LISTENER, TOOLCTL};
 
-impl JobRunner {
-    /// Writes the directory that describes the job to tools.
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct HostTools {
+    service: ToolService,
+    directory: ToolDirectory,
+}
+
+impl HostTools {
+    /// Begins a stage: removes the description of the last stage. The service continues.
+    pub fn begin_stage(&mut self, job_time: Duration, now: Instant) {
+        self.service.begin_stage(job_time);
+        self.directory.begin_stage(now);
+    }
+
+    /// Handles the start of a process of the running stage.
+    pub fn on_process_start(&mut self, job_info: &JobInfo, key: ProcessKey, pid: i32) {
+        self.service.on_process_start(job_info, key, pid);
+    }
+
+    /// Handles the exit of a process of the running stage.
+    pub fn on_process_exit(&mut self, job_info: &JobInfo, key: ProcessKey, status: Status) {
+        self.service.on_process_exit(job_info, key, status);
+    }
+
+    /// Whether [`HostTools::write_directory`] has to be called now.
+    pub fn is_directory_due(&self, now: Instant) -> bool {
+        self.directory.is_due(now)
+    }
+
+    /// Writes the directory that describes the job to tools, and creates the socket to which they
+    /// connect.
     ///
     /// # Errors
     /// One line with the reason.
-    pub(super) fn write_tool_directory(&mut self) -> Result<(), String> {
-        let job_info = self.phase.job_info().ok_or("the job has not started, or has ended")?;
-        let programs = self.spawn_queue.programs(&self.context, job_info)?;
-        self.tool_service.listen(&self.context.directory)?;
-        self.tool_directory.write(&self.context.directory, job_info, &programs)
+    pub fn write_directory(
+        &mut self,
+        job_directory: &Path,
+        job_info: &JobInfo,
+        programs: &[StageProgram<'_>],
+    ) -> Result<(), String> {
+        self.service.listen(job_directory)?;
+        self.directory.write(job_directory, job_info, programs)
     }
 
-    /// Serves tools: passes on their commands and the answers.
-    pub(super) fn serve_tools(&mut self, registry: &Registry) {
-        let tokens = (TOOLCTL, TOOL_LISTENER);
-        let (job_info, processes) = (self.phase.job_info(), &mut self.processes);
-        let view = ServedJob { job_info, context: &self.context, processes };
-        for (element, report) in self.tool_service.serve(registry, tokens, &self.run_gate, view) {
-            self.reports.add_about(element, report);
-        }
+    /// See [`ToolService::on_command`].
+    pub fn on_command(
+        &mut self,
+        element: u32,
+        command: ToolCommand,
+        local_nodes: NodeSet,
+        processes: Vec<ToolProcess>,
+    ) -> Option<ToolReport> {
+        self.service.on_command(element, command, local_nodes, processes)
+    }
+
+    /// Passes commands on to the service, and returns its answers.
+    pub fn serve(
+        &mut self,
+        registry: &Registry,
+        run_gate: &RunGate,
+        job: ServedJob<'_>,
+    ) -> Vec<ToolReport> {
+        self.service.serve(registry, (TOOLCTL, TOOL_LISTENER), run_gate, job)
+    }
+
+    /// Records that mio has reported an event of the service's socket.
+    pub fn mark_readable(&mut self) {
+        self.service.mark_readable();
+    }
+
+    /// Records that mio has reported a connection of a tool.
+    pub fn mark_connection(&mut self) {
+        self.service.mark_connection();
+    }
+
+    /// The earlier one of the deadlines of the service and of the directory.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        [self.service.next_deadline(), self.directory.deadline()].into_iter().flatten().min()
+    }
+
+    /// Handles the end of the job. If tools are connected, the service exits after it has notified
+    /// them.
+    pub fn end_job(&mut self, run_gate: &RunGate) {
+        self.service.end_job(run_gate);
+    }
+
+    /// The same as [`HostTools::end_job`], and the directory is not written any more.
+    pub fn close(&mut self, run_gate: &RunGate) {
+        self.service.end_job(run_gate);
+        self.directory.close();
+    }
+
+    /// Whether the job ends and the service has not notified all tools yet.
+    pub fn is_ending(&self) -> bool {
+        self.service.is_ending()
+    }
+
+    /// Whether a tool is still running. The directory must then stay.
+    pub fn has_tools(&self) -> bool {
+        self.directory.has_tools()
     }
 }

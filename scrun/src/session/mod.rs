@@ -2,14 +2,16 @@
 //! two outputs. [`state`] decides on the actions; this file executes them.
 
 pub(crate) mod daemon;
+mod daemon_link;
 mod input;
 mod output;
+mod output_router;
 mod signals;
 pub mod state;
 pub mod terminal_debugger;
 
 use crate::diagnostics::Reporter;
-use crate::monitor::{Monitor, MonitorRequest, REPORT_INTERVAL_MS};
+use crate::monitor::{MonitorRequest, REPORT_INTERVAL_MS};
 use crate::mpir::{Debugger, Reaction};
 use crate::multi_user::ClusterRequest;
 use crate::options::Statistics;
@@ -17,35 +19,30 @@ use crate::program_store::ProgramStore;
 use crate::scout::merge::OutputMerger;
 use crate::usage::StartError;
 use daemon::DaemonHandle;
+use daemon_link::{DaemonLink, JOB};
 use input::{StdinChunk, StdinReader};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
-use nix::libc;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
-use output::OutputWriter;
+use output_router::OutputRouter;
 use score_client::{Connection, ConnectionError, Received};
 use score_proto::client_session::{JobMessage, SessionKind};
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_USAGE};
 use score_proto::frame::FrameError;
-use score_proto::ids::{JobHostId, JobId, SessionJobId};
+use score_proto::ids::JobId;
 use score_proto::message::{
-    ContentHash, JobEnd, JobRequest, JobSpec, Level, SingleUserRequest, Stream, UserRequest,
+    ContentHash, JobRequest, JobSpec, Level, SingleUserRequest, Stream, UserRequest,
 };
 use score_proto::server_message::JobAnswer;
-use score_proto::tool_start::ScrunJob;
 use state::{Action, Event, SessionState};
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terminal_debugger::TerminalDebugger;
-
-/// The number that scrun gives its job on the session.
-const JOB: SessionJobId = SessionJobId(1);
 
 const SOCKET: Token = Token(0);
 const SIGNALS: Token = Token(1);
@@ -90,29 +87,18 @@ pub enum DaemonSource {
 
 struct EventLoop {
     state: SessionState,
-    /// The kind of requests that the daemon accepts.
-    session_kind: SessionKind,
     reporter: Reporter,
     program_store: ProgramStore,
-    connection: Connection,
+    daemon: DaemonLink,
     signals: SignalFd,
     input: StdinReader,
-    outputs: [OutputWriter; 2],
-    merger: Option<OutputMerger>,
-    /// The monitor to start when the job runs. `monitor` is the running one.
-    monitor_request: Option<MonitorRequest>,
-    monitor: Option<Monitor>,
+    output: OutputRouter,
     debugger: Option<Debugger>,
-    /// Bytes of the job, by stream, that [`OutputMerger`] has buffered or that were sent to scmon.
-    /// They count as written.
-    buffered_by_merger: [u64; 2],
     /// The memfd whose name identifies the daemon and the job, for tools.
     published_job: Option<File>,
     waker: Arc<Waker>,
     /// The debugger that uses the terminal, if there is one.
     terminal_debugger: Option<TerminalDebugger>,
-    daemon: DaemonHandle,
-    connected: bool,
     finish_code: Option<u8>,
     abandon_code: Option<u8>,
     /// The time until which output may still be written after the daemon is lost.
@@ -135,15 +121,52 @@ impl DaemonSource {
 /// If the job cannot be started.
 pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
     let state = SessionState::new(config.statistics, config.program_names);
-    let daemon_error =
-        |error: &dyn std::fmt::Display| StartError::plain(EXIT_DAEMON_LOST, error.to_string());
-    let session_kind = config.daemon_source.session_kind();
+    let signals = signals::open_signalfd().map_err(|errno| daemon_error(&errno))?;
+    let mut daemon = submit(spec, config.daemon_source)?;
+    let open_loop = || -> io::Result<(Poll, EventLoop)> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        daemon.register(poll.registry(), SOCKET)?;
+        let signals_fd = signals.as_fd().as_raw_fd();
+        poll.registry().register(&mut SourceFd(&signals_fd), SIGNALS, Interest::READABLE)?;
+        let output = OutputRouter::new(&waker, config.merger, config.monitor);
+        let input = StdinReader::new(waker.clone());
+        Ok((
+            poll,
+            EventLoop {
+                state,
+                reporter: config.reporter,
+                program_store: config.program_store,
+                daemon,
+                signals,
+                input,
+                output,
+                debugger: config.debugger,
+                published_job: None,
+                waker,
+                terminal_debugger: None,
+                finish_code: None,
+                abandon_code: None,
+                output_deadline: None,
+            },
+        ))
+    };
+    let (mut poll, mut event_loop) = open_loop().map_err(|error| daemon_error(&error))?;
+    event_loop.run(&mut poll).map_err(|error| daemon_error(&error))
+}
+
+fn daemon_error(error: &dyn std::fmt::Display) -> StartError {
+    StartError::plain(EXIT_DAEMON_LOST, error.to_string())
+}
+
+/// Submits the job to the daemon, which may have to be started first.
+fn submit(spec: JobSpec, daemon_source: DaemonSource) -> Result<DaemonLink, StartError> {
+    let session_kind = daemon_source.session_kind();
     let too_long = |error: FrameError| {
         let reason = "arguments and environment are too long to be sent";
         StartError::plain(EXIT_USAGE, format!("{reason}: {error}"))
     };
-    let signals = signals::open_signalfd().map_err(|errno| daemon_error(&errno))?;
-    let (daemon, mut connection) = match config.daemon_source {
+    let (daemon, connection) = match daemon_source {
         DaemonSource::ScoutSession(mut connection) => {
             connection.queue(JOB, &SingleUserRequest::Submit(spec)).map_err(too_long)?;
             (DaemonHandle::of_scout(&connection), connection)
@@ -163,58 +186,17 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
             (daemon, connection)
         }
     };
-    let open_loop = || -> io::Result<(Poll, EventLoop)> {
-        let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
-        connection.register(poll.registry(), SOCKET)?;
-        let signals_fd = signals.as_fd().as_raw_fd();
-        poll.registry().register(&mut SourceFd(&signals_fd), SIGNALS, Interest::READABLE)?;
-        let outputs =
-            [Stream::Stdout, Stream::Stderr].map(|stream| OutputWriter::new(stream, waker.clone()));
-        let input = StdinReader::new(waker.clone());
-        Ok((
-            poll,
-            EventLoop {
-                state,
-                session_kind,
-                reporter: config.reporter,
-                program_store: config.program_store,
-                connection,
-                signals,
-                input,
-                outputs,
-                merger: config.merger,
-                monitor_request: config.monitor,
-                monitor: None,
-                debugger: config.debugger,
-                buffered_by_merger: [0; 2],
-                published_job: None,
-                waker,
-                terminal_debugger: None,
-                daemon,
-                connected: true,
-                finish_code: None,
-                abandon_code: None,
-                output_deadline: None,
-            },
-        ))
-    };
-    let (mut poll, mut event_loop) = open_loop().map_err(|error| daemon_error(&error))?;
-    event_loop.run(&mut poll).map_err(|error| daemon_error(&error))
+    Ok(DaemonLink::new(connection, session_kind, daemon))
 }
 
 impl EventLoop {
     fn run(&mut self, poll: &mut Poll) -> io::Result<u8> {
         let mut events = Events::with_capacity(8);
         loop {
-            self.send();
+            self.daemon.flush();
             if let Some(code) = self.poll_exit_code() {
                 self.terminal_debugger = None;
-                if self.connected {
-                    // The daemon has sent its last message, or a message that scrun cannot decode.
-                    let _ = self.connection.shutdown(Shutdown::Both);
-                    self.daemon.wait_for_exit(DAEMON_EXIT_TIMEOUT);
-                }
+                self.daemon.close(DAEMON_EXIT_TIMEOUT);
                 if self.state.ended_by_interrupt() {
                     signals::reraise(Signal::SIGINT);
                 }
@@ -225,7 +207,7 @@ impl EventLoop {
                 .map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let look_interval = self.debugger.as_ref().and_then(Debugger::look_interval);
             let timeout = drain_time.into_iter().chain(look_interval).min();
-            self.connection.update_interest(poll.registry());
+            self.daemon.update_interest(poll.registry());
             // A debugger that stops this process also interrupts the wait.
             let is_interrupted = match poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => true,
@@ -233,7 +215,7 @@ impl EventLoop {
             };
             self.serve_debugger(|debugger| debugger.look(is_interrupted));
             if events.iter().any(|event| event.token() == SOCKET) {
-                self.connection.mark_readable();
+                self.daemon.mark_readable();
             }
             self.read_signals();
             self.check_terminal_debugger();
@@ -257,16 +239,15 @@ impl EventLoop {
     /// The exit code, if no work is left.
     fn poll_exit_code(&mut self) -> Option<u8> {
         if let Some(code) = self.abandon_code {
-            // Closing the socket makes the daemon end the job if it still runs.
-            self.connected = false;
+            self.daemon.abandon();
             return Some(code);
         }
         let code = self.finish_code?;
-        if self.outputs.iter().all(OutputWriter::is_drained) {
+        if self.output.is_drained() {
             // A failure of the last write changes the exit code and adds a line to write.
             self.check_outputs();
         }
-        let drained = self.outputs.iter().all(OutputWriter::is_drained);
+        let drained = self.output.is_drained();
         let is_late = self.output_deadline.is_some_and(|deadline| Instant::now() >= deadline);
         (drained || is_late).then(|| self.finish_code.unwrap_or(code))
     }
@@ -281,14 +262,14 @@ impl EventLoop {
 
     fn apply(&mut self, action: Action) {
         match action {
-            Action::Send(request) => self.queue_request(request),
-            Action::Write(host, stream, bytes) => self.write_output(host, stream, bytes),
+            Action::Send(request) => self.daemon.queue(request),
+            Action::Write(host, stream, bytes) => self.output.write(host, stream, bytes),
             Action::Notice(level, text) => {
                 if let Some(line) = self.reporter.line(level, &text) {
-                    self.print(line.into_bytes(), 0);
+                    self.output.print(line);
                 }
             }
-            Action::Print(text) => self.print(text.into_bytes(), 0),
+            Action::Print(text) => self.output.print(text),
             Action::GrantInput(bytes) => self.input.grant(bytes),
             Action::StopReading => self.input.stop(),
             Action::StopSelf => self.stop_self(),
@@ -307,63 +288,25 @@ impl EventLoop {
     fn send_file_chunks(&mut self, hash: ContentHash, offset: u64, length: u64) {
         for (offset, length) in score_client::chunk_ranges(offset, length) {
             let bytes = self.program_store.read(&hash, offset, length);
-            self.queue_request(JobRequest::FileChunk { hash, offset, bytes });
-        }
-    }
-
-    /// Queues a request about the job.
-    fn queue_request(&mut self, request: JobRequest) {
-        // Every request is far below the limit of a frame.
-        let _ = match self.session_kind {
-            SessionKind::SingleUser => self.connection.queue(JOB, &SingleUserRequest::Job(request)),
-            SessionKind::MultiUser => self.connection.queue(JOB, &UserRequest::Job(request)),
-        };
-    }
-
-    fn write_output(&mut self, host: JobHostId, stream: Stream, bytes: Vec<u8>) {
-        let is_for_programs = self.merger.as_ref().is_some_and(OutputMerger::is_for_programs);
-        let index = usize::from(stream == Stream::Stderr && !is_for_programs);
-        let count = bytes.len() as u64;
-        let output = match &mut self.merger {
-            Some(merger) => merger.push_output(host, stream, bytes),
-            None => Some(bytes),
-        };
-        match output {
-            Some(output) if index == 1 => self.print(output, count),
-            Some(output) => self.outputs[index].push(output, count),
-            None => self.buffered_by_merger[index] += count,
-        }
-    }
-
-    /// Writes to standard error, or sends the bytes to scmon. Bytes that are sent to scmon count as
-    /// written.
-    fn print(&mut self, bytes: Vec<u8>, count: u64) {
-        if self.monitor.as_mut().is_some_and(|monitor| monitor.send_stderr(&bytes)) {
-            self.buffered_by_merger[1] += count;
-        } else {
-            self.outputs[1].push(bytes, count);
+            self.daemon.queue(JobRequest::FileChunk { hash, offset, bytes });
         }
     }
 
     /// Starts, updates or closes the monitor, depending on an answer of the job.
     fn update_monitor(&mut self, answer: &JobAnswer) {
         match answer {
-            JobAnswer::Accepted { job, .. } => {
-                let Some(request) = self.monitor_request.take() else { return };
-                match Monitor::start(&request, *job) {
-                    Ok(monitor) => self.monitor = Some(monitor),
-                    Err(reason) => return self.apply(Action::Notice(Level::Warning, reason)),
+            JobAnswer::Accepted { job, .. } => match self.output.start_monitor(*job) {
+                Ok(true) => {
+                    self.apply(Action::Send(JobRequest::SubscribeMetrics(REPORT_INTERVAL_MS)));
                 }
-                self.apply(Action::Send(JobRequest::SubscribeMetrics(REPORT_INTERVAL_MS)));
-            }
-            JobAnswer::Metrics(metrics)
-                if self.monitor.as_mut().is_some_and(|monitor| !monitor.send_metrics(metrics)) =>
-            {
-                self.close_monitor();
+                Ok(false) => {}
+                Err(reason) => self.apply(Action::Notice(Level::Warning, reason)),
+            },
+            JobAnswer::Metrics(metrics) if !self.output.show_metrics(metrics) => {
                 self.apply(Action::Send(JobRequest::SubscribeMetrics(0)));
             }
             JobAnswer::OpenDebugger(request) => self.open_debugger(request),
-            JobAnswer::Finished(_) | JobAnswer::Refused { .. } => self.close_monitor(),
+            JobAnswer::Finished(_) | JobAnswer::Refused { .. } => self.output.close_monitor(),
             _ => {}
         }
     }
@@ -389,28 +332,9 @@ impl EventLoop {
         }
     }
 
-    fn close_monitor(&mut self) {
-        if let Some(monitor) = self.monitor.take() {
-            self.outputs[1].push(monitor.close(), 0);
-        }
-    }
-
-    /// Writes the output that was buffered until the end of the job. May change the exit code in
-    /// `end`.
-    fn flush_merged_output(&mut self, end: Option<&mut JobEnd>) {
-        let Some(merger) = &mut self.merger else { return };
-        let reader_closed = self.outputs[0].first_errno() == Some(libc::EPIPE);
-        let flushed = merger.finish(end, reader_closed);
-        for (output, bytes) in self.outputs.iter_mut().zip(flushed) {
-            if !bytes.is_empty() {
-                output.push(bytes, 0);
-            }
-        }
-    }
-
     /// Sends all messages to the daemon, then stops this process. It continues here after SIGCONT.
     fn stop_self(&mut self) {
-        self.send();
+        self.daemon.flush();
         // SIGSTOP, because SIGTSTP has no effect on an orphaned process group.
         let _ = raise(Signal::SIGSTOP);
     }
@@ -423,11 +347,7 @@ impl EventLoop {
 
     /// Lets tools find the job by the process id of this process.
     fn publish_job(&mut self, job: JobId) {
-        let daemon = match self.session_kind {
-            SessionKind::MultiUser => None,
-            SessionKind::SingleUser => self.daemon.pid(),
-        };
-        let name = ScrunJob { daemon, job }.memfd_name();
+        let name = self.daemon.job_name(job).memfd_name();
         // Without the memfd, tools do not find the job. The job itself does not need it.
         self.published_job = score_sys::memfd::create(&name).ok();
     }
@@ -440,13 +360,12 @@ impl EventLoop {
 
     fn check_outputs(&mut self) {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            if let Some(errno) = self.outputs[usize::from(stream == Stream::Stderr)].first_errno() {
+            if let Some(errno) = self.output.first_errno(stream) {
                 self.on_event(Event::OutputFailed(stream, errno));
             }
         }
-        let written =
-            |index: usize| self.outputs[index].written_len() + self.buffered_by_merger[index];
-        self.on_event(Event::OutputWritten([written(0), written(1)]));
+        let written = self.output.written_len();
+        self.on_event(Event::OutputWritten(written));
     }
 
     fn forward_input(&mut self) {
@@ -458,17 +377,10 @@ impl EventLoop {
         }
     }
 
-    /// Sends as much as the socket accepts. A receive detects a lost daemon.
-    fn send(&mut self) {
-        if self.connected {
-            self.connection.flush();
-        }
-    }
-
     /// Receives and handles messages of the daemon, as long as the output queues have capacity.
     fn receive(&mut self) {
-        while self.connected && self.outputs.iter().all(OutputWriter::has_capacity) {
-            match self.connection.receive() {
+        while self.output.has_capacity() {
+            match self.daemon.receive() {
                 // The session has only this job.
                 Ok(Some(Received::Answer(JobMessage { job: _, message: answer }))) => {
                     self.on_job_answer(answer)
@@ -477,7 +389,7 @@ impl EventLoop {
                     self.apply(Action::Notice(level, text));
                 }
                 Ok(Some(Received::Refused { reason, code })) => {
-                    self.close_monitor();
+                    self.output.close_monitor();
                     self.on_event(Event::SessionRefused { reason, code });
                 }
                 Ok(None) => return,
@@ -489,7 +401,7 @@ impl EventLoop {
 
     fn on_job_answer(&mut self, mut answer: JobAnswer) {
         self.update_monitor(&answer);
-        let kind = self.session_kind;
+        let kind = self.daemon.kind();
         match &answer {
             JobAnswer::ToolAction(answer) => {
                 self.serve_debugger(|debugger| debugger.on_tool_answer(answer));
@@ -504,19 +416,18 @@ impl EventLoop {
             _ => {}
         }
         if let JobAnswer::Finished(end) = &mut answer {
-            self.flush_merged_output(Some(end));
+            self.output.flush_merged(Some(end));
         }
         self.on_event(Event::JobAnswer(answer));
     }
 
     fn on_daemon_lost(&mut self, reason: Option<String>) {
-        self.connected = false;
-        self.close_monitor();
+        self.output.close_monitor();
         let has_ended = self.state.has_ended();
         let timeout = if has_ended { DAEMON_EXIT_TIMEOUT } else { Duration::from_millis(100) };
-        let exit_description = self.daemon.wait_for_exit(timeout);
+        let exit_description = self.daemon.on_lost(timeout);
         if !has_ended {
-            self.flush_merged_output(None);
+            self.output.flush_merged(None);
             self.output_deadline = Some(Instant::now() + OUTPUT_DRAIN_TIMEOUT);
             self.on_event(Event::DaemonLost(reason.unwrap_or(exit_description)));
         }

@@ -29,15 +29,6 @@ enum Part {
 /// A type that exceeds a limit: the file that defines it, its name, what is too many, and how many.
 type Excess = (String, String, Part, usize);
 
-/// The types that still exceed a limit, with their present counts. Lower or remove the line of a
-/// type that has been divided. Do not add lines.
-const EXCEPTIONS: &[(&str, &str, Part, usize)] = &[
-    ("scored/src/daemon/mod.rs", "Daemon", Part::Methods, 93),
-    ("scored/src/shepherd/job_runner.rs", "JobRunner", Part::Fields, 23),
-    ("scored/src/shepherd/job_runner.rs", "JobRunner", Part::Methods, 62),
-    ("scrun/src/session/mod.rs", "EventLoop", Part::Fields, 21),
-];
-
 /// A struct, enum or union.
 #[derive(Debug, Default)]
 struct TypeDefinition {
@@ -72,23 +63,13 @@ struct Type {
     has_mutating: bool,
 }
 
-/// The types that exceed a limit and are no exceptions, and the exceptions that do not exist.
+/// The types that exceed a limit.
 pub fn check(tree: &Tree) -> Vec<String> {
-    let found = excesses(tree);
-    let is_same = |excess: &Excess, exception: &(&str, &str, Part, usize)| {
-        let (file, name, part, count) = excess;
-        (file.as_str(), name.as_str(), *part, *count) == *exception
-    };
-    let new = found.iter().filter(|excess| !EXCEPTIONS.iter().any(|one| is_same(excess, one)));
-    let new = new.map(|(file, name, part, count)| match part {
+    let describe = |(file, name, part, count)| match part {
         Part::Fields => format!("{file}: {name} has {count} fields, at most {MAX_FIELDS}"),
         Part::Methods => format!("{file}: {name} has {count} methods, at most {MAX_METHODS}"),
-    });
-    let old = EXCEPTIONS.iter().filter(|one| !found.iter().any(|excess| is_same(excess, one)));
-    let old = old.map(|(file, name, part, count)| {
-        format!("{file}: {name} does not have {count} {part:?} now: lower or remove its exception")
-    });
-    new.chain(old).collect()
+    };
+    excesses(tree).into_iter().map(describe).collect()
 }
 
 fn excesses(tree: &Tree) -> Vec<Excess> {

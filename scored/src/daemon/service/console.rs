@@ -12,9 +12,9 @@ use score_proto::ids::JobId;
 use score_proto::job_list::{JobDetail, JobEntry, JobState, MAX_HOST_NAMES, MAX_JOBS_PER_MESSAGE};
 use score_proto::message::ConsoleRequest;
 use score_proto::server_message::{ConsoleAnswer, ListAnswer};
-use score_proto::tool_files::ToolFileChunk;
 
 use super::super::Daemon;
+use super::super::daemon_jobs::DaemonJobs;
 use super::super::session::ClientSession;
 use super::{LogTopic, Role, Service, info};
 use score_job::jobs::{Jobs, SessionKey};
@@ -24,26 +24,29 @@ impl Daemon {
     pub fn console(&mut self, session_key: SessionKey, console: ConsoleRequest) {
         let console = match console {
             ConsoleRequest::Tool(call) => {
-                return self.on_tool_request(session_key, call.job, |daemon, permit| {
-                    daemon.send_tool_call(session_key, permit, call)
+                return self.on_tool_request(session_key, call.job, |jobs, permit| {
+                    jobs.send_tool_call(session_key, permit, call)
                 });
             }
             ConsoleRequest::ToolAction { job, action } => {
-                return self.on_tool_request(session_key, job, |daemon, permit| {
-                    daemon.send_tool_action(session_key, permit, action)
+                return self.on_tool_request(session_key, job, |jobs, permit| {
+                    jobs.send_tool_action(session_key, permit, action)
                 });
             }
             ConsoleRequest::ToolFile(chunk) => {
-                return self.on_tool_file(session_key, chunk);
+                return self.on_tool_request(session_key, chunk.job, |jobs, permit| {
+                    jobs.send_tool_file(session_key, permit, chunk);
+                    Ok(())
+                });
             }
             ConsoleRequest::ToolSession(session) => {
-                return self.on_tool_request(session_key, session.job, |daemon, permit| {
-                    daemon.begin_tool_session(session_key, permit, session)
+                return self.on_tool_request(session_key, session.job, |jobs, permit| {
+                    jobs.begin_tool_session(session_key, permit, session)
                 });
             }
             ConsoleRequest::Processes(job) => {
-                return self.on_tool_request(session_key, job, |daemon, permit| {
-                    daemon.list_processes(session_key, permit)
+                return self.on_tool_request(session_key, job, |jobs, permit| {
+                    jobs.list_processes(session_key, permit)
                 });
             }
             other => other,
@@ -56,12 +59,12 @@ impl Daemon {
             return;
         };
         // A session with a uid exists only in a service, and only the server handles its requests.
-        let now = self.job_clock.now();
+        let led_jobs = JobsAtTime { jobs: self.jobs.state(), now: self.jobs.now() };
         let Some(service) = &mut self.service else { return };
         let Role::Server(cluster) = &service.role else { return };
         match console {
             ConsoleRequest::List => {
-                let lines = service.job_lines(uid, JobsAtTime { jobs: &self.jobs, now });
+                let lines = service.job_lines(uid, led_jobs);
                 let permit = authorize_statistics(cluster.requester(uid));
                 let clock = self.loop_clock.phases();
                 let statistics =
@@ -86,7 +89,7 @@ impl Daemon {
             ConsoleRequest::SubscribeMetrics { job, period_ms } => {
                 let permit = cluster.authorize(uid, JobAction::Watch, job);
                 let watched =
-                    permit.and_then(|permit| self.watch_job(session_key, &permit, period_ms));
+                    permit.and_then(|permit| self.jobs.watch_job(session_key, &permit, period_ms));
                 if let Err(reason) = watched {
                     self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
                 }
@@ -119,36 +122,32 @@ impl Daemon {
         &mut self,
         session_key: SessionKey,
         job: JobId,
-        send: impl FnOnce(&mut Self, &JobPermit) -> Result<(), String>,
+        send: impl FnOnce(&mut DaemonJobs, &JobPermit) -> Result<(), String>,
     ) {
-        let permit = self.authorize_tool(session_key, job);
-        if let Err(reason) = permit.and_then(|permit| send(self, &permit)) {
+        let session = self.sessions.get(session_key);
+        let permit = authorize_tool(session, self.service.as_ref(), job);
+        if let Err(reason) = permit.and_then(|permit| send(&mut self.jobs, &permit)) {
             self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
         }
     }
+}
 
-    fn on_tool_file(&mut self, session_key: SessionKey, chunk: ToolFileChunk) {
-        self.on_tool_request(session_key, chunk.job, |daemon, permit| {
-            daemon.send_tool_file(session_key, permit, chunk);
-            Ok(())
-        });
+/// The permit to debug a job.
+fn authorize_tool(
+    session: Option<&ClientSession>,
+    service: Option<&Service>,
+    job: JobId,
+) -> Result<JobPermit, String> {
+    if session.is_some_and(ClientSession::is_tool) {
+        // The kernel reported that the client runs as this daemon's user.
+        let uid = geteuid().as_raw();
+        let requester = Requester { uid, is_operator: false };
+        return authorize(requester, JobAction::Debug, job, uid);
     }
-
-    fn authorize_tool(&self, session_key: SessionKey, job: JobId) -> Result<JobPermit, String> {
-        let session = self.sessions.get(session_key);
-        if session.is_some_and(ClientSession::is_tool) {
-            // The kernel reported that the client runs as this daemon's user.
-            let uid = geteuid().as_raw();
-            let requester = Requester { uid, is_operator: false };
-            return authorize(requester, JobAction::Debug, job, uid);
-        }
-        match (session.and_then(ClientSession::uid), self.service.as_ref().map(|it| &it.role)) {
-            (Some(uid), Some(Role::Server(cluster))) => {
-                cluster.authorize(uid, JobAction::Debug, job)
-            }
-            // No other session can send such a request.
-            _ => Err(format!("job {job}: this daemon has no jobs")),
-        }
+    match (session.and_then(ClientSession::uid), service.map(|service| &service.role)) {
+        (Some(uid), Some(Role::Server(cluster))) => cluster.authorize(uid, JobAction::Debug, job),
+        // No other session can send such a request.
+        _ => Err(format!("job {job}: this daemon has no jobs")),
     }
 }
 

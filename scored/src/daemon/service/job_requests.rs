@@ -1,10 +1,10 @@
 //! Jobs of multi-user mode, from a user's request to the start on the allocated hosts.
 
-use score_job::cluster::{self, HostShare, JobRequest, SessionId};
+use score_job::cluster::{self, HostShare, JobRequest};
 use score_job::validate;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::exit_code::EXIT_REFUSED;
-use score_proto::ids::{JobId, SessionJobId};
+use score_proto::ids::JobId;
 use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
 use score_proto::network::SHMEM;
 use score_proto::network_choice;
@@ -48,11 +48,6 @@ impl Daemon {
         session.add_job(client_job.job, Some(Box::new(spec)));
         let tag = client_job.job;
         self.step_server(cluster::ClusterEvent::Submit { session: id, tag, request });
-    }
-
-    /// Cancels a job that is queued.
-    pub fn cancel_request(&mut self, session: SessionId, job: SessionJobId) {
-        self.step_server(cluster::ClusterEvent::Cancel { session, tag: job });
     }
 
     /// Starts a job on the hosts that the cluster has allocated.
@@ -115,38 +110,6 @@ impl Daemon {
         }
     }
 
-    /// Notifies the user that the job is queued, because the cluster cannot allocate its hosts yet.
-    pub fn on_job_queued(&mut self, client_job: Option<ClientJob>, job: JobId) {
-        let Some(client_job) = client_job else { return };
-        let Some(Role::Server(cluster)) = self.service.as_ref().map(|service| &service.role) else {
-            return;
-        };
-        let (ahead, waiting_count) =
-            (cluster.jobs_ahead(job).unwrap_or(0), cluster.pending_count());
-        let text =
-            format!("job {job} is queued: {ahead} jobs ahead, {waiting_count} waiting in total");
-        self.sessions.notice(client_job, Level::Info, text);
-    }
-
-    /// Reports the end of a job that was never started. A job that has run reports its own end.
-    pub fn on_job_ended(
-        &mut self,
-        client_job: Option<ClientJob>,
-        job: JobId,
-        reason: Option<String>,
-    ) {
-        let Some(client_job) = client_job else { return };
-        let session = self.sessions.get(client_job.session_key);
-        if session.is_some_and(|session| session.is_pending(client_job.job)) {
-            let reason = reason.unwrap_or_else(|| "it was ended".to_owned());
-            self.sessions.refuse(
-                client_job,
-                format!("job {job} has not been started: {reason}"),
-                EXIT_REFUSED,
-            );
-        }
-    }
-
     /// Releases the hosts of a job. Its master has finished, and its resources on all hosts are
     /// free.
     pub fn on_master_done(&mut self, job: JobId, code: u8) {
@@ -183,6 +146,14 @@ impl Service {
             }
             None => Ok(()),
         }
+    }
+
+    /// A line for the user: the job is queued, because the cluster cannot allocate its hosts yet.
+    pub(super) fn queue_text(&self, job: JobId) -> Option<String> {
+        let Role::Server(cluster) = &self.role else { return None };
+        let (ahead, waiting_count) =
+            (cluster.jobs_ahead(job).unwrap_or(0), cluster.pending_count());
+        Some(format!("job {job} is queued: {ahead} jobs ahead, {waiting_count} waiting in total"))
     }
 
     /// A line for the user, if a job that requested whole hosts shares some with other jobs.

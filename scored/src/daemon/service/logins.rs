@@ -45,7 +45,10 @@ impl Daemon {
         if let Some(reason) = refusal {
             return self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
         }
-        self.request_voucher(session_key, LoginClaim { uid, gid, name: login.name });
+        let claim = LoginClaim { uid, gid, name: login.name };
+        if let Err((reason, code)) = service.vouchers.request(session_key, session, claim) {
+            self.sessions.refuse_login(session_key, &reason, code);
+        }
     }
 
     /// Completes the login of a session whose user the keeper has verified.
@@ -107,7 +110,9 @@ impl Daemon {
         match message {
             PeerMessage::Login { session, voucher } => self.log_in_remote(from, session, voucher),
             PeerMessage::RenewVoucher { session, voucher } => {
-                self.on_renewed_voucher(from, session, voucher)
+                if let Some(service) = &self.service {
+                    service.on_renewed_voucher((from, session), voucher, &mut self.sessions);
+                }
             }
             PeerMessage::SessionClientMessage { session, body } => {
                 let cost = forward_cost(body.len());
@@ -164,11 +169,7 @@ impl Daemon {
         }
     }
 
-    pub(super) fn remote_session(
-        &mut self,
-        from: HostId,
-        session: u64,
-    ) -> Option<&mut ClientSession> {
+    fn remote_session(&mut self, from: HostId, session: u64) -> Option<&mut ClientSession> {
         let session_key = self.service.as_ref()?.remote_sessions.key(from, session)?;
         self.sessions.get_mut(session_key)
     }

@@ -17,6 +17,7 @@ use score_sys::random::random_u64;
 use super::super::Daemon;
 use super::super::event_sources::EventSources;
 use super::super::peers::Peers;
+use super::super::sessions::Sessions;
 use super::{LogTopic, Role, Service, info, warn};
 
 /// How long a reset of this host waits for the end of killed shepherds.
@@ -84,7 +85,7 @@ impl Daemon {
                     service.unreachable_hosts.push((host, reason.to_owned()));
                 }
                 if host == SERVER && !service.is_server() && other_link.is_none() {
-                    self.on_server_lost(reason);
+                    service.on_server_lost(reason, &mut self.sessions);
                 }
             }
             None => service.warn_about(
@@ -120,7 +121,9 @@ impl Daemon {
             }
             ClusterAction::Queued { session, tag, job } => {
                 let client_job = service.client_job(session, tag);
-                self.on_job_queued(client_job, job);
+                if let Some((client_job, text)) = client_job.zip(service.queue_text(job)) {
+                    self.sessions.notice(client_job, Level::Info, text);
+                }
             }
             ClusterAction::Refused { session, tag, reason } => {
                 let client_job = service.client_job(session, tag).into_iter();
@@ -132,11 +135,12 @@ impl Daemon {
             }
             ClusterAction::End { job, reason } => {
                 let reason = format!("job {job} is ended: {reason}");
-                self.on_job_input(Input::Fail { job, code: EXIT_SERVER_LOST, reason });
+                self.jobs.on(Input::Fail { job, code: EXIT_SERVER_LOST, reason });
             }
             ClusterAction::Ended { session, tag, job, code: _, reason } => {
-                let client_job = service.client_job(session, tag);
-                self.on_job_ended(client_job, job, reason);
+                if let Some(client_job) = service.client_job(session, tag) {
+                    self.sessions.on_job_ended(client_job, job, reason);
+                }
             }
             ClusterAction::SessionClosed { session, reason } => {
                 let client_job = service.client_job(session, SESSION_JOB).into_iter();
@@ -167,7 +171,7 @@ impl Daemon {
     /// Ends everything that runs on this host. A new incarnation begins when that is complete.
     fn reset_host(&mut self, reason: &str) {
         warn(&format!("every job of this host is ended: {reason}"));
-        self.on_job_input(Input::AbortAllHere);
+        self.jobs.on(Input::AbortAllHere);
         self.dispatch_pending();
         for session in self.sessions.iter_mut().filter(|session| session.is_forwarded()) {
             let reason = format!("the cluster was lost: {reason}");
@@ -193,19 +197,6 @@ impl Daemon {
         self.step_member(tree_member::MemberEvent::ResetDone(incarnation));
     }
 
-    /// Ends the sessions of this host's users, because the server that led their jobs is lost.
-    fn on_server_lost(&mut self, reason: &str) {
-        let Some(service) = &self.service else { return };
-        let name = service.name(SERVER).unwrap_or_default();
-        let text = format!("the scored of {name}, the server, is lost: {reason}");
-        warn(&text);
-        for session in self.sessions.iter_mut().filter(|session| session.is_forwarded()) {
-            session.send(&ServerMessage::notice(SESSION_JOB, Level::Error, text.clone()));
-            let reason = "its jobs are ended".to_owned();
-            session.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_SERVER_LOST));
-        }
-    }
-
     /// Whether messages wait for the link to a host.
     pub(in super::super) fn is_slow_to(&self, to: HostId) -> bool {
         let name = self.service.as_ref().and_then(|service| service.name(to));
@@ -221,6 +212,18 @@ impl Daemon {
 }
 
 impl Service {
+    /// Ends the sessions of this host's users, because the server that led their jobs is lost.
+    fn on_server_lost(&self, reason: &str, sessions: &mut Sessions) {
+        let name = self.name(SERVER).unwrap_or_default();
+        let text = format!("the scored of {name}, the server, is lost: {reason}");
+        warn(&text);
+        for session in sessions.iter_mut().filter(|session| session.is_forwarded()) {
+            session.send(&ServerMessage::notice(SESSION_JOB, Level::Error, text.clone()));
+            let reason = "its jobs are ended".to_owned();
+            session.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_SERVER_LOST));
+        }
+    }
+
     fn send(
         &mut self,
         to: HostId,

@@ -196,7 +196,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     keeper_start::become_daemon(user).map_err(to_error)?;
     let job_id_allocator = is_server.then(JobIdAllocator::load);
     let slots = (0..).map(HostId).zip(&config.hosts).map(|(id, host)| (id, host.slots));
-    daemon.set_host_slots(slots.collect());
+    daemon.jobs.set_gang(daemon.options.gang, slots.collect());
     let role =
         initial_role(&config, daemon.peers.as_ref().map(Peers::incarnation), &job_id_allocator)?;
     let role_text = match role {
@@ -226,8 +226,9 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     daemon.loop_clock.record_phases();
     daemon.service.iter_mut().for_each(Service::notify_ready);
     let result = daemon.run_loop();
-    if options.verbose && daemon.jobs.gang().switch_latency.count() > 0 {
-        info(&daemon.jobs.gang().switch_latency.to_string());
+    let switch_latency = &daemon.jobs.state().gang().switch_latency;
+    if options.verbose && switch_latency.count() > 0 {
+        info(&switch_latency.to_string());
     }
     result
 }
@@ -297,11 +298,6 @@ impl Daemon {
         if self.service.as_ref().is_some_and(|service| service.verbose) {
             info(line);
         }
-    }
-
-    /// Logs a line about this daemon, with a rate limit, in multi-user mode.
-    pub fn warn_rate_limited(&mut self, line: &str) {
-        self.service.iter_mut().for_each(|service| service.warn_about(LogTopic::Daemon, line));
     }
 }
 

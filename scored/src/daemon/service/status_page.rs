@@ -9,12 +9,14 @@ use mio::{Registry, Token};
 use score_job::cluster::MonotonicTime;
 use score_job::cluster::authorization::{StatisticsPermit, authorize_statistics};
 use score_job::host::turn_times::TurnClock;
+use score_job::jobs::Effect;
 use score_proto::ids::{HostId, JobId};
 use score_proto::job_list::JobEntry;
 use score_proto::peer_message::SERVER;
 use score_proto::server_message::PageAddress;
 use score_sys::random::random_u64;
 
+use super::super::daemon_jobs::DaemonJobs;
 use super::super::event_sources::{EventSources, HTTP_LISTENER};
 use super::console::JobsAtTime;
 use super::http_connections::HttpConnections;
@@ -209,8 +211,21 @@ impl Service {
 }
 
 impl Service {
+    /// Shows an effect of the jobs on the page.
+    pub fn show_on_page(&mut self, effect: Effect, jobs: &DaemonJobs) {
+        match effect {
+            Effect::PageStacks(job, stacks) => self.update_page_stacks(job, stacks),
+            Effect::PageMetrics(job, metrics) => self.update_page_metrics(job, &metrics),
+            Effect::RowStarted => self.record_row(jobs.state().gang().running()),
+            Effect::Rotated(rotated, turn_count, since) => {
+                self.record_rotation(&rotated, turn_count, jobs.moment_of(since));
+            }
+            _ => {}
+        }
+    }
+
     /// Records the jobs that run now, after a decision of the gang scheduler.
-    pub fn record_row(&mut self, running: impl Iterator<Item = JobId>) {
+    fn record_row(&mut self, running: impl Iterator<Item = JobId>) {
         let now = self.now();
         if let Some(page) = &mut self.page {
             page.history.record(running, now);
@@ -219,7 +234,7 @@ impl Service {
 
     /// Records a rotation: since `start`, these jobs have had this number of turns. The first turn
     /// has been recorded already.
-    pub fn record_rotation(&mut self, jobs: &[JobId], turns: u32, start: Instant) {
+    fn record_rotation(&mut self, jobs: &[JobId], turns: u32, start: Instant) {
         let (now, elapsed) = (self.now(), start.elapsed());
         let Some(page) = &mut self.page else { return };
         for (turn, job) in (0..turns).zip(jobs.iter().cycle()).skip(1) {

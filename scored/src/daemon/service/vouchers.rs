@@ -16,7 +16,7 @@ use super::super::keeper_client::{KeeperError, SharedKeeper, VouchResult};
 use super::super::session::ClientSession;
 use super::super::session_state::LoginClaim;
 use super::super::sessions::Sessions;
-use super::{LogTopic, warn};
+use super::{LogTopic, Service, warn};
 use crate::sys::wall_clock::unix_seconds;
 use score_job::jobs::SessionKey;
 
@@ -80,7 +80,7 @@ impl Vouchers {
     ///
     /// # Errors
     /// The reason and the exit code for the client.
-    fn request(
+    pub(super) fn request(
         &self,
         session_key: SessionKey,
         session: &mut ClientSession,
@@ -157,15 +157,6 @@ impl Vouchers {
 }
 
 impl Daemon {
-    /// Requests a voucher for a client that logs in.
-    pub(super) fn request_voucher(&mut self, session_key: SessionKey, claim: LoginClaim) {
-        let Some(service) = &self.service else { return };
-        let Some(session) = self.sessions.get_mut(session_key) else { return };
-        if let Err((reason, code)) = service.vouchers.request(session_key, session, claim) {
-            self.refuse_login(session_key, &reason, code);
-        }
-    }
-
     /// Handles the events of the keeper.
     pub fn receive_from_keeper(&mut self) {
         let Some(service) = &self.service else { return };
@@ -178,49 +169,16 @@ impl Daemon {
             self.host_jobs.check_exits();
             self.finish_reset();
         }
-        results.into_iter().for_each(|result| self.on_vouch_result(result));
+        for result in results {
+            let Some(service) = &mut self.service else { return };
+            if let Some((session_key, owner)) = service.verified_login(result, &mut self.sessions) {
+                self.accept_login(session_key, owner);
+            }
+        }
         if is_lost && !self.is_ending {
             warn("the keeper has ended: so does this scored, and with it all jobs of this host");
             self.is_ending = true;
         }
-    }
-
-    fn on_vouch_result(&mut self, result: VouchResult) {
-        let Some(session_key) = SessionKey::from_number(result.session) else { return };
-        match result.voucher.and_then(owner_of) {
-            Ok(owner) => self.complete_login(session_key, owner),
-            Err(reason) => {
-                let uid = self.sessions.get(session_key).and_then(ClientSession::uid);
-                let topic = uid.map_or(LogTopic::Daemon, LogTopic::User);
-                let service = self.service.as_mut();
-                service.into_iter().for_each(|service| service.warn_about(topic, &reason));
-                self.refuse_login(session_key, &reason, EXIT_FAILED);
-            }
-        }
-    }
-
-    fn complete_login(&mut self, session_key: SessionKey, owner: Owner) {
-        let session = self.sessions.get_mut(session_key);
-        let Some(claim) = session.and_then(|session| session.take_claim()) else { return };
-        let has_claimed = claim.name.0.is_empty() || claim.name == owner.name;
-        if has_claimed && claim.uid == owner.uid {
-            return self.accept_login(session_key, owner);
-        }
-        let quoted = |name: &OsBytes| String::from_utf8_lossy(&name.0).into_owned();
-        let (uid, claimed, name) = (claim.uid, quoted(&claim.name), quoted(&owner.name));
-        let text = format!("uid {uid}, {name:?}, has claimed to be {claimed:?}: refused");
-        let topic = LogTopic::User(owner.uid);
-        self.service.iter_mut().for_each(|service| service.warn_about(topic, &text));
-        let reason = format!("the claimed name {claimed:?} differs from your name {name:?}");
-        self.refuse_login(session_key, &reason, EXIT_REFUSED);
-    }
-
-    /// Refuses a login and ends its session.
-    pub(super) fn refuse_login(&mut self, session_key: SessionKey, reason: &str, code: u8) {
-        let session = self.sessions.get_mut(session_key);
-        session.map(|session| session.take_claim());
-        let reason = format!("login refused: {reason}");
-        self.sessions.refuse_session(session_key, reason, code);
     }
 
     /// Renews the vouchers of this host's sessions that are due.
@@ -242,12 +200,51 @@ impl Daemon {
             }
         }
     }
+}
 
-    /// Stores the renewed voucher that another host has sent for one of its sessions.
-    pub(super) fn on_renewed_voucher(&mut self, from: HostId, session: u64, voucher: Vec<u8>) {
-        let Some(service) = &self.service else { return };
-        let owner = service.vouchers.verified_owner(voucher);
-        let Some(remote) = self.remote_session(from, session) else { return };
+impl Service {
+    /// The session and the user of a login, if the keeper has verified the user and the claim of
+    /// the client is true. Otherwise refuses the login.
+    fn verified_login(
+        &mut self,
+        result: VouchResult,
+        sessions: &mut Sessions,
+    ) -> Option<(SessionKey, Owner)> {
+        let session_key = SessionKey::from_number(result.session)?;
+        let owner = match result.voucher.and_then(owner_of) {
+            Ok(owner) => owner,
+            Err(reason) => {
+                let uid = sessions.get(session_key).and_then(ClientSession::uid);
+                let topic = uid.map_or(LogTopic::Daemon, LogTopic::User);
+                self.warn_about(topic, &reason);
+                sessions.refuse_login(session_key, &reason, EXIT_FAILED);
+                return None;
+            }
+        };
+        let claim = sessions.get_mut(session_key)?.take_claim()?;
+        let has_claimed = claim.name.0.is_empty() || claim.name == owner.name;
+        if has_claimed && claim.uid == owner.uid {
+            return Some((session_key, owner));
+        }
+        let quoted = |name: &OsBytes| String::from_utf8_lossy(&name.0).into_owned();
+        let (uid, claimed, name) = (claim.uid, quoted(&claim.name), quoted(&owner.name));
+        let text = format!("uid {uid}, {name:?}, has claimed to be {claimed:?}: refused");
+        self.warn_about(LogTopic::User(owner.uid), &text);
+        let reason = format!("the claimed name {claimed:?} differs from your name {name:?}");
+        sessions.refuse_login(session_key, &reason, EXIT_REFUSED);
+        None
+    }
+
+    /// Stores the renewed voucher that a host has sent for its session with this number.
+    pub(super) fn on_renewed_voucher(
+        &self,
+        (from, session): (HostId, u64),
+        voucher: Vec<u8>,
+        sessions: &mut Sessions,
+    ) {
+        let owner = self.vouchers.verified_owner(voucher);
+        let session_key = self.remote_sessions.key(from, session);
+        let Some(remote) = session_key.and_then(|key| sessions.get_mut(key)) else { return };
         match owner {
             Ok(owner) if remote.uid() == Some(owner.uid) => remote.set_voucher(owner.voucher, None),
             Ok(_) => warn("another host has renewed a login by the voucher of another user"),

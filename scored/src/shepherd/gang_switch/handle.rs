@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mio::{Registry, Token, Waker};
 use score_client::FramedSocket;
@@ -18,6 +19,8 @@ pub struct SwitchHandle {
     /// None: the switch thread has the socket.
     socket: Option<FramedSocket>,
     run_gate: Arc<RunGate>,
+    /// Total time for which the job had been stopped at the last [`SwitchHandle::take_stop_time`].
+    last_total_stopped: Duration,
     inspector: ProcessInspector,
 }
 
@@ -39,7 +42,8 @@ impl SwitchHandle {
         process_stop::ignore_stops_of_children()?;
         let run_gate = Arc::new(RunGate::new(Waker::new(registry, resumed_token)?));
         let mut socket = FramedSocket::new(socket)?;
-        let mut handle = Self { socket: None, run_gate, inspector };
+        let last_total_stopped = Duration::ZERO;
+        let mut handle = Self { socket: None, run_gate, last_total_stopped, inspector };
         if start_now {
             super::start((socket, None), &handle.run_gate, handle.inspector.clone())?;
             return Ok(handle);
@@ -52,6 +56,14 @@ impl SwitchHandle {
     /// The state that the switch thread and the loop share.
     pub fn run_gate(&self) -> Arc<RunGate> {
         Arc::clone(&self.run_gate)
+    }
+
+    /// The time for which the job has been stopped since the last call, without the current stop.
+    pub fn take_stop_time(&mut self) -> Duration {
+        let total_stopped = self.run_gate.total_stopped();
+        let stop_time = total_stopped.saturating_sub(self.last_total_stopped);
+        self.last_total_stopped = total_stopped;
+        stop_time
     }
 
     /// Receives orders. Starts the switch thread for any order except an order to continue running.

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use score_proto::job_control::{DebuggerOrder, JobReport, MAX_BLOCK_PIDS, ProcessBlock};
 
-use super::JobRunner;
-use crate::shepherd::job_info::ProcessKey;
+use super::gang_switch::RunGate;
+use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
+use super::processes::ProcessTable;
+use super::spawn_queue::SpawnQueue;
 use crate::sys::{process, process_stop};
 
 /// Interval between checks of processes that do not wait yet.
@@ -90,40 +92,43 @@ impl ProcessList {
             Hold::Free | Hold::Starting { .. } | Hold::Held { .. } => None,
         }
     }
-}
 
-impl JobRunner {
-    /// Whether [`JobRunner::update_process_list`] can release the processes of a held stage now.
-    pub(super) fn is_release_possible(&self) -> bool {
-        matches!(self.process_list.hold, Hold::Held { is_released: true })
-            && !self.run_gate.is_stopped()
+    /// Whether [`ProcessList::update`] can release the processes of a held stage now.
+    pub fn is_release_possible(&self, run_gate: &RunGate) -> bool {
+        matches!(self.hold, Hold::Held { is_released: true }) && !run_gate.is_stopped()
     }
 
     /// Carries out the debugger's orders that are due: checks, lists and releases the processes.
-    pub(super) fn update_process_list(&mut self, now: Instant) {
-        if self.spawn_queue.is_pending() {
-            return;
+    /// Returns the list.
+    pub fn update(
+        &mut self,
+        now: Instant,
+        run_gate: &RunGate,
+        mut stage: ListedStage<'_>,
+    ) -> Vec<JobReport> {
+        if stage.spawn_queue.is_pending() {
+            return Vec::new();
         }
-        self.check_held(now);
-        let is_complete = matches!(self.process_list.hold, Hold::Free | Hold::Held { .. });
-        if is_complete && std::mem::take(&mut self.process_list.list_is_due) {
-            self.list_processes();
-        }
-        if let Hold::Held { is_released: true } = self.process_list.hold
-            && let Some(mut run_guard) = self.run_gate.acquire()
+        self.check_held(now, &mut stage);
+        let is_complete = matches!(self.hold, Hold::Free | Hold::Held { .. });
+        let is_listed = is_complete && std::mem::take(&mut self.list_is_due);
+        let reports = if is_listed { stage.list() } else { Vec::new() };
+        if let Hold::Held { is_released: true } = self.hold
+            && let Some(mut run_guard) = run_gate.acquire()
         {
             for pid in run_guard.take_held() {
                 process::kill(pid, libc::SIGCONT);
             }
-            self.process_list.hold = Hold::Free;
+            self.hold = Hold::Free;
         }
+        reports
     }
 
     /// Checks whether all processes of a held stage wait.
-    fn check_held(&mut self, now: Instant) {
-        let (processes, is_released) = match &mut self.process_list.hold {
+    fn check_held(&mut self, now: Instant, stage: &mut ListedStage<'_>) {
+        let (processes, is_released) = match &mut self.hold {
             Hold::Starting { is_released } => {
-                let processes = self.processes.running_mut(None).map(|(key, _)| key).collect();
+                let processes = stage.processes.running_mut(None).map(|(key, _)| key).collect();
                 (processes, *is_released)
             }
             Hold::Awaited { processes, next_check, is_released } if *next_check <= now => {
@@ -131,11 +136,11 @@ impl JobRunner {
             }
             Hold::Free | Hold::Awaited { .. } | Hold::Held { .. } => return,
         };
-        let (nodes, pre_exec) = match self.phase.job_info() {
-            Some(job_info) => (job_info.local_nodes(), self.spawn_queue.pre_exec_indexes()),
+        let (nodes, pre_exec) = match stage.job_info {
+            Some(job_info) => (job_info.local_nodes(), stage.spawn_queue.pre_exec_indexes()),
             None => return,
         };
-        let table = &self.processes;
+        let table = &stage.processes;
         let is_awaited = |key: &ProcessKey| {
             let Some(pid) = table.pid_of(*key) else { return false };
             let waits = || {
@@ -146,33 +151,16 @@ impl JobRunner {
             pre_exec.contains(&nodes.index(*key)) || !waits()
         };
         let processes: Vec<ProcessKey> = processes.into_iter().filter(is_awaited).collect();
-        self.process_list.hold = if processes.is_empty() {
+        self.hold = if processes.is_empty() {
             Hold::Held { is_released }
         } else {
             Hold::Awaited { processes, next_check: now + CHECK_INTERVAL, is_released }
         };
     }
 
-    /// Reports the processes of the stage.
-    fn list_processes(&mut self) {
-        let Some(job_info) = self.phase.job_info() else { return };
-        let (host, stage) = (job_info.placement.self_host, job_info.stage as u32);
-        let nodes: Vec<u32> = job_info.local_host.node_range().collect();
-        for element in 0..self.processes.element_count() {
-            for chunk in nodes.chunks(MAX_BLOCK_PIDS) {
-                let pid = |node: &u32| {
-                    let pid = self.outer_pid(ProcessKey { element, node: *node });
-                    pid.and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0)
-                };
-                let pids = chunk.iter().map(pid).collect();
-                let block = ProcessBlock { host, element, first_node: chunk[0], pids };
-                self.reports.add(JobReport::Processes { stage, blocks: vec![block] });
-            }
-        }
-    }
-
-    /// Lets held processes run so that a signal can end them. They have no handlers yet.
-    pub(super) fn end_held_processes(&mut self, element: Option<u32>, signal: i32) {
+    /// Lets held processes of one element, or of all elements, run so that a signal can end them.
+    /// They have no handlers yet.
+    pub fn on_signal(&self, signal: i32, element: Option<u32>, processes: &mut ProcessTable) {
         let is_harmless = matches!(
             signal,
             libc::SIGCHLD
@@ -184,10 +172,45 @@ impl JobRunner {
                 | libc::SIGTTIN
                 | libc::SIGTTOU
         );
-        if self.process_list.is_holding() && !is_harmless {
-            for (_, running) in self.processes.running_mut(element) {
+        if self.is_holding() && !is_harmless {
+            for (_, running) in processes.running_mut(element) {
                 process::kill(running.pid, libc::SIGCONT);
             }
         }
+    }
+}
+
+/// The running stage, whose processes are listed.
+pub struct ListedStage<'a> {
+    /// The job.
+    pub job_info: Option<&'a JobInfo>,
+    /// State of the shepherd.
+    pub context: &'a ShepherdContext,
+    /// The processes that run.
+    pub processes: &'a mut ProcessTable,
+    /// The processes that are being started.
+    pub spawn_queue: &'a mut SpawnQueue,
+}
+
+impl ListedStage<'_> {
+    /// The lists of the processes of the stage.
+    fn list(&self) -> Vec<JobReport> {
+        let Some(job_info) = self.job_info else { return Vec::new() };
+        let (host, stage) = (job_info.placement.self_host, job_info.stage as u32);
+        let nodes: Vec<u32> = job_info.local_host.node_range().collect();
+        let mut reports = Vec::new();
+        for element in 0..self.processes.element_count() {
+            for chunk in nodes.chunks(MAX_BLOCK_PIDS) {
+                let pid = |node: &u32| {
+                    let pid = self.processes.pid_of(ProcessKey { element, node: *node });
+                    let pid = pid.and_then(|pid| self.context.outer_pid(pid));
+                    pid.and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0)
+                };
+                let pids = chunk.iter().map(pid).collect();
+                let block = ProcessBlock { host, element, first_node: chunk[0], pids };
+                reports.push(JobReport::Processes { stage, blocks: vec![block] });
+            }
+        }
+        reports
     }
 }
