@@ -11,7 +11,7 @@ mod locked_socket;
 mod traffic;
 
 use bed::{Host, as_root, pair, skip};
-use score_pm::device::ethernet::wire::{PACKET_MAX, WireEndpoint, WireOptions, WirePreference};
+use score_pm::wire::{PACKET_MAX, WireEndpoint, WireOptions, WirePreference};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use traffic::{HEADER, Payload, TestWire, check_transfer, open_pair};
 

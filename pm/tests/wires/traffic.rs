@@ -1,6 +1,6 @@
 //! Test packets, whose contents identify the sender and the number of the packet.
 
-use score_pm::device::ethernet::wire::{
+use score_pm::wire::{
     Packet, Received, SendMemory, UserBytes, Wire, WireEndpoint, WireOptions, WirePreference,
 };
 use std::collections::BTreeMap;

@@ -4,9 +4,7 @@
 #![expect(unsafe_code)]
 
 use crate::BenchResult;
-use score_pm::device::ethernet::wire::{
-    Packet, Received, SendMemory, UserBytes, Wire, WireEndpoint,
-};
+use score_pm::wire::{Packet, Received, SendMemory, UserBytes, Wire, WireEndpoint};
 use std::hint::black_box;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
