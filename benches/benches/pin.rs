@@ -4,8 +4,8 @@
 #![allow(missing_docs, unsafe_code)]
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use score_pm::pin::{self, Cache, CacheOptions, PAGE, PageRange, Registrar};
-use score_pm::threads;
+use score_pm::testing::pin::{self, Cache, CacheOptions, PAGE, PageRange, Registrar};
+use score_pm::testing::threads;
 use std::hint::black_box;
 use std::sync::mpsc::channel;
 use std::time::Duration;

@@ -4,7 +4,7 @@
 //! [`Event`]s.
 
 use crate::field::{FieldError, FieldReader, FieldWriter};
-use crate::voucher::{KEY_LEN, MAX_VOUCHER_LEN, Voucher, VoucherKey};
+use crate::voucher::{KEY_LEN, MAX_VOUCHER_LEN};
 
 /// The maximum length of a record in bytes.
 pub const MAX_RECORD_LEN: usize = 8192;
@@ -356,7 +356,7 @@ impl Event {
 }
 
 /// Decodes hostile bytes as each kind of record, and as a voucher.
-#[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(call) = Call::read(bytes) {
         assert_eq!(Call::read(&call.to_bytes()), Ok(call));
@@ -367,8 +367,8 @@ pub fn fuzz(bytes: &[u8]) {
     if let Ok(event) = Event::read(bytes) {
         assert_eq!(Event::read(&event.to_bytes()), Ok(event));
     }
-    let _ = Voucher::read_unverified(bytes);
-    assert!(VoucherKey::new(&[7; KEY_LEN]).open(bytes, 0).is_err());
+    let _ = crate::voucher::Voucher::read_unverified(bytes);
+    assert!(crate::voucher::VoucherKey::new(&[7; KEY_LEN]).open(bytes, 0).is_err());
 }
 
 #[cfg(test)]

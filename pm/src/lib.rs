@@ -33,8 +33,7 @@ mod idle;
 mod lock;
 #[cfg(not(loom))]
 mod membarrier;
-#[doc(hidden)]
-pub mod pin;
+mod pin;
 mod progress_lock;
 mod receiver_state;
 mod ring;
@@ -43,14 +42,14 @@ mod rma;
 #[cfg(not(loom))]
 mod role;
 #[cfg(not(loom))]
-#[doc(hidden)]
-pub mod segment;
+mod segment;
 #[cfg(not(loom))]
 mod shared_memory;
 mod sync;
+#[cfg(all(feature = "testing", not(loom)))]
+pub mod testing;
 #[cfg(not(loom))]
-#[doc(hidden)]
-pub mod threads;
+mod threads;
 #[cfg(not(loom))]
 mod wipe_on_fork;
 
@@ -60,15 +59,16 @@ pub use config::{
 };
 #[cfg(not(loom))]
 pub use context::{Context, ContextRef, FastReceive, LiveContext};
-/// Finds the RDMA adapter of this host, or the reason why there is none. `scored -probe` calls it.
+/// The sockets that an owner opens for its processes, and the packets on them.
 #[cfg(not(loom))]
-#[doc(hidden)]
-pub use device::verbs::probe as verbs_probe;
+pub use device::ethernet::wire;
 /// Checks whether RDMA can be used on this host. It is for owners that can use another device
 /// instead.
 #[cfg(not(loom))]
 pub mod rdma {
-    pub use crate::device::verbs::{Unusable, Usable, probe_adapter};
+    pub use crate::device::verbs::{
+        Unusable, Usable, probe as describe_default_port, probe_adapter,
+    };
 }
 #[cfg(not(loom))]
 pub use device::{
@@ -79,12 +79,6 @@ pub use error::{Error, PmResult};
 #[cfg(not(loom))]
 pub use idle::{IdleCallback, set_idle_word};
 #[cfg(not(loom))]
-pub use rma::{AddrHandle, RemoteStatus};
-
-/// Whether `bytes` have the form of a saved context of any device. The fuzz targets call it. The
-/// attach message's parser is [`segment::attach::AttachMessage::decode`].
+pub use pin::probe_memory_monitor;
 #[cfg(not(loom))]
-#[doc(hidden)]
-pub fn is_saved_context(bytes: &[u8]) -> bool {
-    device::is_saved_context(bytes)
-}
+pub use rma::{AddrHandle, RemoteStatus};

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use score_pm::segment::attach::AttachMessage;
+use score_pm::testing::AttachMessage;
 
 // Promise of `option_seeds_cause_no_panic`.
 #[test]

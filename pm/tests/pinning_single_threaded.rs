@@ -8,8 +8,8 @@
 #[path = "pinning/stamps.rs"]
 mod stamps;
 
-use score_pm::pin::{self, PAGE};
-use score_pm::threads;
+use score_pm::testing::pin::{self, PAGE};
+use score_pm::testing::threads;
 use stamps::{
     ARENA, PRIVATE, Random, arena, cache, change, map, matches_pages, rounds, stamp, unmap,
 };
@@ -22,7 +22,7 @@ unsafe extern "C" {
 }
 
 fn main() {
-    if let Err(error) = pin::probe() {
+    if let Err(error) = score_pm::probe_memory_monitor() {
         println!("memory cannot be monitored: {error}");
         return;
     }

@@ -10,6 +10,7 @@ mod memory;
 mod testbed;
 
 use memory::{Kind, Memory};
+use score_pm::testing::threads;
 use score_pm::*;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};

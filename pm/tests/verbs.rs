@@ -4,7 +4,7 @@
 
 use score_pm::{
     AdapterChoice, Device, DeviceOptions, Error, NetworkOptions, OPT_REMOTE_READ, OPT_REMOTE_WRITE,
-    VerbsOptions, verbs_probe,
+    VerbsOptions, rdma,
 };
 use std::fs;
 
@@ -23,7 +23,7 @@ fn open(options: &[&str]) -> Result<(), Error> {
 // and service level.
 #[test]
 fn the_device_opens_if_there_is_an_adapter_and_reports_the_reason_otherwise() {
-    let probed = verbs_probe();
+    let probed = rdma::describe_default_port();
     println!("{probed:?}");
     let in_vm = std::env::var_os("SCORE_VM").is_some();
     match (adapters(), probed) {

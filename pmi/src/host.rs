@@ -444,6 +444,7 @@ pub fn shown(text: &str) -> String {
 }
 
 /// Fuzzing: both processes of a job send hostile bytes.
+#[cfg(any(test, feature = "testing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let facts = JobFacts {
         space_name: "kvs".to_owned(),

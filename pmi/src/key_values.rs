@@ -153,6 +153,7 @@ fn split_text(bytes: &[u8]) -> Result<(&str, &[u8]), MergeError> {
 }
 
 /// Parses hostile bytes as the entries of a fence.
+#[cfg(any(test, feature = "testing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let mut space = KeyValueSpace::new(usize::MAX);
     if space.merge(bytes).is_ok() {

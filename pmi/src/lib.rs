@@ -19,7 +19,7 @@ pub mod request;
 pub mod wire;
 
 /// Parses hostile bytes as messages of a process, and as entries of a fence.
-#[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz(bytes: &[u8]) {
     host::fuzz(bytes);
     key_values::fuzz(bytes);

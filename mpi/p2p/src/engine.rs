@@ -62,6 +62,7 @@ impl<N: Network> Engine<N> {
     }
 
     /// The network.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn network(&mut self) -> &mut N {
         &mut self.network
     }

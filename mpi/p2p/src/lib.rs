@@ -45,6 +45,7 @@ mod counts;
 mod credit;
 mod destination;
 mod engine;
+#[cfg(any(test, feature = "testing"))]
 mod fuzz;
 mod matching;
 mod matching_queues;
@@ -68,7 +69,7 @@ mod simulation;
 pub use atomic::{Datatype, MAX_ATOMIC_LEN, Operator};
 pub use counts::{Count, Counted};
 pub use engine::Engine;
-#[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub use fuzz::fuzz;
 pub use memory::{MAX_SEGMENTS, Message, Payload, UserBuffer};
 pub use network::{

@@ -329,6 +329,7 @@ impl<'a> Message<'a> {
 }
 
 /// A buffer of memory that a test or the fuzzer keeps. Empty, if there are too many parts.
+#[cfg(any(test, feature = "testing"))]
 pub(crate) fn buffer_of(parts: &[(*mut u8, usize)]) -> UserBuffer {
     // SAFETY: the tests keep the memory.
     unsafe { UserBuffer::of_segments(parts.iter().copied()) }.unwrap_or(UserBuffer::empty())

@@ -30,8 +30,7 @@
 //! calls are one function after inlining.
 
 pub(crate) mod composite;
-#[doc(hidden)]
-pub mod ethernet;
+pub(crate) mod ethernet;
 pub(crate) mod net_common;
 pub(crate) mod shmem;
 pub(crate) mod verbs;
@@ -277,11 +276,4 @@ impl DeviceContext {
             DeviceContext::Composite(_) => Err(Error::NoSys),
         }
     }
-}
-
-/// See [`crate::is_saved_context`].
-pub(crate) fn is_saved_context(bytes: &[u8]) -> bool {
-    shmem::state::ShmemSavedState::parse(bytes).is_ok()
-        || net_common::is_saved_context::<Ethernet>(bytes)
-        || net_common::is_saved_context::<Verbs>(bytes)
 }

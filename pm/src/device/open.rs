@@ -125,7 +125,6 @@ impl Device {
     ///
     /// # Errors
     /// Invalid: an option is missing or out of range, or the number of sockets differs.
-    #[doc(hidden)]
     pub fn open_with_sockets(
         options: ethernet::config::EthernetOptions,
         links: Vec<Vec<ethernet::wire::WireEndpoint>>,

@@ -123,6 +123,7 @@ impl<R: Registrar> Cache<R> {
     }
 
     /// Unpins all unused registrations.
+    #[cfg(feature = "testing")]
     pub fn clear(&self) {
         let mut inner = self.inner();
         inner.regions.evict_bytes(usize::MAX);
@@ -130,11 +131,13 @@ impl<R: Registrar> Cache<R> {
     }
 
     /// The statistics so far.
+    #[cfg(feature = "testing")]
     pub fn stats(&self) -> CacheStats {
         self.inner().stats
     }
 
     /// The bytes of all registrations.
+    #[cfg(feature = "testing")]
     pub fn bytes(&self) -> usize {
         self.inner().regions.bytes()
     }

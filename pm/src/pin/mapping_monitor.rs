@@ -192,7 +192,7 @@ fn new_logs() -> PmResult<&'static InvalidationLogs> {
 ///
 /// # Errors
 /// The reason why it cannot.
-pub fn probe() -> io::Result<()> {
+pub fn probe_memory_monitor() -> io::Result<()> {
     let uffd = Uffd::open()?;
     // SAFETY: asks for new memory anywhere; touches none that exists.
     let page = unsafe {

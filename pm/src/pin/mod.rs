@@ -42,23 +42,23 @@ mod regions_model_test;
 mod uffd;
 
 #[cfg(not(loom))]
-pub use cache::{Cache, CacheOptions, CacheStats, Registrar, RegistrationRef};
+pub use cache::{Cache, CacheOptions, Registrar};
 #[cfg(not(loom))]
-pub use mapping_monitor::probe;
+pub use mapping_monitor::probe_memory_monitor;
 pub use page_range::{PAGE, PageRange};
 #[cfg(not(loom))]
 pub use regions::UseId;
 
 /// Registers memory as mapped by PM. The caller has to call `remove_own` before it unmaps this
 /// memory. This is for tests; `pmAlloc` registers its memory itself. Invalid: `len` is 0.
-#[cfg(not(loom))]
+#[cfg(all(feature = "testing", not(loom)))]
 pub fn add_own(address: usize, len: usize) -> crate::PmResult<()> {
     own_mappings::add(PageRange::pages(address, len)?);
     Ok(())
 }
 
 /// Removes memory of `add_own` just before it is unmapped. Invalid: `len` is 0.
-#[cfg(not(loom))]
+#[cfg(all(feature = "testing", not(loom)))]
 pub fn remove_own(address: usize, len: usize) -> crate::PmResult<()> {
     mapping_monitor::remove_own_mappings(PageRange::pages(address, len)?);
     Ok(())

@@ -51,6 +51,7 @@ impl PageRange {
     }
 
     /// Whether the two share a page.
+    #[cfg(test)]
     pub fn overlaps(&self, other: PageRange) -> bool {
         self.start < other.end && other.start < self.end
     }

@@ -7,7 +7,7 @@
 
 mod stamps;
 
-use score_pm::pin::{self, Cache, CacheOptions, PAGE};
+use score_pm::testing::pin::{self, Cache, CacheOptions, PAGE};
 use score_pm::{Context, Device, Error, PmResult, ShmemOptions};
 use stamps::{
     ARENA, PRIVATE, Random, StampRegistrar, arena, cache, change, map, matches_pages, rounds,
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 fn is_monitored() -> bool {
-    let probed = pin::probe();
+    let probed = score_pm::probe_memory_monitor();
     if let Err(error) = &probed {
         println!("memory cannot be monitored: {error}");
     }

@@ -5,7 +5,7 @@
 // UNSAFETY: maps, unmaps and writes its own memory.
 #![expect(unsafe_code)]
 
-use score_pm::pin::{Cache, CacheOptions, PAGE, PageRange, Registrar};
+use score_pm::testing::pin::{Cache, CacheOptions, PAGE, PageRange, Registrar};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

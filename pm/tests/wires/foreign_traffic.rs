@@ -3,8 +3,8 @@
 use crate::bed::{Host, as_root, pair};
 use crate::traffic::{Payload, TestWire, add_peers, check_transfer, header, open_pair};
 use crate::{choices, is_xdp_attached};
-use score_pm::device::ethernet::wire::fault_injection::FaultConfig;
-use score_pm::device::ethernet::wire::{WireOptions, WirePreference};
+use score_pm::wire::fault_injection::FaultConfig;
+use score_pm::wire::{WireOptions, WirePreference};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 

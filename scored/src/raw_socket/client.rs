@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use score_pm::device::ethernet::wire::WireEndpoint;
+use score_pm::wire::WireEndpoint;
 use score_proto::frame;
 use score_sys::fd_passing;
 use socket2::SockRef;

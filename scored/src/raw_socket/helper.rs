@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use score_pm::device::ethernet::wire::{WireEndpoint, WireOptions, WirePreference};
+use score_pm::wire::{WireEndpoint, WireOptions, WirePreference};
 use score_proto::frame;
 use score_sys::{fd_passing, unix_socket};
 use socket2::SockRef;

@@ -55,7 +55,7 @@ pub struct OpenRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct EndpointInfo {
     /// The result of
-    /// [`WireEndpoint::describe`](score_pm::device::ethernet::wire::WireEndpoint::describe).
+    /// [`WireEndpoint::describe`](score_pm::wire::WireEndpoint::describe).
     description: Vec<u8>,
     descriptors: u8,
     /// The reason if this is not the requested wire.

@@ -80,7 +80,7 @@ const PROBES: &[Probe] = &[
     ),
     (
         "RDMA",
-        || score_pm::verbs_probe().map_err(io::Error::other),
+        || score_pm::rdma::describe_default_port().map_err(io::Error::other),
         "jobs on several hosts use UDP or raw Ethernet",
     ),
     ("process_vm_readv", process_vm, "remote memory on one host is memory of pmAlloc only"),
@@ -137,7 +137,7 @@ fn probe_raw_socket(domain: Domain) -> io::Result<String> {
 }
 
 fn userfaultfd() -> io::Result<String> {
-    score_pm::pin::probe().map(|()| "user mode, events, write-protect mode".to_owned())
+    score_pm::probe_memory_monitor().map(|()| "user mode, events, write-protect mode".to_owned())
 }
 
 fn process_vm() -> io::Result<String> {

@@ -189,10 +189,13 @@ const SCENARIOS_PACKAGE: &str = "score-tests";
 
 fn tests(summary: &mut TestSummary) -> Result<(), String> {
     let release = run::target_dir()?.join("release");
-    let mut run_tests =
-        |args: &[&str]| summary.run_and_count(run::cargo(args).env("HARNESS_BIN_DIR", &release));
-    let harness = run_tests(&["test", "-p", SCENARIOS_PACKAGE, "--lib"]);
-    run_tests(PACKAGE_TESTS).and(harness)
+    let harness = vm_tests::build_unit_tests(SCENARIOS_PACKAGE).and_then(|program| {
+        let mut command = Command::new(program);
+        command.current_dir(run::source_root().join("tests"));
+        summary.run_and_count(command.env("HARNESS_BIN_DIR", &release))
+    });
+    let mut command = run::cargo(PACKAGE_TESTS);
+    summary.run_and_count(command.env("HARNESS_BIN_DIR", &release)).and(harness)
 }
 
 fn loom(summary: &mut TestSummary) -> Result<(), String> {

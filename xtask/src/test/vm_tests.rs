@@ -189,9 +189,25 @@ fn compile_test_programs(release: &Path) -> Result<Vec<PathBuf>, String> {
 /// # Errors
 /// Returns an error if the build failed.
 pub fn build_test(package: &str, name: &str) -> Result<PathBuf, String> {
-    let args = ["test", "-q", "-p", package, "--test", name, "--no-run"];
-    let mut command = run::cargo(&args);
+    build_test_program(package, &["--test", name])
+}
+
+/// Builds the unit tests of a package's library, and returns the path of their program.
+///
+/// # Errors
+/// Returns an error if the build failed.
+pub fn build_unit_tests(package: &str) -> Result<PathBuf, String> {
+    build_test_program(package, &["--lib"])
+}
+
+/// Builds the test program of `package` that the options `target` of cargo select.
+fn build_test_program(package: &str, target: &[&str]) -> Result<PathBuf, String> {
+    // Cargo unites the features that the selected packages request of a package. With `-p package`
+    // some packages would have fewer features than in the other steps, and cargo would compile
+    // them, and all packages that use them, once more.
+    let mut command = run::cargo(&["test", "-q", "--workspace", "--no-run"]);
     let output = command
+        .args(target)
         .args(["--message-format", "json"])
         .stderr(Stdio::inherit())
         .output()
@@ -199,8 +215,12 @@ pub fn build_test(package: &str, name: &str) -> Result<PathBuf, String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
     let mut programs = lines.filter_map(|line: serde_json::Value| {
-        let is_test = line["target"]["name"] == name;
-        line["executable"].as_str().filter(|_| is_test).map(PathBuf::from)
+        let id = line["package_id"].as_str()?;
+        let is_test = line["profile"]["test"] == true;
+        // The name of a package precedes its version if it is not the name of its directory.
+        let is_of_package =
+            id.contains(&format!("#{package}@")) || id.contains(&format!("/{package}#"));
+        line["executable"].as_str().filter(|_| is_test && is_of_package).map(PathBuf::from)
     });
-    programs.next().ok_or_else(|| format!("cargo built no program of the test {name}"))
+    programs.next().ok_or_else(|| format!("{package}: cargo built no test {}", target.join(" ")))
 }

@@ -23,6 +23,10 @@ const FORBIDDEN_PATHS_AND_HOSTS: &[&str] = &[
     concat!("pypi", ".org"),
 ];
 
+/// Attributes that hide public items from the documentation. Items that only tests use are behind
+/// the feature `testing` of their package instead.
+const HIDING_ATTRIBUTES: &[&str] = &[concat!("doc(", "hidden")];
+
 /// Clocks that can jump. Time-outs use a clock that cannot (see also clippy.toml).
 const WALL_CLOCK_CALLS: &[&str] = &[concat!("CLOCK_", "REALTIME"), concat!("gettime", "ofday")];
 /// Files that may use them: the scenario with a jumping clock, and the reader of other processes'
@@ -39,11 +43,32 @@ pub fn check(tree: &Tree) -> Vec<String> {
             let unfinished = TODO_MARKERS.iter().filter(|_| code);
             let is_exempt = WALL_CLOCK_EXEMPT.contains(&file.path.as_str());
             let wall_clock = WALL_CLOCK_CALLS.iter().filter(|_| code && !is_exempt);
-            let words = unfinished.chain(wall_clock).chain(FORBIDDEN_PATHS_AND_HOSTS);
+            let hiding = HIDING_ATTRIBUTES.iter().filter(|_| code);
+            let words = unfinished.chain(wall_clock).chain(hiding).chain(FORBIDDEN_PATHS_AND_HOSTS);
             for word in words.filter(|word| line.contains(**word)) {
                 findings.push(format!("{}:{}: {word:?}", file.path, index + 1));
             }
         }
     }
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::Text;
+
+    /// The findings in a tree with one file, which has one line.
+    fn findings(path: &str, line: String) -> Vec<String> {
+        let files = vec![Text { path: path.to_owned(), lines: vec![line] }];
+        check(&Tree { root: "/nonexistent".into(), files, metadata: serde_json::Value::Null })
+    }
+
+    #[test]
+    fn an_item_that_the_documentation_hides_is_found_in_source_files() {
+        let line = || format!("#[{}]", ["doc(", "hidden)"].concat());
+        assert_eq!(findings("a/src/lib.rs", line()).len(), 1);
+        assert_eq!(findings("README.md", line()), Vec::<String>::new());
+        assert_eq!(findings("a/src/lib.rs", "#[doc(inline)]".to_owned()), Vec::<String>::new());
+    }
 }

@@ -7,7 +7,7 @@ use crate::peer_process::DEVICE_PREFIX;
 use crate::raw_packets::{IDLE_TIMEOUT, RawEndpoint, SIZE};
 use crate::{BenchResult, tcp};
 use nix::time::{ClockId, clock_gettime};
-use score_pm::device::ethernet::wire::{WireEndpoint, WireOptions, WirePreference};
+use score_pm::wire::{WireEndpoint, WireOptions, WirePreference};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;

@@ -6,8 +6,8 @@
 use crate::BenchResult;
 use crate::controller::{exchange, write_line};
 use crate::raw_packets::{IDLE_TIMEOUT, RoundTripTimer, SIZE};
-use score_pm::device::ethernet::wire::WirePreference;
-use score_pm::device::ethernet::wire::fault_injection::FaultConfig;
+use score_pm::wire::WirePreference;
+use score_pm::wire::fault_injection::FaultConfig;
 use score_pm::{
     AddrHandle, CompositeOptions, Context, ContextRef, Device, Error, EthernetOptions,
     NetworkOptions,

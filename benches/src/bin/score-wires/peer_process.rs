@@ -4,7 +4,7 @@
 use crate::controller::{exchange, write_line};
 use crate::raw_packets::{self, RawEndpoint};
 use crate::{BenchResult, hosts, node, tcp};
-use score_pm::device::ethernet::wire::{WireEndpoint, WireOptions, WirePreference};
+use score_pm::wire::{WireEndpoint, WireOptions, WirePreference};
 use std::time::Duration;
 
 /// The prefix of a wire's name that selects the device over that wire.

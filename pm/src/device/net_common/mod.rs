@@ -44,7 +44,6 @@ use layout::LocalNodeRecord;
 pub(crate) use open::Channels;
 pub(super) use open::count_unread;
 use slab::{PublishedMessage, Slab};
-pub(super) use state::is_saved_context;
 use std::io::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -18,12 +18,6 @@ use std::io::Write;
 /// message has its source, length and payload, padded to 8 bytes.
 const HEADER_WORDS: usize = 6;
 
-/// Whether `bytes` are a saved context of this kind of device, as far as this can be checked
-/// without a context.
-pub(crate) fn is_saved_context<N: NetworkDevice>(bytes: &[u8]) -> bool {
-    NetworkSavedState::parse(N::SAVE_MAGIC, bytes).is_ok()
-}
-
 impl<N: NetworkDevice> StateInterface for NetworkEndpoint<N> {
     /// Returns `Busy` if a message is not acknowledged, and `Io` if it can no longer be
     /// acknowledged.

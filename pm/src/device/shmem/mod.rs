@@ -13,7 +13,7 @@ mod rma;
 mod rma_fast_path;
 mod select;
 mod send;
-pub(crate) mod state;
+mod state;
 
 use super::{Endpoint, EndpointHolder, SelectInterface};
 use crate::config::{ContextConfig, OPT_REMOTE_READ, OPT_REMOTE_WRITE};

@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
-use score_pm::device::ethernet::wire::fault_injection::FaultConfig;
-use score_pm::device::ethernet::wire::{WireEndpoint, WirePreference};
 use score_pm::rdma::probe_adapter;
+use score_pm::wire::fault_injection::FaultConfig;
+use score_pm::wire::{WireEndpoint, WirePreference};
 use score_pm::{Device, Error, EthernetOptions, NetworkOptions, VerbsOptions};
 use score_proto::job_control::{HostPlacement, Placement};
 
