@@ -1,17 +1,13 @@
 //! Tests on two machines that adapters connect. Both machines run these tests at the same
 //! time, in the order of their names. Only `cargo xtask vm -machines 2` runs them.
 
-#![allow(unsafe_code, missing_docs)]
-
-mod testbed;
-
+use crate::testbed::*;
 use score_pm::*;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use testbed::*;
 
 /// The number of bytes that are written to and read from the other node's memory. Such a burst fits
 /// into the wires, which are sockets and drop longer bursts.

@@ -1,9 +1,9 @@
 //! Tests a raw socket that its opener passes to a process with fewer rights. That process receives
 //! only packets of its own job, whatever it does with the socket.
 
-use crate::bed::{Host, as_root, pair};
-use crate::choices;
-use crate::foreign_traffic::send_frames;
+use super::bed::{Host, as_root, pair};
+use super::choices;
+use super::foreign_traffic::send_frames;
 use score_pm::device::ethernet::wire::{
     SendMemory, Wire, WireEndpoint, WireOptions, WirePreference,
 };

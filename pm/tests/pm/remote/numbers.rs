@@ -2,7 +2,7 @@
 //! manual).
 
 use super::memory::*;
-use super::testbed::*;
+use crate::testbed::*;
 use score_pm::*;
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
 //! Memory of each kind that is locked on a node of a test bed, and helper functions.
 
-use super::testbed::*;
+use crate::testbed::*;
 use score_pm::*;
 use std::ops::Range;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 /// The kinds of test bed whose region tables are in memory that all nodes share.
@@ -102,9 +102,14 @@ impl Drop for Memory<'_> {
 /// locks it exclusively.
 pub static REGION_IDS_LOCK: RwLock<()> = RwLock::new(());
 
+/// Waits until no test uses all region ids. A test that locks memory holds the result.
+pub fn share_region_ids() -> RwLockReadGuard<'static, ()> {
+    REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs a test on every kind of test bed.
 pub fn on_every_kind_with_regions(nodes: usize, test: impl Fn(&TestBed)) {
-    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
+    let _ids = share_region_ids();
     on_all(nodes, test);
 }
 

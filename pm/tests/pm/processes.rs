@@ -1,15 +1,11 @@
 //! Tests with real processes: blocking receive, kills at critical moments, exit, and fork. A test
 //! starts this binary again with a role: see [`role`].
 
-#![allow(unsafe_code, missing_docs)]
-
-mod testbed;
-
+use crate::testbed::*;
 use score_pm::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use testbed::*;
 
 const ROLE_ENV: &str = "PM_TEST_ROLE";
 const FD_ENV: &str = "PM_TEST_FD";
@@ -47,7 +43,7 @@ impl TwoNodes {
         // SAFETY: this is a descriptor of this process, which the child has to inherit.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["role", "--exact", "--nocapture", "--test-threads=1"])
+            .args(role_args(module_path!()))
             .env(ROLE_ENV, role)
             .env(FD_ENV, fd.as_raw_fd().to_string())
             .stdout(Stdio::null())

@@ -1,16 +1,11 @@
 //! Tests of the ethernet device over real links between network namespaces: each kind of wire,
 //! links that go down, and trunks of two links.
 
-#![allow(unsafe_code, missing_docs, dead_code)]
-
-#[path = "wires/bed.rs"]
-mod namespaces;
-mod testbed;
-
-use namespaces::*;
+use crate::remote::memory::share_region_ids;
+use crate::testbed::*;
+use crate::wires::bed::*;
 use score_pm::*;
 use std::time::{Duration, Instant};
-use testbed::*;
 
 /// Opens the devices and contexts of two nodes, those of node k on host k.
 fn open(hosts: &[Host; 2], options: &[&str]) -> [(Device, ContextRef); 2] {
@@ -115,6 +110,7 @@ fn locked(end: &Context, len: usize) -> (Vec<u8>, AddrHandle) {
 #[test]
 fn remote_memory_crosses_every_wire() {
     as_root("remote_memory_crosses_every_wire", || {
+        let _ids = share_region_ids();
         let _dog = Watchdog::new(300);
         for wire in ["udp", "packet", "raw"] {
             for mtu in [1500, 9000] {

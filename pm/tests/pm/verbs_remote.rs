@@ -1,14 +1,10 @@
 //! Tests of remote memory over RDMA hardware, alone and in composites with shmem. The tests do
 //! nothing if there is no adapter. `cargo xtask test virtual` has one.
 
-#![allow(unsafe_code, missing_docs)]
-
-mod testbed;
-
+use crate::testbed::*;
 use score_pm::*;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use testbed::*;
 
 fn on_verbs(nodes: usize, test: impl Fn(&TestBed)) {
     let _dog = Watchdog::new(120);

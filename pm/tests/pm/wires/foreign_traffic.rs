@@ -1,8 +1,8 @@
 //! Tests with several processes on one NIC, and with foreign traffic.
 
-use crate::bed::{Host, as_root, pair};
-use crate::traffic::{Payload, TestWire, add_peers, check_transfer, header, open_pair};
-use crate::{choices, is_xdp_attached};
+use super::bed::{Host, as_root, pair};
+use super::traffic::{Payload, TestWire, add_peers, check_transfer, header, open_pair};
+use super::{choices, is_xdp_attached};
 use score_pm::device::ethernet::wire::fault_injection::FaultConfig;
 use score_pm::device::ethernet::wire::{WireOptions, WirePreference};
 use std::net::UdpSocket;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use crate::bed::Host;
+use super::bed::Host;
 
 /// The length of the header of test packets: sender, number and length of the payload.
 pub const HEADER: usize = 32;

@@ -1,7 +1,5 @@
 //! The test bed of context tests: a few nodes on one device or composite, and helper functions.
 
-#![allow(unsafe_code, dead_code)]
-
 pub mod hostile_segment;
 
 use score_pm::{
@@ -304,6 +302,14 @@ pub fn retry_until_done(mut operation: impl FnMut() -> PmResult<()>) -> PmResult
         }
         assert!(Instant::now() < deadline, "not done after 60 s");
     }
+}
+
+/// Returns the arguments with which this program runs only the test `role` of a module. `module` is
+/// the `module_path!()` of the module.
+pub fn role_args(module: &str) -> [String; 4] {
+    let (_program, module) = module.split_once("::").expect("a module of the program");
+    let role = format!("{module}::role");
+    [role.as_str(), "--exact", "--nocapture", "--test-threads=1"].map(String::from)
 }
 
 /// Aborts a test that hangs.

@@ -2,10 +2,9 @@
 //! peers get errors, but no byte outside of locked memory is accessed.
 
 use super::memory::*;
-use super::testbed::hostile_segment::Segment;
-use super::testbed::*;
+use crate::testbed::hostile_segment::Segment;
+use crate::testbed::*;
 use score_pm::*;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 const ARENA_PART: u64 = 64 << 30;
@@ -14,7 +13,7 @@ const ARENA_PART: u64 = 64 << 30;
 // give access to no byte outside locked memory.
 #[test]
 fn a_corrupt_region_table_permits_no_access() {
-    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
+    let _ids = share_region_ids();
     for kind in SHARED {
         let bed = TestBed::new(kind, 2);
         let segment = Segment::steal(&bed);
@@ -56,7 +55,7 @@ fn a_corrupt_region_table_permits_no_access() {
 // Promise of `a_corrupt_region_table_permits_no_access`.
 #[test]
 fn memory_of_a_process_whose_probe_word_differs_is_not_written() {
-    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
+    let _ids = share_region_ids();
     let bed = TestBed::new("composite", 2);
     let segment = Segment::steal(&bed);
     let (a, b) = (Memory::new(&bed, 0, Kind::Mapped, 64), Memory::new(&bed, 1, Kind::Mapped, 64));

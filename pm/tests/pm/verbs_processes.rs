@@ -3,17 +3,13 @@
 //! adapter. `cargo xtask test virtual` has one. A test starts this binary again with a role: see
 //! [`role`].
 
-#![allow(unsafe_code, missing_docs)]
-
-mod testbed;
-
+use crate::testbed::*;
 use score_pm::*;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use testbed::*;
 
 const ROLE_ENV: &str = "PM_TEST_ROLE";
 const FD_ENV: &str = "PM_TEST_FD";
@@ -44,7 +40,7 @@ impl Nodes {
         // SAFETY: this is a descriptor of this process, which the child has to inherit.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["role", "--exact", "--nocapture", "--test-threads=1"])
+            .args(role_args(module_path!()))
             .env(ROLE_ENV, role)
             .env(FD_ENV, fd.as_raw_fd().to_string())
             .stdout(Stdio::null())
@@ -345,7 +341,7 @@ fn an_exhausted_adapter_is_named_and_messages_wait_for_it() {
     let Some(adapter) = adapter() else { return };
     let _dog = Watchdog::new(120);
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["role", "--exact", "--nocapture", "--test-threads=1"])
+        .args(role_args(module_path!()))
         .env(ROLE_ENV, format!("limited {adapter}"))
         .env("PM_DEBUG", "0")
         .stdout(Stdio::null())

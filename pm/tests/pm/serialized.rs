@@ -2,18 +2,11 @@
 //! of the manual). The test harness has its own threads, so these processes always have more than
 //! one.
 
-#![allow(unsafe_code, missing_docs)]
-
-#[allow(dead_code)]
-#[path = "remote/memory.rs"]
-mod memory;
-mod testbed;
-
-use memory::{Kind, Memory};
+use crate::remote::memory::{Kind, Memory, share_region_ids};
+use crate::testbed::*;
 use score_pm::*;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use testbed::*;
 
 /// Locks by which threads take turns at the nodes 0 and 1.
 struct Turns([Mutex<()>; 2]);
@@ -89,6 +82,7 @@ fn threads_that_take_turns_lose_no_message_on_any_device() {
 #[test]
 fn threads_that_take_turns_write_words_that_are_counted_and_numbered() {
     const WORDS: usize = 400;
+    let _ids = share_region_ids();
     let _dog = Watchdog::new(120);
     for kind in KINDS {
         let bed = TestBed::new(kind, 2);

@@ -1,12 +1,8 @@
 //! Tests that a source that floods a receiver delays other sources by a bounded number of messages.
 
-#![allow(unsafe_code, missing_docs)]
-
-mod testbed;
-
+use crate::testbed::*;
 use score_pm::*;
 use std::time::{Duration, Instant};
-use testbed::*;
 
 // Promise (messages): A node that floods a receiver delays another source by at most 16 messages
 // per source.

@@ -1,20 +1,13 @@
 //! Tests of the ethernet device: several hosts, real processes, composites of both devices, packet
 //! loss, and processes that are killed.
 
-#![allow(unsafe_code, missing_docs)]
-
-#[path = "testbed/hosts.rs"]
-mod hosts;
-#[path = "testbed/mod.rs"]
-mod testbed;
-
-use hosts::*;
+use crate::hosts::*;
+use crate::testbed::*;
 use score_pm::*;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use testbed::*;
 
 /// This is not a test, but the code of the other processes.
 #[test]
@@ -141,7 +134,7 @@ fn messages_sent_before_a_process_ends_arrive_over_a_lossy_link() {
     for role in ["leave", "exit at once", "die"] {
         let hosts = Hosts::new(&[1, 1], &loss);
         let local = hosts.give(0).join();
-        let child = hosts.start(1, role);
+        let child = hosts.start(1, module_path!(), role);
         let mut received = 0;
         while received < 5 {
             assert_eq!(receive_surely(&local.end)[..4], (received as u32).to_le_bytes(), "{role}");
@@ -178,7 +171,7 @@ fn a_computing_process_receives_and_acknowledges_packets() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[1, 1], &[]);
     let local = hosts.give(0).join();
-    let child = hosts.start(1, "compute");
+    let child = hosts.start(1, module_path!(), "compute");
     assert_eq!(receive_surely(&local.end), b"computing");
     for i in 0..200u32 {
         send_surely(&local.end, 1, &[i as u8; 700]);
@@ -199,7 +192,8 @@ fn a_blocked_receiver_wakes_for_messages_of_both_devices() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[2, 1], &["-loss", "drop=0.02,seed=5"]);
     let local = hosts.give(0).join();
-    let children: Vec<_> = (1..3).map(|node| hosts.start(node, "blocking echo")).collect();
+    let start_echo = |node| hosts.start(node, module_path!(), "blocking echo");
+    let children: Vec<_> = (1..3).map(start_echo).collect();
     for round in 0..40u32 {
         for node in 1..3 {
             send_surely(&local.end, node, &round.to_le_bytes());
@@ -254,7 +248,7 @@ fn a_process_that_was_stopped_for_seconds_is_no_dead_peer() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[1, 1], &[]);
     let local = hosts.give(0).join();
-    let child = hosts.start(1, "echo");
+    let child = hosts.start(1, module_path!(), "echo");
     send_surely(&local.end, 1, b"before");
     assert_eq!(receive_surely(&local.end), b"before");
     // SAFETY: this sends a signal to a child of this process.
@@ -309,7 +303,8 @@ fn packets_of_another_job_are_dropped_and_counted() {
 fn processes_on_several_hosts_exchange_messages_through_one_composite() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[2, 1, 3], &[]);
-    let children: Vec<_> = (1..6).map(|node| hosts.start(node, "echo")).collect();
+    let start_echo = |node| hosts.start(node, module_path!(), "echo");
+    let children: Vec<_> = (1..6).map(start_echo).collect();
     let local = hosts.give(0).join();
     for round in 0..200usize {
         for node in 1..6 {

@@ -1,14 +1,10 @@
 //! Tests that messages of any length from many sources are received in the order of their source
 //! and within the guaranteed number of polls. This also holds after a reset has dropped messages.
 
-#![allow(unsafe_code, missing_docs)]
-
-mod testbed;
-
+use crate::testbed::*;
 use proptest::prelude::*;
 use score_pm::*;
 use std::collections::VecDeque;
-use testbed::*;
 
 const NODES: usize = 12;
 

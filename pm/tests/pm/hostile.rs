@@ -1,15 +1,11 @@
 //! Tests that a process which writes arbitrary data into the segment damages only its own messages.
 //! Other processes get errors, but do not crash or read out of bounds.
 
-#![allow(unsafe_code, missing_docs)]
-
-mod testbed;
-
+use crate::testbed::hostile_segment::Segment;
+use crate::testbed::*;
 use score_pm::*;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use testbed::hostile_segment::Segment;
-use testbed::*;
 
 /// A small random number generator with a seed, so that the tests can be repeated.
 fn next_random(seed: &mut u64) -> u64 {

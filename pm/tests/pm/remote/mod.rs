@@ -1,19 +1,15 @@
 //! Tests of remote memory (manual 3.6) and its return codes, on every device that supports it.
 
-#![allow(unsafe_code, missing_docs)]
-
 mod hostile;
-mod memory;
+pub mod memory;
 mod numbers;
 mod order;
-#[path = "../testbed/mod.rs"]
-mod testbed;
 
+use crate::testbed::*;
 use memory::*;
 use score_pm::*;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
-use testbed::*;
 
 // Promise of `check_words`.
 #[test]
@@ -224,7 +220,7 @@ fn a_long_operation_with_unmapped_first_bytes_is_eio_and_others_continue() {
 #[test]
 fn memory_that_is_unmapped_and_remapped_under_traffic_does_no_harm() {
     const PAGES: usize = 64;
-    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
+    let _ids = share_region_ids();
     let _dog = Watchdog::new(300);
     for kind in ALL_KINDS {
         let bed = TestBed::new(kind, 2);
@@ -358,7 +354,7 @@ fn an_operation_on_an_exited_node_is_eio() {
 // written and read; other memory is ENOSYS and unchanged; messages arrive, also those of MPI.
 #[test]
 fn without_kernel_copies_only_allocator_memory_is_accessible() {
-    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
+    let _ids = share_region_ids();
     without_cma(|| {
         for kind in SHARED {
             let bed = TestBed::new(kind, 2);
@@ -408,7 +404,7 @@ fn the_option_bits_of_every_device_and_composite_have_both_directions() {
 
 #[test]
 fn memory_of_the_allocator_is_zero_and_is_not_freed_while_it_is_locked() {
-    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
+    let _ids = share_region_ids();
     for kind in ALL_KINDS {
         let bed = TestBed::new(kind, 2);
         let end = &bed.contexts[0];
@@ -455,7 +451,7 @@ fn transferred_bytes_are_counted_at_the_origin() {
 
 #[test]
 fn closing_a_context_unlocks_its_regions() {
-    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
+    let _ids = share_region_ids();
     let bed = TestBed::new("composite", 2);
     let (a, b) =
         (Memory::new(&bed, 0, Kind::Allocated, 64), Memory::new(&bed, 1, Kind::Allocated, 64));

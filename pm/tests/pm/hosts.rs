@@ -1,7 +1,6 @@
 //! Several hosts in one test. Each host has an owner, the addresses of the others, and processes.
 
-#![allow(dead_code)]
-
+use crate::testbed::role_args;
 use score_pm::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -72,8 +71,9 @@ impl Hosts {
         }
     }
 
-    /// Starts this test binary again as `node`, with this role.
-    pub fn start(&self, node: u32, role: &str) -> Process {
+    /// Starts this test binary again as `node`, with this role. `module` is the `module_path!()` of
+    /// the test `role` that has the code.
+    pub fn start(&self, node: u32, module: &str, role: &str) -> Process {
         let given = self.give(node);
         let shmem = given.shmem.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         let ethernet = given.ethernet.as_raw_fd();
@@ -83,7 +83,7 @@ impl Hosts {
         }
         let InheritedNode { first, local, nodes, .. } = given;
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["role", "--exact", "--nocapture", "--test-threads=1"])
+            .args(role_args(module))
             .env(ROLE_ENV, role)
             .env(FDS_ENV, format!("{node} {first} {local} {nodes} {shmem} {ethernet}"))
             .stdout(Stdio::null())
@@ -160,8 +160,8 @@ impl Host {
 /// The contexts of a node in its process.
 pub struct Node {
     pub end: ContextRef,
-    pub shmem: Option<ContextRef>,
     pub ethernet: ContextRef,
+    _shmem: Option<ContextRef>,
     _composite: Device,
 }
 
@@ -181,7 +181,7 @@ impl InheritedNode {
             }
         }
         assert_eq!(end.self_node(), Ok(self.node));
-        Node { end, shmem, ethernet, _composite: device }
+        Node { end, ethernet, _shmem: shmem, _composite: device }
     }
 
     /// Returns the role and the inherited node of a process that [`Hosts::start`] has started, or

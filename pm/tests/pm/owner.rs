@@ -1,14 +1,10 @@
 //! Tests of an owner's devices and contexts and of composites: permissions, states and return
 //! codes.
 
-#![allow(unsafe_code, missing_docs)]
-
-mod testbed;
-
+use crate::testbed::*;
 use score_pm::*;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use testbed::*;
 
 fn shmem(nodes: usize) -> Device {
     Device::open(ShmemOptions::new(nodes)).unwrap()

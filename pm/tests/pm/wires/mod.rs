@@ -1,10 +1,7 @@
 //! Tests of the ethernet device's wires on real interfaces: loopback, and veth between network
 //! namespaces.
 
-// UNSAFETY: reads packets in the wire's buffers, and sends payloads from user memory.
-#![allow(unsafe_code)]
-
-mod bed;
+pub mod bed;
 mod faults;
 mod foreign_traffic;
 mod locked_socket;

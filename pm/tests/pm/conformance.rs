@@ -1,14 +1,10 @@
 //! Tests of every function of a context and its return codes, on every device and on composites.
 //! After each misuse the context must still work.
 
-#![allow(unsafe_code, missing_docs)]
-
-mod testbed;
-
+use crate::testbed::*;
 use score_pm::*;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use testbed::*;
 
 // Promise (messages): Messages of any length up to the MTU arrive complete, unchanged and in order.
 // Promise of `a_flood_of_one_node_does_not_starve_another_node`.

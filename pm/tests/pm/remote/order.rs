@@ -3,7 +3,7 @@
 //! message that was sent later.
 
 use super::memory::*;
-use super::testbed::*;
+use crate::testbed::*;
 use proptest::prelude::*;
 use score_pm::*;
 
@@ -190,7 +190,7 @@ proptest! {
     fn remote_operations_and_later_messages_keep_their_order(
         steps in prop::collection::vec(step(), 1..40)
     ) {
-        let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _ids = share_region_ids();
         for kind in ALL_KINDS {
             check_order(kind, &steps);
         }

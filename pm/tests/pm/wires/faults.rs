@@ -1,8 +1,8 @@
 //! Tests of events of links and processes while wires are in use.
 
-use crate::bed::{Host, as_root, cable, pair, skip};
-use crate::traffic::{HEADER, Payload, TestWire, add_peers, check_transfer, open_pair};
-use crate::{choices, is_xdp_attached};
+use super::bed::{Host, as_root, cable, pair, skip};
+use super::traffic::{HEADER, Payload, TestWire, add_peers, check_transfer, open_pair};
+use super::{choices, is_xdp_attached};
 use score_pm::device::ethernet::wire::{
     ROUTED_MAX, Received, WireEndpoint, WireKind, WireOptions, WirePreference,
 };
@@ -255,7 +255,7 @@ fn a_process_killed_by_sigkill_leaves_no_program_at_the_interface() {
         }
         let child = hosts[0].within(|| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", &format!("faults::{NAME}"), "--nocapture"]);
+            command.args(["--exact", &format!("wires::faults::{NAME}"), "--nocapture"]);
             command.env(CHILD_ENV, "1").stdout(Stdio::piped()).spawn().unwrap()
         });
         let mut child = child;

@@ -1,14 +1,10 @@
 //! Tests an adapter that is removed while contexts are open. This is the last test in the virtual
 //! machine, which has no adapter afterwards. It does nothing elsewhere.
 
-#![allow(unsafe_code, missing_docs)]
-
-mod testbed;
-
+use crate::testbed::*;
 use score_pm::*;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use testbed::*;
 
 // Promise (messages): If an RDMA adapter is removed while contexts are open, every peer is EIO, a
 // line reports it, and nothing hangs.

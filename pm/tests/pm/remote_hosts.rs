@@ -1,18 +1,12 @@
 //! Tests of remote memory between hosts, with a process for each node: a target that calls no
 //! function, a target that is stopped or killed, and an origin that ends.
 
-#![allow(unsafe_code, missing_docs)]
-
-#[path = "testbed/hosts.rs"]
-mod hosts;
-#[path = "testbed/mod.rs"]
-mod testbed;
-
-use hosts::*;
+use crate::hosts::*;
+use crate::remote::memory::share_region_ids;
+use crate::testbed::*;
 use score_pm::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use testbed::*;
 
 /// The length of a node's region in bytes.
 const LEN: usize = 4 << 20;
@@ -139,11 +133,12 @@ fn done(end: &Context) -> PmResult<()> {
 // later message arrives; over UDP, AF_PACKET and AF_XDP with loss.
 #[test]
 fn a_target_that_only_computes_is_written_and_read() {
+    let _ids = share_region_ids();
     let _dog = Watchdog::new(300);
     for loss in [&[][..], &LOSS] {
         let hosts = Hosts::new(&[1, 1], loss);
         let local = hosts.give(0).join();
-        let child = hosts.start(1, "computes");
+        let child = hosts.start(1, module_path!(), "computes");
         let remote = handle(&receive_surely(&local.end));
         let region = Region::new(&local.end);
         // The last word stays 0, so that the target continues to compute.
@@ -166,10 +161,11 @@ fn a_target_that_only_computes_is_written_and_read() {
 // Promise of `a_target_that_only_computes_is_written_and_read`.
 #[test]
 fn an_operation_waits_for_a_stopped_target_and_fails_with_eio_for_a_killed_target() {
+    let _ids = share_region_ids();
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[1, 1], &LOSS);
     let local = hosts.give(0).join();
-    let child = hosts.start(1, "sleeps");
+    let child = hosts.start(1, module_path!(), "sleeps");
     let remote = handle(&receive_surely(&local.end));
     let region = Region::new(&local.end);
     let signal = |signal| {
@@ -219,11 +215,12 @@ fn an_operation_waits_for_a_stopped_target_and_fails_with_eio_for_a_killed_targe
 
 #[test]
 fn the_operations_of_a_node_that_left_are_not_pending() {
+    let _ids = share_region_ids();
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[1, 1], &[]);
     let local = hosts.give(0).join();
     let region = Region::new(&local.end);
-    let child = hosts.start(1, "asks and leaves");
+    let child = hosts.start(1, module_path!(), "asks and leaves");
     send_surely(&local.end, 1, &region.handle.bits().to_ne_bytes());
     let deadline = Instant::now() + Duration::from_secs(60);
     let counters = || hosts.hosts[1].ethernet.counters(1).unwrap();
@@ -237,6 +234,7 @@ fn the_operations_of_a_node_that_left_are_not_pending() {
 // Promise of `a_target_that_only_computes_is_written_and_read`.
 #[test]
 fn a_write_whose_origin_exits_is_complete_when_a_later_message_arrives() {
+    let _ids = share_region_ids();
     let _dog = Watchdog::new(300);
     assert!(message_survives_exit("leaves", &LOSS, LEN));
     // If no exit handler runs, bytes that were not in frames are lost, and so is the message.
@@ -247,6 +245,7 @@ fn a_write_whose_origin_exits_is_complete_when_a_later_message_arrives() {
 /// All bytes are in frames before the message is sent, so both outlive the process.
 #[test]
 fn a_short_write_and_a_later_message_outlive_their_origin() {
+    let _ids = share_region_ids();
     let _dog = Watchdog::new(300);
     let outlives = |seed: &u32| {
         message_survives_exit(
@@ -265,7 +264,7 @@ fn message_survives_exit(role: &str, loss: &[&str], len: usize) -> bool {
     let hosts = Hosts::new(&[1, 1], loss);
     let local = hosts.give(0).join();
     let region = Region::new(&local.end);
-    let mut child = hosts.start(1, role);
+    let mut child = hosts.start(1, module_path!(), role);
     send_surely(&local.end, 1, &region.handle.bits().to_ne_bytes());
     let mut message_received = false;
     let mut receive = || match receive(&local.end) {
