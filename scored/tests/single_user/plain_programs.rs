@@ -1,10 +1,8 @@
 //! Plain programs: jobs whose programs do not use SCore.
 
-mod driver;
-
 use std::time::{Duration, Instant};
 
-use driver::*;
+use crate::driver::*;
 use score_proto::message::*;
 
 #[test]

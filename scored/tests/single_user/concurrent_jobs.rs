@@ -1,11 +1,9 @@
 //! Several jobs of one login run at the same time. Each has its own output, signals and end.
 
-mod driver;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use driver::*;
+use crate::driver::*;
 use score_client::Received;
 use score_proto::client_session::{JobMessage, MAX_JOBS, SESSION_JOB};
 use score_proto::ids::SessionJobId;

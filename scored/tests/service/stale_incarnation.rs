@@ -1,14 +1,12 @@
 //! Sends orders to a real daemon that are not meant for it: for another incarnation of its host, or
 //! for another job with the same number.
 
-mod driver;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use driver::*;
+use crate::driver::*;
 use score_proto::frame;
 use score_proto::ids::JobId;
 use score_proto::job_control::{

@@ -1,13 +1,11 @@
 //! Programs that communicate with their shepherd. The job's program is this test binary, which
 //! takes the role of libscore. Some roles are well-behaved, others are hostile.
 
-mod driver;
-
 use std::io::Write;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use driver::*;
+use crate::driver::*;
 use nix::sys::socket::{MsgFlags, send};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, board};
@@ -15,15 +13,14 @@ use score_proto::frame;
 use score_proto::message::*;
 
 const ROLE_ENV: &str = "SCORE_TEST_ROLE";
+/// The name of the test that is the program of the jobs.
+const TEST_OF_ROLES: &str = "score_programs::the_program_of_the_job";
 const CONTROL: RawFd = 3;
 
 /// An element that runs the role in [`ROLE_ENV`] on each node.
 fn role_element(kind: ProgramKind) -> ElementSpec {
     let test_binary = std::env::current_exe().unwrap();
-    element(
-        kind,
-        &[test_binary.to_str().unwrap(), "--exact", "the_program_of_the_job", "--nocapture"],
-    )
+    element(kind, &[test_binary.to_str().unwrap(), "--exact", TEST_OF_ROLES, "--nocapture"])
 }
 
 fn run_client(nodes: u32, kind: ProgramKind, role: &str) -> Outcome {

@@ -1,10 +1,8 @@
 //! Held stages: for a debugger, the processes of a stage stop before their first instruction.
 
-mod driver;
-
 use std::fs;
 
-use driver::*;
+use crate::driver::*;
 use score_proto::message::*;
 
 const RELEASE: JobRequest = JobRequest::Debugger(DebuggerRequest::ReleaseStage);

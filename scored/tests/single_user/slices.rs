@@ -1,13 +1,11 @@
 //! A job is stopped and continued, with and without a PID namespace. All of its descendants are
 //! stopped, whatever their session. A process that has stopped itself stays stopped.
 
-mod driver;
-
 use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use driver::*;
+use crate::driver::*;
 use score_proto::message::*;
 
 /// A process, its child, and a grandchild in another session write continuously. Another process

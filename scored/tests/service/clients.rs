@@ -1,8 +1,6 @@
 //! A service with clients other than scrun: false claims, garbage, silent clients, and very many
 //! clients at once. Everything here needs root, as multi-user mode does.
 
-mod driver;
-
 use std::fs::Permissions;
 use std::io::Write;
 use std::net::TcpStream;
@@ -10,8 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, Instant};
 
-use driver::TEST_TIMEOUT;
-use driver::service::{ALICE, Client, Sent, Service, hello, login, spec};
+use crate::driver::TEST_TIMEOUT;
+use crate::driver::service::{ALICE, Client, Sent, Service, hello, login, spec};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::ids::JobId;
