@@ -1,11 +1,9 @@
 //! Tests of breakpoints, steps, watchpoints, notices and signals.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::Session;
 use score_toolctl::tracer::*;
-use support::Session;
 
 const INT3: u8 = 0xcc;
 

@@ -1,7 +1,5 @@
 //! A traced program and its tracer, for tests.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;

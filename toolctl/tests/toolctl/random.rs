@@ -2,12 +2,10 @@
 //! program counts each event twice, so that an instruction that was skipped or executed twice is
 //! detected.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::Session;
 use score_toolctl::tracer::*;
-use support::Session;
 
 /// Random numbers from a seed.
 struct Random(u64);

@@ -1,8 +1,6 @@
 //! Tests of ShareMemory and Copy Memory: the service, a tool and a process, as in a job. Hostile
 //! tools get an error, and leave no descriptor in the service.
 
-mod support;
-
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command as Program};
 use std::time::{Duration, Instant};
 
+use crate::support::Session;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::socket::{
@@ -22,7 +21,6 @@ use score_sys::{fd_passing, memfd};
 use score_toolctl::client::{ReadMemoryError, ToolConnection};
 use score_toolctl::shared_memory::SharedMemory;
 use score_tools::wire::*;
-use support::Session;
 
 const JOB: u64 = 17;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,12 +1,10 @@
 //! Tests of system calls that the process executes for a tool: memory, and the handler of fast
 //! breakpoints.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::Session;
 use score_toolctl::tracer::*;
-use support::Session;
 
 fn allocate(session: &mut Session, length: u64) -> u64 {
     match session.ask(session.pid, Request::Allocate(length)) {

@@ -1,11 +1,9 @@
 //! Tests of attaching, stopping, continuing and detaching, of registers and memory.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{self, Session};
 use score_toolctl::tracer::*;
-use support::Session;
 
 #[test]
 fn a_process_runs_on_while_it_is_attached_and_after_it() {

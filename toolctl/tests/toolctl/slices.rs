@@ -1,15 +1,13 @@
 //! Tests with a gang scheduler that stops and continues processes while tools act on them, and with
 //! killed tracers.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{self, Session};
 use score_toolctl::tracer::*;
-use support::Session;
 
 /// The number of slices that a scheduler has given to its program, and of stops that the scheduler
 /// has observed. Ends the program.
@@ -128,7 +126,7 @@ fn kill_a_tracer(session: &Session, work: &str, after: Duration) {
     let mut tracer = Command::new(std::env::current_exe().unwrap());
     let symbol = if work == "watch" { "watched" } else { "spot" };
     let command = format!("{work} {} {}", session.pid, session.address(symbol));
-    tracer.args(["--exact", "tracer_that_is_killed"]).env("TRACER_COMMAND", command);
+    tracer.args(["--exact", "slices::tracer_that_is_killed"]).env("TRACER_COMMAND", command);
     let mut tracer = tracer.stdout(Stdio::null()).process_group(0).spawn().unwrap();
     let start = Instant::now();
     let traced = || {
@@ -253,7 +251,7 @@ fn a_filter_of_system_calls_is_named() {
     let Some(session) = Session::start(&["0"]) else { return };
     let mut tracer = Command::new(support::compiled_program().unwrap());
     tracer.arg("filter").arg(std::env::current_exe().unwrap());
-    tracer.args(["--exact", "tracer_of_another_user", "--nocapture"]);
+    tracer.args(["--exact", "slices::tracer_of_another_user", "--nocapture"]);
     tracer.env("TRACER_COMMAND", format!("refused {}", session.pid));
     let output = tracer.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -277,7 +275,7 @@ fn a_process_that_is_not_dumpable_is_refused_by_name() {
     assert!(lines.any(|line| line.unwrap().starts_with("done d")));
     let pid = child.id() as Pid;
     let mut tracer = Command::new(std::env::current_exe().unwrap());
-    tracer.args(["--exact", "tracer_of_another_user", "--nocapture"]).uid(65534);
+    tracer.args(["--exact", "slices::tracer_of_another_user", "--nocapture"]).uid(65534);
     let output = tracer.env("TRACER_COMMAND", format!("refused {pid}")).output();
     child.kill().unwrap();
     child.wait().unwrap();
