@@ -92,6 +92,9 @@ impl Drop for Program {
     }
 }
 
+/// The name of the test that a server process runs.
+const SERVER_TEST: &str = "gdb_over_tcp::a_server_process_has_its_id_from_the_environment";
+
 /// The port and the key of a server that is started as a process of this test program.
 const SERVER_ENV: &str = "SDM_TEST_SERVER";
 
@@ -128,7 +131,7 @@ impl Debugging {
         // of each server.
         for id in (0..servers).rev().filter(|id| !missing.contains(id)) {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", "a_server_process_has_its_id_from_the_environment", "-q"]);
+            command.args(["--exact", SERVER_TEST, "-q"]);
             command.env(SERVER_ENV, format!("{port} {}", key.to_text()));
             command.env(SELF_NODE_ENV, id.to_string()).stdout(Stdio::null());
             processes.push(command.spawn().unwrap());
