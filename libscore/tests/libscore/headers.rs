@@ -1,11 +1,10 @@
 //! Tests of the headers with every supported standard and compiler, and of the notes that they
 //! create.
 
-mod harness;
-
 use std::path::Path;
 
-use harness::build::{self, Link};
+use crate::harness::Process;
+use crate::harness::build::{self, Link};
 use object::read::elf::{ElfFile64, FileHeader, SectionHeader};
 use object::{Endianness, elf};
 use score_proto::elf_note::{self, Request};
@@ -130,7 +129,7 @@ fn the_library_note_is_in_every_static_program_however_it_is_built() {
         let found = notes(&program);
         let library = (elf_note::LIBSCORE, vec![score_proto::PROTOCOL_VERSION]);
         assert_eq!(found.iter().filter(|note| **note == library).count(), 1, "{compiler}");
-        let process = harness::Process::start(&program, &[], None);
+        let process = Process::start(&program, &[], None);
         assert_eq!(process.read_line(), "ready");
     }
 }

@@ -1,9 +1,7 @@
 //! The Rust API, tested with the example that uses all of it.
 
-mod harness;
-
-use harness::build;
-use harness::shepherd::Shepherd;
+use crate::harness::shepherd::Shepherd;
+use crate::harness::{Process, build};
 use score_proto::carea::{IDLE, WaitingFor, area, area::slot};
 use score_proto::message::{Call, Reply};
 
@@ -63,7 +61,7 @@ fn a_blocked_receiver_is_idle_and_reports_the_kind_of_its_wait() {
 
 #[test]
 fn a_single_node_has_no_network() {
-    let mut process = harness::Process::start(&build::example("ring"), &[], None);
+    let mut process = Process::start(&build::example("ring"), &[], None);
     assert_eq!(process.read_line(), "one node: no ring");
     assert_eq!(process.wait_for_exit().code(), Some(0));
 }

@@ -4,7 +4,6 @@
 
 // UNSAFETY: pre_exec runs between fork and exec.
 #![expect(unsafe_code)]
-#![allow(dead_code, reason = "every test file uses its part")]
 
 pub mod build;
 pub mod shepherd;
@@ -96,11 +95,6 @@ impl Process {
     /// The whole standard error, after the end of the program.
     pub fn stderr_lines(&self) -> Vec<String> {
         self.errors.iter().collect()
-    }
-
-    /// The next line on standard error.
-    pub fn next_stderr_line(&self) -> String {
-        self.errors.recv_timeout(TEST_TIMEOUT).expect("a line on standard error")
     }
 
     /// The exit status, if the program has ended.

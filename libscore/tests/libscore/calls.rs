@@ -1,12 +1,10 @@
 //! Tests of the SCore-D system calls of a node, as its shepherd observes them.
 
-mod harness;
-
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
-use harness::shepherd::Shepherd;
-use harness::{TEST_TIMEOUT, build};
+use crate::harness::shepherd::Shepherd;
+use crate::harness::{TEST_TIMEOUT, build};
 use nix::sys::signal::Signal;
 use score_proto::carea::{BUSY, IDLE, WaitingFor, area, area::slot};
 use score_proto::message::{Call, Reply};

@@ -1,12 +1,10 @@
 //! Tests of score_initialize on a compute host: the state that the program gets, and the errors.
 
-mod harness;
-
 use std::process::Command;
 use std::time::Duration;
 
-use harness::build::{self, Link};
-use harness::shepherd::Shepherd;
+use crate::harness::build::{self, Link};
+use crate::harness::shepherd::Shepherd;
 use score_proto::carea::{AREA_LEN, AREA_MAGIC, BOARD_LEN, area};
 use score_proto::message::{Reply, Welcome};
 use score_sys::memfd::create_sealed;

@@ -1,9 +1,7 @@
 //! Tests of messages over the contexts that score_initialize has set up.
 
-mod harness;
-
-use harness::build::{self, Link};
-use harness::shepherd::Shepherd;
+use crate::harness::build::{self, Link};
+use crate::harness::shepherd::Shepherd;
 
 #[test]
 fn every_node_reaches_every_other_node_and_not_itself() {

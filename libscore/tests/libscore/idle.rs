@@ -1,9 +1,7 @@
 //! Tests of the idle flag, as SCore-D samples it (manual 3.5.2).
 
-mod harness;
-
-use harness::build;
-use harness::shepherd::Shepherd;
+use crate::harness::build;
+use crate::harness::shepherd::Shepherd;
 use score_proto::carea::{BUSY, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot};
 use score_proto::idle_notify;
 

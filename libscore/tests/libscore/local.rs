@@ -1,14 +1,12 @@
 //! Tests of score_initialize without SCore-D: the resource request, and local execution (manual
 //! 1.4.4).
 
-mod harness;
-
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::Command;
 
-use harness::Process;
-use harness::build::{self, Link};
+use crate::harness::build::{self, Link};
+use crate::harness::{Process, TEST_TIMEOUT};
 use score_proto::elf_note::Request;
 
 #[test]
@@ -105,7 +103,7 @@ fn temporary_files_are_private_and_outlive_a_child_but_not_their_process() {
         if let Some(job_dir) = find_job_dir() {
             break job_dir;
         }
-        assert!(start.elapsed() < harness::TEST_TIMEOUT);
+        assert!(start.elapsed() < TEST_TIMEOUT);
         std::thread::sleep(std::time::Duration::from_millis(5));
     };
     use std::os::unix::fs::PermissionsExt;
