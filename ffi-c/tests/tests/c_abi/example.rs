@@ -1,6 +1,5 @@
 //! examples/scatter builds as described in its Makefile: by scorecc, and by plain compilers with
 //! pkg-config. A scenario (tests/scenarios/compilers.rs) runs it under scrun.
-#![forbid(unsafe_code)]
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,4 @@
 //! The structures of pm.h have the same memory layout as those of Rust.
-#![forbid(unsafe_code)]
 
 use std::mem::{offset_of, size_of};
 use std::process::Command;

@@ -1,6 +1,5 @@
 //! The messages of tool control are the same in score_tools.h and in Rust: offsets and lengths of
 //! all members, numbers of all commands, codes and parameters.
-#![forbid(unsafe_code)]
 
 use std::process::Command;
 
