@@ -1,8 +1,6 @@
 //! scrun at a terminal, under a shell with job control.
 
-mod built;
-
-use built::text;
+use crate::built::{self, text};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::pty::openpty;
 use std::fs::File;

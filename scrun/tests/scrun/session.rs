@@ -1,10 +1,7 @@
 //! Sessions with a real scored: the behaviour that a user of `scrun` sees.
 
-mod built;
-mod harness;
-
-use built::text;
-use harness::Scrun;
+use crate::built::text;
+use crate::harness::{self, Scrun};
 use nix::sys::signal::Signal;
 use std::fs::File;
 use std::process::Stdio;
