@@ -1,13 +1,12 @@
 //! Processes in all states: which stacks are shown, and that the processes continue unaffected.
 
-mod support;
-
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::*;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -17,7 +16,6 @@ use score_stacks::frame::{Detail, Frame};
 use score_stacks::memory::ProcessMemory;
 use score_stacks::module::ModuleCache;
 use score_stacks::unwind::unwind;
-use support::*;
 
 fn states_program() -> Option<PathBuf> {
     compile_c("states")

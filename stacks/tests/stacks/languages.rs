@@ -1,14 +1,12 @@
 //! Stacks of programs in several languages, and of programs with separate debug information.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support::*;
 use score_stacks::frame::{Detail, Frame};
 use score_stacks::render::{self, RenderLimits};
 use score_stacks::tree::StackTree;
 use score_stacks::{ProcessStacks, StackReader};
-use support::*;
 
 #[test]
 fn all_threads_of_a_c_program_are_named_with_their_lines() {

@@ -1,5 +1,4 @@
 //! Compiles and starts programs for the tests.
-#![allow(dead_code, reason = "each test program uses a part")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
