@@ -1,9 +1,12 @@
 //! Tests that sending and receiving a message, and the first 10,000 empty polls, make no system
 //! call and no allocation. Seccomp's strict mode kills a thread that makes any system call other
-//! than read, write or exit. A counting allocator detects allocations.
+//! than read, write or exit. A counting allocator detects allocations. These tests are a program of
+//! their own because of this allocator, and because no thread may hold a lock during their forks.
 
 #![allow(unsafe_code, missing_docs)]
 
+#[allow(dead_code, reason = "the program `pm` uses the rest")]
+#[path = "pm/testbed/mod.rs"]
 mod testbed;
 
 use score_pm::*;

@@ -6,9 +6,11 @@
 #![expect(unsafe_code)]
 #![allow(missing_docs)]
 
-#[allow(dead_code)]
-#[path = "remote/memory.rs"]
+#[allow(dead_code, reason = "the program `pm` uses the rest")]
+#[path = "pm/remote/memory.rs"]
 mod memory;
+#[allow(dead_code, reason = "the program `pm` uses the rest")]
+#[path = "pm/testbed/mod.rs"]
 mod testbed;
 
 use memory::{Kind, Memory};

@@ -1,5 +1,5 @@
 //! If any component is killed at any time, all processes and files of the job are removed soon
-//! after.
+//! after. These tests are a program of their own, because they count the directories of all jobs.
 
 mod driver;
 

@@ -1,4 +1,6 @@
 //! Programs that do not behave like gdb: the rank gets an error, and no process is left running.
+//! This test is a program of its own, because it writes a script and executes it at once. A child
+//! of another test could hold the script open.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
 //! Files that are damaged or forged: the corpus of the fuzz target `modules`, and random damage.
+//! These tests are a program of their own, because they limit the memory of the process.
 
 use std::fs;
 use std::path::{Path, PathBuf};

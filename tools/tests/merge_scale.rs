@@ -1,6 +1,7 @@
 //! 100,000 servers in a tree with 16 children for each hop answer with 1,000 different stacks
 //! (docs/dev/tools.md, N47 and E6 to E8). The results do not depend on the machine. `cargo bench -p
-//! score-tools` measures times.
+//! score-tools` measures times. This test is a program of its own, because it limits the memory of
+//! the process.
 
 #[path = "merge_scale/tree.rs"]
 mod tree;

@@ -1,4 +1,4 @@
-/* Prints size and offsets of the structures of pm.h; tests/layout.rs compares them with Rust's. */
+/* Prints size and offsets of the structures of pm.h. layout.rs compares them with Rust's. */
 #include <pm.h>
 #include <stdio.h>
 

@@ -115,11 +115,11 @@ pub fn headers(_args: &[String]) -> Result<(), String> {
         "-p",
         "score-c-tests",
         "--test",
-        "headers",
-        "--test",
-        "symbols",
-        "--test",
-        "layout",
+        "c_abi",
+        "--",
+        "headers::",
+        "symbols::",
+        "layout::",
     ]))
 }
 

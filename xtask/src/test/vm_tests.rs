@@ -8,16 +8,13 @@ use std::process::{Command, Stdio};
 use super::summary::TestSummary;
 use crate::{run, vm};
 
-/// The tests of pm that run in the machine. Emulated processors are slow: no other test may run
-/// while a test waits for an event.
-const PM_TESTS: &[&str] = &[
-    "pinning_single_threaded",
-    "pinning",
-    "verbs",
-    "conformance",
-    "verbs_processes",
-    "verbs_remote",
-];
+/// The program with most tests of pm, and other programs of pm that run in the machine.
+const PM_PROGRAM: &str = "pm";
+const OTHER_PM_PROGRAMS: &[&str] = &["pinning_single_threaded", "pinning"];
+/// The modules of [`PM_PROGRAM`] that run in the machine, each in a process of its own. Emulated
+/// processors are slow: no other test may run while a test waits for an event.
+const PM_MODULES: &[&str] =
+    &[ADAPTER_TESTS, "conformance::", "verbs_processes::", "verbs_remote::"];
 const ONE_AT_A_TIME: &str = "--test-threads=1";
 /// The whole-system scenarios that run in the machine, and the programs that they need: users'
 /// commands, and programs of `tests/programs`.
@@ -34,12 +31,11 @@ const TEST_PROGRAMS: &[&str] = &[
     "run_intervals",
     "two_networks",
 ];
-/// The test that runs last and removes the adapter, and the index of the test that runs again
-/// after it.
-const ADAPTER_REMOVAL_TEST: &str = "verbs_removal";
+/// The module whose test removes the adapter, and the module that runs again after it.
+const ADAPTER_REMOVAL_TEST: &str = "verbs_removal::";
+const ADAPTER_TESTS: &str = "verbs::";
 const WAIT_FOR_REMOVAL: &str = "for i in $(seq 300); do [ -z \"$(ls /sys/class/infiniband)\" ] && exit; \
                        sleep 0.1; done; exit 1";
-const RERUN_INDEX: usize = 2;
 /// Environment variable with the number of seconds for which jobs take turns on two machines.
 const SLICE_SECONDS_ENV: &str = "HARNESS_SLICES_SECONDS";
 /// The scenarios, and the tests of pm, that run on two machines joined by wires.
@@ -47,7 +43,7 @@ const TWO_MACHINE_SCENARIOS: &str = "two_machines::";
 /// The slow ones of these scenarios, which wait or measure. Only `cargo xtask soak machines` runs
 /// them.
 const SLOW_SCENARIOS: [&str; 2] = ["jobs_take_turns_on_both", "the_machine_that_is_lost"];
-const TWO_MACHINE_PM_TESTS: &str = "verbs_machines";
+const TWO_MACHINE_PM_TESTS: &str = "verbs_machines::";
 /// A test script: a service in the machine, and a user's job that exceeds its memorylimit.
 const MEMORY_LIMIT: &str = include_str!("../vm/memory_limit.sh");
 /// A test script: a user reads the stacks of a job under Yama, which is active on some hosts.
@@ -81,7 +77,9 @@ pub fn run(summary: &mut TestSummary) -> Result<(), String> {
         return Ok(());
     }
     let build_pm_test = |name: &&str| build_test("score-pm", name);
-    let programs = PM_TESTS.iter().map(build_pm_test).collect::<Result<Vec<_>, _>>()?;
+    let pm_program = build_pm_test(&PM_PROGRAM)?;
+    let other_programs =
+        OTHER_PM_PROGRAMS.iter().map(build_pm_test).collect::<Result<Vec<_>, _>>()?;
     let scenarios = build_test("score-tests", "scenarios")?;
     let files = payload_files(&scenarios)?;
     let xtask_path = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -90,8 +88,11 @@ pub fn run(summary: &mut TestSummary) -> Result<(), String> {
     for file in &files {
         command.arg("-give").arg(file);
     }
-    for program in &programs {
+    for program in &other_programs {
         command.arg(program).args([ONE_AT_A_TIME, "--"]);
+    }
+    for module in PM_MODULES {
+        command.arg(&pm_program).args([*module, ONE_AT_A_TIME, "--"]);
     }
     let scenarios = vm::path_in_vm(&scenarios);
     command.args([
@@ -104,15 +105,13 @@ pub fn run(summary: &mut TestSummary) -> Result<(), String> {
     ]);
     command
         .args(["sh", "-c", MEMORY_LIMIT, "--", "sh", "-c", YAMA, "--"])
-        .arg(build_test("score-pm", ADAPTER_REMOVAL_TEST)?);
-    command.args(["--", "sh", "-c", WAIT_FOR_REMOVAL, "--"]);
-    command.arg(&programs[RERUN_INDEX]).arg(ONE_AT_A_TIME);
+        .arg(&pm_program)
+        .args([ADAPTER_REMOVAL_TEST, "--", "sh", "-c", WAIT_FOR_REMOVAL, "--"])
+        .arg(&pm_program)
+        .args([ADAPTER_TESTS, ONE_AT_A_TIME]);
     let mut two_machine_command = command_on_two_machines(&scenarios, &files)?;
     SLOW_SCENARIOS.iter().for_each(|name| _ = two_machine_command.args(["--skip", name]));
-    two_machine_command
-        .arg("--")
-        .arg(build_test("score-pm", TWO_MACHINE_PM_TESTS)?)
-        .arg(ONE_AT_A_TIME);
+    two_machine_command.arg("--").arg(pm_program).args([TWO_MACHINE_PM_TESTS, ONE_AT_A_TIME]);
     summary.run_and_count(&mut command).and(summary.run_and_count(&mut two_machine_command))
 }
 

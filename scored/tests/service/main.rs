@@ -1,0 +1,8 @@
+//! A service and its daemons with clients and servers other than scrun and scored. The program
+//! `attacks` is apart, because it measures how long users wait.
+
+mod clients;
+#[path = "../driver/mod.rs"]
+mod driver;
+mod make_key;
+mod stale_incarnation;

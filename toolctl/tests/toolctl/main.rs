@@ -1,0 +1,10 @@
+//! Tests of the tracer on real processes, and of the service of tools.
+
+mod attach;
+mod breakpoints;
+mod injection;
+mod random;
+mod service_start;
+mod shared_memory;
+mod slices;
+mod support;
