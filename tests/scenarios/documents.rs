@@ -1,4 +1,4 @@
-//! The documents for users show true sessions. A session is a block of a document
+//! The documents for users and operators show true sessions. A session is a block of a document
 //! whose first line is ```` ```console ````. This scenario runs the lines after `$ ` in one
 //! directory per document, and compares the output with the lines below.
 //!
@@ -8,9 +8,11 @@
 //! - Times in milliseconds are not compared.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::unistd::geteuid;
 use score_tests::{TestEnv, binaries, skip, test_env};
 
 use crate::mpi::mpich;
@@ -137,7 +139,7 @@ fn check_document_with_programs(path: &str, programs: Option<&Path>) {
     }
 }
 
-// Promise (use): The sessions in README and in the documents for users are real.
+// Promise (use): The sessions in README and in the documents for users and operators are real.
 #[test]
 fn readme() {
     check_document("README.md");
@@ -196,10 +198,37 @@ fn from_mpi_and_slurm() {
     check_document_with_programs(DOCUMENT, Some(&mpich.join("bin")));
 }
 
+// Promise of `readme`.
+#[test]
+fn install() {
+    const DOCUMENT: &str = "docs/admin/install.md";
+    if !geteuid().is_root() {
+        return skip(DOCUMENT, "its trial needs root");
+    }
+    // The users of the trial run our programs where they are.
+    let is_open = |path: &Path| path.metadata().is_ok_and(|it| it.permissions().mode() & 1 == 1);
+    if !binaries::folder().ancestors().all(is_open) {
+        return skip(DOCUMENT, "users may not enter the directory of the programs");
+    }
+    check_document(DOCUMENT);
+}
+
+// Promise of `readme`.
+#[test]
+fn networks() {
+    check_document("docs/admin/networks.md");
+}
+
+// Promise of `readme`.
+#[test]
+fn operations() {
+    check_document("docs/admin/operations.md");
+}
+
 #[test]
 fn each_document_with_a_session_has_a_test() {
     let tests = include_str!("documents.rs");
-    for folder in ["docs/user"] {
+    for folder in ["docs/user", "docs/admin"] {
         for entry in fs::read_dir(binaries::root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let text = fs::read_to_string(&path).unwrap();
