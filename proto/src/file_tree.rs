@@ -173,7 +173,7 @@ impl FileTree {
             check_path(path).map_err(refused)?;
             match parent(path).map(|parent| places.get(parent)) {
                 None | Some(Some(Place::Directory)) => {}
-                Some(_) => return Err(refused("it is not in a directory of the folder")),
+                Some(_) => return Err(refused("it is not in a directory of the list")),
             }
             let place = match &entry.kind {
                 TreeEntryKind::Directory { mode } | TreeEntryKind::File { mode, .. }
@@ -231,7 +231,7 @@ fn check_path(path: &[u8]) -> Result<(), &'static str> {
     Ok(())
 }
 
-const LEADS_OUT: &str = "it is a link that leads out of the folder";
+const LEADS_OUT: &str = "it is a link that leads out of the directory";
 
 /// Follows a link, and each link in its path, as Linux does. A path that does not exist may be
 /// created later: `..` then removes its last name.

@@ -1,6 +1,6 @@
-//! The documents for users show true sessions. A session is a block of a document whose first line
-//! is ```` ```console ````. This scenario runs the lines after `$ ` in one directory per document,
-//! and compares the output with the lines below.
+//! The documents for users and operators show true sessions. A session is a block of a document
+//! whose first line is ```` ```console ````. This scenario runs the lines after `$ ` in one
+//! directory per document, and compares the output with the lines below.
 //!
 //! - `$ cat NAME` of a file that does not exist creates the file with the lines below.
 //! - Processes print in any order, so the lines of a command may come in another order.
@@ -8,9 +8,14 @@
 //! - Times in milliseconds are not compared.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
+use nix::unistd::geteuid;
 use score_tests::{TestEnv, binaries, skip, test_env};
+
+use crate::mpi::mpich;
 
 /// A command of a session, and the output that the document shows.
 #[derive(Debug)]
@@ -92,6 +97,11 @@ fn write_pkg_config_file(env: &TestEnv) {
 }
 
 fn check_document(path: &str) {
+    check_document_with_programs(path, None);
+}
+
+/// Runs the sessions with the programs of a further directory, which comes first in `PATH`.
+fn check_document_with_programs(path: &str, programs: Option<&Path>) {
     if !test_env::is_installed("gcc") {
         skip(path, "gcc is not installed");
         return;
@@ -102,6 +112,11 @@ fn check_document(path: &str) {
     let env = TestEnv::new();
     write_pkg_config_file(&env);
     let folder = env.dir().to_str().expect("the temporary folder has a plain name");
+    let mut search_path: Vec<_> = programs.into_iter().map(Path::to_owned).collect();
+    search_path.push(binaries::folder().to_owned());
+    search_path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    let search_path = std::env::join_paths(search_path).expect("no directory has a colon");
+    let search_path = search_path.to_str().expect("the directories of PATH have plain names");
     let mut code = 0;
     for Step { line, command, output } in steps {
         if let Some(name) = command.strip_prefix("cat ")
@@ -113,7 +128,7 @@ fn check_document(path: &str) {
         // `$?` must be the exit code of the command before.
         let script = format!("exec 2>&1; (exit {code}); {command}");
         let job = env.command("/bin/sh").args(&["-c", &script]).env("PKG_CONFIG_PATH", folder);
-        let outcome = job.timeout(COMMAND_TIMEOUT).run();
+        let outcome = job.env("PATH", search_path).timeout(COMMAND_TIMEOUT).run();
         code = outcome.code;
         let printed: Vec<String> = outcome.text().lines().map(comparable).collect();
         let shown: Vec<String> = output.iter().map(|line| comparable(line)).collect();
@@ -124,7 +139,7 @@ fn check_document(path: &str) {
     }
 }
 
-// Promise (use): The sessions in README and in the documents for users are real.
+// Promise (use): The sessions in README and in the documents for users and operators are real.
 #[test]
 fn readme() {
     check_document("README.md");
@@ -162,6 +177,65 @@ fn writing_tools() {
         return skip(DOCUMENT, "pkg-config is not installed");
     }
     check_document(DOCUMENT);
+}
+
+// Promise of `readme`.
+#[test]
+fn mpi() {
+    const DOCUMENT: &str = "docs/user/mpi.md";
+    let Some(mpich) = mpich(DOCUMENT) else { return };
+    if !test_env::is_installed("mpicc.openmpi") {
+        return skip(DOCUMENT, "Debian's libopenmpi-dev is not installed");
+    }
+    check_document_with_programs(DOCUMENT, Some(&mpich.join("bin")));
+}
+
+// Promise of `readme`.
+#[test]
+fn from_mpi_and_slurm() {
+    const DOCUMENT: &str = "docs/user/from-mpi-and-slurm.md";
+    let Some(mpich) = mpich(DOCUMENT) else { return };
+    check_document_with_programs(DOCUMENT, Some(&mpich.join("bin")));
+}
+
+// Promise of `readme`.
+#[test]
+fn install() {
+    const DOCUMENT: &str = "docs/admin/install.md";
+    if !geteuid().is_root() {
+        return skip(DOCUMENT, "its trial needs root");
+    }
+    // The users of the trial run our programs where they are.
+    let is_open = |path: &Path| path.metadata().is_ok_and(|it| it.permissions().mode() & 1 == 1);
+    if !binaries::folder().ancestors().all(is_open) {
+        return skip(DOCUMENT, "users may not enter the directory of the programs");
+    }
+    check_document(DOCUMENT);
+}
+
+// Promise of `readme`.
+#[test]
+fn networks() {
+    check_document("docs/admin/networks.md");
+}
+
+// Promise of `readme`.
+#[test]
+fn operations() {
+    check_document("docs/admin/operations.md");
+}
+
+#[test]
+fn each_document_with_a_session_has_a_test() {
+    let tests = include_str!("documents.rs");
+    for folder in ["docs/user", "docs/admin"] {
+        for entry in fs::read_dir(binaries::root().join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap();
+            let name = format!("\"{folder}/{}\"", path.file_name().unwrap().display());
+            assert!(!text.contains(SESSION_START) || tests.contains(&name), "{name} is not run");
+        }
+    }
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn a_job_that_does_not_fit_is_refused_or_waits_its_turn() {
     let holder = cluster.start_long_job(ALICE, "a", "nodes=2");
     let refused = cluster.scrun(BOB, "a", "nodes=1", "echo no").run();
     assert_eq!(refused.code, 2, "{refused}");
-    assert!(refused.stderr.contains("with the option wait"), "{refused}");
+    assert!(refused.stderr.contains("use the option wait"), "{refused}");
     let too_large = cluster.scrun(BOB, "a", "nodes=3,wait", "echo no").run();
     assert_eq!(too_large.code, 2, "{too_large}");
     // Alice queues three jobs before Bob queues one. Bob's job runs second.

@@ -37,7 +37,8 @@ fn a_processor_has_as_many_jobs_as_rows_and_the_next_job_waits() {
     let third = cluster.start_long_job(BOB, "a", "nodes=2");
     let refused = cluster.scrun(ALICE, "b", "nodes=1", "echo no").run();
     assert_eq!(refused.code, 2, "{refused}");
-    let reason = "a processor may have 2 jobs, and 0 of the cluster have room for 0 more processes";
+    let reason = "a processor may have 2 jobs, and 0 of the cluster's hosts have room for 0 more \
+                  processes";
     assert!(refused.stderr.contains(reason), "{refused}");
     let waiting = cluster.scrun(ALICE, "b", "nodes=2x1,wait", "echo ran").start();
     wait_for_stderr(&waiting, "is queued");

@@ -433,8 +433,9 @@ impl ClientSession {
         self.send(&ServerMessage::Session(hello));
         if version != PROTOCOL_VERSION {
             return self.refuse(format!(
-                "scrun speaks version {version} of the protocol and scored version \
-                 {PROTOCOL_VERSION}: they come from different installations"
+                "scrun has version {version} of the protocol, and scored has version \
+                 {PROTOCOL_VERSION}: they come from different installations; use the scrun of \
+                 the installation of scored"
             ));
         }
         self.has_greeted = true;

@@ -84,8 +84,8 @@ impl Launcher {
         } else {
             let home = std::env::var_os("HOME").map(PathBuf::from);
             let home = home.filter(|path| path.is_absolute()).ok_or(
-                "HOME is not set: the key for daemons started by pbsdsh needs a file in a folder \
-                 that all hosts share",
+                "HOME is not set: the key for daemons started by pbsdsh needs a file in a \
+                 directory that all hosts share; set HOME to such a directory",
             )?;
             Some(KeyFile::new(&home, &request.secret)?)
         };

@@ -67,13 +67,14 @@ fn make_links_in_time(folder: &Path, links_folder: &Path, limits: Limits) -> Res
         let _ = sender.send(make_links(&folder, &links_folder, limits));
     };
     let thread = thread::Builder::new().name("mpi-library".to_owned());
-    thread.spawn(make).map_err(|error| format!("no thread to read the folder: {error}"))?;
+    thread.spawn(make).map_err(|error| format!("no thread to read the directory: {error}"))?;
     receiver.recv_timeout(limits.time).unwrap_or_else(|error| match error {
         RecvTimeoutError::Timeout => {
             let seconds = limits.time.as_secs_f32();
-            Err(format!("the folder was not read within {seconds} s; its file server may be slow"))
+            let cause = "its file server may be slow";
+            Err(format!("the directory was not read within {seconds} s; {cause}"))
         }
-        RecvTimeoutError::Disconnected => Err("the folder cannot be read".to_owned()),
+        RecvTimeoutError::Disconnected => Err("the directory cannot be read".to_owned()),
     })
 }
 
@@ -108,7 +109,7 @@ fn make_links(folder: &Path, links_folder: &Path, limits: Limits) -> Result<(), 
         }
         if folder_count == limits.folders {
             let (folder, limit) = (folder.display(), limits.folders);
-            return Err(format!("{folder} has more than {limit} folders, which is the limit"));
+            return Err(format!("{folder} has more than {limit} directories, which is the limit"));
         }
         folder_count += 1;
         link(&entry.path(), Path::new(&entry.file_name()))?;
@@ -249,7 +250,7 @@ mod tests {
         let name = folders.library.display();
         let entries = format!("{name} has more than 3 entries, which is the limit");
         assert_eq!(link(3, 3), Err(entries));
-        let linked = format!("{name} has more than 2 folders, which is the limit");
+        let linked = format!("{name} has more than 2 directories, which is the limit");
         assert_eq!(link(4, 2), Err(linked));
     }
 

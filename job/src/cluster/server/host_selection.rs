@@ -171,16 +171,16 @@ impl ServerState {
         let (shape, host_set) = (request.allocation, host_set_phrase(request));
         match scope {
             HostScope::AvailableNow if rows > 1 => format!(
-                "{shape} are wanted; a processor may have {rows} jobs, and {count} {host_set} have \
-                 room for {free} more processes, at most {largest} of a job on one; with the \
-                 option wait the job would queue"
+                "{shape} are needed; a processor may have {rows} jobs, and {count} {host_set} have \
+                 room for {free} more processes, at most {largest} of a job on one; use the option \
+                 wait to queue the job"
             ),
             HostScope::AvailableNow => format!(
-                "{shape} are wanted; now {free} processors on {count} {host_set} are free, at most \
-                 {largest} on one; with the option wait the job would queue"
+                "{shape} are needed; now {free} processors on {count} {host_set} are free, at most \
+                 {largest} on one; use the option wait to queue the job"
             ),
             _ => format!(
-                "{shape} are wanted; {count} {host_set} have {free} processors, at most {largest} \
+                "{shape} are needed; {count} {host_set} have {free} processors, at most {largest} \
                  on one"
             ),
         }
@@ -188,7 +188,7 @@ impl ServerState {
 }
 
 fn host_set_phrase(request: &JobRequest) -> &'static str {
-    if request.pools.is_empty() { "of the cluster" } else { "of these hosts" }
+    if request.pools.is_empty() { "of the cluster's hosts" } else { "of these hosts" }
 }
 
 fn memory_shortage(request: &JobRequest, hosts: &[Candidate], scope: HostScope) -> String {
@@ -199,12 +199,12 @@ fn memory_shortage(request: &JobRequest, hosts: &[Candidate], scope: HostScope) 
     let max_memory = hosts.iter().map(|candidate| candidate.free_memory).max().unwrap_or(0) / MB;
     let (memory_phrase, advice) = match scope {
         HostScope::AvailableNow => {
-            ("are not promised to other jobs", "; with the option wait the job would queue")
+            ("are not promised to other jobs", "; use the option wait to queue the job")
         }
         _ => ("are all that a host has", ""),
     };
     format!(
-        "{shape} are wanted, with {memory} MB (memorylimit) on each host; {enough_count} \
+        "{shape} are needed, with {memory} MB (memorylimit) on each host; {enough_count} \
          {host_set} have that, and at most {max_memory} MB {memory_phrase}{advice}"
     )
 }

@@ -299,10 +299,10 @@ fn a_job_that_does_not_fit_is_refused_or_queues_as_requested() {
     let large = AllocationRequest::HostsByProcs { hosts: 2, procs: 3 };
     assert_eq!(started(&cluster.on(submit(1, 1, request(large, false)), at_second(0))), [JobId(1)]);
     let refused = cluster.on(submit(1, 2, request(large, false)), at_second(0));
-    assert!(reason(&refused).starts_with("2 hosts with 3 processes each are wanted; now 2 "));
+    assert!(reason(&refused).starts_with("2 hosts with 3 processes each are needed; now 2 "));
     let never = request(AllocationRequest::HostsByProcs { hosts: 3, procs: 1 }, true);
     let refused = cluster.on(submit(1, 3, never), at_second(0));
-    assert!(reason(&refused).contains("2 of the cluster have 8 processors"), "{refused:?}");
+    assert!(reason(&refused).contains("2 of the cluster's hosts have 8 processors"), "{refused:?}");
     let queued = ClusterAction::Queued { session: session(1), tag: SessionJobId(4), job: JobId(2) };
     assert_eq!(cluster.on(submit(1, 4, request(large, true)), at_second(0)), [queued]);
     assert!(
@@ -349,10 +349,10 @@ fn slots_are_time_shared_when_all_slots_are_in_use() {
     );
     assert_eq!(shares(&try_submit(5, AllocationRequest::FewestHosts(3))), [share(2, 3)]);
     let refused = try_submit(6, AllocationRequest::FewestHosts(1));
-    let text =
-        "1 processes are wanted; a processor may have 2 jobs, and 0 of the cluster have room";
+    let text = "1 processes are needed; a processor may have 2 jobs, and 0 of the cluster's hosts \
+                have room";
     assert!(reason(&refused).starts_with(text), "{refused:?}");
-    assert!(reason(&refused).contains("with the option wait the job would queue"));
+    assert!(reason(&refused).contains("use the option wait to queue the job"));
     cluster.on(
         submit(
             1,
@@ -391,8 +391,8 @@ fn a_memorylimit_is_kept_free_for_its_job_and_is_waited_for() {
     let refused = try_submit(2, limited(3000, AllocationRequest::FewestHosts(1), true));
     assert!(
         reason(&refused).ends_with(
-            "with 3000 MB (memorylimit) on each host; 0 of the cluster have that, and at most \
-             2048 MB are all that a host has"
+            "with 3000 MB (memorylimit) on each host; 0 of the cluster's hosts have that, and at \
+             most 2048 MB are all that a host has"
         ),
         "{refused:?}"
     );
@@ -400,7 +400,8 @@ fn a_memorylimit_is_kept_free_for_its_job_and_is_waited_for() {
         try_submit(3, limited(600, AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false));
     assert!(
         reason(&refused).contains(
-            "1 of the cluster have that, and at most 1024 MB are not promised to other jobs; with"
+            "1 of the cluster's hosts have that, and at most 1024 MB are not promised to other \
+             jobs; use"
         ),
         "{refused:?}"
     );
@@ -442,7 +443,7 @@ fn a_job_that_fits_only_while_a_host_is_down_starts_at_once_or_not_at_all() {
     let both = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, true);
     cluster.on(submit(1, 2, both), at_second(0));
     let refused = cluster.on(submit(1, 3, every()), at_second(0));
-    assert!(reason(&refused).contains("2 of the cluster have 5 processors"), "{refused:?}");
+    assert!(reason(&refused).contains("2 of the cluster's hosts have 5 processors"), "{refused:?}");
     assert_eq!(cluster.pending.len(), 1);
 }
 

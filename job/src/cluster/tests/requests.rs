@@ -33,17 +33,17 @@ fn an_error_shows_the_hosts_and_processors_that_the_request_could_use() {
     let mut refusal =
         |tag, request| reason(&server.on(submit(1, tag, request), at_second(0))).to_owned();
     let pools = vec![NodeSet::one(1), NodeSet::one(2)];
-    let text = "2 hosts with 1 processes each are wanted; 2 of these hosts have 4 processors, at \
+    let text = "2 hosts with 1 processes each are needed; 2 of these hosts have 4 processors, at \
                 most 2 on one";
     assert_eq!(refusal(1, JobRequest { pools, ..hosts_by_procs(2, 1) }), text);
-    let text = "5 hosts with 1 processes each are wanted; 4 of the cluster have 8 processors, at \
-                most 2 on one";
+    let text = "5 hosts with 1 processes each are needed; 4 of the cluster's hosts have 8 \
+                processors, at most 2 on one";
     assert_eq!(refusal(2, hosts_by_procs(5, 1)), text);
     assert_eq!(shares(&server.on(submit(1, 3, hosts_by_procs(1, 1)), at_second(0))), [share(1, 1)]);
     server.on(submit(1, 4, hosts_by_procs(1, 2)), at_second(0));
     let refusal = server.on(submit(1, 5, hosts_by_procs(4, 1)), at_second(0));
-    let text = "4 hosts with 1 processes each are wanted; now 5 processors on 3 of the cluster are \
-                free, at most 2 on one; with the option wait the job would queue";
+    let text = "4 hosts with 1 processes each are needed; now 5 processors on 3 of the \
+                cluster's hosts are free, at most 2 on one; use the option wait to queue the job";
     assert_eq!(reason(&refusal), text);
 }
 

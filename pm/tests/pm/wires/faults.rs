@@ -3,9 +3,7 @@
 use super::bed::{Host, as_root, cable, pair, skip};
 use super::traffic::{HEADER, Payload, TestWire, add_peers, check_transfer, open_pair};
 use super::{choices, is_xdp_attached};
-use score_pm::wire::{
-    ROUTED_MAX, Received, WireEndpoint, WireKind, WireOptions, WirePreference,
-};
+use score_pm::wire::{ROUTED_MAX, Received, WireEndpoint, WireKind, WireOptions, WirePreference};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

@@ -4,9 +4,7 @@
 use super::bed::{Host, as_root, pair};
 use super::choices;
 use super::foreign_traffic::send_frames;
-use score_pm::wire::{
-    SendMemory, Wire, WireEndpoint, WireOptions, WirePreference,
-};
+use score_pm::wire::{SendMemory, Wire, WireEndpoint, WireOptions, WirePreference};
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
