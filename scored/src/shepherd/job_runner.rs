@@ -31,7 +31,7 @@ use super::reports::ScoredLink;
 use super::shared_memory::SharedMemory;
 use super::spawn_queue::{SpawnQueue, SpawnedProcess, StartError};
 use super::tool_service::ServedJob;
-use super::tools::HostTools;
+use super::tools::ToolAccess;
 use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, reaper};
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
@@ -53,7 +53,7 @@ pub struct JobRunner {
     /// The services for the MPI programs of the running stage.
     pub mpi: MpiServices,
     /// What tools find of the job.
-    pub tools: HostTools,
+    pub tools: ToolAccess,
     pub(super) copies: FileCopies,
     pub(super) spawn_queue: SpawnQueue,
     pub(super) shared_memory: SharedMemory,
@@ -97,7 +97,7 @@ impl JobRunner {
             input: Input::default(),
             processes: ProcessTable::default(),
             mpi: MpiServices::default(),
-            tools: HostTools::default(),
+            tools: ToolAccess::default(),
             copies: FileCopies::default(),
             spawn_queue: SpawnQueue::default(),
             shared_memory: SharedMemory::default(),

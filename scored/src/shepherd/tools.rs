@@ -19,12 +19,12 @@ use super::{TOOL_LISTENER, TOOLCTL};
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub struct HostTools {
+pub struct ToolAccess {
     service: ToolService,
     directory: ToolDirectory,
 }
 
-impl HostTools {
+impl ToolAccess {
     /// Begins a stage: removes the description of the last stage. The service continues.
     pub fn begin_stage(&mut self, job_time: Duration, now: Instant) {
         self.service.begin_stage(job_time);
@@ -41,7 +41,7 @@ impl HostTools {
         self.service.on_process_exit(job_info, key, status);
     }
 
-    /// Whether [`HostTools::write_directory`] has to be called now.
+    /// Whether [`ToolAccess::write_directory`] has to be called now.
     pub fn is_directory_due(&self, now: Instant) -> bool {
         self.directory.is_due(now)
     }
@@ -103,7 +103,7 @@ impl HostTools {
         self.service.end_job(run_gate);
     }
 
-    /// The same as [`HostTools::end_job`], and the directory is not written any more.
+    /// The same as [`ToolAccess::end_job`], and the directory is not written any more.
     pub fn close(&mut self, run_gate: &RunGate) {
         self.service.end_job(run_gate);
         self.directory.close();
