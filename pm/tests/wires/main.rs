@@ -11,7 +11,7 @@ mod locked_socket;
 mod traffic;
 
 use bed::{Host, as_root, pair, skip};
-use score_pm::wire::{PACKET_MAX, WireEndpoint, WireOptions, WirePreference};
+use score_pm::wire::{PACKET_MAX, PeerNumber, WireEndpoint, WireOptions, WirePreference};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use traffic::{HEADER, Payload, TestWire, check_transfer, open_pair};
 
@@ -64,7 +64,7 @@ fn every_length_arrives_whole_and_in_order_on_udp_over_loopback() {
         let (Some(mut one), Some(mut other)) = (end(1), end(2)) else { continue };
         assert_eq!(one.wire.mtu(), PACKET_MAX, "loopback's MTU is larger than any buffer");
         let peer = one.wire.add_peer(&other.address()).unwrap();
-        assert_eq!((peer.number, peer.mtu), (0, PACKET_MAX));
+        assert_eq!((peer.number, peer.mtu), (PeerNumber(0), PACKET_MAX));
         for user_addr in [None, Some(payload.start())] {
             one.user_addr = user_addr;
             check_transfer(&mut one, &mut other, &lengths(PACKET_MAX), &payload);

@@ -1,7 +1,8 @@
 //! Test packets, whose contents identify the sender and the number of the packet.
 
 use score_pm::wire::{
-    Packet, Received, SendMemory, UserBytes, Wire, WireEndpoint, WireOptions, WirePreference,
+    Packet, PeerNumber, Received, SendMemory, UserBytes, Wire, WireEndpoint, WireOptions,
+    WirePreference,
 };
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -89,7 +90,7 @@ impl TestWire {
                     addr: self.user_addr.unwrap_or(0) + offset + len,
                     len: total_len - len,
                 };
-                Packet { to, header, offset, len, user_bytes: rest }
+                Packet { to: PeerNumber(to), header, offset, len, user_bytes: rest }
             })
             .collect();
         self.wire.send(&batch)
@@ -173,7 +174,7 @@ pub fn add_peers(hosts: &[Host; 2], wires: &mut [TestWire; 2]) {
     for k in 0..2 {
         let wire = &mut wires[k].wire;
         let peer = hosts[k].within(|| wire.add_peer(&addresses[1 - k])).unwrap();
-        assert_eq!(peer.number, 0);
+        assert_eq!(peer.number, PeerNumber(0));
     }
 }
 

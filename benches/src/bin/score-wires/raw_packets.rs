@@ -4,11 +4,13 @@
 #![expect(unsafe_code)]
 
 use crate::BenchResult;
-use score_pm::wire::{Packet, Received, SendMemory, UserBytes, Wire, WireEndpoint};
+use score_pm::wire::{Packet, PeerNumber, Received, SendMemory, UserBytes, Wire, WireEndpoint};
 use std::hint::black_box;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
+/// The only peer of an endpoint.
+const PEER: PeerNumber = PeerNumber(0);
 /// The bytes of a message.
 pub const SIZE: usize = 8;
 /// The length of the machine's header.
@@ -66,7 +68,7 @@ impl RawEndpoint {
         header[..8].copy_from_slice(&word.to_le_bytes());
         let mut tries = 0u32;
         while self.wire.send(&[Packet {
-            to: 0,
+            to: PEER,
             header: &header,
             offset: SLAB_OFFSET,
             len,
@@ -100,7 +102,7 @@ impl RawEndpoint {
         let stride = (len + HEADROOM_LEN).next_multiple_of(64);
         let packet = |k: usize| {
             let offset = SLAB_OFFSET + (self.next_slot + k) % SLOTS * stride;
-            Packet { to: 0, header: &header, offset, len, user_bytes: UserBytes::default() }
+            Packet { to: PEER, header: &header, offset, len, user_bytes: UserBytes::default() }
         };
         let batch: Vec<_> = (0..count).map(packet).collect();
         let sent = self.wire.send(&batch);

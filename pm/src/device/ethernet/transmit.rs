@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::wire::{self, Packet, UserBytes, Wire};
+use super::wire::{self, Packet, PeerNumber, UserBytes, Wire};
 use super::zero_copy::{PayloadState, ZeroCopyFrames};
 use crate::debug;
 use crate::device::net_common::address_table::AddressTable;
@@ -19,9 +19,9 @@ use std::sync::Arc;
 pub(super) const BATCH: usize = 64;
 const PEERS_PER_PAGE: usize = 256;
 /// A peer number that has not been looked up yet.
-const UNRESOLVED: u32 = u32::MAX;
+const UNRESOLVED: PeerNumber = PeerNumber(u32::MAX);
 /// The peer has no address: no packet can be sent to it.
-const UNREACHABLE: u32 = u32::MAX - 1;
+const UNREACHABLE: PeerNumber = PeerNumber(u32::MAX - 1);
 
 /// The payload length of a packet that reports lost bytes. A packet needs at least one byte.
 pub(super) const LOST_MARKER_LEN: usize = 1;
@@ -42,7 +42,7 @@ struct Payload {
 pub(super) struct Transmitter {
     pub(super) wires: Vec<Wire>,
     /// The peer number of each node on each link, in pages that are allocated on demand.
-    peer_numbers: Vec<Option<Box<[u32]>>>,
+    peer_numbers: Vec<Option<Box<[PeerNumber]>>>,
     addresses: Arc<AddressTable>,
     channel: usize,
     headers: Box<[HeaderBytes; BATCH]>,
@@ -101,7 +101,7 @@ impl Transmitter {
         mtu.checked_sub(PACKET_HEADER_LEN).ok_or(Error::Invalid)
     }
 
-    fn set_peer_number(&mut self, node: u32, link: usize, number: u32) {
+    fn set_peer_number(&mut self, node: u32, link: usize, number: PeerNumber) {
         let links = self.wires.len();
         if let Some(page) = self.peer_numbers.get_mut(node as usize / PEERS_PER_PAGE) {
             let page = page.get_or_insert_with(|| vec![UNRESOLVED; PEERS_PER_PAGE * links].into());
@@ -111,7 +111,7 @@ impl Transmitter {
 
     /// Returns the peer number of `node` on the wire of `link`, or None if the node has no address.
     #[inline]
-    fn peer_number(&mut self, node: u32, link: usize) -> Option<u32> {
+    fn peer_number(&mut self, node: u32, link: usize) -> Option<PeerNumber> {
         let index = node as usize % PEERS_PER_PAGE * self.wires.len() + link;
         let number = self
             .peer_numbers
@@ -124,7 +124,7 @@ impl Transmitter {
     }
 
     #[cold]
-    fn resolve_peer_number(&mut self, node: u32, link: usize) -> u32 {
+    fn resolve_peer_number(&mut self, node: u32, link: usize) -> PeerNumber {
         if self.mtu(node).is_err() {
             self.set_peer_number(node, link, UNREACHABLE);
         }

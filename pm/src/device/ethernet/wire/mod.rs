@@ -79,8 +79,8 @@ impl UserBytes {
 /// user memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// The peer's number from [`Wire::add_peer`].
-    pub to: u32,
+    /// The number that [`Wire::add_peer`] has returned for the receiver.
+    pub to: PeerNumber,
     /// The header in front of the payload. It is the only part that is read through a slice.
     pub header: &'a [u8],
     /// The offset of the payload in the slab.
@@ -134,11 +134,28 @@ pub struct Stats {
     pub injected: u64,
 }
 
+/// A peer's number on one wire. Peers are numbered from 0 in the order of adding. The number does
+/// not depend on the peer's node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerNumber(pub u32);
+
+impl PeerNumber {
+    /// The number of the peer that was added last to the list of a wire.
+    fn last_of<T>(peers: &[T]) -> PeerNumber {
+        PeerNumber(peers.len() as u32 - 1)
+    }
+
+    /// The peer's position in the list of its wire.
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The result of [`Wire::add_peer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerHandle {
-    /// The number for [`Packet::to`]. Peers are numbered from 0 in the order of adding.
-    pub number: u32,
+    /// The number for [`Packet::to`].
+    pub number: PeerNumber,
     /// The longest packet to this peer, including the machine's header: at least [`ROUTED_MAX`] if
     /// the link carries packets of this length.
     pub mtu: usize,

@@ -12,7 +12,7 @@ use super::endpoint::{OpenedSockets, WireEndpoint, WireKind, claim_port};
 use super::error::{WireError, WireFault};
 use super::ether_header::{self, MacEndpoint, packet_mtu};
 use super::pool::{BufferPool, SizeClass};
-use super::{PacketSource, PeerHandle, Received, Stats, link, sockopt};
+use super::{PacketSource, PeerHandle, PeerNumber, Received, Stats, link, sockopt};
 use nix::errno::Errno;
 use ring::{PacketRing, PacketRingGeometry};
 use std::io;
@@ -80,7 +80,7 @@ impl PacketWire {
         };
         let mtu = self.mtu.min(address.mtu.into());
         self.peers.push((MacEndpoint { mac, port }, mtu));
-        Ok(PeerHandle { number: self.peers.len() as u32 - 1, mtu })
+        Ok(PeerHandle { number: PeerNumber::last_of(&self.peers), mtu })
     }
 
     pub(super) fn pointer(&self, received: Received) -> *mut u8 {

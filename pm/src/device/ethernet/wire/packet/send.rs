@@ -57,7 +57,7 @@ impl PacketWire {
 
     /// Returns the frame's header, or None if the packet cannot be sent.
     fn header(&self, slab: &SendMemory, packet: &Packet<'_>) -> Option<FrameHeader> {
-        let (to, mtu) = *self.peers.get(packet.to as usize)?;
+        let (to, mtu) = *self.peers.get(packet.to.index())?;
         slab.slice(packet.offset, packet.len)?;
         let total = packet.total_len();
         (total > 0 && total <= mtu).then(|| ether_header::header(to, self.local.mac, total))

@@ -14,7 +14,7 @@ use super::address::{Address, WireAddress};
 use super::endpoint::{OpenedSockets, WireEndpoint, WireKind};
 use super::error::{WireError, WireFault};
 use super::pool::{BufferPool, SizeClass};
-use super::{PACKET_MAX, PacketSource, PeerHandle, ROUTED_MAX, Received, Stats};
+use super::{PACKET_MAX, PacketSource, PeerHandle, PeerNumber, ROUTED_MAX, Received, Stats};
 use super::{link, sockopt};
 use destination::Destination;
 use nix::errno::Errno;
@@ -211,7 +211,7 @@ impl Udp {
             peer.connected_socket = connected(self.local_ip, to, neighbour).ok();
         }
         self.peers.push(peer);
-        Ok(PeerHandle { number: self.peers.len() as u32 - 1, mtu })
+        Ok(PeerHandle { number: PeerNumber::last_of(&self.peers), mtu })
     }
 
     pub(super) fn pointer(&self, received: Received) -> *mut u8 {

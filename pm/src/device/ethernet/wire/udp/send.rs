@@ -5,7 +5,7 @@
 #![expect(unsafe_code)]
 
 use super::{Destination, LENGTH_PREFIX_LEN, Udp, stride};
-use crate::device::ethernet::wire::{Packet, SendMemory, socket_io};
+use crate::device::ethernet::wire::{Packet, PeerNumber, SendMemory, socket_io};
 use nix::errno::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -62,7 +62,7 @@ impl Udp {
 
     /// Whether a packet can be sent at all. If not, counts it as lost.
     fn check_packet(&mut self, slab: &SendMemory, packet: &Packet<'_>) -> bool {
-        let peer = self.peers.get(packet.to as usize);
+        let peer = self.peers.get(packet.to.index());
         let fits_mtu = peer.is_some_and(|peer| packet.total_len() <= peer.mtu);
         let fits =
             fits_mtu && packet.total_len() > 0 && slab.slice(packet.offset, packet.len).is_some();
@@ -102,7 +102,7 @@ impl Udp {
                 [iovec(&prefix), iovec(packet.header), raw_iovec(payload, packet.len), user_bytes];
             if packet.user_bytes.len == 0 { 3 } else { 4 }
         };
-        let peer = &self.peers[packet.to as usize];
+        let peer = &self.peers[packet.to.index()];
         let mut sent = false;
         if let Some(connected) = &peer.connected_socket {
             self.stats.send_calls += 1;
@@ -171,8 +171,8 @@ impl Udp {
     /// its segments are too long for the route. If so, this peer's packets are sent one by one from
     /// now on.
     #[cold]
-    fn disable_segmentation(&mut self, errno: Errno, to: u32, packets: usize) -> bool {
-        let peer = &mut self.peers[to as usize];
+    fn disable_segmentation(&mut self, errno: Errno, to: PeerNumber, packets: usize) -> bool {
+        let peer = &mut self.peers[to.index()];
         let is_segmentation_error = matches!(errno, Errno::EINVAL | Errno::EIO | Errno::EMSGSIZE);
         let is_unsegmentable = packets > 1 && peer.supports_segmentation && is_segmentation_error;
         if is_unsegmentable {
@@ -185,7 +185,7 @@ impl Udp {
     /// the first packet cannot be sent. Such a packet is counted when it is the first of a batch.
     fn run_len(&self, slab: &SendMemory, batch: &[Packet<'_>]) -> usize {
         let first = &batch[0];
-        let Some(peer) = self.peers.get(first.to as usize) else { return 0 };
+        let Some(peer) = self.peers.get(first.to.index()) else { return 0 };
         let segment_len = stride(first.total_len());
         let valid = |packet: &Packet<'_>| {
             packet.total_len() > 0 && slab.slice(packet.offset, packet.len).is_some()
@@ -235,7 +235,7 @@ impl Udp {
                 break;
             };
             let header = &mut messages[k].msg_hdr;
-            (header.msg_name, header.msg_namelen) = self.peers[packets[0].to as usize].sockaddr();
+            (header.msg_name, header.msg_namelen) = self.peers[packets[0].to.index()].sockaddr();
             header.msg_iov = &raw mut iovecs[iovec_count];
             header.msg_iovlen = run_iovecs as _;
             if run.count > 1 {

@@ -13,7 +13,7 @@ use super::address::{Address, WireAddress};
 use super::endpoint::{OpenedSockets, WireEndpoint, WireKind, claim_port};
 use super::error::{WireError, WireFault};
 use super::ether_header::{self, MacEndpoint, packet_mtu};
-use super::{PacketSource, PeerHandle, Received, Stats, link, sockopt};
+use super::{PacketSource, PeerHandle, PeerNumber, Received, Stats, link, sockopt};
 use crate::rma::UserMemoryCopier;
 use nix::errno::Errno;
 use rings::{XskRing, XskRingKind};
@@ -172,7 +172,7 @@ impl Xdp {
         };
         let mtu = self.mtu.min(address.mtu.into());
         self.peers.push((MacEndpoint { mac, port }, mtu));
-        Ok(PeerHandle { number: self.peers.len() as u32 - 1, mtu })
+        Ok(PeerHandle { number: PeerNumber::last_of(&self.peers), mtu })
     }
 
     pub(super) fn pointer(&self, received: Received) -> *mut u8 {

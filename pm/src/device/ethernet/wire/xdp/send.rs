@@ -126,7 +126,7 @@ impl Xdp {
         slab: &SendMemory,
         packet: &Packet<'_>,
     ) -> Option<(*const u8, [u8; ether_header::HEADER])> {
-        let (to, mtu) = *self.peers.get(packet.to as usize)?;
+        let (to, mtu) = *self.peers.get(packet.to.index())?;
         let payload = slab.slice(packet.offset, packet.len)?;
         let total = packet.total_len();
         (total > 0 && total <= mtu)
