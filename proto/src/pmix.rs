@@ -3,8 +3,11 @@
 //! job's user, who can make the helper send any report. The daemons check everything that goes to
 //! other hosts, as for each report of a shepherd.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
+use crate::ids::JobHostId;
 use crate::job_control::SubsetFence;
 use crate::message::{EnvVar, OsBytes};
 
@@ -41,26 +44,26 @@ pub struct PmixSetup {
     /// The job's hosts, in the order of their ranks.
     pub hosts: Vec<PmixHost>,
     /// The index of this host among them.
-    pub self_host: u32,
+    pub self_host: JobHostId,
     /// The programs.
     pub namespaces: Vec<PmixNamespace>,
 }
 
 impl PmixSetup {
-    /// The first rank of a host.
-    pub fn first_rank(&self, host: u32) -> u32 {
-        self.hosts.iter().take(host as usize).map(|host| host.ranks).sum()
+    /// The ranks of a host.
+    pub fn ranks_of(&self, host: JobHostId) -> Range<u32> {
+        let first: u32 = self.hosts.iter().take(host.index()).map(|host| host.ranks).sum();
+        first..first + self.hosts.get(host.index()).map_or(0, |host| host.ranks)
     }
 
     /// The number of ranks.
     pub fn rank_count(&self) -> u32 {
-        self.first_rank(self.hosts.len() as u32)
+        self.hosts.iter().map(|host| host.ranks).sum()
     }
 
     /// The ranks of this host.
-    pub fn local_ranks(&self) -> std::ops::Range<u32> {
-        let first = self.first_rank(self.self_host);
-        first..self.first_rank(self.self_host + 1)
+    pub fn local_ranks(&self) -> Range<u32> {
+        self.ranks_of(self.self_host)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The information that the processes of a namespace can query: its size, its hosts, and the
 //! location of each rank. The keys are those of the PMIx standard, version 4, chapter 6.
 
+use score_proto::ids::JobHostId;
 use score_proto::pmix::{PmixNamespace, PmixSetup};
 
 use crate::info_list::{Facts, Value};
@@ -14,7 +15,7 @@ pub fn of_server(setup: &PmixSetup) -> Facts {
         (keys::SYSTEM_TMPDIR, Value::Text(directory)),
         (keys::HOSTNAME, Value::Text(self_name(setup))),
         (keys::SERVER_NSPACE, Value::Text("scored".to_owned())),
-        (keys::SERVER_RANK, Value::Rank(setup.self_host)),
+        (keys::SERVER_RANK, Value::Rank(setup.self_host.0)),
         // Tools cannot connect; only the processes of the job can.
         (keys::SERVER_TOOL_SUPPORT, Value::Bool(false)),
         // Without this setting, each process would determine the processors of the host itself.
@@ -23,7 +24,7 @@ pub fn of_server(setup: &PmixSetup) -> Facts {
 }
 
 fn self_name(setup: &PmixSetup) -> String {
-    setup.hosts.get(setup.self_host as usize).map(|host| host.name.clone()).unwrap_or_default()
+    setup.hosts.get(setup.self_host.index()).map(|host| host.name.clone()).unwrap_or_default()
 }
 
 /// The facts of a namespace.
@@ -32,11 +33,9 @@ pub fn of_namespace(setup: &PmixSetup, namespace: &PmixNamespace) -> Facts {
     let rank_count = setup.rank_count();
     let local_ranks = setup.local_ranks();
     let joined = |parts: Vec<String>, separator: &str| parts.join(separator);
-    let ranks_of = |host: u32| {
-        let first = setup.first_rank(host);
-        joined((first..setup.first_rank(host + 1)).map(|rank| rank.to_string()).collect(), ",")
-    };
-    let host_numbers = || 0..setup.hosts.len() as u32;
+    let ranks_of =
+        |host: JobHostId| joined(setup.ranks_of(host).map(|rank| rank.to_string()).collect(), ",");
+    let hosts = || (0..setup.hosts.len() as u32).map(JobHostId);
     let host_names = setup.hosts.iter().map(|host| host.name.clone()).collect();
     let mut facts: Facts = vec![
         (keys::JOBID, Value::Text(namespace.name.clone())),
@@ -47,7 +46,7 @@ pub fn of_namespace(setup: &PmixSetup, namespace: &PmixNamespace) -> Facts {
         (keys::NUM_NODES, Value::U32(setup.hosts.len() as u32)),
         (keys::LOCAL_SIZE, Value::U32(local_ranks.len() as u32)),
         (keys::NODE_SIZE, Value::U32(local_ranks.len() as u32)),
-        (keys::NODEID, Value::U32(setup.self_host)),
+        (keys::NODEID, Value::U32(setup.self_host.0)),
         (keys::LOCAL_PEERS, Value::Text(ranks_of(setup.self_host))),
         (keys::LOCALLDR, Value::Rank(local_ranks.start)),
         (keys::TMPDIR, Value::Text(directory.clone())),
@@ -55,13 +54,13 @@ pub fn of_namespace(setup: &PmixSetup, namespace: &PmixNamespace) -> Facts {
         // scored removes the directory.
         (keys::TDIR_RMCLEAN, Value::Bool(true)),
         (keys::NODE_MAP, Value::HostNames(joined(host_names, ","))),
-        (keys::PROC_MAP, Value::RanksOfHosts(joined(host_numbers().map(ranks_of).collect(), ";"))),
+        (keys::PROC_MAP, Value::RanksOfHosts(joined(hosts().map(ranks_of).collect(), ";"))),
     ];
-    for host in host_numbers() {
-        let ranks = setup.first_rank(host)..setup.first_rank(host + 1);
+    for host in hosts() {
+        let ranks = setup.ranks_of(host);
         let node = vec![
-            (keys::HOSTNAME, Value::Text(setup.hosts[host as usize].name.clone())),
-            (keys::NODEID, Value::U32(host)),
+            (keys::HOSTNAME, Value::Text(setup.hosts[host.index()].name.clone())),
+            (keys::NODEID, Value::U32(host.0)),
             (keys::NODE_SIZE, Value::U32(ranks.len() as u32)),
             (keys::LOCAL_SIZE, Value::U32(ranks.len() as u32)),
             (keys::LOCALLDR, Value::Rank(ranks.start)),
@@ -75,12 +74,12 @@ pub fn of_namespace(setup: &PmixSetup, namespace: &PmixNamespace) -> Facts {
         (keys::APPLDR, Value::Rank(0)),
     ];
     facts.push((keys::APP_INFO_ARRAY, Value::Array(application)));
-    for host in host_numbers() {
-        let first = setup.first_rank(host);
-        for rank in first..setup.first_rank(host + 1) {
+    for host in hosts() {
+        let ranks = setup.ranks_of(host);
+        for rank in ranks.clone() {
             // The standard has 16 bits for it, and numbers the ranks of all programs of a host in
             // the same way.
-            let local_rank = u16::try_from(rank - first).unwrap_or(u16::MAX);
+            let local_rank = u16::try_from(rank - ranks.start).unwrap_or(u16::MAX);
             let process = vec![
                 (keys::RANK, Value::Rank(rank)),
                 (keys::APPNUM, Value::U32(0)),
@@ -88,8 +87,8 @@ pub fn of_namespace(setup: &PmixSetup, namespace: &PmixNamespace) -> Facts {
                 (keys::APP_RANK, Value::Rank(rank)),
                 (keys::LOCAL_RANK, Value::U16(local_rank)),
                 (keys::NODE_RANK, Value::U16(local_rank)),
-                (keys::NODEID, Value::U32(host)),
-                (keys::HOSTNAME, Value::Text(setup.hosts[host as usize].name.clone())),
+                (keys::NODEID, Value::U32(host.0)),
+                (keys::HOSTNAME, Value::Text(setup.hosts[host.index()].name.clone())),
                 (keys::PROCDIR, Value::Text(directory.clone())),
             ];
             facts.push((keys::PROC_INFO_ARRAY, Value::Array(process)));

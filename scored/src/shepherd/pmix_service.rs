@@ -209,7 +209,7 @@ impl PmixService {
             hosts: hosts
                 .map(|host| PmixHost { name: host_name(&host.name), ranks: host.nodes })
                 .collect(),
-            self_host: job_info.placement.self_host.0,
+            self_host: job_info.placement.self_host,
             namespaces: served()
                 .map(|(element, _)| PmixNamespace {
                     element,
