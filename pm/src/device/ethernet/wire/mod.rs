@@ -134,8 +134,8 @@ pub struct Stats {
     pub injected: u64,
 }
 
-/// A peer's number on one wire. Peers are numbered from 0 in the order of adding, so that a peer
-/// has another number than its node.
+/// A peer's number on one wire. Peers are numbered from 0 in the order of adding. The number does
+/// not depend on the peer's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerNumber(pub u32);
 
