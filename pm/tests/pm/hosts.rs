@@ -1,16 +1,16 @@
 //! Several hosts in one test. Each host has an owner, the addresses of the others, and processes.
 
-use crate::testbed::role_args;
+use crate::testbed::{Process, role_args};
 use score_pm::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ROLE_ENV: &str = "PM_TEST_ROLE";
 const FDS_ENV: &str = "PM_TEST_FDS";
 
 /// The devices and contexts of a host's owner.
-pub struct Host {
+pub struct HostOwner {
     pub first: u32,
     pub local: u32,
     pub shmem: Option<Device>,
@@ -21,7 +21,7 @@ pub struct Host {
 /// The hosts of a job.
 pub struct Hosts {
     pub nodes: u32,
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<HostOwner>,
 }
 
 /// The node numbers and descriptors that a process inherits.
@@ -42,7 +42,7 @@ impl Hosts {
         let mut first = 0;
         let mut hosts = Vec::new();
         for &local in shape {
-            hosts.push(Host::new(nodes, first, local, options));
+            hosts.push(HostOwner::new(nodes, first, local, options));
             first += local;
         }
         let table: Vec<u8> =
@@ -54,7 +54,7 @@ impl Hosts {
         Hosts { nodes, hosts }
     }
 
-    fn of(&self, node: u32) -> &Host {
+    fn of(&self, node: u32) -> &HostOwner {
         self.hosts.iter().find(|h| (h.first..h.first + h.local).contains(&node)).unwrap()
     }
 
@@ -130,8 +130,8 @@ impl Hosts {
     }
 }
 
-impl Host {
-    fn new(nodes: u32, first: u32, local: u32, options: &[&str]) -> Host {
+impl HostOwner {
+    fn new(nodes: u32, first: u32, local: u32, options: &[&str]) -> HostOwner {
         let (n, f, l) = (nodes.to_string(), first.to_string(), local.to_string());
         let secret = ["-secret", "1234567890abcdef"];
         let mut args = vec!["-nodes", &n, "-first", &f, "-local", &l];
@@ -153,7 +153,7 @@ impl Host {
             (shmem_context, ethernet_context)
         };
         let contexts = (0..local).map(context).collect();
-        Host { first, local, shmem, ethernet, contexts }
+        HostOwner { first, local, shmem, ethernet, contexts }
     }
 }
 
@@ -201,24 +201,5 @@ impl InheritedNode {
             ethernet: take_fd(words[5]),
         };
         Some((role, given))
-    }
-}
-
-/// A process that does not outlive its test.
-pub struct Process(pub Child);
-
-impl Process {
-    pub fn ends(mut self) -> ExitStatus {
-        self.0.wait().unwrap()
-    }
-    pub fn id(&self) -> i32 {
-        self.0.id() as i32
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

@@ -4,7 +4,7 @@
 use crate::testbed::*;
 use score_pm::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ROLE_ENV: &str = "PM_TEST_ROLE";
@@ -50,26 +50,6 @@ impl TwoNodes {
             .spawn()
             .unwrap();
         Process(child)
-    }
-}
-
-/// A process that does not outlive its test.
-struct Process(Child);
-
-impl Process {
-    fn wait_for_success(mut self) {
-        assert!(self.0.wait().unwrap().success());
-    }
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

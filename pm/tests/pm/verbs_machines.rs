@@ -56,7 +56,7 @@ impl SideChannel {
 }
 
 /// The node of this machine in a job of two nodes.
-struct Node {
+struct MachineNode {
     /// The node number, 0 or 1.
     self_node: u32,
     peer: u32,
@@ -66,8 +66,8 @@ struct Node {
     end: ContextRef,
 }
 
-impl Node {
-    fn new(machine: u32) -> Node {
+impl MachineNode {
+    fn new(machine: u32) -> MachineNode {
         let adapter = adapter().expect("an adapter");
         let (self_node, peer) = (machine - 1, 2 - machine);
         let mut side_channel = SideChannel::new(machine);
@@ -89,7 +89,7 @@ impl Node {
         let opened = device.open_context(0).unwrap();
         opened.bind_channel(0, self_node).unwrap();
         let end = Context::attach("verbs", opened.create_attach_fd().unwrap()).unwrap();
-        Node { self_node, peer, side_channel, device, opened, end }
+        MachineNode { self_node, peer, side_channel, device, opened, end }
     }
 
     fn link(&self, state: &str) {
@@ -126,10 +126,10 @@ impl Node {
 }
 
 /// Runs a test on this machine's side.
-fn between_machines(test: impl Fn(&mut Node)) {
+fn between_machines(test: impl Fn(&mut MachineNode)) {
     let Some(machine) = machine() else { return };
     let _dog = Watchdog::new(200);
-    test(&mut Node::new(machine));
+    test(&mut MachineNode::new(machine));
 }
 
 fn message(i: usize) -> Vec<u8> {
@@ -266,7 +266,7 @@ fn full_receivers_control_messages_and_sleepers_behave_as_within_a_machine() {
 fn work_towards_a_machine_that_is_switched_off_ends_when_membership_reports_its_exit() {
     let Some(machine) = machine() else { return };
     let _dog = Watchdog::new(200);
-    let mut node = Node::new(machine);
+    let mut node = MachineNode::new(machine);
     let (_, handle) = node.memory();
     node.side_channel.send(&handle.bits().to_le_bytes());
     let remote =

@@ -8,7 +8,7 @@ use score_pm::*;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ROLE_ENV: &str = "PM_TEST_ROLE";
@@ -56,26 +56,6 @@ impl Nodes {
             assert!(Instant::now() < end, "not arrived after 60 s");
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-}
-
-/// A process that does not outlive its test.
-struct Process(Child);
-
-impl Process {
-    fn wait_for_success(mut self) {
-        assert!(self.0.wait().unwrap().success());
-    }
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -14,7 +14,7 @@ fn on_verbs(nodes: usize, test: impl Fn(&TestBed)) {
 }
 
 /// Locked memory of a node, which PM's allocator may have allocated.
-struct Memory<'a> {
+struct VerbsMemory<'a> {
     end: &'a Context,
     addr: *mut u8,
     len: usize,
@@ -22,8 +22,8 @@ struct Memory<'a> {
     handle: AddrHandle,
 }
 
-impl<'a> Memory<'a> {
-    fn new(bed: &'a TestBed, node: usize, is_pm_allocated: bool, len: usize) -> Memory<'a> {
+impl<'a> VerbsMemory<'a> {
+    fn new(bed: &'a TestBed, node: usize, is_pm_allocated: bool, len: usize) -> VerbsMemory<'a> {
         let end = &*bed.contexts[node];
         let addr = if is_pm_allocated {
             end.allocate_memory(len).unwrap()
@@ -31,7 +31,7 @@ impl<'a> Memory<'a> {
             Box::leak(vec![0u8; len].into_boxed_slice()).as_mut_ptr()
         };
         let handle = end.lock_memory(None, addr.addr(), len).unwrap();
-        Memory { end, addr, len, is_pm_allocated, handle }
+        VerbsMemory { end, addr, len, is_pm_allocated, handle }
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -52,7 +52,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-impl Drop for Memory<'_> {
+impl Drop for VerbsMemory<'_> {
     fn drop(&mut self) {
         let _ = self.end.unlock_memory(None, self.addr.addr(), self.len);
         if self.is_pm_allocated {
@@ -76,8 +76,8 @@ fn bytes_are_written_and_read_and_adjacent_bytes_are_not_touched() {
             [(true, 1), (false, 8), (true, 4097), (false, 70_001), (true, 1 << 21)]
         {
             let (a, b) = (
-                Memory::new(bed, 0, is_pm_allocated, len + 64),
-                Memory::new(bed, 1, !is_pm_allocated, len + 64),
+                VerbsMemory::new(bed, 0, is_pm_allocated, len + 64),
+                VerbsMemory::new(bed, 1, !is_pm_allocated, len + 64),
             );
             a.fill(|i| (i * 7) as u8);
             b.fill(|_| 90);
@@ -102,7 +102,8 @@ fn bytes_are_written_and_read_and_adjacent_bytes_are_not_touched() {
 fn short_reads_across_the_end_of_a_page_return_the_right_bytes() {
     on_verbs(2, |bed| {
         let end = &bed.contexts[0];
-        let (a, b) = (Memory::new(bed, 0, true, 64), Memory::new(bed, 1, false, 3 * 4096));
+        let (a, b) =
+            (VerbsMemory::new(bed, 0, true, 64), VerbsMemory::new(bed, 1, false, 3 * 4096));
         b.fill(|i| (i * 7) as u8);
         let (remote, page) =
             (b.bytes(), b.addr.addr().next_multiple_of(4096) + 4096 - b.addr.addr());
@@ -124,7 +125,7 @@ fn a_wrong_handle_is_refused_at_once_or_reported_once_and_others_continue() {
     on_verbs(3, |bed| {
         let end = &bed.contexts[0];
         // Node 0 reaches node 1 by verbs in all kinds of test bed.
-        let (a, b) = (Memory::new(bed, 0, true, 4096), Memory::new(bed, 1, false, 4096));
+        let (a, b) = (VerbsMemory::new(bed, 0, true, 4096), VerbsMemory::new(bed, 1, false, 4096));
         a.fill(|_| 1);
         b.fill(|_| 2);
         let null_handle = AddrHandle::from_bits(0);
@@ -172,7 +173,7 @@ fn a_wrong_handle_is_refused_at_once_or_reported_once_and_others_continue() {
 fn an_operation_that_the_adapter_refuses_is_eio_and_others_complete() {
     on_verbs(2, |bed| {
         let end = &bed.contexts[0];
-        let (a, b) = (Memory::new(bed, 0, true, 4096), Memory::new(bed, 1, true, 4096));
+        let (a, b) = (VerbsMemory::new(bed, 0, true, 4096), VerbsMemory::new(bed, 1, true, 4096));
         // A peer can read read-only memory, but cannot write it.
         let text: &'static [u8] = b"the program's own text, which must not be written";
         let (text_addr, len) = (text.as_ptr().addr(), text.len());
@@ -194,7 +195,7 @@ fn an_operation_that_the_adapter_refuses_is_eio_and_others_complete() {
 }
 
 /// Changes the key of a region in the tables that peers read, as if the adapter had lost the key.
-fn corrupt_key(memory: &Memory) {
+fn corrupt_key(memory: &VerbsMemory) {
     const ENTRY_VALID: u64 = 1 << 63;
     let number = memory.handle.bits() >> 40;
     let entry = [ENTRY_VALID | number, memory.addr.addr() as u64, memory.len as u64];
@@ -228,9 +229,9 @@ fn corrupt_key(memory: &Memory) {
 fn an_error_that_only_the_adapter_detects_is_eio_for_that_operation_alone() {
     on_verbs(2, |bed| {
         let (end, other) = (&bed.contexts[0], &bed.contexts[1]);
-        let sources = [0, 1].map(|node| Memory::new(bed, node, true, 4096));
-        let areas: Vec<_> = (0..4).map(|i| Memory::new(bed, i % 2, true, 4096)).collect();
-        let bad = Memory::new(bed, 1, true, 4096);
+        let sources = [0, 1].map(|node| VerbsMemory::new(bed, node, true, 4096));
+        let areas: Vec<_> = (0..4).map(|i| VerbsMemory::new(bed, i % 2, true, 4096)).collect();
+        let bad = VerbsMemory::new(bed, 1, true, 4096);
         sources.iter().for_each(|area| area.fill(|_| 1));
         corrupt_key(&bad);
         // One of several writes fails while the other node also has operations in flight.
@@ -263,9 +264,9 @@ fn operations_take_effect_in_order_and_before_messages_that_are_sent_later() {
     const LEN: usize = 20_000;
     on_verbs(2, |bed| {
         let end = &bed.contexts[0];
-        let b = Memory::new(bed, 1, true, LEN);
-        let read = Memory::new(bed, 0, true, LEN);
-        let areas: Vec<_> = (0..8).map(|i| Memory::new(bed, 0, i % 2 == 0, LEN)).collect();
+        let b = VerbsMemory::new(bed, 1, true, LEN);
+        let read = VerbsMemory::new(bed, 0, true, LEN);
+        let areas: Vec<_> = (0..8).map(|i| VerbsMemory::new(bed, 0, i % 2 == 0, LEN)).collect();
         for round in 0..8u8 {
             let area = &areas[usize::from(round)];
             area.fill(|_| round + 1);
@@ -300,7 +301,7 @@ fn operations_take_effect_in_order_and_before_messages_that_are_sent_later() {
 fn an_operation_on_an_exited_node_is_eio() {
     on_verbs(2, |bed| {
         let end = &bed.contexts[0];
-        let (a, b) = (Memory::new(bed, 0, true, 64), Memory::new(bed, 1, true, 64));
+        let (a, b) = (VerbsMemory::new(bed, 0, true, 64), VerbsMemory::new(bed, 1, true, 64));
         retry_until_done(|| end.write(1, b.handle, a.handle, 64)).unwrap();
         assert_eq!(wait_done(end), BOTH_OK);
         bed.mark_exited(1);
@@ -335,8 +336,8 @@ fn failures_up_to(end: &Context, number: u64) -> Vec<u64> {
 fn operations_complete_by_number_and_a_failure_concerns_one_number() {
     on_verbs(2, |bed| {
         let end = &bed.contexts[0];
-        let (a, b) = (Memory::new(bed, 0, true, 4096), Memory::new(bed, 1, true, 4096));
-        let bad = Memory::new(bed, 1, true, 4096);
+        let (a, b) = (VerbsMemory::new(bed, 0, true, 4096), VerbsMemory::new(bed, 1, true, 4096));
+        let bad = VerbsMemory::new(bed, 1, true, 4096);
         corrupt_key(&bad);
         for number in 1..=12 {
             let remote = if number == 5 { &bad } else { &b };
@@ -366,8 +367,8 @@ fn transfers_continue_after_a_port_was_down() {
     const LEN: usize = 1 << 20;
     on_verbs(2, |bed| {
         let end = &bed.contexts[0];
-        let (a, b) = (Memory::new(bed, 0, true, LEN), Memory::new(bed, 1, true, LEN));
-        let c = Memory::new(bed, 0, true, LEN);
+        let (a, b) = (VerbsMemory::new(bed, 0, true, LEN), VerbsMemory::new(bed, 1, true, LEN));
+        let c = VerbsMemory::new(bed, 0, true, LEN);
         a.fill(|i| ((i * 31) >> 3) as u8);
         retry_until_done(|| end.write(1, b.handle, a.handle, 8)).unwrap();
         assert_eq!(wait_done(end), BOTH_OK);

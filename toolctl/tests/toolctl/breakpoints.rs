@@ -379,8 +379,12 @@ fn a_hostile_program_does_not_break_the_tracer() {
 fn no_breakpoint_or_watchpoint_remains_after_exec() {
     let Some(mut session) = Session::attached("3") else { return };
     let (pid, spot) = (session.pid, session.address("spot"));
-    let (held, watched) = (session.thread("worker-0"), session.address("watched"));
-    session.tracer.hold(pid, held).unwrap();
+    let watched = session.address("watched");
+    // The breakpoint is inside an instruction of `spot`, which no thread may execute meanwhile.
+    for worker in session.tracer.threads(pid).into_iter().filter(|tid| *tid != pid) {
+        session.tracer.hold(pid, worker).unwrap();
+        session.general(worker);
+    }
     let range = WatchRange { address: watched, length: 8, kind: WatchKind::Write };
     session.ask(pid, Request::SetWatchpoint(range)).unwrap();
     session.tell("e");

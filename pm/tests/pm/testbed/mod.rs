@@ -5,6 +5,7 @@ pub mod hostile_segment;
 use score_pm::{
     CompositeOptions, Context, ContextRef, Counters, Device, DeviceOptions, Error, PmResult,
 };
+use std::process::{Child, ExitStatus};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -310,6 +311,35 @@ pub fn role_args(module: &str) -> [String; 4] {
     let (_program, module) = module.split_once("::").expect("a module of the program");
     let role = format!("{module}::role");
     [role.as_str(), "--exact", "--nocapture", "--test-threads=1"].map(String::from)
+}
+
+/// A process that does not outlive its test.
+pub struct Process(pub Child);
+
+impl Process {
+    pub fn id(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    pub fn ends(mut self) -> ExitStatus {
+        self.0.wait().unwrap()
+    }
+
+    pub fn wait_for_success(self) {
+        assert!(self.ends().success());
+    }
+
+    pub fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Aborts a test that hangs.
