@@ -144,6 +144,9 @@ fn path_of(job_directory: &Path, tool: ToolId) -> PathBuf {
 /// that cannot be removed are removed with the job's directory.
 pub fn remove_files(job_directory: &Path, tool: ToolId) {
     let path = path_of(job_directory, tool);
+    if path.symlink_metadata().is_err() {
+        return;
+    }
     let remove = {
         let path = path.clone();
         move || _ = remove::tree(&path)
