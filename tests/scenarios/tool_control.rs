@@ -14,6 +14,9 @@ use score_tools::wire::*;
 
 const SIGTRAP: u32 = 5;
 const SIGUSR1: u32 = 10;
+const SERVICE: &str = "scored-toolctl";
+/// How long a service does not answer: longer than the time limit of a command.
+const LATENESS: Duration = Duration::from_secs(5);
 
 /// The bit of a signal in a set of signals.
 fn bit(signal: u32) -> u64 {
@@ -391,6 +394,31 @@ fn the_death_of_a_tool_undoes_its_changes_to_the_job() {
         assert_ne!(watcher.memory(1, target.tick, 1), [0xcc]);
     }
     drop(watcher);
+    target_job.end(0);
+}
+
+#[test]
+fn a_service_that_is_late_keeps_its_tools() {
+    let env = TestEnv::new();
+    let Some(target_job) = TargetJob::start(&env, 2) else { return };
+    let target = target_job.targets[1].clone();
+    let mut tool = target_job.attach(b"is late\0", 1);
+    assert_eq!(tool.control(1, bit(SIGTRAP)).0, ReturnCode::Success);
+    tool.set_breakpoint(1, target.tick, BreakpointKind::Normal);
+    let _ = tool.signal_notice(1);
+    let service = env.wait_for_process(SERVICE, |process| process.program() == SERVICE);
+    service.signal(Signal::SIGSTOP);
+    // The shepherd does not get an answer within the time limit of the command and the grace.
+    let begun = Instant::now();
+    let stacks =
+        env.command("scdb").args(&["-wait=1", &target_job.job.job_address(), "stacks"]).run();
+    assert!(stacks.stderr.contains("no answer") || !stacks.text().contains("tick"), "{stacks}");
+    std::thread::sleep(LATENESS.saturating_sub(begun.elapsed()));
+    service.signal(Signal::SIGCONT);
+    tool.reset_breakpoint(1, target.tick);
+    tool.proceed(1);
+    tool.wait_for_change(1, target.counter);
+    drop(tool);
     target_job.end(0);
 }
 

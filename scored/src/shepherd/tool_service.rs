@@ -47,6 +47,10 @@ const SERVICE_NAME: &str = "scored-toolctl";
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that the service gets in addition to the waiting time of a command.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
+/// A service that has not answered a command in time, and then sends nothing for this time, is
+/// killed. This is a last resort: if the kernel detaches a thread in the middle of a step, or at a
+/// breakpoint, SIGTRAP ends its process. A service on a loaded host is only late.
+const STUCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// An idle service that has not exited within this time is killed.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the service may take to notify tools of exits when the job ends.
@@ -81,6 +85,15 @@ struct RunningService {
     socket: FramedSocket,
     pid: i32,
     purpose: ServiceUse,
+    /// The time at which a command was not answered, if the service has sent nothing since.
+    silent_since: Option<Instant>,
+}
+
+impl RunningService {
+    /// When the service is considered stuck, unless it sends something.
+    fn stuck_at(&self) -> Option<Instant> {
+        self.silent_since.map(|since| since + STUCK_TIMEOUT)
+    }
 }
 
 /// The socket to which tools connect.
@@ -263,10 +276,11 @@ impl ToolService {
             // The next service removes the breakpoints.
             return (!self.breakpoints.is_empty()).then(Instant::now);
         };
-        let pending = self.pending.values().map(|pending| pending.deadline).min();
+        let pending = self.pending.values().map(|pending| pending.deadline);
+        let due = pending.chain(service.stuck_at()).min();
         match service.purpose {
-            ServiceUse::Tools => pending,
-            ServiceUse::Idle(since) => pending.or(Some(since + IDLE_TIMEOUT)),
+            ServiceUse::Tools => due,
+            ServiceUse::Idle(since) => due.or(Some(since + IDLE_TIMEOUT)),
             ServiceUse::Leaving(since) => Some(since + LEAVE_TIMEOUT),
             ServiceUse::Ending(since) => Some(since + END_TIMEOUT),
         }
@@ -298,7 +312,11 @@ impl ToolService {
             let Some(service) = &mut self.service else { return reports };
             let socket = &mut service.socket;
             socket.flush();
-            match socket.receive::<ToolctlReport>() {
+            let received = socket.receive::<ToolctlReport>();
+            if matches!(received, Ok(Some(_))) {
+                service.silent_since = None;
+            }
+            match received {
                 Ok(Some(ToolctlReport::Answer { element, id, node, body })) => {
                     self.on_answer(element, id, node, body, &mut reports);
                 }
@@ -328,10 +346,15 @@ impl ToolService {
                         return reports;
                     }
                     let Some(service) = &mut self.service else { return reports };
+                    let is_stuck = service.stuck_at().is_some_and(|time| time <= now);
                     match service.purpose {
-                        ServiceUse::Idle(_) if self.pending.is_empty() => {
+                        ServiceUse::Idle(_) if self.pending.is_empty() && !is_stuck => {
                             service.purpose = ServiceUse::Leaving(now);
                             service.socket.queue(&ToolctlOrder::Leave);
+                        }
+                        ServiceUse::Idle(_) | ServiceUse::Tools if !is_stuck => {
+                            service.silent_since.get_or_insert(now);
+                            self.fail_late_commands(now, &mut reports);
                         }
                         _ => break format!("{SERVICE_NAME} does not answer"),
                     }
@@ -349,6 +372,19 @@ impl ToolService {
             }
         }
         reports
+    }
+
+    /// Gives up the commands that the service has not answered in time. It may still answer them,
+    /// which has no effect.
+    fn fail_late_commands(&mut self, now: Instant, reports: &mut Vec<ToolReport>) {
+        let reason = format!("{SERVICE_NAME} does not answer in time");
+        self.pending.retain(|(element, id), pending| {
+            let is_late = pending.deadline <= now;
+            if is_late {
+                reports.push((*element, failure(*id, pending.unanswered.clone(), &reason)));
+            }
+            !is_late
+        });
     }
 
     /// Handles the exit of a service that was ordered to exit. If a tool has connected or a command
@@ -505,7 +541,8 @@ fn start(
     process::kill(pid, libc::SIGCONT);
     let mut socket = FramedSocket::new(own.into()).map_err(failed)?;
     socket.register(registry, token).map_err(failed)?;
-    Ok(RunningService { socket, pid, purpose: ServiceUse::Idle(Instant::now()) })
+    let purpose = ServiceUse::Idle(Instant::now());
+    Ok(RunningService { socket, pid, purpose, silent_since: None })
 }
 
 fn service_program() -> Result<PathBuf, String> {
