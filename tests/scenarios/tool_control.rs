@@ -16,7 +16,7 @@ const SIGTRAP: u32 = 5;
 const SIGUSR1: u32 = 10;
 const SERVICE: &str = "scored-toolctl";
 /// How long a service does not answer: longer than the time limit of a command.
-const LATENESS: Duration = Duration::from_secs(5);
+const SERVICE_DELAY: Duration = Duration::from_secs(5);
 
 /// The bit of a signal in a set of signals.
 fn bit(signal: u32) -> u64 {
@@ -413,7 +413,7 @@ fn a_service_that_is_late_keeps_its_tools() {
     let stacks =
         env.command("scdb").args(&["-wait", "1", &target_job.job.job_address(), "stacks"]).run();
     let _ = stacks.assert_stderr(&["scored-toolctl does not answer"]);
-    std::thread::sleep(LATENESS.saturating_sub(begun.elapsed()));
+    std::thread::sleep(SERVICE_DELAY.saturating_sub(begun.elapsed()));
     service.signal(Signal::SIGCONT);
     tool.reset_breakpoint(1, target.tick);
     tool.proceed(1);
