@@ -256,14 +256,14 @@ fn report_header(bench: &Bench) -> String {
     let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let mut lines = vec![format!(
-        "{}, {} processors, kernel {}, {} rounds, load {}",
+    let machine = format!(
+        "{}, {} processors, kernel {}",
         model.trim_start_matches([' ', '\t', ':']),
         info.matches("model name").count(),
         kernel.split(['-', '\n']).next().unwrap_or_default(),
-        bench.round_count,
-        load.split(' ').next().unwrap_or_default(),
-    )];
+    );
+    let load = load.split(' ').next().unwrap_or_default();
+    let mut lines = vec![machine, format!("{} rounds, load {load}", bench.round_count)];
     lines.extend(bench.competitors.version_lines.iter().cloned());
     lines.join("\n")
 }
