@@ -8,7 +8,7 @@ use std::process::Command;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use score_tests::service::Cluster;
-use score_tests::{Outcome, TestEnv, binaries, skip};
+use score_tests::{Outcome, TestEnv, binaries, skip, testbed};
 
 /// The requests of a process's MPI library to its shepherd (PMI 1), as shell functions.
 const PMI_FUNCTIONS: &str = "\
@@ -272,15 +272,16 @@ fn mpi_uses_pm_even_if_the_kernel_refuses_copies_between_processes() {
 #[test]
 fn a_program_that_calls_libfabric_uses_all_that_the_provider_offers() {
     let Some(mpich) = mpich("fi_calls") else { return };
-    if !Path::new("/usr/include/rdma/fabric.h").exists() {
-        return skip("fi_calls", "there are no headers of libfabric (libfabric-dev)");
-    }
+    let Some(prefix) = testbed::header_prefix("rdma/fabric.h") else {
+        return skip("fi_calls", "libfabric-dev is neither installed nor unpacked");
+    };
     let env = TestEnv::new();
     // The wheel of MPICH contains its own libfabric.
     let library = mpich.join("lib/mpich");
     let source = binaries::root().join("tests/programs/fi_calls.c");
     let mut gcc = Command::new("gcc");
-    gcc.arg(source).args(["-O2", "-pthread", "-o", "fi_calls", "-L"]).arg(&library);
+    gcc.arg(source).arg(format!("-I{}/include", prefix.display()));
+    gcc.args(["-O2", "-pthread", "-o", "fi_calls", "-L"]).arg(&library);
     gcc.arg("-l:libfabric.so.1").arg(format!("-Wl,-rpath,{}", library.display()));
     assert!(gcc.current_dir(env.dir()).status().unwrap().success());
     let provider = binaries::folder().join("libfabric");
@@ -485,16 +486,13 @@ int main(void) {
 #[test]
 fn the_pmi_2_library_of_slurm_works_with_the_pmi_service() {
     let env = TestEnv::new();
-    let packages = binaries::folder().parent().unwrap().join("testbeds/usr");
-    let folders = [packages, PathBuf::from("/usr")];
-    let has_header = |folder: &&PathBuf| folder.join("include/slurm/pmi2.h").exists();
-    let Some(folder) = folders.iter().find(has_header) else {
+    let Some(prefix) = testbed::header_prefix("slurm/pmi2.h") else {
         return skip("pmi_2_library", "libpmi2-0-dev is neither installed nor unpacked");
     };
-    let library_folder = format!("{}/lib/{}-linux-gnu", folder.display(), std::env::consts::ARCH);
+    let library_folder = format!("{}/lib/{}-linux-gnu", prefix.display(), std::env::consts::ARCH);
     let source = env.write_file("pmi2.c", PMI_2);
     let mut gcc = Command::new("gcc");
-    gcc.arg(source).arg(format!("-I{}/include", folder.display()));
+    gcc.arg(source).arg(format!("-I{}/include", prefix.display()));
     gcc.args([&format!("-L{library_folder}"), &format!("-Wl,-rpath,{library_folder}")]);
     gcc.args(["-l:libpmi2.so.0", "-Wl,--allow-shlib-undefined", "-o", "pmi2"]);
     assert!(gcc.current_dir(env.dir()).status().unwrap().success());

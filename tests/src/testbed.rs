@@ -28,6 +28,13 @@ fn package_dir() -> PathBuf {
     binaries::folder().parent().unwrap_or(Path::new("/")).join(PACKAGE_DIR)
 }
 
+/// The prefix (`/usr`, or the directory of unpacked packages) whose `include` has this header.
+#[must_use]
+pub fn header_prefix(header: &str) -> Option<PathBuf> {
+    let prefixes = [package_dir().join("usr"), PathBuf::from("/usr")];
+    prefixes.into_iter().find(|prefix| prefix.join("include").join(header).exists())
+}
+
 /// Finds a program by one of its names, first among installed programs and then among unpacked
 /// ones.
 fn find_tool(names: &[&str]) -> Option<PathBuf> {
