@@ -2,6 +2,7 @@
 //! loss, and processes that are killed.
 
 use crate::hosts::*;
+use crate::roles::echo;
 use crate::testbed::*;
 use score_pm::*;
 use std::os::linux::net::SocketAddrExt;
@@ -16,8 +17,8 @@ fn role() {
     let _dog = Watchdog::new(300);
     let node = given.join();
     match role.as_str() {
-        "echo" => echo(&node.end),
-        "blocking echo" => blocking_echo(&node.end),
+        "echo" => echo(&node.end, receive_surely),
+        "blocking echo" => echo(&node.end, blocking_receive),
         "leave" => {
             send_final_messages(&node.end);
             let Node { end, ethernet, .. } = node;
@@ -38,17 +39,6 @@ fn role() {
         }
         "compute" => compute(&node.end),
         other => panic!("no role {other}"),
-    }
-}
-
-/// Sends every message back to node 0, until one is `end`.
-fn echo(end: &Context) {
-    loop {
-        let message = receive_surely(end);
-        send_surely(end, 0, &message);
-        if message == b"end" {
-            return;
-        }
     }
 }
 
@@ -81,16 +71,6 @@ fn blocking_receive(end: &Context) -> Vec<u8> {
         let ready = unsafe { libc::poll(&mut poll, 1, 30_000) };
         assert_eq!(ready, 1, "not woken for 30 s");
         end.after_select().unwrap();
-    }
-}
-
-fn blocking_echo(end: &Context) {
-    loop {
-        let message = blocking_receive(end);
-        send_surely(end, 0, &message);
-        if message == b"end" {
-            return;
-        }
     }
 }
 

@@ -1,12 +1,11 @@
 //! Several hosts in one test. Each host has an owner, the addresses of the others, and processes.
 
-use crate::testbed::{Process, role_args};
+use crate::roles;
+use crate::testbed::Process;
 use score_pm::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const ROLE_ENV: &str = "PM_TEST_ROLE";
 const FDS_ENV: &str = "PM_TEST_FDS";
 
 /// The devices and contexts of a host's owner.
@@ -77,19 +76,11 @@ impl Hosts {
         let given = self.give(node);
         let shmem = given.shmem.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         let ethernet = given.ethernet.as_raw_fd();
-        for fd in [shmem, ethernet] {
-            // SAFETY: this is a descriptor of this process, or -1. The child has to inherit it.
-            unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
-        }
+        let mut command = roles::command(module, role);
+        [shmem, ethernet].into_iter().for_each(|fd| roles::pass_on(&mut command, fd));
         let InheritedNode { first, local, nodes, .. } = given;
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(role_args(module))
-            .env(ROLE_ENV, role)
-            .env(FDS_ENV, format!("{node} {first} {local} {nodes} {shmem} {ethernet}"))
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        Process(child)
+        let inherited = format!("{node} {first} {local} {nodes} {shmem} {ethernet}");
+        Process(command.env(FDS_ENV, inherited).spawn().unwrap())
     }
 
     /// Marks a node's process as exited at every owner, as the job master does.
@@ -187,7 +178,7 @@ impl InheritedNode {
     /// Returns the role and the inherited node of a process that [`Hosts::start`] has started, or
     /// None in other processes.
     pub fn inherited() -> Option<(String, InheritedNode)> {
-        let role = std::env::var(ROLE_ENV).ok()?;
+        let role = roles::role()?;
         let words = std::env::var(FDS_ENV).unwrap();
         let words: Vec<i64> = words.split(' ').map(|word| word.parse().unwrap()).collect();
         // SAFETY: the process inherits the descriptor for this purpose, and nothing else uses it.

@@ -17,6 +17,7 @@ mod processes;
 mod receive_fairness;
 mod remote;
 mod remote_hosts;
+mod roles;
 mod serialized;
 mod testbed;
 mod verbs;

@@ -1,14 +1,11 @@
 //! Tests with real processes: blocking receive, kills at critical moments, exit, and fork. A test
 //! starts this binary again with a role: see [`role`].
 
+use crate::roles::{self, echo};
 use crate::testbed::*;
 use score_pm::*;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::process::{Command, Stdio};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-
-const ROLE_ENV: &str = "PM_TEST_ROLE";
-const FD_ENV: &str = "PM_TEST_FD";
 
 /// An owner of two contexts: node 0 in this process, and node 1 for another process.
 struct TwoNodes {
@@ -40,32 +37,20 @@ impl TwoNodes {
     /// Starts this binary again as node 1.
     fn start(&mut self, role: &str) -> Process {
         let fd = self.remote_fd.take().unwrap();
-        // SAFETY: this is a descriptor of this process, which the child has to inherit.
-        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(role_args(module_path!()))
-            .env(ROLE_ENV, role)
-            .env(FD_ENV, fd.as_raw_fd().to_string())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        Process(child)
+        roles::start(module_path!(), role, &fd)
     }
 }
 
 /// This is not a test, but the code of the other process.
 #[test]
 fn role() {
-    let Ok(role) = std::env::var(ROLE_ENV) else { return };
+    let Some(role) = roles::role() else { return };
     let _dog = Watchdog::new(300);
-    let fd: i32 = std::env::var(FD_ENV).unwrap().parse().unwrap();
-    // SAFETY: the process inherits the descriptor for this purpose, and nothing else uses it.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let member = Context::attach("shmem", fd).unwrap();
+    let member = Context::attach("shmem", roles::inherited_fd()).unwrap();
     let end = composite(&member);
     match role.as_str() {
-        "echo" => echo(&end),
-        "blocking echo" => blocking_echo(&end),
+        "echo" => echo(&end, receive_surely),
+        "blocking echo" => echo(&end, blocking_receive),
         "user" => user(&end),
         "stuck with a buffer" => hold_buffer_for_ever(&end),
         "flood" => loop {
@@ -78,16 +63,6 @@ fn role() {
             member.detach().unwrap();
         }
         other => panic!("no role {other}"),
-    }
-}
-
-fn echo(end: &Context) {
-    loop {
-        let message = receive_surely(end);
-        send_surely(end, 0, &message);
-        if message == b"end" {
-            return;
-        }
     }
 }
 
@@ -110,16 +85,6 @@ fn blocking_receive(end: &Context) -> Vec<u8> {
     };
     end.after_select().unwrap();
     message
-}
-
-fn blocking_echo(end: &Context) {
-    loop {
-        let message = blocking_receive(end);
-        send_surely(end, 0, &message);
-        if message == b"end" {
-            return;
-        }
-    }
 }
 
 fn user(end: &Context) {

@@ -3,16 +3,14 @@
 //! adapter. `cargo xtask test virtual` has one. A test starts this binary again with a role: see
 //! [`role`].
 
+use crate::roles::{self, echo};
 use crate::testbed::*;
 use score_pm::*;
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const ROLE_ENV: &str = "PM_TEST_ROLE";
-const FD_ENV: &str = "PM_TEST_FD";
 /// The number of messages in tests that need many.
 const MESSAGE_COUNT: u32 = 200;
 
@@ -37,16 +35,7 @@ impl Nodes {
     /// Starts this binary again as a node.
     fn start(&self, node: usize, role: &str) -> Process {
         let fd = self.opened[node].create_attach_fd().unwrap();
-        // SAFETY: this is a descriptor of this process, which the child has to inherit.
-        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(role_args(module_path!()))
-            .env(ROLE_ENV, role)
-            .env(FD_ENV, fd.as_raw_fd().to_string())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        Process(child)
+        roles::start(module_path!(), role, &fd)
     }
 
     /// Waits until all messages have arrived.
@@ -62,18 +51,21 @@ impl Nodes {
 /// This is not a test, but the code of the other processes.
 #[test]
 fn role() {
-    let Ok(role) = std::env::var(ROLE_ENV) else { return };
+    let Some(role) = roles::role() else { return };
     let _dog = Watchdog::new(300);
     if let Some(adapter) = role.strip_prefix("limited ") {
         return check_limited_adapter(adapter);
     }
-    let fd: i32 = std::env::var(FD_ENV).unwrap().parse().unwrap();
-    // SAFETY: the process inherits the descriptor for this purpose, and nothing else uses it.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let end = Context::attach("verbs", fd).unwrap();
+    let end = Context::attach("verbs", roles::inherited_fd()).unwrap();
     match role.as_str() {
-        "echo" => echo(&end, receive_surely),
-        "blocking echo" => echo(&end, blocking_receive),
+        "echo" => {
+            echo(&end, receive_surely);
+            end.detach().unwrap();
+        }
+        "blocking echo" => {
+            echo(&end, blocking_receive);
+            end.detach().unwrap();
+        }
         "last words" => {
             for i in 0..MESSAGE_COUNT {
                 send_surely(&end, 0, &i.to_le_bytes());
@@ -82,16 +74,6 @@ fn role() {
             std::process::abort();
         }
         other => panic!("no role {other}"),
-    }
-}
-
-fn echo(end: &Context, receive: impl Fn(&Context) -> Vec<u8>) {
-    loop {
-        let message = receive(end);
-        send_surely(end, 0, &message);
-        if message == b"end" {
-            return end.detach().unwrap();
-        }
     }
 }
 
@@ -320,11 +302,8 @@ fn check_limited_adapter(adapter: &str) {
 fn an_exhausted_adapter_is_named_and_messages_wait_for_it() {
     let Some(adapter) = adapter() else { return };
     let _dog = Watchdog::new(120);
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(role_args(module_path!()))
-        .env(ROLE_ENV, format!("limited {adapter}"))
+    let child = roles::command(module_path!(), &format!("limited {adapter}"))
         .env("PM_DEBUG", "0")
-        .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .output()
         .unwrap();

@@ -305,14 +305,6 @@ pub fn retry_until_done(mut operation: impl FnMut() -> PmResult<()>) -> PmResult
     }
 }
 
-/// Returns the arguments with which this program runs only the test `role` of a module. `module` is
-/// the `module_path!()` of the module.
-pub fn role_args(module: &str) -> [String; 4] {
-    let (_program, module) = module.split_once("::").expect("a module of the program");
-    let role = format!("{module}::role");
-    [role.as_str(), "--exact", "--nocapture", "--test-threads=1"].map(String::from)
-}
-
 /// A process that does not outlive its test.
 pub struct Process(pub Child);
 
