@@ -151,20 +151,29 @@ impl DaemonJobs {
 
 /// Requests of sessions to running jobs: watch one (`scmon JOB`), start tools and call them.
 impl DaemonJobs {
+    /// The permit's job, which this daemon leads.
+    ///
+    /// # Errors
+    /// One line: the job has no processes.
+    fn led_job(&self, permit: &JobPermit) -> Result<JobId, String> {
+        let job = permit.job();
+        match self.jobs.leads(job) {
+            true => Ok(job),
+            false => Err(format!("job {job} has no processes now: it is queued, or has ended")),
+        }
+    }
+
     /// Subscribes a session to the metrics of a job that this daemon leads, until the job ends.
     ///
     /// # Errors
-    /// One line: the job is still queued and has no metrics yet.
+    /// One line: the job has no processes.
     pub fn watch_job(
         &mut self,
         session_key: SessionKey,
         permit: &JobPermit,
         period_ms: u32,
     ) -> Result<(), String> {
-        let job = permit.job();
-        if !self.jobs.leads(job) {
-            return Err(format!("job {job} is still queued; no metrics are available yet"));
-        }
+        let job = self.led_job(permit)?;
         self.unwatch(session_key);
         let (subscriber, period_ms) = (Subscriber::Session(session_key), period_ms.max(1));
         self.on(Input::Subscribe { job, subscriber, period_ms });
@@ -181,10 +190,7 @@ impl DaemonJobs {
         permit: &JobPermit,
         call: ToolCall,
     ) -> Result<(), String> {
-        let job = permit.job();
-        if !self.jobs.leads(job) {
-            return Err(format!("job {job} has no processes now: it is queued, or has ended"));
-        }
+        let job = self.led_job(permit)?;
         self.on(Input::Tool(session_key, ToolCall { job, ..call }));
         Ok(())
     }
@@ -192,17 +198,14 @@ impl DaemonJobs {
     /// Starts a tool next to a job that this daemon leads, or signals such a tool.
     ///
     /// # Errors
-    /// One line: the job is still queued, or the connection has sent files already.
+    /// One line: the job has no processes, or the connection has sent files already.
     pub fn send_tool_action(
         &mut self,
         session_key: SessionKey,
         permit: &JobPermit,
         action: ToolAction,
     ) -> Result<(), String> {
-        let job = permit.job();
-        if !self.jobs.leads(job) {
-            return Err(format!("job {job} is still queued; it has no tools yet"));
-        }
+        let job = self.led_job(permit)?;
         let has_files = matches!(action, ToolAction::Start { files: Some(_), .. });
         if has_files && self.jobs.job_of_tool_session(session_key).is_some() {
             return Err("a connection sends the files of one tool".to_owned());
@@ -226,16 +229,13 @@ impl DaemonJobs {
     /// Requests the list of processes of a job that this daemon leads.
     ///
     /// # Errors
-    /// One line: the job is still queued.
+    /// One line: the job has no processes.
     pub fn list_processes(
         &mut self,
         session_key: SessionKey,
         permit: &JobPermit,
     ) -> Result<(), String> {
-        let job = permit.job();
-        if !self.jobs.leads(job) {
-            return Err(format!("job {job} is still queued; it has no processes yet"));
-        }
+        let job = self.led_job(permit)?;
         self.on(Input::ListProcesses(session_key, job));
         Ok(())
     }
@@ -251,10 +251,7 @@ impl DaemonJobs {
         permit: &JobPermit,
         session: ToolSession,
     ) -> Result<(), String> {
-        let job = permit.job();
-        if !self.jobs.leads(job) {
-            return Err(format!("job {job} has no processes now: it is queued, or has ended"));
-        }
+        let job = self.led_job(permit)?;
         if self.jobs.job_of_tool_session(session_key).is_some() {
             return Err("a connection has one session of a tool".to_owned());
         }
