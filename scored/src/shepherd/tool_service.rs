@@ -556,3 +556,7 @@ fn service_program() -> Result<PathBuf, String> {
         )),
     }
 }
+
+#[cfg(test)]
+#[path = "tool_service_tests.rs"]
+mod tests;
