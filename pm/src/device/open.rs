@@ -214,8 +214,8 @@ impl Device {
     pub fn counters(&self, node: u32) -> PmResult<Counters> {
         match &self.state_if_open()?.kind {
             DeviceKind::Shmem(channels) => channels.counters(node as usize),
-            DeviceKind::Ethernet(channels) => channels.counters(node as usize),
-            DeviceKind::Verbs(channels) => channels.counters(node as usize),
+            DeviceKind::Ethernet(channels) => channels.counters(node),
+            DeviceKind::Verbs(channels) => channels.counters(node),
             DeviceKind::Composite(_) => Err(Error::NoSys),
         }
     }
@@ -226,8 +226,8 @@ impl Device {
     pub fn mark_exited(&self, node: u32) -> PmResult<()> {
         match &self.state_if_open()?.kind {
             DeviceKind::Shmem(channels) => channels.mark_exited(node as usize),
-            DeviceKind::Ethernet(channels) => channels.mark_exited(node as usize),
-            DeviceKind::Verbs(channels) => channels.mark_exited(node as usize),
+            DeviceKind::Ethernet(channels) => channels.mark_exited(node),
+            DeviceKind::Verbs(channels) => channels.mark_exited(node),
             DeviceKind::Composite(_) => Err(Error::NoSys),
         }
     }
@@ -250,7 +250,7 @@ impl Device {
     /// For network devices: marks a node of another host as exited. Sends to the node are accepted
     /// and dropped.
     pub fn peer_exited(&self, node: u32) -> PmResult<()> {
-        on_network!(self.network()?, channels => channels.peer_exited(node as usize))
+        on_network!(self.network()?, channels => channels.peer_exited(node))
     }
 
     /// For network devices: returns a descriptor that is readable when [`Device::serve`] has work

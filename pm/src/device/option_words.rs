@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::net_common::layout::MAX_LOCAL;
+use super::net_common::layout::{MAX_LOCAL, SlabGeometry};
 use crate::config::MAX_NODE;
 use crate::debug;
 use crate::error::{Error, PmResult};
@@ -77,6 +77,14 @@ impl NetworkOptions {
     /// reach.
     pub(super) fn is_on_one_host(&self) -> bool {
         self.local.len() == self.nodes
+    }
+
+    /// Returns the layout of a slab for these nodes and messages of up to `mtu` bytes, or `Invalid`
+    /// if a number is out of range.
+    pub(super) fn slab_geometry(&self, mtu: usize) -> PmResult<SlabGeometry> {
+        let to_node = |number: usize| u32::try_from(number).map_err(|_| Error::Invalid);
+        let local = to_node(self.local.start)?..to_node(self.local.end)?;
+        SlabGeometry::new(to_node(self.nodes)?, local, mtu)
     }
 
     pub(super) fn check(&self) -> Result<(), String> {

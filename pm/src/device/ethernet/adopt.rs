@@ -92,7 +92,7 @@ impl EthernetEngine {
                 len: u16::try_from(published.len).unwrap_or(0),
                 kind: published.kind,
             };
-            if sequence.is_some() || to as usize >= self.slab.geometry().nodes {
+            if sequence.is_some() || to >= self.slab.geometry().nodes {
                 recovered.push(message);
             } else {
                 let ordered_after_rma = published.ordered_after_rma;

@@ -44,7 +44,7 @@ impl EthernetEngine {
     /// Sends a control message. Returns `Invalid` for a bad node or an empty message, and
     /// `NoBuffers` if the maximum number is in flight.
     pub(super) fn send_control(&mut self, to: u32, message: &[u8]) -> PmResult<()> {
-        if to as usize >= self.slab.geometry().nodes || message.is_empty() {
+        if to >= self.slab.geometry().nodes || message.is_empty() {
             return Err(Error::Invalid);
         }
         if self.exited_nodes.contains(to) {

@@ -90,8 +90,7 @@ fn reliability_config(
     link_count: usize,
 ) -> Config {
     let geometry = slab.geometry();
-    let nodes = geometry.nodes as u32;
-    let mut config = Config::new(identity.self_node, nodes, identity.secret, restarts);
+    let mut config = Config::new(identity.self_node, geometry.nodes, identity.secret, restarts);
     config.links = link_count as u8;
     config.mtu = geometry.mtu as u16;
     config.buffers = (receive_buffers::buffer_count(geometry.mtu) - RESERVED_BUFFERS) as u32;
@@ -136,7 +135,7 @@ impl EthernetEngine {
             transmitter: Transmitter::new(
                 wires,
                 addresses,
-                (identity.self_node, identity.channel as usize),
+                identity,
                 ZeroCopyFrames::new(geometry.slots, geometry.slots),
             ),
             store: ReceiveStore::new(geometry.mtu),
@@ -445,7 +444,7 @@ impl EthernetEngine {
     #[cold]
     fn note_exited_nodes(&mut self, now: u64) {
         self.slab.note_exits();
-        for node in 0..self.slab.geometry().nodes as u32 {
+        for node in 0..self.slab.geometry().nodes {
             if self.slab.is_exited(node) {
                 self.exited_nodes.add(node, now);
             }

@@ -9,7 +9,6 @@ use super::wire;
 use crate::config::MIN_MTU;
 use crate::debug;
 use crate::device::net_common;
-use crate::device::net_common::layout::SlabGeometry;
 use crate::error::{Error, PmResult};
 use score_pm_reliability::PACKET_HEADER_LEN;
 
@@ -72,12 +71,11 @@ impl EthernetChannels {
             });
             return Err(Error::NoDevice);
         }
-        let network = &options.network;
-        let geometry = SlabGeometry::new(network.nodes, network.local.clone(), mtu)?;
+        let geometry = options.network.slab_geometry(mtu)?;
         EthernetChannels::from_sockets(
             options.incarnation,
             geometry,
-            network.secret,
+            options.network.secret,
             options.links.len(),
             sockets,
         )

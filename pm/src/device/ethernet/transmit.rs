@@ -6,7 +6,8 @@
 use super::wire::{self, Packet, PeerNumber, UserBytes, Wire};
 use super::zero_copy::{PayloadState, ZeroCopyFrames};
 use crate::debug;
-use crate::device::net_common::address_table::AddressTable;
+use crate::device::net_common::EndpointIdentity;
+use crate::device::net_common::address_table::{AddressKey, AddressTable};
 use crate::device::net_common::node_slab::NodeSlab;
 use crate::error::{Error, PmResult};
 use score_pm_reliability::packet_header::{Header, PacketKind};
@@ -68,7 +69,7 @@ pub(super) struct Transmitter {
     /// The peer number of each node on each link, in pages that are allocated on demand.
     peer_numbers: Vec<Option<Box<[PeerNumber]>>>,
     addresses: Arc<AddressTable>,
-    channel: usize,
+    channel: u32,
     headers: Box<[HeaderBytes; BATCH]>,
     /// Whether all wires pass a batch to the kernel as one buffer, which the kernel divides into
     /// segments.
@@ -89,11 +90,11 @@ impl Transmitter {
     pub(super) fn new(
         wires: Vec<Wire>,
         addresses: Arc<AddressTable>,
-        (self_node, channel): (u32, usize),
+        EndpointIdentity { self_node, channel, .. }: EndpointIdentity,
         zero_copy: ZeroCopyFrames,
     ) -> Transmitter {
         Transmitter {
-            peer_numbers: (0..addresses.shape().nodes.div_ceil(PEERS_PER_PAGE))
+            peer_numbers: (0..(addresses.shape().nodes as usize).div_ceil(PEERS_PER_PAGE))
                 .map(|_| None)
                 .collect(),
             warned: vec![false; wires.len()],
@@ -115,7 +116,7 @@ impl Transmitter {
     pub(super) fn mtu(&mut self, node: u32) -> PmResult<usize> {
         let mut mtu = usize::MAX;
         for link in 0..self.wires.len() {
-            let address = self.addresses.get(node as usize, self.channel, link);
+            let address = self.addresses.get(AddressKey { node, channel: self.channel, link });
             let address = address.ok_or(Error::Invalid)?;
             let peer = self.wires[link].add_peer(&address).map_err(|why| {
                 debug::log(debug::ERROR, || format!("ethernet: node {node}, link {link}: {why}"));

@@ -18,14 +18,32 @@ pub(crate) const ENTRY_LEN: usize = 32;
 /// The dimensions of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddressTableShape {
-    pub(crate) nodes: usize,
-    pub(crate) channels: usize,
+    pub(crate) nodes: u32,
+    pub(crate) channels: u32,
     pub(crate) links: usize,
+}
+
+/// Identifies an address of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AddressKey {
+    pub(crate) node: u32,
+    pub(crate) channel: u32,
+    pub(crate) link: usize,
 }
 
 impl AddressTableShape {
     pub(crate) fn bytes(&self) -> usize {
-        self.nodes * self.channels * self.links * ENTRY_LEN
+        self.nodes as usize * self.channels as usize * self.links * ENTRY_LEN
+    }
+
+    /// Returns the offset of an entry, or None if there is no such node, channel or link.
+    fn entry_offset(&self, key: AddressKey) -> Option<usize> {
+        let AddressKey { node, channel, link } = key;
+        if node >= self.nodes || channel >= self.channels || link >= self.links {
+            return None;
+        }
+        let endpoint = node as usize * self.channels as usize + channel as usize;
+        Some((endpoint * self.links + link) * ENTRY_LEN)
     }
 }
 
@@ -86,12 +104,8 @@ impl AddressTable {
     }
 
     /// Returns one address, or None if there is no such node, channel or link.
-    pub(crate) fn get(&self, node: usize, channel: usize, link: usize) -> Option<Vec<u8>> {
-        let AddressTableShape { nodes, channels, links } = self.shape;
-        if node >= nodes || channel >= channels || link >= links {
-            return None;
-        }
-        let offset = ((node * channels + channel) * links + link) * ENTRY_LEN;
+    pub(crate) fn get(&self, key: AddressKey) -> Option<Vec<u8>> {
+        let offset = self.shape.entry_offset(key)?;
         // SAFETY: the entry is inside the mapping, and the seals prevent every process from writing
         // or shrinking it.
         let entry = unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset), ENTRY_LEN) };
@@ -113,12 +127,10 @@ mod tests {
         let made = AddressTable::create(shape, &table).unwrap();
         let again =
             AddressTable::open(made.memory().try_clone_to_owned().unwrap(), made.shape()).unwrap();
-        assert_eq!(again.get(1, 0, 2), Some(vec![8; 13]));
-        assert_eq!(again.get(0, 1, 0), Some(vec![3; 8]));
-        assert_eq!(
-            (again.get(2, 0, 0), again.get(0, 2, 0), again.get(0, 0, 3)),
-            (None, None, None)
-        );
+        let get = |node, channel, link| again.get(AddressKey { node, channel, link });
+        assert_eq!(get(1, 0, 2), Some(vec![8; 13]));
+        assert_eq!(get(0, 1, 0), Some(vec![3; 8]));
+        assert_eq!((get(2, 0, 0), get(0, 2, 0), get(0, 0, 3)), (None, None, None));
         assert!(AddressTable::create(shape, &table[1..]).is_err());
         assert!(append(&mut table, &[0; ENTRY_LEN]).is_err());
     }

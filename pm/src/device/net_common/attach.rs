@@ -38,9 +38,9 @@ impl NetworkAttachMessage {
             magic,
             u64::from(self.number) | u64::from(self.channel) << 32,
             u64::from(self.self_node) | u64::from(self.channels) << 32,
-            g.nodes as u64,
-            g.first_node as u64,
-            g.local_nodes as u64,
+            g.nodes.into(),
+            g.first_node.into(),
+            g.local_nodes.into(),
             g.mtu as u64,
             g.size as u64,
             self.nonce[0],
@@ -73,15 +73,16 @@ impl NetworkAttachMessage {
             b,
             secret,
         ] = words;
-        let to_usize = |word: u64| usize::try_from(word).map_err(|_| Error::Invalid);
-        let first = to_usize(first)?;
-        let local = first..first.checked_add(to_usize(local)?).ok_or(Error::Invalid)?;
-        let geometry = SlabGeometry::new(to_usize(nodes)?, local, to_usize(mtu)?)?;
+        let to_node = |word: u64| u32::try_from(word).map_err(|_| Error::Invalid);
+        let first = to_node(first)?;
+        let local = first..first.checked_add(to_node(local)?).ok_or(Error::Invalid)?;
+        let mtu = usize::try_from(mtu).map_err(|_| Error::Invalid)?;
+        let geometry = SlabGeometry::new(to_node(nodes)?, local, mtu)?;
         let (self_node, channels) = (node_and_channels as u32, (node_and_channels >> 32) as u32);
         let channel = (number_and_channel >> 32) as u32;
         if actual_magic != magic
             || geometry.size as u64 != size
-            || geometry.local_index(self_node as usize).is_none()
+            || geometry.local_index(self_node).is_none()
             || channel >= channels
         {
             return Err(Error::Invalid);
@@ -140,7 +141,7 @@ mod tests {
                 bytes[index] = value;
             }
             if let Ok(attach) = NetworkAttachMessage::decode(MAGIC, &bytes) {
-                prop_assert!(attach.geometry.local_index(attach.self_node as usize).is_some());
+                prop_assert!(attach.geometry.local_index(attach.self_node).is_some());
                 prop_assert_eq!(attach.encode(MAGIC), bytes);
             }
         }

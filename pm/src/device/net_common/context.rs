@@ -157,7 +157,7 @@ pub(crate) fn attach<N: NetworkDevice>(fd: &OwnedFd) -> PmResult<NetworkContext<
     let slab = Arc::new(Slab::open(memory, attach.geometry, attach.nonce)?);
     let (setup, socket, links) = N::rebuild(&attach.socket_description, fds.collect())?;
     let NetworkAttachMessage { self_node, channel, secret, .. } = attach;
-    let (nodes, channels) = (attach.geometry.nodes, attach.channels as usize);
+    let (nodes, channels) = (attach.geometry.nodes, attach.channels);
     let addresses =
         Arc::new(AddressTable::open(addresses, AddressTableShape { nodes, channels, links })?);
     let identity = EndpointIdentity { self_node, channel, secret };

@@ -98,8 +98,10 @@ const PEERS_PER_BLOCK: usize = 256;
 pub(crate) struct PeerTable(Box<[OnceLock<Box<[PeerSendState]>>]>);
 
 impl PeerTable {
-    fn new(nodes: usize) -> PeerTable {
-        PeerTable((0..nodes.div_ceil(PEERS_PER_BLOCK)).map(|_| OnceLock::new()).collect())
+    fn new(nodes: u32) -> PeerTable {
+        PeerTable(
+            (0..(nodes as usize).div_ceil(PEERS_PER_BLOCK)).map(|_| OnceLock::new()).collect(),
+        )
     }
 
     /// Returns None if the node does not exist.

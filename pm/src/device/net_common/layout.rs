@@ -129,10 +129,10 @@ const _: () = {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlabGeometry {
     /// The number of nodes of the job.
-    pub(crate) nodes: usize,
+    pub(crate) nodes: u32,
     /// The local nodes are the `local_nodes` nodes from `first_node` on.
-    pub(crate) first_node: usize,
-    pub(crate) local_nodes: usize,
+    pub(crate) first_node: u32,
+    pub(crate) local_nodes: u32,
     /// The longest message.
     pub(crate) mtu: usize,
     /// The number of slots of one process for messages. The same number of slots for RMA frames
@@ -149,10 +149,10 @@ pub(crate) struct SlabGeometry {
 impl SlabGeometry {
     /// Computes the layout for the nodes `local` of a job with `nodes` nodes. Returns `Invalid` if
     /// a number is out of range.
-    pub(crate) fn new(nodes: usize, local: Range<usize>, mtu: usize) -> PmResult<SlabGeometry> {
-        let (first_node, local_nodes) = (local.start, local.len());
-        let fits = (1..=MAX_NODE).contains(&nodes)
-            && (1..=MAX_LOCAL).contains(&local_nodes)
+    pub(crate) fn new(nodes: u32, local: Range<u32>, mtu: usize) -> PmResult<SlabGeometry> {
+        let (first_node, local_nodes) = (local.start, local.end.saturating_sub(local.start));
+        let fits = (1..=MAX_NODE as u32).contains(&nodes)
+            && (1..=MAX_LOCAL as u32).contains(&local_nodes)
             && local.end <= nodes
             && (MIN_MTU..=MAX_MTU).contains(&mtu);
         if !fits {
@@ -162,11 +162,13 @@ impl SlabGeometry {
         // UDP, so that a run of such frames is contiguous.
         let frame_stride = (FRAME_HEADROOM + mtu).next_multiple_of(64);
         let slots = 1 << (FRAME_MEMORY_BUDGET / mtu).clamp(MIN_SLOTS, MAX_SLOTS).ilog2();
-        let exited_bitmap_offset = PAGE + local_nodes * size_of::<LocalNodeRecord>();
+        let (node_count, local_count) = (nodes as usize, local_nodes as usize);
+        let exited_bitmap_offset = PAGE + local_count * size_of::<LocalNodeRecord>();
         let pair_counters_offset =
-            (exited_bitmap_offset + nodes.div_ceil(64) * 8).next_multiple_of(PAGE);
-        let slots_offset = (pair_counters_offset + local_nodes * nodes * 8).next_multiple_of(PAGE);
-        let total_slots = local_nodes * slots * 2;
+            (exited_bitmap_offset + node_count.div_ceil(64) * 8).next_multiple_of(PAGE);
+        let slots_offset =
+            (pair_counters_offset + local_count * node_count * 8).next_multiple_of(PAGE);
+        let total_slots = local_count * slots * 2;
         let frames_offset = (slots_offset + total_slots * size_of::<SendSlotHeader>())
             .next_multiple_of(PAGE)
             + FRAME_HEADROOM.next_multiple_of(64);
@@ -187,27 +189,28 @@ impl SlabGeometry {
     }
 
     /// Returns the index of `node` among the local nodes, or None if it is not local.
-    pub(crate) fn local_index(&self, node: usize) -> Option<usize> {
-        node.checked_sub(self.first_node).filter(|&index| index < self.local_nodes)
+    pub(crate) fn local_index(&self, node: u32) -> Option<usize> {
+        let index = node.checked_sub(self.first_node).filter(|&index| index < self.local_nodes);
+        index.map(|index| index as usize)
     }
 
     #[inline(always)]
     pub(crate) fn record_offset(&self, local_index: usize) -> usize {
-        debug_assert!(local_index < self.local_nodes);
+        debug_assert!(local_index < self.local_nodes as usize);
         PAGE + local_index * size_of::<LocalNodeRecord>()
     }
 
     /// Returns the offset of the word for `node` in the bitmap of exited nodes.
-    pub(crate) fn exited_word_offset(&self, node: usize) -> usize {
+    pub(crate) fn exited_word_offset(&self, node: u32) -> usize {
         debug_assert!(node < self.nodes);
-        self.exited_bitmap_offset + node / 64 * 8
+        self.exited_bitmap_offset + node as usize / 64 * 8
     }
 
     /// Returns the offset of the counter for traffic between the node at `local_index` and `peer`.
     #[inline(always)]
-    pub(crate) fn pair_counter_offset(&self, local_index: usize, peer: usize) -> usize {
-        debug_assert!(local_index < self.local_nodes && peer < self.nodes);
-        self.pair_counters_offset + (local_index * self.nodes + peer) * 8
+    pub(crate) fn pair_counter_offset(&self, local_index: usize, peer: u32) -> usize {
+        debug_assert!(local_index < self.local_nodes as usize && peer < self.nodes);
+        self.pair_counters_offset + (local_index * self.nodes as usize + peer as usize) * 8
     }
 
     /// Returns the number of slots of one process, of both kinds.
@@ -218,13 +221,13 @@ impl SlabGeometry {
 
     #[inline(always)]
     pub(crate) fn slot_offset(&self, local_index: usize, slot: usize) -> usize {
-        debug_assert!(local_index < self.local_nodes && slot < self.all_slots());
+        debug_assert!(local_index < self.local_nodes as usize && slot < self.all_slots());
         self.slots_offset + (local_index * self.all_slots() + slot) * size_of::<SendSlotHeader>()
     }
 
     #[inline(always)]
     pub(crate) fn frame_offset(&self, local_index: usize, slot: usize) -> usize {
-        debug_assert!(local_index < self.local_nodes && slot < self.all_slots());
+        debug_assert!(local_index < self.local_nodes as usize && slot < self.all_slots());
         self.frames_offset + (local_index * self.all_slots() + slot) * self.frame_stride
     }
 }
@@ -239,14 +242,16 @@ mod tests {
             for mtu in [1024, 1411, 8911, MAX_MTU] {
                 let g = SlabGeometry::new(nodes, first..first + local, mtu).unwrap();
                 assert!(
-                    g.record_offset(local - 1) + size_of::<LocalNodeRecord>()
+                    g.record_offset(local as usize - 1) + size_of::<LocalNodeRecord>()
                         <= g.exited_word_offset(0)
                 );
                 let last = g.all_slots() - 1;
                 assert!(g.exited_word_offset(nodes - 1) + 8 <= g.pair_counter_offset(0, 0));
-                assert!(g.pair_counter_offset(local - 1, nodes - 1) + 8 <= g.slot_offset(0, 0));
-                assert!(g.slot_offset(local - 1, last) + 64 <= g.frame_offset(0, 0));
-                assert!(g.frame_offset(local - 1, last) + mtu <= g.size);
+                assert!(
+                    g.pair_counter_offset(local as usize - 1, nodes - 1) + 8 <= g.slot_offset(0, 0)
+                );
+                assert!(g.slot_offset(local as usize - 1, last) + 64 <= g.frame_offset(0, 0));
+                assert!(g.frame_offset(local as usize - 1, last) + mtu <= g.size);
                 assert_eq!(g.frame_offset(0, 1) % 64, 0, "payloads are aligned");
                 assert!(g.slots.is_power_of_two());
             }
@@ -259,12 +264,12 @@ mod tests {
             (0, 0, 0, 1400),
             (2, 0, 3, 1400),
             (2, 1, 2, 1400),
-            (2, usize::MAX - 2, 2, 1400),
+            (2, u32::MAX - 2, 2, 1400),
             (2, 0, 0, 1400),
             (2, 0, 2, 1023),
             (2, 0, 2, MAX_MTU + 1),
-            (MAX_NODE + 1, 0, 1, 1400),
-            (4096, 0, MAX_LOCAL + 1, 1400),
+            (MAX_NODE as u32 + 1, 0, 1, 1400),
+            (4096, 0, MAX_LOCAL as u32 + 1, 1400),
         ] {
             assert_eq!(SlabGeometry::new(nodes, first..first + local, mtu), Err(Error::Invalid));
         }

@@ -249,8 +249,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         net: N,
     ) -> PmResult<Arc<NetworkEndpoint<N>>> {
         let geometry = *slab.geometry();
-        let local_index =
-            geometry.local_index(identity.self_node as usize).ok_or(Error::Invalid)?;
+        let local_index = geometry.local_index(identity.self_node).ok_or(Error::Invalid)?;
         Ok(Arc::new(NetworkEndpoint {
             channel: identity.channel,
             self_node: identity.self_node,
@@ -315,7 +314,7 @@ impl<N: NetworkDevice> Endpoint for NetworkEndpoint<N> {
     }
     #[inline(always)]
     fn nodes(&self) -> usize {
-        self.slab.geometry().nodes
+        self.slab.geometry().nodes as usize
     }
     fn size(&self) -> usize {
         self.slab.geometry().size

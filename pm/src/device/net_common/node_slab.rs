@@ -21,7 +21,7 @@ pub(crate) struct NodeSlab {
 impl NodeSlab {
     /// Returns `Invalid` if the slab has no part for this node.
     pub(crate) fn new(slab: Arc<Slab>, self_node: u32) -> PmResult<NodeSlab> {
-        let local_index = slab.geometry().local_index(self_node as usize);
+        let local_index = slab.geometry().local_index(self_node);
         let local_index = local_index.ok_or(Error::Invalid)?;
         Ok(NodeSlab { slab, self_node, local_index, exited_seen: 0 })
     }
@@ -95,20 +95,20 @@ impl NodeSlab {
     /// For ethernet: the sequence number of the next packet to `to`.
     #[inline(always)]
     pub(crate) fn next_sequence(&self, to: u32) -> &AtomicU64 {
-        self.slab.next_sequence(self.local_index, to as usize)
+        self.slab.next_sequence(self.local_index, to)
     }
 
     /// For verbs: the number of messages from `source` that this process has accepted.
     #[inline(always)]
     pub(crate) fn accepted_from(&self, source: u32) -> &AtomicU64 {
-        self.slab.accepted(self.local_index, source as usize)
+        self.slab.accepted(self.local_index, source)
     }
 
     /// For verbs: the number of this node's messages that the process of `node` has accepted. None:
     /// `node` is on another host.
     pub(crate) fn accepted_by(&self, node: u32) -> Option<&AtomicU64> {
-        let peer_index = self.geometry().local_index(node as usize)?;
-        Some(self.slab.accepted(peer_index, self.self_node as usize))
+        let peer_index = self.geometry().local_index(node)?;
+        Some(self.slab.accepted(peer_index, self.self_node))
     }
 
     /// Counts a message that is in the queue of this process.
@@ -139,7 +139,7 @@ impl NodeSlab {
     /// Whether the owner has marked `node` as exited.
     #[inline(always)]
     pub(crate) fn is_exited(&self, node: u32) -> bool {
-        self.slab.is_exited(node as usize)
+        self.slab.is_exited(node)
     }
 }
 

@@ -67,7 +67,8 @@ impl<N: NetworkDevice> Channels<N> {
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(from_errno)?;
         epoll.add(&timer, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(from_errno)?;
         let secret = secret.map_or_else(|| new_nonce().map(|nonce| nonce[0]), Ok)?;
-        let shape = AddressTableShape { nodes: geometry.nodes, channels: sockets.len(), links };
+        let channels = sockets.len() as u32;
+        let shape = AddressTableShape { nodes: geometry.nodes, channels, links };
         let make_endpoint =
             |socket| NodeSocketSlot { socket, is_bound: false, is_used: false, has_exited: false };
         let local_endpoints =
@@ -101,7 +102,7 @@ impl<N: NetworkDevice> Channels<N> {
     pub(crate) fn addresses(&self) -> PmResult<Vec<u8>> {
         let state = self.state();
         let mut table = Vec::new();
-        for local_index in 0..self.geometry.local_nodes {
+        for local_index in 0..self.geometry.local_nodes as usize {
             for channel in &state.local_endpoints {
                 for address in N::addresses(&channel[local_index].socket)? {
                     append(&mut table, &address)?;
@@ -125,18 +126,19 @@ impl<N: NetworkDevice> Channels<N> {
     /// Returns the result of `pmGetDeviceConfig`.
     pub(crate) fn config(&self, contexts: usize) -> DeviceConfig {
         let SlabGeometry { nodes, mtu, size, .. } = self.geometry;
+        let nodes = nodes as usize;
         DeviceConfig { kind: N::KIND, nodes, contexts, mtu, size, option: N::OPTIONS }
     }
 
     /// Returns the number of contexts: one for each local node and channel.
     pub(crate) fn contexts(&self) -> usize {
-        self.geometry.local_nodes * self.shape.channels
+        self.geometry.local_nodes as usize * self.shape.channels as usize
     }
 
     /// Returns the number of nodes, the length of the longest message, and the size of a slab in
     /// bytes.
     pub(super) fn dimensions(&self) -> (usize, usize, usize) {
-        (self.geometry.nodes, self.geometry.mtu, self.geometry.size)
+        (self.geometry.nodes as usize, self.geometry.mtu, self.geometry.size)
     }
 
     /// Returns `Invalid` if there is no such channel or local node.
@@ -146,7 +148,7 @@ impl<N: NetworkDevice> Channels<N> {
         channel: u32,
         self_node: u32,
     ) -> PmResult<&'a mut NodeSocketSlot<N>> {
-        let local_index = self.geometry.local_index(self_node as usize).ok_or(Error::Invalid)?;
+        let local_index = self.geometry.local_index(self_node).ok_or(Error::Invalid)?;
         let local_endpoints =
             state.local_endpoints.get_mut(channel as usize).ok_or(Error::Invalid)?;
         local_endpoints.get_mut(local_index).ok_or(Error::Invalid)
@@ -212,7 +214,7 @@ impl<N: NetworkDevice> Channels<N> {
         let message = NetworkAttachMessage {
             number: number as u32,
             channel,
-            channels: self.shape.channels as u32,
+            channels: self.shape.channels,
             self_node,
             geometry: self.geometry,
             nonce: slab.nonce(),
@@ -237,31 +239,31 @@ impl<N: NetworkDevice> Channels<N> {
         message: &[u8],
     ) -> PmResult<()> {
         let slab = self.slabs.get(channel as usize).ok_or(Error::Invalid)?;
-        let local_index = self.geometry.local_index(self_node as usize).ok_or(Error::Invalid)?;
+        let local_index = self.geometry.local_index(self_node).ok_or(Error::Invalid)?;
         let fits = (1..=CONTROL_MTU).contains(&message.len());
-        if to as usize >= self.geometry.nodes || to == self_node || !fits {
+        if to >= self.geometry.nodes || to == self_node || !fits {
             return Err(Error::Invalid);
         }
         let _guard = self.state();
-        if slab.is_exited(to as usize) {
+        if slab.is_exited(to) {
             return Ok(());
         }
         slab.record(local_index).control_queue.push(to, message)
     }
 
-    pub(crate) fn counters(&self, node: usize) -> PmResult<Counters> {
+    pub(crate) fn counters(&self, node: u32) -> PmResult<Counters> {
         let local_index = self.geometry.local_index(node).ok_or(Error::Invalid)?;
         let mut sum = Counters::default();
         for slab in &self.slabs {
             let record = slab.record(local_index);
-            record.node.add_to(&mut sum, self.geometry.nodes);
+            record.node.add_to(&mut sum, self.geometry.nodes as usize);
         }
         Ok(sum)
     }
 
     /// Marks a local node as exited. From now on, the owner delivers the messages that its process
     /// has sent.
-    pub(crate) fn mark_exited(&self, node: usize) -> PmResult<()> {
+    pub(crate) fn mark_exited(&self, node: u32) -> PmResult<()> {
         let local_index = self.geometry.local_index(node).ok_or(Error::Invalid)?;
         let mut state = self.state();
         let mut result = Ok(());
@@ -286,13 +288,13 @@ impl<N: NetworkDevice> Channels<N> {
     fn adopt(
         &self,
         state: &mut State<N>,
-        (channel, node, local_index): (usize, usize, usize),
+        (channel, node, local_index): (usize, u32, usize),
         slab: &Arc<Slab>,
     ) -> PmResult<()> {
         // Without addresses, the process cannot have sent anything.
         let Some(addresses) = state.addresses.clone() else { return Ok(()) };
         let socket = N::duplicate(&state.local_endpoints[channel][local_index].socket)?;
-        let identity = self.identity(channel as u32, node as u32);
+        let identity = self.identity(channel as u32, node);
         let orphan = N::adopt(&self.setup, identity, socket, addresses, slab.clone())?;
         for fd in orphan.fds() {
             let _ = self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0));
@@ -302,7 +304,7 @@ impl<N: NetworkDevice> Channels<N> {
     }
 
     /// Marks a node of another host as exited. From now on, messages to it are dropped.
-    pub(crate) fn peer_exited(&self, node: usize) -> PmResult<()> {
+    pub(crate) fn peer_exited(&self, node: u32) -> PmResult<()> {
         if node >= self.geometry.nodes {
             return Err(Error::Invalid);
         }

@@ -41,7 +41,7 @@ pub(super) struct NetworkSender {
 impl NetworkSender {
     pub(super) fn new(geometry: &SlabGeometry) -> NetworkSender {
         // A multicast includes each node at most once.
-        let max_multicast = geometry.nodes.min(MAX_MULTICAST_NODES);
+        let max_multicast = (geometry.nodes as usize).min(MAX_MULTICAST_NODES);
         NetworkSender {
             slots: SlotAllocator::new(geometry.slots - CONTROL_QUEUE_LEN, geometry.mtu),
             pending_slot: SingleWriterU64::new(DISCARD),
@@ -202,7 +202,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
 
     #[inline(always)]
     pub(crate) fn is_exited(&self, node: u32) -> bool {
-        self.slab.exited_count().load(Ordering::Relaxed) != 0 && self.slab.is_exited(node as usize)
+        self.slab.exited_count().load(Ordering::Relaxed) != 0 && self.slab.is_exited(node)
     }
 
     /// Returns `NoBuffers` if there is no slot for one more message to this peer, after

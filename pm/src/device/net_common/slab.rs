@@ -107,7 +107,7 @@ impl Slab {
     }
 
     /// Whether `node` was marked as exited.
-    pub(crate) fn is_exited(&self, node: usize) -> bool {
+    pub(crate) fn is_exited(&self, node: u32) -> bool {
         assert!(node < self.geometry.nodes);
         // SAFETY: the geometry keeps the word inside the mapping, and the word is atomic.
         let word =
@@ -117,7 +117,7 @@ impl Slab {
     }
 
     /// Marks a node as exited. Called by the owner.
-    pub(crate) fn set_exited(&self, node: usize) {
+    pub(crate) fn set_exited(&self, node: u32) {
         assert!(node < self.geometry.nodes);
         // SAFETY: as in `is_exited`.
         let word =
@@ -132,7 +132,7 @@ impl Slab {
     /// Returns a local node's counters, receiver state and control queue.
     #[inline(always)]
     pub(crate) fn record(&self, local_index: usize) -> &LocalNodeRecord {
-        assert!(local_index < self.geometry.local_nodes);
+        assert!(local_index < self.geometry.local_nodes as usize);
         // SAFETY: the geometry keeps the record inside the mapping, and it contains only atomics.
         unsafe { self.ptr_at::<LocalNodeRecord>(self.geometry.record_offset(local_index)).as_ref() }
     }
@@ -140,19 +140,19 @@ impl Slab {
     /// For verbs: the number of messages that the process at `local_index` has accepted from
     /// `source`.
     #[inline(always)]
-    pub(crate) fn accepted(&self, local_index: usize, source: usize) -> &AtomicU64 {
+    pub(crate) fn accepted(&self, local_index: usize, source: u32) -> &AtomicU64 {
         self.pair_counter(local_index, source)
     }
 
     /// For ethernet: the sequence number of the next packet from the process at `local_index` to
     /// `to`.
-    pub(crate) fn next_sequence(&self, local_index: usize, to: usize) -> &AtomicU64 {
+    pub(crate) fn next_sequence(&self, local_index: usize, to: u32) -> &AtomicU64 {
         self.pair_counter(local_index, to)
     }
 
     #[inline(always)]
-    fn pair_counter(&self, local_index: usize, peer: usize) -> &AtomicU64 {
-        assert!(local_index < self.geometry.local_nodes && peer < self.geometry.nodes);
+    fn pair_counter(&self, local_index: usize, peer: u32) -> &AtomicU64 {
+        assert!(local_index < self.geometry.local_nodes as usize && peer < self.geometry.nodes);
         // SAFETY: the geometry keeps the word inside the mapping, and the word is atomic.
         unsafe {
             self.ptr_at::<AtomicU64>(self.geometry.pair_counter_offset(local_index, peer)).as_ref()
@@ -161,7 +161,9 @@ impl Slab {
 
     #[inline(always)]
     fn slot_header(&self, local_index: usize, slot: usize) -> &SendSlotHeader {
-        assert!(local_index < self.geometry.local_nodes && slot < self.geometry.all_slots());
+        assert!(
+            local_index < self.geometry.local_nodes as usize && slot < self.geometry.all_slots()
+        );
         // SAFETY: the geometry keeps the slot inside the mapping, and it contains only atomics.
         unsafe {
             self.ptr_at::<SendSlotHeader>(self.geometry.slot_offset(local_index, slot)).as_ref()
@@ -171,7 +173,9 @@ impl Slab {
     /// Returns the offset of a slot's payload in the slab.
     #[inline(always)]
     pub(crate) fn payload_offset(&self, local_index: usize, slot: usize) -> usize {
-        assert!(local_index < self.geometry.local_nodes && slot < self.geometry.all_slots());
+        assert!(
+            local_index < self.geometry.local_nodes as usize && slot < self.geometry.all_slots()
+        );
         self.geometry.frame_offset(local_index, slot)
     }
 

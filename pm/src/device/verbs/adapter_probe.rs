@@ -11,8 +11,6 @@ use super::open::describe;
 use super::port_selection::{self, SelectedPort};
 use super::queue_pair::QueuePair;
 use super::receive_buffers::SharedReceiveBuffers;
-use crate::device::NetworkOptions;
-use crate::device::net_common::layout::SlabGeometry;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -76,10 +74,9 @@ pub fn probe_adapter(options: &VerbsOptions) -> Result<Usable, Unusable> {
 
 /// Creates and drops the resources of a process with one peer. Returns the adapter's vendor.
 fn open_and_drop_resources(chosen: &SelectedPort, options: &VerbsOptions) -> Result<u32, String> {
-    let NetworkOptions { nodes, local, .. } = &options.network;
-    let geometry = SlabGeometry::new(*nodes, local.clone(), MTU);
+    let geometry = options.network.slab_geometry(MTU);
     let geometry = geometry.map_err(|error| error.to_string())?;
-    let mut receive_buffers = SharedReceiveBuffers::new(geometry.nodes, MTU);
+    let mut receive_buffers = SharedReceiveBuffers::new(geometry.nodes as usize, MTU);
     let sizes =
         QueueSizes { receive_count: receive_buffers.buffer_count(), send_count: geometry.slots };
     let adapter = Adapter::open(chosen, sizes)?;
@@ -118,6 +115,7 @@ fn subnet_of(addr: IpAddr) -> Option<String> {
 mod tests {
     use super::super::config::AdapterChoice;
     use super::*;
+    use crate::device::NetworkOptions;
 
     #[test]
     fn the_subnet_of_a_local_address_is_that_of_its_interface() {

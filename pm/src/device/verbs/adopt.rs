@@ -27,7 +27,8 @@ impl VerbsOrphan {
     /// Takes over the dead process's slots.
     pub(super) fn adopt(mut engine: VerbsEngine) -> VerbsOrphan {
         let geometry = *engine.slab.geometry();
-        let queues = EndpointQueues::new(&geometry, receive_buffers::entry_count(geometry.nodes));
+        let entries = receive_buffers::entry_count(geometry.nodes as usize);
+        let queues = EndpointQueues::new(&geometry, entries);
         engine.take_over_slots(&queues);
         VerbsOrphan { engine, queues }
     }
@@ -59,7 +60,7 @@ impl VerbsEngine {
         for slot in 0..geometry.slots as u32 {
             let Some(content) = self.slab.content(slot) else { continue };
             let SendSlotState { len, kind, .. } = content.published;
-            let is_valid = (content.to as usize) < geometry.nodes && content.to != self.self_node;
+            let is_valid = content.to < geometry.nodes && content.to != self.self_node;
             if !is_valid || !(1..=geometry.mtu).contains(&len) {
                 self.slab.free(slot);
                 continue;

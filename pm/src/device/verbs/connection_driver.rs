@@ -140,7 +140,7 @@ impl VerbsEngine {
 
     fn on_hello(&mut self, queues: &EndpointQueues, hello: &Hello) {
         let from = hello.from;
-        if from as usize >= self.peers.len() {
+        if from >= self.slab.geometry().nodes {
             return;
         }
         // A hello of an exited node is accepted, because the owner of its host sends hellos to

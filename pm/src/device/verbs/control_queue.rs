@@ -34,7 +34,7 @@ impl VerbsEngine {
         message: &[u8],
     ) -> PmResult<()> {
         let fits = (1..=CONTROL_MTU).contains(&message.len());
-        if to as usize >= self.peers.len() || to == self.self_node || !fits {
+        if to >= self.slab.geometry().nodes || to == self.self_node || !fits {
             return Err(Error::Invalid);
         }
         if self.slab.is_exited(to) {

@@ -75,8 +75,9 @@ impl VerbsEngine {
     ) -> PmResult<VerbsEngine> {
         let slab = NodeSlab::new(slab, identity.self_node)?;
         let geometry = *slab.geometry();
-        let receive_buffers = SharedReceiveBuffers::new(geometry.nodes, geometry.mtu);
-        let send_count = geometry.slots + geometry.nodes * RESERVED_WORK_REQUESTS;
+        let nodes = geometry.nodes as usize;
+        let receive_buffers = SharedReceiveBuffers::new(nodes, geometry.mtu);
+        let send_count = geometry.slots + nodes * RESERVED_WORK_REQUESTS;
         let adapter = Adapter::open(
             chosen,
             QueueSizes { receive_count: receive_buffers.buffer_count(), send_count },
@@ -91,13 +92,12 @@ impl VerbsEngine {
         let frames =
             unsafe { MemoryRegion::new(&adapter, memory, first_frame, len, AccessRights::Local) };
         let frames = frames.map_err(|why| warn_no_memory(adapter.registration_error_text(&why)))?;
-        let credits = Credits::new(&adapter, geometry.nodes).map_err(warn_no_memory)?;
-        let landings =
-            MemoryRegion::allocate(&adapter, geometry.nodes * ENTRY_LEN, AccessRights::Local);
+        let credits = Credits::new(&adapter, nodes).map_err(warn_no_memory)?;
+        let landings = MemoryRegion::allocate(&adapter, nodes * ENTRY_LEN, AccessRights::Local);
         let regions = Arc::new(VerbsRegions::new(&adapter).map_err(warn_no_memory)?);
         let queue_depth = SEND_QUEUE_DEPTH.min(adapter.max_work_requests);
         Ok(VerbsEngine {
-            peers: VerbsPeerTable::new(geometry.nodes, queue_depth),
+            peers: VerbsPeerTable::new(nodes, queue_depth),
             receive_buffers,
             credits,
             frames,
@@ -219,7 +219,7 @@ impl VerbsEngine {
     #[cold]
     fn check_exited_peers(&mut self, queues: &EndpointQueues) {
         self.slab.note_exits();
-        for node in 0..self.peers.len() as u32 {
+        for node in 0..self.slab.geometry().nodes {
             if node != self.self_node && self.slab.is_exited(node) {
                 self.dispatch_event(queues, node, ConnectionEvent::PeerExited);
                 self.drop_queued(queues, node);

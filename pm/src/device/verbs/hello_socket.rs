@@ -4,7 +4,7 @@
 
 use super::hello::{HELLO_LEN, Hello};
 use crate::device::net_common::EndpointIdentity;
-use crate::device::net_common::address_table::AddressTable;
+use crate::device::net_common::address_table::{AddressKey, AddressTable};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
@@ -56,7 +56,8 @@ impl HelloSocket {
 
     /// Sends a hello to its node, unless that node has no address.
     pub(super) fn send(&self, hello: &Hello) {
-        let to = self.addresses.get(hello.to as usize, self.identity.channel as usize, 0);
+        let key = AddressKey { node: hello.to, channel: self.identity.channel, link: 0 };
+        let to = self.addresses.get(key);
         let Some(to) = to.as_deref().and_then(decode_address) else { return };
         // If this hello cannot be sent now, a later hello replaces it.
         let _ = self.socket.send_to(&hello.encode(), to);

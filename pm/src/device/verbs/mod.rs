@@ -136,7 +136,7 @@ impl NetworkDevice for Verbs {
         addresses: Arc<AddressTable>,
         slab: Arc<Slab>,
     ) -> PmResult<Arc<VerbsEndpoint>> {
-        let buffer_count = receive_buffers::entry_count(slab.geometry().nodes);
+        let buffer_count = receive_buffers::entry_count(slab.geometry().nodes as usize);
         let engine = VerbsEngine::new(chosen, identity, socket, addresses, slab.clone())?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let net = Verbs {

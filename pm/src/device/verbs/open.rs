@@ -9,7 +9,6 @@ use super::port_selection::{self, SelectedPort};
 use crate::debug;
 use crate::device::NetworkOptions;
 use crate::device::net_common;
-use crate::device::net_common::layout::SlabGeometry;
 use crate::error::{Error, PmResult, from_errno};
 use std::net::{SocketAddr, UdpSocket};
 
@@ -27,8 +26,8 @@ impl VerbsChannels {
     pub(crate) fn new(options: &VerbsOptions) -> PmResult<VerbsChannels> {
         let chosen = choose(&options.adapter)?;
         debug::log(debug::INFO, || format!("device verbs: {}", describe(&chosen)));
-        let NetworkOptions { nodes, local, channels, secret } = &options.network;
-        let geometry = SlabGeometry::new(*nodes, local.clone(), MTU)?;
+        let NetworkOptions { local, channels, secret, .. } = &options.network;
+        let geometry = options.network.slab_geometry(MTU)?;
         let bind_socket = |_| -> PmResult<UdpSocket> {
             let link = options.link.ok_or(Error::Invalid)?;
             let socket = UdpSocket::bind(SocketAddr::new(link, 0)).map_err(log_io_error)?;

@@ -54,10 +54,6 @@ impl VerbsPeerTable {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.peers.len()
-    }
-
     #[inline(always)]
     pub(super) fn get(&self, node: u32) -> Option<&VerbsPeer> {
         self.peers.get(node as usize)
